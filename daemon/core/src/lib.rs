@@ -1,0 +1,3 @@
+//! The rules.
+#![no_std]
+extern crate alloc;
