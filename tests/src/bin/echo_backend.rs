@@ -18,7 +18,8 @@ fn main() -> Result<(), Error> {
     let (Some(name), Some(address)) = (arguments.next(), arguments.next()) else {
         return Err(Error::other("usage: echo_backend NAME ADDRESS:PORT"));
     };
-    let listener = TcpListener::bind(&address).map_err(|error| Error::other(format!("{address}: {error}")))?;
+    let listener =
+        TcpListener::bind(&address).map_err(|error| Error::other(format!("{address}: {error}")))?;
     for stream in listener.incoming() {
         // A client that went away, or only tested the connection, is no reason to stop.
         let _ = stream.and_then(|stream| answer(stream, &name));
