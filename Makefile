@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # rustup installs here, and a shell that was open before does not know it yet.
-export PATH := $(PATH):$(HOME)/.cargo/bin
+export PATH := $(HOME)/.cargo/bin:$(PATH)
 
 STEPS ?= 1000000
 SECONDS ?= 60

@@ -38,7 +38,9 @@ answers() { curl --silent --fail --max-time 1 --output /dev/null --unix-socket "
 
 wait_for_daemon() {
 	for _ in {1..100}; do
-		kill -0 "$daemon" 2>/dev/null || fail "holdfast ended; its last lines above say why"
+		for child in "${children[@]}"; do
+			kill -0 "$child" 2>/dev/null || fail "a part of the demo ended at once; its last lines above say why"
+		done
 		! answers || return 0
 		sleep 0.1
 	done
