@@ -8,7 +8,9 @@
 mod address;
 mod agreement;
 mod apiserver;
+mod datapath;
 mod file;
+mod hold;
 mod limits;
 mod nearest;
 mod node;
@@ -28,13 +30,12 @@ use toml::de::DeTable;
 
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
 pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, Kubernetes};
+pub use self::datapath::{Cgroup, Datapath, DatapathKind, DatapathLimits};
+pub use self::hold::{Hold, OnEmpty};
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses};
 pub use self::problem::{ConfigErrors, Place, Position, Problem};
 pub use self::service::{CheckKind, HealthCheck, Protocol, ServiceBlock};
-pub use self::settings::{
-    Admin, Cgroup, Datapath, DatapathKind, DatapathLimits, Hold, Log, LogFormat, LogLevel, Manifests,
-    OnEmpty, State,
-};
+pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, State};
 pub use self::value::{DnsLabel, Share};
 
 use self::report::{Report, Site};
@@ -95,8 +96,8 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let manifests = root.table("manifests", settings::read_manifests);
     let blocks = root.blocks("service", limits::SERVICES_MAX, service::read);
     let blocks: Vec<service::ReadBlock> = blocks.into_iter().flatten().collect();
-    let datapath = root.table("datapath", settings::read_datapath);
-    let hold = root.table("hold", settings::read_hold);
+    let datapath = root.table("datapath", datapath::read);
+    let hold = root.table("hold", hold::read);
     let state = root.table("state", settings::read_state);
     let admin = root.table("admin", settings::read_admin);
     let log = root.table("log", settings::read_log);
@@ -109,9 +110,13 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     config
 }
 
-/// Legal, since a node may be set up before its cluster; but seldom meant.
+/// Legal, since a node may be set up before its cluster; but seldom meant. With errors, nobody can tell yet.
 fn check_sources(report: &mut Report<'_>, config: &Config) {
-    if !config.kubernetes.enabled && config.manifests.path.is_none() && config.services.is_empty() {
+    if report.errors_count() == 0
+        && !config.kubernetes.enabled
+        && config.manifests.path.is_none()
+        && config.services.is_empty()
+    {
         let site = Site { place: Place::File, offset: 0 };
         let message = "nothing to serve: give an [apiserver], a [manifests] path or a [[service]]";
         report.warning(&site, message.to_owned());

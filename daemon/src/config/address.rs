@@ -4,7 +4,7 @@
 //! needs DNS, and DNS is one of the services that are looked after here.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use toml::de::DeValue;
 
@@ -35,7 +35,7 @@ pub struct ListenAddress(SocketAddr);
 
 impl ListenAddress {
     /// The documented default, `127.0.0.1:9890`.
-    pub const DEFAULT: Self = Self(SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9890));
+    pub const DEFAULT: Self = Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9890));
 
     /// The address to bind. Port 0 lets the kernel choose.
     pub fn address(self) -> SocketAddr {
@@ -80,13 +80,19 @@ pub(super) fn listen_address(value: &DeValue<'_>) -> Result<ListenAddress, Strin
     let address = parse_address_port(text)?;
     match address.ip().is_loopback() {
         true => Ok(ListenAddress(address)),
-        false => Err(format!("{address} is no loopback address: the admin API is for this host only")),
+        false => Err(format!("{address} is not a loopback address: the admin API is for this host only")),
     }
 }
 
 /// An apiserver's URL.
 pub(super) fn apiserver_url(value: &DeValue<'_>) -> Result<ApiserverUrl, String> {
     let text = string(value, "a URL such as \"https://10.0.0.10:6443\"")?;
+    // First of all, so that no message repeats a secret.
+    if text.contains('@') {
+        return Err(
+            "credentials do not belong into the URL: use token_file or a client certificate".to_owned()
+        );
+    }
     let Some(authority) = text.strip_prefix("https://") else {
         let legal = "only https is legal, such as \"https://10.0.0.10:6443\"";
         return Err(format!("{} does not begin with https://: {legal}", quote(text)));
@@ -106,7 +112,7 @@ pub(super) fn apiserver_url(value: &DeValue<'_>) -> Result<ApiserverUrl, String>
 
 /// A range of addresses.
 pub(super) fn cidr(text: &str) -> Result<Cidr, String> {
-    let bad = || format!("{} is no range: write it as \"10.0.0.0/8\" or \"fd00::/64\"", quote(text));
+    let bad = || format!("{} is not a range: write it as \"10.0.0.0/8\" or \"fd00::/64\"", quote(text));
     let (address, prefix) = text.split_once('/').ok_or_else(bad)?;
     let address: IpAddr = address.parse().map_err(|_| bad())?;
     let digits_only = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit());
@@ -135,6 +141,9 @@ fn network(address: IpAddr, prefix: u8) -> Option<IpAddr> {
 /// `address`, `address:port`, `[v6]` or `[v6]:port`; the port of https if there is none.
 fn parse_authority(authority: &str) -> Result<SocketAddr, String> {
     const HTTPS_PORT: u16 = 443;
+    if authority.parse::<Ipv6Addr>().is_ok() {
+        return Err(format!("an IPv6 address needs brackets: write \"https://[{authority}]\""));
+    }
     let bracketed = authority.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let alone = match bracketed {
         Some(inner) => inner.parse().map(IpAddr::V6).ok(),
@@ -151,8 +160,8 @@ fn parse_address_port(text: &str) -> Result<SocketAddr, String> {
 fn why_no_address_port(text: &str) -> String {
     let found = quote(text);
     match text.parse::<IpAddr>() {
-        Ok(IpAddr::V4(_)) => return format!("{found} has no port: write \"{text}:80\" for port 80"),
-        Ok(IpAddr::V6(_)) => return format!("{found} has no port: write \"[{text}]:80\" for port 80"),
+        Ok(IpAddr::V4(_)) => return format!("{found} has no port: add it, as in \"{text}:80\""),
+        Ok(IpAddr::V6(_)) => return format!("{found} has no port: add it, as in \"[{text}]:80\""),
         Err(_) => (),
     }
     let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
@@ -162,9 +171,9 @@ fn why_no_address_port(text: &str) -> String {
     }
     let named = bare.bytes().any(|byte| byte.is_ascii_alphabetic()) && !bare.contains(':');
     match named {
-        true => format!("{found} is no IP address: {NO_NAMES}"),
+        true => format!("{found} is not an IP address: {NO_NAMES}"),
         false => {
-            format!("{found} is no address and port: write \"192.0.2.1:8080\" or \"[2001:db8::1]:8080\"")
+            format!("{found} is not an address and port: write \"192.0.2.1:8080\" or \"[2001:db8::1]:8080\"")
         }
     }
 }

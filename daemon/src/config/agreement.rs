@@ -19,7 +19,6 @@ pub(super) fn check(report: &mut Report<'_>, blocks: &[ReadBlock], admin: &Admin
         backends_are_distinct(report, read);
         families_meet(report, read);
         own_addresses_are_free(report, read, admin, apiserver);
-        somebody_answers(report, read);
     }
 }
 
@@ -89,7 +88,7 @@ fn backends_are_distinct(report: &mut Report<'_>, read: &ReadBlock) {
 /// A client that dials one family cannot be sent to the other.
 fn families_meet(report: &mut Report<'_>, read: &ReadBlock) {
     let ReadBlock { block, frontend_sites, backend_sites, .. } = read;
-    if block.frontends.is_empty() || block.backends.is_empty() {
+    if !read.lists_are_whole || block.backends.is_empty() {
         return;
     }
     let alone = |list: &[SocketAddr], others: &[SocketAddr], ipv4: bool| {
@@ -121,12 +120,5 @@ fn own_addresses_are_free(report: &mut Report<'_>, read: &ReadBlock, admin: &Adm
             let message = format!("{frontend} is an apiserver's address: it is bypassed, never served");
             report.warning(site, message);
         }
-    }
-}
-
-fn somebody_answers(report: &mut Report<'_>, ReadBlock { block, site, .. }: &ReadBlock) {
-    let lists = block.backends.is_empty() && !block.frontends.is_empty();
-    if lists {
-        report.warning(site, format!("{} has no backends: every connection is refused", full_name(block)));
     }
 }

@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use super::address::{ApiserverUrl, apiserver_url};
 use super::limits::APISERVERS_MAX;
-use super::table::{Found, Items, Table};
+use super::table::{Found, Items, Table, WhenEmpty};
 use super::value::{Word, boolean, dns_name, label_value, string, word};
 
 /// Where further apiserver addresses may come from, each a tier behind the configured ones.
@@ -91,11 +91,14 @@ pub struct Kubernetes {
     pub service_proxy_name: Option<String>,
 }
 
-const ENDPOINTS: Items =
-    Items { what: "URLs such as \"https://10.0.0.10:6443\"", may_be_empty: false, most: APISERVERS_MAX };
+const ENDPOINTS: Items = Items {
+    what: "URLs such as \"https://10.0.0.10:6443\"",
+    when_empty: WhenEmpty::Refused,
+    most: APISERVERS_MAX,
+};
 
 const DISCOVER: Items =
-    Items { what: "the words kubelet, learned", may_be_empty: true, most: Discovery::WORDS.len() };
+    Items { what: "the words kubelet, learned", when_empty: WhenEmpty::Fine, most: Discovery::WORDS.len() };
 
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Found<Apiserver> {
     let default = Apiserver::default();

@@ -4,14 +4,14 @@ use toml::de::DeValue;
 
 use super::address::{Cidr, cidr};
 use super::limits::CIDRS_MAX;
-use super::table::{Found, Items, Table};
+use super::table::{Found, Items, Table, WhenEmpty};
 use super::value::{dns_name, label_value, quote, string};
 
 /// A node's name in Kubernetes: lower case, a DNS name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(String);
 
-/// The host's own name is no legal name for a node.
+/// The host's own name is not a legal name for a node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the host name gives no node name: {0}; set `name` under [node] to the node's name in Kubernetes")]
 pub struct NoNodeName(String);
@@ -77,7 +77,8 @@ enum Item {
 
 const ADDRESSES: Items = Items {
     what: "\"primary\", \"all\" or ranges such as \"10.0.0.0/8\"",
-    may_be_empty: false, // it could mean none or all, and kube-proxy has used it for all
+    // It could mean none or all, and kube-proxy has used it for all.
+    when_empty: WhenEmpty::Refused,
     most: CIDRS_MAX,
 };
 
@@ -117,6 +118,6 @@ fn item(value: &DeValue<'_>) -> Result<Item, String> {
         "primary" => Ok(Item::Alone("primary", NodePortAddresses::Primary)),
         "all" => Ok(Item::Alone("all", NodePortAddresses::All)),
         text if text.contains('/') => cidr(text).map(Item::Range),
-        text => Err(format!("{} is no range: legal are {}", quote(text), ADDRESSES.what)),
+        text => Err(format!("{} is not a range: legal are {}", quote(text), ADDRESSES.what)),
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::limits::PROBLEMS_MAX;
 use super::problem::{ConfigErrors, Place, Position, Problem};
+use super::value::quote;
 
 /// A place together with its offset in the text.
 #[derive(Clone, Debug)]
@@ -37,10 +38,12 @@ impl<'t> Report<'t> {
 
     /// Notes that the text is not TOML at `span`. Further errors of that line are echoes of this one.
     pub(super) fn syntax(&mut self, span: Option<Range<usize>>, message: &str) {
-        let offset = span.map_or(usize::MAX, |span| span.start);
-        let message = format!("this is not TOML: {message}");
-        self.error(&Site { place: Place::File, offset }, message);
-        self.broken_lines.insert(self.lines.position(offset).line);
+        let span = span.unwrap_or(usize::MAX..usize::MAX);
+        let found = self.lines.text.get(span.clone()).unwrap_or_default().trim();
+        let found = if found.is_empty() { String::new() } else { format!(", at {}", quote(found)) };
+        let site = Site { place: Place::File, offset: span.start };
+        self.error(&site, format!("this is not TOML: {message}{found}"));
+        self.broken_lines.insert(self.lines.position(span.start).line);
     }
 
     /// Whether the text was TOML throughout. What is missing in a broken text may only have been lost.
@@ -62,6 +65,11 @@ impl<'t> Report<'t> {
         if self.warnings.len() < PROBLEMS_MAX {
             self.warnings.push(self.problem(site, message));
         }
+    }
+
+    /// How many errors there are so far.
+    pub(super) fn errors_count(&self) -> usize {
+        self.errors.len() + self.omitted
     }
 
     /// The line of a site, for a message that points at a second place.

@@ -8,11 +8,13 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::address::address_port;
+use super::hold::{OnEmpty, static_on_empty};
 use super::limits::{AFFINITY, BACKENDS_MAX, CHECK_PATH_BYTES_MAX, FRONTENDS_MAX, INTERVAL, STREAK, TIMEOUT};
 use super::report::Site;
-use super::settings::{OnEmpty, static_on_empty};
-use super::table::{Found, Items, Table};
-use super::value::{DnsLabel, Word, dns_label, duration, integer, quote, show_duration, string, word};
+use super::table::{Found, Items, Table, WhenEmpty};
+use super::value::{
+    DnsLabel, Word, dns_label, duration, expected, integer, quote, show_duration, string, word,
+};
 
 /// The transport protocols that are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,6 +93,8 @@ pub(super) struct ReadBlock {
     pub(super) site: Site,
     pub(super) frontend_sites: Vec<Site>,
     pub(super) backend_sites: Vec<Site>,
+    /// Whether the lists hold all that the file has; a bad item is missing from them.
+    pub(super) lists_are_whole: bool,
 }
 
 /// None if the block lacks something; what, is in the report.
@@ -99,8 +103,10 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
     let namespace = table.take("namespace", dns_label).unwrap_or_else(DnsLabel::static_namespace);
     let port_name = table.take("port_name", port_name).flatten();
     let protocol = table.take("protocol", protocol).unwrap_or(Protocol::Tcp);
+    let errors_before = table.report().errors_count();
     let (frontends, frontend_sites) = addresses(table, "frontends", &FRONTENDS);
     let (backends, backend_sites) = addresses(table, "backends", &BACKENDS);
+    let lists_are_whole = table.report().is_whole() && table.report().errors_count() == errors_before;
     let health_check = table.optional_table("health_check", read_health_check);
     let session_affinity = table.take("session_affinity", session_affinity).flatten();
     let on_empty = table.take("on_empty", static_on_empty);
@@ -116,15 +122,20 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
         session_affinity,
         on_empty,
     };
-    Some(ReadBlock { block, site: table.site().clone(), frontend_sites, backend_sites })
+    Some(ReadBlock { block, site: table.site().clone(), frontend_sites, backend_sites, lists_are_whole })
 }
 
-const FRONTENDS: Items =
-    Items { what: "addresses such as \"10.96.0.10:80\"", may_be_empty: false, most: FRONTENDS_MAX };
+const FRONTENDS: Items = Items {
+    what: "addresses such as \"10.96.0.10:80\"",
+    when_empty: WhenEmpty::Refused,
+    most: FRONTENDS_MAX,
+};
 
-// An empty list is a service that refuses on purpose.
-const BACKENDS: Items =
-    Items { what: "addresses such as \"192.0.2.1:8080\"", may_be_empty: true, most: BACKENDS_MAX };
+const BACKENDS: Items = Items {
+    what: "addresses such as \"192.0.2.1:8080\"",
+    when_empty: WhenEmpty::Doubtful("the list is empty: every connection will be refused"),
+    most: BACKENDS_MAX,
+};
 
 fn addresses(
     table: &mut Table<'_, '_, '_>,
@@ -138,10 +149,12 @@ fn addresses(
 
 fn read_health_check(table: &mut Table<'_, '_, '_>) -> HealthCheck {
     let default = HealthCheck::default();
+    let kind = read_kind(table);
+    let interval = table.take("interval", duration(INTERVAL)).unwrap_or(default.interval);
     let timeout = table.find("timeout", duration(TIMEOUT));
     let check = HealthCheck {
-        kind: read_kind(table),
-        interval: table.take("interval", duration(INTERVAL)).unwrap_or(default.interval),
+        kind,
+        interval,
         timeout: timeout.as_ref().map_or(default.timeout, |found| found.value),
         rise: table.take("rise", integer(STREAK)).unwrap_or(default.rise),
         fall: table.take("fall", integer(STREAK)).unwrap_or(default.fall),
@@ -184,7 +197,7 @@ fn check_path(value: &DeValue<'_>) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let legal = format!("a \"/\", then ASCII without spaces or \"#\", at most {CHECK_PATH_BYTES_MAX} bytes");
-    Err(format!("{} is no path of an HTTP request: {legal}", quote(text)))
+    Err(format!("{} is not a path of an HTTP request: {legal}", quote(text)))
 }
 
 fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Option<&Found<Duration>>) {
@@ -222,8 +235,10 @@ fn protocol(value: &DeValue<'_>) -> Result<Protocol, String> {
 }
 
 fn session_affinity(value: &DeValue<'_>) -> Result<Option<Duration>, String> {
-    match string(value, "\"none\" or a duration such as \"3h\"")? {
+    let legal = "\"none\" or a duration such as \"3h\"";
+    match string(value, legal)? {
         "none" => Ok(None),
-        _ => duration(AFFINITY)(value).map(Some),
+        text if text.starts_with(|c: char| c.is_ascii_digit()) => duration(AFFINITY)(value).map(Some),
+        _ => Err(expected(legal, value)),
     }
 }

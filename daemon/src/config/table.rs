@@ -25,16 +25,30 @@ pub(super) struct Found<T> {
 pub(super) struct Items {
     /// What the items are, for a message.
     pub(super) what: &'static str,
-    pub(super) may_be_empty: bool,
+    pub(super) when_empty: WhenEmpty,
     pub(super) most: usize,
 }
 
+/// What an empty list is.
+#[derive(Debug)]
+pub(super) enum WhenEmpty {
+    Refused,
+    /// Legal, and seldom meant; with what to say then.
+    Doubtful(&'static str),
+    Fine,
+}
+
 impl Items {
-    fn refuse(&self, count: usize) -> Option<String> {
-        match count {
-            0 if !self.may_be_empty => Some(format!("the list is empty: it needs {}", self.what)),
-            count if count > self.most => Some(format!("{count} items are too many: at most {}", self.most)),
-            _ => None,
+    fn judge(&self, report: &mut Report<'_>, site: &Site, count: usize) {
+        match (count, &self.when_empty) {
+            (0, WhenEmpty::Refused) => {
+                report.error(site, format!("the list is empty: it needs {}", self.what));
+            }
+            (0, WhenEmpty::Doubtful(message)) => report.warning(site, (*message).to_owned()),
+            _ if count > self.most => {
+                report.error(site, format!("{count} items are too many: at most {}", self.most));
+            }
+            _ => (),
         }
     }
 }
@@ -137,9 +151,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
             self.report.error(&site, expected(&format!("a list of {}", items.what), value));
             return None;
         };
-        if let Some(message) = items.refuse(values.len()) {
-            self.report.error(&site, message);
-        }
+        items.judge(self.report, &site, values.len());
         let mut found = Vec::new();
         for (index, item) in values.iter().take(items.most).enumerate() {
             let site = self.item_site(key, index, item);
@@ -158,11 +170,13 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
         read: impl FnOnce(&mut Table<'_, 'd, 't>) -> T,
     ) -> T {
         let path = self.key_path(key);
-        let site = Site { place: Place::Table(path.clone()), offset: self.site.offset };
+        // A table within a block has no header that would name it.
+        let place = if path.contains('[') { Place::Key(path.clone()) } else { Place::Table(path.clone()) };
+        let site = Site { place, offset: self.site.offset };
         let (site, entries) = match self.entry(key) {
             Some((Site { offset, .. }, DeValue::Table(entries))) => (Site { offset, ..site }, Some(entries)),
             Some((at, value)) => {
-                self.report.error(&at, expected(&format!("the table [{path}]"), value));
+                self.report.error(&at, expected("a table", value));
                 (site, None)
             }
             None => (site, None),
@@ -222,7 +236,8 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
 
     fn entry(&mut self, key: &'static str) -> Option<(Site, &'d DeValue<'d>)> {
         self.asked.push(key);
-        let value = self.entries?.get(key)?;
+        // What the parser could not read at all has no extent; that it could not is reported.
+        let value = self.entries?.get(key).filter(|value| !value.span().is_empty())?;
         let site = Site { place: Place::Key(self.key_path(key)), offset: value.span().start };
         Some((site, value.get_ref()))
     }
@@ -241,12 +256,18 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
 
     fn read_to_end<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let value = read(self);
-        for key in self.entries.into_iter().flat_map(DeTable::keys) {
-            if !self.asked.contains(&key.get_ref().as_ref()) {
+        for (key, found) in self.entries.into_iter().flatten() {
+            let known = self.asked.contains(&key.get_ref().as_ref());
+            if !known && !self.is_stray(found.get_ref()) {
                 let site = Site { place: self.site.place.clone(), offset: key.span().start };
                 self.report.error(&site, unknown("key", key.get_ref(), &self.asked));
             }
         }
         value
+    }
+
+    /// Whether this is a key at the top level whose table's header may have been lost in a broken text.
+    fn is_stray(&self, value: &DeValue<'_>) -> bool {
+        self.path.is_empty() && !value.is_table() && !self.report.is_whole()
     }
 }

@@ -53,10 +53,14 @@ pub(super) fn path_text(value: &DeValue<'_>) -> Result<String, String> {
 
 /// One of the words of `T`.
 pub(super) fn word<T: Word>(value: &DeValue<'_>) -> Result<T, String> {
-    let legal: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
-    let list = legal.join(", ");
-    let text = string(value, &format!("one of {list}"))?;
-    let meant = T::WORDS.iter().find(|(word, _)| *word == text);
+    word_among(T::WORDS, value)
+}
+
+/// One of some words of `T`.
+pub(super) fn word_among<T: Word>(words: &[(&'static str, T)], value: &DeValue<'_>) -> Result<T, String> {
+    let legal: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let text = string(value, &format!("one of {}", legal.join(", ")))?;
+    let meant = words.iter().find(|(word, _)| *word == text);
     meant.map(|(_, meaning)| *meaning).ok_or_else(|| unknown("word", text, &legal))
 }
 
@@ -122,12 +126,13 @@ pub(super) fn duration(
     (least, most): (Duration, Duration),
 ) -> impl Fn(&DeValue<'_>) -> Result<Duration, String> {
     move |value| {
-        let duration = parse_duration(string(value, "a duration such as \"2s\"")?)?;
+        let text = string(value, "a duration such as \"2s\"")?;
+        let duration = parse_duration(text)?;
         if (least..=most).contains(&duration) {
             return Ok(duration);
         }
-        let found = show_duration(duration);
-        Err(format!("{found:?} is out of bounds: {} to {}", show_duration(least), show_duration(most)))
+        let (least, most) = (show_duration(least), show_duration(most));
+        Err(format!("{} is out of bounds: \"{least}\" to \"{most}\"", quote(text)))
     }
 }
 
@@ -140,7 +145,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     }
     let unit = UNITS.iter().find(|(name, _)| *name == unit);
     let (Some((_, unit_ms)), false) = (unit, digits.is_empty()) else {
-        return Err(format!("{} is no duration: a whole number and one of ms, s, m, h", quote(text)));
+        return Err(format!("{} is not a duration: a whole number and one of ms, s, m, h", quote(text)));
     };
     let milliseconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(*unit_ms));
     milliseconds.map(Duration::from_millis).ok_or_else(|| format!("{} is too long", quote(text)))
@@ -184,7 +189,7 @@ pub(super) fn dns_label(value: &DeValue<'_>) -> Result<DnsLabel, String> {
         return Ok(DnsLabel(text.to_owned()));
     }
     let legal = "lower-case letters, digits and \"-\" (not first or last), 1 to 63 characters";
-    Err(format!("{} is no legal name: {legal}", quote(text)))
+    Err(format!("{} is not a legal name: {legal}", quote(text)))
 }
 
 /// A name of parts with dots between them, such as a host name.
@@ -193,7 +198,7 @@ pub(super) fn dns_name(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let legal = "parts of lower-case letters, digits and \"-\" with dots between them, 1 to 253 characters";
-    Err(format!("{} is no legal name: {legal}", quote(text)))
+    Err(format!("{} is not a legal name: {legal}", quote(text)))
 }
 
 /// The value of a Kubernetes label, which here may not be empty.
@@ -206,7 +211,7 @@ pub(super) fn label_value(value: &DeValue<'_>) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let legal = "letters, digits, \"-\", \"_\" and \".\" (not first or last), 1 to 63 characters";
-    Err(format!("{} is no value that a Kubernetes label can have: {legal}", quote(text)))
+    Err(format!("{} is not a value that a Kubernetes label can have: {legal}", quote(text)))
 }
 
 fn is_dns_label(text: &str) -> bool {

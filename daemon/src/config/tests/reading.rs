@@ -46,7 +46,7 @@ fn a_health_check_has_the_documented_defaults() {
     assert_eq!((check.interval, check.timeout), (Duration::from_secs(2), Duration::from_secs(1)));
     let check = service("health_check = { kind = \"http\" }").health_check.unwrap();
     assert_eq!(check.kind, CheckKind::Http { path: "/".to_owned() });
-    let check = service("[service.health_check]\ninterval = \"1h\"".replace("1h", "10m").as_str());
+    let check = service("[service.health_check]\ninterval = \"10m\"");
     assert_eq!(check.health_check.unwrap().interval, Duration::from_secs(600));
 }
 
