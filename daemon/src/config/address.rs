@@ -102,11 +102,6 @@ pub(super) fn apiserver_url(value: &DeValue<'_>) -> Result<ApiserverUrl, String>
         let kept = quote(authority.get(..end).unwrap_or_default());
         return Err(format!("{whole} has a path: write no more than \"https://\" and {kept}"));
     }
-    if authority.contains('@') {
-        return Err(
-            "credentials do not belong into the URL: use token_file or a client certificate".to_owned()
-        );
-    }
     dialable(parse_authority(authority)?).map(ApiserverUrl)
 }
 
@@ -163,6 +158,11 @@ fn why_no_address_port(text: &str) -> String {
         Ok(IpAddr::V4(_)) => return format!("{found} has no port: add it, as in \"{text}:80\""),
         Ok(IpAddr::V6(_)) => return format!("{found} has no port: add it, as in \"[{text}]:80\""),
         Err(_) => (),
+    }
+    if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'))
+        && inner.parse::<Ipv6Addr>().is_ok()
+    {
+        return format!("{found} has no port: add it, as in \"{text}:80\"");
     }
     let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);

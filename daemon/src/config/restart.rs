@@ -6,9 +6,9 @@
 use super::Config;
 
 /// A key with the question whether it differs.
-type Key = (&'static str, fn(&Config, &Config) -> bool);
+pub(super) type Key = (&'static str, fn(&Config, &Config) -> bool);
 
-const RESTART_KEYS: [Key; 14] = [
+pub(super) const RESTART_KEYS: [Key; 14] = [
     ("node.name", |a, b| a.node.name != b.node.name),
     ("kubernetes.enabled", |a, b| a.kubernetes.enabled != b.kubernetes.enabled),
     ("kubernetes.service_proxy_name", |a, b| {

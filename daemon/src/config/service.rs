@@ -99,14 +99,15 @@ pub(super) struct ReadBlock {
 
 /// None if the block lacks something; what, is in the report.
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
+    let errors_before = table.report().errors_count();
     let name = table.require("name", dns_label);
     let namespace = table.take("namespace", dns_label).unwrap_or_else(DnsLabel::static_namespace);
     let port_name = table.take("port_name", port_name).flatten();
     let protocol = table.take("protocol", protocol).unwrap_or(Protocol::Tcp);
-    let errors_before = table.report().errors_count();
+    let errors_of_key = table.report().errors_count();
     let (frontends, frontend_sites) = addresses(table, "frontends", &FRONTENDS);
     let (backends, backend_sites) = addresses(table, "backends", &BACKENDS);
-    let lists_are_whole = table.report().is_whole() && table.report().errors_count() == errors_before;
+    let lists_are_whole = table.report().is_whole() && table.report().errors_count() == errors_of_key;
     let health_check = table.optional_table("health_check", read_health_check);
     let session_affinity = table.take("session_affinity", session_affinity).flatten();
     let on_empty = table.take("on_empty", static_on_empty);
@@ -122,6 +123,10 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
         session_affinity,
         on_empty,
     };
+    // What it should be called is not known, so it clashes with nobody.
+    if errors_of_key != errors_before {
+        return None;
+    }
     Some(ReadBlock { block, site: table.site().clone(), frontend_sites, backend_sites, lists_are_whole })
 }
 

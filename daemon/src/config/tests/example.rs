@@ -130,3 +130,18 @@ fn every_key_has_its_sentence() {
     }
     assert!(count > 40, "{count}");
 }
+
+/// The page for operators names every key, in the table of its chapter or with its full path.
+#[test]
+fn the_guide_names_every_key() {
+    const GUIDE: &str = include_str!("../../../../docs/configure.md");
+    let mut known = BTreeSet::new();
+    known_keys("", &mut known);
+    for key in known {
+        let last = key.rsplit('.').next().expect("a part");
+        let rows = GUIDE.lines().filter(|line| line.starts_with("| `"));
+        let mut names = rows.filter_map(|line| line.split(" | ").next());
+        let full = format!("{}`", key.trim_start_matches("datapath."));
+        assert!(names.any(|cell| cell.contains(&format!("`{last}`")) || cell.ends_with(&full)), "{key}");
+    }
+}

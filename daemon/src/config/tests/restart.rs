@@ -1,5 +1,6 @@
 //! Which keys need a restart.
 
+use super::super::restart::RESTART_KEYS;
 use crate::config::Config;
 
 #[track_caller]
@@ -31,4 +32,14 @@ fn only_what_is_read_at_start_needs_a_restart() {
     check("[node]\nzone = \"z\"\nnode_port_addresses = [\"all\"]", &[]);
     check("[hold]\nlimit = \"1m\"\n[apiserver]\ndiscover = []", &[]);
     check("[[service]]\nname = \"a\"\nfrontends = [\"10.0.0.1:80\"]\nbackends = []", &[]);
+}
+
+/// The page for operators lists exactly these keys.
+#[test]
+fn the_guide_lists_the_keys_that_need_a_restart() {
+    const GUIDE: &str = include_str!("../../../../docs/configure.md");
+    let (_, chapter) = GUIDE.split_once("## Reload and restart").expect("the chapter");
+    let listed = chapter.lines().filter_map(|line| line.strip_prefix("- `")?.strip_suffix('`'));
+    let keys = RESTART_KEYS.iter().map(|(key, _)| *key);
+    assert!(listed.eq(keys), "{chapter}");
 }
