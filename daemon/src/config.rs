@@ -91,8 +91,8 @@ impl Config {
 
 fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let node = root.table("node", node::read);
-    let apiserver = root.table("apiserver", apiserver::read);
-    let kubernetes = root.table("kubernetes", |table| apiserver::read_kubernetes(table, &apiserver));
+    let read_apiserver = root.table("apiserver", apiserver::read);
+    let kubernetes = root.table("kubernetes", |table| apiserver::read_kubernetes(table, &read_apiserver));
     let manifests = root.table("manifests", settings::read_manifests);
     let blocks = root.blocks("service", limits::SERVICES_MAX, service::read);
     let blocks: Vec<service::ReadBlock> = blocks.into_iter().flatten().collect();
@@ -101,7 +101,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let state = root.table("state", settings::read_state);
     let admin = root.table("admin", settings::read_admin);
     let log = root.table("log", settings::read_log);
-    let apiserver = apiserver.value;
+    let apiserver = read_apiserver.apiserver;
     agreement::check(root.report(), &blocks, &admin, &apiserver);
     let services = blocks.into_iter().map(|read| read.block).collect();
     let config =

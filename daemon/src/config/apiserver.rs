@@ -9,6 +9,7 @@ use toml::de::DeValue;
 
 use super::address::{ApiserverUrl, apiserver_url};
 use super::limits::APISERVERS_MAX;
+use super::report::Site;
 use super::table::{Found, Items, Table, WhenEmpty};
 use super::value::{Word, boolean, dns_name, label_value, string, word};
 
@@ -100,7 +101,15 @@ const ENDPOINTS: Items = Items {
 const DISCOVER: Items =
     Items { what: "the words kubelet, learned", when_empty: WhenEmpty::Fine, most: Discovery::WORDS.len() };
 
-pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Found<Apiserver> {
+/// The table with what its neighbour asks about it.
+pub(super) struct ReadApiserver {
+    pub(super) apiserver: Apiserver,
+    site: Site,
+    /// Whether the file tries to say where an apiserver is, well or badly.
+    is_named: bool,
+}
+
+pub(super) fn read(table: &mut Table<'_, '_, '_>) -> ReadApiserver {
     let default = Apiserver::default();
     let endpoints = table.list("endpoints", &ENDPOINTS, apiserver_url);
     let apiserver = Apiserver {
@@ -111,31 +120,31 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Found<Apiserver> {
         identity: identity(table),
         discover: discover(table).unwrap_or(default.discover),
     };
-    check_given(table, &apiserver);
-    Found { value: apiserver, site: table.site().clone() }
+    let is_named = table.has("endpoints") || table.has("kubeconfig");
+    check_companions(table, is_named);
+    ReadApiserver { apiserver, site: table.site().clone(), is_named }
 }
 
-pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, apiserver: &Found<Apiserver>) -> Kubernetes {
-    let given = apiserver.value.is_given();
+pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserver) -> Kubernetes {
     let enabled = table.find("enabled", boolean);
     let service_proxy_name = table.take("service_proxy_name", label_value);
     if let Some(Found { value: true, site }) = &enabled
-        && !given
+        && !read.is_named
         && table.report().is_whole()
     {
         let message = "there is no apiserver to read from: set `endpoints` or `kubeconfig` under [apiserver]";
         table.report().error(site, message.to_owned());
     }
-    let enabled = enabled.map_or(given, |found| found.value);
-    check_identity(table, apiserver, enabled);
+    let enabled = enabled.map_or(read.apiserver.is_given(), |found| found.value);
+    check_identity(table, read, enabled);
     Kubernetes { enabled, service_proxy_name }
 }
 
 /// Worth a look: most clusters answer requests without an identity with 401 or 403.
-fn check_identity(table: &mut Table<'_, '_, '_>, apiserver: &Found<Apiserver>, enabled: bool) {
-    if enabled && apiserver.value.is_given() && !apiserver.value.has_identity() {
+fn check_identity(table: &mut Table<'_, '_, '_>, read: &ReadApiserver, enabled: bool) {
+    if enabled && read.apiserver.is_given() && !read.apiserver.has_identity() {
         let message = "requests will be anonymous: set `kubeconfig`, `token_file` or a client certificate";
-        table.report().warning(&apiserver.site, message.to_owned());
+        table.report().warning(&read.site, message.to_owned());
     }
 }
 
@@ -143,10 +152,9 @@ fn check_identity(table: &mut Table<'_, '_, '_>, apiserver: &Found<Apiserver>, e
 const COMPANIONS: [&str; 5] =
     ["tls_server_name", "ca_file", "token_file", "client_certificate_file", "client_key_file"];
 
-fn check_given(table: &mut Table<'_, '_, '_>, apiserver: &Apiserver) {
-    let named = table.has("endpoints") || table.has("kubeconfig");
+fn check_companions(table: &mut Table<'_, '_, '_>, is_named: bool) {
     let companion = COMPANIONS.into_iter().find(|key| table.has(key));
-    if let (false, false, Some(key)) = (apiserver.is_given(), named, companion) {
+    if let (false, Some(key), true) = (is_named, companion, table.report().is_whole()) {
         let message = format!("{key:?} is given, but no apiserver: set `endpoints` or `kubeconfig` too");
         let site = table.site().clone();
         table.report().error(&site, message);

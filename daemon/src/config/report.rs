@@ -43,7 +43,7 @@ impl<'t> Report<'t> {
         let found = if found.is_empty() { String::new() } else { format!(", at {}", quote(found)) };
         let site = Site { place: Place::File, offset: span.start };
         self.error(&site, format!("this is not TOML: {message}{found}"));
-        self.broken_lines.insert(self.lines.position(span.start).line);
+        self.broken_lines.insert(self.lines.line(span.start));
     }
 
     /// Whether the text was TOML throughout. What is missing in a broken text may only have been lost.
@@ -52,11 +52,10 @@ impl<'t> Report<'t> {
     }
 
     pub(super) fn error(&mut self, site: &Site, message: String) {
-        let problem = self.problem(site, message);
-        let echo = problem.position.is_some_and(|at| self.broken_lines.contains(&at.line));
+        let echo = self.broken_lines.contains(&self.line(site));
         match echo {
             true => (),
-            false if self.errors.len() < PROBLEMS_MAX => self.errors.push(problem),
+            false if self.errors.len() < PROBLEMS_MAX => self.errors.push(self.problem(site, message)),
             false => self.omitted += 1,
         }
     }
@@ -74,7 +73,7 @@ impl<'t> Report<'t> {
 
     /// The line of a site, for a message that points at a second place.
     pub(super) fn line(&self, site: &Site) -> usize {
-        self.lines.position(site.offset).line
+        self.lines.line(site.offset)
     }
 
     /// A path of the file: a relative one starts from the folder of the file that names it.
@@ -113,10 +112,15 @@ impl<'t> Lines<'t> {
         Self { text, starts: std::iter::once(0).chain(after_breaks).collect() }
     }
 
+    /// Counted from 1.
+    fn line(&self, offset: usize) -> usize {
+        self.starts.partition_point(|start| *start <= offset)
+    }
+
     /// An offset past the end is the end.
     pub(super) fn position(&self, offset: usize) -> Position {
         let offset = offset.min(self.text.len());
-        let line = self.starts.partition_point(|start| *start <= offset);
+        let line = self.line(offset);
         let start = self.starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
         let column = self.text.get(start..offset).map_or(offset - start, |before| before.chars().count()) + 1;
         Position { line, column }
