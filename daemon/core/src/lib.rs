@@ -1,3 +1,20 @@
-//! The rules.
+//! The rules of holdfast: from facts to ops, pure.
+//!
+//! Invariant: no I/O, no clock, no hash order. The compiler enforces the first two (`no_std`), [`index`] the third. Time
+//! is an argument. Deliberately absent: logging; what happened is returned as a value, and the shell tells it.
 #![no_std]
+#![forbid(unsafe_code)]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod event;
+pub mod facts;
+pub mod index;
+pub mod keys;
+pub mod limits;
+pub mod list;
+pub mod op;
+pub mod radix;
+pub mod ranges;
+pub mod snapshot;

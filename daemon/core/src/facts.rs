@@ -1,0 +1,304 @@
+//! What the objects say, as plain facts: services, slices, the node, the settings.
+//!
+//! Invariant: facts are immutable once built; they are shared as `Arc`s between the tables and every snapshot.
+//! Deliberately absent: decisions. Nothing here knows which endpoint gets traffic.
+
+pub mod endpoints;
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU16;
+
+use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target};
+
+/// Seconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub i64);
+
+/// Which object this was, which version, and who wrote it last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Unique over time: tells a re-created object from the old one of the same name.
+    pub uid: Option<Arc<str>>,
+    /// The apiserver's version; opaque except for equality.
+    pub resource_version: Option<Arc<str>>,
+    /// Counts changes of the specification.
+    pub generation: Option<i64>,
+    /// When it was created; decides who owns an address that two services claim.
+    pub created: Option<Timestamp>,
+    /// The last one in `managedFields`.
+    pub writer: Option<Writer>,
+    /// The file or apiserver endpoint that it was read from.
+    pub origin: Option<Arc<str>>,
+}
+
+/// The last entry of `managedFields`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// `kube-controller-manager`, `kubectl-edit`, …
+    pub manager: Arc<str>,
+    /// `Update` or `Apply`.
+    pub operation: Arc<str>,
+    /// `status`, where a subresource was written.
+    pub subresource: Option<Arc<str>>,
+    /// When.
+    pub at: Option<Timestamp>,
+}
+
+/// What kind of service this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceType {
+    /// Reached at its cluster IPs.
+    ClusterIp,
+    /// … and at a port of every node.
+    NodePort,
+    /// … and at the addresses of a load balancer.
+    LoadBalancer,
+    /// A DNS alias: nothing to serve.
+    ExternalName,
+    /// A `[[service]]` block.
+    Static,
+}
+
+impl ServiceType {
+    /// Kubernetes' spelling.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::NodePort => "NodePort",
+            Self::LoadBalancer => "LoadBalancer",
+            Self::ExternalName => "ExternalName",
+            Self::Static => "Static",
+        }
+    }
+}
+
+/// `internalTrafficPolicy` or `externalTrafficPolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrafficPolicy {
+    /// Any endpoint of the cluster.
+    #[default]
+    Cluster,
+    /// Only endpoints of this node.
+    Local,
+}
+
+/// One entry of `spec.ports`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Empty if unnamed.
+    pub name: Arc<str>,
+    /// TCP, UDP, or one that is not programmed.
+    pub protocol: Protocol,
+    /// The port that clients dial.
+    pub port: NonZeroU16,
+    /// The port on every node, used whatever the type says, as kube-proxy does.
+    pub node_port: Option<NonZeroU16>,
+}
+
+/// One entry of `status.loadBalancer.ingress` that has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ingress {
+    /// The VIP.
+    pub address: IpAddr,
+    /// `ipMode: Proxy`: traffic must reach the real balancer, so it is no frontend.
+    pub proxied: bool,
+}
+
+/// What a Service object or a `[[service]]` block says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceFacts {
+    /// Its exact key.
+    pub key: ServiceKey,
+    /// Which version of the object.
+    pub meta: Meta,
+    /// The kind of service.
+    pub kind: ServiceType,
+    /// `clusterIP: None`.
+    pub headless: bool,
+    /// `spec.clusterIPs`, or the single `clusterIP`.
+    pub cluster_ips: Vec<IpAddr>,
+    /// `spec.ipFamilies`; empty if not given.
+    pub ip_families: Vec<Family>,
+    /// `spec.externalIPs`.
+    pub external_ips: Vec<IpAddr>,
+    /// `status.loadBalancer.ingress`.
+    pub ingress: Vec<Ingress>,
+    /// `spec.ports`.
+    pub ports: Vec<ServicePort>,
+    /// The addresses of a `[[service]]` block; empty for all others. They belong to its one port.
+    pub static_frontends: Vec<SocketAddr>,
+    /// `spec.internalTrafficPolicy`.
+    pub internal_policy: TrafficPolicy,
+    /// `spec.externalTrafficPolicy`.
+    pub external_policy: TrafficPolicy,
+    /// `sessionAffinity: ClientIP` with its timeout in seconds.
+    pub affinity_timeout: Option<u32>,
+    /// `spec.loadBalancerSourceRanges`, canonical, blanks trimmed.
+    pub source_ranges: Vec<Arc<str>>,
+    /// `spec.healthCheckNodePort`.
+    pub health_check_node_port: Option<NonZeroU16>,
+    /// The label `service.kubernetes.io/service-proxy-name`.
+    pub proxy_name: Option<Arc<str>>,
+    /// The annotation `holdfast.io/on-empty` or the setting of the block, as written.
+    pub on_empty: Option<Arc<str>>,
+}
+
+impl ServiceFacts {
+    /// A service that says nothing but its name and kind; the rest is filled in by whoever reads the object.
+    pub fn new(key: ServiceKey, kind: ServiceType) -> Self {
+        Self {
+            key,
+            meta: Meta::default(),
+            kind,
+            headless: false,
+            cluster_ips: Vec::new(),
+            ip_families: Vec::new(),
+            external_ips: Vec::new(),
+            ingress: Vec::new(),
+            ports: Vec::new(),
+            static_frontends: Vec::new(),
+            internal_policy: TrafficPolicy::Cluster,
+            external_policy: TrafficPolicy::Cluster,
+            affinity_timeout: None,
+            source_ranges: Vec::new(),
+            health_check_node_port: None,
+            proxy_name: None,
+            on_empty: None,
+        }
+    }
+}
+
+/// What the addresses of a slice are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressType {
+    /// Addresses of one family.
+    Ip(Family),
+    /// Host names: never backends, as in kube-proxy.
+    Fqdn,
+}
+
+/// One entry of a slice's `ports` that has a name and a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlicePort {
+    /// Empty if unnamed; joins the service's port of the same name and protocol.
+    pub name: Arc<str>,
+    /// Part of the join.
+    pub protocol: Protocol,
+    /// The port of the backends.
+    pub port: NonZeroU16,
+}
+
+/// What an `EndpointSlice` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceFacts {
+    /// Its exact key.
+    pub key: SliceKey,
+    /// Which version of the object.
+    pub meta: Meta,
+    /// The label `kubernetes.io/service-name`; the service is in the slice's own namespace.
+    pub service: Option<Arc<str>>,
+    /// The label `service.kubernetes.io/headless`: not for proxies.
+    pub headless: bool,
+    /// The family of its addresses.
+    pub address_type: AddressType,
+    /// The ports of every endpoint in it.
+    pub ports: Box<[SlicePort]>,
+    /// The endpoints.
+    pub endpoints: Endpoints,
+    /// The object said `endpoints: null`, not `[]`.
+    pub endpoints_null: bool,
+}
+
+/// The own node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// As kubelet registered it.
+    pub name: Arc<str>,
+    /// The label `topology.kubernetes.io/zone`; an empty one never matches a hint.
+    pub zone: Option<Arc<str>>,
+    /// The local addresses that answer NodePorts.
+    pub node_port_addresses: BTreeSet<IpAddr>,
+}
+
+/// What the configuration decides for all services.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Serve only services that carry this `service-proxy-name`; none: only services without the label.
+    pub service_proxy_name: Option<Arc<str>>,
+    /// Addresses of the apiserver: never programmed as TCP frontends, so that the direct path stays direct.
+    pub bypass: BTreeSet<SocketAddr>,
+    /// The most frontends that may be programmed; past it the row shows the error. `None`: only the maps bound it.
+    pub frontends_max: Option<usize>,
+}
+
+/// What rejected itself: an object, or a whole file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ObjectKey {
+    /// A Service.
+    Service(ServiceKey),
+    /// An `EndpointSlice`.
+    Slice(SliceKey),
+    /// A file that cannot be read at all, by its name.
+    File(Source, Arc<str>),
+    /// An object whose kind or name cannot be told: where it was found.
+    Unnamed(Source, Arc<str>),
+}
+
+impl ObjectKey {
+    /// `Service`, `EndpointSlice`, `File` or `Object`.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Service(_) => "Service",
+            Self::Slice(_) => "EndpointSlice",
+            Self::File(..) => "File",
+            Self::Unnamed(..) => "Object",
+        }
+    }
+
+    /// Who says so.
+    pub const fn source(&self) -> Source {
+        match self {
+            Self::Service(key) => key.source,
+            Self::Slice(key) => key.source,
+            Self::File(source, _) | Self::Unnamed(source, _) => *source,
+        }
+    }
+
+    /// Namespace and name, where it has them.
+    pub const fn name(&self) -> Option<&ObjectName> {
+        match self {
+            Self::Service(key) => Some(&key.name),
+            Self::Slice(key) => Some(&key.name),
+            Self::File(..) | Self::Unnamed(..) => None,
+        }
+    }
+}
+
+impl core::fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Service(key) => write!(f, "Service {key}"),
+            Self::Slice(key) => write!(f, "EndpointSlice {key}"),
+            Self::File(_, file) => write!(f, "file {file}"),
+            Self::Unnamed(_, place) => write!(f, "object in {place}"),
+        }
+    }
+}
+
+/// An object, or a part of one, that could not be understood. Its last good version stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Which.
+    pub object: ObjectKey,
+    /// The file or endpoint that it came from.
+    pub origin: Option<Arc<str>>,
+    /// What was wrong and what is legal, at most [`crate::limits::REJECTION_REASON_LENGTH_MAX`] characters.
+    pub reason: Arc<str>,
+    /// Only a part was skipped (a bad endpoint, a duplicate); the rest of the object counts.
+    pub partial: bool,
+}

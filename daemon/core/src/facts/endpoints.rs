@@ -1,0 +1,392 @@
+//! The endpoints of one slice, packed: two million of them must fit in a small daemon.
+//!
+//! Invariant: what goes in by [`EndpointsBuilder::push`] comes out by [`Endpoints::iter`] unchanged. Names are kept once
+//! per slice in one text; an endpoint refers to them by offset. Deliberately absent: changing an endpoint in place.
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::index::{Index, Seed};
+use crate::limits;
+
+/// The three conditions of an endpoint, with Kubernetes' meaning of absent values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conditions {
+    /// May get new connections.
+    pub ready: bool,
+    /// Answers, though it may be terminating.
+    pub serving: bool,
+    /// Its pod is being deleted.
+    pub terminating: bool,
+}
+
+impl Conditions {
+    /// Ready, serving, not terminating: also what an endpoint without conditions is.
+    pub const READY: Self = Self { ready: true, serving: true, terminating: false };
+
+    /// Absent means ready, serving and not terminating.
+    pub fn from_optional(ready: Option<bool>, serving: Option<bool>, terminating: Option<bool>) -> Self {
+        Self {
+            ready: ready.unwrap_or(true),
+            serving: serving.unwrap_or(true),
+            terminating: terminating.unwrap_or(false),
+        }
+    }
+}
+
+/// The object that an endpoint stands for, usually a Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// `Pod`.
+    pub kind: &'a str,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid; empty if the slice does not say.
+    pub uid: UidText<'a>,
+}
+
+/// A uid as text, whether it is kept as 16 bytes or as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UidText<'a> {
+    /// The usual form, `8-4-4-4-12` hexadecimal digits in lower case.
+    Uuid([u8; 16]),
+    /// Any other text.
+    Text(&'a str),
+}
+
+impl<'a> UidText<'a> {
+    /// Keeps the usual form as bytes, anything else as it is.
+    pub fn parse(text: &'a str) -> Self {
+        parse_uuid(text).map_or(Self::Text(text), Self::Uuid)
+    }
+}
+
+impl core::fmt::Display for UidText<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Uuid(bytes) => {
+                for (place, byte) in bytes.iter().enumerate() {
+                    let dash = if matches!(place, 4 | 6 | 8 | 10) { "-" } else { "" };
+                    write!(f, "{dash}{byte:02x}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let well_formed = text.len() == 36
+        && text.bytes().enumerate().all(|(place, byte)| match place {
+            8 | 13 | 18 | 23 => byte == b'-',
+            _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
+        });
+    if !well_formed {
+        return None;
+    }
+    let mut digits = text.bytes().filter_map(|byte| (byte as char).to_digit(16));
+    let mut uuid = [0_u8; 16];
+    for byte in &mut uuid {
+        *byte = u8::try_from(digits.next()? * 16 + digits.next()?).ok()?;
+    }
+    Some(uuid)
+}
+
+/// `hints.forZones` and `hints.forNodes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HintSet {
+    /// Zones that this endpoint is meant for.
+    pub zones: Box<[Arc<str>]>,
+    /// Nodes that this endpoint is meant for.
+    pub nodes: Box<[Arc<str>]>,
+}
+
+/// One endpoint, going in or coming out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint<'a> {
+    /// The first of its addresses, the only one that counts.
+    pub address: IpAddr,
+    /// Ready, serving, terminating.
+    pub conditions: Conditions,
+    /// The node that it runs on.
+    pub node: Option<&'a str>,
+    /// The zone that it runs in.
+    pub zone: Option<&'a str>,
+    /// Topology hints.
+    pub hints: Option<&'a HintSet>,
+    /// What it stands for.
+    pub target: Option<Target<'a>>,
+}
+
+/// Why an endpoint cannot be taken. The slice's others can.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointRefused {
+    /// Not of the slice's family.
+    #[error("address {0} is not of the slice's address type")]
+    Family(IpAddr),
+    /// No backend can have it.
+    #[error("address {0} cannot be a backend: it is unspecified or multicast")]
+    NotUnicast(IpAddr),
+    /// A name longer than any Kubernetes name.
+    #[error("a node, zone or target name has {0} characters; at most 255 are legal")]
+    NameTooLong(usize),
+    /// See [`limits::ENDPOINTS_PER_SLICE_MAX`] and [`limits::SLICE_TEXT_BYTES_MAX`].
+    #[error("the slice has more endpoints or text than fit ({} endpoints)", limits::ENDPOINTS_PER_SLICE_MAX)]
+    TooMany,
+}
+
+/// A name in the slice's text: 24 bits of offset, 8 bits of length. Length 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Name(u32);
+
+impl Name {
+    fn new(offset: usize, length: usize) -> Option<Self> {
+        let offset = u32::try_from(offset).ok().filter(|offset| *offset < 1 << 24)?;
+        let length = u8::try_from(length).ok()?;
+        Some(Self(offset << 8 | u32::from(length)))
+    }
+
+    fn text(self, text: &str) -> &str {
+        let offset = (self.0 >> 8) as usize;
+        let length = (self.0 & 0xff) as usize;
+        text.get(offset..offset + length).unwrap_or_default()
+    }
+
+    fn optional(self, text: &str) -> Option<&str> {
+        (self.0 & 0xff != 0).then(|| self.text(text))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PackedUid {
+    Uuid([u8; 16]),
+    Text(Name),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packed {
+    uid: PackedUid,
+    node: Name,
+    zone: Name,
+    target_kind: Name,
+    target_namespace: Name,
+    target_name: Name,
+    // 0: no hints; else one more than the place in `hints`.
+    hints: u16,
+    conditions: u8,
+}
+
+const READY: u8 = 1;
+const SERVING: u8 = 2;
+const TERMINATING: u8 = 4;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Addresses {
+    V4(Box<[Ipv4Addr]>),
+    V6(Box<[Ipv6Addr]>),
+}
+
+/// The endpoints of one slice, in the order in which the object lists them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints {
+    addresses: Addresses,
+    packed: Box<[Packed]>,
+    hints: Box<[HintSet]>,
+    text: Box<str>,
+}
+
+impl Default for Endpoints {
+    fn default() -> Self {
+        EndpointsBuilder::new(crate::keys::Family::V4).finish()
+    }
+}
+
+impl Endpoints {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.packed.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.packed.is_empty()
+    }
+
+    /// The endpoint at a place, if there is one.
+    pub fn get(&self, place: usize) -> Option<Endpoint<'_>> {
+        Some(self.unpack(self.address(place)?, self.packed.get(place)?))
+    }
+
+    /// All, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Endpoint<'_>> {
+        (0..self.len()).filter_map(|place| self.get(place))
+    }
+
+    /// Addresses and conditions alone, in order: what choosing needs when nobody gives hints.
+    pub fn iter_brief(&self) -> impl Iterator<Item = (IpAddr, Conditions)> {
+        (0..self.len()).filter_map(|place| {
+            Some((self.address(place)?, unpack_conditions(self.packed.get(place)?.conditions)))
+        })
+    }
+
+    fn address(&self, place: usize) -> Option<IpAddr> {
+        match &self.addresses {
+            Addresses::V4(addresses) => addresses.get(place).copied().map(IpAddr::V4),
+            Addresses::V6(addresses) => addresses.get(place).copied().map(IpAddr::V6),
+        }
+    }
+
+    fn unpack(&self, address: IpAddr, packed: &Packed) -> Endpoint<'_> {
+        Endpoint {
+            address,
+            conditions: unpack_conditions(packed.conditions),
+            node: packed.node.optional(&self.text),
+            zone: packed.zone.optional(&self.text),
+            hints: usize::from(packed.hints).checked_sub(1).and_then(|place| self.hints.get(place)),
+            target: packed.target_name.optional(&self.text).map(|name| Target {
+                kind: packed.target_kind.text(&self.text),
+                namespace: packed.target_namespace.text(&self.text),
+                name,
+                uid: match packed.uid {
+                    PackedUid::Uuid(uuid) => UidText::Uuid(uuid),
+                    PackedUid::Text(text) => UidText::Text(text.text(&self.text)),
+                },
+            }),
+        }
+    }
+}
+
+fn pack_conditions(conditions: Conditions) -> u8 {
+    u8::from(conditions.ready) * READY
+        + u8::from(conditions.serving) * SERVING
+        + u8::from(conditions.terminating) * TERMINATING
+}
+
+fn unpack_conditions(bits: u8) -> Conditions {
+    Conditions {
+        ready: bits & READY != 0,
+        serving: bits & SERVING != 0,
+        terminating: bits & TERMINATING != 0,
+    }
+}
+
+/// Takes endpoints one by one and refuses those that cannot be backends.
+#[derive(Debug)]
+pub struct EndpointsBuilder {
+    family: crate::keys::Family,
+    v4: Vec<Ipv4Addr>,
+    v6: Vec<Ipv6Addr>,
+    packed: Vec<Packed>,
+    hints: Vec<HintSet>,
+    text: String,
+    // Names already in `text`; a slice's endpoints share few nodes and zones.
+    names: Index<Box<str>, Name>,
+}
+
+impl EndpointsBuilder {
+    /// For a slice of one family.
+    pub fn new(family: crate::keys::Family) -> Self {
+        Self {
+            family,
+            v4: Vec::new(),
+            v6: Vec::new(),
+            packed: Vec::new(),
+            hints: Vec::new(),
+            text: String::new(),
+            names: Index::new(Seed::default()),
+        }
+    }
+
+    /// Adds one endpoint, or says why it cannot be a backend.
+    pub fn push(&mut self, endpoint: Endpoint<'_>) -> Result<(), EndpointRefused> {
+        self.check(endpoint.address)?;
+        let target = endpoint.target;
+        let packed = Packed {
+            node: self.shared(endpoint.node)?,
+            zone: self.shared(endpoint.zone)?,
+            target_kind: self.shared(target.map(|target| target.kind))?,
+            target_namespace: self.shared(target.map(|target| target.namespace))?,
+            target_name: self.own(target.map(|target| target.name))?,
+            uid: match target.map(|target| target.uid) {
+                Some(UidText::Uuid(uuid)) => PackedUid::Uuid(uuid),
+                Some(UidText::Text(text)) => PackedUid::Text(self.own(Some(text))?),
+                None => PackedUid::Text(Name::default()),
+            },
+            hints: self.hint(endpoint.hints)?,
+            conditions: pack_conditions(endpoint.conditions),
+        };
+        self.packed.push(packed);
+        match endpoint.address {
+            IpAddr::V4(address) => self.v4.push(address),
+            IpAddr::V6(address) => self.v6.push(address),
+        }
+        Ok(())
+    }
+
+    /// The endpoints, packed for good.
+    pub fn finish(self) -> Endpoints {
+        Endpoints {
+            addresses: match self.family {
+                crate::keys::Family::V4 => Addresses::V4(self.v4.into()),
+                crate::keys::Family::V6 => Addresses::V6(self.v6.into()),
+            },
+            packed: self.packed.into(),
+            hints: self.hints.into(),
+            text: self.text.into(),
+        }
+    }
+
+    fn check(&self, address: IpAddr) -> Result<(), EndpointRefused> {
+        if crate::keys::Family::of(address) != self.family {
+            return Err(EndpointRefused::Family(address));
+        }
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(EndpointRefused::NotUnicast(address));
+        }
+        if self.packed.len() >= limits::ENDPOINTS_PER_SLICE_MAX {
+            return Err(EndpointRefused::TooMany);
+        }
+        Ok(())
+    }
+
+    fn own(&mut self, name: Option<&str>) -> Result<Name, EndpointRefused> {
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            return Ok(Name::default());
+        };
+        if name.len() > 255 {
+            return Err(EndpointRefused::NameTooLong(name.len()));
+        }
+        let place = Name::new(self.text.len(), name.len()).ok_or(EndpointRefused::TooMany)?;
+        self.text.push_str(name);
+        Ok(place)
+    }
+
+    fn shared(&mut self, name: Option<&str>) -> Result<Name, EndpointRefused> {
+        let Some(text) = name else {
+            return Ok(Name::default());
+        };
+        if let Some(place) = self.names.get(text) {
+            return Ok(*place);
+        }
+        let place = self.own(name)?;
+        self.names.insert(text.into(), place);
+        Ok(place)
+    }
+
+    fn hint(&mut self, hints: Option<&HintSet>) -> Result<u16, EndpointRefused> {
+        let Some(hints) = hints.filter(|hints| !(hints.zones.is_empty() && hints.nodes.is_empty())) else {
+            return Ok(0);
+        };
+        let place = self.hints.iter().position(|known| known == hints).unwrap_or_else(|| {
+            self.hints.push(hints.clone());
+            self.hints.len() - 1
+        });
+        u16::try_from(place + 1).map_err(|_| EndpointRefused::TooMany)
+    }
+}

@@ -1,0 +1,82 @@
+//! A hash index that can be asked, but not walked.
+//!
+//! Invariant: nothing that this crate computes depends on the order of a hash table, because there is no way to see that
+//! order. The seed comes from the shell, so that nobody who names services can craft collisions; it changes no result.
+
+use core::borrow::Borrow;
+use core::hash::{BuildHasher, Hash};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+/// What the hash starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seed(pub u64);
+
+/// Exact key to value.
+#[derive(Clone, Debug)]
+pub struct Index<K, V> {
+    entries: HashMap<K, V, Hasher>,
+}
+
+#[derive(Clone, Debug)]
+struct Hasher(FixedState);
+
+impl BuildHasher for Hasher {
+    type Hasher = <FixedState as BuildHasher>::Hasher;
+
+    fn build_hasher(&self) -> Self::Hasher {
+        self.0.build_hasher()
+    }
+}
+
+impl<K: Hash + Eq, V> Index<K, V> {
+    /// An empty index.
+    pub fn new(seed: Seed) -> Self {
+        Self { entries: HashMap::with_hasher(Hasher(FixedState::with_seed(seed.0))) }
+    }
+
+    /// The value of exactly this key.
+    pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get(key)
+    }
+
+    /// The value of exactly this key, to change.
+    pub fn get_mut<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get_mut(key)
+    }
+
+    /// The value of exactly this key, made now if there is none.
+    pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
+        self.entries.entry(key).or_insert_with(make)
+    }
+
+    /// Sets the value of exactly this key and gives the one before.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.entries.insert(key, value)
+    }
+
+    /// Takes the value of exactly this key out.
+    pub fn remove<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.remove(key)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}

@@ -1,0 +1,291 @@
+//! The names of things: services, slices, ports, frontends, backends.
+//!
+//! Invariant: equality is exact. Two keys are equal only if every part is equal, so no key of one service can ever
+//! find another service's entry. Deliberately absent: prefix or pattern queries, and any concatenated string as a key.
+
+use alloc::sync::Arc;
+use core::fmt;
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+
+use crate::limits;
+
+/// Where objects come from. The order is the precedence when two services claim one address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// `[[service]]` blocks of the configuration.
+    Config,
+    /// A folder of Kubernetes manifests.
+    Manifests,
+    /// An apiserver.
+    Kubernetes,
+}
+
+impl Source {
+    /// All sources, in order of precedence.
+    pub const ALL: [Self; 3] = [Self::Config, Self::Manifests, Self::Kubernetes];
+
+    /// The one spelling used in logs, tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Config => "config",
+            Self::Manifests => "manifests",
+            Self::Kubernetes => "kubernetes",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A name that no object can have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidName {
+    /// Nothing between the quotes.
+    #[error("{what} is empty")]
+    Empty {
+        /// Which name.
+        what: &'static str,
+    },
+    /// Longer than Kubernetes allows.
+    #[error("{what} has {length} characters; at most {length_max} are legal")]
+    TooLong {
+        /// Which name.
+        what: &'static str,
+        /// How long it is.
+        length: usize,
+        /// How long it may be.
+        length_max: usize,
+    },
+    /// A character that is not a letter, a digit, `-`, `.` or `_`.
+    #[error("{what} has the character {character:?}; letters, digits, '-', '.' and '_' are legal")]
+    Character {
+        /// Which name.
+        what: &'static str,
+        /// The first illegal one.
+        character: char,
+    },
+}
+
+fn check_name(what: &'static str, name: &str, length_max: usize) -> Result<(), InvalidName> {
+    if name.is_empty() {
+        return Err(InvalidName::Empty { what });
+    }
+    if name.len() > length_max {
+        return Err(InvalidName::TooLong { what, length: name.len(), length_max });
+    }
+    let illegal = |c: &char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'));
+    match name.chars().find(illegal) {
+        Some(character) => Err(InvalidName::Character { what, character }),
+        None => Ok(()),
+    }
+}
+
+/// Namespace and name of an object of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    namespace: Arc<str>,
+    name: Arc<str>,
+}
+
+impl ObjectName {
+    /// Checks both parts: length and characters, as Kubernetes bounds them.
+    pub fn new(namespace: &str, name: &str) -> Result<Self, InvalidName> {
+        check_name("the namespace", namespace, limits::NAMESPACE_LENGTH_MAX)?;
+        check_name("the name", name, limits::NAME_LENGTH_MAX)?;
+        Ok(Self { namespace: namespace.into(), name: name.into() })
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The name within the namespace.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// One service of one source.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    /// `namespace/name`; first, so that the order is that of the tables shown.
+    pub name: ObjectName,
+    /// Who says so.
+    pub source: Source,
+}
+
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+/// One `EndpointSlice` of one source.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SliceKey {
+    /// `namespace/name`.
+    pub name: ObjectName,
+    /// Who says so.
+    pub source: Source,
+}
+
+impl fmt::Display for SliceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+/// A protocol that the datapath translates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// What a service's or slice's port says; more than the datapath can translate.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// A protocol that the datapath translates.
+    Transport(Transport),
+    /// Known to Kubernetes, not translated: reported as `unprogrammed`.
+    Sctp,
+    /// Not even known to Kubernetes: reported as `unprogrammed`.
+    Other(Arc<str>),
+}
+
+impl Protocol {
+    /// TCP, what Kubernetes assumes when nothing is said.
+    pub const TCP: Self = Self::Transport(Transport::Tcp);
+    /// UDP.
+    pub const UDP: Self = Self::Transport(Transport::Udp);
+
+    /// Reads Kubernetes' spelling; anything unknown is kept as it was written.
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "TCP" => Self::TCP,
+            "UDP" => Self::UDP,
+            "SCTP" => Self::Sctp,
+            other => Self::Other(other.into()),
+        }
+    }
+
+    /// What the datapath can do with it.
+    pub fn transport(&self) -> Option<Transport> {
+        match self {
+            Self::Transport(transport) => Some(*transport),
+            Self::Sctp | Self::Other(_) => None,
+        }
+    }
+
+    /// Kubernetes' spelling.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Transport(transport) => transport.as_str(),
+            Self::Sctp => "SCTP",
+            Self::Other(other) => other,
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Transport {
+    /// Kubernetes' spelling.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// IPv4 or IPv6. Every service is decided once per family, as kube-proxy does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both, in the order of the tables shown.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// `0.0.0.0` or `::`, the address that a NodePort frontend is shown with.
+    pub const fn unspecified(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED),
+            Self::V6 => IpAddr::V6(core::net::Ipv6Addr::UNSPECIFIED),
+        }
+    }
+}
+
+/// What a client dials. NodePorts have the unspecified address of their family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrontendKey {
+    /// The destination address.
+    pub address: IpAddr,
+    /// The destination port.
+    pub port: NonZeroU16,
+    /// TCP or UDP.
+    pub transport: Transport,
+}
+
+impl fmt::Display for FrontendKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", core::net::SocketAddr::new(self.address, self.port.get()), self.transport)
+    }
+}
+
+/// A port of a service in one family: what has a port index and lists in the datapath.
+///
+/// The port number is no part of it: endpoints join by name and protocol alone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortKey {
+    /// The port's name; empty if it has none.
+    pub name: Arc<str>,
+    /// TCP or UDP.
+    pub transport: Transport,
+    /// The family of its frontends and backends.
+    pub family: Family,
+}
+
+/// Shows an unnamed port as `*`, for messages; tables show the empty name.
+impl fmt::Display for PortKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = if self.name.is_empty() { "*" } else { &self.name };
+        write!(f, "{name}/{}", self.transport)
+    }
+}

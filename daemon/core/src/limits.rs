@@ -1,0 +1,49 @@
+//! Every bound of the rules, in one place, each with its reason.
+//!
+//! Checked where a datum enters: by the sources for the shape of objects, by the tables and the plan for their number.
+//! Deliberately absent: limits of the shell (HTTP, files, queues), which stand beside the code that waits.
+
+/// RFC 1123 label, the bound that Kubernetes sets for a namespace.
+pub const NAMESPACE_LENGTH_MAX: usize = 63;
+
+/// RFC 1123 subdomain, the bound that Kubernetes sets for the name of a slice; services are shorter.
+pub const NAME_LENGTH_MAX: usize = 253;
+
+/// A service with more ports than this cannot have come from an apiserver (its object would pass 1.5 MiB).
+pub const PORTS_PER_SERVICE_MAX: usize = 4096;
+
+/// External IPs, ingress IPs and source ranges of one service; far above any real one.
+pub const ADDRESSES_PER_SERVICE_MAX: usize = 1024;
+
+/// Kubernetes' own bound is 100 ports in a slice.
+pub const PORTS_PER_SLICE_MAX: usize = 100;
+
+/// Kubernetes' own bound is 1,000 endpoints in a slice; manifests written by hand may be larger.
+pub const ENDPOINTS_PER_SLICE_MAX: usize = 10_000;
+
+/// Slices of one service: 1,000 slices of 1,000 endpoints fill the 20 bits of a word's count.
+pub const SLICES_PER_SERVICE_MAX: usize = 1_000;
+
+/// Backends in one list: the count in a word has 20 bits.
+pub const BACKENDS_PER_LIST_MAX: usize = (1 << 20) - 1;
+
+/// Slots of one family: 2^26 slots of 8 or 24 bytes are 0.5 or 1.6 GiB of kernel memory, more than a node should give.
+pub const SLOTS_PER_FAMILY_MAX: u32 = 1 << 26;
+
+/// Port indices: an index costs 16 bytes of words and its facts; a million is far beyond etcd's reach.
+pub const PORT_INDICES_MAX: u32 = 1 << 20;
+
+/// Services known at one time, programmed or not.
+pub const SERVICES_MAX: usize = 1 << 20;
+
+/// Text of one slice (node, zone and object names): 24 bits of offset.
+pub const SLICE_TEXT_BYTES_MAX: usize = 1 << 24;
+
+/// Objects that reject themselves are named up to this number; the rest is counted.
+pub const REJECTIONS_MAX: usize = 1_000;
+
+/// Characters kept of a rejection's reason, so that a hostile object cannot fill memory or the journal.
+pub const REJECTION_REASON_LENGTH_MAX: usize = 300;
+
+/// Causes named in one change record; a service that is written more often within one batch shows the last ones.
+pub const CAUSES_PER_CHANGE_MAX: usize = 8;
