@@ -145,3 +145,10 @@ fn the_guide_names_every_key() {
         assert!(names.any(|cell| cell.contains(&format!("`{last}`")) || cell.ends_with(&full)), "{key}");
     }
 }
+
+#[test]
+fn the_demo_is_legal_and_worth_no_warning() {
+    let demo = include_str!("../../../../examples/demo/holdfast.toml.in").replace("@DEMO@", "/tmp/demo");
+    let (config, warnings) = Config::parse(&demo, "holdfast.toml").expect("a legal file");
+    assert_eq!((config.services.len(), warnings), (1, Vec::new()));
+}
