@@ -3,4 +3,5 @@
 //! Invariant: the shell talks, the core decides. Deliberately absent: `unsafe`, and any rule about endpoints.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod engine;
