@@ -94,7 +94,8 @@ impl CheckKind {
     }
 }
 
-type Finished = (CheckId, Result<(), CheckFailed>);
+// With the time when it finished: while the engine does not take a group, nobody looks, and that must not seem slow.
+type Finished = (CheckId, Result<(), CheckFailed>, Duration);
 
 /// Sends the blocks as events, checks their backends, and follows reloads.
 ///
@@ -121,7 +122,8 @@ pub async fn run(mut blocks: watch::Receiver<Arc<Blocks>>, events: mpsc::Sender<
                 let next = Arc::clone(&blocks.borrow_and_update());
                 live.apply(&next, began.elapsed())
             }
-            Some(Ok(finished)) = running.join_next() => take_finished(&mut live, &mut running, finished, began),
+            // Never an error: nobody aborts a check, and a panic ends the whole process.
+            Some(Ok(finished)) = running.join_next() => take_finished(&mut live, &mut running, finished),
             () = sleep_until(live.next_due().map(|due| began + due)) => Vec::new(),
             () = events.closed() => return,
         };
@@ -137,35 +139,32 @@ async fn sleep_until(due: Option<Instant>) {
 
 fn start_due(live: &mut Live, running: &mut JoinSet<Finished>, began: Instant) {
     while let Some(due) = live.start_due(began.elapsed()) {
-        running.spawn(async move { (due.id, check::run(&due.check, due.backend).await) });
+        running.spawn(async move {
+            let outcome = check::run(&due.check, due.backend).await;
+            (due.id, outcome, began.elapsed())
+        });
     }
 }
 
 /// Takes every check that has finished by now, so that many backends of one slice that turn together re-apply it once.
-fn take_finished(
-    live: &mut Live,
-    running: &mut JoinSet<Finished>,
-    first: Finished,
-    began: Instant,
-) -> Vec<Event> {
+fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, first: Finished) -> Vec<Event> {
     let mut next = Some(first);
-    while let Some((id, outcome)) = next {
-        if let Some(change) = live.finished(id, outcome.is_ok(), began.elapsed()) {
-            log(&change, outcome.err());
+    while let Some((id, outcome, at)) = next {
+        if let Some(change) = live.finished(id, outcome.is_ok(), at) {
+            log(&change, outcome.as_ref().err());
         }
         next = running.try_join_next().and_then(Result::ok);
     }
     live.take_changes()
 }
 
-fn log(change: &Change, failure: Option<CheckFailed>) {
-    let Change { service, backend, check, failures, .. } = change;
-    match (change.transition, failure) {
-        (Transition::Unready, Some(error)) => {
-            tracing::warn!(%service, %backend, check, failures, %error, "backend unready");
-        }
-        (Transition::Unready | Transition::Ready, _) => {
-            tracing::info!(%service, %backend, check, failures, "backend ready");
+fn log(change: &Change, failure: Option<&CheckFailed>) {
+    let Change { service, backend, check, failures, transition } = change;
+    match transition {
+        Transition::Ready => tracing::info!(%service, %backend, check, failures, "backend ready"),
+        Transition::Unready => {
+            let error = failure.map(tracing::field::display);
+            tracing::warn!(%service, %backend, check, failures, error, "backend unready");
         }
     }
 }

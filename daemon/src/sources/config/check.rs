@@ -87,7 +87,8 @@ fn judge(line: &[u8]) -> Result<(), CheckFailed> {
         let full = u64::try_from(line.len()).is_ok_and(|length| length >= STATUS_LINE_BYTES_MAX);
         return Err(if full { CheckFailed::TooLong } else { CheckFailed::Closed });
     };
-    match status(line.strip_suffix(b"\r").unwrap_or(line)) {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    match status(line) {
         Some(200..=399) => Ok(()),
         Some(status) => Err(CheckFailed::Status(status)),
         None => Err(CheckFailed::NotHttp(excerpt(line))),
