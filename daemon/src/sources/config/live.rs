@@ -96,10 +96,7 @@ impl Live {
             self.delete(standing, &mut group);
         }
         for (name, block) in blocks.iter() {
-            let before = self.standing.get(name);
-            if before.is_none_or(|before| before.block != *block) {
-                self.replace(name, block, now, &mut group);
-            }
+            self.replace(name, block, now, &mut group);
         }
         group
     }
@@ -160,6 +157,7 @@ impl Live {
         group.extend(standing.sent.values().map(slice_deleted));
     }
 
+    /// Sends only what is other than before: nothing at all for an unchanged block.
     fn replace(&mut self, name: &ObjectName, block: &Arc<Block>, now: Duration, group: &mut Vec<Event>) {
         let before = self.standing.remove(name);
         let (service_before, mut sent_before, checks_before) = match before {
