@@ -13,3 +13,8 @@ pub mod facts;
 pub mod index;
 pub mod keys;
 pub mod limits;
+pub mod list;
+pub mod op;
+pub mod radix;
+pub mod ranges;
+pub mod snapshot;
