@@ -12,9 +12,8 @@ use super::settings::Admin;
 
 /// Reports every clash between the blocks, and between a block and the daemon's own addresses.
 pub(super) fn check(report: &mut Report<'_>, blocks: &[ReadBlock], admin: &Admin, apiserver: &Apiserver) {
-    ports_are_distinct(report, blocks);
+    names_are_distinct(report, blocks);
     frontends_are_distinct(report, blocks);
-    ports_of_one_service_agree(report, blocks);
     for read in blocks {
         backends_are_distinct(report, read);
         families_meet(report, read);
@@ -26,17 +25,14 @@ fn full_name(block: &ServiceBlock) -> String {
     format!("{}/{}", block.namespace, block.name)
 }
 
-fn ports_are_distinct(report: &mut Report<'_>, blocks: &[ReadBlock]) {
+/// One block is one service with one port, so its name must be its own.
+fn names_are_distinct(report: &mut Report<'_>, blocks: &[ReadBlock]) {
     let mut seen = BTreeMap::new();
     for ReadBlock { block, site, .. } in blocks {
-        let key = (&block.namespace, &block.name, &block.port_name, block.protocol);
+        let key = (&block.namespace, &block.name);
         let Some(first) = seen.insert(key, site) else { continue };
-        let name = full_name(block);
-        let message = format!(
-            "{name} has this port already (line {}): give each port its own port_name",
-            report.line(first)
-        );
-        report.error(site, message);
+        let (name, line) = (full_name(block), report.line(first));
+        report.error(site, format!("{name} is there already (line {line}): give each block its own name"));
         seen.insert(key, first);
     }
 }
@@ -53,24 +49,6 @@ fn frontends_are_distinct(report: &mut Report<'_>, blocks: &[ReadBlock]) {
                 }
                 None => _ = seen.insert(key, (site, block)),
             }
-        }
-    }
-}
-
-/// Affinity and policy belong to a service as a whole, as they do in Kubernetes.
-fn ports_of_one_service_agree(report: &mut Report<'_>, blocks: &[ReadBlock]) {
-    let mut seen: BTreeMap<_, &ReadBlock> = BTreeMap::new();
-    for read in blocks {
-        let first = *seen.entry((&read.block.namespace, &read.block.name)).or_insert(read);
-        let differs = [
-            ("session_affinity", first.block.session_affinity != read.block.session_affinity),
-            ("on_empty", first.block.on_empty != read.block.on_empty),
-        ];
-        for (key, _) in differs.into_iter().filter(|(_, differs)| *differs) {
-            let (name, line) = (full_name(&read.block), report.line(&first.site));
-            let message =
-                format!("{key} differs from the one that {name} has at line {line}: it is per service");
-            report.error(&read.site, message);
         }
     }
 }

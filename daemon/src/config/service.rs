@@ -41,6 +41,16 @@ pub enum CheckKind {
     },
 }
 
+impl CheckKind {
+    /// The spelling used in the configuration and in logs.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Http { .. } => "http",
+        }
+    }
+}
+
 /// `health_check`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
@@ -68,7 +78,7 @@ impl Default for HealthCheck {
 pub struct ServiceBlock {
     /// The namespace; `static` if none is given.
     pub namespace: DnsLabel,
-    /// The name. Several blocks with one name are several ports of one service.
+    /// The name, its own within the namespace.
     pub name: DnsLabel,
     /// The port's name; none means the empty name.
     pub port_name: Option<DnsLabel>,

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+pub use crate::config::{CheckKind, HealthCheck};
 pub use block::{Blocks, Fault, InvalidService};
 use check::CheckFailed;
 use health::Transition;
@@ -55,43 +56,6 @@ pub struct StaticService {
     pub affinity_timeout: Option<u32>,
     /// What happens when nobody is left, as written.
     pub on_empty: Option<String>,
-}
-
-/// How the backends of a block are checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HealthCheck {
-    /// What is asked.
-    pub kind: CheckKind,
-    /// From the start of a check to the start of the next one, ±10 %. The configuration keeps it from being too short.
-    pub interval: Duration,
-    /// The most that one check may take, connect included.
-    pub timeout: Duration,
-    /// Successes in a row that make an unready backend ready; 0 is as 1.
-    pub rise: u32,
-    /// Failures in a row that make a ready backend unready; 0 is as 1.
-    pub fall: u32,
-}
-
-/// What a check asks of a backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CheckKind {
-    /// A TCP connection opens.
-    Tcp,
-    /// `GET path` is answered with a status from 200 to 399.
-    Http {
-        /// The path with its query; the configuration lets nothing through that could end the request line.
-        path: String,
-    },
-}
-
-impl CheckKind {
-    /// The spelling used in the configuration and in logs.
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Http { .. } => "http",
-        }
-    }
 }
 
 // With the time when it finished: while the engine does not take a group, nobody looks, and that must not seem slow.

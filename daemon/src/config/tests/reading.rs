@@ -154,14 +154,13 @@ fn node_ports_take_a_word_or_ranges() {
 
 #[test]
 fn one_address_may_serve_tcp_and_udp() {
-    let port = |name, protocol| {
+    let block = |name, protocol| {
         format!(
-            "[[service]]\nname = \"dns\"\nport_name = \"{name}\"\nprotocol = \"{protocol}\"\n\
+            "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\n\
              frontends = [\"10.96.0.2:53\"]\nbackends = [\"192.0.2.1:53\"]\n"
         )
     };
-    assert_eq!(read(&(port("dns", "UDP") + &port("dns-tcp", "TCP"))).services.len(), 2);
-    assert_eq!(read(&(port("", "UDP") + &port("", "TCP"))).services.len(), 2);
+    assert_eq!(read(&(block("dns", "UDP") + &block("dns-tcp", "TCP"))).services.len(), 2);
 }
 
 #[test]
