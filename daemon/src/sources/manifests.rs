@@ -20,7 +20,6 @@ use holdfast_core::event::Event;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
-use scan::Pace;
 use watching::Watching;
 
 /// A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
@@ -29,9 +28,11 @@ const FILE_BYTES_MAX: usize = 64 << 20;
 /// One object per file, for more services than a node usually has.
 const FILES_MAX: usize = 10_000;
 
-/// The poll is for what is never noticed (another host's write, a link's target); it costs one `stat` per file.
-/// One second is longer than any program pauses within one write.
-const PACE: Pace = Pace { poll: Duration::from_secs(3), settle: Duration::from_secs(1) };
+/// How often every file is looked at, for what is never noticed (another host's write, a link's target); one `stat` each.
+const POLL: Duration = Duration::from_secs(3);
+
+/// What rests for so long is complete, where no notice says it; longer than programs pause within one write.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// Files that are written together (`cp *.yaml`, an unpacked archive) are one change.
 const BURST_QUIET: Duration = Duration::from_millis(20);
@@ -56,14 +57,13 @@ pub struct FolderError {
 #[derive(Debug)]
 pub struct Manifests {
     folder: PathBuf,
-    pace: Pace,
 }
 
 impl Manifests {
     /// Makes sure that the folder is there; later it may come and go.
     pub fn open(folder: &Path) -> Result<Self, FolderError> {
         match scan::probe(folder) {
-            Ok(()) => Ok(Self { folder: folder.to_owned(), pace: PACE }),
+            Ok(()) => Ok(Self { folder: folder.to_owned() }),
             Err(reason) => Err(FolderError { folder: folder.to_owned(), reason }),
         }
     }
@@ -76,7 +76,7 @@ impl Manifests {
     ) -> Result<(), JoinError> {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => Ok(()),
-            ended = Watching::new(self.folder, self.pace).run(events) => ended,
+            ended = Watching::new(self.folder).run(events) => ended,
         }
     }
 }

@@ -109,6 +109,13 @@ pub fn reject(kind: Kind, value: &Value, refusal: &Refusal, provenance: &Provena
     rejection(object, refusal, provenance, false)
 }
 
+/// The name of an object, or its rejection, which can only say where it was.
+fn named(kind: Kind, wire: &MetaWire, provenance: &Provenance) -> Result<ObjectName, Rejection> {
+    let (namespace, name) = (wire.namespace.as_deref(), wire.name.as_deref());
+    meta::object_name(namespace, name, provenance.defaulting)
+        .map_err(|refusal| rejection(unnamed(kind, name, provenance), &refusal, provenance, false))
+}
+
 fn unnamed(kind: Kind, name: Option<&str>, provenance: &Provenance) -> ObjectKey {
     let name = refusal::quoted(name.unwrap_or_default());
     let place = match &provenance.origin {

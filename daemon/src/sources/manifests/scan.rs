@@ -1,8 +1,8 @@
 //! One look at a folder: which manifests are there, and which of them are ready to be read.
 //!
 //! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or unchanged
-//! for [`Pace::settle`]; never while somebody is known to write it. A file that is gone counts as gone only after the same
-//! time, because many programs replace a file by removing it first. Deliberately absent: what the files say; waiting.
+//! for [`SETTLE`]; never while somebody is known to write it. A file that is gone or empty counts as that only after the
+//! same time, because many programs replace a file by removing or emptying it first. Deliberately absent: what the files say; waiting.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,16 +18,7 @@ use nix::fcntl::OFlag;
 use super::decode;
 use super::folder::Reading;
 use super::notice::Noticed;
-use super::{FILE_BYTES_MAX, FILES_MAX};
-
-/// How long things take.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// A look at every file, for whatever is never noticed.
-    pub(super) poll: Duration,
-    /// A file that does not change for so long is complete, where no notice says it.
-    pub(super) settle: Duration,
-}
+use super::{FILE_BYTES_MAX, FILES_MAX, SETTLE};
 
 /// The name, if it is one of a manifest.
 pub(super) fn manifest_name(name: &OsStr) -> Option<Arc<str>> {
@@ -104,7 +95,6 @@ impl Unsettled {
 #[derive(Debug)]
 pub(super) struct Scan {
     folder: PathBuf,
-    settle: Duration,
     tracks: BTreeMap<Arc<str>, Track>,
     is_first: bool,
 }
@@ -113,8 +103,8 @@ pub(super) struct Scan {
 type Listing = BTreeMap<Arc<str>, Result<Stamp, String>>;
 
 impl Scan {
-    pub(super) fn new(folder: PathBuf, settle: Duration) -> Self {
-        Self { folder, settle, tracks: BTreeMap::new(), is_first: true }
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder, tracks: BTreeMap::new(), is_first: true }
     }
 
     /// Looks once, reads what is ready, and takes out of `noticed` what that settles.
@@ -164,17 +154,18 @@ impl Scan {
     }
 
     fn is_ready(&mut self, file: &Arc<str>, stamp: &Stamp, noticed: &Noticed, now: Instant) -> bool {
-        let is_old = self.is_first && stamp.is_older_than(self.settle);
+        let is_old = self.is_first && stamp.is_older_than(SETTLE);
         let track =
             self.tracks.entry(Arc::clone(file)).or_insert(Track { read: None, seen: None, since: now });
         if track.seen.as_ref() != Some(stamp) {
             track.seen = Some(stamp.clone());
             track.since = now;
         }
-        let is_settled = now.duration_since(track.since) >= self.settle;
+        let is_settled = now.duration_since(track.since) >= SETTLE;
         let is_turned = track.read.as_ref().is_some_and(|read| read.target != stamp.target);
         let is_complete = is_old || is_settled || is_turned;
-        noticed.closed.contains(file) || (is_complete && !noticed.writing.contains(file))
+        let is_closed = noticed.closed.contains(file) && stamp.size > 0;
+        is_closed || (is_complete && !noticed.writing.contains(file))
     }
 
     /// `None` if it changed while it was read: somebody writes, and it will be ready again.
@@ -195,7 +186,6 @@ impl Scan {
 
     /// Forgets what has been gone for long enough or has only changed its name; says whether others may still come back.
     fn forget(&mut self, listing: &Listing, now: Instant) -> bool {
-        let settle = self.settle;
         let is_renamed = |read: &Stamp| listing.values().flatten().any(|stamp| stamp.is_moved_from(read));
         let mut is_leaving = false;
         self.tracks.retain(|file, track| {
@@ -206,7 +196,7 @@ impl Scan {
                 track.since = now;
             }
             let is_gone =
-                now.duration_since(track.since) >= settle || track.read.as_ref().is_some_and(is_renamed);
+                now.duration_since(track.since) >= SETTLE || track.read.as_ref().is_some_and(is_renamed);
             is_leaving |= !is_gone;
             !is_gone
         });

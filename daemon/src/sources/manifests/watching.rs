@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::folder::Folder;
 use super::notice::{Noticed, Notices};
-use super::scan::{Pace, Scan, Unsettled};
-use super::{BURST_MAX, BURST_QUIET, START_WAIT_MAX};
+use super::scan::{Scan, Unsettled};
+use super::{BURST_MAX, BURST_QUIET, POLL, SETTLE, START_WAIT_MAX};
 
 /// The reason shown of a file that nobody closed before the first list had to go out.
 const STILL_WRITTEN: &str = "is being written; it is read as soon as it is closed";
@@ -32,32 +32,31 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Watching {
     path: PathBuf,
-    pace: Pace,
     known: Known,
     notices: Option<Notices>,
 }
 
 impl Watching {
-    pub(super) fn new(path: PathBuf, pace: Pace) -> Self {
+    pub(super) fn new(path: PathBuf) -> Self {
         let known = Known {
-            scan: Scan::new(path.clone(), pace.settle),
+            scan: Scan::new(path.clone()),
             folder: Folder::new(&path.to_string_lossy()),
             noticed: Noticed::default(),
         };
         let notices = Notices::new().inspect_err(|error| warn_polling(&path, error)).ok();
-        Self { path, pace, known, notices }
+        Self { path, known, notices }
     }
 
     /// Ends when nobody listens any more.
     pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) -> Result<(), JoinError> {
         let (mut watching, group) = self.start().await?;
         let mut listening = events.send(group).await;
-        let mut wait = watching.pace.settle;
+        let mut wait = SETTLE;
         while listening.is_ok() {
             watching.pause(wait).await;
             let (after, group, unsettled) = watching.look().await?;
             watching = after;
-            wait = if unsettled.is_any() { watching.pace.settle } else { watching.pace.poll };
+            wait = if unsettled.is_any() { SETTLE } else { POLL };
             listening = if group.is_empty() { Ok(()) } else { events.send(group).await };
         }
         Ok(())
@@ -68,7 +67,7 @@ impl Watching {
         let deadline = Instant::now() + START_WAIT_MAX;
         let (mut watching, mut group, mut unsettled) = self.look().await?;
         while !unsettled.files.is_empty() && Instant::now() < deadline {
-            watching.pause(watching.pace.settle).await;
+            watching.pause(SETTLE).await;
             let (after, events, now_unsettled) = watching.look().await?;
             (watching, unsettled) = (after, now_unsettled);
             group.extend(events);

@@ -4,17 +4,18 @@
 //! for would look like all of it. Deliberately absent: `targetPort`, `selector`, `appProtocol`, `trafficDistribution`,
 //! which reach a proxy only through slices.
 
+mod addresses;
+
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
-use holdfast_core::facts::{Ingress, Rejection, ServiceFacts, ServicePort, ServiceType, TrafficPolicy};
-use holdfast_core::keys::{Family, Protocol, ServiceKey};
+use holdfast_core::facts::{Rejection, ServiceFacts, ServicePort, ServiceType, TrafficPolicy};
+use holdfast_core::keys::{Protocol, ServiceKey};
 use holdfast_core::limits;
 
-use super::wire::{MetaWire, ServicePortWire, ServiceSpecWire, ServiceStatusWire, ServiceWire};
-use super::{Defaulting, Kind, Provenance, Refusal, address, meta, refusal};
+use super::wire::{MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire};
+use super::{Kind, Provenance, Refusal, meta};
 
 /// The apiserver's default for `sessionAffinity: ClientIP`, three hours.
 const AFFINITY_TIMEOUT_DEFAULT: u32 = 10_800;
@@ -32,10 +33,7 @@ pub(super) const PROTOCOL_LENGTH_MAX: usize = 32;
 pub fn service(wire: &ServiceWire, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
     let no_meta = MetaWire::default();
     let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
-    let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
-    let name = meta::object_name(namespace, name, provenance.defaulting).map_err(|refusal| {
-        super::rejection(super::unnamed(Kind::Service, name, provenance), &refusal, provenance, false)
-    })?;
+    let name = super::named(Kind::Service, metadata, provenance)?;
     let key = ServiceKey { name, source: provenance.source };
     facts(key.clone(), metadata, wire, provenance).map_err(|refusal| {
         super::rejection(Kind::Service.key(key.name, key.source), &refusal, provenance, false)
@@ -55,31 +53,13 @@ fn facts(
     facts.proxy_name =
         metadata.labels.as_ref().and_then(|labels| labels.proxy_name.as_deref()).map(Into::into);
     facts.on_empty = metadata.annotations.as_ref().and_then(|notes| meta::text(notes.on_empty.as_ref()));
-    addresses(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
+    addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
     facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;
     facts.internal_policy = policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
     facts.external_policy = policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?;
     facts.affinity_timeout = affinity_timeout(spec)?;
     facts.health_check_node_port = optional_port("spec.healthCheckNodePort", spec.health_check_node_port)?;
     Ok(facts)
-}
-
-fn addresses(
-    facts: &mut ServiceFacts,
-    spec: &ServiceSpecWire,
-    status: Option<&ServiceStatusWire>,
-    defaulting: Defaulting,
-) -> Result<(), Refusal> {
-    facts.headless = is_headless(spec);
-    facts.cluster_ips = cluster_ips(spec, defaulting)?;
-    facts.external_ips = unicasts("spec.externalIPs", spec.external_ips.as_deref().unwrap_or_default())?;
-    facts.ingress = ingress(status)?;
-    facts.source_ranges = source_ranges(spec.load_balancer_source_ranges.as_deref().unwrap_or_default())?;
-    facts.ip_families = ip_families(spec.ip_families.as_deref().unwrap_or_default())?;
-    if facts.ip_families.is_empty() && defaulting == Defaulting::AsApiserver {
-        facts.ip_families = families_of_addresses(facts);
-    }
-    check_families(facts)
 }
 
 fn service_type(spec: &ServiceSpecWire) -> Result<ServiceType, Refusal> {
@@ -90,120 +70,6 @@ fn service_type(spec: &ServiceSpecWire) -> Result<ServiceType, Refusal> {
         "ExternalName" => Ok(ServiceType::ExternalName),
         other => Err(Refusal::word("spec.type", other, "ClusterIP, NodePort, LoadBalancer and ExternalName")),
     }
-}
-
-fn is_headless(spec: &ServiceSpecWire) -> bool {
-    let first = spec.cluster_ips.as_deref().unwrap_or_default().first();
-    match spec.cluster_ip.as_deref().unwrap_or_default() {
-        "" => first.is_some_and(|first| first == "None"),
-        single => single == "None",
-    }
-}
-
-/// The cluster IPs that count, each at the place of its family in `ipFamilies`.
-fn cluster_ips(spec: &ServiceSpecWire, defaulting: Defaulting) -> Result<Vec<IpAddr>, Refusal> {
-    let single = spec.cluster_ip.as_deref().unwrap_or_default();
-    let several = spec.cluster_ips.as_deref().unwrap_or_default();
-    let defaulted = defaulting == Defaulting::AsApiserver;
-    if is_headless(spec) || (single.is_empty() && !defaulted) {
-        return Ok(Vec::new());
-    }
-    // kube-proxy reads `clusterIPs` only through `ipFamilies`; an object that gives one alone has just the single IP.
-    let several_count =
-        !several.is_empty() && (defaulted || spec.ip_families.iter().flatten().next().is_some());
-    if several_count {
-        unicasts("spec.clusterIPs", several)
-    } else if single.is_empty() {
-        Ok(Vec::new())
-    } else {
-        Ok(vec![unicast("spec.clusterIP".to_owned(), single)?])
-    }
-}
-
-fn ip_families(words: &[String]) -> Result<Vec<Family>, Refusal> {
-    check_count("spec.ipFamilies", words.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    let family = |word: &String| match word.as_str() {
-        "IPv4" => Ok(Family::V4),
-        "IPv6" => Ok(Family::V6),
-        other => Err(Refusal::word("spec.ipFamilies", other, "IPv4 and IPv6")),
-    };
-    words.iter().map(family).collect()
-}
-
-/// The families that a service without `ipFamilies` has: those of its addresses, cluster IPs first.
-fn families_of_addresses(facts: &ServiceFacts) -> Vec<Family> {
-    let others =
-        facts.external_ips.iter().copied().chain(facts.ingress.iter().map(|ingress| ingress.address));
-    let cluster = facts.cluster_ips.iter().copied();
-    let mut families = Vec::new();
-    // The place of a family must stay the place of its cluster IP.
-    let others = others.filter(|_| facts.cluster_ips.is_empty());
-    for family in cluster.chain(others).map(Family::of) {
-        if !families.contains(&family) {
-            families.push(family);
-        }
-    }
-    families
-}
-
-fn check_families(facts: &ServiceFacts) -> Result<(), Refusal> {
-    let pairs = facts.cluster_ips.iter().zip(&facts.ip_families).enumerate();
-    match pairs.into_iter().find(|(_, (address, family))| Family::of(**address) != **family) {
-        Some((place, (address, family))) => {
-            Err(Refusal::FamilyMismatch { place, address: *address, family: *family })
-        }
-        None => Ok(()),
-    }
-}
-
-fn unicasts(field: &'static str, texts: &[String]) -> Result<Vec<IpAddr>, Refusal> {
-    check_count(field, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    texts.iter().enumerate().map(|(place, text)| unicast(format!("{field}[{place}]"), text)).collect()
-}
-
-fn unicast(field: String, text: &str) -> Result<IpAddr, Refusal> {
-    match address::parse(text) {
-        None => Err(Refusal::address(field, text)),
-        Some(address) if address.is_unspecified() || address.is_multicast() => {
-            Err(Refusal::NotUnicast { field, address })
-        }
-        Some(address) => Ok(address),
-    }
-}
-
-/// Entries with an address; a host name alone is for the real balancer's clients, not for us.
-fn ingress(status: Option<&ServiceStatusWire>) -> Result<Vec<Ingress>, Refusal> {
-    let entries =
-        status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref()).unwrap_or_default();
-    check_count("status.loadBalancer.ingress", entries.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    let mut ingress = Vec::new();
-    for (place, entry) in entries.iter().enumerate() {
-        let Some(ip) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) else { continue };
-        let address = unicast(format!("status.loadBalancer.ingress[{place}].ip"), ip)?;
-        ingress.push(Ingress { address, proxied: is_proxied(entry.ip_mode.as_deref())? });
-    }
-    Ok(ingress)
-}
-
-fn is_proxied(mode: Option<&str>) -> Result<bool, Refusal> {
-    match mode.unwrap_or_default() {
-        "" | "VIP" => Ok(false),
-        "Proxy" => Ok(true),
-        other => Err(Refusal::word("status.loadBalancer.ingress.ipMode", other, "VIP and Proxy")),
-    }
-}
-
-/// A range that cannot be read rejects the service: skipping it could open what was meant to be closed.
-fn source_ranges(texts: &[String]) -> Result<Vec<Arc<str>>, Refusal> {
-    const FIELD: &str = "spec.loadBalancerSourceRanges";
-    check_count(FIELD, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    let refusal = |place: usize, text: &String| Refusal::Cidr {
-        field: format!("{FIELD}[{place}]"),
-        shown: refusal::quoted(text),
-    };
-    let parse =
-        |(place, text): (usize, &String)| address::parse_cidr(text).ok_or_else(|| refusal(place, text));
-    texts.iter().enumerate().map(parse).collect()
 }
 
 fn ports(wires: &[ServicePortWire]) -> Result<Vec<ServicePort>, Refusal> {

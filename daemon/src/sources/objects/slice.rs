@@ -28,10 +28,7 @@ pub fn slice(
 ) -> Result<(SliceFacts, Option<Rejection>), Rejection> {
     let no_meta = MetaWire::default();
     let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
-    let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
-    let name = meta::object_name(namespace, name, provenance.defaulting).map_err(|refusal| {
-        super::rejection(super::unnamed(Kind::Slice, name, provenance), &refusal, provenance, false)
-    })?;
+    let name = super::named(Kind::Slice, metadata, provenance)?;
     let key = SliceKey { name, source: provenance.source };
     let object = Kind::Slice.key(key.name.clone(), key.source);
     match facts(key, metadata, wire, provenance) {

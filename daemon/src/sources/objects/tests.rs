@@ -557,7 +557,7 @@ fn ports_without_a_name_or_number_are_ignored() {
 }
 
 #[track_caller]
-fn check_conditions(conditions: Value, expected: Conditions) {
+fn check_conditions(conditions: &Value, expected: Conditions) {
     let endpoint = json!({"addresses": ["10.0.0.1"], "conditions": conditions});
     let facts = good_slice(&slice_with(|o| o["endpoints"] = json!([endpoint])));
     assert_eq!(facts.endpoints.get(0).expect("an endpoint").conditions, expected);
@@ -565,12 +565,15 @@ fn check_conditions(conditions: Value, expected: Conditions) {
 
 #[test]
 fn conditions_that_are_absent_mean_ready_serving_and_not_terminating() {
-    check_conditions(json!(null), Conditions::READY);
-    check_conditions(json!({}), Conditions::READY);
-    check_conditions(json!({"ready": null, "serving": null, "terminating": null}), Conditions::READY);
-    check_conditions(json!({"ready": false}), Conditions { ready: false, serving: true, terminating: false });
+    check_conditions(&json!(null), Conditions::READY);
+    check_conditions(&json!({}), Conditions::READY);
+    check_conditions(&json!({"ready": null, "serving": null, "terminating": null}), Conditions::READY);
+    check_conditions(
+        &json!({"ready": false}),
+        Conditions { ready: false, serving: true, terminating: false },
+    );
     let draining = json!({"ready": false, "serving": true, "terminating": true});
-    check_conditions(draining, Conditions { ready: false, serving: true, terminating: true });
+    check_conditions(&draining, Conditions { ready: false, serving: true, terminating: true });
 }
 
 #[test]

@@ -13,8 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::{service, shown};
-use crate::sources::manifests::scan::Pace;
-use crate::sources::manifests::{Manifests, PACE};
+use crate::sources::manifests::{Manifests, POLL, SETTLE, START_WAIT_MAX};
 
 /// Longer than any group may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,11 +25,10 @@ struct Folder {
     task: JoinHandle<()>,
 }
 
-fn watch_folder(root: TempDir, folder: &Path, pace: Pace) -> Folder {
+fn watch_folder(root: TempDir, folder: &Path) -> Folder {
     let (sender, groups) = mpsc::channel(16);
     let (stop, stopped) = watch::channel(false);
-    let mut manifests = Manifests::open(folder).expect("the folder is there");
-    manifests.pace = pace;
+    let manifests = Manifests::open(folder).expect("the folder is there");
     let task = tokio::spawn(async move { manifests.run(sender, stopped).await.expect("no look panics") });
     Folder { root, groups, stop, task }
 }
@@ -43,7 +41,7 @@ impl Folder {
             fs::write(root.path().join(file), text).expect("a file");
         }
         let path = root.path().to_owned();
-        let mut folder = watch_folder(root, &path, PACE);
+        let mut folder = watch_folder(root, &path);
         folder.check(expected).await;
         folder
     }
@@ -138,7 +136,7 @@ async fn an_atomic_rename_is_read_at_once() {
     let start = Instant::now();
     folder.rename("a.yaml.tmp", "a.yaml");
     folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
-    assert!(start.elapsed() < PACE.settle, "noticed, not polled: {:?}", start.elapsed());
+    assert!(start.elapsed() < SETTLE, "noticed, not polled: {:?}", start.elapsed());
     folder.stop().await;
 }
 
@@ -151,7 +149,7 @@ async fn a_file_is_not_read_before_it_is_closed() {
     .await;
     let mut file = File::create(folder.path("a.yaml")).expect("a file");
     file.write_all(service("b", "10.0.0.2").as_bytes()).expect("the first half");
-    folder.check_nothing(PACE.poll + PACE.settle * 2).await;
+    folder.check_nothing(POLL + SETTLE * 2).await;
     file.write_all(format!("---\n{}", a("10.0.0.3")).as_bytes()).expect("the second half");
     drop(file);
     folder.check("+ Service default/a [10.0.0.3] a.yaml\n+ Service default/b [10.0.0.2] a.yaml\n").await;
@@ -185,9 +183,9 @@ async fn a_file_that_goes_takes_its_objects_with_it_unless_it_comes_back() {
     .await;
     // As editors and `git checkout` do: out of the way, then anew.
     folder.rename("a.yaml", "a.yaml~");
-    tokio::time::sleep(PACE.settle / 3).await;
+    tokio::time::sleep(SETTLE / 3).await;
     folder.write("a.yaml", &a("10.0.0.1"));
-    folder.check_nothing(PACE.settle * 2).await;
+    folder.check_nothing(SETTLE * 2).await;
     fs::remove_file(folder.path("a.yaml")).expect("it is there");
     folder.check("- Service default/a a.yaml\n").await;
     folder.stop().await;
@@ -203,8 +201,8 @@ async fn a_renamed_file_is_one_change_at_once() {
     let start = Instant::now();
     folder.rename("a.yaml", "z.yaml");
     folder.check("+ Service default/a [10.0.0.1] z.yaml\n").await;
-    assert!(start.elapsed() < PACE.settle);
-    folder.check_nothing(PACE.settle * 2).await;
+    assert!(start.elapsed() < SETTLE);
+    folder.check_nothing(SETTLE * 2).await;
     folder.stop().await;
 }
 
@@ -234,14 +232,14 @@ async fn links_are_followed_and_read_again_when_they_turn() {
     version(1, &a("10.0.0.1"));
     symlink("..1", path.join("..data")).expect("a link");
     symlink("..data/a.yaml", path.join("a.yaml")).expect("a link");
-    let mut folder = watch_folder(root, &path, PACE);
+    let mut folder = watch_folder(root, &path);
     folder.check("+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n").await;
     version(2, &a("10.0.0.2"));
     symlink("..2", path.join("..data_tmp")).expect("a link");
     let start = Instant::now();
     folder.rename("..data_tmp", "..data");
     folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
-    assert!(start.elapsed() < PACE.settle, "noticed, not polled");
+    assert!(start.elapsed() < SETTLE, "noticed, not polled");
     // Nobody notices this one but the poll.
     folder.write("..2/a.yaml", &a("10.0.0.3"));
     folder.check("+ Service default/a [10.0.0.3] a.yaml\n").await;
@@ -295,7 +293,7 @@ async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
     let path = root.path().join("manifests");
     fs::create_dir(&path).expect("a folder");
     fs::write(path.join("a.yaml"), a("10.0.0.1")).expect("a file");
-    let mut folder = watch_folder(root, &path, PACE);
+    let mut folder = watch_folder(root, &path);
     folder.check("+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n").await;
     folder.rename("manifests", "away");
     let shown = path.display().to_string();
@@ -311,7 +309,7 @@ async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
     let start = Instant::now();
     folder.write("manifests/a.yaml", &a("10.0.0.3"));
     folder.check("+ Service default/a [10.0.0.3] a.yaml\n").await;
-    assert!(start.elapsed() < PACE.settle, "noticed, not polled");
+    assert!(start.elapsed() < SETTLE, "noticed, not polled");
     folder.stop().await;
 }
 
@@ -358,6 +356,40 @@ async fn a_file_that_is_too_large_is_refused() {
     folder
         .check("! file a.yaml rejected in a.yaml: cannot be read: it has more than 67108864 bytes, which is the most that is read\n")
         .await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emptied_file_means_no_objects_unless_it_is_filled_again() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    folder.write("a.yaml", "");
+    tokio::time::sleep(SETTLE / 3).await;
+    folder.write("a.yaml", &a("10.0.0.2"));
+    folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
+    folder.write("a.yaml", "");
+    folder.check("- Service default/a a.yaml\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_written_without_end_does_not_hold_the_start_for_ever() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = root.path().to_owned();
+    let mut file = File::create(path.join("a.yaml")).expect("a file");
+    let mut folder = watch_folder(root, &path);
+    let start = Instant::now();
+    while start.elapsed() < START_WAIT_MAX + SETTLE {
+        file.write_all(b"# more\n").expect("a line");
+        tokio::time::sleep(SETTLE / 4).await;
+    }
+    folder.check("! file a.yaml rejected in a.yaml: is being written; it is read as soon as it is closed\nsynced manifests\n").await;
+    file.write_all(a("10.0.0.1").as_bytes()).expect("the last line");
+    drop(file);
+    folder.check("+ Service default/a [10.0.0.1] a.yaml\nok file a.yaml\n").await;
     folder.stop().await;
 }
 
