@@ -13,6 +13,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
 
+use super::FILES_MAX;
 use super::scan::manifest_name;
 
 /// What was noticed since the last look.
@@ -38,7 +39,10 @@ impl Noticed {
         };
         if mask.contains(EventMask::MODIFY) {
             self.closed.remove(&file);
-            self.writing.insert(file);
+            // With more files than that the folder is not read at all.
+            if self.writing.len() < FILES_MAX {
+                self.writing.insert(file);
+            }
             return false;
         }
         self.writing.remove(&file);

@@ -82,12 +82,14 @@ pub(super) struct Unsettled {
     pub(super) files: Vec<Arc<str>>,
     /// Files have gone that may come back.
     pub(super) is_leaving: bool,
+    /// The folder cannot be read.
+    pub(super) is_blind: bool,
 }
 
 impl Unsettled {
     /// Whether another look is needed soon.
     pub(super) fn is_any(&self) -> bool {
-        self.is_leaving || !self.files.is_empty()
+        self.is_leaving || !self.files.is_empty() || self.is_blind
     }
 }
 
@@ -111,7 +113,10 @@ impl Scan {
     pub(super) fn look(&mut self, noticed: &mut Noticed) -> (Reading, Unsettled) {
         match list(&self.folder) {
             Ok(listing) => self.look_at(&listing, noticed),
-            Err(reason) => (Reading { present: Err(reason), files: Vec::new() }, Unsettled::default()),
+            Err(reason) => {
+                let reading = Reading { present: Err(reason), files: Vec::new() };
+                (reading, Unsettled { is_blind: true, ..Unsettled::default() })
+            }
         }
     }
 
@@ -140,7 +145,7 @@ impl Scan {
         self.is_first = false;
         let is_leaving = self.forget(listing, now);
         let present = self.tracks.keys().chain(listing.keys()).cloned().collect();
-        (Reading { present: Ok(present), files }, Unsettled { files: unready, is_leaving })
+        (Reading { present: Ok(present), files }, Unsettled { files: unready, is_leaving, is_blind: false })
     }
 
     /// What was read under names that are not there now.

@@ -49,32 +49,34 @@ impl Watching {
 
     /// Ends when nobody listens any more.
     pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) -> Result<(), JoinError> {
-        let (mut watching, group) = self.start().await?;
-        let mut listening = events.send(group).await;
-        let mut wait = SETTLE;
-        while listening.is_ok() {
-            watching.pause(wait).await;
+        let mut watching = self.start(&events).await?;
+        while !events.is_closed() {
             let (after, group, unsettled) = watching.look().await?;
             watching = after;
-            wait = if unsettled.is_any() { SETTLE } else { POLL };
-            listening = if group.is_empty() { Ok(()) } else { events.send(group).await };
+            send(&events, group).await;
+            watching.pause(if unsettled.is_any() { SETTLE } else { POLL }).await;
         }
         Ok(())
     }
 
-    /// The whole folder as one group, waiting for files that are just being written.
-    async fn start(self) -> Result<(Self, Vec<Event>), JoinError> {
+    /// Sends the whole folder as one group, once it can be read and no file in it is just being written.
+    async fn start(self, events: &mpsc::Sender<Vec<Event>>) -> Result<Self, JoinError> {
         let deadline = Instant::now() + START_WAIT_MAX;
         let (mut watching, mut group, mut unsettled) = self.look().await?;
-        while !unsettled.files.is_empty() && Instant::now() < deadline {
+        while unsettled.is_blind || (!unsettled.files.is_empty() && Instant::now() < deadline) {
+            if unsettled.is_blind {
+                // Nothing was seen, so this is no list; but it must be known why there is none.
+                send(events, std::mem::take(&mut group)).await;
+            }
             watching.pause(SETTLE).await;
-            let (after, events, now_unsettled) = watching.look().await?;
+            let (after, more, now_unsettled) = watching.look().await?;
             (watching, unsettled) = (after, now_unsettled);
-            group.extend(events);
+            group.extend(more);
         }
         group.extend(watching.known.folder.refuse(&unsettled.files, STILL_WRITTEN));
         group.push(Event::Synced(Source::Manifests));
-        Ok((watching, group))
+        send(events, group).await;
+        Ok(watching)
     }
 
     async fn look(mut self) -> Result<(Self, Vec<Event>, Unsettled), JoinError> {
@@ -102,6 +104,13 @@ impl Watching {
                 deadline = end.min(now + BURST_QUIET);
             }
         }
+    }
+}
+
+/// Sends what is to be told, if anything. That nobody listens any more ends the task at its next turn.
+async fn send(events: &mpsc::Sender<Vec<Event>>, group: Vec<Event>) {
+    if !group.is_empty() {
+        let _ends_the_task = events.send(group).await;
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::{service, shown};
-use crate::sources::manifests::{Manifests, POLL, SETTLE, START_WAIT_MAX};
+use crate::sources::manifests::{FILES_MAX, Manifests, POLL, SETTLE, START_WAIT_MAX};
 
 /// Longer than any group may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -310,6 +310,51 @@ async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
     folder.write("manifests/a.yaml", &a("10.0.0.3"));
     folder.check("+ Service default/a [10.0.0.3] a.yaml\n").await;
     assert!(start.elapsed() < SETTLE, "noticed, not polled");
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_cannot_be_read_is_not_synced() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = root.path().join("manifests");
+    fs::create_dir(&path).expect("a folder");
+    let manifests = Manifests::open(&path).expect("the folder is there");
+    fs::remove_dir(&path).expect("it is empty");
+    let (sender, groups) = mpsc::channel(16);
+    let (stop, stopped) = watch::channel(false);
+    let task = tokio::spawn(async move { manifests.run(sender, stopped).await.expect("no look panics") });
+    let mut folder = Folder { root, groups, stop, task };
+    let shown = path.display().to_string();
+    let reason = "the folder cannot be read: No such file or directory (os error 2)";
+    folder.check(&format!("! file {shown} rejected in {shown}: {reason}\n")).await;
+    fs::create_dir(&path).expect("a folder");
+    folder.write("manifests/a.yaml", &a("10.0.0.1"));
+    folder
+        .check(&format!("ok file {shown}\n+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n"))
+        .await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_files_than_are_read_refuse_the_folder_and_keep_what_was_known() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    fs::create_dir(folder.path("many")).expect("a folder");
+    (0..FILES_MAX).for_each(|number| folder.write(&format!("many/{number}.yaml"), ""));
+    fs::read_dir(folder.path("many")).expect("a folder").flatten().for_each(|entry| {
+        fs::rename(entry.path(), folder.root.path().join(entry.file_name())).expect("a rename");
+    });
+    let shown = folder.root.path().display().to_string();
+    folder
+        .check(&format!(
+            "! file {shown} rejected in {shown}: the folder has more than 10000 manifests, which is the most that are read\n"
+        ))
+        .await;
+    fs::remove_file(folder.path("0.yaml")).expect("it is there");
+    folder.check(&format!("ok file {shown}\n")).await;
     folder.stop().await;
 }
 
