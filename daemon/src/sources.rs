@@ -1,6 +1,8 @@
-//! Where objects come from: every source turns what it reads into the same closed set of events.
+//! Where objects come from. Each source turns what it reads into the one closed `Event` and sends it in groups.
 //!
-//! Invariant: an object that cannot be understood rejects itself only. Deliberately absent: any decision about traffic.
+//! Invariant: a source ends its first whole list with `Event::Synced`, once, and never before. Deliberately absent:
+//! decisions. A source does not know which endpoint gets traffic.
 
+pub mod config;
 pub mod manifests;
 pub mod objects;

@@ -157,7 +157,10 @@ impl Object {
             Some(winner) if version.facts.is_some() && winner != file => vec![duplicate(key, winner, file)],
             _ => version.rejections.clone(),
         });
-        rejections.collect()
+        let mut rejections: Vec<Rejection> = rejections.collect();
+        // Where only one can be shown it is the last one told: the worst.
+        rejections.sort_by_key(|rejection| !rejection.partial);
+        rejections
     }
 }
 

@@ -142,6 +142,18 @@ fn a_good_version_elsewhere_serves_while_the_first_was_never_good() {
 }
 
 #[test]
+fn the_worst_rejection_of_an_object_is_told_last() {
+    let mut disk = Disk::new();
+    let a = service("a", "10.0.0.1");
+    disk.check(&[("a.yaml", Some(&a))], "+ Service default/a [10.0.0.1] a.yaml\n");
+    disk.check(
+        &[("a.yaml", Some(&service("a", "nowhere"))), ("b.yaml", Some(&a))],
+        "! Service default/a partly rejected in b.yaml: is also in a.yaml, which comes first and counts\n\
+         ! Service default/a rejected in a.yaml: spec.clusterIP is \"nowhere\", which is not an IP address\n",
+    );
+}
+
+#[test]
 fn a_folder_that_vanishes_keeps_everything() {
     let mut disk = Disk::new();
     let a = service("a", "10.0.0.1");

@@ -1,0 +1,272 @@
+//! The endpoints of one port, merged and chosen: rows, and the two lists that are read off them.
+//!
+//! Invariant: rows are sorted by address and port, each pair once. A list is the rows with its bit; so a list and what was
+//! not chosen for it can never disagree. Deliberately absent: any row of another service.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU16;
+
+use crate::facts::{Conditions, Timestamp};
+
+/// Which of a port's two lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// Backends anywhere in the cluster.
+    Cluster,
+    /// Backends on this node.
+    Local,
+}
+
+impl Scope {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Cluster, Self::Local];
+}
+
+/// Why a backend is in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SlotState {
+    /// Ready.
+    Active,
+    /// Serving and terminating, chosen because nothing is ready.
+    Draining,
+}
+
+/// One place in a list, as the datapath keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot {
+    /// The backend.
+    pub backend: SocketAddr,
+    /// Why it is there.
+    pub state: SlotState,
+}
+
+/// One endpoint of one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: NonZeroU16,
+    bits: u8,
+    /// The place of its slice among the service's slices.
+    pub slice: u16,
+    /// Its place in that slice.
+    pub endpoint: u16,
+    since: u32,
+}
+
+const READY: u8 = 1;
+const SERVING: u8 = 1 << 1;
+const TERMINATING: u8 = 1 << 2;
+const IN_CLUSTER: u8 = 1 << 3;
+const IN_LOCAL: u8 = 1 << 4;
+const SEEN_TERMINATING: u8 = 1 << 5;
+
+const fn scope_bit(scope: Scope) -> u8 {
+    match scope {
+        Scope::Cluster => IN_CLUSTER,
+        Scope::Local => IN_LOCAL,
+    }
+}
+
+impl Row {
+    /// A row that is in no list yet.
+    pub fn new(address: IpAddr, port: NonZeroU16, conditions: Conditions, slice: u16, endpoint: u16) -> Self {
+        let bits = u8::from(conditions.ready) * READY
+            + u8::from(conditions.serving) * SERVING
+            + u8::from(conditions.terminating) * (TERMINATING + SEEN_TERMINATING);
+        Self { address, port, bits, slice, endpoint, since: 0 }
+    }
+
+    /// Ready, serving, terminating.
+    pub const fn conditions(&self) -> Conditions {
+        Conditions {
+            ready: self.bits & READY != 0,
+            serving: self.bits & SERVING != 0,
+            terminating: self.bits & TERMINATING != 0,
+        }
+    }
+
+    /// Whether this row is in that list.
+    pub const fn is_in(&self, scope: Scope) -> bool {
+        self.bits & scope_bit(scope) != 0
+    }
+
+    /// Whether it is in any list.
+    pub const fn is_chosen(&self) -> bool {
+        self.bits & (IN_CLUSTER | IN_LOCAL) != 0
+    }
+
+    /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule.
+    pub const fn state(&self) -> SlotState {
+        if self.bits & READY != 0 { SlotState::Active } else { SlotState::Draining }
+    }
+
+    /// Since when it is as it is.
+    pub fn since(&self) -> Timestamp {
+        Timestamp(i64::from(self.since))
+    }
+
+    /// Whether it was terminating when last seen, or at any time since it was last ready.
+    pub const fn was_seen_terminating(&self) -> bool {
+        self.bits & SEEN_TERMINATING != 0
+    }
+
+    /// Address and port.
+    pub const fn backend(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port.get())
+    }
+
+    /// As the datapath keeps it.
+    pub const fn slot(&self) -> Slot {
+        Slot { backend: self.backend(), state: self.state() }
+    }
+
+    pub(crate) fn choose(&mut self, scope: Scope) {
+        self.bits |= scope_bit(scope);
+    }
+
+    pub(crate) fn mark_seen_terminating(&mut self) {
+        self.bits |= SEEN_TERMINATING;
+    }
+
+    const fn place(&self) -> (IpAddr, u16) {
+        (self.address, self.port.get())
+    }
+
+    fn shows_the_same(&self, other: &Self) -> bool {
+        self.bits == other.bits && self.place() == other.place()
+    }
+}
+
+/// All rows of one port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    rows: Box<[Row]>,
+    cluster: u32,
+    local: u32,
+}
+
+impl Rows {
+    /// Takes rows that are sorted and unique; keeps the time of those that did not change.
+    pub(crate) fn new(mut rows: Vec<Row>, before: &Self, now: Timestamp) -> Self {
+        let now = u32::try_from(now.0).unwrap_or(u32::MAX);
+        let mut old = before.rows.iter().peekable();
+        for row in &mut rows {
+            while old.next_if(|old| old.place() < row.place()).is_some() {}
+            let same = old.peek().is_some_and(|old| old.shows_the_same(row));
+            row.since = if same { old.peek().map_or(now, |old| old.since) } else { now };
+        }
+        Self::counted(rows.into())
+    }
+
+    /// The rows of a list that was found in the maps: chosen, with nothing else known.
+    pub(crate) fn from_slots(slots: &[Slot], scope: Scope) -> Self {
+        let row = |slot: &Slot| {
+            let conditions =
+                Conditions { ready: slot.state == SlotState::Active, serving: true, terminating: false };
+            let mut row =
+                Row::new(slot.backend.ip(), NonZeroU16::new(slot.backend.port())?, conditions, 0, 0);
+            row.choose(scope);
+            Some(row)
+        };
+        Self::counted(slots.iter().filter_map(row).collect())
+    }
+
+    fn counted(rows: Box<[Row]>) -> Self {
+        let count = |scope| {
+            let chosen = rows.iter().filter(|row| row.is_in(scope)).count();
+            u32::try_from(chosen).unwrap_or(u32::MAX)
+        };
+        Self { cluster: count(Scope::Cluster), local: count(Scope::Local), rows }
+    }
+
+    /// All endpoints that the slices list for this port.
+    pub fn all(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// How many backends that list has.
+    pub const fn len(&self, scope: Scope) -> u32 {
+        match scope {
+            Scope::Cluster => self.cluster,
+            Scope::Local => self.local,
+        }
+    }
+
+    /// Whether that list has no backend.
+    pub const fn is_empty(&self, scope: Scope) -> bool {
+        self.len(scope) == 0
+    }
+
+    /// The backends of that list.
+    pub fn list(&self, scope: Scope) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(move |row| row.is_in(scope))
+    }
+
+    /// The slots of that list, in the order of the datapath.
+    pub fn slots(&self, scope: Scope) -> impl Iterator<Item = Slot> {
+        self.list(scope).map(Row::slot)
+    }
+
+    /// The row of a backend, chosen or not.
+    pub fn find(&self, backend: SocketAddr) -> Option<&Row> {
+        let wanted = (backend.ip(), backend.port());
+        let place = self.rows.binary_search_by(|row| row.place().cmp(&wanted)).ok()?;
+        self.rows.get(place)
+    }
+
+    /// Whether the list has backends and all of them are draining.
+    pub fn is_draining(&self, scope: Scope) -> bool {
+        !self.is_empty(scope) && self.list(scope).all(|row| row.state() == SlotState::Draining)
+    }
+
+    /// Whether both are the same list of the same backends in the same states.
+    pub fn same_list(&self, scope: Scope, other: &Self, other_scope: Scope) -> bool {
+        self.len(scope) == other.len(other_scope) && self.slots(scope).eq(other.slots(other_scope))
+    }
+}
+
+/// A port's memory of its last list that was not empty.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastList {
+    rows: Option<Arc<Rows>>,
+}
+
+impl LastList {
+    /// Takes notice of new rows. While the list is empty, marks the members that are seen terminating, and unmarks
+    /// none: a member that is ready again makes the list non-empty.
+    pub(crate) fn observe(&mut self, now: &Arc<Rows>) {
+        if now.rows.iter().any(Row::is_chosen) {
+            self.rows = Some(Arc::clone(now));
+            return;
+        }
+        let (Some(last), false) = (&mut self.rows, now.rows.is_empty()) else { return };
+        let terminating = |row: &Row| {
+            let found = now.rows.binary_search_by(|other| other.place().cmp(&row.place()));
+            found
+                .ok()
+                .and_then(|place| now.rows.get(place))
+                .is_some_and(|other| other.conditions().terminating)
+        };
+        for row in Arc::make_mut(last).rows.iter_mut().filter(|row| row.is_chosen()) {
+            if terminating(row) {
+                row.mark_seen_terminating();
+            }
+        }
+    }
+
+    /// Whether there ever was a list with a backend in it.
+    pub(crate) const fn is_some(&self) -> bool {
+        self.rows.is_some()
+    }
+
+    /// Whether every member of that list was seen terminating.
+    pub(crate) fn was_scaled_down(&self) -> bool {
+        let Some(rows) = &self.rows else { return false };
+        rows.rows.iter().filter(|row| row.is_chosen()).all(Row::was_seen_terminating)
+    }
+}

@@ -1,0 +1,257 @@
+//! Ops: single writes to the maps, as plain values.
+//!
+//! Invariant: an op says all that the maps need, and who it belongs to. Words are 64 bits, so that one aligned store
+//! replaces a list. Deliberately absent: byte layouts, which only the datapath knows.
+
+use alloc::sync::Arc;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::keys::{Family, FrontendKey};
+use crate::list::{Rows, Scope, Slot, SlotState};
+
+/// A service's place in all tables, stable while the service or any of its slices is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceId(pub u32);
+
+/// A port's place in the `ports` map. Families have indices of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortIndex(pub u32);
+
+/// A contiguous run of slots in one family's backend array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Range {
+    /// The family, hence the array.
+    pub family: Family,
+    /// The first slot.
+    pub base: u32,
+    /// How many slots are in use; at least 1.
+    pub count: u32,
+}
+
+/// What a client is told when a list is empty, and which list it gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WordFlags(u16);
+
+impl WordFlags {
+    /// An empty list drops (somebody usable exists elsewhere) instead of refusing.
+    pub const DROP: Self = Self(1);
+    /// In the cluster word: cluster IPs of this port use the local word.
+    pub const INTERNAL_LOCAL: Self = Self(1 << 1);
+    /// Clients stick to their backend for the time in the port's facts.
+    pub const AFFINITY: Self = Self(1 << 2);
+    /// In the cluster word: traffic from outside uses the local word.
+    pub const EXTERNAL_LOCAL: Self = Self(1 << 3);
+
+    /// Both.
+    #[must_use]
+    pub const fn with(self, other: Self, on: bool) -> Self {
+        if on { Self(self.0 | other.0) } else { self }
+    }
+
+    /// Whether all flags of the other are set.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// One list as the kernel finds it: where it begins, how long it is, what holds when it is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Word {
+    /// The first slot; 0 when the list is empty.
+    pub base: u32,
+    /// How many slots; 20 bits.
+    pub count: u32,
+    /// 12 bits.
+    pub flags: WordFlags,
+}
+
+impl Word {
+    /// Refuses; what an index that was never used says.
+    pub const EMPTY: Self = Self { base: 0, count: 0, flags: WordFlags(0) };
+
+    /// As the map holds it: base in the low 32 bits, then 20 bits of count, then 12 bits of flags.
+    pub const fn pack(self) -> u64 {
+        self.base as u64 | (self.count as u64 & 0xf_ffff) << 32 | (self.flags.0 as u64 & 0xfff) << 52
+    }
+
+    /// The inverse of [`Self::pack`].
+    pub const fn unpack(word: u64) -> Self {
+        // Each part is masked to its width first.
+        #[allow(clippy::cast_possible_truncation)]
+        Self {
+            base: (word & 0xffff_ffff) as u32,
+            count: (word >> 32 & 0xf_ffff) as u32,
+            flags: WordFlags((word >> 52) as u16),
+        }
+    }
+
+    /// Its slots, if it has any.
+    pub const fn range(self, family: Family) -> Option<Range> {
+        if self.count == 0 { None } else { Some(Range { family, base: self.base, count: self.count }) }
+    }
+}
+
+/// What only some connects read. Whose port it is, is not kept here: the daemon knows that by the index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortFacts {
+    /// Seconds; 0: no affinity.
+    pub affinity_timeout: u32,
+}
+
+/// What kind of address a frontend is. The order decides when one service claims an address twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FrontendType {
+    /// A cluster IP: obeys the internal policy.
+    ClusterIp,
+    /// An ingress IP.
+    LoadBalancer,
+    /// An external IP.
+    ExternalIp,
+    /// A port of every node.
+    NodePort,
+    /// An address of a `[[service]]` block.
+    Static,
+}
+
+impl FrontendType {
+    /// The one spelling in tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::LoadBalancer => "LoadBalancer",
+            Self::ExternalIp => "ExternalIP",
+            Self::NodePort => "NodePort",
+            Self::Static => "Static",
+        }
+    }
+
+    /// The place in tables: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static.
+    pub const fn order(self) -> u8 {
+        match self {
+            Self::ClusterIp => 0,
+            Self::NodePort => 1,
+            Self::LoadBalancer => 2,
+            Self::ExternalIp => 3,
+            Self::Static => 4,
+        }
+    }
+}
+
+/// What the frontend map says of a key.
+///
+/// It fits one 64-bit word, so a frontend that moves to another port is replaced without a torn read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrontendValue {
+    /// Where its lists are.
+    pub port: PortIndex,
+    /// Which policy it obeys.
+    pub kind: FrontendType,
+}
+
+/// One map write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Writes the slots of one list of these rows to a range that no word points to.
+    WriteRange(Range, Scope, Arc<Rows>),
+    /// Makes a backend known as a member of a list, for affinity.
+    InsertMember(MemberKey, SlotState),
+    /// Replaces a list by one aligned store.
+    PublishWord(PortIndex, Scope, Word),
+    /// Writes a port's facts.
+    WriteFacts(PortIndex, PortFacts),
+    /// Makes a frontend known, or moves it to another port.
+    InsertFrontend(FrontendKey, FrontendValue),
+    /// Forgets a frontend. Forgetting one that is not there is no error.
+    RemoveFrontend(FrontendKey),
+    /// Forgets a member. Forgetting one that is not there is no error.
+    RemoveMember(MemberKey),
+    /// Wipes a range that no reader can see any more.
+    FreeRange(Range),
+    /// A local address that answers NodePorts.
+    InsertNodeAddress(IpAddr),
+    /// No longer such an address.
+    RemoveNodeAddress(IpAddr),
+}
+
+/// A backend's membership in one list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberKey {
+    /// The port.
+    pub port: PortIndex,
+    /// The list.
+    pub scope: Scope,
+    /// The backend.
+    pub backend: SocketAddr,
+}
+
+/// On whose behalf an op is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// This service and no other.
+    Service(ServiceId),
+    /// The node's own addresses.
+    Node,
+    /// Nobody: a range that all readers have left, or something found in the maps that no service claims.
+    Nobody,
+}
+
+/// One map write with its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// On whose behalf.
+    pub owner: Owner,
+    /// What.
+    pub action: Action,
+}
+
+impl Action {
+    /// The kind of write, for metrics and errors.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::WriteRange(..) => "write range",
+            Self::InsertMember(..) => "insert member",
+            Self::PublishWord(..) => "publish word",
+            Self::WriteFacts(..) => "write facts",
+            Self::InsertFrontend(..) => "insert frontend",
+            Self::RemoveFrontend(..) => "remove frontend",
+            Self::RemoveMember(..) => "remove member",
+            Self::FreeRange(..) => "free range",
+            Self::InsertNodeAddress(..) => "insert node address",
+            Self::RemoveNodeAddress(..) => "remove node address",
+        }
+    }
+}
+
+/// All that the maps hold, read back. What a restart finds is what was realized.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dump {
+    /// Every frontend, sorted.
+    pub frontends: alloc::vec::Vec<(FrontendKey, FrontendValue)>,
+    /// Every port index that a frontend points to, sorted.
+    pub ports: alloc::vec::Vec<DumpPort>,
+    /// Every port index that no frontend points to, but that is not wiped, sorted.
+    pub orphans: alloc::vec::Vec<PortIndex>,
+    /// Every member, sorted.
+    pub members: alloc::vec::Vec<(MemberKey, SlotState)>,
+    /// Every node address, sorted.
+    pub node_addresses: alloc::vec::Vec<IpAddr>,
+}
+
+/// Names a grace period that the maps began: over once every reader has left that began before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Grace(pub u64);
+
+/// One port index, read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DumpPort {
+    /// Which.
+    pub index: PortIndex,
+    /// Told by the frontends that point to it.
+    pub family: Family,
+    /// Its facts.
+    pub facts: PortFacts,
+    /// The cluster word and its slots.
+    pub cluster: (Word, alloc::vec::Vec<Slot>),
+    /// The local word and its slots.
+    pub local: (Word, alloc::vec::Vec<Slot>),
+}

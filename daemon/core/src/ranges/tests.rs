@@ -1,0 +1,79 @@
+//! The allocator against a model that knows each slot.
+
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(u32),
+    GiveBack(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![(1_u32..40).prop_map(Step::Take), any::<usize>().prop_map(Step::GiveBack)]
+}
+
+fn check_apart(held: &[(u32, u32)], capacity: u32) {
+    let mut sorted = held.to_vec();
+    sorted.sort_unstable();
+    for pair in sorted.windows(2) {
+        assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{:?} overlaps {:?}", pair[0], pair[1]);
+    }
+    assert!(sorted.iter().all(|(base, count)| base + count <= capacity), "a range beyond the array");
+}
+
+proptest! {
+    #[test]
+    fn ranges_never_overlap_and_none_is_lost(steps in prop::collection::vec(step(), 1..200)) {
+        let mut ranges = Ranges::new(1 << 10);
+        let mut held: Vec<(u32, u32)> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Take(count) => held.extend(ranges.take(count).ok().map(|base| (base, count))),
+                Step::GiveBack(place) if !held.is_empty() => {
+                    let (base, count) = held.swap_remove(place % held.len());
+                    ranges.give_back(base, count);
+                }
+                Step::GiveBack(_) => {}
+            }
+            check_apart(&held, ranges.capacity());
+            let blocks: u32 = held.iter().map(|(_, count)| count.next_power_of_two()).sum();
+            prop_assert_eq!(ranges.used(), blocks);
+        }
+        for (base, count) in held.drain(..) {
+            ranges.give_back(base, count);
+        }
+        prop_assert_eq!(ranges.take(1 << 10), Ok(0), "free neighbours did not join again");
+    }
+
+    #[test]
+    fn a_restart_reserves_what_was_taken(counts in prop::collection::vec(1_u32..40, 1..20)) {
+        let mut before = Ranges::new(1 << 12);
+        let held: Vec<_> = counts.iter().map(|count| (before.take(*count).unwrap(), *count)).collect();
+        let mut after = Ranges::new(1 << 12);
+        for (base, count) in held.iter().rev() {
+            prop_assert!(after.reserve(*base, *count));
+            prop_assert!(!after.reserve(*base, *count), "reserved twice");
+        }
+        prop_assert_eq!(after.used(), before.used());
+        prop_assert_eq!(after.take(3), before.take(3), "the two must go on alike");
+    }
+}
+
+#[test]
+fn a_full_array_says_so() {
+    let mut ranges = Ranges::new(8);
+    assert_eq!(ranges.take(5), Ok(0));
+    assert_eq!(ranges.take(1), Err(NoRoom { count: 1, capacity: 8 }));
+    ranges.give_back(0, 5);
+    assert_eq!(ranges.take(8), Ok(0));
+}
+
+#[test]
+fn a_run_at_a_crooked_base_is_not_reserved() {
+    assert!(!Ranges::new(64).reserve(3, 4), "this allocator never gives such a run");
+    assert!(!Ranges::new(64).reserve(64, 1), "beyond the array");
+}

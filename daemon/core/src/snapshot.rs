@@ -1,0 +1,336 @@
+//! What readers see: one consistent view of all services, published with each batch.
+//!
+//! Invariant: a snapshot never changes. It shares everything that did not change with the one before it. Deliberately
+//! absent: text and JSON, which the admin API makes of it.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+
+use crate::facts::{NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts, Timestamp};
+use crate::keys::{PortKey, Protocol, ServiceKey, Source};
+use crate::list::{Row, Rows, Scope};
+use crate::op::{FrontendType, PortIndex};
+use crate::radix::Radix;
+
+/// What a new connection to a frontend gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A ready backend.
+    Serving,
+    /// A backend that is terminating, because no other is left.
+    Draining,
+    /// ECONNREFUSED: nobody is usable anywhere.
+    Refusing,
+    /// Nothing: the policy is Local, and whoever is usable is elsewhere.
+    Dropping,
+    /// Not translated: it is the apiserver's own address.
+    Bypassed,
+    /// Another service owns this address.
+    Conflict,
+    /// The datapath cannot translate this protocol.
+    Unprogrammed,
+}
+
+impl Verdict {
+    /// The one spelling in tables, JSON and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Serving => "serving",
+            Self::Draining => "draining",
+            Self::Refusing => "refusing",
+            Self::Dropping => "dropping",
+            Self::Bypassed => "bypassed",
+            Self::Conflict => "conflict",
+            Self::Unprogrammed => "unprogrammed",
+        }
+    }
+}
+
+/// Why a verdict is not `serving`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// There never was a usable endpoint.
+    NoEndpoints,
+    /// Endpoints are listed, and none is usable.
+    AllUnready,
+    /// Every endpoint was seen terminating before it went.
+    ScaledDown,
+    /// The endpoints went without a terminating phase.
+    Vanished,
+    /// The policy is Local, and none is here.
+    LocalPolicy,
+    /// Another service owns the address.
+    Claimed,
+    /// SCTP, or a protocol that nobody knows.
+    Protocol,
+    /// The address is how nodes reach the apiserver.
+    Control,
+}
+
+impl Reason {
+    /// The one spelling in tables, JSON, journal and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoEndpoints => "no-endpoints",
+            Self::AllUnready => "all-unready",
+            Self::ScaledDown => "scaled-down",
+            Self::Vanished => "vanished",
+            Self::LocalPolicy => "local-policy",
+            Self::Claimed => "claimed",
+            Self::Protocol => "protocol",
+            Self::Control => "control",
+        }
+    }
+}
+
+/// Whether the maps hold what the rules want.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Not yet tried.
+    Pending,
+    /// They do.
+    Done,
+    /// The last try failed; it is tried again.
+    Error(Arc<str>),
+}
+
+/// Why a service has frontends, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceState {
+    /// It has frontends.
+    Served,
+    /// No address that could be a frontend.
+    NoAddress,
+    /// `clusterIP: None`.
+    Headless,
+    /// A DNS alias.
+    ExternalName,
+    /// The label `service-proxy-name` gives it to somebody else.
+    OtherProxy,
+    /// Slices are there, the service is not.
+    NoService,
+}
+
+impl ServiceState {
+    /// The one spelling in tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Served => "served",
+            Self::NoAddress => "no-address",
+            Self::Headless => "headless",
+            Self::ExternalName => "external-name",
+            Self::OtherProxy => "other-proxy",
+            Self::NoService => "no-service",
+        }
+    }
+}
+
+/// One port in one family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortView {
+    /// Name, protocol, family.
+    pub key: PortKey,
+    /// Its place in the maps, once it has one.
+    pub index: Option<PortIndex>,
+    /// All endpoints, chosen or not.
+    pub rows: Arc<Rows>,
+    /// Whether any frontend uses the cluster list.
+    pub cluster_used: bool,
+    /// Whether any frontend uses the local list.
+    pub local_used: bool,
+}
+
+/// Why an endpoint is in no list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnusedBecause {
+    /// Not ready.
+    Unready,
+    /// Going away, and others are ready or it does not answer.
+    Terminating,
+    /// Ready, but the hints name other zones or nodes.
+    Zone,
+    /// Ready, but on another node, and the policy is Local.
+    Remote,
+}
+
+impl UnusedBecause {
+    /// The one spelling in tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unready => "unready",
+            Self::Terminating => "terminating",
+            Self::Zone => "zone",
+            Self::Remote => "remote",
+        }
+    }
+}
+
+impl PortView {
+    /// Why a row of this port is in no list; `None` if it is in one.
+    pub fn unused_because(&self, row: &Row) -> Option<UnusedBecause> {
+        let conditions = row.conditions();
+        match (row.is_chosen(), conditions.ready, conditions.terminating) {
+            (true, ..) => None,
+            (_, true, _) if self.cluster_used => Some(UnusedBecause::Zone),
+            (_, true, _) => Some(UnusedBecause::Remote),
+            (_, _, true) => Some(UnusedBecause::Terminating),
+            (_, _, false) => Some(UnusedBecause::Unready),
+        }
+    }
+}
+
+/// One row of the frontends' table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FrontendView {
+    /// What clients dial; unspecified for a NodePort.
+    pub address: IpAddr,
+    /// The port that clients dial.
+    pub port: NonZeroU16,
+    /// As the service says it, also where it is not programmed.
+    pub protocol: Protocol,
+    /// The kind of address.
+    pub kind: FrontendType,
+    /// The name of the service's port; empty if unnamed.
+    pub port_name: Arc<str>,
+    /// Its port among [`ServiceView::ports`]; `None` where nothing can be programmed.
+    pub place: Option<usize>,
+    /// Which list new connections from this node get.
+    pub scope: Scope,
+    /// Whether traffic from outside gets the local list.
+    pub external_local: bool,
+    /// What a new connection gets.
+    pub verdict: Verdict,
+    /// Why, unless serving.
+    pub reason: Option<Reason>,
+    /// Whether the maps say so.
+    pub status: Status,
+    /// Who owns the address, where it is not this service.
+    pub owner: Option<ServiceKey>,
+    /// What the maps still serve here, where that is not what the port's rows say (yet).
+    pub applied: Option<Arc<Rows>>,
+    /// Since when verdict, reason and lists are as they are.
+    pub since: Timestamp,
+}
+
+/// One service with all that is known of it.
+#[derive(Clone, Debug)]
+pub struct ServiceView {
+    /// Its key.
+    pub key: ServiceKey,
+    /// What the object says; `None` while only slices are known.
+    pub facts: Option<Arc<ServiceFacts>>,
+    /// Its own slices, by name.
+    pub slices: Arc<[Arc<SliceFacts>]>,
+    /// Why it has frontends, or none.
+    pub state: ServiceState,
+    /// Its ports, in the order of their keys.
+    pub ports: Box<[PortView]>,
+    /// Its frontends, in the order of the table.
+    pub frontends: Box<[FrontendView]>,
+}
+
+impl ServiceView {
+    /// The list that this node's own processes and pods get at a frontend: none unless the verdict gives one.
+    pub fn backends<'a>(&'a self, frontend: &'a FrontendView) -> impl Iterator<Item = &'a Row> {
+        let scope = frontend.scope;
+        let rows: Option<&Rows> = match &frontend.applied {
+            Some(applied) => Some(applied),
+            None => self.rows(frontend).map(Arc::as_ref),
+        };
+        rows.into_iter().flat_map(move |rows| rows.list(scope))
+    }
+
+    /// The list that outside traffic gets, where it is another one.
+    pub fn external_backends<'a>(
+        &'a self,
+        frontend: &FrontendView,
+    ) -> Option<impl Iterator<Item = &'a Row> + use<'a>> {
+        let rows = self.rows(frontend).filter(|_| frontend.external_local)?;
+        let same = rows.same_list(frontend.scope, rows, Scope::Local);
+        (!same).then(|| rows.list(Scope::Local))
+    }
+
+    /// The rows that a frontend's lists are read off, if its verdict gives it any.
+    pub(crate) fn rows(&self, frontend: &FrontendView) -> Option<&Arc<Rows>> {
+        match frontend.verdict {
+            Verdict::Serving | Verdict::Draining | Verdict::Refusing | Verdict::Dropping => {
+                self.ports.get(frontend.place?).map(|port| &port.rows)
+            }
+            Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed => None,
+        }
+    }
+}
+
+/// Everything that rejected itself, named up to a bound.
+#[derive(Clone, Debug, Default)]
+pub struct Rejections {
+    /// The named ones.
+    pub named: BTreeMap<ObjectKey, Rejection>,
+    /// How many more there were since the start for which no room was left.
+    pub dropped: u64,
+    /// How many there were since the start.
+    pub total: u64,
+}
+
+/// Counters since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Batches that were applied.
+    pub batches: u64,
+    /// Events that were applied.
+    pub events: u64,
+    /// Ops that the maps accepted.
+    pub ops: u64,
+    /// Ops that the maps refused.
+    pub ops_failed: u64,
+    /// Ops that were not even tried because their owner was not dirty. Must stay 0.
+    pub cross_service: u64,
+    /// Change records that were made.
+    pub changes: u64,
+    /// Change records for which the recorder had no room.
+    pub changes_dropped: u64,
+}
+
+/// How full the maps are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fill {
+    /// Frontends in the maps.
+    pub frontends: usize,
+    /// Port indices in use, those in their grace period included.
+    pub ports: usize,
+    /// Slots in use, in whole blocks, both families.
+    pub slots: u64,
+    /// Services waiting for another try.
+    pub retries: usize,
+}
+
+/// One consistent view of everything.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// All services that are known, in no meaningful order.
+    pub services: Radix<Arc<ServiceView>>,
+    /// Everything that rejected itself.
+    pub rejections: Arc<Rejections>,
+    /// The own node.
+    pub node: Arc<NodeFacts>,
+    /// The settings in force.
+    pub settings: Arc<Settings>,
+    /// Sources that must deliver before anything is programmed, and whether they have.
+    pub sources: BTreeMap<Source, bool>,
+    /// Counters since the start.
+    pub counters: Counters,
+    /// How full the maps are.
+    pub fill: Fill,
+    /// When it was published.
+    pub published: Timestamp,
+}
+
+impl Snapshot {
+    /// Whether every source has delivered, so that the maps follow the rules.
+    pub fn is_synced(&self) -> bool {
+        self.sources.values().all(|synced| *synced)
+    }
+}
