@@ -114,7 +114,7 @@ fn a_file_that_cannot_be_read_keeps_its_last_good_objects() {
 }
 
 #[test]
-fn a_bad_object_rejects_only_itself_and_its_last_good_version_stays() {
+fn invariant_06_a_bad_object_rejects_only_itself_and_its_last_good_version_stays() {
     let mut disk = Disk::new();
     let good = service("a", "10.0.0.1") + "---\n" + &service("b", "10.0.0.2");
     let bad = service("a", "10.0.0.300") + "---\n" + &service("b", "10.0.0.3");
