@@ -1,1 +1,3 @@
 //! The shell.
+pub mod admin;
+pub mod cli;
