@@ -24,7 +24,7 @@ mod services;
 mod shown;
 mod stall;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::net::SocketAddr;
