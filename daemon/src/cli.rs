@@ -11,12 +11,12 @@ mod tests;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, ValueEnum};
 use clap_complete::Shell;
 
-pub use check::Checked;
+use crate::config::ConfigErrors;
 use client::{Client, ClientError};
 
 /// How a program of this command line ends.
@@ -35,14 +35,14 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// 64 and 78 are those of sysexits(3).
+    /// 64 is `EX_USAGE` of sysexits(3), 78 its `EX_CONFIG`.
     pub const fn code(self) -> u8 {
         match self {
             Self::Good => 0,
             Self::Finding => 1,
             Self::Unreachable => 2,
             Self::Usage => 64,
-            Self::Config => 78,
+            Self::Config => ConfigErrors::EXIT_CODE,
         }
     }
 }
@@ -214,14 +214,8 @@ pub fn parse(
 }
 
 impl Cli {
-    /// Answers a question. `check` reads a configuration.
-    pub fn answer(
-        &self,
-        question: &Question,
-        check: impl FnOnce(&Path) -> Checked,
-        out: &mut impl Write,
-        err: &mut impl Write,
-    ) -> Exit {
+    /// Answers a question.
+    pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let answered = match question {
             Question::Status => status::status(&self.client(), self.output == Output::Json, out),
             Question::Frontends { service, kind, address } => {
@@ -233,7 +227,7 @@ impl Cli {
             Question::Services { service, kind } => {
                 self.table("services", &[service.pair(), kind.pair()], out)
             }
-            Question::CheckConfig { file } => check::report(file, &check(file), out, err).map_err(Into::into),
+            Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
         };
         answered.unwrap_or_else(|error| error.report(err))

@@ -1,3 +1,10 @@
-//! The shell.
+//! The shell of holdfast: sources, engine, admin API, command line.
+//!
+//! Invariant: the shell talks, the core decides. Deliberately absent: `unsafe`, and any rule about endpoints.
+#![forbid(unsafe_code)]
+
 pub mod admin;
 pub mod cli;
+pub mod config;
+pub mod engine;
+pub mod sources;

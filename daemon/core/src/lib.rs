@@ -8,6 +8,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod change;
+mod claims;
 pub mod event;
 pub mod facts;
 pub mod index;
@@ -15,6 +17,10 @@ pub mod keys;
 pub mod limits;
 pub mod list;
 pub mod op;
+mod program;
 pub mod radix;
 pub mod ranges;
+pub mod resolve;
 pub mod snapshot;
+mod tables;
+pub mod world;

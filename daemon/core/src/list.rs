@@ -213,6 +213,13 @@ impl Rows {
         self.list(scope).map(Row::slot)
     }
 
+    /// The row of a backend, chosen or not.
+    pub fn find(&self, backend: SocketAddr) -> Option<&Row> {
+        let wanted = (backend.ip(), backend.port());
+        let place = self.rows.binary_search_by(|row| row.place().cmp(&wanted)).ok()?;
+        self.rows.get(place)
+    }
+
     /// Whether the list has backends and all of them are draining.
     pub fn is_draining(&self, scope: Scope) -> bool {
         !self.is_empty(scope) && self.list(scope).all(|row| row.state() == SlotState::Draining)

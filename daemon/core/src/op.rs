@@ -91,11 +91,9 @@ impl Word {
     }
 }
 
-/// What a connect does not read, but refusals and affinity do.
+/// What only some connects read. Whose port it is, is not kept here: the daemon knows that by the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortFacts {
-    /// Names the service in refusals and counters. 0: nobody's.
-    pub service: u32,
     /// Seconds; 0: no affinity.
     pub affinity_timeout: u32,
 }
@@ -229,20 +227,26 @@ impl Action {
 pub struct Dump {
     /// Every frontend, sorted.
     pub frontends: alloc::vec::Vec<(FrontendKey, FrontendValue)>,
-    /// Every port index that a frontend points to, or that says anything, sorted.
+    /// Every port index that a frontend points to, sorted.
     pub ports: alloc::vec::Vec<DumpPort>,
+    /// Every port index that no frontend points to, but that is not wiped, sorted.
+    pub orphans: alloc::vec::Vec<PortIndex>,
     /// Every member, sorted.
     pub members: alloc::vec::Vec<(MemberKey, SlotState)>,
     /// Every node address, sorted.
     pub node_addresses: alloc::vec::Vec<IpAddr>,
 }
 
+/// Names a grace period that the maps began: over once every reader has left that began before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Grace(pub u64);
+
 /// One port index, read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpPort {
     /// Which.
     pub index: PortIndex,
-    /// Told by the frontends that point to it, else by the facts kept with it.
+    /// Told by the frontends that point to it.
     pub family: Family,
     /// Its facts.
     pub facts: PortFacts,

@@ -209,6 +209,8 @@ pub struct FrontendView {
     pub status: Status,
     /// Who owns the address, where it is not this service.
     pub owner: Option<ServiceKey>,
+    /// What the maps still serve here, where that is not what the port's rows say (yet).
+    pub applied: Option<Arc<Rows>>,
     /// Since when verdict, reason and lists are as they are.
     pub since: Timestamp,
 }
@@ -232,21 +234,30 @@ pub struct ServiceView {
 
 impl ServiceView {
     /// The list that this node's own processes and pods get at a frontend: none unless the verdict gives one.
-    pub fn backends(&self, frontend: &FrontendView) -> impl Iterator<Item = &Row> {
-        self.chosen(frontend).into_iter().flat_map(move |port| port.rows.list(frontend.scope))
+    pub fn backends<'a>(&'a self, frontend: &'a FrontendView) -> impl Iterator<Item = &'a Row> {
+        let scope = frontend.scope;
+        let rows: Option<&Rows> = match &frontend.applied {
+            Some(applied) => Some(applied),
+            None => self.rows(frontend).map(Arc::as_ref),
+        };
+        rows.into_iter().flat_map(move |rows| rows.list(scope))
     }
 
     /// The list that outside traffic gets, where it is another one.
-    pub fn external_backends(&self, frontend: &FrontendView) -> Option<impl Iterator<Item = &Row>> {
-        let port = self.chosen(frontend).filter(|_| frontend.external_local)?;
-        let same = port.rows.same_list(frontend.scope, &port.rows, Scope::Local);
-        (!same).then(|| port.rows.list(Scope::Local))
+    pub fn external_backends<'a>(
+        &'a self,
+        frontend: &FrontendView,
+    ) -> Option<impl Iterator<Item = &'a Row> + use<'a>> {
+        let rows = self.rows(frontend).filter(|_| frontend.external_local)?;
+        let same = rows.same_list(frontend.scope, rows, Scope::Local);
+        (!same).then(|| rows.list(Scope::Local))
     }
 
-    fn chosen(&self, frontend: &FrontendView) -> Option<&PortView> {
+    /// The rows that a frontend's lists are read off, if its verdict gives it any.
+    pub(crate) fn rows(&self, frontend: &FrontendView) -> Option<&Arc<Rows>> {
         match frontend.verdict {
             Verdict::Serving | Verdict::Draining | Verdict::Refusing | Verdict::Dropping => {
-                self.ports.get(frontend.place?)
+                self.ports.get(frontend.place?).map(|port| &port.rows)
             }
             Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed => None,
         }

@@ -12,8 +12,8 @@ use std::time::Instant;
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use axum::response::Response;
+use futures_core::Stream;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
-use hyper::body::Frame;
 use serde::Serialize;
 
 use super::answer;
@@ -115,8 +115,8 @@ pub(super) fn page<T: Table>(snapshot: Arc<Snapshot>, filter: Filter, form: Form
     let walk = Walk::<T>::new(views, filter);
     let (widths, cells, stage) = (Widths::default(), Cells::default(), Stage::first(form));
     let page = Page { walk, snapshot, form, widths, cells, stage };
-    let body = InTurn { page, deadline: Instant::now() + limits::ANSWER_TIME_MAX, my_turn: true };
-    answer::typed(StatusCode::OK, form.content_type(), Body::new(body))
+    let chunks = InTurn { page, deadline: Instant::now() + limits::ANSWER_TIME_MAX, my_turn: true };
+    answer::typed(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
 }
 
 fn heading<T: Table>(form: Form, cells: &mut Cells) {
@@ -249,14 +249,10 @@ struct InTurn<T: Table> {
     my_turn: bool,
 }
 
-impl<T: Table> hyper::body::Body for InTurn<T> {
-    type Data = Bytes;
-    type Error = BrokenOff;
+impl<T: Table> Stream for InTurn<T> {
+    type Item = Result<Bytes, BrokenOff>;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.my_turn = !self.my_turn;
         if self.my_turn {
             cx.waker().wake_by_ref();
@@ -266,7 +262,7 @@ impl<T: Table> hyper::body::Body for InTurn<T> {
             return Poll::Ready(Some(Err(BrokenOff::TooSlow)));
         }
         match self.page.chunk() {
-            Ok(chunk) if !chunk.is_empty() => Poll::Ready(Some(Ok(Frame::data(chunk.into())))),
+            Ok(chunk) if !chunk.is_empty() => Poll::Ready(Some(Ok(chunk.into()))),
             Ok(_) if self.page.stage == Stage::Done => Poll::Ready(None),
             Ok(_) => {
                 self.my_turn = true;

@@ -5,32 +5,27 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::Exit;
-
-/// What reading a configuration gave, already in words: one line each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
-    /// What makes it bad.
-    pub errors: Vec<String>,
-    /// What is worth a look.
-    pub warnings: Vec<String>,
-}
+use crate::config::Config;
 
 /// Errors and warnings go where errors go; a good configuration is said to be good.
-pub(super) fn report(
-    file: &Path,
-    checked: &Checked,
-    out: &mut impl Write,
-    err: &mut impl Write,
-) -> io::Result<Exit> {
-    lines(err, "warning", &checked.warnings)?;
-    lines(err, "error", &checked.errors)?;
-    if !checked.errors.is_empty() {
-        return Ok(Exit::Config);
+pub(super) fn check(path: &Path, out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
+    match Config::load(path) {
+        Ok((_, warnings)) => {
+            list(err, "warning", &warnings)?;
+            writeln!(out, "{}: good", path.display())?;
+            Ok(Exit::Good)
+        }
+        Err(refused) => {
+            list(err, "warning", &refused.warnings)?;
+            list(err, "error", &refused.errors)?;
+            if refused.omitted > 0 {
+                writeln!(err, "and {} more errors", refused.omitted)?;
+            }
+            Ok(Exit::Config)
+        }
     }
-    writeln!(out, "{}: good", file.display())?;
-    Ok(Exit::Good)
 }
 
-fn lines(err: &mut impl Write, kind: &str, lines: &[impl Display]) -> io::Result<()> {
-    lines.iter().try_for_each(|line| writeln!(err, "{kind}: {line}"))
+fn list(err: &mut impl Write, kind: &str, problems: &[impl Display]) -> io::Result<()> {
+    problems.iter().try_for_each(|problem| writeln!(err, "{kind}: {problem}"))
 }

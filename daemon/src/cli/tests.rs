@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 
 use expect_test::{Expect, expect};
 
@@ -18,25 +17,17 @@ struct Ran {
     err: String,
 }
 
-fn no_config(_: &Path) -> Checked {
-    Checked::default()
-}
-
-fn run_with(arguments: &[&str], check: impl FnOnce(&Path) -> Checked) -> Ran {
+fn run(arguments: &[&str]) -> Ran {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let arguments = std::iter::once("holdfast").chain(arguments.iter().copied()).map(OsString::from);
     let exit = match parse(arguments, &mut out, &mut err) {
         Err(exit) => exit,
         Ok(cli) => match &cli.command {
             Command::Run(_) => Exit::Good,
-            Command::Question(question) => cli.answer(question, check, &mut out, &mut err),
+            Command::Question(question) => cli.answer(question, &mut out, &mut err),
         },
     };
     Ran { exit, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
-}
-
-fn run(arguments: &[&str]) -> Ran {
-    run_with(arguments, no_config)
 }
 
 impl Served {
@@ -100,13 +91,47 @@ fn a_bad_filter_is_a_usage_error() {
 
 #[test]
 fn status_tells_what_is_not_well() {
-    check(&serve(everything()).ask(&["status"]), Exit::Finding, expect![[r#""#]], expect![""]);
+    check(&serve(everything()).ask(&["status"]), Exit::Finding, expect![[r#"
+        holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
+        ready      yes
+        datapath   memory (computed and shown; no traffic is touched)
+        sources    config, kubernetes
+        services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy, 9 served)
+        frontends  11
+        backends   6
+        verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
+
+        not serving
+          default/elsewhere: dropping (local-policy)
+          default/gone: refusing (vanished)
+          default/thief: conflict (claimed)
+          kube-system/kube-dns: draining (scaled-down)
+          telecom/signalling: unprogrammed (protocol)
+
+        errors
+          default/web: the map of frontends is full
+
+        rejected
+          Service default/bad: port 70000 is not legal
+          EndpointSlice default/web-a: endpoint 3: "10.1.0.x" is no address
+          File half.yaml: line 3: unexpected end
+          and 2 more
+    "#]], expect![""]);
 }
 
 #[test]
 fn status_is_good_when_all_is_well() {
     let served = serve(many(3, 2));
-    check(&served.ask(&["status"]), Exit::Good, expect![[r#""#]], expect![""]);
+    check(&served.ask(&["status"]), Exit::Good, expect![[r#"
+        holdfast 0.1.0 on , since 2026-01-08T11:10:55Z
+        ready      yes
+        datapath   memory (computed and shown; no traffic is touched)
+        sources    none
+        services   3 (3 served)
+        frontends  3
+        backends   6
+        verdicts   3 serving
+    "#]], expect![""]);
     let json: serde_json::Value = serde_json::from_str(&served.ask(&["status", "-o", "json"]).out).unwrap();
     assert_eq!((&json["good"], &json["backends"]), (&true.into(), &6.into()));
 }
@@ -181,33 +206,26 @@ fn a_closed_pipe_is_quiet() {
         let mut err = Vec::new();
         let cli = parse(arguments.into_iter().map(OsString::from), &mut Vec::new(), &mut err).unwrap();
         let Command::Question(question) = &cli.command else { panic!("a question") };
-        assert_eq!(cli.answer(question, no_config, &mut ClosedPipe, &mut err), Exit::Good, "{command}");
+        assert_eq!(cli.answer(question, &mut ClosedPipe, &mut err), Exit::Good, "{command}");
         assert_eq!(String::from_utf8(err).unwrap(), "");
     }
 }
 
 #[test]
 fn a_bad_configuration_is_told_whole() {
-    let checked = Checked {
-        errors: vec!["a.toml:1:1: unknown key".to_owned(), "a.toml:2:1: no address".to_owned()],
-        warnings: vec!["a.toml:9:1: unused".to_owned()],
-    };
-    let ran = run_with(&["check-config", "a.toml"], |path| {
-        assert_eq!(path, Path::new("a.toml"));
-        checked
-    });
-    check(
-        &ran,
-        Exit::Config,
-        expect![""],
-        expect![[r#"
-            warning: a.toml:9:1: unused
-            error: a.toml:1:1: unknown key
-            error: a.toml:2:1: no address
-        "#]],
-    );
-    let ran = run(&["check-config"]);
-    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Good, "/etc/holdfast/config.toml: good\n"));
+    let folder = Folder::new();
+    let path = folder.0.join("config.toml");
+    std::fs::write(&path, "[admin]\nlisten = \"10.0.0.1:80\"\n[nod]\n").unwrap();
+    let ran = run(&["check-config", path.to_str().unwrap()]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Config, ""));
+    let errors: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 2, "{}", ran.err);
+    assert!(errors[0].contains("config.toml:2:") && errors[1].contains("config.toml:3:"), "{}", ran.err);
+
+    std::fs::write(&path, "[admin]\nlisten = \"127.0.0.1:9890\"\n").unwrap();
+    let ran = run(&["check-config", path.to_str().unwrap()]);
+    assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: good\n", path.display())));
+    assert_eq!(run(&["check-config", "/nonexistent.toml"]).exit, Exit::Config);
 }
 
 #[test]

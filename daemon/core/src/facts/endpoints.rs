@@ -235,6 +235,15 @@ impl Endpoints {
         })
     }
 
+    /// The hints of the endpoint at a place, without looking at anything else of it.
+    pub fn hints_of(&self, place: usize) -> Option<&HintSet> {
+        if self.hints.is_empty() {
+            return None;
+        }
+        let hints = self.packed.get(place)?.hints;
+        self.hints.get(usize::from(hints).checked_sub(1)?)
+    }
+
     fn address(&self, place: usize) -> Option<IpAddr> {
         match &self.addresses {
             Addresses::V4(addresses) => addresses.get(place).copied().map(IpAddr::V4),

@@ -188,6 +188,7 @@ impl Given {
             verdict,
             reason,
             status: Status::Done,
+            applied: None,
             owner: None,
             since: THEN,
         };

@@ -1,0 +1,53 @@
+# The front door. Each target is one line: the work is in scripts/ or in Rust.
+# A target that does not work yet is not here.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+# rustup installs here, and a shell that was open before does not know it yet.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+STEPS ?= 1000000
+SECONDS ?= 60
+
+.PHONY: help setup build run try test check bench simulate fuzz bless clean
+
+help: ## Print this list.
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## Install what is missing to build and test on this machine; silent when nothing is.
+	@scripts/setup
+
+build: ## Build the release binary, target/release/holdfast.
+	@scripts/setup
+	cargo build --release --locked -p holdfast
+
+run: ## Start holdfast with the demo in examples/demo, until Ctrl-C.
+	@scripts/run.sh
+
+try: ## Ask the holdfast that `make run` started, from another terminal.
+	@scripts/try.sh
+
+test: ## Run every test that can run here; ends with `N passed, N failed`.
+	@scripts/test.sh
+
+check: ## Formatting, lints, licences and advisories, documentation, shell scripts.
+	@scripts/check.sh
+
+bench: ## Measure; docs/performance.md says what the figures mean.
+	@scripts/setup
+	cargo bench --locked -p holdfast-tests
+
+simulate: ## Seeded random life with faults and crashes, checked at each step: STEPS=1000000 SEED=1.
+	@scripts/setup
+	cargo run --release --locked -p holdfast-tests --bin simulate -- --steps $(STEPS) $(if $(SEED),--seed $(SEED))
+
+fuzz: ## Feed broken configuration, manifests and queries to the parsers: SECONDS=60.
+	@scripts/setup
+	cargo run --release --locked -p holdfast-tests --bin fuzz -- --seconds $(SECONDS)
+
+bless: ## Rewrite the golden files from what the code says now; read the diff before you commit.
+	@scripts/setup
+	BLESS=1 UPDATE_EXPECT=1 cargo test --workspace --locked
+
+clean: ## Remove what cargo built.
+	cargo clean

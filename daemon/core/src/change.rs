@@ -1,0 +1,56 @@
+//! Why a service was looked at again, and what came of it.
+//!
+//! Invariant: every visible change of a service makes exactly one [`Change`], with its causes. It shares facts and views
+//! with the tables, so making one costs little; text is made of it elsewhere. Deliberately absent: sequence numbers and
+//! storage, which the recorder adds.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::facts::{Meta, ServiceFacts, SliceFacts, Timestamp};
+use crate::keys::{FrontendKey, ServiceKey, SliceKey};
+use crate::snapshot::ServiceView;
+
+/// Why a service became dirty. Which object, which version and who wrote it is in the facts.
+#[derive(Clone, Debug)]
+pub enum Cause {
+    /// Its object came or changed.
+    ServiceApplied(Arc<ServiceFacts>),
+    /// Its object went; the last version seen.
+    ServiceDeleted(ServiceKey, Option<Meta>),
+    /// One of its slices came or changed.
+    SliceApplied(Arc<SliceFacts>),
+    /// One of its slices went; the last version seen.
+    SliceDeleted(SliceKey, Option<Meta>),
+    /// One of its slices now names another service.
+    SliceLeft(Arc<SliceFacts>),
+    /// It owns an address that the other one owned, or claims no more.
+    ClaimWon(FrontendKey, ServiceKey),
+    /// The other one owns an address that it claims too.
+    ClaimLost(FrontendKey, ServiceKey),
+    /// The node's name or zone changed.
+    NodeApplied,
+    /// The settings changed.
+    SettingsApplied,
+    /// The maps refused an op before.
+    Retry,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// Whose.
+    pub service: ServiceKey,
+    /// When.
+    pub at: Timestamp,
+    /// Why; the last ones, if there were more than fit.
+    pub causes: Vec<Cause>,
+    /// What readers saw before.
+    pub before: Option<Arc<ServiceView>>,
+    /// What they see now; `None`: nothing is known of it any more.
+    pub after: Option<Arc<ServiceView>>,
+    /// How many ops the maps accepted for it.
+    pub ops: u32,
+    /// What the maps refused, if they did.
+    pub error: Option<Arc<str>>,
+}

@@ -1,0 +1,151 @@
+//! Who owns a frontend: all claims are kept, the best one wins.
+//!
+//! Invariant: the winner depends on the claims alone, never on the order in which they came: source precedence, then the
+//! oldest service, then namespace and name. Deliberately absent: what the winner's lists are.
+
+use alloc::vec::Vec;
+
+use crate::facts::ServiceFacts;
+use crate::index::{Index, Seed};
+use crate::keys::{FrontendKey, Source};
+use crate::op::{FrontendValue, ServiceId};
+
+/// What decides between two claims, but for the names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    source: Source,
+    created: i64,
+}
+
+impl Rank {
+    /// A service without a creation time counts as the youngest.
+    pub(crate) fn of(service: &ServiceFacts) -> Self {
+        let created = service.meta.created.map_or(i64::MAX, |created| created.0);
+        Self { source: service.key.source, created }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claim {
+    rank: Rank,
+    service: ServiceId,
+}
+
+/// What the maps accepted for a frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RealizedFrontend {
+    pub(crate) value: FrontendValue,
+    /// `None`: found in the maps at the start, and no service has taken it over yet.
+    pub(crate) owner: Option<ServiceId>,
+}
+
+/// One frontend: who claims it, and what the maps say.
+#[derive(Debug, Default)]
+pub(crate) struct Frontend {
+    // The winner; most frontends have no other.
+    first: Option<Claim>,
+    rest: Vec<Claim>,
+    pub(crate) realized: Option<RealizedFrontend>,
+    /// An op failed, so the maps may say something else than `realized`.
+    pub(crate) uncertain: bool,
+    /// The services whose ops failed.
+    pub(crate) doubters: Vec<ServiceId>,
+}
+
+impl Frontend {
+    pub(crate) fn winner(&self) -> Option<ServiceId> {
+        self.first.map(|claim| claim.service)
+    }
+
+    fn is_forgotten(&self) -> bool {
+        self.first.is_none() && self.realized.is_none() && !self.uncertain
+    }
+}
+
+/// Every frontend that is claimed or in the maps.
+#[derive(Debug)]
+pub(crate) struct Frontends {
+    entries: Index<FrontendKey, Frontend>,
+}
+
+/// Orders two services of equal rank by their names.
+pub(crate) type ByName<'a> = &'a dyn Fn(ServiceId, ServiceId) -> core::cmp::Ordering;
+
+impl Frontends {
+    pub(crate) fn new(seed: Seed) -> Self {
+        Self { entries: Index::new(seed) }
+    }
+
+    pub(crate) fn get(&self, key: &FrontendKey) -> Option<&Frontend> {
+        self.entries.get(key)
+    }
+
+    pub(crate) fn winner(&self, key: &FrontendKey) -> Option<ServiceId> {
+        self.entries.get(key)?.winner()
+    }
+
+    /// Enters a claim. Gives the service that owned the frontend until now, if it no longer does, or the one that goes on
+    /// owning it.
+    pub(crate) fn claim(
+        &mut self,
+        key: FrontendKey,
+        service: ServiceId,
+        rank: Rank,
+        by_name: ByName<'_>,
+    ) -> Claimed {
+        let entry = self.entries.get_or_insert_with(key, Frontend::default);
+        let mine = Claim { rank, service };
+        let Some(first) = entry.first else {
+            entry.first = Some(mine);
+            return Claimed::Alone;
+        };
+        let better = |a: &Claim, b: &Claim| a.rank.cmp(&b.rank).then_with(|| by_name(a.service, b.service));
+        if better(&mine, &first).is_lt() {
+            entry.first = Some(mine);
+            entry.rest.insert(0, first);
+            return Claimed::WonFrom(first.service);
+        }
+        let place = entry.rest.partition_point(|other| better(other, &mine).is_lt());
+        entry.rest.insert(place, mine);
+        Claimed::LostTo(first.service)
+    }
+
+    /// Takes a claim back. Gives the service that owns the frontend from now on, if that changed.
+    pub(crate) fn withdraw(&mut self, key: &FrontendKey, service: ServiceId) -> Option<ServiceId> {
+        let entry = self.entries.get_mut(key)?;
+        entry.rest.retain(|claim| claim.service != service);
+        if entry.first.is_none_or(|claim| claim.service != service) {
+            return None;
+        }
+        entry.first = if entry.rest.is_empty() { None } else { Some(entry.rest.remove(0)) };
+        let heir = entry.winner();
+        self.forget_if_unused(key);
+        heir
+    }
+
+    /// Changes what is known of the maps. The entry stays only while there is a reason.
+    pub(crate) fn update(&mut self, key: FrontendKey, change: impl FnOnce(&mut Frontend)) {
+        change(self.entries.get_or_insert_with(key, Frontend::default));
+        self.forget_if_unused(&key);
+    }
+
+    fn forget_if_unused(&mut self, key: &FrontendKey) {
+        if self.entries.get(key).is_some_and(Frontend::is_forgotten) {
+            self.entries.remove(key);
+        }
+    }
+}
+
+/// What came of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claimed {
+    /// Nobody else claims it.
+    Alone,
+    /// It owns the frontend; that one did until now.
+    WonFrom(ServiceId),
+    /// That one owns it.
+    LostTo(ServiceId),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! One service's place between the rules and the maps: what is desired, and what the maps accepted.
+//!
+//! Invariant: `realized` changes only after the maps accepted an op. What a failed op may have done anyway is kept as
+//! `uncertain` until a later op settles it. Deliberately absent: any other service's ports.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use crate::change::Cause;
+use crate::claims::Rank;
+use crate::facts::Timestamp;
+use crate::keys::{FrontendKey, PortKey};
+use crate::limits;
+use crate::list::{LastList, Rows, Scope, SlotState};
+use crate::op::{PortFacts, PortIndex, Range, Word, WordFlags};
+use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
+use crate::snapshot::{ServiceState, ServiceView};
+
+/// What the maps hold of one list.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RealizedList {
+    pub(crate) word: Word,
+    /// The list that the word's range holds.
+    pub(crate) rows: Arc<Rows>,
+    /// Publishing failed, so readers may see one of `suspects` instead of `word`.
+    pub(crate) uncertain: bool,
+    pub(crate) suspects: Vec<Range>,
+}
+
+/// What the maps hold of one port.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RealizedPort {
+    pub(crate) cluster: RealizedList,
+    pub(crate) local: RealizedList,
+    /// `None`: a write failed, so they may be anything.
+    pub(crate) facts: Option<PortFacts>,
+    pub(crate) members: BTreeMap<(Scope, SocketAddr), SlotState>,
+    /// A write failed, so these may be there or not.
+    pub(crate) uncertain_members: BTreeSet<(Scope, SocketAddr)>,
+}
+
+impl RealizedPort {
+    /// What an index says that was never used, or was wiped.
+    pub(crate) fn unused() -> Self {
+        Self { facts: Some(PortFacts::default()), ..Self::default() }
+    }
+
+    pub(crate) fn list(&self, scope: Scope) -> &RealizedList {
+        match scope {
+            Scope::Cluster => &self.cluster,
+            Scope::Local => &self.local,
+        }
+    }
+
+    pub(crate) fn list_mut(&mut self, scope: Scope) -> &mut RealizedList {
+        match scope {
+            Scope::Cluster => &mut self.cluster,
+            Scope::Local => &mut self.local,
+        }
+    }
+
+    /// Whether nothing is left of it in the maps.
+    pub(crate) fn is_wiped(&self) -> bool {
+        let wiped = |list: &RealizedList| list.word == Word::EMPTY && !list.uncertain;
+        wiped(&self.cluster)
+            && wiped(&self.local)
+            && self.facts == Some(PortFacts::default())
+            && self.members.is_empty()
+            && self.uncertain_members.is_empty()
+    }
+}
+
+/// One port of a service, desired or still in the maps.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) key: PortKey,
+    pub(crate) index: Option<PortIndex>,
+    pub(crate) rows: Arc<Rows>,
+    pub(crate) policy: PortPolicy,
+    pub(crate) last: LastList,
+    pub(crate) realized: RealizedPort,
+}
+
+impl Port {
+    pub(crate) fn new(key: PortKey) -> Self {
+        Self {
+            key,
+            index: None,
+            rows: Arc::default(),
+            policy: PortPolicy::default(),
+            last: LastList::default(),
+            realized: RealizedPort::unused(),
+        }
+    }
+
+    /// What the word of a list should say beside its range.
+    pub(crate) fn flags(&self, scope: Scope) -> WordFlags {
+        let policy = self.policy;
+        let affinity = WordFlags::default().with(WordFlags::AFFINITY, policy.affinity_timeout > 0);
+        match scope {
+            Scope::Cluster => affinity
+                .with(WordFlags::INTERNAL_LOCAL, policy.internal_local)
+                .with(WordFlags::EXTERNAL_LOCAL, policy.external_local),
+            Scope::Local if policy.local_used => affinity.with(WordFlags::DROP, policy.has_any),
+            Scope::Local => WordFlags::default(),
+        }
+    }
+
+    pub(crate) fn facts(&self) -> PortFacts {
+        PortFacts { affinity_timeout: self.policy.affinity_timeout }
+    }
+}
+
+/// One service between the rules and the maps.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) state: ServiceState,
+    pub(crate) rank: Option<Rank>,
+    pub(crate) desired: Vec<DesiredFrontend>,
+    /// The first `wanted` are desired, in the order that [`DesiredFrontend::place`] means; the rest is leaving.
+    pub(crate) ports: Vec<Port>,
+    pub(crate) wanted: usize,
+    /// Sorted.
+    pub(crate) claimed: Vec<FrontendKey>,
+    /// In the maps on this service's behalf.
+    pub(crate) frontends: Vec<FrontendKey>,
+    pub(crate) view: Option<Arc<ServiceView>>,
+    pub(crate) causes: Vec<Cause>,
+    pub(crate) dirty: bool,
+    /// Its own facts, the node or the settings changed; a claim won or lost needs no new decision.
+    pub(crate) stale: bool,
+    pub(crate) ops: u32,
+    /// What kept the last plan from being carried out.
+    pub(crate) error: Option<Arc<str>>,
+}
+
+impl Default for Program {
+    fn default() -> Self {
+        Self {
+            state: ServiceState::NoService,
+            rank: None,
+            desired: Vec::new(),
+            ports: Vec::new(),
+            wanted: 0,
+            claimed: Vec::new(),
+            frontends: Vec::new(),
+            view: None,
+            causes: Vec::new(),
+            dirty: false,
+            stale: false,
+            ops: 0,
+            error: None,
+        }
+    }
+}
+
+impl Program {
+    pub(crate) fn add_cause(&mut self, cause: Cause) {
+        if self.causes.len() >= limits::CAUSES_PER_CHANGE_MAX {
+            self.causes.remove(0);
+        }
+        self.causes.push(cause);
+    }
+
+    /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end.
+    pub(crate) fn take(&mut self, desired: Desired, now: Timestamp) {
+        let mut old = core::mem::take(&mut self.ports);
+        self.wanted = desired.ports.len();
+        for wanted in desired.ports {
+            let known = old.iter().position(|port| port.key == wanted.key);
+            let mut port = known.map_or_else(|| Port::new(wanted.key), |place| old.swap_remove(place));
+            let rows = Rows::new(wanted.rows, &port.rows, now);
+            // An equal list keeps its identity, so that every reader shares it.
+            if rows != *port.rows {
+                port.rows = Arc::new(rows);
+            }
+            port.last.observe(&port.rows);
+            port.policy = wanted.policy;
+            self.ports.push(port);
+        }
+        old.retain(|port| port.index.is_some());
+        for port in &mut old {
+            port.rows = Arc::default();
+            port.policy = PortPolicy::default();
+        }
+        self.ports.append(&mut old);
+        self.desired = desired.frontends;
+        self.state = desired.state;
+    }
+
+    /// Whether the service has left nothing in the maps and claims nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ports.is_empty() && self.claimed.is_empty() && self.frontends.is_empty()
+    }
+
+    pub(crate) fn port_at(&mut self, index: PortIndex) -> Option<&mut Port> {
+        self.ports.iter_mut().find(|port| port.index == Some(index))
+    }
+}

@@ -1,0 +1,181 @@
+//! From one service, its own slices, the node and the settings to what is desired: a pure function.
+//!
+//! Invariant: nothing of any other service goes in, so nothing of it can come out. What is chosen is exactly what
+//! kube-proxy chooses. Deliberately absent: who owns an address that two services claim (see [`crate::claims`]).
+
+pub mod choose;
+mod frontends;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+
+use crate::facts::{AddressType, NodeFacts, ServiceFacts, Settings, SliceFacts, TrafficPolicy};
+use crate::keys::{Family, FrontendKey, PortKey, Protocol, Transport};
+use crate::list::{Row, Scope};
+use crate::op::FrontendType;
+use crate::snapshot::ServiceState;
+
+/// What one service should have in the maps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired {
+    /// Why it has frontends, or none.
+    pub state: ServiceState,
+    /// Its ports, sorted by key.
+    pub ports: Vec<DesiredPort>,
+    /// Its frontends, in the order of the table.
+    pub frontends: Vec<DesiredFrontend>,
+}
+
+/// One port in one family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DesiredPort {
+    /// Its key.
+    pub key: PortKey,
+    /// All endpoints, merged, with the lists marked.
+    pub rows: Vec<Row>,
+    /// Which lists its frontends use, and what holds when they are empty.
+    pub policy: PortPolicy,
+}
+
+/// What a port's settings make of its lists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortPolicy {
+    /// Some frontend uses the cluster list.
+    pub cluster_used: bool,
+    /// Some frontend uses the local list.
+    pub local_used: bool,
+    /// Somebody usable exists, here or elsewhere.
+    pub has_any: bool,
+    /// Cluster IPs use the local list.
+    pub internal_local: bool,
+    /// Traffic from outside uses the local list.
+    pub external_local: bool,
+    /// Seconds; 0: none.
+    pub affinity_timeout: u32,
+}
+
+/// One address and port that clients dial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredFrontend {
+    /// Unspecified for a NodePort.
+    pub address: IpAddr,
+    /// The port that clients dial.
+    pub port: NonZeroU16,
+    /// As the service says it.
+    pub protocol: Protocol,
+    /// The kind of address.
+    pub kind: FrontendType,
+    /// Empty if unnamed.
+    pub port_name: Arc<str>,
+    /// Its port among [`Desired::ports`]; `None` if the datapath cannot translate the protocol.
+    pub place: Option<usize>,
+    /// Which list this node's own connections get.
+    pub scope: Scope,
+    /// Whether traffic from outside gets the local list.
+    pub external_local: bool,
+}
+
+impl DesiredFrontend {
+    /// Its key in the maps, if it can have one.
+    pub fn key(&self) -> Option<FrontendKey> {
+        let transport = self.protocol.transport()?;
+        Some(FrontendKey { address: self.address, port: self.port, transport })
+    }
+}
+
+/// What one service should have in the maps.
+pub fn resolve(
+    service: Option<&ServiceFacts>,
+    slices: &[Arc<SliceFacts>],
+    node: &NodeFacts,
+    settings: &Settings,
+) -> Desired {
+    let state = frontends::state(service, settings);
+    let Some(service) = service.filter(|_| state == ServiceState::Served) else {
+        return Desired { state, ports: Vec::new(), frontends: Vec::new() };
+    };
+    let mut frontends = frontends::frontends(service);
+    let mut ports = ports(service, &frontends);
+    for port in &mut ports {
+        port.rows = merge(&port.key, slices);
+        port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);
+    }
+    for frontend in &mut frontends {
+        frontend.place = place(frontend, &ports);
+    }
+    let state = if frontends.is_empty() { ServiceState::NoAddress } else { state };
+    Desired { state, ports, frontends }
+}
+
+fn port_key(frontend: &DesiredFrontend) -> Option<PortKey> {
+    Some(PortKey {
+        name: Arc::clone(&frontend.port_name),
+        transport: frontend.protocol.transport()?,
+        family: Family::of(frontend.address),
+    })
+}
+
+fn place(frontend: &DesiredFrontend, ports: &[DesiredPort]) -> Option<usize> {
+    let key = port_key(frontend)?;
+    ports.iter().position(|port| port.key == key)
+}
+
+/// The ports that have frontends, each once.
+fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend]) -> Vec<DesiredPort> {
+    let mut keys: Vec<_> = frontends.iter().filter_map(port_key).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let port = |key| DesiredPort { policy: policy(service, &key, frontends), key, rows: Vec::new() };
+    keys.into_iter().map(port).collect()
+}
+
+fn policy(service: &ServiceFacts, key: &PortKey, frontends: &[DesiredFrontend]) -> PortPolicy {
+    let mut own = frontends.iter().filter(|frontend| port_key(frontend).as_ref() == Some(key));
+    let external = own.any(|frontend| !matches!(frontend.kind, FrontendType::ClusterIp));
+    let internal_local = service.internal_policy == TrafficPolicy::Local;
+    let external_local = external && frontends::is_external_local(service);
+    PortPolicy {
+        cluster_used: !internal_local || external,
+        local_used: internal_local || external_local,
+        has_any: false,
+        internal_local,
+        external_local,
+        affinity_timeout: service.affinity_timeout.unwrap_or(0),
+    }
+}
+
+/// The endpoints of one port: the union over the slices, each address and port once.
+///
+/// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
+/// serving, then the first slice by name.
+fn merge(key: &PortKey, slices: &[Arc<SliceFacts>]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (slice, place) in slices.iter().zip(0_u16..) {
+        if slice.address_type == AddressType::Ip(key.family) && !slice.headless {
+            collect(key, slice, place, &mut rows);
+        }
+    }
+    rows.sort_unstable_by_key(|row| {
+        let conditions = row.conditions();
+        let worse = (conditions.terminating, !conditions.ready, !conditions.serving);
+        (row.address, row.port, worse, row.slice, row.endpoint)
+    });
+    rows.dedup_by_key(|row| (row.address, row.port));
+    rows
+}
+
+fn collect(key: &PortKey, slice: &SliceFacts, place: u16, rows: &mut Vec<Row>) {
+    let joins =
+        |name: &str, transport: Option<Transport>| *name == *key.name && transport == Some(key.transport);
+    for port in slice.ports.iter().filter(|port| joins(&port.name, port.protocol.transport())) {
+        rows.reserve(slice.endpoints.len());
+        for ((address, conditions), endpoint) in slice.endpoints.iter_brief().zip(0_u16..) {
+            rows.push(Row::new(address, port.port, conditions, place, endpoint));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! The facts of all objects, and which slices belong to which service.
+//!
+//! Invariant: a service is found by its exact key only, and a slice belongs to the one service that its label names, in
+//! its own namespace and source. Deliberately absent: decisions, and any knowledge of the maps.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::change::Cause;
+use crate::event::Event;
+use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
+use crate::index::{Index, Seed};
+use crate::keys::{ObjectName, ServiceKey, SliceKey, Source};
+use crate::limits;
+use crate::op::ServiceId;
+use crate::snapshot::Rejections;
+
+/// One service with its own slices; the object itself may not have come yet.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) key: ServiceKey,
+    pub(crate) facts: Option<Arc<ServiceFacts>>,
+    /// By name.
+    pub(crate) slices: Vec<Arc<SliceFacts>>,
+}
+
+/// All facts.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    names: Index<ServiceKey, ServiceId>,
+    services: Vec<Option<Known>>,
+    free: Vec<ServiceId>,
+    slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
+    pub(crate) node: Arc<NodeFacts>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) rejections: Arc<Rejections>,
+    pub(crate) synced: BTreeMap<Source, bool>,
+}
+
+impl Tables {
+    /// Empty tables that wait for the first whole list of these sources.
+    pub(crate) fn new(seed: Seed, sources: &[Source]) -> Self {
+        Self {
+            names: Index::new(seed),
+            services: Vec::new(),
+            free: Vec::new(),
+            slices: Index::new(seed),
+            node: Arc::default(),
+            settings: Arc::default(),
+            rejections: Arc::default(),
+            synced: sources.iter().map(|source| (*source, false)).collect(),
+        }
+    }
+
+    /// Takes one event in and calls back with each service that it touches.
+    pub(crate) fn apply(&mut self, event: Event, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        match event {
+            Event::ServiceApplied(facts) => self.service_applied(facts, dirty),
+            Event::ServiceDeleted(key, meta) => self.service_deleted(key, meta, dirty),
+            Event::SliceApplied(facts) => self.slice_applied(facts, dirty),
+            Event::SliceDeleted(key, meta) => self.slice_deleted(key, meta, dirty),
+            Event::Rejected(rejection) => self.reject(rejection),
+            Event::RejectionEnded(object) => self.end_rejection(&object),
+            Event::NodeApplied(node) => self.node_applied(node, dirty),
+            Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
+            Event::Synced(source) => {
+                self.synced.insert(source, true);
+            }
+        }
+    }
+
+    /// What is known under an id.
+    pub(crate) fn get(&self, id: ServiceId) -> Option<&Known> {
+        self.services.get(id.0 as usize)?.as_ref()
+    }
+
+    /// Whether every source has delivered its first whole list.
+    pub(crate) fn is_synced(&self) -> bool {
+        self.synced.values().all(|synced| *synced)
+    }
+
+    /// Every id in use.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ServiceId> {
+        (0..).zip(&self.services).filter(|(_, known)| known.is_some()).map(|(id, _)| ServiceId(id))
+    }
+
+    /// Gives the id of a service of which nothing is known any more back. `false`: something is known.
+    pub(crate) fn forget(&mut self, id: ServiceId) -> bool {
+        let gone = |known: &Known| known.facts.is_none() && known.slices.is_empty();
+        let Some(place) = self.services.get_mut(id.0 as usize).filter(|it| it.as_ref().is_some_and(gone))
+        else {
+            return false;
+        };
+        if let Some(known) = place.take() {
+            self.names.remove(&known.key);
+            self.free.push(id);
+        }
+        true
+    }
+
+    fn service_applied(&mut self, facts: Arc<ServiceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        self.end_rejection_of(|| ObjectKey::Service(facts.key.clone()));
+        let Some(id) = self.id(&facts.key) else {
+            return self.reject(too_many(ObjectKey::Service(facts.key.clone()), "services"));
+        };
+        let Some(known) = self.known(id) else { return };
+        if known.facts.as_ref() != Some(&facts) {
+            known.facts = Some(Arc::clone(&facts));
+            dirty(id, Cause::ServiceApplied(facts));
+        }
+    }
+
+    fn service_deleted(
+        &mut self,
+        key: ServiceKey,
+        meta: Option<Meta>,
+        dirty: &mut dyn FnMut(ServiceId, Cause),
+    ) {
+        self.end_rejection_of(|| ObjectKey::Service(key.clone()));
+        let Some(id) = self.names.get(&key).copied() else { return };
+        if self.known(id).is_some_and(|known| known.facts.take().is_some()) {
+            dirty(id, Cause::ServiceDeleted(key, meta));
+        }
+    }
+
+    fn slice_applied(&mut self, facts: Arc<SliceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        self.end_rejection_of(|| ObjectKey::Slice(facts.key.clone()));
+        if self.slices.get(&facts.key).is_some_and(|(old, _)| *old == facts) {
+            return;
+        }
+        let wanted = service_of(&facts).and_then(|key| self.id(&key));
+        let before = self.slices.insert(facts.key.clone(), (Arc::clone(&facts), wanted));
+        if let Some((_, Some(old))) = before.filter(|(_, old)| *old != wanted) {
+            self.drop_slice(old, &facts.key);
+            dirty(old, Cause::SliceLeft(Arc::clone(&facts)));
+        }
+        if let Some(id) = wanted {
+            if !self.place_slice(id, &facts) {
+                self.slices.remove(&facts.key);
+                return self.reject(too_many(ObjectKey::Slice(facts.key.clone()), "slices of one service"));
+            }
+            dirty(id, Cause::SliceApplied(facts));
+        }
+    }
+
+    fn slice_deleted(&mut self, key: SliceKey, meta: Option<Meta>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        self.end_rejection_of(|| ObjectKey::Slice(key.clone()));
+        if let Some((_, Some(id))) = self.slices.remove(&key) {
+            self.drop_slice(id, &key);
+            dirty(id, Cause::SliceDeleted(key, meta));
+        }
+    }
+
+    fn node_applied(&mut self, node: Arc<NodeFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        let same_place = self.node.name == node.name && self.node.zone == node.zone;
+        self.node = node;
+        if !same_place {
+            self.ids().for_each(|id| dirty(id, Cause::NodeApplied));
+        }
+    }
+
+    fn settings_applied(&mut self, settings: Arc<Settings>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        if self.settings != settings {
+            self.settings = settings;
+            self.ids().for_each(|id| dirty(id, Cause::SettingsApplied));
+        }
+    }
+
+    /// The id of a service, given out now if it has none. `None`: there are too many.
+    fn id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
+        if let Some(id) = self.names.get(key) {
+            return Some(*id);
+        }
+        let known = Known { key: key.clone(), facts: None, slices: Vec::new() };
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None if self.services.len() >= limits::SERVICES_MAX => return None,
+            None => {
+                self.services.push(None);
+                ServiceId(u32::try_from(self.services.len() - 1).ok()?)
+            }
+        };
+        *self.services.get_mut(id.0 as usize)? = Some(known);
+        self.names.insert(key.clone(), id);
+        Some(id)
+    }
+
+    fn known(&mut self, id: ServiceId) -> Option<&mut Known> {
+        self.services.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    fn place_slice(&mut self, id: ServiceId, facts: &Arc<SliceFacts>) -> bool {
+        let Some(known) = self.known(id) else { return false };
+        match known.slices.binary_search_by(|other| other.key.cmp(&facts.key)) {
+            Ok(place) => known.slices.get_mut(place).map(|old| *old = Arc::clone(facts)).is_some(),
+            Err(_) if known.slices.len() >= limits::SLICES_PER_SERVICE_MAX => false,
+            Err(place) => {
+                known.slices.insert(place, Arc::clone(facts));
+                true
+            }
+        }
+    }
+
+    fn drop_slice(&mut self, id: ServiceId, key: &SliceKey) {
+        if let Some(known) = self.known(id) {
+            known.slices.retain(|slice| slice.key != *key);
+        }
+    }
+
+    fn reject(&mut self, rejection: Rejection) {
+        let rejections = Arc::make_mut(&mut self.rejections);
+        rejections.total += 1;
+        let room = rejections.named.len() < limits::REJECTIONS_MAX;
+        if room || rejections.named.contains_key(&rejection.object) {
+            rejections.named.insert(rejection.object.clone(), rejection);
+        } else {
+            rejections.dropped += 1;
+        }
+    }
+
+    fn end_rejection_of(&mut self, object: impl FnOnce() -> ObjectKey) {
+        if !self.rejections.named.is_empty() {
+            self.end_rejection(&object());
+        }
+    }
+
+    fn end_rejection(&mut self, object: &ObjectKey) {
+        if self.rejections.named.contains_key(object) {
+            Arc::make_mut(&mut self.rejections).named.remove(object);
+        }
+    }
+}
+
+/// The service that a slice's label names: in the slice's own namespace and source.
+fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
+    let name = ObjectName::new(slice.key.name.namespace(), slice.service.as_ref()?).ok()?;
+    Some(ServiceKey { name, source: slice.key.source })
+}
+
+fn too_many(object: ObjectKey, what: &str) -> Rejection {
+    let reason = alloc::format!("there is no room for more {what}; delete some");
+    Rejection { object, origin: None, reason: reason.into(), partial: false }
+}

@@ -1,0 +1,166 @@
+//! A restart: what the maps hold is what was realized.
+//!
+//! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that port's
+//! own, so no client of another service can see its lists. What nobody takes over goes last. Deliberately absent: reading
+//! the maps.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::World;
+use super::plan::plan_wipe;
+use crate::claims::RealizedFrontend;
+use crate::keys::{Family, FrontendKey, PortKey, Transport};
+use crate::list::{Rows, Scope, Slot};
+use crate::op::{Action, Dump, DumpPort, Op, Owner, PortIndex, ServiceId, Word};
+use crate::program::{Port, RealizedList, RealizedPort};
+use crate::resolve::DesiredFrontend;
+
+/// Something in the maps that no version of the rules would have written. It is written anew.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptError {
+    /// Two lists in one place, or one beyond the map.
+    #[error("port {} points to slots {}..{} that are not its own", index.0, word.base, word.base.saturating_add(word.count))]
+    Slots {
+        /// Whose word.
+        index: PortIndex,
+        /// The word.
+        word: Word,
+    },
+}
+
+/// A port found in the maps that no service has taken over.
+#[derive(Debug)]
+pub(super) struct Adopted {
+    pub(super) family: Family,
+    pub(super) realized: RealizedPort,
+    pub(super) frontends: BTreeSet<FrontendKey>,
+}
+
+impl Adopted {
+    /// As a port of no service, so that it is wiped like any other.
+    fn as_port(&self) -> Port {
+        let key = PortKey { name: Arc::from(""), transport: Transport::Tcp, family: self.family };
+        Port { realized: self.realized.clone(), ..Port::new(key) }
+    }
+}
+
+impl World {
+    /// Takes what the maps hold for realized. Gives what cannot be right; that is written anew.
+    pub fn adopt(&mut self, dump: &Dump) -> Vec<AdoptError> {
+        let mut errors = Vec::new();
+        for port in &dump.ports {
+            self.adopt_port(port, &mut errors);
+        }
+        for index in &dump.orphans {
+            self.adopt_orphan(*index);
+        }
+        for (key, value) in &dump.frontends {
+            let realized = RealizedFrontend { value: *value, owner: None };
+            self.frontends.update(*key, |entry| entry.realized = Some(realized));
+            if let Some(port) = self.adopted.get_mut(&value.port) {
+                port.frontends.insert(*key);
+            }
+        }
+        self.frontends_realized = dump.frontends.len();
+        for (member, state) in &dump.members {
+            if let Some(port) = self.adopted.get_mut(&member.port) {
+                port.realized.members.insert((member.scope, member.backend), *state);
+            }
+        }
+        self.node_addresses = dump.node_addresses.iter().copied().collect();
+        errors
+    }
+
+    fn adopt_port(&mut self, port: &DumpPort, errors: &mut Vec<AdoptError>) {
+        self.indices.reserve(port.index);
+        let mut list = |scope, (word, slots): &(Word, Vec<Slot>)| {
+            let own = word.count == 0 || self.ranges(port.family).reserve(word.base, word.count);
+            if own {
+                return RealizedList {
+                    word: *word,
+                    rows: Arc::new(Rows::from_slots(slots, scope)),
+                    ..RealizedList::default()
+                };
+            }
+            errors.push(AdoptError::Slots { index: port.index, word: *word });
+            RealizedList { uncertain: true, ..RealizedList::default() }
+        };
+        let cluster = list(Scope::Cluster, &port.cluster);
+        let local = list(Scope::Local, &port.local);
+        let realized = RealizedPort { cluster, local, facts: Some(port.facts), ..RealizedPort::default() };
+        self.adopted
+            .insert(port.index, Adopted { family: port.family, realized, frontends: BTreeSet::new() });
+    }
+
+    /// Nobody dials an orphan; it only has to be wiped before its index is used again.
+    fn adopt_orphan(&mut self, index: PortIndex) {
+        self.indices.reserve(index);
+        let unknown = || RealizedList { uncertain: true, ..RealizedList::default() };
+        let realized = RealizedPort { cluster: unknown(), local: unknown(), ..RealizedPort::default() };
+        self.adopted.insert(index, Adopted { family: Family::V4, realized, frontends: BTreeSet::new() });
+    }
+
+    /// Gives a port that has no index the one that its frontends point to already, if that is wholly its own.
+    pub(super) fn take_over(&mut self, id: ServiceId, place: usize) -> Option<PortIndex> {
+        if self.adopted.is_empty() {
+            return None;
+        }
+        let program = self.programs.get(id.0 as usize)?;
+        let family = program.ports.get(place)?.key.family;
+        let own: Vec<_> = program
+            .desired
+            .iter()
+            .filter(|it| it.place == Some(place))
+            .filter_map(DesiredFrontend::key)
+            .collect();
+        let is_own = |key: &FrontendKey| own.contains(key) && self.frontends.winner(key) == Some(id);
+        let index_of = |key: &FrontendKey| {
+            let index = self.frontends.get(key)?.realized?.value.port;
+            let adopted = self.adopted.get(&index)?;
+            (adopted.family == family && adopted.frontends.iter().all(is_own)).then_some(index)
+        };
+        let index = own.iter().find_map(index_of)?;
+        let adopted = self.adopted.remove(&index)?;
+        for key in &adopted.frontends {
+            self.frontends.update(*key, |entry| {
+                if let Some(realized) = &mut entry.realized {
+                    realized.owner = Some(id);
+                }
+            });
+        }
+        let program = self.program(id)?;
+        program.frontends.extend(&adopted.frontends);
+        let port = program.ports.get_mut(place)?;
+        port.index = Some(index);
+        port.realized = adopted.realized;
+        Some(index)
+    }
+
+    /// Ops that remove what a restart found and no service has taken over.
+    pub fn plan_leftovers(&self, ops: &mut Vec<Op>) {
+        let owner = Owner::Nobody;
+        for (index, adopted) in &self.adopted {
+            let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
+            let left = adopted.frontends.iter().filter(unclaimed);
+            ops.extend(left.clone().map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
+            // A frontend with a new owner is replaced by it; until then its clients keep this list.
+            if left.count() == adopted.frontends.len() {
+                plan_wipe(&adopted.as_port(), *index, &mut |action| ops.push(Op { owner, action }));
+            }
+        }
+    }
+
+    /// Forgets leftovers that are wiped, and frees their indices.
+    pub(super) fn settle_leftovers(&mut self) {
+        let freed = &mut self.freed.indices;
+        self.adopted.retain(|index, adopted| {
+            let stays = !(adopted.frontends.is_empty() && adopted.realized.is_wiped());
+            if !stays {
+                freed.push(*index);
+            }
+            stays
+        });
+    }
+}

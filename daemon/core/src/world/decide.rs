@@ -1,0 +1,95 @@
+//! Decides again for every stale service, and settles who owns which frontend.
+//!
+//! Invariant: deciding for one service changes no other service's lists. The only thing that reaches another one is a
+//! claim won or lost, and it is marked dirty with that as its cause. Deliberately absent: ops.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::{World, mark};
+use crate::change::Cause;
+use crate::claims::{Claimed, Rank};
+use crate::facts::{Settings, Timestamp};
+use crate::keys::{FrontendKey, Transport};
+use crate::op::ServiceId;
+use crate::resolve::{self, DesiredFrontend};
+
+impl World {
+    /// Decides for all dirty services. Nothing happens before every source has delivered.
+    pub fn decide(&mut self, now: Timestamp) {
+        let mut place = 0;
+        // Claims may make more services dirty while this runs.
+        while let Some(id) = self.dirty.get(place).copied() {
+            place += 1;
+            if self.program(id).is_some_and(|program| core::mem::take(&mut program.stale)) {
+                self.decide_one(id, now);
+            }
+        }
+    }
+
+    fn decide_one(&mut self, id: ServiceId, now: Timestamp) {
+        let Some(known) = self.tables.get(id) else { return };
+        let facts = known.facts.clone();
+        let node = Arc::clone(&self.tables.node);
+        let settings = Arc::clone(&self.tables.settings);
+        let desired = resolve::resolve(facts.as_deref(), &known.slices, &node, &settings);
+        let wanted = claimable(&desired.frontends, &settings);
+        let rank = facts.as_deref().map(Rank::of);
+        let Some(program) = self.program(id) else { return };
+        program.take(desired, now);
+        self.claim(id, &wanted, rank);
+    }
+
+    /// Replaces the claims of a service. With another rank, all of them are entered anew.
+    fn claim(&mut self, id: ServiceId, wanted: &[FrontendKey], rank: Option<Rank>) {
+        let Some(program) = self.program(id) else { return };
+        let same_rank = program.rank == rank;
+        if same_rank && program.claimed == wanted {
+            return;
+        }
+        program.rank = rank;
+        let claimed = core::mem::replace(&mut program.claimed, wanted.to_vec());
+        for key in claimed.iter().filter(|key| !same_rank || wanted.binary_search(key).is_err()) {
+            if let Some(heir) = self.frontends.withdraw(key, id) {
+                self.won(heir, *key, id);
+            }
+        }
+        let Some(rank) = rank else { return };
+        for key in wanted.iter().filter(|key| !same_rank || claimed.binary_search(key).is_err()) {
+            let tables = &self.tables;
+            let name = |id| tables.get(id).map(|known| &known.key);
+            match self.frontends.claim(*key, id, rank, &|a, b| name(a).cmp(&name(b))) {
+                Claimed::Alone | Claimed::LostTo(_) => {}
+                Claimed::WonFrom(loser) => self.lost(loser, *key, id),
+            }
+        }
+    }
+
+    fn won(&mut self, heir: ServiceId, key: FrontendKey, from: ServiceId) {
+        if let Some(from) = self.tables.get(from) {
+            let cause = Cause::ClaimWon(key, from.key.clone());
+            mark(&mut self.programs, &mut self.dirty, heir, cause, false);
+        }
+    }
+
+    fn lost(&mut self, loser: ServiceId, key: FrontendKey, to: ServiceId) {
+        if let Some(to) = self.tables.get(to) {
+            let cause = Cause::ClaimLost(key, to.key.clone());
+            mark(&mut self.programs, &mut self.dirty, loser, cause, false);
+        }
+    }
+}
+
+/// The keys that a service claims, sorted: all that can be programmed, but for the apiserver's own addresses.
+fn claimable(frontends: &[DesiredFrontend], settings: &Settings) -> Vec<FrontendKey> {
+    let keys = frontends.iter().filter_map(DesiredFrontend::key);
+    let mut keys: Vec<_> = keys.filter(|key| !is_bypassed(key, settings)).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// Whether this is the apiserver's own address.
+pub(super) fn is_bypassed(key: &FrontendKey, settings: &Settings) -> bool {
+    key.transport == Transport::Tcp && settings.bypass.contains(&SocketAddr::new(key.address, key.port.get()))
+}

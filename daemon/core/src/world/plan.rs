@@ -1,0 +1,225 @@
+//! From desired and realized to ops, in the order that clients in flight need.
+//!
+//! Invariant: range, then word, then frontend; a frontend goes before its word is wiped. Lists of all dirty services come
+//! first, removals after them, so that a frontend that changes hands is never missing in between. Deliberately absent:
+//! executing, and knowing whether an op was accepted.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::World;
+use crate::keys::FrontendKey;
+use crate::list::{Scope, SlotState};
+use crate::op::{Action, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, ServiceId, Word};
+use crate::program::{Port, Program};
+
+/// Why a plan stops short of what is desired.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// No run of slots is long enough.
+    #[error(transparent)]
+    Slots(#[from] crate::ranges::NoRoom),
+    /// Every port index is taken.
+    #[error("all {0} port indices are in use; raise `datapath.limits.services`")]
+    Indices(u32),
+    /// The configured number is reached.
+    #[error("{0} frontends are programmed, as many as `datapath.limits.frontends` allows; raise it")]
+    Frontends(usize),
+}
+
+impl World {
+    /// Ops that give a service its lists and frontends. What was planned before an error is to be executed all the same.
+    pub fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
+        let owner = Owner::Service(id);
+        let wanted = self.program(id).map_or(0, |program| program.wanted);
+        for place in 0..wanted {
+            self.plan_port(id, place, &mut |action| ops.push(Op { owner, action }))?;
+        }
+        self.plan_frontends(id, ops)
+    }
+
+    fn plan_port(
+        &mut self,
+        id: ServiceId,
+        place: usize,
+        push: &mut dyn FnMut(Action),
+    ) -> Result<(), PlanError> {
+        let index = self.index_of(id, place)?;
+        let Self { programs, ranges: [v4, v6], .. } = self;
+        let Some(port) = programs.get(id.0 as usize).and_then(|program| program.ports.get(place)) else {
+            return Ok(());
+        };
+        if port.realized.facts != Some(port.facts()) {
+            push(Action::WriteFacts(index, port.facts()));
+        }
+        let ranges = if port.key.family == crate::keys::Family::V4 { v4 } else { v6 };
+        let mut take = |count| ranges.take(count);
+        for scope in publishing_order(port) {
+            plan_list(port, index, scope, &mut take, push)?;
+        }
+        plan_stale_members(port, index, push);
+        Ok(())
+    }
+
+    /// The port's index: the one it has, one that a restart found and that is wholly its own, or a free one.
+    fn index_of(&mut self, id: ServiceId, place: usize) -> Result<PortIndex, PlanError> {
+        let known = |world: &mut Self| world.program(id)?.ports.get(place)?.index;
+        if let Some(index) = known(self).or_else(|| self.take_over(id, place)) {
+            return Ok(index);
+        }
+        let index = self.indices.take().ok_or(PlanError::Indices(self.indices.capacity))?;
+        if let Some(port) = self.program(id).and_then(|program| program.ports.get_mut(place)) {
+            port.index = Some(index);
+        }
+        Ok(index)
+    }
+
+    fn plan_frontends(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
+        let Some(program) = self.programs.get(id.0 as usize) else { return Ok(()) };
+        let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
+        let mut realized = self.frontends_realized;
+        let mut error = Ok(());
+        for frontend in &program.desired {
+            let index = frontend.place.and_then(|place| program.ports.get(place)?.index);
+            let (Some(key), Some(port)) = (frontend.key(), index) else { continue };
+            let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id)) else {
+                continue;
+            };
+            let value = FrontendValue { port, kind: frontend.kind };
+            let done = entry.realized.is_some_and(|it| it.value == value && it.owner == Some(id));
+            if done && !entry.uncertain {
+                continue;
+            }
+            if entry.realized.is_none() && realized >= limit {
+                error = Err(PlanError::Frontends(limit));
+                continue;
+            }
+            realized += usize::from(entry.realized.is_none());
+            ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
+        }
+        error
+    }
+
+    /// Ops that take from the maps what a service no longer has. Planned when every dirty service has its lists.
+    pub fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
+        let Some(program) = self.programs.get(id.0 as usize) else { return };
+        let owner = Owner::Service(id);
+        let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
+        for key in program.frontends.iter().filter(unclaimed) {
+            ops.push(Op { owner, action: Action::RemoveFrontend(*key) });
+        }
+        for port in program.ports.iter().skip(program.wanted) {
+            if let Some(index) = port.index.filter(|index| !self.is_dialled(program, *index)) {
+                plan_wipe(port, index, &mut |action| ops.push(Op { owner, action }));
+            }
+        }
+    }
+
+    /// Whether clients may still reach an index by a frontend that another service is about to take over. Until it has,
+    /// they keep this service's list. A frontend that nobody claims is removed before its index is wiped.
+    pub(super) fn is_dialled(&self, program: &Program, index: PortIndex) -> bool {
+        let reaches = |key: &FrontendKey| {
+            let entry = self.frontends.get(key).filter(|entry| entry.winner().is_some());
+            entry.is_some_and(|it| {
+                it.uncertain || it.realized.is_some_and(|realized| realized.value.port == index)
+            })
+        };
+        program.frontends.iter().any(reaches)
+    }
+
+    /// Ops for the node's own addresses.
+    pub fn plan_node(&self, ops: &mut Vec<Op>) {
+        let owner = Owner::Node;
+        let wanted = &self.tables.node.node_port_addresses;
+        let known =
+            |address| self.node_addresses.contains(address) && !self.uncertain_addresses.contains(address);
+        for address in wanted.iter().filter(|address| !known(address)) {
+            ops.push(Op { owner, action: Action::InsertNodeAddress(*address) });
+        }
+        for address in self.node_addresses.union(&self.uncertain_addresses).filter(|it| !wanted.contains(it))
+        {
+            ops.push(Op { owner, action: Action::RemoveNodeAddress(*address) });
+        }
+    }
+}
+
+/// Cluster IPs read the cluster word first and may be sent on to the local one: the local word must be there before it is
+/// pointed to, and stay until it is no longer.
+fn publishing_order(port: &Port) -> [Scope; 2] {
+    if port.policy.local_used { [Scope::Local, Scope::Cluster] } else { [Scope::Cluster, Scope::Local] }
+}
+
+fn plan_list(
+    port: &Port,
+    index: PortIndex,
+    scope: Scope,
+    take: &mut dyn FnMut(u32) -> Result<u32, crate::ranges::NoRoom>,
+    push: &mut dyn FnMut(Action),
+) -> Result<(), PlanError> {
+    let realized = port.realized.list(scope);
+    let flags = port.flags(scope);
+    let same = !realized.uncertain && port.rows.same_list(scope, &realized.rows, scope);
+    plan_new_members(port, index, scope, push);
+    let word = match port.rows.len(scope) {
+        _ if same => Word { flags, ..realized.word },
+        0 => Word { base: 0, count: 0, flags },
+        count => {
+            let range = Range { family: port.key.family, base: take(count)?, count };
+            push(Action::WriteRange(range, scope, Arc::clone(&port.rows)));
+            Word { base: range.base, count, flags }
+        }
+    };
+    if word != realized.word || realized.uncertain {
+        push(Action::PublishWord(index, scope, word));
+    }
+    Ok(())
+}
+
+/// With affinity, each backend of a list is known by its address, so that a client's last choice can be checked.
+fn members(port: &Port, scope: Scope) -> impl Iterator<Item = (SocketAddr, SlotState)> {
+    let slots = (port.policy.affinity_timeout > 0).then(|| port.rows.slots(scope));
+    slots.into_iter().flatten().map(|slot| (slot.backend, slot.state))
+}
+
+fn plan_new_members(port: &Port, index: PortIndex, scope: Scope, push: &mut dyn FnMut(Action)) {
+    for (backend, state) in members(port, scope) {
+        let place = (scope, backend);
+        let known = port.realized.members.get(&place) == Some(&state);
+        if !known || port.realized.uncertain_members.contains(&place) {
+            push(Action::InsertMember(MemberKey { port: index, scope, backend }, state));
+        }
+    }
+}
+
+/// Members that no published word needs any more.
+fn plan_stale_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    let realized = &port.realized;
+    if realized.members.is_empty() && realized.uncertain_members.is_empty() {
+        return;
+    }
+    let affinity = port.policy.affinity_timeout > 0;
+    let wanted = |scope, backend| affinity && port.rows.find(backend).is_some_and(|row| row.is_in(scope));
+    let mut places: Vec<_> = realized.members.keys().chain(&realized.uncertain_members).collect();
+    places.sort_unstable();
+    places.dedup();
+    for (scope, backend) in places {
+        if !wanted(*scope, *backend) {
+            push(Action::RemoveMember(MemberKey { port: index, scope: *scope, backend: *backend }));
+        }
+    }
+}
+
+/// Everything that makes an index as good as new.
+pub(super) fn plan_wipe(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    for scope in Scope::ALL {
+        let list = port.realized.list(scope);
+        if list.word != Word::EMPTY || list.uncertain {
+            push(Action::PublishWord(index, scope, Word::EMPTY));
+        }
+    }
+    plan_stale_members(port, index, push);
+    if port.realized.facts != Some(PortFacts::default()) {
+        push(Action::WriteFacts(index, PortFacts::default()));
+    }
+}

@@ -1,0 +1,241 @@
+//! The answers of the maps, op by op.
+//!
+//! Invariant: only an accepted op changes what is realized. A refused op may have had its effect all the same, so whatever
+//! it touched stays reserved and uncertain until a later op settles it. Deliberately absent: trying again.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+use core::net::SocketAddr;
+
+use super::World;
+use crate::claims::RealizedFrontend;
+use crate::keys::{Family, FrontendKey};
+use crate::list::{Rows, Scope};
+use crate::op::{Action, FrontendValue, Grace, MemberKey, Op, Owner, PortIndex, ServiceId, Word};
+use crate::program::RealizedPort;
+
+impl World {
+    /// The maps accepted this op.
+    pub fn accepted(&mut self, op: &Op) {
+        self.counters.ops += 1;
+        if let Owner::Service(id) = op.owner
+            && let Some(program) = self.program(id)
+        {
+            program.ops += 1;
+        }
+        match &op.action {
+            Action::WriteRange(..) => {}
+            Action::PublishWord(index, scope, word) => self.published(op.owner, *index, *scope, *word),
+            Action::InsertFrontend(key, value) => self.inserted(op.owner, *key, *value),
+            Action::RemoveFrontend(key) => self.removed(*key),
+            Action::FreeRange(range) => self.ranges(range.family).give_back(range.base, range.count),
+            Action::InsertNodeAddress(address) => {
+                self.uncertain_addresses.remove(address);
+                self.node_addresses.insert(*address);
+            }
+            Action::RemoveNodeAddress(address) => {
+                self.uncertain_addresses.remove(address);
+                self.node_addresses.remove(address);
+            }
+            Action::WriteFacts(index, facts) => {
+                self.with_port(op.owner, *index, |port| port.realized.facts = Some(*facts));
+            }
+            Action::InsertMember(key, state) => self.with_port(op.owner, key.port, |port| {
+                port.realized.uncertain_members.remove(&place(key));
+                port.realized.members.insert(place(key), *state);
+            }),
+            Action::RemoveMember(key) => self.with_port(op.owner, key.port, |port| {
+                port.realized.uncertain_members.remove(&place(key));
+                port.realized.members.remove(&place(key));
+            }),
+        }
+    }
+
+    /// The maps refused the op at this place; those after it were not tried.
+    pub fn refused(&mut self, ops: &[Op], failed: usize) {
+        self.counters.ops_failed += 1;
+        self.give_back_unpublished(ops, failed);
+        let Some(op) = ops.get(failed) else { return };
+        match &op.action {
+            Action::WriteRange(..) => {}
+            Action::PublishWord(index, scope, word) => self.doubt_word(op.owner, *index, *scope, *word),
+            Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => {
+                self.doubt_frontend(op.owner, *key);
+            }
+            Action::FreeRange(range) => self.freed.ranges.push(*range),
+            Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
+                self.uncertain_addresses.insert(*address);
+            }
+            Action::WriteFacts(index, _) => {
+                self.with_port(op.owner, *index, |port| port.realized.facts = None);
+            }
+            Action::InsertMember(key, _) | Action::RemoveMember(key) => {
+                self.with_port(op.owner, key.port, |port| {
+                    port.realized.uncertain_members.insert(place(key));
+                });
+            }
+        }
+    }
+
+    /// Something that no reader can see any more may be used again after a grace period. Gives whether there is any.
+    pub fn has_freed(&self) -> bool {
+        !(self.freed.ranges.is_empty() && self.freed.indices.is_empty())
+    }
+
+    /// The maps began a grace period for all that was freed until now.
+    pub fn begin_grace(&mut self, grace: Grace) {
+        let ranges = mem::take(&mut self.freed.ranges);
+        let indices = mem::take(&mut self.freed.indices);
+        self.freed.waiting.push_back((grace, ranges, indices));
+    }
+
+    /// The grace period that ends next, if one is under way.
+    pub fn next_grace(&self) -> Option<Grace> {
+        self.freed.waiting.front().map(|(grace, ..)| *grace)
+    }
+
+    /// The next grace period is over: gives its indices back and the ops that wipe its ranges.
+    pub fn end_grace(&mut self, ops: &mut Vec<Op>) {
+        let Some((_, ranges, indices)) = self.freed.waiting.pop_front() else { return };
+        indices.into_iter().for_each(|index| self.indices.give_back(index));
+        let wipe = |range| Op { owner: Owner::Nobody, action: Action::FreeRange(range) };
+        ops.extend(ranges.into_iter().map(wipe));
+    }
+
+    fn published(&mut self, owner: Owner, index: PortIndex, scope: Scope, word: Word) {
+        let mut freed = mem::take(&mut self.freed.ranges);
+        self.with_port(owner, index, |port| {
+            let list = port.realized.list_mut(scope);
+            let now = word.range(port.family);
+            let before = mem::replace(&mut list.word, word).range(port.family);
+            list.uncertain = false;
+            list.rows = if now.is_some() { Arc::clone(port.rows) } else { Arc::default() };
+            freed.extend(
+                mem::take(&mut list.suspects).into_iter().chain(before).filter(|range| Some(*range) != now),
+            );
+        });
+        self.freed.ranges = freed;
+    }
+
+    /// Publishing failed, or seemed to: readers may see the old range or the new one, so both stay.
+    fn doubt_word(&mut self, owner: Owner, index: PortIndex, scope: Scope, word: Word) {
+        self.with_port(owner, index, |port| {
+            let list = port.realized.list_mut(scope);
+            list.uncertain = true;
+            let live = list.word.range(port.family);
+            list.suspects.extend(word.range(port.family).filter(|range| Some(*range) != live));
+        });
+    }
+
+    fn inserted(&mut self, owner: Owner, key: FrontendKey, value: FrontendValue) {
+        let Owner::Service(id) = owner else { return };
+        let (before, doubters) = self.settle_frontend(key, Some(RealizedFrontend { value, owner: Some(id) }));
+        self.frontends_realized += usize::from(before.is_none());
+        match before {
+            Some(RealizedFrontend { owner: Some(old), .. }) if old != id => {
+                if let Some(program) = self.program(old) {
+                    program.frontends.retain(|other| *other != key);
+                }
+                self.wake(old);
+            }
+            Some(RealizedFrontend { owner: None, value }) => {
+                if let Some(adopted) = self.adopted.get_mut(&value.port) {
+                    adopted.frontends.remove(&key);
+                }
+            }
+            _ => {}
+        }
+        if let Some(program) = self.program(id).filter(|program| !program.frontends.contains(&key)) {
+            program.frontends.push(key);
+        }
+        doubters.into_iter().filter(|other| *other != id).for_each(|other| self.wake(other));
+    }
+
+    fn removed(&mut self, key: FrontendKey) {
+        let (before, doubters) = self.settle_frontend(key, None);
+        self.frontends_realized -= usize::from(before.is_some());
+        let owner = before.and_then(|before| before.owner);
+        for id in owner.into_iter().chain(doubters) {
+            if let Some(program) = self.program(id) {
+                program.frontends.retain(|other| *other != key);
+            }
+            self.wake(id);
+        }
+        if let Some(adopted) = before.and_then(|before| self.adopted.get_mut(&before.value.port)) {
+            adopted.frontends.remove(&key);
+        }
+    }
+
+    /// What the maps say of a frontend is known for certain now. Gives what was known before, and who had doubts.
+    fn settle_frontend(
+        &mut self,
+        key: FrontendKey,
+        now: Option<RealizedFrontend>,
+    ) -> (Option<RealizedFrontend>, Vec<ServiceId>) {
+        let mut before = (None, Vec::new());
+        self.frontends.update(key, |entry| {
+            before = (mem::replace(&mut entry.realized, now), mem::take(&mut entry.doubters));
+            entry.uncertain = false;
+        });
+        before
+    }
+
+    /// The maps may say either; the service that tried keeps its port until that is settled.
+    fn doubt_frontend(&mut self, owner: Owner, key: FrontendKey) {
+        let by = if let Owner::Service(id) = owner { Some(id) } else { None };
+        self.frontends.update(key, |entry| {
+            entry.uncertain = true;
+            entry.doubters.extend(by.filter(|id| !entry.doubters.contains(id)));
+        });
+        if let Some(program) =
+            by.and_then(|id| self.program(id)).filter(|program| !program.frontends.contains(&key))
+        {
+            program.frontends.push(key);
+        }
+    }
+
+    /// A service that waited for another one's op can go on with its removals.
+    fn wake(&mut self, id: ServiceId) {
+        self.woken.push(id);
+    }
+
+    /// Ranges that were written, or about to be, but whose word was never tried: nobody has seen them.
+    fn give_back_unpublished(&mut self, ops: &[Op], failed: usize) {
+        for op in ops {
+            let Action::WriteRange(range, ..) = op.action else { continue };
+            let publishes = |op: &Op| matches!(op.action, Action::PublishWord(_, _, word) if word.range(range.family) == Some(range));
+            if ops.iter().position(publishes).is_some_and(|place| place > failed) {
+                self.ranges(range.family).give_back(range.base, range.count);
+            }
+        }
+    }
+
+    fn with_port(&mut self, owner: Owner, index: PortIndex, change: impl FnOnce(Place<'_>)) {
+        match owner {
+            Owner::Service(id) => {
+                if let Some(port) = self.program(id).and_then(|program| program.port_at(index)) {
+                    change(Place { realized: &mut port.realized, family: port.key.family, rows: &port.rows });
+                }
+            }
+            Owner::Nobody => {
+                if let Some(port) = self.adopted.get_mut(&index) {
+                    let rows = &Arc::default();
+                    change(Place { realized: &mut port.realized, family: port.family, rows });
+                }
+            }
+            Owner::Node => {}
+        }
+    }
+}
+
+/// A port that an op was for.
+struct Place<'a> {
+    realized: &'a mut RealizedPort,
+    family: Family,
+    rows: &'a Arc<Rows>,
+}
+
+fn place(key: &MemberKey) -> (Scope, SocketAddr) {
+    (key.scope, key.backend)
+}

@@ -1,0 +1,86 @@
+//! Maps that fail on purpose, a share of the time, from a seed.
+//!
+//! Invariant: the same seed fails the same ops. Half of the failures have had their effect all the same, as a system call
+//! may that was interrupted. Deliberately absent: faults of reading, which a start treats as fatal.
+
+use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::world::Capacity;
+
+use crate::maps::{MapError, Maps};
+
+/// How often ops fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Where the sequence of faults begins.
+    pub seed: u64,
+    /// Of a thousand ops, how many fail.
+    pub per_mille: u16,
+}
+
+/// A wrapper around real or memory maps.
+#[derive(Debug)]
+pub struct FaultyMaps<M> {
+    inner: M,
+    state: u64,
+    per_mille: u16,
+}
+
+impl<M> FaultyMaps<M> {
+    /// Wraps maps.
+    pub fn new(inner: M, faults: Faults) -> Self {
+        Self { inner, state: faults.seed | 1, per_mille: faults.per_mille }
+    }
+
+    /// From now on, this many ops of a thousand fail.
+    pub fn set_per_mille(&mut self, per_mille: u16) {
+        self.per_mille = per_mille;
+    }
+
+    /// The maps themselves.
+    pub fn inner(&self) -> &M {
+        &self.inner
+    }
+
+    /// The maps themselves, for readers that hold a ticket.
+    pub fn inner_mut(&mut self) -> &mut M {
+        &mut self.inner
+    }
+
+    // xorshift64*: enough to spread faults, and the same everywhere.
+    fn roll(&mut self) -> u64 {
+        self.state ^= self.state >> 12;
+        self.state ^= self.state << 25;
+        self.state ^= self.state >> 27;
+        self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33
+    }
+}
+
+impl<M: Maps> Maps for FaultyMaps<M> {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        let fails = self.roll() % 1000 < u64::from(self.per_mille);
+        let takes_effect = !fails || self.roll().is_multiple_of(2);
+        if takes_effect {
+            self.inner.execute(action)?;
+        }
+        if fails {
+            return Err(MapError::Refused { op: action.name(), cause: "a fault on purpose".to_owned() });
+        }
+        Ok(())
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.inner.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.inner.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.inner.dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.inner.capacity()
+    }
+}

@@ -1,0 +1,65 @@
+//! The contract between the engine and whatever holds the maps.
+
+use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::world::Capacity;
+
+/// The maps refused an op.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// Nothing more fits until something is deleted or the limit is raised.
+    #[error("cannot {op}: the map is full; raise `{setting}` in the configuration")]
+    Full {
+        /// What was attempted.
+        op: &'static str,
+        /// The setting that bounds the map.
+        setting: &'static str,
+    },
+    /// Any other refusal.
+    #[error("cannot {op}: {cause}")]
+    Refused {
+        /// What was attempted.
+        op: &'static str,
+        /// What the maps said.
+        cause: String,
+    },
+}
+
+/// Executes ops, one at a time. The engine is the only caller.
+pub trait Maps: Send {
+    /// Executes one op. An error does not promise that it had no effect.
+    fn execute(&mut self, action: &Action) -> Result<(), MapError>;
+
+    /// Begins a grace period: it is over when every reader has left that is under way now.
+    fn begin_grace(&mut self) -> Grace;
+
+    /// Whether that grace period is over.
+    fn is_over(&self, grace: Grace) -> bool;
+
+    /// Reads everything back.
+    fn dump(&mut self) -> Result<Dump, MapError>;
+
+    /// How much fits.
+    fn capacity(&self) -> Capacity;
+}
+
+impl<M: Maps + ?Sized> Maps for Box<M> {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        (**self).execute(action)
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        (**self).begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        (**self).is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        (**self).dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        (**self).capacity()
+    }
+}

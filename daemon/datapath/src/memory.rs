@@ -1,0 +1,279 @@
+//! Maps in memory, shaped like the kernel's: flat arrays, ranges, words, frontends.
+//!
+//! Invariant: a reader may look between any two ops, and may look up a word now and its slots later, as a program on
+//! another CPU would. A wiped range shows no backend, so a reader that should not be there is found out. Deliberately
+//! absent: anything that the kernel's maps could not do.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::keys::{Family, FrontendKey, Transport};
+use holdfast_core::list::{Scope, Slot, SlotState};
+use holdfast_core::op::{
+    Action, Dump, DumpPort, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range, Word,
+    WordFlags,
+};
+use holdfast_core::world::Capacity;
+
+use crate::maps::{MapError, Maps};
+
+/// Who dials: a process or pod of this node, or somebody outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// On this node.
+    Local,
+    /// Elsewhere.
+    Outside,
+}
+
+/// What a client meets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// No frontend: the packet goes where it was sent.
+    Passed,
+    /// ECONNREFUSED.
+    Refused,
+    /// Silence.
+    Dropped,
+    /// One of these.
+    Served(Vec<Slot>),
+}
+
+/// A reader that has read a word and not yet its slots.
+#[derive(Debug)]
+pub struct Reading {
+    ticket: u64,
+    family: Family,
+    word: Word,
+}
+
+/// Maps in memory.
+#[derive(Debug, Default)]
+pub struct MemoryMaps {
+    frontends: HashMap<FrontendKey, FrontendValue>,
+    words: Vec<[u64; 2]>,
+    facts: HashMap<PortIndex, PortFacts>,
+    slots: [Vec<Option<Slot>>; 2],
+    members: HashMap<MemberKey, SlotState>,
+    node_addresses: BTreeSet<IpAddr>,
+    // Tickets of readers under way, and the next ticket: a grace period is over when all older tickets are back.
+    readers: BTreeSet<u64>,
+    next_ticket: u64,
+    capacity: Capacity,
+}
+
+impl MemoryMaps {
+    /// Empty maps of a given size.
+    pub fn new(capacity: Capacity) -> Self {
+        Self { capacity, ..Self::default() }
+    }
+
+    /// What a client meets that dials now and is done before the next op.
+    pub fn lookup(&self, address: IpAddr, port: u16, transport: Transport, client: Client) -> Answer {
+        let Some((word, family)) = self.word_for(address, port, transport, client) else {
+            return Answer::Passed;
+        };
+        match word.count {
+            0 if word.flags.has(WordFlags::DROP) => Answer::Dropped,
+            0 => Answer::Refused,
+            _ => Answer::Served(self.slots_of(word, family)),
+        }
+    }
+
+    /// A client that has read the word, and reads the slots at some later time.
+    pub fn begin_read(
+        &mut self,
+        address: IpAddr,
+        port: u16,
+        transport: Transport,
+        client: Client,
+    ) -> Option<Reading> {
+        let (word, family) = self.word_for(address, port, transport, client)?;
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.readers.insert(ticket);
+        Some(Reading { ticket, family, word })
+    }
+
+    /// The slots that the client finds now, wiped ones left out.
+    pub fn end_read(&mut self, reading: &Reading) -> Vec<Slot> {
+        self.readers.remove(&reading.ticket);
+        self.slots_of(reading.word, reading.family)
+    }
+
+    /// All readers are gone, as after a reboot of whoever held them.
+    pub fn forget_readers(&mut self) {
+        self.readers.clear();
+    }
+
+    /// Whether a backend is known as a member of a port's list.
+    pub fn member(&self, key: &MemberKey) -> Option<SlotState> {
+        self.members.get(key).copied()
+    }
+
+    /// How many slots of all words and members would be found by somebody who walks every map: 0 when all is clean.
+    pub fn entries(&self) -> usize {
+        let words = self.words.iter().flatten().filter(|word| **word != 0).count();
+        let slots = self.slots.iter().flatten().flatten().count();
+        self.frontends.len() + words + slots + self.members.len() + self.facts.len()
+    }
+
+    fn word_for(
+        &self,
+        address: IpAddr,
+        port: u16,
+        transport: Transport,
+        client: Client,
+    ) -> Option<(Word, Family)> {
+        let value = self.frontend(address, port, transport)?;
+        let cluster = self.word(value.port, Scope::Cluster);
+        let local = match (value.kind, client) {
+            (FrontendType::ClusterIp, _) => cluster.flags.has(WordFlags::INTERNAL_LOCAL),
+            (_, Client::Outside) => cluster.flags.has(WordFlags::EXTERNAL_LOCAL),
+            (_, Client::Local) => false,
+        };
+        let word = if local { self.word(value.port, Scope::Local) } else { cluster };
+        Some((word, Family::of(address)))
+    }
+
+    fn frontend(&self, address: IpAddr, port: u16, transport: Transport) -> Option<&FrontendValue> {
+        let port = core::num::NonZeroU16::new(port)?;
+        let exact = FrontendKey { address, port, transport };
+        let wildcard = FrontendKey { address: Family::of(address).unspecified(), ..exact };
+        let node_port =
+            || self.node_addresses.contains(&address).then(|| self.frontends.get(&wildcard)).flatten();
+        self.frontends.get(&exact).or_else(node_port)
+    }
+
+    fn word(&self, index: PortIndex, scope: Scope) -> Word {
+        let words = self.words.get(index.0 as usize).copied().unwrap_or_default();
+        let [cluster, local] = words;
+        Word::unpack(if scope == Scope::Cluster { cluster } else { local })
+    }
+
+    fn slots_of(&self, word: Word, family: Family) -> Vec<Slot> {
+        let base = word.base as usize;
+        let slots = self.array(family).get(base..base + word.count as usize);
+        slots.unwrap_or_default().iter().flatten().copied().collect()
+    }
+
+    fn array(&self, family: Family) -> &Vec<Option<Slot>> {
+        let [v4, v6] = &self.slots;
+        if family == Family::V4 { v4 } else { v6 }
+    }
+
+    fn fill(&mut self, range: Range, slots: impl Iterator<Item = Option<Slot>>) {
+        let [v4, v6] = &mut self.slots;
+        let array = if range.family == Family::V4 { v4 } else { v6 };
+        let end = range.base as usize + range.count as usize;
+        if array.len() < end {
+            array.resize(end, None);
+        }
+        let places = array.iter_mut().skip(range.base as usize).take(range.count as usize);
+        places.zip(slots).for_each(|(place, slot)| *place = slot);
+    }
+
+    fn publish(&mut self, index: PortIndex, scope: Scope, word: Word) {
+        let place = index.0 as usize;
+        if self.words.len() <= place {
+            self.words.resize(place + 1, [0; 2]);
+        }
+        if let Some([cluster, local]) = self.words.get_mut(place) {
+            *(if scope == Scope::Cluster { cluster } else { local }) = word.pack();
+        }
+    }
+
+    fn dump_ports(&self) -> (Vec<DumpPort>, Vec<PortIndex>) {
+        let families: BTreeMap<_, _> =
+            self.frontends.iter().map(|(key, value)| (value.port, Family::of(key.address))).collect();
+        let list = |index, scope, family| {
+            let word = self.word(index, scope);
+            (word, self.slots_of(word, family))
+        };
+        let port = |(index, family): (&PortIndex, &Family)| DumpPort {
+            index: *index,
+            family: *family,
+            facts: self.facts.get(index).copied().unwrap_or_default(),
+            cluster: list(*index, Scope::Cluster, *family),
+            local: list(*index, Scope::Local, *family),
+        };
+        let said =
+            (0..).zip(&self.words).filter(|(_, words)| **words != [0; 2]).map(|(index, _)| PortIndex(index));
+        let told = self.facts.keys().copied().chain(self.members.keys().map(|member| member.port));
+        let orphans: BTreeSet<_> = said.chain(told).filter(|index| !families.contains_key(index)).collect();
+        (families.iter().map(port).collect(), orphans.into_iter().collect())
+    }
+}
+
+impl Maps for MemoryMaps {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        match action {
+            Action::WriteRange(range, scope, rows) => self.fill(*range, rows.slots(*scope).map(Some)),
+            Action::FreeRange(range) => self.fill(*range, std::iter::repeat(None)),
+            Action::PublishWord(index, scope, word) => self.publish(*index, *scope, *word),
+            Action::WriteFacts(index, facts) if *facts == PortFacts::default() => {
+                self.facts.remove(index);
+            }
+            Action::WriteFacts(index, facts) => {
+                self.facts.insert(*index, *facts);
+            }
+            Action::InsertFrontend(key, value) => {
+                self.frontends.insert(*key, *value);
+            }
+            Action::RemoveFrontend(key) => {
+                self.frontends.remove(key);
+            }
+            Action::InsertMember(key, state) => {
+                self.members.insert(*key, *state);
+            }
+            Action::RemoveMember(key) => {
+                self.members.remove(key);
+            }
+            Action::InsertNodeAddress(address) => {
+                self.node_addresses.insert(*address);
+            }
+            Action::RemoveNodeAddress(address) => {
+                self.node_addresses.remove(address);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        Grace(self.next_ticket)
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.readers.first().is_none_or(|oldest| *oldest >= grace.0)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        let (ports, orphans) = self.dump_ports();
+        let mut frontends: Vec<_> = self.frontends.iter().map(|(key, value)| (*key, *value)).collect();
+        let mut members: Vec<_> = self.members.iter().map(|(key, state)| (*key, *state)).collect();
+        frontends.sort_unstable();
+        members.sort_unstable();
+        Ok(Dump {
+            frontends,
+            ports,
+            orphans,
+            members,
+            node_addresses: self.node_addresses.iter().copied().collect(),
+        })
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+}
+
+/// `10.96.0.10:80` and the like, for tests that ask as a client would.
+impl MemoryMaps {
+    /// As [`Self::lookup`], for TCP from this node.
+    pub fn dial(&self, address: SocketAddr) -> Answer {
+        self.lookup(address.ip(), address.port(), Transport::Tcp, Client::Local)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! The configuration: one TOML file, read whole, judged whole.
+//!
+//! Owns the file's keys, their defaults and bounds, and what is said about a bad one. Invariant: a [`Config`] that
+//! exists is legal; nobody has to check a value again. Every error of a file is found in one run.
+//! Deliberately absent: the environment, overrides, includes and reading any other file; a configuration is what
+//! one file says. Also absent: the rules' own types, to which the values are converted elsewhere.
+
+mod address;
+mod agreement;
+mod apiserver;
+mod datapath;
+mod file;
+mod hold;
+mod limits;
+mod nearest;
+mod node;
+mod problem;
+mod report;
+mod restart;
+mod service;
+mod settings;
+mod table;
+#[cfg(test)]
+mod tests;
+mod value;
+
+use std::path::Path;
+
+use toml::de::DeTable;
+
+pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
+pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, Kubernetes};
+pub use self::datapath::{Cgroup, Datapath, DatapathKind, DatapathLimits};
+pub use self::hold::{Hold, OnEmpty};
+pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses};
+pub use self::problem::{ConfigErrors, Place, Position, Problem};
+pub use self::service::{CheckKind, HealthCheck, Protocol, ServiceBlock};
+pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, State};
+pub use self::value::{DnsLabel, Share};
+
+use self::report::{Report, Site};
+use self::table::Table;
+
+/// Everything the file says, with defaults for what it does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// `[node]`.
+    pub node: Node,
+    /// `[apiserver]`.
+    pub apiserver: Apiserver,
+    /// `[kubernetes]`.
+    pub kubernetes: Kubernetes,
+    /// `[manifests]`.
+    pub manifests: Manifests,
+    /// `[[service]]`, in the order of the file.
+    pub services: Vec<ServiceBlock>,
+    /// `[datapath]`.
+    pub datapath: Datapath,
+    /// `[hold]`.
+    pub hold: Hold,
+    /// `[state]`.
+    pub state: State,
+    /// `[admin]`.
+    pub admin: Admin,
+    /// `[log]`.
+    pub log: Log,
+}
+
+impl Config {
+    /// Reads and judges a file. A legal one comes with what is worth a look all the same.
+    pub fn load(path: &Path) -> Result<(Self, Vec<Problem>), ConfigErrors> {
+        let file_name = path.to_string_lossy();
+        let text = file::read_text(path, &file_name)?;
+        Self::parse(&text, &file_name)
+    }
+
+    /// Judges the text of a file. The name is for messages, and its folder is where relative paths start.
+    pub fn parse(text: &str, file_name: &str) -> Result<(Self, Vec<Problem>), ConfigErrors> {
+        if text.len() > limits::FILE_BYTES_MAX {
+            return Err(ConfigErrors::of_file(file_name, None, file::too_large()));
+        }
+        let mut report = Report::new(file_name, text);
+        let (document, syntax) = DeTable::parse_recoverable(text);
+        for error in &syntax {
+            report.syntax(error.span(), error.message());
+        }
+        let config = Table::read_document(&mut report, document.get_ref(), read);
+        report.finish().map(|warnings| (config, warnings))
+    }
+}
+
+fn read(root: &mut Table<'_, '_, '_>) -> Config {
+    let node = root.table("node", node::read);
+    let read_apiserver = root.table("apiserver", apiserver::read);
+    let kubernetes = root.table("kubernetes", |table| apiserver::read_kubernetes(table, &read_apiserver));
+    let manifests = root.table("manifests", settings::read_manifests);
+    let blocks = root.blocks("service", limits::SERVICES_MAX, service::read);
+    let blocks: Vec<service::ReadBlock> = blocks.into_iter().flatten().collect();
+    let datapath = root.table("datapath", datapath::read);
+    let hold = root.table("hold", hold::read);
+    let state = root.table("state", settings::read_state);
+    let admin = root.table("admin", settings::read_admin);
+    let log = root.table("log", settings::read_log);
+    let apiserver = read_apiserver.apiserver;
+    agreement::check(root.report(), &blocks, &admin, &apiserver);
+    let services = blocks.into_iter().map(|read| read.block).collect();
+    let config =
+        Config { node, apiserver, kubernetes, manifests, services, datapath, hold, state, admin, log };
+    check_sources(root.report(), &config);
+    config
+}
+
+/// Legal, since a node may be set up before its cluster; but seldom meant. With errors, nobody can tell yet.
+fn check_sources(report: &mut Report<'_>, config: &Config) {
+    if report.errors_count() == 0
+        && !config.kubernetes.enabled
+        && config.manifests.path.is_none()
+        && config.services.is_empty()
+    {
+        let site = Site { place: Place::File, offset: 0 };
+        let message = "nothing to serve: give an [apiserver], a [manifests] path or a [[service]]";
+        report.warning(&site, message.to_owned());
+    }
+}

@@ -1,0 +1,102 @@
+//! What no key says alone: whether the services of a file can stand side by side.
+//!
+//! Invariant: each clash is reported once, at its later place, and names the earlier one.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::apiserver::Apiserver;
+use super::report::{Report, Site};
+use super::service::{Protocol, ReadBlock, ServiceBlock};
+use super::settings::Admin;
+
+/// Reports every clash between the blocks, and between a block and the daemon's own addresses.
+pub(super) fn check(report: &mut Report<'_>, blocks: &[ReadBlock], admin: &Admin, apiserver: &Apiserver) {
+    names_are_distinct(report, blocks);
+    frontends_are_distinct(report, blocks);
+    for read in blocks {
+        backends_are_distinct(report, read);
+        families_meet(report, read);
+        own_addresses_are_free(report, read, admin, apiserver);
+    }
+}
+
+fn full_name(block: &ServiceBlock) -> String {
+    format!("{}/{}", block.namespace, block.name)
+}
+
+/// One block is one service with one port, so its name must be its own.
+fn names_are_distinct(report: &mut Report<'_>, blocks: &[ReadBlock]) {
+    let mut seen = BTreeMap::new();
+    for ReadBlock { block, site, .. } in blocks {
+        let key = (&block.namespace, &block.name);
+        let Some(first) = seen.insert(key, site) else { continue };
+        let (name, line) = (full_name(block), report.line(first));
+        report.error(site, format!("{name} is there already (line {line}): give each block its own name"));
+        seen.insert(key, first);
+    }
+}
+
+fn frontends_are_distinct(report: &mut Report<'_>, blocks: &[ReadBlock]) {
+    let mut seen: BTreeMap<(SocketAddr, Protocol), (&Site, &ServiceBlock)> = BTreeMap::new();
+    for ReadBlock { block, frontend_sites, .. } in blocks {
+        for (frontend, site) in block.frontends.iter().zip(frontend_sites) {
+            let key = (*frontend, block.protocol);
+            match seen.get(&key) {
+                Some((first, owner)) => {
+                    let (owner, line) = (full_name(owner), report.line(first));
+                    report.error(site, format!("{frontend} is claimed by {owner} already (line {line})"));
+                }
+                None => _ = seen.insert(key, (site, block)),
+            }
+        }
+    }
+}
+
+fn backends_are_distinct(report: &mut Report<'_>, read: &ReadBlock) {
+    let mut seen = BTreeMap::new();
+    for (backend, site) in read.block.backends.iter().zip(&read.backend_sites) {
+        if let Some(first) = seen.insert(*backend, site) {
+            let line = report.line(first);
+            report.error(site, format!("{backend} is in the list already (line {line})"));
+        }
+    }
+}
+
+/// A client that dials one family cannot be sent to the other.
+fn families_meet(report: &mut Report<'_>, read: &ReadBlock) {
+    let ReadBlock { block, frontend_sites, backend_sites, .. } = read;
+    if !read.lists_are_whole || block.backends.is_empty() {
+        return;
+    }
+    let alone = |list: &[SocketAddr], others: &[SocketAddr], ipv4: bool| {
+        let lacks = !others.iter().any(|other| other.is_ipv4() == ipv4);
+        list.iter().position(|address| address.is_ipv4() == ipv4).filter(|_| lacks)
+    };
+    for (ipv4, family) in [(true, "IPv4"), (false, "IPv6")] {
+        if let Some(index) = alone(&block.frontends, &block.backends, ipv4)
+            && let Some(site) = frontend_sites.get(index)
+        {
+            report.error(site, format!("an {family} frontend needs an {family} backend, and there is none"));
+        }
+        if let Some(index) = alone(&block.backends, &block.frontends, ipv4)
+            && let Some(site) = backend_sites.get(index)
+        {
+            report.error(site, format!("an {family} backend needs an {family} frontend, and there is none"));
+        }
+    }
+}
+
+/// The daemon stays reachable, whatever the services are.
+fn own_addresses_are_free(report: &mut Report<'_>, read: &ReadBlock, admin: &Admin, apiserver: &Apiserver) {
+    let frontends = read.block.frontends.iter().zip(&read.frontend_sites);
+    for (frontend, site) in frontends.filter(|_| read.block.protocol == Protocol::Tcp) {
+        if *frontend == admin.listen.address() {
+            report.error(site, format!("{frontend} is where the admin API listens (admin.listen)"));
+        }
+        if apiserver.endpoints.iter().any(|endpoint| endpoint.address() == *frontend) {
+            let message = format!("{frontend} is an apiserver's address: it is bypassed, never served");
+            report.warning(site, message);
+        }
+    }
+}

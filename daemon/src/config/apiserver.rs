@@ -1,0 +1,223 @@
+//! `[apiserver]` and `[kubernetes]`: how the apiserver is reached, and whether its objects are used.
+//!
+//! Invariant: there is at most one client identity, so that a 401 or 403 has one cause to look at. Deliberately
+//! absent: reading the files named here. They rotate, so whoever uses them reads them again and again.
+
+use std::path::PathBuf;
+
+use toml::de::DeValue;
+
+use super::address::{ApiserverUrl, apiserver_url};
+use super::limits::APISERVERS_MAX;
+use super::report::Site;
+use super::table::{Found, Items, Table, WhenEmpty};
+use super::value::{Word, boolean, dns_name, label_value, string, word};
+
+/// Where further apiserver addresses may come from, each a tier behind the configured ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Discovery {
+    /// The kubelet's own kubeconfig.
+    Kubelet,
+    /// The backends of `default/kubernetes`, as last seen.
+    Learned,
+}
+
+impl Word for Discovery {
+    const WORDS: &'static [(&'static str, Self)] = &[("kubelet", Self::Kubelet), ("learned", Self::Learned)];
+}
+
+/// Who the daemon is to the apiserver. It goes before what a kubeconfig says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientIdentity {
+    /// A file that holds a bearer token.
+    TokenFile(PathBuf),
+    /// A certificate and its key, both PEM.
+    Certificate {
+        /// The file with the certificate.
+        certificate_file: PathBuf,
+        /// The file with the private key.
+        key_file: PathBuf,
+    },
+}
+
+/// `[apiserver]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Apiserver {
+    /// The addresses, in the order in which they are preferred; no duplicates.
+    pub endpoints: Vec<ApiserverUrl>,
+    /// The name the certificate must have; none means the kubeconfig's, or else the dialled address.
+    pub tls_server_name: Option<String>,
+    /// A kubeconfig, for what the other keys do not say.
+    pub kubeconfig: Option<PathBuf>,
+    /// The certificate authorities to trust; none means the kubeconfig's.
+    pub ca_file: Option<PathBuf>,
+    /// The client's identity; none means the kubeconfig's.
+    pub identity: Option<ClientIdentity>,
+    /// The tiers behind the configured addresses.
+    pub discover: Vec<Discovery>,
+}
+
+impl Apiserver {
+    /// Whether the file says where an apiserver is.
+    pub fn is_given(&self) -> bool {
+        !self.endpoints.is_empty() || self.kubeconfig.is_some()
+    }
+
+    /// Whether requests would carry any identity.
+    fn has_identity(&self) -> bool {
+        self.identity.is_some() || self.kubeconfig.is_some()
+    }
+}
+
+impl Default for Apiserver {
+    fn default() -> Self {
+        Self {
+            endpoints: Vec::new(),
+            tls_server_name: None,
+            kubeconfig: None,
+            ca_file: None,
+            identity: None,
+            discover: vec![Discovery::Kubelet, Discovery::Learned],
+        }
+    }
+}
+
+/// `[kubernetes]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kubernetes {
+    /// Whether Services and EndpointSlices come from the apiserver. By default, if one is given.
+    pub enabled: bool,
+    /// Serve the Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means
+    /// those without the label.
+    pub service_proxy_name: Option<String>,
+}
+
+const ENDPOINTS: Items = Items {
+    what: "URLs such as \"https://10.0.0.10:6443\"",
+    when_empty: WhenEmpty::Refused,
+    most: APISERVERS_MAX,
+};
+
+const DISCOVER: Items =
+    Items { what: "the words kubelet, learned", when_empty: WhenEmpty::Fine, most: Discovery::WORDS.len() };
+
+/// The table with what its neighbour asks about it.
+pub(super) struct ReadApiserver {
+    pub(super) apiserver: Apiserver,
+    site: Site,
+    /// Whether the file tries to say where an apiserver is, well or badly.
+    is_named: bool,
+}
+
+pub(super) fn read(table: &mut Table<'_, '_, '_>) -> ReadApiserver {
+    let default = Apiserver::default();
+    let endpoints = table.list("endpoints", &ENDPOINTS, apiserver_url);
+    let apiserver = Apiserver {
+        endpoints: distinct(table, endpoints.unwrap_or_default()),
+        tls_server_name: table.take("tls_server_name", server_name),
+        kubeconfig: table.path("kubeconfig").map(|found| found.value),
+        ca_file: table.path("ca_file").map(|found| found.value),
+        identity: identity(table),
+        discover: discover(table).unwrap_or(default.discover),
+    };
+    let is_named = table.has("endpoints") || table.has("kubeconfig");
+    check_companions(table, is_named);
+    ReadApiserver { apiserver, site: table.site().clone(), is_named }
+}
+
+pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserver) -> Kubernetes {
+    let enabled = table.find("enabled", boolean);
+    let service_proxy_name = table.take("service_proxy_name", label_value);
+    if let Some(Found { value: true, site }) = &enabled
+        && !read.is_named
+        && table.report().is_whole()
+    {
+        let message = "there is no apiserver to read from: set `endpoints` or `kubeconfig` under [apiserver]";
+        table.report().error(site, message.to_owned());
+    }
+    let enabled = enabled.map_or(read.apiserver.is_given(), |found| found.value);
+    check_identity(table, read, enabled);
+    Kubernetes { enabled, service_proxy_name }
+}
+
+/// Worth a look: most clusters answer requests without an identity with 401 or 403.
+fn check_identity(table: &mut Table<'_, '_, '_>, read: &ReadApiserver, enabled: bool) {
+    if enabled && read.apiserver.is_given() && !read.apiserver.has_identity() {
+        let message = "requests will be anonymous: set `kubeconfig`, `token_file` or a client certificate";
+        table.report().warning(&read.site, message.to_owned());
+    }
+}
+
+/// Keys that are of no use alone: none of them says where the apiserver is.
+const COMPANIONS: [&str; 5] =
+    ["tls_server_name", "ca_file", "token_file", "client_certificate_file", "client_key_file"];
+
+fn check_companions(table: &mut Table<'_, '_, '_>, is_named: bool) {
+    let companion = COMPANIONS.into_iter().find(|key| table.has(key));
+    if let (false, Some(key), true) = (is_named, companion, table.report().is_whole()) {
+        let message = format!("{key:?} is given, but no apiserver: set `endpoints` or `kubeconfig` too");
+        let site = table.site().clone();
+        table.report().error(&site, message);
+    }
+}
+
+fn distinct(table: &mut Table<'_, '_, '_>, found: Vec<Found<ApiserverUrl>>) -> Vec<ApiserverUrl> {
+    let mut distinct = Vec::new();
+    for Found { value, site } in found {
+        match distinct.contains(&value) {
+            true => table.report().error(&site, format!("{value} is already in the list")),
+            false => distinct.push(value),
+        }
+    }
+    distinct
+}
+
+fn discover(table: &mut Table<'_, '_, '_>) -> Option<Vec<Discovery>> {
+    let found = table.list("discover", &DISCOVER, word)?;
+    let mut distinct: Vec<Discovery> = found.into_iter().map(|found| found.value).collect();
+    // Tiers have one order, whatever the order of the words.
+    distinct.sort_unstable();
+    distinct.dedup();
+    Some(distinct)
+}
+
+fn identity(table: &mut Table<'_, '_, '_>) -> Option<ClientIdentity> {
+    let token = table.path("token_file");
+    let certificate = table.path("client_certificate_file");
+    let key = table.path("client_key_file");
+    match (token, certificate, key) {
+        (None, None, None) => None,
+        (Some(token), None, None) => Some(ClientIdentity::TokenFile(token.value)),
+        (None, Some(certificate), Some(key)) => {
+            Some(ClientIdentity::Certificate { certificate_file: certificate.value, key_file: key.value })
+        }
+        (Some(token), _, _) => refuse(
+            table,
+            &token,
+            "there are two identities: keep the token or the client certificate, not both",
+        ),
+        (None, Some(certificate), None) if !table.has("client_key_file") => {
+            refuse(table, &certificate, "a client certificate needs its key: set `client_key_file` too")
+        }
+        (None, None, Some(key)) if !table.has("client_certificate_file") => {
+            refuse(table, &key, "a client key needs its certificate: set `client_certificate_file` too")
+        }
+        // One of the two was bad itself, and has been reported.
+        (None, _, _) => None,
+    }
+}
+
+fn refuse<T>(table: &mut Table<'_, '_, '_>, found: &Found<PathBuf>, message: &str) -> Option<T> {
+    if table.report().is_whole() {
+        table.report().error(&found.site, message.to_owned());
+    }
+    None
+}
+
+fn server_name(value: &DeValue<'_>) -> Result<String, String> {
+    let text = string(value, "a name such as \"kubernetes.default.svc\"")?;
+    match text.parse::<std::net::IpAddr>() {
+        Ok(address) => Ok(address.to_string()),
+        Err(_) => dns_name(text),
+    }
+}

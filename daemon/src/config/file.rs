@@ -1,0 +1,56 @@
+//! From a path to the text, with a sentence for each way in which that fails.
+//!
+//! Invariant: never more than [`FILE_BYTES_MAX`] bytes and one are read, whatever the path leads to.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::limits::FILE_BYTES_MAX;
+use super::problem::{ConfigErrors, Place, Position, Problem};
+use super::report::Lines;
+
+/// The text of the file.
+pub(super) fn read_text(path: &Path, file: &str) -> Result<String, ConfigErrors> {
+    let refuse = |message| ConfigErrors::of_file(file, None, message);
+    let bytes = read_bytes(path).map_err(|error| refuse(why_unreadable(&error)))?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(refuse(too_large()));
+    }
+    String::from_utf8(bytes).map_err(|error| not_utf8(file, &error))
+}
+
+pub(super) fn too_large() -> String {
+    format!("the file is larger than {FILE_BYTES_MAX} bytes: move services to manifests (manifests.path)")
+}
+
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+    File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+pub(super) fn why_unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            "there is no such file: create it (an empty one is legal, every key has a default) or name another"
+                .to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            "the file may not be read: let the user that holdfast runs as read it, and enter its folders"
+                .to_owned()
+        }
+        io::ErrorKind::IsADirectory => "this is a folder: name a file in it".to_owned(),
+        _ => format!("the file cannot be read: {error}"),
+    }
+}
+
+fn not_utf8(file: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
+    let good = error.utf8_error().valid_up_to();
+    let before = String::from_utf8_lossy(error.as_bytes().get(..good).unwrap_or_default());
+    let position: Position = Lines::new(&before).position(good);
+    let message = "the file is not UTF-8 from here on: save it as UTF-8".to_owned();
+    let problem = Problem { file: file.to_owned(), position: Some(position), place: Place::File, message };
+    ConfigErrors { errors: vec![problem], warnings: Vec::new(), omitted: 0 }
+}

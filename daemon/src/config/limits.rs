@@ -1,0 +1,68 @@
+//! Every bound of a configuration, each with its reason.
+//!
+//! Deliberately absent: bounds on what Kubernetes sends; those are the rules' own.
+
+use std::time::Duration;
+
+/// The largest file, in bytes. A hand-written file has a few KiB; 1,000 full service blocks fit with room.
+pub(super) const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// The most `[[service]]` blocks: beyond what a person keeps in one file, manifests are the better source.
+pub(super) const SERVICES_MAX: usize = 1_000;
+
+/// The most frontends in one block: one address for each port of a wide range, written out.
+pub(super) const FRONTENDS_MAX: usize = 1_000;
+
+/// The most backends in one block: what Kubernetes puts into one Service's first ten slices.
+pub(super) const BACKENDS_MAX: usize = 1_000;
+
+/// The most apiserver addresses: a failover walks them one by one, three seconds each in the worst case.
+pub(super) const APISERVERS_MAX: usize = 16;
+
+/// The most ranges for NodePorts: every local address is compared with each of them.
+pub(super) const CIDRS_MAX: usize = 64;
+
+/// The most problems a report holds; the rest is counted. More than anyone reads before the first fix.
+pub(super) const PROBLEMS_MAX: usize = 1_000;
+
+/// The most characters of a wrong value that a message repeats, so that a message stays one line.
+pub(super) const QUOTED_CHARS_MAX: usize = 80;
+
+/// The longest DNS label, and the longest value of a Kubernetes label (RFC 1123, Kubernetes).
+pub(super) const LABEL_BYTES_MAX: usize = 63;
+
+/// The longest DNS name (RFC 1123).
+pub(super) const NAME_BYTES_MAX: usize = 253;
+
+/// The longest path of a unix socket: `sun_path` has 108 bytes, one of them the final NUL.
+pub(super) const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// The longest path of an HTTP health check, in bytes: it must fit the one buffer a check sends from.
+pub(super) const CHECK_PATH_BYTES_MAX: usize = 1_024;
+
+/// How often a backend may be checked or probed: faster than ten times a second is load, slower than ten
+/// minutes is no check.
+pub(super) const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(600));
+
+/// How long one check may take: below 10 ms a busy host fails its own checks.
+pub(super) const TIMEOUT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
+
+/// How many results in a row turn a check; with the longest interval, 100 is already a day.
+pub(super) const STREAK: (u32, u32) = (1, 100);
+
+/// How long a lost list may be held. Past a day the addresses belong to somebody else.
+pub(super) const HOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(86_400));
+
+/// How long the losses of many services count as one event.
+pub(super) const MASS_LOSS_WINDOW: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+
+/// How long a client stays with its backend: the bounds of `sessionAffinityConfig` in Kubernetes.
+pub(super) const AFFINITY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(86_400));
+
+/// The most services, frontends and backends an operator may allow the datapath. A frontend costs about 100
+/// bytes of kernel memory and a backend 12, so the largest values are some 600 MB.
+pub(super) const DATAPATH_SERVICES: (u32, u32) = (1, 1_000_000);
+/// See [`DATAPATH_SERVICES`].
+pub(super) const DATAPATH_FRONTENDS: (u32, u32) = (1, 4_000_000);
+/// See [`DATAPATH_SERVICES`].
+pub(super) const DATAPATH_BACKENDS: (u32, u32) = (1, 16_000_000);

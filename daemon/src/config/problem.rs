@@ -1,0 +1,95 @@
+//! What is wrong with a configuration, and where.
+//!
+//! Invariant: a [`Problem`] is complete in one line. Who reads it needs neither the file nor the manual to know
+//! which key to change and to what. Deliberately absent: error codes and nesting.
+
+use std::fmt;
+
+/// A line and a column, both counted from 1; the column counts characters, as editors do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
+}
+
+/// What in the file a problem is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// The file as a whole, or its top level.
+    File,
+    /// A table, by the words of its header: shown as `[admin]`.
+    Table(String),
+    /// A key or an item of a list: shown as `service[1].backends[0]:`.
+    Key(String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File => Ok(()),
+            Self::Table(path) => write!(f, "[{path}] "),
+            Self::Key(path) => write!(f, "{path}: "),
+        }
+    }
+}
+
+/// One thing that is wrong: the place, what was found, and what is legal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, as it was named by the caller.
+    pub file: String,
+    /// Where in the file; absent when the file could not be read at all.
+    pub position: Option<Position>,
+    /// Which table or key.
+    pub place: Place,
+    /// What is wrong, and what is legal.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.position {
+            Some(at) => write!(f, "{}:{}:{}: ", self.file, at.line, at.column)?,
+            None => write!(f, "{}: ", self.file)?,
+        }
+        write!(f, "{}{}", self.place, self.message)
+    }
+}
+
+/// A configuration that is refused, with every reason at once.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigErrors {
+    /// The errors in the order of the file; never empty.
+    pub errors: Vec<Problem>,
+    /// What would be worth a look even without the errors.
+    pub warnings: Vec<Problem>,
+    /// How many more errors there are than the report holds.
+    pub omitted: usize,
+}
+
+impl ConfigErrors {
+    /// The exit code of a program that was given a bad configuration: `EX_CONFIG` of sysexits(3).
+    pub const EXIT_CODE: u8 = 78;
+
+    /// A report of one problem with the file itself.
+    pub(super) fn of_file(file: &str, position: Option<Position>, message: String) -> Self {
+        let problem = Problem { file: file.to_owned(), position, place: Place::File, message };
+        Self { errors: vec![problem], warnings: Vec::new(), omitted: 0 }
+    }
+}
+
+/// One line per error, without a line end after the last.
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.errors.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{error}")?;
+        }
+        match self.omitted {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more errors, not shown"),
+        }
+    }
+}

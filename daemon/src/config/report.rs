@@ -1,0 +1,128 @@
+//! Where the problems of one reading gather.
+//!
+//! Invariant: what is reported comes out in the order of the file, bounded, and never twice for one cause: a line
+//! that is not TOML gives one error, whatever else its remains look like.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::limits::PROBLEMS_MAX;
+use super::problem::{ConfigErrors, Place, Position, Problem};
+use super::value::quote;
+
+/// A place together with its offset in the text.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    pub(super) place: Place,
+    pub(super) offset: usize,
+}
+
+/// The problems of one text.
+#[derive(Debug)]
+pub(super) struct Report<'t> {
+    file: &'t str,
+    lines: Lines<'t>,
+    errors: Vec<Problem>,
+    warnings: Vec<Problem>,
+    omitted: usize,
+    broken_lines: BTreeSet<usize>,
+}
+
+impl<'t> Report<'t> {
+    pub(super) fn new(file: &'t str, text: &'t str) -> Self {
+        let lines = Lines::new(text);
+        let (errors, warnings, broken_lines) = Default::default();
+        Self { file, lines, errors, warnings, omitted: 0, broken_lines }
+    }
+
+    /// Notes that the text is not TOML at `span`. Further errors of that line are echoes of this one.
+    pub(super) fn syntax(&mut self, span: Option<Range<usize>>, message: &str) {
+        let span = span.unwrap_or(usize::MAX..usize::MAX);
+        let found = self.lines.text.get(span.clone()).unwrap_or_default().trim();
+        let found = if found.is_empty() { String::new() } else { format!(", at {}", quote(found)) };
+        let site = Site { place: Place::File, offset: span.start };
+        self.error(&site, format!("this is not TOML: {message}{found}"));
+        self.broken_lines.insert(self.lines.line(span.start));
+    }
+
+    /// Whether the text was TOML throughout. What is missing in a broken text may only have been lost.
+    pub(super) fn is_whole(&self) -> bool {
+        self.broken_lines.is_empty()
+    }
+
+    pub(super) fn error(&mut self, site: &Site, message: String) {
+        let echo = self.broken_lines.contains(&self.line(site));
+        match echo {
+            true => (),
+            false if self.errors.len() < PROBLEMS_MAX => self.errors.push(self.problem(site, message)),
+            false => self.omitted += 1,
+        }
+    }
+
+    pub(super) fn warning(&mut self, site: &Site, message: String) {
+        if self.warnings.len() < PROBLEMS_MAX {
+            self.warnings.push(self.problem(site, message));
+        }
+    }
+
+    /// How many errors there are so far.
+    pub(super) fn errors_count(&self) -> usize {
+        self.errors.len() + self.omitted
+    }
+
+    /// The line of a site, for a message that points at a second place.
+    pub(super) fn line(&self, site: &Site) -> usize {
+        self.lines.line(site.offset)
+    }
+
+    /// A path of the file: a relative one starts from the folder of the file that names it.
+    pub(super) fn resolve(&self, path: &str) -> PathBuf {
+        Path::new(self.file).parent().unwrap_or(Path::new("")).join(path)
+    }
+
+    /// The warnings, if there is no error; otherwise all of it.
+    pub(super) fn finish(mut self) -> Result<Vec<Problem>, ConfigErrors> {
+        let order = |a: &Problem, b: &Problem| (a.position, &a.place).cmp(&(b.position, &b.place));
+        self.errors.sort_by(order);
+        self.warnings.sort_by(order);
+        if self.errors.is_empty() {
+            return Ok(self.warnings);
+        }
+        Err(ConfigErrors { errors: self.errors, warnings: self.warnings, omitted: self.omitted })
+    }
+
+    fn problem(&self, site: &Site, message: String) -> Problem {
+        let position = Some(self.lines.position(site.offset));
+        Problem { file: self.file.to_owned(), position, place: site.place.clone(), message }
+    }
+}
+
+/// From byte offsets to lines and columns.
+#[derive(Debug)]
+pub(super) struct Lines<'t> {
+    text: &'t str,
+    // Ascending; the first is 0.
+    starts: Vec<usize>,
+}
+
+impl<'t> Lines<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        let after_breaks = text.match_indices('\n').map(|(offset, _)| offset + 1);
+        Self { text, starts: std::iter::once(0).chain(after_breaks).collect() }
+    }
+
+    /// Counted from 1.
+    fn line(&self, offset: usize) -> usize {
+        self.starts.partition_point(|start| *start <= offset)
+    }
+
+    /// An offset past the end is the end.
+    pub(super) fn position(&self, offset: usize) -> Position {
+        let offset = offset.min(self.text.len());
+        let line = self.line(offset);
+        let start = self.starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        let column = self.text.get(start..offset).map_or(offset - start, |before| before.chars().count()) + 1;
+        Position { line, column }
+    }
+}

@@ -1,0 +1,259 @@
+//! `[[service]]`: a service without Kubernetes.
+//!
+//! Invariant: a block is judged here by itself; what two blocks say together is judged in `agreement`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::address::address_port;
+use super::hold::{OnEmpty, static_on_empty};
+use super::limits::{AFFINITY, BACKENDS_MAX, CHECK_PATH_BYTES_MAX, FRONTENDS_MAX, INTERVAL, STREAK, TIMEOUT};
+use super::report::Site;
+use super::table::{Found, Items, Table, WhenEmpty};
+use super::value::{
+    DnsLabel, Word, dns_label, duration, expected, integer, quote, show_duration, string, word,
+};
+
+/// The transport protocols that are carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Word for Protocol {
+    const WORDS: &'static [(&'static str, Self)] = &[("TCP", Self::Tcp), ("UDP", Self::Udp)];
+}
+
+/// How a backend is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckKind {
+    /// A connection is accepted.
+    Tcp,
+    /// A GET of `path` is answered with a status from 200 to 399.
+    Http {
+        /// The path, from its first slash on.
+        path: String,
+    },
+}
+
+impl CheckKind {
+    /// The spelling used in the configuration and in logs.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Http { .. } => "http",
+        }
+    }
+}
+
+/// `health_check`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// How a backend is checked.
+    pub kind: CheckKind,
+    /// From the begin of one check to the begin of the next.
+    pub interval: Duration,
+    /// How long one check may take; never longer than the interval.
+    pub timeout: Duration,
+    /// How many good checks in a row make a backend usable.
+    pub rise: u32,
+    /// How many bad checks in a row make it unusable.
+    pub fall: u32,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        let (interval, timeout) = (Duration::from_secs(2), Duration::from_secs(1));
+        Self { kind: CheckKind::Tcp, interval, timeout, rise: 2, fall: 3 }
+    }
+}
+
+/// One `[[service]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceBlock {
+    /// The namespace; `static` if none is given.
+    pub namespace: DnsLabel,
+    /// The name, its own within the namespace.
+    pub name: DnsLabel,
+    /// The port's name; none means the empty name.
+    pub port_name: Option<DnsLabel>,
+    /// The protocol of all frontends and backends.
+    pub protocol: Protocol,
+    /// What clients dial; at least one.
+    pub frontends: Vec<SocketAddr>,
+    /// Who answers. Empty means that connections are refused.
+    pub backends: Vec<SocketAddr>,
+    /// None means that every backend counts as usable.
+    pub health_check: Option<HealthCheck>,
+    /// How long a client's address stays with its backend; none means no affinity.
+    pub session_affinity: Option<Duration>,
+    /// None means the policy under `[hold]`.
+    pub on_empty: Option<OnEmpty>,
+}
+
+/// A block with the places of what other blocks may clash with.
+#[derive(Debug)]
+pub(super) struct ReadBlock {
+    pub(super) block: ServiceBlock,
+    pub(super) site: Site,
+    pub(super) frontend_sites: Vec<Site>,
+    pub(super) backend_sites: Vec<Site>,
+    /// Whether the lists hold all that the file has; a bad item is missing from them.
+    pub(super) lists_are_whole: bool,
+}
+
+/// None if the block lacks something; what, is in the report.
+pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Option<ReadBlock> {
+    let errors_before = table.report().errors_count();
+    let name = table.require("name", dns_label);
+    let namespace = table.take("namespace", dns_label).unwrap_or_else(DnsLabel::static_namespace);
+    let port_name = table.take("port_name", port_name).flatten();
+    let protocol = table.take("protocol", protocol).unwrap_or(Protocol::Tcp);
+    let errors_of_key = table.report().errors_count();
+    let (frontends, frontend_sites) = addresses(table, "frontends", &FRONTENDS);
+    let (backends, backend_sites) = addresses(table, "backends", &BACKENDS);
+    let lists_are_whole = table.report().is_whole() && table.report().errors_count() == errors_of_key;
+    let health_check = table.optional_table("health_check", read_health_check);
+    let session_affinity = table.take("session_affinity", session_affinity).flatten();
+    let on_empty = table.take("on_empty", static_on_empty);
+    check_udp(table, protocol, health_check.is_some());
+    let block = ServiceBlock {
+        namespace,
+        name: name?,
+        port_name,
+        protocol,
+        frontends,
+        backends,
+        health_check,
+        session_affinity,
+        on_empty,
+    };
+    // What it should be called is not known, so it clashes with nobody.
+    if errors_of_key != errors_before {
+        return None;
+    }
+    Some(ReadBlock { block, site: table.site().clone(), frontend_sites, backend_sites, lists_are_whole })
+}
+
+const FRONTENDS: Items = Items {
+    what: "addresses such as \"10.96.0.10:80\"",
+    when_empty: WhenEmpty::Refused,
+    most: FRONTENDS_MAX,
+};
+
+const BACKENDS: Items = Items {
+    what: "addresses such as \"192.0.2.1:8080\"",
+    when_empty: WhenEmpty::Doubtful("the list is empty: every connection will be refused"),
+    most: BACKENDS_MAX,
+};
+
+fn addresses(
+    table: &mut Table<'_, '_, '_>,
+    key: &'static str,
+    items: &Items,
+) -> (Vec<SocketAddr>, Vec<Site>) {
+    table.require_key(key);
+    let found = table.list(key, items, address_port);
+    found.unwrap_or_default().into_iter().map(|Found { value, site }| (value, site)).unzip()
+}
+
+fn read_health_check(table: &mut Table<'_, '_, '_>) -> HealthCheck {
+    let default = HealthCheck::default();
+    let kind = read_kind(table);
+    let interval = table.take("interval", duration(INTERVAL)).unwrap_or(default.interval);
+    let timeout = table.find("timeout", duration(TIMEOUT));
+    let check = HealthCheck {
+        kind,
+        interval,
+        timeout: timeout.as_ref().map_or(default.timeout, |found| found.value),
+        rise: table.take("rise", integer(STREAK)).unwrap_or(default.rise),
+        fall: table.take("fall", integer(STREAK)).unwrap_or(default.fall),
+    };
+    check_timeout(table, &check, timeout.as_ref());
+    check
+}
+
+fn read_kind(table: &mut Table<'_, '_, '_>) -> CheckKind {
+    let kind = table.take("kind", word).unwrap_or(KindWord::Tcp);
+    let path = table.find("path", check_path);
+    match (kind, path) {
+        (KindWord::Http, path) => {
+            CheckKind::Http { path: path.map_or_else(|| "/".to_owned(), |found| found.value) }
+        }
+        (KindWord::Tcp, None) => CheckKind::Tcp,
+        (KindWord::Tcp, Some(path)) => {
+            let message = "a path is for kind = \"http\"; a tcp check only connects";
+            table.report().error(&path.site, message.to_owned());
+            CheckKind::Tcp
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum KindWord {
+    Tcp,
+    Http,
+}
+
+impl Word for KindWord {
+    const WORDS: &'static [(&'static str, Self)] = &[("tcp", Self::Tcp), ("http", Self::Http)];
+}
+
+/// What can stand in the first line of an HTTP request.
+fn check_path(value: &DeValue<'_>) -> Result<String, String> {
+    let text = string(value, "a path such as \"/healthz\"")?;
+    let graphic = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+    if text.starts_with('/') && graphic && text.len() <= CHECK_PATH_BYTES_MAX {
+        return Ok(text.to_owned());
+    }
+    let legal = format!("a \"/\", then ASCII without spaces or \"#\", at most {CHECK_PATH_BYTES_MAX} bytes");
+    Err(format!("{} is not a path of an HTTP request: {legal}", quote(text)))
+}
+
+fn check_timeout(table: &mut Table<'_, '_, '_>, check: &HealthCheck, found: Option<&Found<Duration>>) {
+    if check.timeout <= check.interval {
+        return;
+    }
+    let site = found.map_or_else(|| table.site().clone(), |found| found.site.clone());
+    let (timeout, interval) = (show_duration(check.timeout), show_duration(check.interval));
+    let message = format!("the timeout ({timeout}) is longer than the interval ({interval}): at most equal");
+    table.report().error(&site, message);
+}
+
+/// UDP has no connection to check, so the check asks the TCP port of the same number.
+fn check_udp(table: &mut Table<'_, '_, '_>, protocol: Protocol, checked: bool) {
+    if protocol == Protocol::Udp && checked {
+        let site = table.site().clone();
+        let message = "the health check of a UDP service asks the TCP port of the same number";
+        table.report().warning(&site, message.to_owned());
+    }
+}
+
+/// The empty name is legal, and the same as none.
+fn port_name(value: &DeValue<'_>) -> Result<Option<DnsLabel>, String> {
+    match value.as_str() {
+        Some("") => Ok(None),
+        _ => dns_label(value).map(Some),
+    }
+}
+
+fn protocol(value: &DeValue<'_>) -> Result<Protocol, String> {
+    match value.as_str() {
+        Some("SCTP") => Err("SCTP is not carried: legal here: TCP, UDP".to_owned()),
+        _ => word(value),
+    }
+}
+
+fn session_affinity(value: &DeValue<'_>) -> Result<Option<Duration>, String> {
+    let legal = "\"none\" or a duration such as \"3h\"";
+    match string(value, legal)? {
+        "none" => Ok(None),
+        text if text.starts_with(|c: char| c.is_ascii_digit()) => duration(AFFINITY)(value).map(Some),
+        _ => Err(expected(legal, value)),
+    }
+}

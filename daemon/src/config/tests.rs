@@ -1,0 +1,7 @@
+//! The configuration as a whole: what is said about bad files, and what the example promises.
+
+mod example;
+mod problems;
+mod properties;
+mod reading;
+mod restart;

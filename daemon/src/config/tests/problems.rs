@@ -1,0 +1,139 @@
+//! `problems.golden`: each block is a bad file, then every line that is said about it, warnings marked.
+//!
+//! `BLESS=1 cargo test -p holdfast config` writes the lines anew; read the difference before it is kept.
+
+use std::path::Path;
+
+use crate::config::Config;
+
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/tests/problems.golden");
+
+/// Rows below this number mean that the file was cut by accident.
+const ROWS_MIN: usize = 140;
+
+struct Row<'a> {
+    name: &'a str,
+    input: &'a str,
+    said: &'a str,
+}
+
+fn rows(golden: &str) -> Vec<Row<'_>> {
+    let row = |block| {
+        let (name, rest): (&str, &str) = Option::expect(str::split_once(block, '\n'), "a line with the name");
+        let (input, said) = rest.split_once("---\n").unwrap_or((rest, ""));
+        Row { name, input, said }
+    };
+    golden.split("=== ").skip(1).map(row).collect()
+}
+
+fn say(input: &str) -> String {
+    let (errors, warnings) = match Config::parse(input, "config.toml") {
+        Ok((_, warnings)) => (String::new(), warnings),
+        Err(refused) => (format!("{refused}\n"), refused.warnings),
+    };
+    let warnings = warnings.iter().map(|warning| format!("warning: {warning}\n"));
+    errors + &warnings.collect::<String>()
+}
+
+#[test]
+fn each_bad_file_is_told_every_reason() {
+    let golden = std::fs::read_to_string(GOLDEN).expect("the golden file");
+    let rows = rows(&golden);
+    assert!(rows.len() >= ROWS_MIN, "{} rows", rows.len());
+    if std::env::var_os("BLESS").is_some() {
+        let block = |row: &Row<'_>| format!("=== {}\n{}---\n{}\n", row.name, row.input, say(row.input));
+        let blessed: String = rows.iter().map(block).collect();
+        std::fs::write(GOLDEN, blessed).expect("the golden file");
+        return;
+    }
+    for row in rows {
+        assert_eq!(say(row.input).trim_end(), row.said.trim_end(), "{}", row.name);
+        assert!(!row.said.trim().is_empty(), "{}: a row that says nothing guards nothing", row.name);
+    }
+}
+
+#[track_caller]
+fn check_refused(path: &Path, expected: &str) {
+    let refused = Config::load(path).expect_err("a bad file").to_string();
+    assert_eq!(refused, format!("{}{expected}", path.display()));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_why() {
+    let folder = Folder::new("unreadable");
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path.join(name);
+        std::fs::write(&path, bytes).expect("a file");
+        path
+    };
+    let missing =
+        ": there is no such file: create it (an empty one is legal, every key has a default) or name another";
+    check_refused(&folder.path.join("missing.toml"), missing);
+    check_refused(&folder.path, ": this is a folder: name a file in it");
+    let latin1 = write("latin1.toml", b"[node]\nzone = \"z\xf6\"\n");
+    check_refused(&latin1, ":2:10: the file is not UTF-8 from here on: save it as UTF-8");
+    let large = write("large.toml", &vec![b'#'; super::super::limits::FILE_BYTES_MAX + 1]);
+    let too_large = ": the file is larger than 1048576 bytes: move services to manifests (manifests.path)";
+    check_refused(&large, too_large);
+    let full = write("full.toml", &vec![b'#'; super::super::limits::FILE_BYTES_MAX]);
+    assert!(Config::load(&full).is_ok());
+}
+
+/// Permission bits do not bind root, so the sentence is tested on its own.
+#[test]
+fn a_file_that_may_not_be_read_says_who_must_read_it() {
+    let denied = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+    let expected =
+        "the file may not be read: let the user that holdfast runs as read it, and enter its folders";
+    assert_eq!(super::super::file::why_unreadable(&denied), expected);
+}
+
+#[test]
+fn a_report_is_bounded_and_counts_the_rest() {
+    let text: String = (0..1_234).map(|index| format!("wrong{index} = 1\n")).collect();
+    let refused = Config::parse(&text, "config.toml").expect_err("a bad file");
+    assert_eq!((refused.errors.len(), refused.omitted), (1_000, 234));
+    assert!(refused.to_string().ends_with("\nand 234 more errors, not shown"));
+}
+
+#[test]
+fn lists_are_bounded() {
+    let backends: Vec<String> =
+        (0..1_001).map(|index| format!("\"192.0.{}.{}:80\"", index / 256, index % 256)).collect();
+    let service = format!(
+        "[[service]]\nname = \"a\"\nfrontends = [\"10.0.0.1:80\"]\nbackends = [{}]\n",
+        backends.join(",")
+    );
+    let refused = Config::parse(&service, "c").expect_err("too many backends").to_string();
+    assert_eq!(refused, "c:4:12: service[0].backends: 1001 items are too many: at most 1000");
+    let blocks: String = (0..1_001)
+        .map(|i| {
+            format!(
+                "[[service]]\nname = \"s{i}\"\nfrontends = [\"10.0.{}.{}:80\"]\nbackends = []\n",
+                i / 256,
+                i % 256
+            )
+        })
+        .collect();
+    let refused = Config::parse(&blocks, "c").expect_err("too many services").to_string();
+    assert_eq!(refused, "c:1:1: service: 1001 blocks are too many: at most 1000");
+}
+
+/// A folder of its own under the system's temporary one, gone when dropped.
+struct Folder {
+    path: std::path::PathBuf,
+}
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("holdfast-config-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Self { path }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.path).expect("the folder");
+    }
+}

@@ -1,0 +1,181 @@
+//! Good files: what each spelling means.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::config::{
+    CheckKind, ClientIdentity, Config, Discovery, NodeName, NodePortAddresses, OnEmpty, Protocol,
+    ServiceBlock,
+};
+
+#[track_caller]
+fn read(text: &str) -> Config {
+    match Config::parse(text, "/etc/holdfast/config.toml") {
+        Ok((config, _)) => config,
+        Err(refused) => panic!("{refused}"),
+    }
+}
+
+#[track_caller]
+fn service(more: &str) -> ServiceBlock {
+    let required =
+        "[[service]]\nname = \"web\"\nfrontends = [\"10.96.0.10:80\"]\nbackends = [\"192.0.2.1:8080\"]\n";
+    read(&format!("{required}{more}")).services.remove(0)
+}
+
+#[test]
+fn an_empty_file_is_the_defaults() {
+    assert_eq!(read(""), Config::default());
+    assert_eq!(read("\u{feff}[log]\r\n# only a comment\r\n"), Config::default());
+}
+
+#[test]
+fn a_service_has_the_documented_defaults() {
+    let web = service("");
+    assert_eq!((web.namespace.as_str(), web.name.as_str()), ("static", "web"));
+    assert_eq!((web.port_name, web.protocol), (None, Protocol::Tcp));
+    assert_eq!((web.health_check, web.session_affinity, web.on_empty), (None, None, None));
+    assert_eq!(web.frontends, ["10.96.0.10:80".parse().unwrap()]);
+    assert_eq!(web.backends, ["192.0.2.1:8080".parse().unwrap()]);
+}
+
+#[test]
+fn a_health_check_has_the_documented_defaults() {
+    let check = service("health_check = {}").health_check.unwrap();
+    assert_eq!((check.kind, check.rise, check.fall), (CheckKind::Tcp, 2, 3));
+    assert_eq!((check.interval, check.timeout), (Duration::from_secs(2), Duration::from_secs(1)));
+    let check = service("health_check = { kind = \"http\" }").health_check.unwrap();
+    assert_eq!(check.kind, CheckKind::Http { path: "/".to_owned() });
+    let check = service("[service.health_check]\ninterval = \"10m\"");
+    assert_eq!(check.health_check.unwrap().interval, Duration::from_secs(600));
+}
+
+#[track_caller]
+fn check_limit(text: &str, expected: Duration) {
+    assert_eq!(read(&format!("[hold]\nlimit = \"{text}\"")).hold.limit, expected, "{text}");
+}
+
+#[test]
+fn durations_are_a_number_and_a_unit() {
+    check_limit("1500ms", Duration::from_millis(1_500));
+    check_limit("0120s", Duration::from_secs(120));
+    check_limit("10m", Duration::from_secs(600));
+    check_limit("24h", Duration::from_secs(86_400));
+}
+
+#[track_caller]
+fn check_share(text: &str, millionths: u32) {
+    assert_eq!(
+        read(&format!("[hold]\nmass_loss_share = {text}")).hold.mass_loss_share.millionths(),
+        millionths
+    );
+}
+
+#[test]
+fn shares_are_exact_to_the_sixth_decimal() {
+    check_share("0.25", 250_000);
+    check_share("1", 1_000_000);
+    check_share("1.0", 1_000_000);
+    check_share("0.000001", 1);
+    check_share("0.333333", 333_333);
+    check_share("1e-2", 10_000);
+}
+
+#[test]
+fn integers_may_be_grouped_and_of_any_base() {
+    let limits =
+        read("[datapath.limits]\nservices = 1_000\nfrontends = 0x10\nbackends = 0b11").datapath.limits;
+    assert_eq!((limits.services, limits.frontends, limits.backends), (1_000, 16, 3));
+}
+
+#[test]
+fn an_apiserver_enables_kubernetes_unless_the_file_says_no() {
+    let kubeconfig = "[apiserver]\nkubeconfig = \"k\"\n";
+    assert!(read(kubeconfig).kubernetes.enabled);
+    assert!(read("[apiserver]\nendpoints = [\"https://10.0.0.10\"]").kubernetes.enabled);
+    assert!(!read(&format!("{kubeconfig}[kubernetes]\nenabled = false")).kubernetes.enabled);
+    assert!(!read("[apiserver]\ndiscover = [\"kubelet\"]").kubernetes.enabled);
+}
+
+#[test]
+fn apiserver_addresses_keep_their_order() {
+    let text = "[apiserver]\nkubeconfig = \"k\"\nendpoints = [\"https://169.254.128.7:60002\", \"https://[fd00::1]\", \
+                \"https://10.0.0.10\", \"https://[fd00::2]:6443\"]";
+    let shown: Vec<String> = read(text).apiserver.endpoints.iter().map(ToString::to_string).collect();
+    let expected = [
+        "https://169.254.128.7:60002",
+        "https://[fd00::1]:443",
+        "https://10.0.0.10:443",
+        "https://[fd00::2]:6443",
+    ];
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn a_certificate_and_its_key_are_one_identity() {
+    let text = "[apiserver]\nkubeconfig = \"/k\"\nclient_certificate_file = \"c\"\nclient_key_file = \"/secret/key\"";
+    let identity = ClientIdentity::Certificate {
+        certificate_file: "/etc/holdfast/c".into(),
+        key_file: "/secret/key".into(),
+    };
+    assert_eq!(read(text).apiserver.identity, Some(identity));
+}
+
+#[test]
+fn tiers_have_one_order() {
+    let discover = |list| read(&format!("[apiserver]\ndiscover = {list}")).apiserver.discover;
+    assert_eq!(discover("[\"learned\", \"kubelet\"]"), [Discovery::Kubelet, Discovery::Learned]);
+    assert_eq!(discover("[\"learned\", \"learned\"]"), [Discovery::Learned]);
+    assert_eq!(discover("[]"), []);
+}
+
+#[test]
+fn relative_paths_start_from_the_folder_of_the_file() {
+    let manifests = |path| read(&format!("[manifests]\npath = \"{path}\"")).manifests.path.unwrap();
+    assert_eq!(manifests("manifests"), Path::new("/etc/holdfast/manifests"));
+    assert_eq!(manifests("/srv/manifests"), Path::new("/srv/manifests"));
+    let (config, _) = Config::parse("[state]\npath = \"state\"", "config.toml").unwrap();
+    assert_eq!(config.state.path, Path::new("state"));
+}
+
+#[test]
+fn node_ports_take_a_word_or_ranges() {
+    let addresses = |list| read(&format!("[node]\nnode_port_addresses = {list}")).node.node_port_addresses;
+    assert_eq!(addresses("[\"all\"]"), NodePortAddresses::All);
+    assert_eq!(addresses("[\"primary\"]"), NodePortAddresses::Primary);
+    let NodePortAddresses::Cidrs(cidrs) =
+        addresses("[\"10.0.0.0/8\", \"fd00::/64\", \"0.0.0.0/0\", \"::/0\"]")
+    else {
+        panic!("ranges")
+    };
+    let shown: Vec<String> = cidrs.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["10.0.0.0/8", "fd00::/64", "0.0.0.0/0", "::/0"]);
+}
+
+#[test]
+fn one_address_may_serve_tcp_and_udp() {
+    let block = |name, protocol| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\n\
+             frontends = [\"10.96.0.2:53\"]\nbackends = [\"192.0.2.1:53\"]\n"
+        )
+    };
+    assert_eq!(read(&(block("dns", "UDP") + &block("dns-tcp", "TCP"))).services.len(), 2);
+}
+
+#[test]
+fn affinity_and_policy_are_the_services_own() {
+    let web = service("session_affinity = \"3h\"\non_empty = \"hold\"\nport_name = \"\"");
+    assert_eq!(web.session_affinity, Some(Duration::from_secs(10_800)));
+    assert_eq!(web.on_empty, Some(OnEmpty::Hold));
+    assert_eq!(service("session_affinity = \"none\"").session_affinity, None);
+}
+
+#[test]
+fn the_host_name_gives_the_name_that_kubelet_registers() {
+    let name = |host| NodeName::of_host(host).map(|name| name.as_str().to_owned());
+    assert_eq!(name(" Node-7.Example.COM\n").as_deref(), Ok("node-7.example.com"));
+    assert!(name("").is_err());
+    let message = name("my_host").unwrap_err().to_string();
+    assert!(message.contains("set `name` under [node]"), "{message}");
+}

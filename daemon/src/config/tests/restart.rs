@@ -1,0 +1,45 @@
+//! Which keys need a restart.
+
+use super::super::restart::RESTART_KEYS;
+use crate::config::Config;
+
+#[track_caller]
+fn check(text: &str, expected: &[&str]) {
+    let (changed, _) = Config::parse(text, "config.toml").unwrap_or_else(|refused| panic!("{refused}"));
+    assert_eq!(Config::default().restart_keys_changed(&changed), expected, "{text}");
+    assert_eq!(changed.restart_keys_changed(&Config::default()), expected, "{text}, the other way");
+}
+
+#[test]
+fn only_what_is_read_at_start_needs_a_restart() {
+    check("", &[]);
+    check("[admin]\nlisten = \"127.0.0.1:9890\"", &[]);
+    check("[admin]\nlisten = \"127.0.0.1:9891\"", &["admin.listen"]);
+    check("[admin]\nsocket = \"/run/h.sock\"", &["admin.socket"]);
+    check("[datapath]\nkind = \"memory\"\ncgroup = \"/c\"", &["datapath.kind", "datapath.cgroup"]);
+    check("[datapath]\nbpffs = \"/b\"", &["datapath.bpffs"]);
+    check("[datapath.limits]\nservices = 1", &["datapath.limits.services"]);
+    check(
+        "[datapath.limits]\nfrontends = 1\nbackends = 1",
+        &["datapath.limits.frontends", "datapath.limits.backends"],
+    );
+    check("[state]\npath = \"/s\"", &["state.path"]);
+    check("[manifests]\npath = \"/m\"", &["manifests.path"]);
+    check("[node]\nname = \"n\"", &["node.name"]);
+    check("[kubernetes]\nservice_proxy_name = \"p\"", &["kubernetes.service_proxy_name"]);
+    check("[apiserver]\nkubeconfig = \"/k\"", &["kubernetes.enabled"]);
+    check("[log]\nformat = \"json\"\nlevel = \"debug\"", &["log.format"]);
+    check("[node]\nzone = \"z\"\nnode_port_addresses = [\"all\"]", &[]);
+    check("[hold]\nlimit = \"1m\"\n[apiserver]\ndiscover = []", &[]);
+    check("[[service]]\nname = \"a\"\nfrontends = [\"10.0.0.1:80\"]\nbackends = []", &[]);
+}
+
+/// The page for operators lists exactly these keys.
+#[test]
+fn the_guide_lists_the_keys_that_need_a_restart() {
+    const GUIDE: &str = include_str!("../../../../docs/configure.md");
+    let (_, chapter) = GUIDE.split_once("## Reload and restart").expect("the chapter");
+    let listed = chapter.lines().filter_map(|line| line.strip_prefix("- `")?.strip_suffix('`'));
+    let keys = RESTART_KEYS.iter().map(|(key, _)| *key);
+    assert!(listed.eq(keys), "{chapter}");
+}

@@ -1,0 +1,221 @@
+//! From one value of the document to one typed value, or a sentence that says what is legal.
+//!
+//! Invariant: pure functions of the value alone. Deliberately absent: defaults, which belong to the types.
+
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX, QUOTED_CHARS_MAX};
+use super::nearest::nearest;
+
+/// An enumeration that is written as one of a few words.
+pub(super) trait Word: Copy + 'static {
+    /// Each word with what it means, in the order in which they are listed to people.
+    const WORDS: &'static [(&'static str, Self)];
+}
+
+/// "expected a duration such as "2s", found the integer 2".
+pub(super) fn expected(what: &str, found: &DeValue<'_>) -> String {
+    let found = match found {
+        DeValue::String(text) => format!("the string {}", quote(text)),
+        DeValue::Integer(number) => format!("the integer {number}"),
+        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Boolean(truth) => format!("the boolean {truth}"),
+        DeValue::Datetime(time) => format!("the date or time {time}"),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    };
+    format!("expected {what}, found {found}")
+}
+
+/// The text in quotes, on one line and cut short if it is long.
+pub(super) fn quote(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_CHARS_MAX) {
+        Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}
+
+/// The string itself; `what` says what kind of string is wanted.
+pub(super) fn string<'v>(value: &'v DeValue<'_>, what: &str) -> Result<&'v str, String> {
+    value.as_str().ok_or_else(|| expected(what, value))
+}
+
+/// A path as it is written.
+pub(super) fn path_text(value: &DeValue<'_>) -> Result<String, String> {
+    match string(value, "a path")? {
+        "" => Err("the path is empty".to_owned()),
+        text if text.contains('\0') => Err("a path cannot hold a NUL byte".to_owned()),
+        text => Ok(text.to_owned()),
+    }
+}
+
+/// One of the words of `T`.
+pub(super) fn word<T: Word>(value: &DeValue<'_>) -> Result<T, String> {
+    word_among(T::WORDS, value)
+}
+
+/// One of some words of `T`.
+pub(super) fn word_among<T: Word>(words: &[(&'static str, T)], value: &DeValue<'_>) -> Result<T, String> {
+    let legal: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let text = string(value, &format!("one of {}", legal.join(", ")))?;
+    let meant = words.iter().find(|(word, _)| *word == text);
+    meant.map(|(_, meaning)| *meaning).ok_or_else(|| unknown("word", text, &legal))
+}
+
+/// What to say about a key or a word that is none of the legal ones.
+pub(super) fn unknown(noun: &str, text: &str, legal: &[&str]) -> String {
+    let guess = nearest(text, legal).map(|near| format!(": did you mean {near:?}?"));
+    let guess = guess.unwrap_or_else(|| ";".to_owned());
+    format!("unknown {noun} {}{guess} legal here: {}", quote(text), legal.join(", "))
+}
+
+/// True or false.
+pub(super) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| expected("true or false", value))
+}
+
+/// A whole number within bounds, both included.
+pub(super) fn integer((least, most): (u32, u32)) -> impl Fn(&DeValue<'_>) -> Result<u32, String> {
+    move |value| {
+        let what = format!("a whole number from {least} to {most}");
+        let DeValue::Integer(number) = value else { return Err(expected(&what, value)) };
+        let parsed = u32::from_str_radix(number.as_str(), number.radix()).ok();
+        let within = parsed.filter(|parsed| (least..=most).contains(parsed));
+        within.ok_or_else(|| expected(&what, value))
+    }
+}
+
+/// A share of a whole: more than 0, at most 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share {
+    // Integers, so that two shares compare exactly and core needs no floating point.
+    millionths: u32,
+}
+
+impl Share {
+    /// A quarter.
+    pub const QUARTER: Self = Self { millionths: 250_000 };
+
+    /// The share in millionths: 1 to 1,000,000.
+    pub fn millionths(self) -> u32 {
+        self.millionths
+    }
+}
+
+/// A share of a whole, to the sixth decimal.
+pub(super) fn share(value: &DeValue<'_>) -> Result<Share, String> {
+    let text = match value {
+        DeValue::Float(number) => number.as_str(),
+        DeValue::Integer(number) if number.radix() == 10 => number.as_str(),
+        _ => "",
+    };
+    let millionths = text.parse::<f64>().ok().map(|number| number * 1e6).map(f64::round);
+    let millionths = millionths.filter(|m| (1.0..=1e6).contains(m));
+    // The cast is exact: the number is whole and within bounds.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    let share = millionths.map(|m| Share { millionths: m as u32 });
+    share.ok_or_else(|| expected("a share from 0.000001 to 1.0, such as 0.25", value))
+}
+
+const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+
+/// A duration within bounds, both included.
+pub(super) fn duration(
+    (least, most): (Duration, Duration),
+) -> impl Fn(&DeValue<'_>) -> Result<Duration, String> {
+    move |value| {
+        let text = string(value, "a duration such as \"2s\"")?;
+        let duration = parse_duration(text)?;
+        if (least..=most).contains(&duration) {
+            return Ok(duration);
+        }
+        let (least, most) = (show_duration(least), show_duration(most));
+        Err(format!("{} is out of bounds: \"{least}\" to \"{most}\"", quote(text)))
+    }
+}
+
+/// A whole number and one unit: `500ms`, `2s`, `10m`, `1h`.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(digits_end);
+    if unit.is_empty() && !digits.is_empty() {
+        return Err(format!("{} has no unit: write \"{digits}s\" (units: ms, s, m, h)", quote(text)));
+    }
+    let unit = UNITS.iter().find(|(name, _)| *name == unit);
+    let (Some((_, unit_ms)), false) = (unit, digits.is_empty()) else {
+        return Err(format!("{} is not a duration: a whole number and one of ms, s, m, h", quote(text)));
+    };
+    let milliseconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(*unit_ms));
+    milliseconds.map(Duration::from_millis).ok_or_else(|| format!("{} is too long", quote(text)))
+}
+
+/// The one spelling of a duration: the largest unit that needs no fraction.
+pub(super) fn show_duration(duration: Duration) -> String {
+    let milliseconds = duration.as_millis();
+    let whole = |unit_ms: &u64| milliseconds.is_multiple_of(u128::from(*unit_ms)) && milliseconds > 0;
+    let unit = UNITS.iter().rev().find(|(_, unit_ms)| whole(unit_ms));
+    let (name, unit_ms) = unit.copied().unwrap_or(("ms", 1));
+    format!("{}{name}", milliseconds / u128::from(unit_ms))
+}
+
+/// A name of one part: lower-case letters, digits and dashes, at most 63 (RFC 1123 label).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DnsLabel(String);
+
+impl DnsLabel {
+    /// The namespace of a `[[service]]` that names none.
+    pub(super) fn static_namespace() -> Self {
+        Self("static".to_owned())
+    }
+
+    /// The name as it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for DnsLabel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A name of one part.
+pub(super) fn dns_label(value: &DeValue<'_>) -> Result<DnsLabel, String> {
+    let text = string(value, "a name such as \"web\"")?;
+    if is_dns_label(text) {
+        return Ok(DnsLabel(text.to_owned()));
+    }
+    let legal = "lower-case letters, digits and \"-\" (not first or last), 1 to 63 characters";
+    Err(format!("{} is not a legal name: {legal}", quote(text)))
+}
+
+/// A name of parts with dots between them, such as a host name.
+pub(super) fn dns_name(text: &str) -> Result<String, String> {
+    if text.len() <= NAME_BYTES_MAX && text.split('.').all(is_dns_label) {
+        return Ok(text.to_owned());
+    }
+    let legal = "parts of lower-case letters, digits and \"-\" with dots between them, 1 to 253 characters";
+    Err(format!("{} is not a legal name: {legal}", quote(text)))
+}
+
+/// The value of a Kubernetes label, which here may not be empty.
+pub(super) fn label_value(value: &DeValue<'_>) -> Result<String, String> {
+    let text = string(value, "a label's value such as \"zone-a\"")?;
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let outer = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let ends = outer(text.bytes().next()) && outer(text.bytes().last());
+    if ends && text.len() <= LABEL_BYTES_MAX && text.bytes().all(inner) {
+        return Ok(text.to_owned());
+    }
+    let legal = "letters, digits, \"-\", \"_\" and \".\" (not first or last), 1 to 63 characters";
+    Err(format!("{} is not a value that a Kubernetes label can have: {legal}", quote(text)))
+}
+
+fn is_dns_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let ends = !text.starts_with('-') && !text.ends_with('-');
+    (1..=LABEL_BYTES_MAX).contains(&text.len()) && ends && text.bytes().all(inner)
+}

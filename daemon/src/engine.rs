@@ -1,0 +1,203 @@
+//! The one writer: takes events in, has the rules plan, executes ops, tells readers.
+//!
+//! Invariant: nobody else touches tables, realized or maps; and an op whose owner is not dirty is not executed. Nothing
+//! here waits: not for the disk, not for the journal, not for a reader. Deliberately absent: what to write (core), how
+//! (datapath), and when events come ([`run`]).
+
+mod retries;
+pub mod run;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::change::Change;
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::op::{Grace, Op, Owner, ServiceId};
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::world::{AdoptError, World};
+use holdfast_datapath::{MapError, Maps};
+
+use retries::Retries;
+
+/// How soon the maps are asked again whether a grace period is over; a period lasts microseconds to milliseconds.
+const GRACE_POLL: Duration = Duration::from_millis(5);
+
+/// How soon ops of no service are tried again.
+const UPKEEP_WAIT: Duration = Duration::from_millis(100);
+
+/// The time of a step, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// What people read.
+    pub wall: Timestamp,
+    /// Never steps back; since some fixed moment.
+    pub mono: Duration,
+}
+
+/// The one writer.
+#[derive(Debug)]
+pub struct Engine<M> {
+    world: World,
+    maps: M,
+    retries: Retries,
+    // Readers may hold what a former process freed; nothing is written before they have left.
+    first_grace: Option<Grace>,
+    upkeep_due: Option<Duration>,
+    ops: Vec<Op>,
+}
+
+impl<M: Maps> Engine<M> {
+    /// Takes what the maps hold for realized, and waits for the first whole list of each source.
+    pub fn start(mut maps: M, seed: Seed, sources: &[Source]) -> Result<(Self, Vec<AdoptError>), MapError> {
+        let mut world = World::new(seed, maps.capacity(), sources);
+        let errors = world.adopt(&maps.dump()?);
+        let first_grace = Some(maps.begin_grace());
+        let retries = Retries::default();
+        Ok((Self { world, maps, retries, first_grace, upkeep_due: None, ops: Vec::new() }, errors))
+    }
+
+    /// Takes one event in. It has its effect with the next step.
+    pub fn apply(&mut self, event: Event) {
+        self.world.apply(event);
+    }
+
+    /// Brings every dirty service as far as the maps let it, and gives what readers see from now on.
+    pub fn step(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Arc<Snapshot> {
+        for id in self.retries.take_due(now.mono) {
+            self.world.retry(id);
+        }
+        self.collect_freed();
+        let mut snapshot = if self.may_write() {
+            self.world.decide(now.wall);
+            self.write_services(now.mono);
+            self.upkeep(now.mono);
+            self.world.settle(now.wall, changed)
+        } else {
+            self.world.publish(now.wall)
+        };
+        if self.world.has_freed() {
+            self.world.begin_grace(self.maps.begin_grace());
+        }
+        snapshot.fill.retries = self.retries.len();
+        Arc::new(snapshot)
+    }
+
+    /// When the next step is due although no event came.
+    pub fn next_due(&self, now: Duration) -> Option<Duration> {
+        if self.may_write_soon() && !self.world.dirty().is_empty() {
+            return Some(now);
+        }
+        let waits_for_grace = self.first_grace.is_some() || self.world.next_grace().is_some();
+        let poll = waits_for_grace.then(|| now + GRACE_POLL);
+        [self.retries.next_due(), self.upkeep_due, poll].into_iter().flatten().min()
+    }
+
+    /// The maps, as a crash would leave them.
+    pub fn into_maps(self) -> M {
+        self.maps
+    }
+
+    /// The maps, for a reader.
+    pub fn maps(&self) -> &M {
+        &self.maps
+    }
+
+    /// The maps, for a reader that holds a place in them, or for a test that makes them fail.
+    pub fn maps_mut(&mut self) -> &mut M {
+        &mut self.maps
+    }
+
+    fn may_write_soon(&self) -> bool {
+        self.world.is_synced() && self.first_grace.is_none()
+    }
+
+    fn may_write(&mut self) -> bool {
+        self.first_grace = self.first_grace.filter(|grace| !self.maps.is_over(*grace));
+        self.may_write_soon()
+    }
+
+    /// All lists first, then all removals: a frontend that changes hands is never missing in between.
+    fn write_services(&mut self, now: Duration) {
+        let dirty = self.world.dirty().to_vec();
+        let mut whole = Vec::with_capacity(dirty.len());
+        for id in dirty {
+            self.ops.clear();
+            let planned = self.world.plan_lists(id, &mut self.ops);
+            let executed = self.execute();
+            match planned.map_err(|error| error.to_string()).and(executed.map_err(|error| error.to_string()))
+            {
+                Ok(()) => whole.push(id),
+                Err(error) => self.failed(id, error, now),
+            }
+        }
+        for id in whole {
+            self.ops.clear();
+            self.world.plan_removals(id, &mut self.ops);
+            match self.execute() {
+                Ok(()) => self.retries.settled(id),
+                Err(error) => self.failed(id, error.to_string(), now),
+            }
+        }
+    }
+
+    /// What belongs to no service: node addresses, and what a restart found that nobody wants.
+    fn upkeep(&mut self, now: Duration) {
+        self.ops.clear();
+        self.world.plan_node(&mut self.ops);
+        let node = self.execute();
+        self.ops.clear();
+        self.world.plan_leftovers(&mut self.ops);
+        let leftovers = self.execute();
+        self.upkeep_due = node.and(leftovers).is_err().then_some(now + UPKEEP_WAIT);
+    }
+
+    fn collect_freed(&mut self) {
+        while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
+            self.ops.clear();
+            self.world.end_grace(&mut self.ops);
+            // Each range stands for itself: one that cannot be wiped now does not keep the others.
+            for op in std::mem::take(&mut self.ops) {
+                self.ops = vec![op];
+                // What failed is freed again with the next grace period.
+                let _ = self.execute();
+            }
+        }
+    }
+
+    /// Executes what is planned, up to the first refusal.
+    fn execute(&mut self) -> Result<(), MapError> {
+        for (place, op) in self.ops.iter().enumerate() {
+            let executed = if may_touch(&self.world, op) {
+                self.maps.execute(&op.action)
+            } else {
+                self.world.count_cross_service();
+                let cause = "INVARIANT_CROSS_SERVICE: its owner is not dirty".to_owned();
+                Err(MapError::Refused { op: op.action.name(), cause })
+            };
+            if let Err(error) = executed {
+                self.world.refused(&self.ops, place);
+                return Err(error);
+            }
+            self.world.accepted(op);
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, id: ServiceId, error: String, now: Duration) {
+        self.world.fail(id, error.into());
+        self.retries.failed(id, now);
+    }
+}
+
+fn may_touch(world: &World, op: &Op) -> bool {
+    match op.owner {
+        Owner::Service(id) => world.is_dirty(id),
+        Owner::Node | Owner::Nobody => true,
+    }
+}
+
+#[cfg(test)]
+mod tests;

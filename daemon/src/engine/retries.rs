@@ -1,0 +1,110 @@
+//! When a service whose ops failed is tried again.
+//!
+//! Invariant: each failure in a row doubles the wait up to a bound, and one success forgets them all. Deliberately absent:
+//! the clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use holdfast_core::op::ServiceId;
+
+/// The first wait: long enough for a busy map, short enough that nobody notices.
+const WAIT_MIN: Duration = Duration::from_millis(20);
+
+/// The longest wait: a full map is looked at twice a minute.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// All services that wait for another try.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    waiting: BTreeMap<ServiceId, (Duration, Duration)>,
+    due: BTreeSet<(Duration, ServiceId)>,
+}
+
+impl Retries {
+    pub(super) fn failed(&mut self, id: ServiceId, now: Duration) {
+        let before = self.waiting.get(&id).map(|(_, wait)| *wait * 2);
+        let wait = before.unwrap_or(WAIT_MIN).min(WAIT_MAX);
+        self.forget_due(id);
+        self.waiting.insert(id, (now + wait, wait));
+        self.due.insert((now + wait, id));
+    }
+
+    pub(super) fn settled(&mut self, id: ServiceId) {
+        if !self.waiting.is_empty() {
+            self.forget_due(id);
+            self.waiting.remove(&id);
+        }
+    }
+
+    /// The services whose wait is over. They keep their wait, so that the next failure doubles it.
+    pub(super) fn take_due(&mut self, now: Duration) -> Vec<ServiceId> {
+        let mut due = Vec::new();
+        while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            self.due.pop_first();
+            due.push(id);
+        }
+        due
+    }
+
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn forget_due(&mut self, id: ServiceId) {
+        if let Some((at, _)) = self.waiting.get(&id) {
+            self.due.remove(&(*at, id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: ServiceId = ServiceId(7);
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn waits_double_up_to_a_bound() {
+        let mut retries = Retries::default();
+        let mut now = at(0);
+        let mut waits = Vec::new();
+        for _ in 0..13 {
+            retries.failed(ID, now);
+            let due = retries.next_due().unwrap();
+            assert!(retries.take_due(due - at(1)).is_empty(), "too early");
+            assert_eq!(retries.take_due(due), [ID]);
+            waits.push((due - now).as_millis());
+            now = due;
+        }
+        assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1280, 2560, 5120, 10240, 20480, 30000, 30000]);
+    }
+
+    #[test]
+    fn success_forgets_failures() {
+        let mut retries = Retries::default();
+        retries.failed(ID, at(0));
+        retries.failed(ID, at(0));
+        retries.settled(ID);
+        assert_eq!((retries.next_due(), retries.len()), (None, 0));
+        retries.failed(ID, at(100));
+        assert_eq!(retries.next_due(), Some(at(120)));
+    }
+
+    #[test]
+    fn a_second_failure_moves_the_time() {
+        let mut retries = Retries::default();
+        retries.failed(ID, at(0));
+        retries.failed(ID, at(10));
+        assert_eq!(retries.take_due(at(49)), []);
+        assert_eq!(retries.take_due(at(50)), [ID]);
+    }
+}

@@ -1,0 +1,121 @@
+//! The incident's smallest form, and the order of ops at a take-over, through the whole engine.
+
+use std::num::NonZeroU16;
+
+use holdfast_core::facts::{
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ServiceFacts, ServicePort, ServiceType,
+    SliceFacts, SlicePort,
+};
+use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey};
+use holdfast_datapath::{Answer, MemoryMaps};
+
+use super::*;
+
+const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };
+const PORT: NonZeroU16 = NonZeroU16::new(80).unwrap();
+
+fn name(name: &str) -> ObjectName {
+    ObjectName::new("default", name).unwrap()
+}
+
+fn service(service: &str, cluster_ip: &str) -> Event {
+    let key = ServiceKey { name: name(service), source: Source::Manifests };
+    let port = ServicePort { name: "".into(), protocol: Protocol::TCP, port: PORT, node_port: None };
+    let cluster_ips = vec![cluster_ip.parse().unwrap()];
+    Event::ServiceApplied(Arc::new(ServiceFacts {
+        cluster_ips,
+        ports: vec![port],
+        ..ServiceFacts::new(key, ServiceType::ClusterIp)
+    }))
+}
+
+fn slice(service: &str, endpoints: &[&str]) -> Event {
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    for address in endpoints {
+        let address = address.parse().unwrap();
+        let conditions = Conditions::READY;
+        builder
+            .push(Endpoint { address, conditions, node: None, zone: None, hints: None, target: None })
+            .unwrap();
+    }
+    Event::SliceApplied(Arc::new(SliceFacts {
+        key: SliceKey { name: name(&format!("{service}-1")), source: Source::Manifests },
+        meta: Meta::default(),
+        service: Some(service.into()),
+        headless: false,
+        address_type: AddressType::Ip(Family::V4),
+        ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: PORT }].into(),
+        endpoints: builder.finish(),
+        endpoints_null: false,
+    }))
+}
+
+fn engine(events: Vec<Event>) -> Engine<MemoryMaps> {
+    let (mut engine, errors) =
+        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    assert_eq!(errors, []);
+    events.into_iter().chain([Event::Synced(Source::Manifests)]).for_each(|event| engine.apply(event));
+    engine.step(NOW, &mut |_| ());
+    engine
+}
+
+#[track_caller]
+fn check_answer(engine: &Engine<MemoryMaps>, address: &str, backends: &[&str]) {
+    let slots = match engine.maps().dial(address.parse().unwrap()) {
+        Answer::Served(slots) => slots,
+        Answer::Refused => Vec::new(),
+        other => panic!("{address} is {other:?}"),
+    };
+    let found: Vec<_> = slots.iter().map(|slot| slot.backend.to_string()).collect();
+    assert_eq!(found, backends, "{address}");
+}
+
+#[test]
+fn a_service_whose_name_is_a_prefix_takes_nothing_along() {
+    let mut engine = engine(vec![
+        service("test", "10.0.0.1"),
+        service("test-extended", "10.0.0.2"),
+        slice("test", &["1.1.1.1"]),
+        slice("test-extended", &["1.1.1.1"]),
+    ]);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    engine.apply(slice("test", &[]));
+    engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &[]);
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.1:80"]);
+}
+
+#[test]
+fn nothing_is_written_before_every_source_has_delivered() {
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &Source::ALL).unwrap();
+    engine.apply(service("a", "10.0.0.1"));
+    engine.apply(Event::Synced(Source::Manifests));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert!(!snapshot.is_synced());
+    assert_eq!(engine.maps().entries(), 0);
+}
+
+#[test]
+fn all_that_was_written_goes_with_the_service() {
+    let mut engine = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80", "1.1.1.2:80"]);
+    let key = |text| ServiceKey { name: name(text), source: Source::Manifests };
+    engine.apply(Event::ServiceDeleted(key("a"), None));
+    let slice = SliceKey { name: name("a-1"), source: Source::Manifests };
+    engine.apply(Event::SliceDeleted(slice, None));
+    engine.step(NOW, &mut |_| ());
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert_eq!((engine.maps().entries(), snapshot.fill.ports, snapshot.fill.slots), (0, 0, 0));
+    assert_eq!(snapshot.services.iter().count(), 0);
+}
+
+#[test]
+fn a_restart_finds_its_lists_and_writes_nothing() {
+    let events = vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])];
+    let maps = engine(events.clone()).into_maps();
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    events.into_iter().chain([Event::Synced(Source::Manifests)]).for_each(|event| engine.apply(event));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert_eq!(snapshot.counters.ops, 0);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+}

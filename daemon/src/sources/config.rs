@@ -1,0 +1,137 @@
+//! The source of `[[service]]` blocks: services without a cluster, with TCP and HTTP health checks of their backends.
+//!
+//! One block is one service and one slice per family and backend port. Without a health check every backend is ready.
+//! With one, a backend counts as ready until its first verdict: as HAProxy and unlike Envoy, because the daemon's
+//! restart must not empty a list whose backends are all well. The first check runs at once and, until a verdict is
+//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps.
+//!
+//! Invariant: the first group holds every service and slice and ends with `Synced`; an unchanged block never sends
+//! anything on a reload and keeps what is known of its backends. Deliberately absent: parsing (the configuration does
+//! it), and whether frontends and backends can meet (checked there, where the line is known).
+
+mod block;
+mod check;
+mod health;
+mod live;
+mod schedule;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::event::Event;
+use holdfast_core::keys::{Source, Transport};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+pub use crate::config::{CheckKind, HealthCheck};
+pub use block::{Blocks, Fault, InvalidService};
+use check::CheckFailed;
+use health::Transition;
+use live::{Change, Live};
+use schedule::CheckId;
+
+/// Checks follow one another at most this far apart until the first verdict, however long the interval is.
+pub const FIRST_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// One `[[service]]` block, as the configuration read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaticService {
+    /// The service's name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// The name of its one port; empty if unnamed.
+    pub port_name: String,
+    /// TCP or UDP.
+    pub transport: Transport,
+    /// What clients dial.
+    pub frontends: Vec<SocketAddr>,
+    /// Who answers.
+    pub backends: Vec<SocketAddr>,
+    /// How backends are checked; `None`: they are always ready.
+    pub health_check: Option<HealthCheck>,
+    /// Session affinity by client address, in seconds.
+    pub affinity_timeout: Option<u32>,
+    /// What happens when nobody is left, as written.
+    pub on_empty: Option<String>,
+}
+
+// With the time when it finished: while the engine does not take a group, nobody looks, and that must not seem slow.
+type Finished = (CheckId, Result<(), CheckFailed>, Duration);
+
+/// Sends the blocks as events, checks their backends, and follows reloads.
+///
+/// The value that `blocks` has at the start is the first list; each later value is a reload. `seed` spreads the checks,
+/// so that the nodes of one cluster do not all knock at once. Returns when `blocks` has no sender or `events` no
+/// receiver any more.
+pub async fn run(mut blocks: watch::Receiver<Arc<Blocks>>, events: mpsc::Sender<Vec<Event>>, seed: u64) {
+    let began = Instant::now();
+    let mut live = Live::new(seed);
+    let mut running: JoinSet<Finished> = JoinSet::new();
+    let first = Arc::clone(&blocks.borrow_and_update());
+    let mut group = live.apply(&first, began.elapsed());
+    group.push(Event::Synced(Source::Config));
+    loop {
+        if !group.is_empty() && events.send(group).await.is_err() {
+            return;
+        }
+        start_due(&mut live, &mut running, began);
+        group = tokio::select! {
+            reload = blocks.changed() => {
+                if reload.is_err() {
+                    return;
+                }
+                let next = Arc::clone(&blocks.borrow_and_update());
+                live.apply(&next, began.elapsed())
+            }
+            // Never an error: nobody aborts a check, and a panic ends the whole process.
+            Some(Ok(finished)) = running.join_next() => take_finished(&mut live, &mut running, finished),
+            () = sleep_until(live.next_due().map(|due| began + due)) => Vec::new(),
+            () = events.closed() => return,
+        };
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn start_due(live: &mut Live, running: &mut JoinSet<Finished>, began: Instant) {
+    while let Some(due) = live.start_due(began.elapsed()) {
+        running.spawn(async move {
+            let outcome = check::run(&due.check, due.backend).await;
+            (due.id, outcome, began.elapsed())
+        });
+    }
+}
+
+/// Takes every check that has finished by now, so that many backends of one slice that turn together re-apply it once.
+fn take_finished(live: &mut Live, running: &mut JoinSet<Finished>, first: Finished) -> Vec<Event> {
+    let mut next = Some(first);
+    while let Some((id, outcome, at)) = next {
+        if let Some(change) = live.finished(id, outcome.is_ok(), at) {
+            log(&change, outcome.as_ref().err());
+        }
+        next = running.try_join_next().and_then(Result::ok);
+    }
+    live.take_changes()
+}
+
+fn log(change: &Change, failure: Option<&CheckFailed>) {
+    let Change { service, backend, check, failures, transition } = change;
+    match transition {
+        Transition::Ready => tracing::info!(%service, %backend, check, failures, "backend ready"),
+        Transition::Unready => {
+            let error = failure.map(tracing::field::display);
+            tracing::warn!(%service, %backend, check, failures, error, "backend unready");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

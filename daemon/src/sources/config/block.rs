@@ -1,0 +1,232 @@
+//! `[[service]]` blocks that can be said as facts, and those facts.
+//!
+//! Invariant: a [`Blocks`] holds only blocks whose every fact fits: once it is built, turning it into events cannot fail.
+//! So a reload is judged whole before anything of it is sent. Deliberately absent: what is known of the backends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use holdfast_core::facts::endpoints::EndpointRefused;
+use holdfast_core::facts::{
+    AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, Meta, ServiceFacts, ServicePort,
+    ServiceType, SliceFacts, SlicePort,
+};
+use holdfast_core::keys::{Family, InvalidName, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::limits;
+
+use super::{HealthCheck, StaticService};
+
+/// A block that cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("[[service]] {namespace}/{name}: {fault}")]
+pub struct InvalidService {
+    /// As it was written.
+    pub namespace: String,
+    /// As it was written.
+    pub name: String,
+    /// What is wrong.
+    pub fault: Fault,
+}
+
+/// What is wrong with a block.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// No object can have this name.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// One block is one service.
+    #[error("another block has this namespace and name; give one of them another name")]
+    Duplicate,
+    /// Nothing to dial.
+    #[error("it has no frontend; give at least one, as \"10.96.0.10:80\"")]
+    NoFrontend,
+    /// Nobody can dial port 0.
+    #[error("{0} has port 0; legal are 1 to 65535")]
+    PortZero(SocketAddr),
+    /// The address cannot be a backend's.
+    #[error("backend {0}: {1}")]
+    Backend(SocketAddr, EndpointRefused),
+    /// Backends on more different ports than there may be slices.
+    #[error("its backends need {0} slices, one per family and port; at most {max} are legal", max = limits::SLICES_PER_SERVICE_MAX)]
+    Slices(usize),
+}
+
+/// A whole configuration's blocks, ready to be served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    blocks: BTreeMap<ObjectName, Arc<Block>>,
+}
+
+impl Blocks {
+    /// Takes all blocks, or says of each bad one what is wrong. `origin` is the file's name, shown with every change.
+    pub fn new(services: Vec<StaticService>, origin: &str) -> Result<Self, Vec<InvalidService>> {
+        let (mut blocks, mut invalid) = (BTreeMap::new(), Vec::new());
+        let origin: Arc<str> = origin.into();
+        for service in services {
+            let (namespace, name) = (service.namespace.clone(), service.name.clone());
+            let added = Block::new(service, &origin).and_then(|block| add(&mut blocks, block));
+            invalid.extend(added.err().map(|fault| InvalidService { namespace, name, fault }));
+        }
+        if invalid.is_empty() { Ok(Self { blocks }) } else { Err(invalid) }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectName, &Arc<Block>)> {
+        self.blocks.iter()
+    }
+
+    pub(super) fn contains(&self, name: &ObjectName) -> bool {
+        self.blocks.contains_key(name)
+    }
+}
+
+fn add(blocks: &mut BTreeMap<ObjectName, Arc<Block>>, block: Block) -> Result<(), Fault> {
+    match blocks.insert(block.service.key.name.clone(), Arc::new(block)) {
+        Some(_) => Err(Fault::Duplicate),
+        None => Ok(()),
+    }
+}
+
+/// One block.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    /// The service that it is; never changes with its backends' health.
+    pub(super) service: Arc<ServiceFacts>,
+    /// Its slices without their endpoints' readiness.
+    pub(super) slices: BTreeMap<SliceKey, Members>,
+    /// How its backends are checked.
+    pub(super) check: Option<Arc<HealthCheck>>,
+}
+
+/// The backends of one slice: one family, one port, in the order of the block, each once.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Members {
+    family: Family,
+    port: NonZeroU16,
+    addresses: Vec<IpAddr>,
+}
+
+impl Block {
+    fn new(service: StaticService, origin: &Arc<str>) -> Result<Self, Fault> {
+        let name = ObjectName::new(&service.namespace, &service.name)?;
+        let slices = members(&name, &service.backends)?;
+        let facts = service_facts(name, &service, origin)?;
+        let check = service.health_check.map(Arc::new);
+        Ok(Self { service: Arc::new(facts), slices, check })
+    }
+
+    /// All backends, each once, with the slice that it is in.
+    pub(super) fn backends(&self) -> impl Iterator<Item = (&SliceKey, SocketAddr)> {
+        self.slices.iter().flat_map(|(key, members)| members.backends().map(move |backend| (key, backend)))
+    }
+
+    /// One slice as it stands, with the readiness that `ready` knows.
+    pub(super) fn slice(
+        &self,
+        key: &SliceKey,
+        members: &Members,
+        ready: impl Fn(SocketAddr) -> bool,
+    ) -> SliceFacts {
+        let port = |port: &ServicePort| SlicePort {
+            name: Arc::clone(&port.name),
+            protocol: port.protocol.clone(),
+            port: members.port,
+        };
+        SliceFacts {
+            key: key.clone(),
+            meta: self.service.meta.clone(),
+            service: Some(self.service.key.name.name().into()),
+            headless: false,
+            address_type: AddressType::Ip(members.family),
+            ports: self.service.ports.iter().map(port).collect(),
+            endpoints: members.endpoints(ready),
+            endpoints_null: false,
+        }
+    }
+}
+
+impl Members {
+    fn backends(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses.iter().map(|address| SocketAddr::new(*address, self.port.get()))
+    }
+
+    fn endpoints(&self, ready: impl Fn(SocketAddr) -> bool) -> Endpoints {
+        let mut endpoints = EndpointsBuilder::new(self.family);
+        for backend in self.backends() {
+            // Never refused: `members` tried each of them when the block was built.
+            let pushed = endpoints.push(endpoint(backend.ip(), ready(backend)));
+            debug_assert_eq!(pushed, Ok(()));
+        }
+        endpoints.finish()
+    }
+}
+
+const fn endpoint(address: IpAddr, ready: bool) -> Endpoint<'static> {
+    let conditions = Conditions { ready, serving: ready, terminating: false };
+    Endpoint { address, conditions, node: None, zone: None, hints: None, target: None }
+}
+
+fn service_facts(
+    name: ObjectName,
+    service: &StaticService,
+    origin: &Arc<str>,
+) -> Result<ServiceFacts, Fault> {
+    let frontends: Vec<_> = service.frontends.iter().copied().map(canonical).collect();
+    if let Some(frontend) = frontends.iter().find(|frontend| frontend.port() == 0) {
+        return Err(Fault::PortZero(*frontend));
+    }
+    let first = frontends.first().and_then(|frontend| NonZeroU16::new(frontend.port()));
+    let port = ServicePort {
+        name: service.port_name.as_str().into(),
+        protocol: Protocol::Transport(service.transport),
+        port: first.ok_or(Fault::NoFrontend)?,
+        node_port: None,
+    };
+    Ok(ServiceFacts {
+        meta: Meta { origin: Some(Arc::clone(origin)), ..Meta::default() },
+        ports: vec![port],
+        static_frontends: frontends,
+        affinity_timeout: service.affinity_timeout,
+        on_empty: service.on_empty.as_deref().map(Arc::from),
+        ..ServiceFacts::new(ServiceKey { name, source: Source::Config }, ServiceType::Static)
+    })
+}
+
+fn members(name: &ObjectName, backends: &[SocketAddr]) -> Result<BTreeMap<SliceKey, Members>, Fault> {
+    let mut groups: BTreeMap<(Family, NonZeroU16), (EndpointsBuilder, Vec<IpAddr>)> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for backend in backends.iter().copied().map(canonical).filter(|backend| seen.insert(*backend)) {
+        let port = NonZeroU16::new(backend.port()).ok_or(Fault::PortZero(backend))?;
+        let family = Family::of(backend.ip());
+        let (trial, addresses) =
+            groups.entry((family, port)).or_insert_with(|| (EndpointsBuilder::new(family), Vec::new()));
+        trial.push(endpoint(backend.ip(), true)).map_err(|refused| Fault::Backend(backend, refused))?;
+        addresses.push(backend.ip());
+    }
+    if groups.len() > limits::SLICES_PER_SERVICE_MAX {
+        return Err(Fault::Slices(groups.len()));
+    }
+    let slice = |((family, port), (_, addresses))| {
+        Ok((slice_key(name, family, port)?, Members { family, port, addresses }))
+    };
+    groups.into_iter().map(slice).collect()
+}
+
+/// `<name>-<v4|v6>-<port>`: two services cannot have one slice name, because the last two parts can be told apart.
+fn slice_key(name: &ObjectName, family: Family, port: NonZeroU16) -> Result<SliceKey, InvalidName> {
+    let family = match family {
+        Family::V4 => "v4",
+        Family::V6 => "v6",
+    };
+    let slice = format!("{}-{family}-{port}", name.name());
+    Ok(SliceKey { name: ObjectName::new(name.namespace(), &slice)?, source: Source::Config })
+}
+
+/// Without scope and flow label, and IPv4 as IPv4: what the tables can hold.
+const fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! One check of one backend: opens a socket, asks, says healthy or why not.
+//!
+//! Invariant: a check ends within its timeout and reads at most [`STATUS_LINE_BYTES_MAX`], whatever the backend does. The
+//! status line is read by hand: that is all an answer has to say here, and a backend that is not quite HTTP after it is
+//! still up. Deliberately absent: DNS, TLS, redirects, bodies, connections that are used again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use super::{CheckKind, HealthCheck};
+
+/// Far above any status line; what a backend can make us read.
+const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
+
+/// Of an answer that is not HTTP, enough to recognise the protocol.
+const EXCERPT_CHARACTERS_MAX: usize = 40;
+
+/// Why a backend did not pass.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CheckFailed {
+    /// Nothing listens there, or no way leads there.
+    #[error("cannot connect: {0}")]
+    Connect(io::Error),
+    /// The kernel joined the socket to itself, as it may where nothing listens on a local ephemeral port.
+    #[error("cannot connect: nothing listens there")]
+    OwnSocket,
+    /// Connected, then broken.
+    #[error("the connection broke: {0}")]
+    Broken(io::Error),
+    /// Not done in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+    /// Closed before the status line was complete.
+    #[error("closed before a status line came")]
+    Closed,
+    /// A status line that does not end.
+    #[error("the status line is longer than {STATUS_LINE_BYTES_MAX} bytes")]
+    TooLong,
+    /// Another protocol.
+    #[error("not an HTTP/1 status line: {0:?}")]
+    NotHttp(String),
+    /// An answer that says no.
+    #[error("status {0}, healthy are 200 to 399")]
+    Status(u16),
+}
+
+/// Runs one check, at most for its timeout.
+pub(super) async fn run(check: &HealthCheck, backend: SocketAddr) -> Result<(), CheckFailed> {
+    let ask = async {
+        let stream = connect(backend).await?;
+        match &check.kind {
+            CheckKind::Tcp => Ok(()),
+            CheckKind::Http { path } => get(stream, backend, path).await,
+        }
+    };
+    tokio::time::timeout(check.timeout, ask).await.unwrap_or(Err(CheckFailed::TimedOut(check.timeout)))
+}
+
+/// The one place that dials, so that sockets are marked here and nowhere else.
+async fn connect(backend: SocketAddr) -> Result<TcpStream, CheckFailed> {
+    let stream = TcpStream::connect(backend).await.map_err(CheckFailed::Connect)?;
+    if is_own_socket(&stream) { Err(CheckFailed::OwnSocket) } else { Ok(stream) }
+}
+
+fn is_own_socket(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer)
+}
+
+async fn get(mut stream: TcpStream, backend: SocketAddr, path: &str) -> Result<(), CheckFailed> {
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {backend}\r\nUser-Agent: holdfast/{}\r\nAccept: */*\r\nConnection: close\r\n\r\n",
+        env!("CARGO_PKG_VERSION"),
+    );
+    stream.write_all(request.as_bytes()).await.map_err(CheckFailed::Broken)?;
+    let mut line = Vec::new();
+    let mut answer = BufReader::new(stream.take(STATUS_LINE_BYTES_MAX));
+    answer.read_until(b'\n', &mut line).await.map_err(CheckFailed::Broken)?;
+    judge(&line)
+}
+
+fn judge(line: &[u8]) -> Result<(), CheckFailed> {
+    let Some(line) = line.strip_suffix(b"\n") else {
+        let full = u64::try_from(line.len()).is_ok_and(|length| length >= STATUS_LINE_BYTES_MAX);
+        return Err(if full { CheckFailed::TooLong } else { CheckFailed::Closed });
+    };
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    match status(line) {
+        Some(200..=399) => Ok(()),
+        Some(status) => Err(CheckFailed::Status(status)),
+        None => Err(CheckFailed::NotHttp(excerpt(line))),
+    }
+}
+
+/// `HTTP/1.x NNN` and perhaps a reason.
+fn status(line: &[u8]) -> Option<u16> {
+    let rest = line.strip_prefix(b"HTTP/1.")?;
+    let (minor, rest) = rest.split_first()?;
+    let (digits, reason) = rest.strip_prefix(b" ")?.split_at_checked(3)?;
+    let well_formed = minor.is_ascii_digit()
+        && digits.iter().all(u8::is_ascii_digit)
+        && (reason.is_empty() || reason.starts_with(b" "));
+    let number = digits.iter().fold(0, |number, digit| number * 10 + u16::from(*digit & 0x0f));
+    (well_formed && number >= 100).then_some(number)
+}
+
+fn excerpt(line: &[u8]) -> String {
+    String::from_utf8_lossy(line).chars().take(EXCERPT_CHARACTERS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests;

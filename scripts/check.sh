@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# What a change has to satisfy besides its tests. Runs everything, then says what failed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup check
+
+failures=()
+absent=()
+step() {
+	local name=$1
+	shift
+	echo "== $name"
+	"$@" || failures+=("$name")
+}
+
+step "format" cargo fmt --all --check
+step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
+step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+step "licences, bans, sources" cargo deny --locked check -A unused-wrapper licenses bans sources
+if cargo deny fetch db 2>/dev/null; then
+	step "advisories" cargo deny --locked check --disable-fetch advisories
+else
+	absent+=("not run here: advisories (the RustSec database cannot be fetched)")
+fi
+step "shell scripts" shellcheck scripts/setup scripts/*.sh .ci/run
+
+((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
+((${#failures[@]} == 0)) || {
+	printf 'failed: %s\n' "${failures[@]}"
+	exit 1
+}
+echo "check: clean"

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs every rung of tests that can run on this machine and ends with one line, `N passed, N failed`.
+# A rung that cannot run here is named in a line of its own before that. Nothing is skipped silently.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+broken=0
+absent=()
+
+# rung NAME NEEDS COMMAND...: runs the command if this machine has what it needs (`nothing` or `root`).
+rung() {
+	local name=$1 needs=$2
+	shift 2
+	if [[ $needs == root && $EUID -ne 0 ]]; then
+		absent+=("not run here: $name (needs root)")
+		return
+	fi
+	echo "== $name"
+	"$@" 2>&1 | tee -a "$log" || broken=$((broken + 1))
+}
+
+rung "core, simulation, scenarios, tidy" nothing cargo test --workspace --locked --no-fail-fast
+
+# The sum over the lines in which each test binary says how it went.
+sum() { awk -v field="$1" '/^test result: / { for (i = 2; i <= NF; i++) if ($i ~ "^" field) n += $(i - 1) } END { print n + 0 }' "$log"; }
+passed=$(sum passed)
+failed=$(sum failed)
+
+# A build that fails or a test binary that dies leaves no line to count.
+((broken == 0 || failed > 0)) || failed=$broken
+((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
+echo "$passed passed, $failed failed"
+((failed == 0 && passed > 0))

@@ -1,0 +1,50 @@
+//! A backend for the demo: an HTTP server that answers every request with its own name.
+//!
+//! Usage: `echo_backend NAME ADDRESS:PORT`. One request at a time, each bounded in size and time. Deliberately
+//! absent: routes, keep-alive, everything that would make it worth attacking.
+
+use std::io::{BufRead, BufReader, Error, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+/// A demo client is on this machine: whoever takes longer holds up the next one for no reason.
+const REQUEST_WAIT: Duration = Duration::from_millis(500);
+
+/// More than curl's request line and headers.
+const REQUEST_BYTES_MAX: u64 = 8 * 1024;
+
+fn main() -> Result<(), Error> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(name), Some(address)) = (arguments.next(), arguments.next()) else {
+        return Err(Error::other("usage: echo_backend NAME ADDRESS:PORT"));
+    };
+    let listener =
+        TcpListener::bind(&address).map_err(|error| Error::other(format!("{address}: {error}")))?;
+    for stream in listener.incoming() {
+        // A client that went away, or only tested the connection, is no reason to stop.
+        let _ = stream.and_then(|stream| answer(stream, &name));
+    }
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream, name: &str) -> Result<(), Error> {
+    stream.set_read_timeout(Some(REQUEST_WAIT))?;
+    stream.set_write_timeout(Some(REQUEST_WAIT))?;
+    read_request(&mut stream)?;
+    let body = format!("{name}\n");
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+}
+
+/// Reads up to the empty line that ends the headers.
+fn read_request(stream: &mut TcpStream) -> Result<(), Error> {
+    for line in BufReader::new(stream.take(REQUEST_BYTES_MAX)).lines() {
+        if line?.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(Error::other("the request has no end"))
+}

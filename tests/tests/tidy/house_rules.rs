@@ -1,0 +1,284 @@
+//! What holds between files: what README promises, what ARCHITECTURE lists, what the Makefile explains.
+//!
+//! Each rule looks at the texts of the whole repository. Deliberately absent: judging prose.
+
+use crate::code::{code_only, is_word};
+use crate::tree::{Finding, Source};
+
+/// How many invariants ARCHITECTURE.md numbers.
+const INVARIANTS: usize = 12;
+
+/// Marks of work that was left for later; put together here so that this file has none.
+const LEFTOVERS: [&str; 4] =
+    [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
+
+/// The text of a file that the rules need; a missing one is a finding of its own.
+fn text<'a>(sources: &'a [Source], path: &str) -> &'a str {
+    sources.iter().find(|source| source.path == path).map_or("", |source| &source.text)
+}
+
+fn finding(path: &str, line: usize, rule: String) -> Finding {
+    Finding { path: path.to_owned(), line, rule }
+}
+
+/// What is not finished is an issue, not a comment.
+pub(crate) fn no_leftovers(sources: &[Source]) -> Vec<Finding> {
+    let ours = sources
+        .iter()
+        .filter(|source| !source.path.starts_with("LICENSE") && !source.path.ends_with(".lock"));
+    let lines =
+        ours.flat_map(|source| source.text.lines().enumerate().map(move |(at, line)| (source, at, line)));
+    let found =
+        lines.filter(|(_, _, line)| line.split(|c| !is_word(c)).any(|word| LEFTOVERS.contains(&word)));
+    found.map(|(source, at, _)| source.finding(at + 1, "finish it, or open an issue")).collect()
+}
+
+/// A newcomer needs two commands, and README says them as lines of their own.
+pub(crate) fn readme_says_both_commands(sources: &[Source]) -> Vec<Finding> {
+    let readme = text(sources, "README.md");
+    let missing =
+        ["make run", "make test"].into_iter().filter(|command| !readme.lines().any(|line| line == *command));
+    missing
+        .map(|command| finding("README.md", 1, format!("`{command}` stands on a line of its own")))
+        .collect()
+}
+
+/// CI runs what README says.
+pub(crate) fn ci_runs_make_test(sources: &[Source]) -> Vec<Finding> {
+    let commands = text(sources, ".ci/run").lines().filter(|line| !line.trim_start().starts_with('#'));
+    let calls = |line: &str| line.contains("make ") && line.split_whitespace().any(|word| word == "test");
+    if commands.into_iter().any(calls) {
+        return Vec::new();
+    }
+    vec![finding(".ci/run", 1, "calls `make test`".to_owned())]
+}
+
+/// Each library has its sentence in ARCHITECTURE.md, and each sentence its library.
+pub(crate) fn libraries_are_explained(sources: &[Source]) -> Vec<Finding> {
+    let used = dependencies(text(sources, "Cargo.toml"));
+    let explained = explained_libraries(text(sources, "ARCHITECTURE.md"));
+    let unexplained = used.iter().filter(|(_, name)| !explained.iter().any(|(_, other)| other == name));
+    let unused = explained.iter().filter(|(_, name)| !used.iter().any(|(_, other)| other == name));
+    let why = |(line, name): &(usize, &str)| {
+        finding("Cargo.toml", *line, format!("ARCHITECTURE.md says why `{name}`"))
+    };
+    let gone = |(line, name): &(usize, &str)| {
+        finding("ARCHITECTURE.md", *line, format!("`{name}` is not in Cargo.toml"))
+    };
+    unexplained.map(why).chain(unused.map(gone)).collect()
+}
+
+fn dependencies(manifest: &str) -> Vec<(usize, &str)> {
+    let lines = section(manifest, "[workspace.dependencies]", "[");
+    let named = lines.filter_map(|(at, line)| Some((at, line.split_once(" = ")?.0)));
+    named.filter(|(_, name)| !name.starts_with('#') && !name.starts_with("holdfast")).collect()
+}
+
+fn explained_libraries(architecture: &str) -> Vec<(usize, &str)> {
+    let rows = section(architecture, "## Libraries", "#");
+    rows.filter_map(|(at, row)| Some((at, row.strip_prefix("| `")?.split_once('`')?.0))).collect()
+}
+
+/// The numbered lines between a heading and the next line that begins as headings do.
+fn section<'a>(text: &'a str, heading: &'a str, next: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+    let numbered = text.lines().enumerate().map(|(at, line)| (at + 1, line));
+    let after = numbered.skip_while(move |(_, line)| *line != heading).skip(1);
+    after.take_while(move |(_, line)| !line.starts_with(next))
+}
+
+/// A page that nothing links to is read by nobody.
+pub(crate) fn pages_are_linked(sources: &[Source]) -> Vec<Finding> {
+    let linked: Vec<String> = ["README.md", "docs/README.md"]
+        .iter()
+        .flat_map(|page| links(page, text(sources, page)))
+        .map(|(_, to)| to)
+        .collect();
+    let pages =
+        sources.iter().filter(|source| source.path.starts_with("docs/") && source.path.ends_with(".md"));
+    let lost = pages.filter(|page| page.path != "docs/README.md" && !linked.contains(&page.path));
+    lost.map(|page| page.finding(1, "linked from README.md or docs/README.md")).collect()
+}
+
+/// A link leads somewhere.
+pub(crate) fn links_lead_somewhere(sources: &[Source]) -> Vec<Finding> {
+    let leads =
+        |to: &str| sources.iter().any(|other| other.path == to || other.path.starts_with(&format!("{to}/")));
+    let pages = sources.iter().filter(|source| source.path.ends_with(".md"));
+    let links =
+        pages.flat_map(|page| links(&page.path, &page.text).into_iter().map(move |link| (page, link)));
+    let broken = links.filter(|(_, (_, to))| !leads(to));
+    broken.map(|(page, (line, to))| page.finding(line, format!("there is no {to}"))).collect()
+}
+
+/// The relative links of a page, as paths in the repository.
+fn links(page: &str, text: &str) -> Vec<(usize, String)> {
+    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let lines = text.lines().enumerate();
+    let targets = lines.flat_map(|(at, line)| line.split("](").skip(1).map(move |rest| (at + 1, rest)));
+    let cut = targets.filter_map(|(at, rest)| Some((at, rest.split([')', '#']).next()?)));
+    let relative = cut.filter(|(_, to)| !to.is_empty() && !to.contains("://"));
+    relative.map(|(at, to)| (at, resolve(folder, to))).collect()
+}
+
+fn resolve(folder: &str, link: &str) -> String {
+    let mut path: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in link.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        if part == ".." {
+            path.pop();
+        } else {
+            path.push(part);
+        }
+    }
+    path.join("/")
+}
+
+/// `make` alone explains every target.
+pub(crate) fn targets_are_explained(sources: &[Source]) -> Vec<Finding> {
+    let targets = text(sources, "Makefile").lines().enumerate().filter(|(_, line)| is_target(line));
+    let silent = targets.filter(|(_, line)| !line.contains(" ## "));
+    silent
+        .map(|(at, _)| finding("Makefile", at + 1, "a target ends with `## A sentence.`".to_owned()))
+        .collect()
+}
+
+fn is_target(line: &str) -> bool {
+    let named = line.split_once(':').filter(|(name, _)| !name.contains([' ', '\t', '#', '.', '=']));
+    named.is_some_and(|(name, rest)| !name.is_empty() && !rest.starts_with('='))
+}
+
+/// Each invariant has a row, and each row that names a guard has a test of that name.
+pub(crate) fn invariants_are_guarded(sources: &[Source]) -> Vec<Finding> {
+    (1..=INVARIANTS).flat_map(|number| invariant_is_guarded(sources, number)).collect()
+}
+
+fn invariant_is_guarded(sources: &[Source], number: usize) -> Option<Finding> {
+    let page = "ARCHITECTURE.md";
+    let prefix = format!("invariant_{number:02}_");
+    let row =
+        text(sources, page).lines().enumerate().find(|(_, line)| line.starts_with(&format!("| {number} |")));
+    let Some((at, row)) = row else {
+        return Some(finding(page, 1, format!("invariant {number} has no row")));
+    };
+    match (row.contains(&prefix), has_test(sources, &prefix)) {
+        (true, false) => Some(finding(page, at + 1, format!("no test is named `{prefix}…`"))),
+        (false, true) => Some(finding(page, at + 1, format!("a test named `{prefix}…` exists; say so"))),
+        _ => None,
+    }
+}
+
+fn has_test(sources: &[Source], prefix: &str) -> bool {
+    let declaration = format!("fn {prefix}");
+    let with_name = |source: &&Source| source.is_rust() && source.text.contains(&declaration);
+    sources.iter().filter(with_name).any(|source| code_only(&source.text).contains(&declaration))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{assert_none, repository};
+
+    type Rule = fn(&[Source]) -> Vec<Finding>;
+
+    #[track_caller]
+    fn check(rule: Rule, sources: &[(&str, &str)], expected: &[(&str, usize)]) {
+        let sources: Vec<Source> = sources.iter().map(|(path, text)| Source::new(path, text)).collect();
+        let found = rule(&sources);
+        let found: Vec<(&str, usize)> =
+            found.iter().map(|finding| (finding.path.as_str(), finding.line)).collect();
+        assert_eq!(found, expected, "in {sources:?}");
+    }
+
+    #[track_caller]
+    fn check_repository(rule: Rule) {
+        assert_none(&rule(&repository().unwrap()));
+    }
+
+    #[test]
+    fn nothing_is_left_for_later() {
+        for mark in LEFTOVERS {
+            check(no_leftovers, &[("a.rs", &format!("//! A.\n// {mark}: b"))], &[("a.rs", 2)]);
+            check(no_leftovers, &[("a.sh", &format!("mktemp a.{mark}{mark}; {mark}_b"))], &[]);
+        }
+        check_repository(no_leftovers);
+    }
+
+    #[test]
+    fn readme_says_make_run_and_make_test() {
+        check(readme_says_both_commands, &[("README.md", "make run\nmake test\n")], &[]);
+        check(readme_says_both_commands, &[("README.md", "make run\n")], &[("README.md", 1)]);
+        check(readme_says_both_commands, &[], &[("README.md", 1), ("README.md", 1)]);
+        check_repository(readme_says_both_commands);
+    }
+
+    #[test]
+    fn ci_calls_make_test() {
+        check(ci_runs_make_test, &[(".ci/run", "#!/bin/sh\nexec make --no-print-directory test\n")], &[]);
+        check(ci_runs_make_test, &[(".ci/run", "# make test\ncargo test\n")], &[(".ci/run", 1)]);
+        check_repository(ci_runs_make_test);
+    }
+
+    #[test]
+    fn every_library_has_its_sentence() {
+        let manifest =
+            ("Cargo.toml", "[workspace.dependencies]\nholdfast = { }\na = \"1\"\n\nb-c = { }\n[x]\nd = 1\n");
+        let explained = (
+            "ARCHITECTURE.md",
+            "| `z` | no |\n## Libraries\n| `a` | why |\n| `b-c` | why |\n### More\n| `y` |",
+        );
+        check(libraries_are_explained, &[manifest, explained], &[]);
+        let half = ("ARCHITECTURE.md", "## Libraries\n| `a` | why |\n| `e` | why |\n");
+        check(libraries_are_explained, &[manifest, half], &[("Cargo.toml", 5), ("ARCHITECTURE.md", 3)]);
+        check_repository(libraries_are_explained);
+    }
+
+    #[test]
+    fn every_page_is_linked() {
+        let page = ("docs/a.md", "");
+        check(pages_are_linked, &[page, ("docs/README.md", "[a](a.md#b)")], &[]);
+        check(pages_are_linked, &[page, ("README.md", "[a](docs/a.md)")], &[]);
+        check(pages_are_linked, &[page, ("README.md", "[a](a.md) docs/a.md")], &[("docs/a.md", 1)]);
+        check_repository(pages_are_linked);
+    }
+
+    #[test]
+    fn every_link_leads_somewhere() {
+        let page = ("docs/a.md", "[r](../README.md) [d](../docs/) [w](https://a.b/c) [s](#s)\n[x](b.md)");
+        check(links_lead_somewhere, &[page, ("README.md", "")], &[("docs/a.md", 2)]);
+        check_repository(links_lead_somewhere);
+    }
+
+    #[test]
+    fn every_make_target_has_its_sentence() {
+        check(
+            targets_are_explained,
+            &[("Makefile", ".PHONY: a\nA := b\nC ?= d\na: ## Do a.\n\t@x: y\n")],
+            &[],
+        );
+        check(targets_are_explained, &[("Makefile", "a: ## Do a.\nb: a\n")], &[("Makefile", 2)]);
+        check_repository(targets_are_explained);
+    }
+
+    #[test]
+    fn every_invariant_has_its_guard() {
+        let rows: String =
+            (1..=INVARIANTS).map(|n| format!("| {n} | true | `invariant_{n:02}_…` |\n")).collect();
+        let tests: String = (1..=INVARIANTS).map(|n| format!("fn invariant_{n:02}_a() {{}}\n")).collect();
+        let page = ("ARCHITECTURE.md", rows.as_str());
+        check(invariants_are_guarded, &[page, ("a.rs", &tests)], &[]);
+        let fewer = tests.replace("fn invariant_03_", "// fn invariant_03_");
+        check(invariants_are_guarded, &[page, ("a.rs", &fewer)], &[("ARCHITECTURE.md", 3)]);
+        let later = rows.replace("`invariant_09_…`", "later");
+        check(
+            invariants_are_guarded,
+            &[("ARCHITECTURE.md", &later), ("a.rs", &tests)],
+            &[("ARCHITECTURE.md", 9)],
+        );
+        let lost = rows.replace("| 4 |", "| four |");
+        check(
+            invariants_are_guarded,
+            &[("ARCHITECTURE.md", &lost), ("a.rs", &tests)],
+            &[("ARCHITECTURE.md", 1)],
+        );
+        check_repository(invariants_are_guarded);
+    }
+}

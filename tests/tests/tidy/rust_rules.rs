@@ -1,0 +1,329 @@
+//! What holds for each Rust file: where it begins, how it names things, what it may know, how long it may be.
+//!
+//! Each rule looks at one file alone. Deliberately absent: exceptions by file name. A rule that needs one is wrong.
+
+use crate::code::{code_only, is_word, tokens, without_tests, words};
+use crate::tree::{Finding, Source};
+
+/// Names that say nothing about what a thing owns.
+const BANNED_WORDS: [&str; 8] = ["manager", "handler", "helper", "helpers", "util", "utils", "info", "data"];
+
+/// Past this, a file owns more than one thing.
+const FILE_LINES_MAX: usize = 600;
+
+/// Past this, a function cannot be read at one glance.
+const FUNCTION_LINES_MAX: usize = 60;
+
+/// Which folders may know a library, or may be unsafe at all.
+const HOMES: [(&str, &[&str]); 5] = [
+    ("kube::", &["daemon/src/sources", "daemon/src/apiserver"]),
+    ("k8s_openapi::", &["daemon/src/sources", "daemon/src/apiserver"]),
+    ("axum::", &["daemon/src/admin"]),
+    ("libbpf_rs::", &["daemon/datapath/"]),
+    ("unsafe", &["daemon/datapath/"]),
+];
+
+/// What the engine alone may hold; everyone else reads a snapshot.
+const ENGINE_WORDS: [&str; 2] = ["Tables", "Realized"];
+
+/// A file begins by saying what it owns.
+pub(crate) fn module_doc(source: &Source) -> Vec<Finding> {
+    if source.text.starts_with("//!") {
+        return Vec::new();
+    }
+    vec![source.finding(1, "a module begins with `//!`: what it owns, its invariant, what is absent")]
+}
+
+/// `foo.rs` beside `foo/`: an editor full of `mod.rs` tabs tells nobody where he is.
+pub(crate) fn no_mod_rs(source: &Source) -> Vec<Finding> {
+    if !source.path.ends_with("/mod.rs") {
+        return Vec::new();
+    }
+    vec![source.finding(1, "no mod.rs: name the file after its module")]
+}
+
+/// Types, modules and files are named after what they own.
+pub(crate) fn telling_names(source: &Source) -> Vec<Finding> {
+    let stem = source.path.trim_end_matches(".rs");
+    let in_path = banned_word(stem).map(|word| (1, word));
+    let code = code_only(&source.text);
+    let declared = code.lines().enumerate().filter_map(|(at, line)| {
+        let name = declared_name(line)?;
+        Some((at + 1, banned_word(name)?))
+    });
+    let name_it = |(line, word)| source.finding(line, format!("`{word}` names nothing; say what it owns"));
+    in_path.into_iter().chain(declared).map(name_it).collect()
+}
+
+fn declared_name(line: &str) -> Option<&str> {
+    let mut tokens = tokens(line);
+    tokens.find(|token| ["struct", "enum", "trait", "type", "union", "mod"].contains(token))?;
+    tokens.next()
+}
+
+fn banned_word(name: &str) -> Option<String> {
+    words(name).into_iter().find(|word| BANNED_WORDS.contains(&word.as_str()))
+}
+
+/// A library is known only where it lives.
+pub(crate) fn homes(source: &Source) -> Vec<Finding> {
+    let code = code_only(&source.text);
+    let mut findings = Vec::new();
+    for (what, folders) in HOMES {
+        if folders.iter().any(|folder| source.path.starts_with(folder)) {
+            continue;
+        }
+        let rule = format!("`{what}` only under {}", folders.join(", "));
+        findings.extend(lines_with(&code, what).map(|line| source.finding(line, rule.clone())));
+    }
+    findings
+}
+
+/// Core has no standard library, so it has no I/O, clock or thread.
+pub(crate) fn pure_core(source: &Source) -> Vec<Finding> {
+    if !is_production(source) || !source.path.starts_with("daemon/core/") {
+        return Vec::new();
+    }
+    let code = without_tests(&code_only(&source.text));
+    let mut findings: Vec<Finding> =
+        lines_with(&code, "std::").map(|line| source.finding(line, "core has no `std`")).collect();
+    if source.path == "daemon/core/src/lib.rs" {
+        let needed = ["#![no_std]", "#![forbid(unsafe_code)]"];
+        let missing = needed.iter().filter(|attribute| !code.lines().any(|line| line == **attribute));
+        findings.extend(missing.map(|attribute| source.finding(1, format!("core says `{attribute}`"))));
+    }
+    findings
+}
+
+/// Readers see snapshots; the state behind them belongs to the engine.
+pub(crate) fn one_writer(source: &Source) -> Vec<Finding> {
+    if !source.path.starts_with("daemon/src/") || source.path.starts_with("daemon/src/engine") {
+        return Vec::new();
+    }
+    let code = code_only(&source.text);
+    let found = ENGINE_WORDS.iter().flat_map(|word| lines_with(&code, word).map(move |line| (line, word)));
+    found.map(|(line, word)| source.finding(line, format!("only the engine holds `{word}`"))).collect()
+}
+
+/// The lines in which the text stands as a path or word of its own, not as a part of a longer one.
+fn lines_with<'a>(code: &'a str, what: &'a str) -> impl Iterator<Item = usize> + 'a {
+    code.lines().enumerate().filter(move |(_, line)| has(line, what)).map(|(at, _)| at + 1)
+}
+
+fn has(line: &str, what: &str) -> bool {
+    line.match_indices(what).any(|(at, _)| {
+        let (before, after) = line.split_at(at);
+        let after = after.strip_prefix(what).unwrap_or_default();
+        let starts = !before.ends_with(is_word) && !is_inner_segment(before);
+        let ends = what.ends_with(':') || !after.starts_with(is_word);
+        starts && ends
+    })
+}
+
+/// `crate::kube::` is a module of ours; `::kube::` is the crate.
+fn is_inner_segment(before: &str) -> bool {
+    before.strip_suffix("::").is_some_and(|path| path.ends_with(is_word))
+}
+
+/// A file that grows past one subject is divided.
+pub(crate) fn file_size(source: &Source) -> Vec<Finding> {
+    if !is_production(source) {
+        return Vec::new();
+    }
+    let kept = without_tests(&source.text);
+    let lines = kept.lines().filter(|line| !line.trim().is_empty()).count();
+    if lines <= FILE_LINES_MAX {
+        return Vec::new();
+    }
+    vec![source.finding(FILE_LINES_MAX, format!("{lines} lines; a file has at most {FILE_LINES_MAX}"))]
+}
+
+/// A function that grows past one glance is divided.
+pub(crate) fn function_size(source: &Source) -> Vec<Finding> {
+    if !is_production(source) {
+        return Vec::new();
+    }
+    let code = without_tests(&code_only(&source.text));
+    let lines: Vec<&str> = code.lines().collect();
+    let starts = lines.iter().enumerate().filter(|(_, line)| is_function_start(line));
+    let lengths = starts.map(|(at, _)| (at + 1, function_len(lines.get(at..).unwrap_or_default())));
+    let long = lengths.filter(|(_, length)| *length > FUNCTION_LINES_MAX);
+    long.map(|(line, length)| {
+        source.finding(line, format!("{length} lines; a function has at most {FUNCTION_LINES_MAX}"))
+    })
+    .collect()
+}
+
+fn is_function_start(line: &str) -> bool {
+    let before_name =
+        ["pub", "crate", "super", "self", "in", "const", "async", "unsafe", "extern", "default"];
+    tokens(line).find(|token| !before_name.contains(token)) == Some("fn")
+}
+
+/// Rustfmt closes a function at the indentation at which it opened it.
+fn function_len(lines: &[&str]) -> usize {
+    let Some(first) = lines.first() else { return 0 };
+    if first.trim_end().ends_with(['}', ';']) {
+        return 1;
+    }
+    let closes = |line: &&str| {
+        indent(line) == indent(first) && (line.trim().starts_with('}') || line.trim_end().ends_with(';'))
+    };
+    1 + lines.iter().skip(1).position(closes).map_or(lines.len(), |at| at + 1)
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// The code that is built into the product, and the programs that judge it.
+fn is_production(source: &Source) -> bool {
+    let of_ours = source.path.starts_with("daemon/") || source.path.starts_with("tests/src/");
+    let is_test =
+        source.path.ends_with("/tests.rs") || source.path.trim_start_matches("tests/").contains("/tests/");
+    source.is_rust() && of_ours && !is_test
+}
+
+/// A test that may be left out will be.
+pub(crate) fn no_ignored_tests(source: &Source) -> Vec<Finding> {
+    let code = code_only(&source.text);
+    let attributes = code.lines().map(|line| line.contains("#[ignore"));
+    let examples = source.text.lines().map(|line| line.trim().ends_with(concat!("```", "ignore")));
+    let found =
+        attributes.zip(examples).enumerate().filter(|(_, (attribute, example))| *attribute || *example);
+    found
+        .map(|(at, _)| {
+            source.finding(at + 1, "no ignored tests: make it run, or name its rung in scripts/test.sh")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{assert_none, repository};
+
+    type Rule = fn(&Source) -> Vec<Finding>;
+
+    #[track_caller]
+    fn check(rule: Rule, path: &str, text: &str, lines: &[usize]) {
+        let found: Vec<usize> = rule(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
+        assert_eq!(found, lines, "in {path}: {text}");
+    }
+
+    #[track_caller]
+    fn check_repository(rule: Rule) {
+        let sources = repository().unwrap();
+        let findings: Vec<Finding> = sources.iter().filter(|s| s.is_rust()).flat_map(rule).collect();
+        assert_none(&findings);
+    }
+
+    #[test]
+    fn every_module_says_what_it_owns() {
+        check(module_doc, "a.rs", "//! A.\n", &[]);
+        check(module_doc, "a.rs", "use b;\n", &[1]);
+        check(module_doc, "a.rs", "", &[1]);
+        check_repository(module_doc);
+    }
+
+    #[test]
+    fn a_module_is_a_file_of_its_name() {
+        check(no_mod_rs, "daemon/src/admin.rs", "", &[]);
+        check(no_mod_rs, "daemon/src/admin/mod.rs", "", &[1]);
+        check_repository(no_mod_rs);
+    }
+
+    #[test]
+    fn names_say_what_a_thing_owns() {
+        check(telling_names, "a.rs", "pub struct Metadata;\n// struct Manager\nlet data = 1;", &[]);
+        check(telling_names, "a.rs", "\npub struct SliceManager<T>;", &[2]);
+        check(telling_names, "a.rs", "pub(crate) enum RequestHandler {", &[1]);
+        check(telling_names, "a.rs", "type NodeInfo = u8;\nmod utils;\ntrait Data {}", &[1, 2, 3]);
+        check(telling_names, "daemon/src/string_util.rs", "", &[1]);
+        check(telling_names, "daemon/src/helpers/a.rs", "", &[1]);
+        check_repository(telling_names);
+    }
+
+    #[test]
+    fn a_library_is_known_only_where_it_lives() {
+        check(homes, "daemon/src/engine.rs", "use kube::Client;", &[1]);
+        check(homes, "daemon/src/engine.rs", "fn a(x: ::kube::Client)", &[1]);
+        check(homes, "daemon/src/engine.rs", "\nuse k8s_openapi::api;\nuse axum::Router;", &[2, 3]);
+        check(homes, "daemon/src/engine.rs", "use crate::kube::x; // kube::y", &[]);
+        check(homes, "daemon/src/sources/kubernetes.rs", "use kube::Client;", &[]);
+        check(homes, "daemon/src/admin.rs", "use axum::Router;", &[]);
+        check(homes, "daemon/src/sources.rs", "use axum::Router;", &[1]);
+        check(homes, "daemon/src/engine.rs", "use libbpf_rs::Map;\nunsafe { a() }", &[1, 2]);
+        check(homes, "tests/src/a.rs", "unsafe fn a() {}", &[1]);
+        check(homes, "daemon/datapath/src/kernel.rs", "use libbpf_rs::Map;\nunsafe { a() }", &[]);
+        check(homes, "daemon/core/src/lib.rs", "#![forbid(unsafe_code)]\nlet a = \"unsafe\";", &[]);
+        check_repository(homes);
+    }
+
+    #[test]
+    fn invariant_01_only_the_engine_holds_tables_and_realized() {
+        check(one_writer, "daemon/src/engine/batch.rs", "tables: Tables,", &[]);
+        check(
+            one_writer,
+            "daemon/src/admin/frontends.rs",
+            "a: &Tables,\nb: TablesView,\nc: Realized",
+            &[1, 3],
+        );
+        check_repository(one_writer);
+    }
+
+    #[test]
+    fn invariant_02_core_has_no_io_and_no_clock() {
+        let lib = "daemon/core/src/lib.rs";
+        check(pure_core, lib, "//! A.\n#![no_std]\n#![forbid(unsafe_code)]\n", &[]);
+        check(pure_core, lib, "//! A.\n#![forbid(unsafe_code)]\n", &[1]);
+        check(pure_core, lib, "//! A.\n#![no_std]\n// #![forbid(unsafe_code)]\n", &[1]);
+        check(pure_core, "daemon/core/src/plan.rs", "\nuse std::time::Instant;", &[2]);
+        check(
+            pure_core,
+            "daemon/core/src/plan.rs",
+            "a\n#[cfg(test)]\nmod tests {\n    use std::vec;\n}\n",
+            &[],
+        );
+        check(pure_core, "daemon/core/src/plan/tests.rs", "use std::vec;", &[]);
+        check(pure_core, "daemon/src/engine.rs", "use std::time::Instant;", &[]);
+        check_repository(pure_core);
+    }
+
+    #[test]
+    fn a_file_has_one_subject() {
+        let path = "daemon/src/engine.rs";
+        let at_the_limit = "a;\n".repeat(FILE_LINES_MAX);
+        check(file_size, path, &at_the_limit, &[]);
+        check(file_size, path, &format!("{at_the_limit}b;\n"), &[FILE_LINES_MAX]);
+        check(file_size, path, &format!("{at_the_limit}#[cfg(test)]\nmod tests {{\n    b;\n}}\n"), &[]);
+        check(file_size, "daemon/src/engine/tests.rs", &format!("{at_the_limit}b;\n"), &[]);
+        check(file_size, "tests/src/simulation.rs", &format!("{at_the_limit}b;\n"), &[FILE_LINES_MAX]);
+        check_repository(file_size);
+    }
+
+    #[test]
+    fn a_function_fits_one_glance() {
+        let path = "daemon/core/src/plan.rs";
+        let function = |lines: usize| {
+            format!(
+                "impl A {{\n    pub fn a(\n        b: C,\n    ) {{\n{}    }}\n}}\n",
+                "        d;\n".repeat(lines - 4)
+            )
+        };
+        check(function_size, path, &function(FUNCTION_LINES_MAX), &[]);
+        check(function_size, path, &function(FUNCTION_LINES_MAX + 1), &[2]);
+        check(function_size, path, &format!("fn a() {{}}\nfn b() -> C;\n{}", "d;\n".repeat(90)), &[]);
+        check(function_size, path, &format!("fn a() {{\n{}", "    d;\n".repeat(90)), &[1]);
+        check_repository(function_size);
+    }
+
+    #[test]
+    fn no_test_is_left_out() {
+        check(no_ignored_tests, "a.rs", "#[test]\n#[ignore]\nfn a() {}", &[2]);
+        check(no_ignored_tests, "a.rs", "#[ignore = \"slow\"]", &[1]);
+        check(no_ignored_tests, "a.rs", concat!("/// ```", "ignore"), &[1]);
+        check(no_ignored_tests, "a.rs", "// #[ignore]\nlet ignore = 1;", &[]);
+        check_repository(no_ignored_tests);
+    }
+}

@@ -1,0 +1,100 @@
+//! The repository as texts, and what a rule has to say about one of them.
+//!
+//! Invariant: paths are relative to the repository and use `/`, in a stable order. Deliberately absent: git, so
+//! that the rules also run on an unpacked archive.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One text file.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+/// One place that breaks one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) path: String,
+    /// Counted from 1.
+    pub(crate) line: usize,
+    pub(crate) rule: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.rule)
+    }
+}
+
+impl Source {
+    pub(crate) fn new(path: &str, text: &str) -> Self {
+        Self { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    pub(crate) fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    pub(crate) fn finding(&self, line: usize, rule: impl Into<String>) -> Finding {
+        Finding { path: self.path.clone(), line, rule: rule.into() }
+    }
+}
+
+/// Every text file of the repository.
+pub(crate) fn repository() -> io::Result<Vec<Source>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut paths = Vec::new();
+    collect(&root, &mut paths)?;
+    paths.sort();
+    Ok(paths.iter().filter_map(|path| read(&root, path)).collect())
+}
+
+/// A file that is not text has no lines to judge.
+fn read(root: &Path, path: &Path) -> Option<Source> {
+    let text = fs::read_to_string(path).ok()?;
+    let relative = path.strip_prefix(root).ok()?;
+    Some(Source::new(&relative.to_string_lossy(), &text))
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_file() {
+            paths.push(entry.path());
+        } else if kind.is_dir() && is_ours(&entry.path()) {
+            collect(&entry.path(), paths)?;
+        }
+    }
+    Ok(())
+}
+
+/// Build output marks itself as a cache; hidden folders other than CI's belong to tools.
+fn is_ours(folder: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    (name == ".ci" || !name.starts_with('.')) && name != "target" && !folder.join("CACHEDIR.TAG").exists()
+}
+
+/// Fails with one line for each finding.
+#[track_caller]
+pub(crate) fn assert_none(findings: &[Finding]) {
+    let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    assert!(lines.is_empty(), "\n{}", lines.join("\n"));
+}
+
+#[test]
+fn the_repository_is_read_whole() {
+    let sources = repository().unwrap();
+    for path in ["Makefile", ".ci/run", "tests/tests/tidy/tree.rs", "daemon/core/src/lib.rs"] {
+        assert!(sources.iter().any(|source| source.path == path), "{path} is missing");
+    }
+}
+
+#[test]
+fn a_finding_names_file_line_and_rule() {
+    assert_eq!(Source::new("a.rs", "").finding(7, "no").to_string(), "a.rs:7: no");
+}
