@@ -45,7 +45,7 @@ pub struct Settings {
     /// A loopback address. Port 0 lets the kernel choose.
     pub listen: SocketAddr,
     /// The unix socket; its folder must exist.
-    pub socket: Option<PathBuf>,
+    pub socket: PathBuf,
 }
 
 /// What does not change while the daemon runs.

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser, ValueEnum};
 use clap_complete::Shell;
 
-use crate::config::ConfigErrors;
+use crate::config::{self, ConfigErrors};
 use client::{Client, ClientError};
 
 /// How a program of this command line ends.
@@ -55,10 +55,6 @@ impl From<Exit> for std::process::ExitCode {
 
 /// Where the configuration is unless somebody says otherwise.
 pub const CONFIG_PATH: &str = "/etc/holdfast/config.toml";
-
-/// Where the daemon listens unless its configuration says otherwise.
-const SOCKET_PATH: &str = "/run/holdfast/admin.sock";
-const ADDRESS: &str = "127.0.0.1:9890";
 
 /// Kubernetes services on this host, programmed into the kernel.
 #[derive(Clone, Debug, Parser)]
@@ -237,7 +233,10 @@ impl Cli {
         match (&self.reach.socket, &self.reach.tcp) {
             (Some(socket), _) => Client::new(Some(socket.clone()), None),
             (None, Some(address)) => Client::new(None, Some(address.clone())),
-            (None, None) => Client::new(Some(SOCKET_PATH.into()), Some(ADDRESS.to_owned())),
+            (None, None) => {
+                let config::Admin { listen, socket } = config::Admin::default();
+                Client::new(Some(socket), Some(listen.address().to_string()))
+            }
         }
     }
 

@@ -69,7 +69,7 @@ pub(super) struct Doors {
     /// As bound.
     pub(super) address: SocketAddr,
     pub(super) tcp: TcpListener,
-    pub(super) socket: Option<Socket>,
+    pub(super) socket: Socket,
 }
 
 /// The unix socket, with its file.
@@ -89,7 +89,7 @@ impl Drop for Socket {
 /// Takes both, or neither. Must be called within the runtime that serves them.
 pub(super) fn open(settings: &Settings) -> Result<Doors, AdminError> {
     let (tcp, address) = open_tcp(settings.listen)?;
-    let socket = settings.socket.as_deref().map(open_socket).transpose()?;
+    let socket = open_socket(&settings.socket)?;
     Ok(Doors { address, tcp, socket })
 }
 

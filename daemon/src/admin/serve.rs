@@ -49,11 +49,7 @@ impl Listener for UnixListener {
 pub(super) async fn serve(doors: Doors, readings: Arc<Readings>, stopping: watch::Receiver<bool>) {
     let tcp_router = routes::router(Arc::clone(&readings), Door::Tcp(doors.address.port()));
     let tcp = accept_all(doors.tcp, tcp_router, stopping.clone());
-    let unix = async {
-        if let Some(socket) = &doors.socket {
-            accept_all(&socket.listener, routes::router(readings, Door::Unix), stopping).await;
-        }
-    };
+    let unix = accept_all(&doors.socket.listener, routes::router(readings, Door::Unix), stopping);
     tokio::join!(tcp, unix);
 }
 

@@ -42,7 +42,7 @@ impl Served {
 }
 
 #[track_caller]
-fn check(ran: &Ran, exit: Exit, out: Expect, err: Expect) {
+fn check(ran: &Ran, exit: Exit, out: &Expect, err: &Expect) {
     assert_eq!(ran.exit, exit, "{ran:?}");
     out.assert_eq(&ran.out);
     err.assert_eq(&ran.err);
@@ -56,11 +56,11 @@ fn a_table_is_what_the_api_says() {
     check(
         &ran,
         Exit::Good,
-        expect![[r#"
+        &expect![[r#"
             SERVICE      PORT  TYPE      FRONTEND           VERDICT  REASON  STATUS  BACKENDS
             default/web  http  NodePort  0.0.0.0:30080/TCP  serving  -       done    10.1.0.1:8080
         "#]],
-        expect![""],
+        &expect![""],
     );
     let ran = served.ask(&["backends", "--address", "10.0.0.10", "-o", "json"]);
     let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
@@ -81,8 +81,8 @@ fn a_bad_filter_is_a_usage_error() {
     check(
         &served.ask(&["frontends", "--type", "nodeport&format=json"]),
         Exit::Usage,
-        expect![""],
-        expect![[r#"
+        &expect![""],
+        &expect![[r#"
             holdfast: unknown type "nodeport&format=json"
             hint: legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static
         "#]],
@@ -91,7 +91,10 @@ fn a_bad_filter_is_a_usage_error() {
 
 #[test]
 fn status_tells_what_is_not_well() {
-    check(&serve(everything()).ask(&["status"]), Exit::Finding, expect![[r#"
+    check(
+        &serve(everything()).ask(&["status"]),
+        Exit::Finding,
+        &expect![[r#"
         holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
         ready      yes
         datapath   memory (computed and shown; no traffic is touched)
@@ -116,13 +119,18 @@ fn status_tells_what_is_not_well() {
           EndpointSlice default/web-a: endpoint 3: "10.1.0.x" is no address
           File half.yaml: line 3: unexpected end
           and 2 more
-    "#]], expect![""]);
+    "#]],
+        &expect![""],
+    );
 }
 
 #[test]
 fn status_is_good_when_all_is_well() {
     let served = serve(many(3, 2));
-    check(&served.ask(&["status"]), Exit::Good, expect![[r#"
+    check(
+        &served.ask(&["status"]),
+        Exit::Good,
+        &expect![[r#"
         holdfast 0.1.0 on , since 2026-01-08T11:10:55Z
         ready      yes
         datapath   memory (computed and shown; no traffic is touched)
@@ -131,7 +139,9 @@ fn status_is_good_when_all_is_well() {
         frontends  3
         backends   6
         verdicts   3 serving
-    "#]], expect![""]);
+    "#]],
+        &expect![""],
+    );
     let json: serde_json::Value = serde_json::from_str(&served.ask(&["status", "-o", "json"]).out).unwrap();
     assert_eq!((&json["good"], &json["backends"]), (&true.into(), &6.into()));
 }
@@ -177,7 +187,7 @@ fn whoever_else_listens_there_is_no_daemon() {
     let path = folder.0.join("other.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let other = std::thread::spawn(move || {
-        listener.accept().unwrap().0.write_all(b"220 mail ESMTP\r\n\r\n").unwrap()
+        listener.accept().unwrap().0.write_all(b"220 mail ESMTP\r\n\r\n").unwrap();
     });
     let ran = run(&["frontends", "--socket", path.to_str().unwrap()]);
     other.join().unwrap();

@@ -480,7 +480,7 @@ pub(crate) fn serve_with(snapshot: Snapshot, change: impl FnOnce(&mut Readings))
     let (snapshots, receiver) = watch::channel(Arc::new(snapshot));
     let mut readings = readings(receiver);
     change(&mut readings);
-    let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), socket: Some(socket.clone()) };
+    let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), socket: socket.clone() };
     let admin = start(&settings, readings).unwrap();
     Served { admin, socket, folder, snapshots }
 }

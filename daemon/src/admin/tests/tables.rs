@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::fixture::{Served, everything, many, serve};
 
 #[track_caller]
-fn check(path: &str, expected: ExpectFile) {
+fn check(path: &str, expected: &ExpectFile) {
     let got = serve(everything()).get(path, "");
     assert_eq!(got.status, 200, "{}", got.body);
     expected.assert_eq(&got.body);
@@ -17,20 +17,20 @@ fn check(path: &str, expected: ExpectFile) {
 
 #[test]
 fn tables_for_people() {
-    check("/frontends", expect_file!["golden/frontends.txt"]);
-    check("/frontends?format=wide", expect_file!["golden/frontends-wide.txt"]);
-    check("/backends", expect_file!["golden/backends.txt"]);
-    check("/backends?format=wide", expect_file!["golden/backends-wide.txt"]);
-    check("/services", expect_file!["golden/services.txt"]);
-    check("/services?format=wide", expect_file!["golden/services-wide.txt"]);
-    check("/", expect_file!["golden/index.txt"]);
+    check("/frontends", &expect_file!["golden/frontends.txt"]);
+    check("/frontends?format=wide", &expect_file!["golden/frontends-wide.txt"]);
+    check("/backends", &expect_file!["golden/backends.txt"]);
+    check("/backends?format=wide", &expect_file!["golden/backends-wide.txt"]);
+    check("/services", &expect_file!["golden/services.txt"]);
+    check("/services?format=wide", &expect_file!["golden/services-wide.txt"]);
+    check("/", &expect_file!["golden/index.txt"]);
 }
 
 #[test]
 fn tables_for_programs() {
-    check("/frontends?format=json", expect_file!["golden/frontends.json"]);
-    check("/backends?format=json", expect_file!["golden/backends.json"]);
-    check("/services?format=json", expect_file!["golden/services.json"]);
+    check("/frontends?format=json", &expect_file!["golden/frontends.json"]);
+    check("/backends?format=json", &expect_file!["golden/backends.json"]);
+    check("/services?format=json", &expect_file!["golden/services.json"]);
 }
 
 #[test]
@@ -66,6 +66,15 @@ fn series(snapshot: Snapshot) -> BTreeSet<String> {
         assert!(series.insert(sample.to_owned()), "{sample} comes twice");
     }
     series
+}
+
+#[test]
+fn the_configuration_in_force_comes_in_both_forms() {
+    let served = serve(everything());
+    assert_eq!(served.get("/config", "").body, "[admin]\nlisten = \"127.0.0.1:9890\"\n");
+    let got = served.get("/config", "accept: application/json\r\n");
+    let config: Value = serde_json::from_str(&got.body).unwrap();
+    assert_eq!(config["admin"]["listen"], "127.0.0.1:9890");
 }
 
 fn rows(served: &Served, path: &str, list: &str) -> Vec<Value> {
