@@ -4,7 +4,6 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,18 +11,15 @@ use std::time::{Duration, Instant};
 use holdfast::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
 use holdfast::engine::{Engine, Now};
 use holdfast_core::event::Event;
-use holdfast_core::facts::{
-    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ServiceFacts, ServicePort, ServiceType,
-    SliceFacts, SlicePort, Timestamp,
-};
+use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
-use holdfast_core::keys::{Family, InvalidName, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::MemoryMaps;
+use holdfast_tests::worlds::Shape;
 use tokio::sync::watch;
 
-const SERVICES: u32 = 10_000;
-const ENDPOINTS: u32 = 10;
+const SHAPE: Shape = Shape { services: 10_000, endpoints: 10 };
 const ASKED: usize = 20;
 const CLIENTS: usize = 50;
 const STEPS: u32 = 2_000;
@@ -82,10 +78,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 
 fn world() -> Result<(Engine<MemoryMaps>, Arc<Snapshot>), Failed> {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[Source::Kubernetes])?;
-    for number in 0..SERVICES {
-        engine.apply(service(number)?);
-        engine.apply(slice(number, ENDPOINTS)?);
-    }
+    SHAPE.events().into_iter().for_each(|event| engine.apply(event));
     engine.apply(Event::Synced(Source::Kubernetes));
     let mut snapshot = engine.step(now(0), &mut |_| {});
     // Grace periods end between steps.
@@ -97,39 +90,6 @@ fn world() -> Result<(Engine<MemoryMaps>, Arc<Snapshot>), Failed> {
 
 fn now(step: u32) -> Now {
     Now { wall: Timestamp(1_767_870_715 + i64::from(step)), mono: Duration::from_secs(step.into()) }
-}
-
-fn name(number: u32) -> Result<ObjectName, InvalidName> {
-    ObjectName::new("default", &format!("service-{number}"))
-}
-
-fn service(number: u32) -> Result<Event, Failed> {
-    let key = ServiceKey { name: name(number)?, source: Source::Kubernetes };
-    let port = NonZeroU16::new(80).ok_or("no port")?;
-    let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
-    facts.cluster_ips = vec![std::net::IpAddr::from((0x0a60_0000 + number).to_be_bytes())];
-    facts.ports = vec![ServicePort { name: "http".into(), protocol: Protocol::TCP, port, node_port: None }];
-    Ok(Event::ServiceApplied(Arc::new(facts)))
-}
-
-fn slice(number: u32, endpoints: u32) -> Result<Event, Failed> {
-    let mut builder = EndpointsBuilder::new(Family::V4);
-    for endpoint in 0..endpoints {
-        let address = (0x0b00_0000 + number * ENDPOINTS + endpoint).to_be_bytes().into();
-        let (conditions, node) = (Conditions::READY, Some("node-1"));
-        builder.push(Endpoint { address, conditions, node, zone: None, hints: None, target: None })?;
-    }
-    let port = NonZeroU16::new(8080).ok_or("no port")?;
-    Ok(Event::SliceApplied(Arc::new(SliceFacts {
-        key: SliceKey { name: name(number)?, source: Source::Kubernetes },
-        meta: Meta::default(),
-        service: Some(format!("service-{number}").into()),
-        headless: false,
-        address_type: AddressType::Ip(Family::V4),
-        ports: [SlicePort { name: "http".into(), protocol: Protocol::TCP, port }].into(),
-        endpoints: builder.finish(),
-        endpoints_null: false,
-    })))
 }
 
 fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
@@ -157,14 +117,14 @@ fn ask(address: SocketAddr, path: &str) -> std::io::Result<usize> {
     }
 }
 
-/// One endpoint of one service comes or goes, again and again.
+/// One endpoint of one service is replaced, again and again.
 fn steps(
     engine: &mut Engine<MemoryMaps>,
     snapshots: &watch::Sender<Arc<Snapshot>>,
 ) -> Result<Vec<Duration>, Failed> {
     let mut times = Vec::new();
     for step in 0..STEPS {
-        let event = slice(step * 7 % SERVICES, ENDPOINTS - step % 2)?;
+        let event = SHAPE.slice(step * 7 % SHAPE.services, 0, step % 256);
         let begun = Instant::now();
         engine.apply(event);
         let snapshot = engine.step(now(100 + step), &mut |_| {});

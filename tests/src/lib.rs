@@ -1,1 +1,6 @@
-//! The tests.
+//! What tests and benchmarks of the whole share: worlds made of facts, and ways to look at what became of them.
+//!
+//! Invariant: everything here is deterministic; a seed or a count decides. Deliberately absent: assertions, which belong
+//! to the tests.
+
+pub mod worlds;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use holdfast_core::facts::{AddressType, Endpoint, SliceFacts, endpoints::UidText};
+use holdfast_core::facts::{AddressType, Endpoint, SliceFacts, TargetName, endpoints::UidText};
 use holdfast_core::keys::{ObjectName, PortKey};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
@@ -60,7 +60,8 @@ pub(super) struct BackendRow<'a> {
 struct Target<'a> {
     kind: &'a str,
     namespace: &'a str,
-    name: &'a str,
+    #[serde(serialize_with = "as_text")]
+    name: TargetName<'a>,
     #[serde(serialize_with = "super::shown::as_optional_text")]
     uid: Option<UidText<'a>>,
 }

@@ -179,7 +179,7 @@ fn plan_list(
 /// With affinity, each backend of a list is known by its address, so that a client's last choice can be checked.
 fn members(port: &Port, scope: Scope) -> impl Iterator<Item = (SocketAddr, SlotState)> {
     let slots = (port.policy.affinity_timeout > 0).then(|| port.rows.slots(scope));
-    slots.into_iter().flatten().map(|slot| (slot.backend, slot.state))
+    slots.into_iter().flatten().map(|slot| (slot.backend(), slot.state))
 }
 
 fn plan_new_members(port: &Port, index: PortIndex, scope: Scope, push: &mut dyn FnMut(Action)) {

@@ -96,7 +96,7 @@ impl Given {
             let target = (!pod.is_empty()).then_some(Target {
                 kind: "Pod",
                 namespace: "default",
-                name: pod,
+                name: (*pod).into(),
                 uid: if *pod == "anonymous" { UidText::Text("") } else { UidText::Uuid([0xab; 16]) },
             });
             let (node, zone) = (target.map(|_| "node-1"), target.map(|_| "zone-a"));

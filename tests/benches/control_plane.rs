@@ -1,0 +1,190 @@
+//! From events to realized, over memory maps: what the rules and the engine cost.
+//!
+//! Each figure stands beside a baseline that ran just before it on the same machine: filling a plain hash map with the
+//! same keys. So the ratio can be compared between machines, the rate only on one.
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use holdfast::engine::{Engine, Now};
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{Answer, MapError, Maps, MemoryMaps};
+use holdfast_tests::worlds::{Shape, cluster_ip};
+
+const BATCH: usize = 8_192;
+const ROUNDS: usize = 7;
+
+/// Runs one part, named by the argument, or each part in a process of its own, so that none inherits another's heap.
+fn main() {
+    let parts: [(&str, fn()); 5] = [
+        ("bulk", bulk),
+        ("change-10000", || one_change(10_000, 200)),
+        ("change-1000", || one_change(1_000, 200)),
+        ("resync", resync),
+        ("memory", memory),
+    ];
+    let wanted = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    for (name, part) in parts {
+        match &wanted {
+            Some(wanted) if wanted == name => part(),
+            Some(_) => {}
+            None => run_alone(name),
+        }
+    }
+}
+
+fn run_alone(name: &str) {
+    let status = Command::new(std::env::current_exe().unwrap()).arg(name).status().unwrap();
+    assert!(status.success(), "{name}: {status}");
+}
+
+fn engine() -> Engine<MemoryMaps> {
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[Source::Kubernetes]).unwrap();
+    engine.apply(Event::Synced(Source::Kubernetes));
+    step(&mut engine);
+    engine
+}
+
+fn step(engine: &mut Engine<MemoryMaps>) {
+    let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
+    engine.step(now, &mut |change| drop(black_box(change)));
+}
+
+fn feed(engine: &mut Engine<MemoryMaps>, events: Vec<Event>) -> Duration {
+    let started = Instant::now();
+    let mut waiting = events.into_iter().peekable();
+    while waiting.peek().is_some() {
+        waiting.by_ref().take(BATCH).for_each(|event| engine.apply(event));
+        step(engine);
+    }
+    started.elapsed()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// 50,000 services with one slice of one endpoint each.
+fn bulk() {
+    let shape = Shape { services: 50_000, endpoints: 1 };
+    let (mut inserts, mut deletes, mut baselines) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        baselines.push(baseline(shape));
+        let mut engine = engine();
+        inserts.push(feed(&mut engine, shape.events()));
+        assert!(matches!(engine.maps().dial((cluster_ip(0), 1).into()), Answer::Served(_)));
+        deletes.push(feed(&mut engine, shape.deletions()));
+        step(&mut engine);
+        assert_eq!(engine.maps().entries(), 0);
+    }
+    let baseline = median(baselines);
+    for (what, time) in
+        [("insert until realized", median(inserts)), ("delete until realized", median(deletes))]
+    {
+        let rate = f64::from(shape.services) / time.as_secs_f64();
+        let ratio = time.as_secs_f64() / baseline.as_secs_f64();
+        println!("{what}: {rate:.0} services/s; {ratio:.1} × filling a hash map with the same keys");
+    }
+}
+
+fn baseline(shape: Shape) -> Duration {
+    let keys: Vec<_> =
+        (0..shape.services).map(|service| (format!("default/web-{service:05}"), service)).collect();
+    let started = Instant::now();
+    black_box(keys.into_iter().collect::<HashMap<_, _>>());
+    started.elapsed()
+}
+
+/// One endpoint of one service changes while all others stand still.
+fn one_change(services: u32, endpoints: u32) {
+    let shape = Shape { services, endpoints };
+    let mut engine = engine();
+    feed(&mut engine, shape.events());
+    let mut times = Vec::new();
+    for round in 0..2_000 {
+        let event = shape.slice(round * 7 % services, 0, 1 + round / services);
+        let started = Instant::now();
+        engine.apply(event);
+        step(&mut engine);
+        times.push(started.elapsed());
+    }
+    times.sort_unstable();
+    println!(
+        "one endpoint change among {services} services of {endpoints}: p50 {:.1} µs, p99 {:.1} µs",
+        micros(times[times.len() / 2]),
+        micros(times[times.len() * 99 / 100])
+    );
+}
+
+/// The whole world once more, unchanged.
+fn resync() {
+    let shape = Shape { services: 10_000, endpoints: 200 };
+    let mut engine = engine();
+    feed(&mut engine, shape.events());
+    let again = shape.events();
+    let time = feed(&mut engine, again);
+    let endpoints = f64::from(shape.services * shape.endpoints);
+    println!("unchanged resync: {:.3} µs per endpoint", micros(time) / endpoints);
+}
+
+/// Tables, desired, realized and snapshot, over maps that keep nothing.
+fn memory() {
+    let shape = Shape { services: 10_000, endpoints: 200 };
+    let (mut engine, _) = Engine::start(Sink, Seed(7), &[Source::Kubernetes]).unwrap();
+    engine.apply(Event::Synced(Source::Kubernetes));
+    let before = resident();
+    let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
+    for service in 0..shape.services {
+        shape.service_events(service).into_iter().for_each(|event| engine.apply(event));
+        if service % 1_000 == 999 {
+            black_box(engine.step(now, &mut drop));
+        }
+    }
+    println!("resident with 10,000 services of 200 endpoints: {:.0} MB", resident() - before);
+    drop(engine);
+}
+
+/// Maps that accept everything and keep nothing.
+struct Sink;
+
+impl Maps for Sink {
+    fn execute(&mut self, _: &Action) -> Result<(), MapError> {
+        Ok(())
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        Grace(0)
+    }
+
+    fn is_over(&self, _: Grace) -> bool {
+        true
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        Ok(Dump::default())
+    }
+
+    fn capacity(&self) -> Capacity {
+        Capacity::default()
+    }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Megabytes of this process's memory that are resident.
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+}

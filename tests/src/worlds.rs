@@ -1,0 +1,136 @@
+//! Worlds of any size, as events: services with slices as a cluster's controllers would write them.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ServiceFacts, ServicePort, ServiceType,
+    SliceFacts, SlicePort, Target, Timestamp, endpoints::UidText,
+};
+use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+
+/// Endpoints of one slice, as the slice controller fills them.
+const ENDPOINTS_PER_SLICE: u32 = 100;
+
+/// The nodes that endpoints are spread over.
+const NODES: u32 = 100;
+
+/// So many services with so many endpoints each.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// How many services.
+    pub services: u32,
+    /// Endpoints of each.
+    pub endpoints: u32,
+}
+
+impl Shape {
+    /// All services, then all slices.
+    pub fn events(self) -> Vec<Event> {
+        (0..self.services).flat_map(|service| self.service_events(service)).collect()
+    }
+
+    /// One service with its slices.
+    pub fn service_events(self, service: u32) -> Vec<Event> {
+        let slices =
+            (0..self.endpoints.div_ceil(ENDPOINTS_PER_SLICE)).map(|slice| self.slice(service, slice, 0));
+        std::iter::once(applied(service)).chain(slices).collect()
+    }
+
+    /// One slice, at some version. The first endpoint's address differs from version to version.
+    pub fn slice(self, service: u32, slice: u32, version: u32) -> Event {
+        let first = slice * ENDPOINTS_PER_SLICE;
+        let count = (self.endpoints - first).min(ENDPOINTS_PER_SLICE);
+        let mut builder = EndpointsBuilder::new(Family::V4);
+        for place in 0..count {
+            let pod = format!("web-{service:05}-7d4b9c6f5d-{place:05x}");
+            let node = format!("node-{:03}", (service + place) % NODES);
+            let zone = format!("zone-{}", (service + place) % 3);
+            let endpoint = Endpoint {
+                address: address(service, first + place, if place == 0 { version } else { 0 }),
+                conditions: Conditions::READY,
+                node: Some(&node),
+                zone: Some(&zone),
+                hints: None,
+                target: Some(Target {
+                    kind: "Pod",
+                    namespace: "default",
+                    name: pod.as_str().into(),
+                    uid: UidText::Uuid((u128::from(service) << 32 | u128::from(first + place)).to_be_bytes()),
+                }),
+            };
+            // Only an illegal address is refused, and none of these is.
+            let _ = builder.push(endpoint);
+        }
+        Event::SliceApplied(Arc::new(SliceFacts {
+            key: slice_key(service, slice),
+            meta: meta(version),
+            service: Some(service_name(service).name().into()),
+            headless: false,
+            address_type: AddressType::Ip(Family::V4),
+            ports: [SlicePort { name: "http".into(), protocol: Protocol::TCP, port: NonZeroU16::MIN }].into(),
+            endpoints: builder.finish(),
+            endpoints_null: false,
+        }))
+    }
+
+    /// What takes everything away again.
+    pub fn deletions(self) -> Vec<Event> {
+        let slices = self.endpoints.div_ceil(ENDPOINTS_PER_SLICE);
+        let of = |service| {
+            let slices = (0..slices).map(move |slice| Event::SliceDeleted(slice_key(service, slice), None));
+            slices.chain([Event::ServiceDeleted(service_key(service), None)])
+        };
+        (0..self.services).flat_map(of).collect()
+    }
+}
+
+/// The cluster IP of a service.
+pub fn cluster_ip(service: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from_bits(0x0a60_0000 + 1 + service))
+}
+
+fn applied(service: u32) -> Event {
+    let port =
+        ServicePort { name: "http".into(), protocol: Protocol::TCP, port: NonZeroU16::MIN, node_port: None };
+    Event::ServiceApplied(Arc::new(ServiceFacts {
+        meta: meta(0),
+        cluster_ips: vec![cluster_ip(service)],
+        ip_families: vec![Family::V4],
+        ports: vec![port],
+        ..ServiceFacts::new(service_key(service), ServiceType::ClusterIp)
+    }))
+}
+
+fn meta(version: u32) -> Meta {
+    Meta {
+        uid: Some("00000000-0000-4000-8000-000000000000".into()),
+        resource_version: Some(format!("{}", 1_000 + version).into()),
+        created: Some(Timestamp(1_700_000_000)),
+        ..Meta::default()
+    }
+}
+
+fn address(service: u32, endpoint: u32, version: u32) -> IpAddr {
+    let bits = 0x1400_0000 + (service << 12) + (endpoint << 2) + version % 4;
+    IpAddr::V4(Ipv4Addr::from_bits(bits))
+}
+
+#[allow(clippy::expect_used)]
+fn name(text: &str) -> ObjectName {
+    ObjectName::new("default", text).expect("letters, digits and dashes only")
+}
+
+fn service_name(service: u32) -> ObjectName {
+    name(&format!("web-{service:05}"))
+}
+
+fn service_key(service: u32) -> ServiceKey {
+    ServiceKey { name: service_name(service), source: Source::Kubernetes }
+}
+
+fn slice_key(service: u32, slice: u32) -> SliceKey {
+    SliceKey { name: name(&format!("web-{service:05}-{slice:03}")), source: Source::Kubernetes }
+}
