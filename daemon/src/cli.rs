@@ -106,8 +106,8 @@ impl Output {
 pub enum Command {
     /// Run the daemon
     Run(Run),
+    /// Everything else.
     #[command(flatten)]
-    #[allow(missing_docs)]
     Question(Question),
 }
 
@@ -125,35 +125,11 @@ pub enum Question {
     /// Is all well? One screen
     Status,
     /// What clients dial, and what they get there
-    Frontends {
-        #[command(flatten)]
-        #[allow(missing_docs)]
-        service: ServiceFilter,
-        #[command(flatten)]
-        #[allow(missing_docs)]
-        kind: TypeFilter,
-        #[command(flatten)]
-        #[allow(missing_docs)]
-        address: AddressFilter,
-    },
+    Frontends(FrontendFilter),
     /// Every endpoint of every port, used or not, and why not
-    Backends {
-        #[command(flatten)]
-        #[allow(missing_docs)]
-        service: ServiceFilter,
-        #[command(flatten)]
-        #[allow(missing_docs)]
-        address: AddressFilter,
-    },
+    Backends(BackendFilter),
     /// Every service that is known, and what was rejected
-    Services {
-        #[command(flatten)]
-        #[allow(missing_docs)]
-        service: ServiceFilter,
-        #[command(flatten)]
-        #[allow(missing_docs)]
-        kind: TypeFilter,
-    },
+    Services(ServiceFilter),
     /// Find every error in a configuration
     CheckConfig {
         /// The configuration
@@ -167,28 +143,40 @@ pub enum Question {
     },
 }
 
-/// `--service`.
+/// Which frontends.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FrontendFilter {
+    /// Exactly this service
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+    /// Exactly this type, such as `LoadBalancer`
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    /// Exactly this address of the frontend
+    #[arg(long, value_name = "IP")]
+    address: Option<String>,
+}
+
+/// Which backends.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BackendFilter {
+    /// Exactly this service
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+    /// Exactly this address of the backend
+    #[arg(long, value_name = "IP")]
+    address: Option<String>,
+}
+
+/// Which services.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServiceFilter {
     /// Exactly this service
     #[arg(long, value_name = "NAMESPACE/NAME")]
     service: Option<String>,
-}
-
-/// `--type`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct TypeFilter {
     /// Exactly this type, such as `LoadBalancer`
     #[arg(long = "type", value_name = "TYPE")]
     kind: Option<String>,
-}
-
-/// `--address`.
-#[derive(Clone, Debug, clap::Args)]
-pub struct AddressFilter {
-    /// Exactly this IP address
-    #[arg(long, value_name = "IP")]
-    address: Option<String>,
 }
 
 /// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
@@ -214,14 +202,15 @@ impl Cli {
     pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let answered = match question {
             Question::Status => status::status(&self.client(), self.output == Output::Json, out),
-            Question::Frontends { service, kind, address } => {
-                self.table("frontends", &[service.pair(), kind.pair(), address.pair()], out)
+            Question::Frontends(FrontendFilter { service, kind, address }) => {
+                let filters = [("service", service), ("type", kind), ("address", address)];
+                self.table("frontends", &filters, out)
             }
-            Question::Backends { service, address } => {
-                self.table("backends", &[service.pair(), address.pair()], out)
+            Question::Backends(BackendFilter { service, address }) => {
+                self.table("backends", &[("service", service), ("address", address)], out)
             }
-            Question::Services { service, kind } => {
-                self.table("services", &[service.pair(), kind.pair()], out)
+            Question::Services(ServiceFilter { service, kind }) => {
+                self.table("services", &[("service", service), ("type", kind)], out)
             }
             Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
@@ -240,7 +229,12 @@ impl Cli {
         }
     }
 
-    fn table(&self, table: &str, filters: &[Pair<'_>], out: &mut impl Write) -> Result<Exit, ClientError> {
+    fn table(
+        &self,
+        table: &str,
+        filters: &[(&str, &Option<String>)],
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
         let mut path = format!("/{table}?format={}", self.output.as_str());
         for (name, value) in filters {
             if let Some(value) = value {
@@ -250,26 +244,6 @@ impl Cli {
         let mut answer = self.client().get(&path)?.expect_ok()?;
         answer.copy(out)?;
         Ok(Exit::Good)
-    }
-}
-
-type Pair<'a> = (&'static str, Option<&'a str>);
-
-impl ServiceFilter {
-    fn pair(&self) -> Pair<'_> {
-        ("service", self.service.as_deref())
-    }
-}
-
-impl TypeFilter {
-    fn pair(&self) -> Pair<'_> {
-        ("type", self.kind.as_deref())
-    }
-}
-
-impl AddressFilter {
-    fn pair(&self) -> Pair<'_> {
-        ("address", self.address.as_deref())
     }
 }
 

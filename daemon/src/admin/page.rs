@@ -273,3 +273,66 @@ impl<T: Table> Stream for InTurn<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::admin::frontends::Frontends;
+    use crate::admin::tests::fixture::many;
+
+    fn frontends(form: Form, deadline: Instant) -> InTurn<Frontends> {
+        let snapshot = Arc::new(many(500, 10));
+        let walk = Walk::new(sorted(&snapshot, &Filter::default()), Filter::default());
+        let (widths, cells, stage) = (Widths::default(), Cells::default(), Stage::first(form));
+        InTurn { page: Page { walk, snapshot, form, widths, cells, stage }, deadline, my_turn: true }
+    }
+
+    fn polls(mut chunks: InTurn<Frontends>) -> Vec<Poll<Result<Bytes, BrokenOff>>> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut polls = Vec::new();
+        loop {
+            match Pin::new(&mut chunks).poll_next(&mut context) {
+                Poll::Ready(None) => return polls,
+                Poll::Ready(Some(chunk)) => {
+                    let broken = chunk.is_err();
+                    polls.push(Poll::Ready(chunk));
+                    if broken {
+                        return polls;
+                    }
+                }
+                Poll::Pending => polls.push(Poll::Pending),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check_chunks(form: Form) {
+        let polls = polls(frontends(form, Instant::now() + Duration::from_secs(60)));
+        let sizes: Vec<usize> = polls
+            .iter()
+            .filter_map(|poll| match poll {
+                Poll::Ready(chunk) => Some(chunk.as_ref().unwrap().len()),
+                Poll::Pending => None,
+            })
+            .collect();
+        assert!(sizes.len() > 2, "{sizes:?}");
+        assert!(sizes.iter().all(|size| *size < 2 * limits::CHUNK_BYTES), "{sizes:?}");
+        let in_a_row = polls.windows(2).any(|pair| pair.iter().all(Poll::is_ready));
+        assert!(!in_a_row, "after each chunk it is somebody else's turn");
+    }
+
+    #[test]
+    fn a_table_is_made_chunk_by_chunk() {
+        check_chunks(Form::Json);
+        check_chunks(Form::Wide);
+    }
+
+    #[test]
+    fn an_answer_that_takes_too_long_breaks_off() {
+        let late = polls(frontends(Form::Json, Instant::now() - Duration::from_secs(1)));
+        assert!(matches!(late.as_slice(), [Poll::Ready(Err(BrokenOff::TooSlow))]), "{late:?}");
+    }
+}

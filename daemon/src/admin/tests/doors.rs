@@ -157,6 +157,23 @@ fn a_slow_reader_is_in_nobodys_way() {
 }
 
 #[test]
+fn a_reader_that_stalls_is_cut_off() {
+    let served = serve(many(20_000, 10));
+    let mut stream = served.connect();
+    let host = served.host();
+    write!(stream, "GET /frontends?format=json HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
+    std::thread::sleep(limits::WRITE_STALL_MAX + Duration::from_secs(2));
+    let mut bytes = Vec::new();
+    // A reset is as good an end as a close.
+    let _ = stream.read_to_end(&mut bytes);
+    assert!(
+        bytes.len() > limits::CHUNK_BYTES && !bytes.ends_with(b"0\r\n\r\n"),
+        "{} bytes came",
+        bytes.len()
+    );
+}
+
+#[test]
 fn who_finds_all_places_taken_is_told_so() {
     let served = serve(everything());
     let mut held: Vec<_> = (0..limits::CONNECTIONS_MAX).map(|_| served.connect()).collect();
