@@ -3,6 +3,8 @@
 //! Invariant: the shell talks, the core decides. Deliberately absent: `unsafe`, and any rule about endpoints.
 #![forbid(unsafe_code)]
 
+pub mod admin;
+pub mod cli;
 pub mod config;
 pub mod engine;
 pub mod sources;
