@@ -33,11 +33,16 @@ fn tell(change: &Change) {
     }
 }
 
-fn tell_frontend(change: &Change, old: Option<(&ServiceView, &FrontendView)>, new: &FrontendView, cause: &str) {
+fn tell_frontend(
+    change: &Change,
+    old: Option<(&ServiceView, &FrontendView)>,
+    new: &FrontendView,
+    cause: &str,
+) {
     let Some(after) = change.after.as_deref() else { return };
     let service = &change.service;
     let (frontend, verdict) = (name(new), new.verdict.as_str());
-    let reason = new.reason.map(|reason| reason.as_str());
+    let reason = new.reason.map(holdfast_core::snapshot::Reason::as_str);
     let backends = after.backends(new).count();
     match old {
         None => tracing::info!(%service, frontend, verdict, reason, backends, cause, "frontend added"),
@@ -61,7 +66,8 @@ fn slot(row: &holdfast_core::list::Row) -> holdfast_core::list::Slot {
 }
 
 fn find<'a>(view: &'a ServiceView, row: &FrontendView) -> Option<&'a FrontendView> {
-    let same = |it: &&FrontendView| (it.address, it.port, &it.protocol) == (row.address, row.port, &row.protocol);
+    let same =
+        |it: &&FrontendView| (it.address, it.port, &it.protocol) == (row.address, row.port, &row.protocol);
     view.frontends.iter().find(same)
 }
 
@@ -76,7 +82,9 @@ fn cause(cause: &Cause) -> String {
         Cause::ServiceDeleted(key, meta) => object("Service", key, "deleted", meta.as_ref()),
         Cause::SliceApplied(facts) => object("EndpointSlice", &facts.key, "applied", Some(&facts.meta)),
         Cause::SliceDeleted(key, meta) => object("EndpointSlice", key, "deleted", meta.as_ref()),
-        Cause::SliceLeft(facts) => object("EndpointSlice", &facts.key, "left for another service", Some(&facts.meta)),
+        Cause::SliceLeft(facts) => {
+            object("EndpointSlice", &facts.key, "left for another service", Some(&facts.meta))
+        }
         Cause::ClaimWon(frontend, other) => format!("{frontend} is no longer claimed by {other}"),
         Cause::ClaimLost(frontend, other) => format!("{frontend} is claimed by {other}"),
         Cause::NodeApplied => "the node changed".to_owned(),

@@ -197,6 +197,18 @@ pub fn parse(
     })
 }
 
+/// Runs the daemon. Why it does not start is written, one sentence that says what to do.
+pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
+    match crate::app::run(&run.config) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to tell if this cannot be written.
+            let _ = writeln!(err, "holdfast: {error}");
+            error.exit_code().into()
+        }
+    }
+}
+
 impl Cli {
     /// Answers a question.
     pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {

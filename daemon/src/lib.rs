@@ -4,7 +4,11 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod app;
+pub mod changes;
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod logging;
+pub mod node;
 pub mod sources;

@@ -71,7 +71,7 @@ pub fn node_port_addresses(setting: &NodePortAddresses, local: &[LocalAddress]) 
     let families = [true, false].map(|ipv4| local.iter().filter(move |it| it.address.is_ipv4() == ipv4));
     let chosen = families.into_iter().flat_map(|own| match setting {
         NodePortAddresses::All => own.map(|it| it.address).collect(),
-        NodePortAddresses::Primary => primary(own.copied()).into_iter().collect::<Vec<_>>(),
+        NodePortAddresses::Primary => primary(&own.copied()).into_iter().collect::<Vec<_>>(),
         NodePortAddresses::Cidrs(cidrs) => {
             let ipv4 = own.clone().any(|it| it.address.is_ipv4());
             let mut speaking = cidrs.iter().filter(|cidr| cidr.network().is_ipv4() == ipv4).peekable();
@@ -84,7 +84,7 @@ pub fn node_port_addresses(setting: &NodePortAddresses, local: &[LocalAddress]) 
     chosen.collect()
 }
 
-fn primary(own: impl Iterator<Item = LocalAddress> + Clone) -> Option<IpAddr> {
+fn primary(own: &(impl Iterator<Item = LocalAddress> + Clone)) -> Option<IpAddr> {
     let usable = |it: &LocalAddress| !it.loopback && !is_link_local(it.address);
     let routed = own.clone().filter(usable).find(|it| it.default_route);
     routed.or_else(|| own.clone().find(usable)).map(|it| it.address)
