@@ -267,12 +267,16 @@ impl FrontendView {
 }
 
 fn shows_the_same(before: &ServiceView, old: &FrontendView, view: &ServiceView, new: &FrontendView) -> bool {
-    if (old.verdict, old.reason, old.external_local) != (new.verdict, new.reason, new.external_local) {
+    if (old.verdict, old.reason) != (new.verdict, new.reason) {
         return false;
     }
+    let from_rows = old.applied.is_none() && new.applied.is_none();
     let same_rows = match (before.rows(old), view.rows(new)) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b) && old.scope == new.scope,
-        (None, None) => true,
+        (Some(a), Some(b)) => {
+            let same_lists = (old.scope, old.external_local) == (new.scope, new.external_local);
+            from_rows && same_lists && Arc::ptr_eq(a, b)
+        }
+        (None, None) => from_rows,
         _ => false,
     };
     let slots = |view: &ServiceView, row| view.backends(row).map(crate::list::Row::slot).collect::<Vec<_>>();
