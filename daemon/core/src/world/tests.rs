@@ -1,6 +1,7 @@
 //! The rules between events and ops, with maps that accept everything or what the test lets them.
 
 mod claims;
+mod doubts;
 
 mod since;
 
