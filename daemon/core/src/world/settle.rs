@@ -200,14 +200,16 @@ fn port_view(port: &Port) -> PortView {
     }
 }
 
-/// Whether the maps hold exactly the port's lists.
+/// Whether the maps hold exactly the port's facts and lists.
 fn is_done(port: &Port) -> bool {
-    Scope::ALL.into_iter().all(|scope| {
-        let list = port.realized.list(scope);
-        !list.uncertain
-            && list.word.flags == port.flags(scope)
-            && (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope))
-    })
+    let facts = port.realized.facts == Some(port.facts());
+    facts
+        && Scope::ALL.into_iter().all(|scope| {
+            let list = port.realized.list(scope);
+            !list.uncertain
+                && list.word.flags == port.flags(scope)
+                && (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope))
+        })
 }
 
 fn verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
