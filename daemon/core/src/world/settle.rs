@@ -169,7 +169,8 @@ impl World {
         }
         let realized = entry.and_then(|entry| entry.realized);
         let wanted = port.index.map(|port| FrontendValue { port, kind: it.kind });
-        let placed = realized.map(|it| it.value) == wanted && entry.is_some_and(|entry| !entry.uncertain);
+        let known = wanted.is_some() && entry.is_some_and(|entry| !entry.uncertain);
+        let placed = known && realized.map(|it| it.value) == wanted;
         if placed && is_done(port) {
             (view.verdict, view.reason) = verdict(port, &port.rows, it.scope);
             return view;
