@@ -110,7 +110,9 @@ impl World {
             let now = word.range(port.family);
             let before = mem::replace(&mut list.word, word).range(port.family);
             list.uncertain = false;
-            list.rows = if now.is_some() { Arc::clone(port.rows) } else { Arc::default() };
+            if now != before {
+                list.rows = if now.is_some() { Arc::clone(port.rows) } else { Arc::default() };
+            }
             freed.extend(
                 mem::take(&mut list.suspects).into_iter().chain(before).filter(|range| Some(*range) != now),
             );

@@ -207,9 +207,9 @@ fn is_done(port: &Port) -> bool {
     facts
         && Scope::ALL.into_iter().all(|scope| {
             let list = port.realized.list(scope);
-            !list.uncertain
-                && list.word.flags == port.flags(scope)
-                && (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope))
+            let same = !port.uses(scope)
+                || (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope));
+            same && !list.uncertain && list.word.flags == port.flags_for_now(scope)
         })
 }
 

@@ -4,6 +4,7 @@ mod bounds;
 mod claims;
 mod doubts;
 
+mod order;
 mod since;
 
 use alloc::sync::Arc;
