@@ -1,5 +1,6 @@
 //! The rules between events and ops, with maps that accept everything or what the test lets them.
 
+mod adopt;
 mod bounds;
 mod claims;
 mod doubts;
@@ -68,9 +69,11 @@ impl Rig {
                 self.world.fail(id, "refused".into());
             }
         }
-        let mut ops = Vec::new();
-        self.world.plan_node(&mut ops);
-        self.execute(&ops);
+        for plan in [World::plan_node, World::plan_leftovers] {
+            let mut ops = Vec::new();
+            plan(&self.world, &mut ops);
+            self.execute(&ops);
+        }
         self.changes.clear();
         let changes = &mut self.changes;
         self.world.settle(Timestamp(self.now), &mut |change| changes.push(change))
