@@ -143,14 +143,15 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// What belongs to no service: node addresses, and what a restart found that nobody wants.
+    /// What belongs to no service: what a restart found that nobody wants, and node addresses. In this order, so that a
+    /// new address does not answer for a NodePort that is about to go.
     fn upkeep(&mut self, now: Duration) {
-        self.ops.clear();
-        self.world.plan_node(&mut self.ops);
-        let node = self.execute();
         self.ops.clear();
         self.world.plan_leftovers(&mut self.ops);
         let leftovers = self.execute();
+        self.ops.clear();
+        self.world.plan_node(&mut self.ops);
+        let node = self.execute();
         self.upkeep_due = node.and(leftovers).is_err().then_some(now + UPKEEP_WAIT);
     }
 
