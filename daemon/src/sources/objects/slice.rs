@@ -186,7 +186,7 @@ fn target(wire: &TargetWire) -> Option<Target<'_>> {
     Some(Target {
         kind: wire.kind.as_deref().unwrap_or_default(),
         namespace: wire.namespace.as_deref().unwrap_or_default(),
-        name: wire.name.as_deref().filter(|name| !name.is_empty())?,
+        name: wire.name.as_deref().filter(|name| !name.is_empty())?.into(),
         uid: UidText::parse(wire.uid.as_deref().unwrap_or_default()),
     })
 }

@@ -165,7 +165,7 @@ fn an_endpoint_keeps_its_node_zone_hints_and_target() {
     );
     assert_eq!(
         first.target.map(|target| (target.kind, target.namespace, target.name)),
-        Some(("Pod", "shop", "web-0"))
+        Some(("Pod", "shop", "web-0".into()))
     );
     let second = facts.endpoints.get(1).expect("the second");
     assert_eq!((second.hints, second.target, second.node), (None, None, None));
