@@ -134,7 +134,8 @@ impl Row {
         Slot { address: self.address, port: self.port, state: self.state() }
     }
 
-    pub(crate) fn choose(&mut self, scope: Scope) {
+    /// Takes it into that list.
+    pub fn choose(&mut self, scope: Scope) {
         self.bits |= scope_bit(scope);
     }
 
@@ -161,7 +162,7 @@ pub struct Rows {
 
 impl Rows {
     /// Takes rows that are sorted and unique; keeps the time of those that did not change.
-    pub(crate) fn new(mut rows: Vec<Row>, before: &Self, now: Timestamp) -> Self {
+    pub fn new(mut rows: Vec<Row>, before: &Self, now: Timestamp) -> Self {
         let now = u32::try_from(now.0).unwrap_or(u32::MAX);
         let mut old = before.rows.iter().peekable();
         for row in &mut rows {

@@ -21,7 +21,7 @@ pub enum PlanError {
     #[error(transparent)]
     Slots(#[from] crate::ranges::NoRoom),
     /// Every port index is taken.
-    #[error("all {0} port indices are in use; raise `datapath.limits.services`")]
+    #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
     Indices(u32),
     /// The configured number is reached.
     #[error("{0} frontends are programmed, as many as `datapath.limits.frontends` allows; raise it")]
