@@ -57,6 +57,11 @@ impl Frontend {
         self.first.map(|claim| claim.service)
     }
 
+    /// Those who claim it in vain, in the order in which they would inherit it.
+    pub(crate) fn losers(&self) -> impl Iterator<Item = ServiceId> {
+        self.rest.iter().map(|claim| claim.service)
+    }
+
     fn is_forgotten(&self) -> bool {
         self.first.is_none() && self.realized.is_none() && !self.uncertain
     }

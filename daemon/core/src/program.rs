@@ -108,6 +108,28 @@ impl Port {
         }
     }
 
+    /// What the word says as long as a frontend that left may still read it: the way for clients from outside stays, if
+    /// none of the service's own frontends goes that way.
+    pub(crate) fn flags_for_now(&self, scope: Scope) -> WordFlags {
+        let before = self.realized.list(scope).word.flags;
+        match scope {
+            Scope::Local if !self.uses(scope) => before,
+            Scope::Cluster if !self.policy.external => {
+                let kept = before.has(WordFlags::EXTERNAL_LOCAL);
+                self.flags(scope).with(WordFlags::EXTERNAL_LOCAL, kept)
+            }
+            _ => self.flags(scope),
+        }
+    }
+
+    /// Whether any of the service's own frontends reads that list.
+    pub(crate) fn uses(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::Cluster => self.policy.cluster_used,
+            Scope::Local => self.policy.local_used,
+        }
+    }
+
     pub(crate) fn facts(&self) -> PortFacts {
         PortFacts { affinity_timeout: self.policy.affinity_timeout }
     }

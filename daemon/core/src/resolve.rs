@@ -50,6 +50,8 @@ pub struct PortPolicy {
     pub has_any: bool,
     /// Cluster IPs use the local list.
     pub internal_local: bool,
+    /// Some frontend is for traffic from outside.
+    pub external: bool,
     /// Traffic from outside uses the local list.
     pub external_local: bool,
     /// Seconds; 0: none.
@@ -141,6 +143,7 @@ fn policy(service: &ServiceFacts, key: &PortKey, frontends: &[DesiredFrontend]) 
         local_used: internal_local || external_local,
         has_any: false,
         internal_local,
+        external,
         external_local,
         affinity_timeout: service.affinity_timeout.unwrap_or(0),
     }

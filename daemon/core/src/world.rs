@@ -193,3 +193,6 @@ struct Freed {
     indices: Vec<PortIndex>,
     waiting: VecDeque<(Grace, Vec<Range>, Vec<PortIndex>)>,
 }
+
+#[cfg(test)]
+mod tests;

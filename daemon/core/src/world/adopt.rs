@@ -1,7 +1,7 @@
 //! A restart: what the maps hold is what was realized.
 //!
 //! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that port's
-//! own, so no client of another service can see its lists. What nobody takes over goes last. Deliberately absent: reading
+//! own, and of the same kind, so no client of another service can see its lists. What nobody takes over goes last. Deliberately absent: reading
 //! the maps.
 
 use alloc::collections::BTreeSet;
@@ -15,7 +15,6 @@ use crate::keys::{Family, FrontendKey, PortKey, Transport};
 use crate::list::{Rows, Scope, Slot};
 use crate::op::{Action, Dump, DumpPort, Op, Owner, PortIndex, ServiceId, Word};
 use crate::program::{Port, RealizedList, RealizedPort};
-use crate::resolve::DesiredFrontend;
 
 /// Something in the maps that no version of the rules would have written. It is written anew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,15 +112,20 @@ impl World {
             .desired
             .iter()
             .filter(|it| it.place == Some(place))
-            .filter_map(DesiredFrontend::key)
+            .filter_map(|it| Some((it.key()?, it.kind)))
             .collect();
-        let is_own = |key: &FrontendKey| own.contains(key) && self.frontends.winner(key) == Some(id);
+        // Of the same kind, too: until it is written anew, a frontend reads the lists as its old kind does.
+        let is_own = |key: &FrontendKey| {
+            let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
+            let realized = entry.and_then(|entry| entry.realized);
+            realized.is_some_and(|realized| own.contains(&(*key, realized.value.kind)))
+        };
         let index_of = |key: &FrontendKey| {
             let index = self.frontends.get(key)?.realized?.value.port;
             let adopted = self.adopted.get(&index)?;
             (adopted.family == family && adopted.frontends.iter().all(is_own)).then_some(index)
         };
-        let index = own.iter().find_map(index_of)?;
+        let index = own.iter().find_map(|(key, _)| index_of(key))?;
         let adopted = self.adopted.remove(&index)?;
         for key in &adopted.frontends {
             self.frontends.update(*key, |entry| {

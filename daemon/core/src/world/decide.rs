@@ -61,7 +61,7 @@ impl World {
             let name = |id| tables.get(id).map(|known| &known.key);
             match self.frontends.claim(*key, id, rank, &|a, b| name(a).cmp(&name(b))) {
                 Claimed::Alone | Claimed::LostTo(_) => {}
-                Claimed::WonFrom(loser) => self.lost(loser, *key, id),
+                Claimed::WonFrom(_) => self.lost(*key, id),
             }
         }
     }
@@ -71,10 +71,13 @@ impl World {
             let cause = Cause::ClaimWon(key, from.key.clone());
             mark(&mut self.programs, &mut self.dirty, heir, cause, false);
         }
+        self.lost(key, heir);
     }
 
-    fn lost(&mut self, loser: ServiceId, key: FrontendKey, to: ServiceId) {
-        if let Some(to) = self.tables.get(to) {
+    /// All other claimants: the one that owned it until now, and those whose rows name the owner.
+    fn lost(&mut self, key: FrontendKey, to: ServiceId) {
+        let (Some(to), Some(entry)) = (self.tables.get(to), self.frontends.get(&key)) else { return };
+        for loser in entry.losers() {
             let cause = Cause::ClaimLost(key, to.key.clone());
             mark(&mut self.programs, &mut self.dirty, loser, cause, false);
         }

@@ -109,18 +109,21 @@ impl World {
         for key in program.frontends.iter().filter(unclaimed) {
             ops.push(Op { owner, action: Action::RemoveFrontend(*key) });
         }
-        for port in program.ports.iter().skip(program.wanted) {
-            if let Some(index) = port.index.filter(|index| !self.is_dialled(program, *index)) {
-                plan_wipe(port, index, &mut |action| ops.push(Op { owner, action }));
-            }
+        for (place, port) in program.ports.iter().enumerate() {
+            let Some(index) = port.index.filter(|index| !self.is_dialled(id, program, *index)) else {
+                continue;
+            };
+            let plan = if place < program.wanted { plan_unused } else { plan_wipe };
+            plan(port, index, &mut |action| ops.push(Op { owner, action }));
         }
     }
 
     /// Whether clients may still reach an index by a frontend that another service is about to take over. Until it has,
     /// they keep this service's list. A frontend that nobody claims is removed before its index is wiped.
-    pub(super) fn is_dialled(&self, program: &Program, index: PortIndex) -> bool {
+    fn is_dialled(&self, id: ServiceId, program: &Program, index: PortIndex) -> bool {
         let reaches = |key: &FrontendKey| {
-            let entry = self.frontends.get(key).filter(|entry| entry.winner().is_some());
+            let other = |winner| winner != id;
+            let entry = self.frontends.get(key).filter(|entry| entry.winner().is_some_and(other));
             entry.is_some_and(|it| {
                 it.uncertain || it.realized.is_some_and(|realized| realized.value.port == index)
             })
@@ -158,11 +161,12 @@ fn plan_list(
     push: &mut dyn FnMut(Action),
 ) -> Result<(), PlanError> {
     let realized = port.realized.list(scope);
-    let flags = port.flags(scope);
+    let flags = port.flags_for_now(scope);
     let same = !realized.uncertain && port.rows.same_list(scope, &realized.rows, scope);
     plan_new_members(port, index, scope, push);
     let word = match port.rows.len(scope) {
-        _ if same => Word { flags, ..realized.word },
+        // A frontend that left may still read it; it is emptied with the removals.
+        _ if same || !port.uses(scope) => Word { flags, ..realized.word },
         0 => Word { base: 0, count: 0, flags },
         count => {
             let range = Range { family: port.key.family, base: take(count)?, count };
@@ -174,6 +178,19 @@ fn plan_list(
         push(Action::PublishWord(index, scope, word));
     }
     Ok(())
+}
+
+/// Empties what none of the service's own frontends reads any more. The cluster word comes first: it points clients to
+/// the local one.
+fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    for scope in Scope::ALL {
+        let realized = port.realized.list(scope);
+        let kept = if port.uses(scope) { realized.word } else { Word::EMPTY };
+        let word = Word { flags: port.flags(scope), ..kept };
+        if word != realized.word {
+            push(Action::PublishWord(index, scope, word));
+        }
+    }
 }
 
 /// With affinity, each backend of a list is known by its address, so that a client's last choice can be checked.

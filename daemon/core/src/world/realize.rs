@@ -110,7 +110,9 @@ impl World {
             let now = word.range(port.family);
             let before = mem::replace(&mut list.word, word).range(port.family);
             list.uncertain = false;
-            list.rows = if now.is_some() { Arc::clone(port.rows) } else { Arc::default() };
+            if now != before {
+                list.rows = if now.is_some() { Arc::clone(port.rows) } else { Arc::default() };
+            }
             freed.extend(
                 mem::take(&mut list.suspects).into_iter().chain(before).filter(|range| Some(*range) != now),
             );
@@ -132,24 +134,18 @@ impl World {
         let Owner::Service(id) = owner else { return };
         let (before, doubters) = self.settle_frontend(key, Some(RealizedFrontend { value, owner: Some(id) }));
         self.frontends_realized += usize::from(before.is_none());
-        match before {
-            Some(RealizedFrontend { owner: Some(old), .. }) if old != id => {
-                if let Some(program) = self.program(old) {
-                    program.frontends.retain(|other| *other != key);
-                }
-                self.wake(old);
-            }
-            Some(RealizedFrontend { owner: None, value }) => {
-                if let Some(adopted) = self.adopted.get_mut(&value.port) {
-                    adopted.frontends.remove(&key);
-                }
-            }
-            _ => {}
+        if let Some(RealizedFrontend { owner: None, value }) = before
+            && let Some(adopted) = self.adopted.get_mut(&value.port)
+        {
+            adopted.frontends.remove(&key);
+        }
+        let owner = before.and_then(|before| before.owner);
+        for other in owner.into_iter().chain(doubters).filter(|other| *other != id) {
+            self.let_go(other, key);
         }
         if let Some(program) = self.program(id).filter(|program| !program.frontends.contains(&key)) {
             program.frontends.push(key);
         }
-        doubters.into_iter().filter(|other| *other != id).for_each(|other| self.wake(other));
     }
 
     fn removed(&mut self, key: FrontendKey) {
@@ -157,10 +153,7 @@ impl World {
         self.frontends_realized -= usize::from(before.is_some());
         let owner = before.and_then(|before| before.owner);
         for id in owner.into_iter().chain(doubters) {
-            if let Some(program) = self.program(id) {
-                program.frontends.retain(|other| *other != key);
-            }
-            self.wake(id);
+            self.let_go(id, key);
         }
         if let Some(adopted) = before.and_then(|before| self.adopted.get_mut(&before.value.port)) {
             adopted.frontends.remove(&key);
@@ -195,8 +188,11 @@ impl World {
         }
     }
 
-    /// A service that waited for another one's op can go on with its removals.
-    fn wake(&mut self, id: ServiceId) {
+    /// A frontend is certainly not in the maps on this service's behalf: it can go on with its removals.
+    fn let_go(&mut self, id: ServiceId, key: FrontendKey) {
+        if let Some(program) = self.program(id) {
+            program.frontends.retain(|other| *other != key);
+        }
         self.woken.push(id);
     }
 

@@ -169,7 +169,8 @@ impl World {
         }
         let realized = entry.and_then(|entry| entry.realized);
         let wanted = port.index.map(|port| FrontendValue { port, kind: it.kind });
-        let placed = realized.map(|it| it.value) == wanted && entry.is_some_and(|entry| !entry.uncertain);
+        let known = wanted.is_some() && entry.is_some_and(|entry| !entry.uncertain);
+        let placed = known && realized.map(|it| it.value) == wanted;
         if placed && is_done(port) {
             (view.verdict, view.reason) = verdict(port, &port.rows, it.scope);
             return view;
@@ -200,14 +201,16 @@ fn port_view(port: &Port) -> PortView {
     }
 }
 
-/// Whether the maps hold exactly the port's lists.
+/// Whether the maps hold exactly the port's facts and lists.
 fn is_done(port: &Port) -> bool {
-    Scope::ALL.into_iter().all(|scope| {
-        let list = port.realized.list(scope);
-        !list.uncertain
-            && list.word.flags == port.flags(scope)
-            && (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope))
-    })
+    let facts = port.realized.facts == Some(port.facts());
+    facts
+        && Scope::ALL.into_iter().all(|scope| {
+            let list = port.realized.list(scope);
+            let same = !port.uses(scope)
+                || (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope));
+            same && !list.uncertain && list.word.flags == port.flags_for_now(scope)
+        })
 }
 
 fn verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
@@ -267,12 +270,16 @@ impl FrontendView {
 }
 
 fn shows_the_same(before: &ServiceView, old: &FrontendView, view: &ServiceView, new: &FrontendView) -> bool {
-    if (old.verdict, old.reason, old.external_local) != (new.verdict, new.reason, new.external_local) {
+    if (old.verdict, old.reason) != (new.verdict, new.reason) {
         return false;
     }
+    let from_rows = old.applied.is_none() && new.applied.is_none();
     let same_rows = match (before.rows(old), view.rows(new)) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b) && old.scope == new.scope,
-        (None, None) => true,
+        (Some(a), Some(b)) => {
+            let same_lists = (old.scope, old.external_local) == (new.scope, new.external_local);
+            from_rows && same_lists && Arc::ptr_eq(a, b)
+        }
+        (None, None) => from_rows,
         _ => false,
     };
     let slots = |view: &ServiceView, row| view.backends(row).map(crate::list::Row::slot).collect::<Vec<_>>();

@@ -1,0 +1,172 @@
+//! The rules between events and ops, with maps that accept everything or what the test lets them.
+
+mod adopt;
+mod bounds;
+mod claims;
+mod doubts;
+
+mod order;
+mod since;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+use std::vec;
+
+use super::*;
+use crate::change::Change;
+use crate::facts::{
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ServiceFacts, ServicePort,
+    ServiceType, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
+};
+use crate::keys::{ObjectName, Protocol, ServiceKey, SliceKey};
+use crate::op::{Action, Op};
+use crate::snapshot::{FrontendView, ServiceView};
+
+const SOURCE: Source = Source::Manifests;
+
+/// A world whose ops are accepted, unless the test refuses them.
+pub(super) struct Rig {
+    pub(super) world: World,
+    pub(super) now: i64,
+    /// What the last turn wrote.
+    pub(super) log: Vec<Op>,
+    pub(super) changes: Vec<Change>,
+    pub(super) refuse: fn(&Op) -> bool,
+}
+
+impl Rig {
+    pub(super) fn new() -> Self {
+        let mut world = World::new(Seed::default(), Capacity { slots: 256, ports: 64 }, &[SOURCE]);
+        let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
+        world.apply(Event::NodeApplied(Arc::new(node)));
+        world.apply(Event::Synced(SOURCE));
+        Self { world, now: 100, log: Vec::new(), changes: Vec::new(), refuse: |_| false }
+    }
+
+    /// Applies events and takes the steps of one batch, a second later.
+    pub(super) fn turn(&mut self, events: Vec<Event>) -> Snapshot {
+        events.into_iter().for_each(|event| self.world.apply(event));
+        self.now += 1;
+        self.log.clear();
+        self.world.decide(Timestamp(self.now));
+        let dirty = self.world.dirty().to_vec();
+        let mut whole = Vec::new();
+        for id in dirty {
+            let mut ops = Vec::new();
+            let planned = self.world.plan_lists(id, &mut ops);
+            if self.execute(&ops) && planned.is_ok() {
+                whole.push(id);
+            } else {
+                self.world.fail(id, "refused".into());
+            }
+        }
+        for id in whole {
+            let mut ops = Vec::new();
+            self.world.plan_removals(id, &mut ops);
+            if !self.execute(&ops) {
+                self.world.fail(id, "refused".into());
+            }
+        }
+        for plan in [World::plan_node, World::plan_leftovers] {
+            let mut ops = Vec::new();
+            plan(&self.world, &mut ops);
+            self.execute(&ops);
+        }
+        self.changes.clear();
+        let changes = &mut self.changes;
+        self.world.settle(Timestamp(self.now), &mut |change| changes.push(change))
+    }
+
+    fn execute(&mut self, ops: &[Op]) -> bool {
+        for (place, op) in ops.iter().enumerate() {
+            if (self.refuse)(op) {
+                self.world.refused(ops, place);
+                return false;
+            }
+            self.log.push(op.clone());
+            self.world.accepted(op);
+        }
+        true
+    }
+
+    pub(super) fn id(&self, name: &str) -> ServiceId {
+        self.world
+            .tables
+            .ids()
+            .find(|id| self.world.tables.get(*id).unwrap().key == service_key(name))
+            .unwrap()
+    }
+}
+
+pub(super) fn service_key(name: &str) -> ServiceKey {
+    ServiceKey { name: ObjectName::new("default", name).unwrap(), source: SOURCE }
+}
+
+pub(super) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A service with a cluster IP and external IPs, port 80.
+pub(super) fn service(name: &str, cluster_ip: &str, external_ips: &[&str]) -> ServiceFacts {
+    let port = NonZeroU16::new(80).unwrap();
+    ServiceFacts {
+        cluster_ips: vec![ip(cluster_ip)],
+        external_ips: external_ips.iter().map(|it| ip(it)).collect(),
+        ports: vec![ServicePort { name: "".into(), protocol: Protocol::TCP, port, node_port: None }],
+        ..ServiceFacts::new(service_key(name), ServiceType::ClusterIp)
+    }
+}
+
+pub(super) fn applied(facts: ServiceFacts) -> Event {
+    Event::ServiceApplied(Arc::new(facts))
+}
+
+pub(super) fn deleted(name: &str) -> Event {
+    Event::ServiceDeleted(service_key(name), None)
+}
+
+/// A slice of a service, with ready endpoints; `@` before an address: on this node.
+pub(super) fn slice_facts(slice: &str, service: &str, endpoints: &[&str]) -> SliceFacts {
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    for text in endpoints {
+        let address = ip(text.trim_start_matches('@'));
+        let node = text.starts_with('@').then_some("here");
+        let conditions = Conditions::READY;
+        let endpoint = Endpoint { address, conditions, node, zone: None, hints: None, target: None };
+        builder.push(endpoint).unwrap();
+    }
+    let port = NonZeroU16::new(8080).unwrap();
+    SliceFacts {
+        key: SliceKey { name: ObjectName::new("default", slice).unwrap(), source: SOURCE },
+        meta: Meta::default(),
+        service: Some(service.into()),
+        headless: false,
+        address_type: AddressType::Ip(Family::V4),
+        ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port }].into(),
+        endpoints: builder.finish(),
+        endpoints_null: false,
+    }
+}
+
+/// The one slice of a service.
+pub(super) fn slice(service: &str, endpoints: &[&str]) -> Event {
+    Event::SliceApplied(Arc::new(slice_facts(service, service, endpoints)))
+}
+
+pub(super) fn view(snapshot: &Snapshot, name: &str) -> Arc<ServiceView> {
+    snapshot.services.iter().find(|view| view.key == service_key(name)).cloned().unwrap()
+}
+
+pub(super) fn row<'a>(view: &'a ServiceView, address: &str) -> &'a FrontendView {
+    view.frontends.iter().find(|row| row.address == ip(address)).unwrap()
+}
+
+pub(super) fn is_insert(op: &Op) -> bool {
+    matches!(op.action, Action::InsertFrontend(..))
+}
+
+pub(super) fn local() -> TrafficPolicy {
+    TrafficPolicy::Local
+}

@@ -1,0 +1,58 @@
+//! A restart: which indices of the maps are taken over, and what goes.
+
+use super::*;
+use crate::keys::{FrontendKey, Transport};
+use crate::list::{Slot, SlotState};
+use crate::op::{Dump, DumpPort, FrontendType, FrontendValue, PortFacts, PortIndex, Word};
+
+const INDEX: PortIndex = PortIndex(3);
+
+/// Maps in which 10.0.0.9:80 is a frontend of some kind.
+fn found(kind: FrontendType) -> Rig {
+    let key = FrontendKey {
+        address: ip("10.0.0.9"),
+        port: NonZeroU16::new(80).unwrap(),
+        transport: Transport::Tcp,
+    };
+    let slot = Slot { backend: "1.1.1.1:8080".parse().unwrap(), state: SlotState::Active };
+    let word = Word { base: 0, count: 1, ..Word::EMPTY };
+    let port = DumpPort {
+        index: INDEX,
+        family: Family::V4,
+        facts: PortFacts::default(),
+        cluster: (word, vec![slot]),
+        local: (Word::EMPTY, vec![]),
+    };
+    let frontends = vec![(key, FrontendValue { port: INDEX, kind })];
+    let mut rig = Rig::new();
+    assert_eq!(rig.world.adopt(&Dump { frontends, ports: vec![port], ..Dump::default() }), []);
+    rig
+}
+
+fn names(rig: &Rig) -> Vec<&'static str> {
+    rig.log.iter().map(|op| op.action.name()).collect()
+}
+
+#[test]
+fn invariant_08_an_unchanged_port_is_found_again_without_an_op() {
+    let mut rig = found(FrontendType::ClusterIp);
+    let snapshot = rig.turn(vec![applied(service("a", "10.0.0.9", &[])), slice("a", &["1.1.1.1"])]);
+    assert_eq!(names(&rig), [] as [&str; 0]);
+    assert_eq!(view(&snapshot, "a").ports[0].index, Some(INDEX));
+}
+
+#[test]
+fn an_index_of_another_kind_of_frontend_is_not_taken_over() {
+    // Its clients would get the new lists by the rules of the old kind until the frontend is written.
+    let mut rig = found(FrontendType::ExternalIp);
+    let snapshot = rig.turn(vec![applied(service("a", "10.0.0.9", &[])), slice("a", &["1.1.1.1"])]);
+    assert_eq!(names(&rig), ["write range", "publish word", "insert frontend", "publish word"]);
+    assert_ne!(view(&snapshot, "a").ports[0].index, Some(INDEX));
+}
+
+#[test]
+fn what_nobody_takes_over_goes() {
+    let mut rig = found(FrontendType::ClusterIp);
+    rig.turn(vec![]);
+    assert_eq!(names(&rig), ["remove frontend", "publish word"]);
+}

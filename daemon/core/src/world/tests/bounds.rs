@@ -1,0 +1,102 @@
+//! Everything has a bound, and what is past it is named, without harm to the rest.
+
+use super::*;
+use crate::facts::{ObjectKey, Rejection, Settings};
+use crate::snapshot::Status;
+use std::format;
+
+#[test]
+fn invariant_10_slices_of_one_service() {
+    let mut rig = Rig::new();
+    let part = |number: usize| {
+        let endpoint = format!("1.1.{}.{}", number / 250, number % 250 + 1);
+        Event::SliceApplied(Arc::new(slice_facts(&format!("part-{number}"), "a", &[&endpoint])))
+    };
+    rig.world.apply(applied(service("a", "10.0.0.1", &[])));
+    (0..=limits::SLICES_PER_SERVICE_MAX).for_each(|number| rig.world.apply(part(number)));
+    rig.world.decide(Timestamp(1));
+    let snapshot = rig.world.publish(Timestamp(1));
+    let too_many = slice_facts(&format!("part-{}", limits::SLICES_PER_SERVICE_MAX), "a", &[]).key;
+    let named: Vec<_> = snapshot.rejections.named.keys().collect();
+    assert_eq!(named, [&ObjectKey::Slice(too_many)]);
+    let known = rig.world.tables.get(rig.id("a")).unwrap();
+    assert_eq!(known.slices.len(), limits::SLICES_PER_SERVICE_MAX);
+}
+
+#[test]
+fn invariant_10_named_rejections() {
+    let mut rig = Rig::new();
+    for number in 0..limits::REJECTIONS_MAX + 5 {
+        let object = ObjectKey::File(SOURCE, format!("{number:05}").into());
+        let reason = "not YAML".into();
+        rig.world.apply(Event::Rejected(Rejection { object, origin: None, reason, partial: false }));
+    }
+    let rejections = rig.turn(vec![]).rejections;
+    assert_eq!((rejections.named.len(), rejections.dropped), (limits::REJECTIONS_MAX, 5));
+}
+
+#[test]
+fn invariant_10_causes_of_one_change() {
+    let mut rig = Rig::new();
+    let slices = (0..20).map(|last| slice("a", &[&format!("1.1.1.{}", last + 1)]));
+    rig.turn([applied(service("a", "10.0.0.1", &[]))].into_iter().chain(slices).collect());
+    assert_eq!(rig.changes[0].causes.len(), limits::CAUSES_PER_CHANGE_MAX);
+}
+
+#[test]
+fn invariant_10_frontends_past_the_setting_show_it_and_harm_nobody() {
+    let mut rig = Rig::new();
+    let settings =
+        |frontends_max| Event::SettingsApplied(Arc::new(Settings { frontends_max, ..Settings::default() }));
+    rig.turn(vec![settings(Some(1)), applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1"])]);
+    let snapshot = rig.turn(vec![applied(service("b", "10.0.0.2", &[]))]);
+    assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").status, Status::Done);
+    assert!(matches!(row(&view(&snapshot, "b"), "10.0.0.2").status, Status::Error(_)));
+    let snapshot = rig.turn(vec![settings(Some(2))]);
+    assert_eq!(row(&view(&snapshot, "b"), "10.0.0.2").status, Status::Done);
+}
+
+#[test]
+fn invariant_10_slots_and_port_indices() {
+    let mut rig = Rig::new();
+    rig.world = World::new(Seed::default(), Capacity { slots: 2, ports: 2 }, &[SOURCE]);
+    rig.world.apply(Event::Synced(SOURCE));
+    let snapshot = rig.turn(vec![
+        applied(service("a", "10.0.0.1", &[])),
+        slice("a", &["1.1.1.1"]),
+        applied(service("b", "10.0.0.2", &[])),
+        slice("b", &["1.1.1.1", "1.1.1.2", "1.1.1.3"]),
+        applied(service("c", "10.0.0.3", &[])),
+    ]);
+    let status = |name, address| row(&view(&snapshot, name), address).status.clone();
+    assert_eq!(status("a", "10.0.0.1"), Status::Done);
+    assert!(matches!(status("b", "10.0.0.2"), Status::Error(_)), "no room for three slots");
+    assert!(matches!(status("c", "10.0.0.3"), Status::Error(_)), "no third index");
+}
+
+#[test]
+fn invariant_06_a_rejected_object_keeps_its_last_good_version() {
+    let mut rig = Rig::new();
+    let facts = slice_facts("a", "a", &["1.1.1.1"]);
+    let object = ObjectKey::Slice(facts.key.clone());
+    let rejected = Event::Rejected(Rejection {
+        object: object.clone(),
+        origin: None,
+        reason: "addressType is what?".into(),
+        partial: false,
+    });
+    rig.turn(vec![
+        applied(service("a", "10.0.0.1", &[])),
+        slice("a", &["1.1.1.1"]),
+        applied(service("b", "10.0.0.2", &[])),
+        slice("b", &["1.1.1.2"]),
+    ]);
+    let snapshot = rig.turn(vec![rejected]);
+    assert_eq!(snapshot.rejections.named.keys().collect::<Vec<_>>(), [&object]);
+    assert_eq!(snapshot.rejections.total, 1);
+    assert_eq!((rig.log.len(), rig.changes.len()), (0, 0), "nothing was written, nothing changed");
+    let view_a = view(&snapshot, "a");
+    assert_eq!(view_a.backends(row(&view_a, "10.0.0.1")).count(), 1);
+    let snapshot = rig.turn(vec![slice("a", &["1.1.1.1"])]);
+    assert!(snapshot.rejections.named.is_empty(), "good again, though nothing changed");
+}

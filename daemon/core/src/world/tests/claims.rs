@@ -1,0 +1,52 @@
+//! Two services, one address: who owns it, and what the others show.
+
+use super::*;
+use crate::snapshot::{Reason, Verdict};
+
+fn created(name: &str, at: i64) -> Event {
+    let meta = Meta { created: Some(Timestamp(at)), ..Meta::default() };
+    let own = std::format!("10.0.0.{at}");
+    applied(ServiceFacts { meta, ..service(name, &own, &["10.0.0.9"]) })
+}
+
+fn check_row(snapshot: &Snapshot, name: &str, verdict: Verdict, owner: Option<&str>) {
+    let view = view(snapshot, name);
+    let row = row(&view, "10.0.0.9");
+    let reason = (verdict == Verdict::Conflict).then_some(Reason::Claimed);
+    assert_eq!(
+        (row.verdict, row.reason, row.owner.clone()),
+        (verdict, reason, owner.map(service_key)),
+        "{name}"
+    );
+}
+
+#[test]
+fn every_loser_shows_the_new_owner() {
+    let mut rig = Rig::new();
+    let slices = ["a", "b", "c"].map(|name| slice(name, &["1.1.1.1"]));
+    let services = [created("a", 1), created("b", 2), created("c", 3)];
+    let first = rig.turn(services.into_iter().chain(slices).collect());
+    check_row(&first, "a", Verdict::Serving, None);
+    check_row(&first, "b", Verdict::Conflict, Some("a"));
+    check_row(&first, "c", Verdict::Conflict, Some("a"));
+    let second = rig.turn(vec![deleted("a")]);
+    check_row(&second, "b", Verdict::Serving, None);
+    check_row(&second, "c", Verdict::Conflict, Some("b"));
+    assert_eq!(row(&view(&second, "c"), "10.0.0.9").since, Timestamp(101), "the verdict is the same");
+    let third = rig.turn(vec![created("a", 1)]);
+    check_row(&third, "b", Verdict::Conflict, Some("a"));
+    check_row(&third, "c", Verdict::Conflict, Some("a"));
+}
+
+#[test]
+fn an_heir_takes_over_before_the_owner_goes() {
+    let mut rig = Rig::new();
+    rig.turn(vec![created("a", 1), created("b", 2), slice("a", &["1.1.1.1"]), slice("b", &["1.1.1.2"])]);
+    rig.turn(vec![deleted("a")]);
+    let of_shared = |op: &Op| match op.action {
+        Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => key.address == ip("10.0.0.9"),
+        _ => false,
+    };
+    let ops: Vec<_> = rig.log.iter().filter(|op| of_shared(op)).collect();
+    assert!(matches!(ops.as_slice(), [op] if is_insert(op)), "replaced at once, never removed: {ops:?}");
+}

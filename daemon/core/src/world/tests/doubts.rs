@@ -1,0 +1,44 @@
+//! What a refused op leaves behind, and that it goes.
+
+use super::*;
+use crate::snapshot::Status;
+
+fn created(name: &str, at: i64) -> Event {
+    let meta = Meta { created: Some(Timestamp(at)), ..Meta::default() };
+    let own = std::format!("10.0.0.{at}");
+    applied(ServiceFacts { meta, ..service(name, &own, &["10.0.0.9"]) })
+}
+
+fn touches_shared(op: &Op) -> bool {
+    match op.action {
+        Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => key.address == ip("10.0.0.9"),
+        _ => false,
+    }
+}
+
+#[test]
+fn who_tried_in_vain_holds_nothing_once_the_owner_has_written() {
+    let mut rig = Rig::new();
+    rig.turn(vec![created("b", 2)]);
+    rig.refuse = touches_shared;
+    rig.turn(vec![created("a", 1)]);
+    rig.refuse = |_| false;
+    rig.turn(vec![deleted("a")]);
+    while !rig.world.dirty().is_empty() {
+        rig.turn(vec![]);
+    }
+    assert_eq!(rig.world.tables.ids().count(), 1, "nothing is known of the one that tried");
+    rig.turn(vec![deleted("b")]);
+    rig.turn(vec![]);
+    assert_eq!(rig.world.tables.ids().count(), 0);
+}
+
+#[test]
+fn a_row_is_not_done_while_its_facts_are_refused() {
+    let mut rig = Rig::new();
+    let facts = |timeout| ServiceFacts { affinity_timeout: Some(timeout), ..service("a", "10.0.0.1", &[]) };
+    rig.turn(vec![applied(facts(60)), slice("a", &["1.1.1.1"])]);
+    rig.refuse = |op| matches!(op.action, Action::WriteFacts(..));
+    let snapshot = rig.turn(vec![applied(facts(120))]);
+    assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").status, Status::Error("refused".into()));
+}

@@ -1,0 +1,83 @@
+//! The order of ops: what clients can still reach is not emptied.
+
+use super::*;
+use crate::list::Scope;
+use crate::op::WordFlags;
+
+/// The places in the log of what empties a list, and of what takes the shared frontend away from it.
+fn places(log: &[Op], scope: Scope) -> (Option<usize>, Option<usize>) {
+    let empties =
+        |op: &Op| matches!(op.action, Action::PublishWord(_, it, word) if it == scope && word.count == 0);
+    let moves = |op: &Op| match op.action {
+        Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => key.address == ip("10.0.0.9"),
+        _ => false,
+    };
+    (log.iter().position(empties), log.iter().position(moves))
+}
+
+fn internal(name: &str, cluster_ip: &str, external_ips: &[&str]) -> ServiceFacts {
+    ServiceFacts { internal_policy: local(), ..service(name, cluster_ip, external_ips) }
+}
+
+#[test]
+fn invariant_04_a_list_outlives_the_last_frontend_that_reads_it() {
+    let mut rig = Rig::new();
+    let endpoints = slice("a", &["@1.1.1.1", "1.1.1.2"]);
+    rig.turn(vec![applied(internal("a", "10.0.0.1", &["10.0.0.9"])), endpoints]);
+    rig.turn(vec![applied(internal("a", "10.0.0.1", &[]))]);
+    let (emptied, removed) = places(&rig.log, Scope::Cluster);
+    assert!(removed.is_some() && emptied > removed, "{:?}", rig.log);
+}
+
+#[test]
+fn invariant_04_a_list_outlives_a_frontend_that_another_service_takes_over() {
+    let mut rig = Rig::new();
+    let heir = ServiceFacts { meta: Meta::default(), ..service("b", "10.0.0.2", &["10.0.0.9"]) };
+    let meta = Meta { created: Some(Timestamp(1)), ..Meta::default() };
+    let first = ServiceFacts { meta: meta.clone(), ..internal("a", "10.0.0.1", &["10.0.0.9"]) };
+    rig.turn(vec![applied(first), applied(heir), slice("a", &["1.1.1.1"]), slice("b", &["1.1.1.2"])]);
+    let next = ServiceFacts { meta, ..internal("a", "10.0.0.1", &[]) };
+    rig.refuse = is_insert;
+    rig.turn(vec![applied(next)]);
+    assert_eq!(places(&rig.log, Scope::Cluster), (None, None), "the heir's op was refused: {:?}", rig.log);
+    rig.refuse = |_| false;
+    rig.world.retry(rig.id("b"));
+    let mut log = Vec::new();
+    for _ in 0..3 {
+        rig.turn(vec![]);
+        log.append(&mut rig.log);
+    }
+    let (emptied, moved) = places(&log, Scope::Cluster);
+    assert!(moved.is_some() && emptied > moved, "{log:?}");
+}
+
+#[test]
+fn invariant_04_outside_clients_keep_the_local_list_until_their_frontend_goes() {
+    let mut rig = Rig::new();
+    let kind = ServiceType::LoadBalancer;
+    let facts = |external: &[&str]| ServiceFacts {
+        kind,
+        external_policy: local(),
+        ..service("a", "10.0.0.1", external)
+    };
+    rig.turn(vec![applied(facts(&["10.0.0.9"])), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
+    rig.turn(vec![applied(facts(&[]))]);
+    let redirects = |op: &Op| {
+        let flag = WordFlags::EXTERNAL_LOCAL;
+        matches!(op.action, Action::PublishWord(_, Scope::Cluster, word) if !word.flags.has(flag))
+    };
+    let (_, removed) = places(&rig.log, Scope::Local);
+    assert!(removed.is_some() && rig.log.iter().position(redirects) > removed, "{:?}", rig.log);
+}
+
+#[test]
+fn invariant_04_range_then_word_then_frontend() {
+    let mut rig = Rig::new();
+    rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1"])]);
+    let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
+    assert_eq!(names, ["write range", "publish word", "insert frontend"]);
+    rig.turn(vec![deleted("a")]);
+    let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
+    assert_eq!(names, ["remove frontend", "publish word"]);
+    assert!(rig.world.has_freed(), "the range waits until every reader has left");
+}
