@@ -102,7 +102,10 @@ fn matches(golden: &[String], seen: &[String], restarts: Restarts) -> bool {
 pub fn forgetful(dumps: &[String]) -> Vec<String> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        words.join(" ").replace("refusing vanished", "refusing no-endpoints").replace("refusing scaled-down", "refusing no-endpoints")
+        words
+            .join(" ")
+            .replace("refusing vanished", "refusing no-endpoints")
+            .replace("refusing scaled-down", "refusing no-endpoints")
     };
     dumps.iter().flat_map(|dump| dump.lines().map(line)).collect()
 }

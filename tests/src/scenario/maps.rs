@@ -53,6 +53,7 @@ fn lists(dump: &Dump, port: &DumpPort) -> String {
 }
 
 fn line(name: &str, (word, slots): &(Word, Vec<Slot>)) -> String {
-    let flags: Vec<&str> = FLAGS.iter().filter(|(flag, _)| word.flags.has(*flag)).map(|(_, name)| *name).collect();
+    let flags: Vec<&str> =
+        FLAGS.iter().filter(|(flag, _)| word.flags.has(*flag)).map(|(_, name)| *name).collect();
     format!("  {name} {} {}", list(slots.iter().copied()), flags.join(" ")).trim_end().to_owned()
 }

@@ -43,7 +43,8 @@ pub(super) fn frontends(snapshot: &Snapshot) -> String {
     let rows = services_of(snapshot).into_iter().flat_map(|service| {
         service.frontends.iter().map(|frontend| frontend_row(service, frontend)).collect::<Vec<_>>()
     });
-    let head = ["FRONTEND", "TYPE", "SERVICE", "VERDICT", "REASON", "BACKENDS", "EXTERNAL", "OWNER", "STATUS"];
+    let head =
+        ["FRONTEND", "TYPE", "SERVICE", "VERDICT", "REASON", "BACKENDS", "EXTERNAL", "OWNER", "STATUS"];
     table(&head, rows.collect())
 }
 
@@ -78,7 +79,8 @@ pub(super) fn backends(snapshot: &Snapshot) -> String {
 }
 
 fn backend_row(service: &ServiceView, port: &PortView, row: &Row) -> Vec<String> {
-    let endpoint = service.slices.get(usize::from(row.slice)).and_then(|it| it.endpoints.get(row.endpoint.into()));
+    let endpoint =
+        service.slices.get(usize::from(row.slice)).and_then(|it| it.endpoints.get(row.endpoint.into()));
     let conditions = row.conditions();
     let named = [
         (conditions.ready, "ready"),
@@ -104,7 +106,8 @@ fn slices(service: &ServiceView, port: &PortView, row: &Row) -> String {
     let lists = |slice: &&std::sync::Arc<holdfast_core::facts::SliceFacts>| {
         let family = slice.address_type == AddressType::Ip(Family::of(row.address));
         let joins = slice.ports.iter().any(|it| {
-            (&*it.name, it.protocol.transport(), it.port) == (&*port.key.name, Some(port.key.transport), row.port)
+            (&*it.name, it.protocol.transport(), it.port)
+                == (&*port.key.name, Some(port.key.transport), row.port)
         });
         family && joins && slice.endpoints.iter().any(|endpoint| endpoint.address == row.address)
     };
@@ -114,15 +117,26 @@ fn slices(service: &ServiceView, port: &PortView, row: &Row) -> String {
 
 pub(super) fn services(snapshot: &Snapshot) -> String {
     let row = |service: &ServiceView| {
-        let slices: Vec<String> = service.slices.iter().map(|slice| slice.key.name.name().to_owned()).collect();
+        let slices: Vec<String> =
+            service.slices.iter().map(|slice| slice.key.name.name().to_owned()).collect();
         vec![
             service.key.to_string(),
             service.key.source.to_string(),
             or_dash(service.facts.as_ref().map(|facts| facts.kind.as_str().to_owned())),
             service.state.as_str().to_owned(),
-            or_dash(service.facts.as_ref().and_then(|facts| facts.affinity_timeout).map(|it| format!("{it} s"))),
-            or_dash(service.facts.as_ref().map(|facts| facts.source_ranges.join(",")).filter(|it| !it.is_empty())),
-            or_dash(service.facts.as_ref().and_then(|facts| facts.health_check_node_port).map(|it| it.to_string())),
+            or_dash(
+                service.facts.as_ref().and_then(|facts| facts.affinity_timeout).map(|it| format!("{it} s")),
+            ),
+            or_dash(
+                service.facts.as_ref().map(|facts| facts.source_ranges.join(",")).filter(|it| !it.is_empty()),
+            ),
+            or_dash(
+                service
+                    .facts
+                    .as_ref()
+                    .and_then(|facts| facts.health_check_node_port)
+                    .map(|it| it.to_string()),
+            ),
             or_dash(Some(slices.join(" ")).filter(|it| !it.is_empty())),
         ]
     };

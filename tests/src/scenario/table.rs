@@ -8,7 +8,8 @@ pub(super) fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let head = head.iter().map(|&cell| cell.to_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|it| it.chars().count()).max();
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|it| it.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     rows.iter().map(|row| line(row, &widths)).collect()
 }

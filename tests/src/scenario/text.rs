@@ -76,15 +76,18 @@ impl Scenario {
             let message = "a scenario begins with a paragraph that says the rule: `# …`".to_owned();
             return Err(ScenarioError { line: 1, message });
         }
-        let mut steps = Vec::new();
+        let mut steps: Vec<Step> = Vec::new();
         for (place, line) in lines.iter().enumerate() {
-            if !(line.is_empty() || line.starts_with(['#', ' '])) {
-                let length = lines.iter().skip(place + 1).take_while(|line| line.starts_with("  ")).count();
-                let block = place + 1..place + 1 + length;
-                let command = command(line, &block_text(&lines, &block))
-                    .map_err(|message| ScenarioError { line: place + 1, message })?;
-                steps.push(Step { line: place + 1, command, block });
+            if line.is_empty()
+                || line.starts_with('#')
+                || steps.last().is_some_and(|step| place < step.block.end)
+            {
+                continue;
             }
+            let block = place + 1..block_end(&lines, place + 1);
+            let command = command(line, &block_text(&lines, &block))
+                .map_err(|message| ScenarioError { line: place + 1, message })?;
+            steps.push(Step { line: place + 1, command, block });
         }
         Ok(Self { lines, steps })
     }
@@ -141,6 +144,13 @@ impl Scenario {
     fn shows(&self) -> impl Iterator<Item = &Step> {
         self.steps.iter().filter(|step| matches!(step.command, Command::Show(_)))
     }
+}
+
+/// Indented lines, and empty ones between them.
+fn block_end(lines: &[String], start: usize) -> usize {
+    let rest = lines.iter().enumerate().skip(start);
+    let within = rest.take_while(|(_, line)| line.is_empty() || line.starts_with("  "));
+    within.filter(|(_, line)| !line.is_empty()).last().map_or(start, |(place, _)| place + 1)
 }
 
 fn block_text(lines: &[String], block: &Range<usize>) -> String {
