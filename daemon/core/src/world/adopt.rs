@@ -119,7 +119,9 @@ impl World {
             return None;
         }
         let program = self.programs.get(id.0 as usize)?;
-        let family = program.ports.get(place)?.key.family;
+        let port = program.ports.get(place)?;
+        let family = port.key.family;
+        let policy = port.flags(Scope::Cluster).policy();
         let own: Vec<_> = program
             .desired
             .iter()
@@ -135,7 +137,9 @@ impl World {
         let index_of = |key: &FrontendKey| {
             let index = self.frontends.get(key)?.realized?.value.port;
             let adopted = self.adopted.get(&index)?;
-            let whole = adopted.family == family && !adopted.has_left;
+            // Under another policy the two words could not be replaced without a moment that fits neither.
+            let alike = adopted.family == family && adopted.realized.cluster.word.flags.policy() == policy;
+            let whole = alike && !adopted.has_left;
             (whole && adopted.frontends.iter().all(is_own)).then_some(index)
         };
         let index = own.iter().find_map(|(key, _)| index_of(key))?;

@@ -68,3 +68,11 @@ fn an_index_that_lost_a_frontend_is_not_taken_over() {
     let snapshot = rig.turn(vec![applied(service("b", "10.0.0.9", &[])), slice("b", &["1.1.1.3"])]);
     assert_ne!(view(&snapshot, "b").ports[0].index, Some(INDEX));
 }
+
+#[test]
+fn an_index_of_another_policy_is_not_taken_over() {
+    let mut rig = found(FrontendType::ExternalIp);
+    let facts = service("a", "10.0.0.1", &["10.0.0.9"]);
+    let snapshot = rig.turn(vec![applied(ServiceFacts { external_policy: local(), ..facts })]);
+    assert_ne!(view(&snapshot, "a").ports[0].index, Some(INDEX));
+}
