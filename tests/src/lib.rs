@@ -3,4 +3,6 @@
 //! Invariant: everything here is deterministic; a seed or a count decides. Deliberately absent: assertions, which belong
 //! to the tests.
 
+pub mod observing;
+pub mod simulation;
 pub mod worlds;
