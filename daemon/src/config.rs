@@ -9,6 +9,7 @@ mod address;
 mod agreement;
 mod apiserver;
 mod datapath;
+mod effective;
 mod file;
 mod hold;
 mod limits;

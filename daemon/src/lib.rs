@@ -3,6 +3,12 @@
 //! Invariant: the shell talks, the core decides. Deliberately absent: `unsafe`, and any rule about endpoints.
 #![forbid(unsafe_code)]
 
+pub mod admin;
+pub mod app;
+pub mod changes;
+pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod logging;
+pub mod node;
 pub mod sources;

@@ -1,2 +1,18 @@
-//! The program.
-fn main() {}
+//! The program: reads the command line, runs the daemon or asks it.
+
+use std::io::{stderr, stdout};
+use std::process::ExitCode;
+
+use holdfast::cli::{self, Command};
+
+fn main() -> ExitCode {
+    let (mut out, mut err) = (stdout(), stderr());
+    let cli = match cli::parse(std::env::args_os(), &mut out, &mut err) {
+        Ok(cli) => cli,
+        Err(exit) => return exit.into(),
+    };
+    match &cli.command {
+        Command::Run(run) => cli::run(run, &mut err),
+        Command::Question(question) => cli.answer(question, &mut out, &mut err).into(),
+    }
+}

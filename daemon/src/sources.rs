@@ -4,3 +4,5 @@
 //! decisions. A source does not know which endpoint gets traffic.
 
 pub mod config;
+pub mod manifests;
+pub mod objects;

@@ -33,7 +33,7 @@ use watch::{CLIENTS, SlowClient, Watch};
 const SLOW_CLIENTS_MAX: usize = 3;
 
 /// Small, so that places are reused soon.
-const CAPACITY: Capacity = Capacity { slots: 1 << 12, ports: 1 << 10 };
+const CAPACITY: Capacity = Capacity { slots: 1 << 12, ports: 1 << 10, services: 64 };
 
 /// What went wrong, and how to see it again.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -57,7 +57,7 @@ impl Shape {
                 target: Some(Target {
                     kind: "Pod",
                     namespace: "default",
-                    name: &pod,
+                    name: pod.as_str().into(),
                     uid: UidText::Uuid((u128::from(service) << 32 | u128::from(first + place)).to_be_bytes()),
                 }),
             };

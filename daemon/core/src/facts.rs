@@ -13,7 +13,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
-pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target};
+pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target, TargetName};
 
 /// Seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

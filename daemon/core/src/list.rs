@@ -37,10 +37,19 @@ pub enum SlotState {
 /// One place in a list, as the datapath keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
-    /// The backend.
-    pub backend: SocketAddr,
+    /// The backend's address.
+    pub address: IpAddr,
+    /// The backend's port.
+    pub port: NonZeroU16,
     /// Why it is there.
     pub state: SlotState,
+}
+
+impl Slot {
+    /// Address and port.
+    pub const fn backend(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port.get())
+    }
 }
 
 /// One endpoint of one port.
@@ -122,10 +131,11 @@ impl Row {
 
     /// As the datapath keeps it.
     pub const fn slot(&self) -> Slot {
-        Slot { backend: self.backend(), state: self.state() }
+        Slot { address: self.address, port: self.port, state: self.state() }
     }
 
-    pub(crate) fn choose(&mut self, scope: Scope) {
+    /// Takes it into that list.
+    pub fn choose(&mut self, scope: Scope) {
         self.bits |= scope_bit(scope);
     }
 
@@ -152,7 +162,7 @@ pub struct Rows {
 
 impl Rows {
     /// Takes rows that are sorted and unique; keeps the time of those that did not change.
-    pub(crate) fn new(mut rows: Vec<Row>, before: &Self, now: Timestamp) -> Self {
+    pub fn new(mut rows: Vec<Row>, before: &Self, now: Timestamp) -> Self {
         let now = u32::try_from(now.0).unwrap_or(u32::MAX);
         let mut old = before.rows.iter().peekable();
         for row in &mut rows {
@@ -166,14 +176,13 @@ impl Rows {
     /// The rows of a list that was found in the maps: chosen, with nothing else known.
     pub(crate) fn from_slots(slots: &[Slot], scope: Scope) -> Self {
         let row = |slot: &Slot| {
-            let conditions =
-                Conditions { ready: slot.state == SlotState::Active, serving: true, terminating: false };
-            let mut row =
-                Row::new(slot.backend.ip(), NonZeroU16::new(slot.backend.port())?, conditions, 0, 0);
+            let ready = slot.state == SlotState::Active;
+            let conditions = Conditions { ready, serving: true, terminating: false };
+            let mut row = Row::new(slot.address, slot.port, conditions, 0, 0);
             row.choose(scope);
-            Some(row)
+            row
         };
-        Self::counted(slots.iter().filter_map(row).collect())
+        Self::counted(slots.iter().map(row).collect())
     }
 
     fn counted(rows: Box<[Row]>) -> Self {

@@ -31,6 +31,7 @@ pub(crate) struct Tables {
     names: Index<ServiceKey, ServiceId>,
     services: Vec<Option<Known>>,
     free: Vec<ServiceId>,
+    services_max: usize,
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
     pub(crate) node: Arc<NodeFacts>,
     pub(crate) settings: Arc<Settings>,
@@ -40,11 +41,12 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// Empty tables that wait for the first whole list of these sources.
-    pub(crate) fn new(seed: Seed, sources: &[Source]) -> Self {
+    pub(crate) fn new(seed: Seed, sources: &[Source], services_max: usize) -> Self {
         Self {
             names: Index::new(seed),
             services: Vec::new(),
             free: Vec::new(),
+            services_max,
             slices: Index::new(seed),
             node: Arc::default(),
             settings: Arc::default(),
@@ -175,7 +177,7 @@ impl Tables {
         let known = Known { key: key.clone(), facts: None, slices: Vec::new() };
         let id = match self.free.pop() {
             Some(id) => id,
-            None if self.services.len() >= limits::SERVICES_MAX => return None,
+            None if self.services.len() >= self.services_max => return None,
             None => {
                 self.services.push(None);
                 ServiceId(u32::try_from(self.services.len() - 1).ok()?)
@@ -239,6 +241,7 @@ fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
 }
 
 fn too_many(object: ObjectKey, what: &str) -> Rejection {
-    let reason = alloc::format!("there is no room for more {what}; delete some");
+    let reason =
+        alloc::format!("there is no room for more {what}; delete some, or raise `datapath.limits.services`");
     Rejection { object, origin: None, reason: reason.into(), partial: false }
 }

@@ -39,11 +39,17 @@ pub struct Capacity {
     pub slots: u32,
     /// Port indices.
     pub ports: u32,
+    /// Services that may be known, programmed or not.
+    pub services: usize,
 }
 
 impl Default for Capacity {
     fn default() -> Self {
-        Self { slots: limits::SLOTS_PER_FAMILY_MAX, ports: limits::PORT_INDICES_MAX }
+        Self {
+            slots: limits::SLOTS_PER_FAMILY_MAX,
+            ports: limits::PORT_INDICES_MAX,
+            services: limits::SERVICES_MAX,
+        }
     }
 }
 
@@ -70,7 +76,7 @@ impl World {
     /// Empty tables and empty maps, waiting for these sources.
     pub fn new(seed: Seed, capacity: Capacity, sources: &[Source]) -> Self {
         Self {
-            tables: Tables::new(seed, sources),
+            tables: Tables::new(seed, sources, capacity.services),
             programs: Vec::new(),
             frontends: Frontends::new(seed),
             frontends_realized: 0,

@@ -60,6 +60,16 @@ impl Cidr {
     pub fn prefix(self) -> u8 {
         self.prefix
     }
+
+    /// Whether an address lies in the range.
+    pub fn contains(self, address: IpAddr) -> bool {
+        let bits = |address| match address {
+            IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let differing = (bits(self.network) ^ bits(address)).leading_zeros();
+        self.network.is_ipv4() == address.is_ipv4() && differing >= u32::from(self.prefix)
+    }
 }
 
 impl fmt::Display for Cidr {

@@ -21,6 +21,13 @@ pub enum OnEmpty {
     Pass,
 }
 
+impl OnEmpty {
+    /// The word in the configuration and in annotations.
+    pub fn as_str(self) -> &'static str {
+        super::value::show_word(self).unwrap_or_default()
+    }
+}
+
 impl Word for OnEmpty {
     const WORDS: &'static [(&'static str, Self)] =
         &[("auto", Self::Auto), ("refuse", Self::Refuse), ("hold", Self::Hold), ("pass", Self::Pass)];

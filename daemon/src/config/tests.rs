@@ -1,5 +1,6 @@
 //! The configuration as a whole: what is said about bad files, and what the example promises.
 
+mod effective;
 mod example;
 mod problems;
 mod properties;

@@ -64,6 +64,11 @@ pub(super) fn word_among<T: Word>(words: &[(&'static str, T)], value: &DeValue<'
     meant.map(|(_, meaning)| *meaning).ok_or_else(|| unknown("word", text, &legal))
 }
 
+/// The word for a value; none only if the table of words lacks it.
+pub(super) fn show_word<T: Word + PartialEq>(value: T) -> Option<&'static str> {
+    T::WORDS.iter().find(|(_, meaning)| *meaning == value).map(|(word, _)| *word)
+}
+
 /// What to say about a key or a word that is none of the legal ones.
 pub(super) fn unknown(noun: &str, text: &str, legal: &[&str]) -> String {
     let guess = nearest(text, legal).map(|near| format!(": did you mean {near:?}?"));

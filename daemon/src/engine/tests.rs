@@ -68,7 +68,7 @@ fn check_answer(engine: &Engine<MemoryMaps>, address: &str, backends: &[&str]) {
         Answer::Refused => Vec::new(),
         other => panic!("{address} is {other:?}"),
     };
-    let found: Vec<_> = slots.iter().map(|slot| slot.backend.to_string()).collect();
+    let found: Vec<_> = slots.iter().map(|slot| slot.backend().to_string()).collect();
     assert_eq!(found, backends, "{address}");
 }
 

@@ -229,7 +229,7 @@ fn serves(service: &ServiceFacts, family: Family) -> bool {
 
 /// An endpoint with its port.
 struct Listed<'a> {
-    port: u16,
+    port: core::num::NonZeroU16,
     endpoint: Endpoint<'a>,
 }
 
@@ -252,7 +252,7 @@ impl Listed<'_> {
 }
 
 fn endpoints<'a>(port: &PortName, facts: &'a Facts, service: &ServiceKey) -> Vec<Listed<'a>> {
-    let mut found: BTreeMap<(IpAddr, u16), Listed<'a>> = BTreeMap::new();
+    let mut found: BTreeMap<(IpAddr, core::num::NonZeroU16), Listed<'a>> = BTreeMap::new();
     let (name, transport, family) = port;
     let own = |slice: &&Arc<SliceFacts>| {
         slice.key.source == service.source
@@ -267,7 +267,7 @@ fn endpoints<'a>(port: &PortName, facts: &'a Facts, service: &ServiceKey) -> Vec
         };
         for port in slice.ports.iter().filter(joins) {
             for endpoint in slice.endpoints.iter() {
-                let new = Listed { port: port.port.get(), endpoint };
+                let new = Listed { port: port.port, endpoint };
                 let rank = |it: &Listed<'_>| {
                     let it = it.endpoint.conditions;
                     (it.terminating, !it.ready, !it.serving)
@@ -303,7 +303,8 @@ fn local<'a>(all: &'a [Listed<'a>], node: &NodeFacts) -> Vec<&'a Listed<'a>> {
 
 fn slots(chosen: Vec<&Listed<'_>>) -> Vec<Slot> {
     let slot = |it: &Listed<'_>| Slot {
-        backend: std::net::SocketAddr::new(it.endpoint.address, it.port),
+        address: it.endpoint.address,
+        port: it.port,
         state: if it.is_ready() { SlotState::Active } else { SlotState::Draining },
     };
     chosen.into_iter().map(slot).collect()

@@ -10,7 +10,7 @@ use std::time::Duration;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ServiceType, Settings};
 use holdfast_core::keys::{FrontendKey, Protocol, ServiceKey, Transport};
-use holdfast_core::list::{Scope, Slot};
+use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{Dump, FrontendType, PortIndex};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot, Status, Verdict};
 use holdfast_datapath::{Client, Maps};
@@ -125,9 +125,11 @@ fn some<'a>(list: Option<&'a Vec<Slot>>) -> &'a [Slot] {
     list.map_or(&[], Vec::as_slice)
 }
 
-fn members(port: &ExpectedPort, affinity: u32) -> BTreeSet<(Scope, Slot)> {
+fn members(port: &ExpectedPort, affinity: u32) -> BTreeSet<(Scope, SocketAddr, SlotState)> {
     let lists = [(Scope::Cluster, some(port.cluster.as_ref())), (Scope::Local, some(port.local.as_ref()))];
-    let all = lists.into_iter().flat_map(|(scope, list)| list.iter().map(move |slot| (scope, *slot)));
+    let all = lists
+        .into_iter()
+        .flat_map(|(scope, list)| list.iter().map(move |slot| (scope, slot.backend(), slot.state)));
     all.filter(|_| affinity > 0).collect()
 }
 
@@ -152,7 +154,7 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
         equal("a local list", &port.local.1.as_slice(), &some(wanted.local.as_ref()))?;
         equal("an affinity timeout", &port.facts.affinity_timeout, &expected.affinity)?;
         let own = dump.members.iter().filter(|(member, _)| member.port == port.index);
-        let own = own.map(|(it, state)| (it.scope, Slot { backend: it.backend, state: *state })).collect();
+        let own = own.map(|(it, state)| (it.scope, it.backend, *state)).collect();
         equal("members", &own, &members(wanted, expected.affinity))?;
     }
     let all =
@@ -252,7 +254,7 @@ fn shown(row: &ExpectedFrontend, service: &ServiceKey, expected: &Expected, mode
     let (verdict, reason) = match slots.first() {
         None if local && port.has_any => (Verdict::Dropping, Some(Reason::LocalPolicy)),
         None => (Verdict::Refusing, Some(Reason::AllUnready)),
-        Some(_) if slots.iter().all(|it| it.state == holdfast_core::list::SlotState::Draining) => {
+        Some(_) if slots.iter().all(|it| it.state == SlotState::Draining) => {
             (Verdict::Draining, Some(Reason::ScaledDown))
         }
         Some(_) => (Verdict::Serving, None),

@@ -45,9 +45,45 @@ pub struct Target<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// Its name.
-    pub name: &'a str,
+    pub name: TargetName<'a>,
     /// Its uid; empty if the slice does not say.
     pub uid: UidText<'a>,
+}
+
+/// A name in two parts: the pods of one controller share the first one, so a slice keeps it once.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetName<'a> {
+    start: &'a str,
+    end: &'a str,
+}
+
+impl<'a> From<&'a str> for TargetName<'a> {
+    /// The end begins behind the last dash.
+    fn from(name: &'a str) -> Self {
+        let (start, end) = name.split_at(name.rfind('-').map_or(0, |dash| dash + 1));
+        Self { start, end }
+    }
+}
+
+impl TargetName<'_> {
+    const fn is_empty(&self) -> bool {
+        self.start.is_empty() && self.end.is_empty()
+    }
+}
+
+impl PartialEq for TargetName<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.start.bytes().chain(self.end.bytes()).eq(other.start.bytes().chain(other.end.bytes()))
+    }
+}
+
+impl Eq for TargetName<'_> {}
+
+impl core::fmt::Display for TargetName<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.start)?;
+        f.write_str(self.end)
+    }
 }
 
 /// A uid as text, whether it is kept as 16 bytes or as it was written.
@@ -137,7 +173,10 @@ pub enum EndpointRefused {
     #[error("a node, zone or target name has {0} characters; at most 255 are legal")]
     NameTooLong(usize),
     /// See [`limits::ENDPOINTS_PER_SLICE_MAX`] and [`limits::SLICE_TEXT_BYTES_MAX`].
-    #[error("the slice has more endpoints or text than fit ({} endpoints)", limits::ENDPOINTS_PER_SLICE_MAX)]
+    #[error(
+        "the slice has more endpoints, zones, kinds or text than fit ({} endpoints)",
+        limits::ENDPOINTS_PER_SLICE_MAX
+    )]
     TooMany,
 }
 
@@ -163,28 +202,33 @@ impl Name {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PackedUid {
-    Uuid([u8; 16]),
-    Text(Name),
+/// What all endpoints of one controller in a slice share of their targets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Origin {
+    kind: Name,
+    namespace: Name,
+    name_start: Name,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed {
-    uid: PackedUid,
+    // The bytes of a usual uid; else, without `UUID`, the offset and length of its text.
+    uid: [u8; 16],
     node: Name,
-    zone: Name,
-    target_kind: Name,
-    target_namespace: Name,
-    target_name: Name,
+    name_end: Name,
     // 0: no hints; else one more than the place in `hints`.
     hints: u16,
-    conditions: u8,
+    // The place in `zones`.
+    zone: u16,
+    // 0: no target; else one more than the place in `origins`.
+    origin: u16,
+    flags: u8,
 }
 
 const READY: u8 = 1;
 const SERVING: u8 = 2;
 const TERMINATING: u8 = 4;
+const UUID: u8 = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Addresses {
@@ -197,6 +241,8 @@ enum Addresses {
 pub struct Endpoints {
     addresses: Addresses,
     packed: Box<[Packed]>,
+    zones: Box<[Name]>,
+    origins: Box<[Origin]>,
     hints: Box<[HintSet]>,
     text: Box<str>,
 }
@@ -231,7 +277,7 @@ impl Endpoints {
     /// Addresses and conditions alone, in order: what choosing needs when nobody gives hints.
     pub fn iter_brief(&self) -> impl Iterator<Item = (IpAddr, Conditions)> {
         (0..self.len()).filter_map(|place| {
-            Some((self.address(place)?, unpack_conditions(self.packed.get(place)?.conditions)))
+            Some((self.address(place)?, unpack_conditions(self.packed.get(place)?.flags)))
         })
     }
 
@@ -254,20 +300,28 @@ impl Endpoints {
     fn unpack(&self, address: IpAddr, packed: &Packed) -> Endpoint<'_> {
         Endpoint {
             address,
-            conditions: unpack_conditions(packed.conditions),
+            conditions: unpack_conditions(packed.flags),
             node: packed.node.optional(&self.text),
-            zone: packed.zone.optional(&self.text),
+            zone: self.zones.get(usize::from(packed.zone)).and_then(|zone| zone.optional(&self.text)),
             hints: usize::from(packed.hints).checked_sub(1).and_then(|place| self.hints.get(place)),
-            target: packed.target_name.optional(&self.text).map(|name| Target {
-                kind: packed.target_kind.text(&self.text),
-                namespace: packed.target_namespace.text(&self.text),
-                name,
-                uid: match packed.uid {
-                    PackedUid::Uuid(uuid) => UidText::Uuid(uuid),
-                    PackedUid::Text(text) => UidText::Text(text.text(&self.text)),
-                },
-            }),
+            target: self.target(packed),
         }
+    }
+
+    fn target(&self, packed: &Packed) -> Option<Target<'_>> {
+        let origin = self.origins.get(usize::from(packed.origin).checked_sub(1)?)?;
+        Some(Target {
+            kind: origin.kind.text(&self.text),
+            namespace: origin.namespace.text(&self.text),
+            name: TargetName {
+                start: origin.name_start.text(&self.text),
+                end: packed.name_end.text(&self.text),
+            },
+            uid: match packed.uid {
+                uuid if packed.flags & UUID != 0 => UidText::Uuid(uuid),
+                [a, b, c, d, ..] => UidText::Text(Name(u32::from_be_bytes([a, b, c, d])).text(&self.text)),
+            },
+        })
     }
 }
 
@@ -292,6 +346,8 @@ pub struct EndpointsBuilder {
     v4: Vec<Ipv4Addr>,
     v6: Vec<Ipv6Addr>,
     packed: Vec<Packed>,
+    zones: Vec<Name>,
+    origins: Vec<Origin>,
     hints: Vec<HintSet>,
     text: String,
     // Names already in `text`; a slice's endpoints share few nodes and zones.
@@ -306,6 +362,8 @@ impl EndpointsBuilder {
             v4: Vec::new(),
             v6: Vec::new(),
             packed: Vec::new(),
+            zones: Vec::new(),
+            origins: Vec::new(),
             hints: Vec::new(),
             text: String::new(),
             names: Index::new(Seed::default()),
@@ -315,20 +373,17 @@ impl EndpointsBuilder {
     /// Adds one endpoint, or says why it cannot be a backend.
     pub fn push(&mut self, endpoint: Endpoint<'_>) -> Result<(), EndpointRefused> {
         self.check(endpoint.address)?;
-        let target = endpoint.target;
+        let target = endpoint.target.filter(|target| !target.name.is_empty());
+        let (uid, uuid) = self.uid(target)?;
+        let zone = self.shared(endpoint.zone)?;
         let packed = Packed {
+            uid,
             node: self.shared(endpoint.node)?,
-            zone: self.shared(endpoint.zone)?,
-            target_kind: self.shared(target.map(|target| target.kind))?,
-            target_namespace: self.shared(target.map(|target| target.namespace))?,
-            target_name: self.own(target.map(|target| target.name))?,
-            uid: match target.map(|target| target.uid) {
-                Some(UidText::Uuid(uuid)) => PackedUid::Uuid(uuid),
-                Some(UidText::Text(text)) => PackedUid::Text(self.own(Some(text))?),
-                None => PackedUid::Text(Name::default()),
-            },
+            name_end: self.own(target.map(|target| target.name.end))?,
             hints: self.hint(endpoint.hints)?,
-            conditions: pack_conditions(endpoint.conditions),
+            zone: place_of(&mut self.zones, zone)?,
+            origin: self.origin(target)?,
+            flags: pack_conditions(endpoint.conditions) + uuid,
         };
         self.packed.push(packed);
         match endpoint.address {
@@ -346,6 +401,8 @@ impl EndpointsBuilder {
                 crate::keys::Family::V6 => Addresses::V6(self.v6.into()),
             },
             packed: self.packed.into(),
+            zones: self.zones.into(),
+            origins: self.origins.into(),
             hints: self.hints.into(),
             text: self.text.into(),
         }
@@ -362,6 +419,27 @@ impl EndpointsBuilder {
             return Err(EndpointRefused::TooMany);
         }
         Ok(())
+    }
+
+    fn origin(&mut self, target: Option<Target<'_>>) -> Result<u16, EndpointRefused> {
+        let Some(target) = target else { return Ok(0) };
+        let origin = Origin {
+            kind: self.shared(Some(target.kind))?,
+            namespace: self.shared(Some(target.namespace))?,
+            name_start: self.shared(Some(target.name.start))?,
+        };
+        Ok(place_of(&mut self.origins, origin)? + 1)
+    }
+
+    fn uid(&mut self, target: Option<Target<'_>>) -> Result<([u8; 16], u8), EndpointRefused> {
+        let text = match target.map(|target| target.uid) {
+            Some(UidText::Uuid(uuid)) => return Ok((uuid, UUID)),
+            Some(UidText::Text(text)) => self.own(Some(text))?,
+            None => Name::default(),
+        };
+        let mut uid = [0; 16];
+        uid.iter_mut().zip(text.0.to_be_bytes()).for_each(|(place, byte)| *place = byte);
+        Ok((uid, 0))
     }
 
     fn own(&mut self, name: Option<&str>) -> Result<Name, EndpointRefused> {
@@ -398,4 +476,14 @@ impl EndpointsBuilder {
         });
         u16::try_from(place + 1).map_err(|_| EndpointRefused::TooMany)
     }
+}
+
+/// The place of an element in a short table, added if it is new.
+fn place_of<T: PartialEq>(table: &mut Vec<T>, element: T) -> Result<u16, EndpointRefused> {
+    let place = table.iter().position(|known| *known == element).unwrap_or(table.len());
+    let short = u16::try_from(place).map_err(|_| EndpointRefused::TooMany)?;
+    if place == table.len() {
+        table.push(element);
+    }
+    Ok(short)
 }

@@ -23,7 +23,7 @@ pub enum PlanError {
     #[error(transparent)]
     Slots(#[from] crate::ranges::NoRoom),
     /// Every port index is taken.
-    #[error("all {0} port indices are in use; raise `datapath.limits.services`")]
+    #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
     Indices(u32),
     /// The configured number is reached.
     #[error("{0} frontends are programmed, as many as `datapath.limits.frontends` allows; raise it")]
@@ -205,7 +205,7 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
 /// With affinity, each backend of a list is known by its address, so that a client's last choice can be checked.
 fn members(port: &Port, scope: Scope) -> impl Iterator<Item = (SocketAddr, SlotState)> {
     let slots = (port.policy.affinity_timeout > 0).then(|| port.rows.slots(scope));
-    slots.into_iter().flatten().map(|slot| (slot.backend, slot.state))
+    slots.into_iter().flatten().map(|slot| (slot.backend(), slot.state))
 }
 
 fn plan_new_members(port: &Port, index: PortIndex, scope: Scope, push: &mut dyn FnMut(Action)) {

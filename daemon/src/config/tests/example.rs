@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use toml::de::{DeTable, DeValue};
 
+use super::effective::check_round_trip;
 use crate::config::{CheckKind, Config};
 
-const EXAMPLE: &str = include_str!("../../../../config.example.toml");
+pub(super) const EXAMPLE: &str = include_str!("../../../../config.example.toml");
 
 /// The example with its lines `{marker}key` and `{marker}[table]` uncommented.
-fn uncomment(text: &str, marker: &str) -> String {
+pub(super) fn uncomment(text: &str, marker: &str) -> String {
     let line = |line: &str| match line.strip_prefix(marker) {
         Some(rest) if rest.starts_with(|c: char| c == '[' || c.is_ascii_lowercase()) => format!("{rest}\n"),
         _ => format!("{line}\n"),
@@ -20,7 +21,7 @@ fn uncomment(text: &str, marker: &str) -> String {
 #[track_caller]
 fn read(text: &str) -> Config {
     match Config::parse(text, "config.example.toml") {
-        Ok((config, _)) => config,
+        Ok((config, _)) => check_round_trip(config),
         Err(refused) => panic!("{refused}"),
     }
 }
@@ -41,7 +42,7 @@ fn legal_keys(path: &str) -> Option<Vec<String>> {
 }
 
 /// Every key that the reader knows, as `table.key`.
-fn known_keys(path: &str, found: &mut BTreeSet<String>) {
+pub(super) fn known_keys(path: &str, found: &mut BTreeSet<String>) {
     for key in legal_keys(path).expect("a table") {
         let key = if path.is_empty() { key } else { format!("{path}.{key}") };
         match legal_keys(&key) {
@@ -51,7 +52,7 @@ fn known_keys(path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-fn shown_keys(path: &str, table: &DeTable<'_>, found: &mut BTreeSet<String>) {
+pub(super) fn shown_keys(path: &str, table: &DeTable<'_>, found: &mut BTreeSet<String>) {
     for (key, value) in table {
         let key = if path.is_empty() { key.to_string() } else { format!("{path}.{key}") };
         match value.get_ref() {
@@ -150,5 +151,6 @@ fn the_guide_names_every_key() {
 fn the_demo_is_legal_and_worth_no_warning() {
     let demo = include_str!("../../../../examples/demo/holdfast.toml.in").replace("@DEMO@", "/tmp/demo");
     let (config, warnings) = Config::parse(&demo, "holdfast.toml").expect("a legal file");
+    let config = check_round_trip(config);
     assert_eq!((config.services.len(), warnings), (1, Vec::new()));
 }

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use super::effective::check_round_trip;
 use crate::config::Config;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/tests/problems.golden");
@@ -28,7 +29,10 @@ fn rows(golden: &str) -> Vec<Row<'_>> {
 
 fn say(input: &str) -> String {
     let (errors, warnings) = match Config::parse(input, "config.toml") {
-        Ok((_, warnings)) => (String::new(), warnings),
+        Ok((config, warnings)) => {
+            check_round_trip(config);
+            (String::new(), warnings)
+        }
         Err(refused) => (format!("{refused}\n"), refused.warnings),
     };
     let warnings = warnings.iter().map(|warning| format!("warning: {warning}\n"));

@@ -2,14 +2,21 @@
 
 use proptest::prelude::*;
 
-use crate::config::Config;
+use super::effective::check_round_trip;
+use crate::config::{Config, ConfigErrors};
 
 const EXAMPLE: &str = include_str!("../../../../config.example.toml");
 const GOLDEN: &str = include_str!("problems.golden");
 
-/// A refusal has a reason, in the order of the file, each of one line and inside the text.
+/// What is accepted can be written down. A refusal has a reason, in the order of the file, each of one line and inside the text.
 fn check(text: &str) {
-    let Err(refused) = Config::parse(text, "config.toml") else { return };
+    match Config::parse(text, "config.toml") {
+        Ok((config, _)) => _ = check_round_trip(config),
+        Err(refused) => check_refusal(text, &refused),
+    }
+}
+
+fn check_refusal(text: &str, refused: &ConfigErrors) {
     assert!(!refused.errors.is_empty());
     assert!(refused.errors.is_sorted_by_key(|error| error.position));
     for error in refused.errors.iter().chain(&refused.warnings) {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use super::effective::check_round_trip;
 use crate::config::{
     CheckKind, ClientIdentity, Config, Discovery, NodeName, NodePortAddresses, OnEmpty, Protocol,
     ServiceBlock,
@@ -11,7 +12,7 @@ use crate::config::{
 #[track_caller]
 fn read(text: &str) -> Config {
     match Config::parse(text, "/etc/holdfast/config.toml") {
-        Ok((config, _)) => config,
+        Ok((config, _)) => check_round_trip(config),
         Err(refused) => panic!("{refused}"),
     }
 }

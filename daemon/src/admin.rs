@@ -1,0 +1,165 @@
+//! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
+//!
+//! Invariant: it only reads. It has a thread and a runtime of its own and sees nothing but snapshots, so no client, however
+//! slow or hostile, can delay the engine. Deliberately absent: anything that changes state, and any authentication
+//! beyond what loopback and the socket's permissions give.
+
+mod answer;
+mod backends;
+mod form;
+mod frontends;
+mod guard;
+mod limits;
+mod listen;
+mod metrics;
+mod moment;
+mod openapi;
+mod page;
+mod process;
+mod query;
+mod rejected;
+mod routes;
+mod serve;
+mod services;
+mod shown;
+mod stall;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::watch;
+
+pub use listen::AdminError;
+
+/// Where the API listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// A loopback address. Port 0 lets the kernel choose.
+    pub listen: SocketAddr,
+    /// The unix socket; its folder must exist.
+    pub socket: PathBuf,
+}
+
+/// What does not change while the daemon runs.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// The daemon's version.
+    pub version: &'static str,
+    /// What carries the traffic: `kernel` or `memory`.
+    pub datapath: &'static str,
+    /// When the daemon started.
+    pub started: Timestamp,
+}
+
+/// The configuration in force, every key with its value.
+#[derive(Clone, Debug)]
+pub struct EffectiveConfig {
+    /// As TOML.
+    pub text: String,
+    /// As one JSON value.
+    pub json: String,
+}
+
+/// Tells for how long the engine has had work and has not moved.
+#[derive(Clone)]
+pub struct Liveness(Arc<dyn Fn() -> Option<Duration> + Send + Sync>);
+
+impl Liveness {
+    /// `stalled` answers `None` while the engine moves or has nothing to do. It must not block.
+    pub fn new(stalled: impl Fn() -> Option<Duration> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(stalled))
+    }
+
+    fn stalled(&self) -> Option<Duration> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Liveness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Liveness").field(&self.stalled()).finish()
+    }
+}
+
+/// Everything that the API can show.
+#[derive(Clone, Debug)]
+pub struct Readings {
+    /// The newest view of everything.
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    /// The newest configuration.
+    pub config: watch::Receiver<Arc<EffectiveConfig>>,
+    /// Whether the engine moves.
+    pub liveness: Liveness,
+    /// What does not change.
+    pub about: About,
+}
+
+impl Readings {
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshots.borrow())
+    }
+}
+
+/// The running API.
+#[derive(Debug)]
+pub struct Admin {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Takes the address and the socket, then serves them from a thread of its own.
+///
+/// When this returns, clients can connect; when it fails, nothing was left behind.
+pub fn start(settings: &Settings, readings: Readings) -> Result<Admin, AdminError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AdminError::Runtime)?;
+    let doors = {
+        let _entered = runtime.enter();
+        listen::open(settings)?
+    };
+    let address = doors.address;
+    let (stop, stopping) = watch::channel(false);
+    let thread = std::thread::Builder::new()
+        .name("admin".to_owned())
+        .spawn(move || runtime.block_on(serve::serve(doors, Arc::new(readings), stopping)))
+        .map_err(AdminError::Runtime)?;
+    Ok(Admin { address, stop, thread: Some(thread) })
+}
+
+impl Admin {
+    /// The TCP address, with the port that was bound.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no more clients, lets answers under way finish for at most [`limits::DRAIN_TIME_MAX`], and returns then.
+    ///
+    /// It blocks; asynchronous callers hand it to a thread.
+    pub fn stop(mut self) {
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the admin api's thread panicked");
+        }
+    }
+}
+
+impl Drop for Admin {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

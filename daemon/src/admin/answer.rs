@@ -1,0 +1,62 @@
+//! Answers that fit in one piece, and refusals.
+//!
+//! Invariant: a refusal says what was wrong and what to do, in the form that the client asked for.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use serde::Serialize;
+
+use super::form::Form;
+
+/// Why a request gets no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) error: String,
+    pub(super) hint: String,
+}
+
+#[derive(Serialize)]
+struct RefusalJson<'a> {
+    error: &'a str,
+    hint: &'a str,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { status, error: error.into(), hint: hint.into() }
+    }
+
+    pub(super) fn shown(&self, form: Form) -> Response {
+        let Self { status, error, hint } = self;
+        match form {
+            Form::Json => json(*status, &RefusalJson { error, hint }),
+            Form::Table | Form::Wide => text(*status, format!("error: {error}\nhint: {hint}\n")),
+        }
+    }
+}
+
+/// A text.
+pub(super) fn text(status: StatusCode, text: impl Into<Body>) -> Response {
+    typed(status, Form::Table.content_type(), text)
+}
+
+/// One JSON value, and a line end, so that a prompt stands on its own line.
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(mut bytes) => {
+            bytes.push(b'\n');
+            typed(status, Form::Json.content_type(), bytes)
+        }
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: {error}\n")),
+    }
+}
+
+/// Anything with its content type.
+pub(super) fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}

@@ -1,0 +1,256 @@
+//! The table of backends: every endpoint of every port, used or not, and why not.
+
+use std::cmp::Ordering;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use holdfast_core::facts::{AddressType, Endpoint, SliceFacts, TargetName, endpoints::UidText};
+use holdfast_core::keys::{ObjectName, PortKey};
+use holdfast_core::list::Row;
+use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
+use serde::{Serialize, Serializer};
+
+use super::frontends;
+use super::moment::Moment;
+use super::page::Table;
+use super::query::{Filter, Legal};
+use super::shown::{Cells, Column, as_text, column, wide};
+
+/// What `/backends` understands.
+pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
+
+/// The slices of the current services' rows.
+#[derive(Debug, Default)]
+pub(super) struct BackendTable {
+    slices: Vec<u16>,
+}
+
+/// One endpoint of one port, and where its slices are kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    port: usize,
+    row: usize,
+    first_slice: usize,
+    slices: usize,
+}
+
+/// One row, borrowed from the snapshot.
+#[derive(Debug, Serialize)]
+pub(super) struct BackendRow<'a> {
+    address: IpAddr,
+    port: u16,
+    protocol: &'static str,
+    #[serde(serialize_with = "as_text")]
+    service: &'a ObjectName,
+    port_name: &'a str,
+    state: &'static str,
+    ready: bool,
+    serving: bool,
+    terminating: bool,
+    node: Option<&'a str>,
+    zone: Option<&'a str>,
+    slices: Slices<'a>,
+    target: Option<Target<'a>>,
+    since: Moment,
+    unused_because: Option<&'static str>,
+    source: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Target<'a> {
+    kind: &'a str,
+    namespace: &'a str,
+    #[serde(serialize_with = "as_text")]
+    name: TargetName<'a>,
+    #[serde(serialize_with = "super::shown::as_optional_text")]
+    uid: Option<UidText<'a>>,
+}
+
+impl<'a> From<holdfast_core::facts::Target<'a>> for Target<'a> {
+    fn from(target: holdfast_core::facts::Target<'a>) -> Self {
+        let holdfast_core::facts::Target { kind, namespace, name, uid } = target;
+        Self { kind, namespace, name, uid: (uid != UidText::Text("")).then_some(uid) }
+    }
+}
+
+/// The slices that list one address for one port.
+#[derive(Clone, Copy, Debug)]
+struct Slices<'a> {
+    view: &'a ServiceView,
+    places: &'a [u16],
+}
+
+impl<'a> Slices<'a> {
+    fn names(self) -> impl Iterator<Item = &'a ObjectName> {
+        let slices = self.places.iter().filter_map(move |place| self.view.slices.get(usize::from(*place)));
+        slices.map(|slice| &slice.key.name)
+    }
+}
+
+impl Serialize for Slices<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.names().map(Name))
+    }
+}
+
+#[derive(Serialize)]
+struct Name<'a>(#[serde(serialize_with = "as_text")] &'a ObjectName);
+
+/// The port that a slice's endpoints have under this name, if it has the name.
+fn port_in(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
+    if slice.headless || slice.address_type != AddressType::Ip(key.family) {
+        return None;
+    }
+    let same = |port: &&holdfast_core::facts::SlicePort| {
+        port.name == key.name && port.protocol.transport() == Some(key.transport)
+    };
+    slice.ports.iter().find(same).map(|port| port.port.get())
+}
+
+/// Who lists what, sorted; only needed where there is more than one slice.
+fn listings(view: &ServiceView, key: &PortKey) -> Vec<(IpAddr, u16, u16)> {
+    let mut listings = Vec::new();
+    for (place, slice) in (0_u16..).zip(view.slices.iter()) {
+        if let Some(port) = port_in(slice, key) {
+            listings.extend(slice.endpoints.iter_brief().map(|(address, _)| (address, port, place)));
+        }
+    }
+    listings.sort_unstable();
+    listings.dedup();
+    listings
+}
+
+fn find(listings: &[(IpAddr, u16, u16)], row: &Row) -> Range<usize> {
+    let key = (row.address, row.port.get());
+    let begin = listings.partition_point(|(address, port, _)| (*address, *port) < key);
+    let end = listings.partition_point(|(address, port, _)| (*address, *port) <= key);
+    begin..end
+}
+
+impl BackendTable {
+    fn port_places(&mut self, view: &ServiceView, at: usize, filter: &Filter, into: &mut Vec<Place>) {
+        let Some(port) = view.ports.get(at) else { return };
+        let listings = listings(view, &port.key);
+        let offset = self.slices.len();
+        self.slices.extend(listings.iter().map(|(_, _, slice)| *slice));
+        for (row, found) in port.rows.all().iter().enumerate() {
+            if filter.address.is_none_or(|address| address == found.address) {
+                let slices = find(&listings, found);
+                into.push(Place { port: at, row, first_slice: offset + slices.start, slices: slices.len() });
+            }
+        }
+    }
+}
+
+impl Table for BackendTable {
+    const NAME: &'static str = "backends";
+    const COLUMNS: &'static [Column] = &[
+        column("SERVICE"),
+        column("PORT"),
+        column("BACKEND"),
+        column("STATE"),
+        column("UNUSED"),
+        column("CONDITIONS"),
+        column("NODE"),
+        wide("ZONE"),
+        wide("SOURCE"),
+        wide("SINCE"),
+        wide("SLICES"),
+        column("TARGET"),
+    ];
+    type Place = Place;
+    type Row<'a> = BackendRow<'a>;
+
+    fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<Place>) {
+        for at in 0..view.ports.len() {
+            self.port_places(view, at, filter, into);
+        }
+    }
+
+    fn order((a, a_place): (&ServiceView, Place), (b, b_place): (&ServiceView, Place)) -> Ordering {
+        rank(a, a_place).cmp(&rank(b, b_place)).then(a.key.cmp(&b.key))
+    }
+
+    fn row<'a>(&'a self, view: &'a ServiceView, place: Place) -> Option<BackendRow<'a>> {
+        let port = view.ports.get(place.port)?;
+        let row = port.rows.all().get(place.row)?;
+        let endpoint = endpoint(view, row);
+        let conditions = row.conditions();
+        let slices = self.slices.get(place.first_slice..place.first_slice + place.slices);
+        Some(BackendRow {
+            address: row.address,
+            port: row.port.get(),
+            protocol: port.key.transport.as_str(),
+            service: &view.key.name,
+            port_name: &port.key.name,
+            state: state(row),
+            ready: conditions.ready,
+            serving: conditions.serving,
+            terminating: conditions.terminating,
+            node: endpoint.and_then(|endpoint| endpoint.node),
+            zone: endpoint.and_then(|endpoint| endpoint.zone),
+            slices: Slices { view, places: slices.unwrap_or_default() },
+            target: endpoint.and_then(|endpoint| endpoint.target).map(Target::from),
+            since: Moment(row.since()),
+            unused_because: port.unused_because(row).map(UnusedBecause::as_str),
+            source: view.key.source.as_str(),
+        })
+    }
+
+    fn cells(row: &BackendRow<'_>, wide: bool, cells: &mut Cells) {
+        cells.put(row.service);
+        cells.put(row.port_name);
+        cells.put(format_args!("{}/{}", SocketAddr::new(row.address, row.port), row.protocol));
+        cells.put(row.state);
+        cells.put_optional(row.unused_because);
+        cells.put(row.conditions());
+        cells.put_optional(row.node);
+        if wide {
+            cells.put_optional(row.zone);
+            cells.put(row.source);
+            cells.put(row.since);
+            cells.put(row.slices.names().map(ToString::to_string).collect::<Vec<_>>().join(","));
+        }
+        cells.put_optional(row.target.as_ref().map(Target::spelled));
+    }
+
+    fn forget(&mut self) {
+        self.slices.clear();
+    }
+}
+
+/// The one spelling of an endpoint's state.
+pub(super) fn state(row: &Row) -> &'static str {
+    if row.is_chosen() { frontends::state(row.state()) } else { "unused" }
+}
+
+fn endpoint<'a>(view: &'a ServiceView, row: &Row) -> Option<Endpoint<'a>> {
+    view.slices.get(usize::from(row.slice))?.endpoints.get(usize::from(row.endpoint))
+}
+
+/// The order within one namespace and name, up to the source.
+fn rank(view: &ServiceView, place: Place) -> Option<(&str, IpAddr, &str, u16)> {
+    let PortView { key, rows, .. } = view.ports.get(place.port)?;
+    let row = rows.all().get(place.row)?;
+    Some((&key.name, row.address, key.transport.as_str(), row.port.get()))
+}
+
+impl BackendRow<'_> {
+    /// `ready`, or what else is true: `serving,terminating`.
+    fn conditions(&self) -> &'static str {
+        match (self.ready, self.serving, self.terminating) {
+            (true, _, false) => "ready",
+            (true, _, true) => "ready,terminating",
+            (false, true, true) => "serving,terminating",
+            (false, true, false) => "serving",
+            (false, false, true) => "terminating",
+            (false, false, false) => "",
+        }
+    }
+}
+
+impl Target<'_> {
+    fn spelled(&self) -> String {
+        format!("{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}

@@ -1,0 +1,228 @@
+//! The table of frontends: what clients dial, and what they get there.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use holdfast_core::facts::ServiceFacts;
+use holdfast_core::keys::{ObjectName, ServiceKey};
+use holdfast_core::list::{Row, SlotState};
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, ServiceView, Status};
+use serde::{Serialize, Serializer};
+
+use super::limits;
+use super::moment::Moment;
+use super::page::Table;
+use super::query::{Filter, Legal};
+use super::shown::{Cells, Column, as_optional_text, as_text, column, wide};
+
+/// What `/frontends` understands.
+pub(super) const LEGAL: Legal = Legal {
+    parameters: &["service", "type", "address", "format"],
+    types: &["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static"],
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Frontends;
+
+/// One row, borrowed from the snapshot.
+#[derive(Debug, Serialize)]
+pub(super) struct FrontendRow<'a> {
+    address: IpAddr,
+    port: u16,
+    protocol: &'a str,
+    r#type: &'static str,
+    #[serde(serialize_with = "as_text")]
+    service: &'a ObjectName,
+    port_name: &'a str,
+    source: &'static str,
+    backends: Backends<'a>,
+    external_backends: Option<ExternalBackends<'a>>,
+    affinity_timeout: Option<u32>,
+    source_ranges: &'a [Arc<str>],
+    verdict: &'static str,
+    reason: Option<&'static str>,
+    status: &'static str,
+    error: Option<&'a str>,
+    since: Moment,
+    #[serde(serialize_with = "as_optional_text")]
+    owner: Option<&'a ServiceKey>,
+}
+
+/// The one spelling of a slot's state.
+pub(super) const fn state(state: SlotState) -> &'static str {
+    match state {
+        SlotState::Active => "active",
+        SlotState::Draining => "draining",
+    }
+}
+
+/// The one spelling of a status, and the error if it is one.
+pub(super) fn status(status: &Status) -> (&'static str, Option<&str>) {
+    match status {
+        Status::Pending => ("pending", None),
+        Status::Done => ("done", None),
+        Status::Error(error) => ("error", Some(error)),
+    }
+}
+
+#[derive(Serialize)]
+struct Backend {
+    address: IpAddr,
+    port: u16,
+    state: &'static str,
+}
+
+impl From<&Row> for Backend {
+    fn from(row: &Row) -> Self {
+        Self { address: row.address, port: row.port.get(), state: state(row.state()) }
+    }
+}
+
+/// What this node's own processes and pods get.
+#[derive(Clone, Copy, Debug)]
+struct Backends<'a>(&'a ServiceView, &'a FrontendView);
+
+impl Serialize for Backends<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.backends(self.1).map(Backend::from))
+    }
+}
+
+/// What traffic from outside gets, where it is another list.
+#[derive(Clone, Copy, Debug)]
+struct ExternalBackends<'a>(&'a ServiceView, &'a FrontendView);
+
+impl Serialize for ExternalBackends<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.external_backends(self.1).into_iter().flatten().map(Backend::from))
+    }
+}
+
+/// `10.0.0.1:80,10.0.0.2:80(draining),+3`
+fn list<'r>(rows: impl Iterator<Item = &'r Row>, all: bool) -> impl fmt::Display {
+    let shown_max = if all { usize::MAX } else { limits::BACKENDS_IN_CELL_MAX };
+    let mut text = String::new();
+    let mut count = 0_usize;
+    for row in rows {
+        count += 1;
+        if count <= shown_max {
+            let comma = if count == 1 { "" } else { "," };
+            let mark = if row.state() == SlotState::Draining { "(draining)" } else { "" };
+            text = text + comma + &row.backend().to_string() + mark;
+        }
+    }
+    if count > shown_max {
+        text = format!("{text},+{}", count - shown_max);
+    }
+    text
+}
+
+/// Ranges restrict the load balancer's addresses and nothing else.
+fn source_ranges<'a>(facts: Option<&'a ServiceFacts>, frontend: &FrontendView) -> &'a [Arc<str>] {
+    match (facts, frontend.kind) {
+        (Some(facts), FrontendType::LoadBalancer) => &facts.source_ranges,
+        _ => &[],
+    }
+}
+
+impl Table for Frontends {
+    const NAME: &'static str = "frontends";
+    const COLUMNS: &'static [Column] = &[
+        column("SERVICE"),
+        column("PORT"),
+        column("TYPE"),
+        column("FRONTEND"),
+        column("VERDICT"),
+        column("REASON"),
+        column("STATUS"),
+        wide("SOURCE"),
+        wide("OWNER"),
+        wide("AFFINITY"),
+        wide("RANGES"),
+        wide("SINCE"),
+        wide("ERROR"),
+        wide("OUTSIDE"),
+        column("BACKENDS"),
+    ];
+    type Place = usize;
+    type Row<'a> = FrontendRow<'a>;
+
+    fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<usize>) {
+        let asked = |frontend: &FrontendView| {
+            filter.kind.is_none_or(|kind| kind == frontend.kind.as_str())
+                && filter.address.is_none_or(|address| address == frontend.address)
+        };
+        let places = view.frontends.iter().enumerate().filter(|(_, frontend)| asked(frontend));
+        into.extend(places.map(|(place, _)| place));
+    }
+
+    fn order((a, a_place): (&ServiceView, usize), (b, b_place): (&ServiceView, usize)) -> Ordering {
+        a.frontends.get(a_place).map(rank).cmp(&b.frontends.get(b_place).map(rank)).then(a.key.cmp(&b.key))
+    }
+
+    fn row<'a>(&'a self, view: &'a ServiceView, place: usize) -> Option<FrontendRow<'a>> {
+        let frontend = view.frontends.get(place)?;
+        let facts = view.facts.as_deref();
+        let (status, error) = status(&frontend.status);
+        let outside = view.external_backends(frontend).is_some();
+        Some(FrontendRow {
+            address: frontend.address,
+            port: frontend.port.get(),
+            protocol: frontend.protocol.as_str(),
+            r#type: frontend.kind.as_str(),
+            service: &view.key.name,
+            port_name: &frontend.port_name,
+            source: view.key.source.as_str(),
+            backends: Backends(view, frontend),
+            external_backends: outside.then_some(ExternalBackends(view, frontend)),
+            affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
+            source_ranges: source_ranges(facts, frontend),
+            verdict: frontend.verdict.as_str(),
+            reason: frontend.reason.map(holdfast_core::snapshot::Reason::as_str),
+            status,
+            error,
+            since: Moment(frontend.since),
+            owner: frontend.owner.as_ref(),
+        })
+    }
+
+    fn cells(row: &FrontendRow<'_>, wide: bool, cells: &mut Cells) {
+        cells.put(row.service);
+        cells.put(row.port_name);
+        cells.put(row.r#type);
+        cells.put(format_args!("{}/{}", SocketAddr::new(row.address, row.port), row.protocol));
+        cells.put(row.verdict);
+        cells.put_optional(row.reason);
+        cells.put(row.status);
+        if wide {
+            row.wide_cells(cells);
+        }
+        cells.put(list(row.backends.0.backends(row.backends.1), wide));
+    }
+}
+
+/// The order within one namespace and name, up to the source.
+fn rank(frontend: &FrontendView) -> (&str, u8, IpAddr, &str, u16) {
+    let FrontendView { port_name, kind, address, protocol, port, .. } = frontend;
+    (port_name, kind.order(), *address, protocol.as_str(), port.get())
+}
+
+impl FrontendRow<'_> {
+    fn wide_cells(&self, cells: &mut Cells) {
+        cells.put(self.source);
+        cells.put_optional(self.owner);
+        cells.put_optional(self.affinity_timeout.map(|seconds| format!("{seconds}s")));
+        cells.put(self.source_ranges.join(","));
+        cells.put(self.since);
+        cells.put_optional(self.error);
+        match self.external_backends {
+            None => cells.put("same"),
+            Some(ExternalBackends(view, frontend)) => {
+                cells.put(list(view.external_backends(frontend).into_iter().flatten(), true));
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Who may ask at all: the checks before any path is looked at, and the headers of every answer.
+//!
+//! Invariant: a web page, whatever name it made resolve to loopback, gets nothing: its requests carry a foreign Host or an
+//! Origin. Deliberately absent: users and passwords; loopback and the socket's permissions are the boundary.
+
+use std::net::IpAddr;
+
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use super::answer::Refusal;
+use super::{form::Form, query};
+
+/// What the client came in by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Door {
+    /// Loopback, with the port that was bound.
+    Tcp(u16),
+    /// The unix socket, which no web page can reach.
+    Unix,
+}
+
+/// Browsers must neither run, frame, sniff, share nor keep anything of it.
+const HEADERS: [(HeaderName, &str); 6] = [
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (header::CACHE_CONTROL, "no-store"),
+    (header::VARY, "accept"),
+];
+
+/// Refuses, or lets the request through to the paths.
+pub(super) async fn guarded(State(door): State<Door>, request: Request, next: Next) -> Response {
+    let mut response = match check(door, &request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.shown(form_of(&request)),
+    };
+    let headers = response.headers_mut();
+    headers.extend(HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    response
+}
+
+/// The form that this request wants, whether or not the rest of it is understood.
+pub(super) fn form_of(request: &Request) -> Form {
+    let named = request.uri().query().and_then(query::form_of);
+    named.unwrap_or_else(|| Form::accepted(request.headers()))
+}
+
+fn check(door: Door, request: &Request) -> Result<(), Refusal> {
+    if let Door::Tcp(port) = door {
+        check_host(request, port)?;
+    }
+    if request.headers().contains_key(header::ORIGIN) {
+        let hint = "this API is not for web pages; ask without an Origin header";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests with an Origin are refused", hint));
+    }
+    if has_body(request.headers()) {
+        let hint = "every path is read with GET or HEAD, and filters go into the query";
+        return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "a request body is not accepted", hint));
+    }
+    Ok(())
+}
+
+fn check_host(request: &Request, port: u16) -> Result<(), Refusal> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let host = hosts.next().and_then(|host| host.to_str().ok());
+    let authority = request.uri().authority().map(Authority::as_str);
+    let ours = |host: Option<&str>| host.is_some_and(|host| is_loopback(host, port));
+    if ours(host) && hosts.next().is_none() && (authority.is_none() || ours(authority)) {
+        return Ok(());
+    }
+    let hint = format!("ask for localhost:{port}, 127.0.0.1:{port} or [::1]:{port}");
+    Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, "the Host header names somebody else", hint))
+}
+
+/// Only names that no DNS answer can change: `localhost` and addresses of loopback.
+fn is_loopback(host: &str, port: u16) -> bool {
+    let name = match host.strip_suffix(&format!(":{port}")) {
+        Some(name) => name,
+        None if port == 80 => host,
+        None => return false,
+    };
+    let plain = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    match plain {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok_and(|address| address.is_loopback()),
+        None if name.eq_ignore_ascii_case("localhost") => true,
+        None => name.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4() && address.is_loopback()),
+    }
+}
+
+fn has_body(headers: &HeaderMap) -> bool {
+    let empty = |length: &HeaderValue| length.as_bytes() == b"0";
+    headers.contains_key(header::TRANSFER_ENCODING)
+        || headers.get(header::CONTENT_LENGTH).is_some_and(|length| !empty(length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(host: &str, expected: bool) {
+        assert_eq!(is_loopback(host, 9890), expected, "{host}");
+    }
+
+    #[test]
+    fn only_loopback_names_with_our_port_are_ours() {
+        check("localhost:9890", true);
+        check("LOCALHOST:9890", true);
+        check("127.0.0.1:9890", true);
+        check("[::1]:9890", true);
+        check("localhost", false);
+        check("localhost:80", false);
+        check("::1:9890", false);
+        check("[::1]", false);
+        check("[127.0.0.1]:9890", false);
+        check("localhost.evil.example:9890", false);
+        check("localhost:9890.evil.example", false);
+        check("127.0.0.1.nip.io:9890", false);
+        check("10.0.0.1:9890", false);
+        check("0.0.0.0:9890", false);
+        check("2130706433:9890", false);
+        check("user@localhost:9890", false);
+        check("", false);
+        check(":9890", false);
+        check("localhost:+9890", false);
+    }
+
+    #[test]
+    fn the_default_port_need_not_be_said() {
+        assert!(is_loopback("localhost", 80) && is_loopback("[::1]", 80) && !is_loopback("evil.example", 80));
+    }
+}

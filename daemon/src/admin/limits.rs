@@ -1,0 +1,45 @@
+//! Every bound of the admin API, each with its reason.
+
+use std::time::Duration;
+
+/// Connections at one time, for each of the two listeners, so that whoever fills TCP cannot lock root out of the socket.
+/// A few dashboards, a scraper and people; each costs some 50 KiB.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+
+/// The request line and headers together; it is also the least that the HTTP library can buffer.
+pub(super) const HEADER_BYTES_MAX: usize = 8 * 1024;
+
+/// From the first moment of waiting for a request to the end of its headers. A kept connection that says nothing more
+/// is closed by it as well: on loopback a new connection costs nothing.
+pub(super) const HEADER_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// A client that does not take one buffer whole in this time is cut off.
+pub(super) const WRITE_STALL_MAX: Duration = Duration::from_secs(10);
+
+/// A whole answer. The largest takes a second; this ends clients that read just enough never to stall.
+pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Rows are gathered to chunks of about this size: large enough that the number of writes does not matter, small enough
+/// that all connections together hold a few MiB.
+pub(super) const CHUNK_BYTES: usize = 16 * 1024;
+
+/// Clients that are waiting to be accepted.
+pub(super) const BACKLOG: i32 = 128;
+
+/// How long answers under way may take when the daemon stops.
+pub(super) const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// After an accept failed (no file descriptors left, usually), so that the loop does not spin.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A fresh socket takes a short refusal at once; anything slower is not waited for.
+pub(super) const TURN_AWAY_TIME_MAX: Duration = Duration::from_millis(50);
+
+/// Rows that are looked at in one go to find the widths of columns: some 100 µs, as long as a chunk takes.
+pub(super) const MEASURED_ROWS: usize = 128;
+
+/// Columns of tables are padded up to this width; longer cells only shift their own line.
+pub(super) const COLUMN_WIDTH_MAX: usize = 64;
+
+/// Backends named in one cell of the normal table; the wide one and JSON have all.
+pub(super) const BACKENDS_IN_CELL_MAX: usize = 3;

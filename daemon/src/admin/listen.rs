@@ -1,0 +1,148 @@
+//! Taking the TCP address and the unix socket, or saying who is in the way.
+//!
+//! Invariant: a socket file is removed only if nobody answers on it, and from its first moment the new one is open to
+//! owner and group only. Deliberately absent: creating folders, and choosing the socket's group; the unit does both.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+use nix::sys::stat::Mode;
+use tokio::net::{TcpListener, UnixListener};
+
+use super::{Settings, limits};
+
+/// Read and write for owner and group: whoever may use the socket is in the group.
+const SOCKET_MODE: u32 = 0o660;
+
+/// Why the API cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// Somebody listens there already.
+    #[error(
+        "cannot listen on {0}: another process does; stop that process (`ss -ltnp` names it) or set another `listen` under [admin]"
+    )]
+    AddressTaken(SocketAddr),
+    /// Any other reason.
+    #[error(
+        "cannot listen on {address}: {error}; set `listen` under [admin] to a loopback address of this host"
+    )]
+    Address {
+        /// Which address.
+        address: SocketAddr,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A living process answers on the socket.
+    #[error(
+        "cannot listen on {}: a running daemon answers there; stop it or set another `socket` under [admin]", .0.display()
+    )]
+    SocketTaken(PathBuf),
+    /// Something else has the name.
+    #[error("cannot listen on {}: it is no socket; remove it or set another `socket` under [admin]", .0.display())]
+    NotASocket(PathBuf),
+    /// The folder is missing.
+    #[error(
+        "cannot listen on {}: its folder does not exist; create it or set another `socket` under [admin]", .0.display()
+    )]
+    NoFolder(PathBuf),
+    /// Any other reason.
+    #[error("cannot listen on {}: {error}; set another `socket` under [admin] or mend what the error names", path.display())]
+    Socket {
+        /// Which path.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// No thread or no runtime.
+    #[error("cannot start the admin api: {0}; the system is out of threads or file descriptors")]
+    Runtime(io::Error),
+}
+
+/// Everything that is listened on.
+#[derive(Debug)]
+pub(super) struct Doors {
+    /// As bound.
+    pub(super) address: SocketAddr,
+    pub(super) tcp: TcpListener,
+    pub(super) socket: Socket,
+}
+
+/// The unix socket, with its file.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // A file that is left behind does no harm: the next start finds that nobody answers on it.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Takes both, or neither. Must be called within the runtime that serves them.
+pub(super) fn open(settings: &Settings) -> Result<Doors, AdminError> {
+    let (tcp, address) = open_tcp(settings.listen)?;
+    let socket = open_socket(&settings.socket)?;
+    Ok(Doors { address, tcp, socket })
+}
+
+fn open_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), AdminError> {
+    let open = || {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let bound = listener.local_addr()?;
+        Ok((TcpListener::from_std(listener)?, bound))
+    };
+    open().map_err(|error: io::Error| match error.kind() {
+        io::ErrorKind::AddrInUse => AdminError::AddressTaken(address),
+        _ => AdminError::Address { address, error },
+    })
+}
+
+fn open_socket(path: &Path) -> Result<Socket, AdminError> {
+    make_way(path)?;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => AdminError::NoFolder(path.to_owned()),
+        _ => AdminError::Socket { path: path.to_owned(), error },
+    };
+    let listener = bind_socket(path).map_err(failed)?;
+    let socket = UnixListener::from_std(listener).map_err(failed)?;
+    Ok(Socket { listener: socket, path: path.to_owned() })
+}
+
+/// Removes what a dead process left.
+fn make_way(path: &Path) -> Result<(), AdminError> {
+    let failed = |error| AdminError::Socket { path: path.to_owned(), error };
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+        Ok(found) if !found.file_type().is_socket() => return Err(AdminError::NotASocket(path.to_owned())),
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+        Ok(_) => Err(AdminError::SocketTaken(path.to_owned())),
+    }
+}
+
+fn bind_socket(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    // Linux gives the file the mode that the socket has when it is bound, less the umask. So there is no moment in which
+    // it is open to others, and no need to change the umask, which all threads share.
+    nix::sys::stat::fchmod(&socket, Mode::from_bits_truncate(SOCKET_MODE))?;
+    nix::sys::socket::bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;
+    nix::sys::socket::listen(&socket, Backlog::new(limits::BACKLOG)?)?;
+    Ok(socket.into())
+}

@@ -1,0 +1,215 @@
+//! The metrics, as Prometheus reads them.
+//!
+//! Invariant: the number of series does not depend on the cluster. Labels have the closed sets of values of the rules, and
+//! every series is there from the first scrape on, so that a rate never begins with its first error. Scrapes follow one
+//! another, because the API has one thread. Deliberately absent: a metrics library; all numbers are read off a snapshot, and
+//! nothing is left for a registry to keep.
+
+use std::fmt::{Display, Write as _};
+
+use holdfast_core::keys::Source;
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{ServiceState, ServiceView, Snapshot, Status, Verdict};
+
+use super::{About, backends, process};
+
+/// The exposition format, version 0.0.4.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const STATES: [ServiceState; 6] = [
+    ServiceState::Served,
+    ServiceState::NoAddress,
+    ServiceState::Headless,
+    ServiceState::ExternalName,
+    ServiceState::OtherProxy,
+    ServiceState::NoService,
+];
+
+const TYPES: [FrontendType; 5] = [
+    FrontendType::ClusterIp,
+    FrontendType::NodePort,
+    FrontendType::LoadBalancer,
+    FrontendType::ExternalIp,
+    FrontendType::Static,
+];
+
+const VERDICTS: [Verdict; 7] = [
+    Verdict::Serving,
+    Verdict::Draining,
+    Verdict::Refusing,
+    Verdict::Dropping,
+    Verdict::Bypassed,
+    Verdict::Conflict,
+    Verdict::Unprogrammed,
+];
+
+const BACKEND_STATES: [&str; 3] = ["active", "draining", "unused"];
+const STATUSES: [&str; 3] = ["pending", "done", "error"];
+
+#[derive(Debug, Default)]
+struct Counts {
+    services: [u64; STATES.len()],
+    frontends: [[u64; VERDICTS.len()]; TYPES.len()],
+    statuses: [u64; STATUSES.len()],
+    backends: [u64; BACKEND_STATES.len()],
+}
+
+fn count<T: PartialEq, const N: usize>(counts: &mut [u64; N], all: &[T; N], found: &T) {
+    if let Some((_, count)) = all.iter().zip(counts).find(|(known, _)| *known == found) {
+        *count += 1;
+    }
+}
+
+impl Counts {
+    fn of(snapshot: &Snapshot) -> Self {
+        let mut counts = Self::default();
+        snapshot.services.iter().for_each(|view| counts.add(view));
+        counts
+    }
+
+    fn add(&mut self, view: &ServiceView) {
+        count(&mut self.services, &STATES, &view.state);
+        for frontend in &view.frontends {
+            if let Some((_, verdicts)) =
+                TYPES.iter().zip(&mut self.frontends).find(|(kind, _)| **kind == frontend.kind)
+            {
+                count(verdicts, &VERDICTS, &frontend.verdict);
+            }
+            let status = match frontend.status {
+                Status::Pending => "pending",
+                Status::Done => "done",
+                Status::Error(_) => "error",
+            };
+            count(&mut self.statuses, &STATUSES, &status);
+        }
+        for row in view.ports.iter().flat_map(|port| port.rows.all()) {
+            count(&mut self.backends, &BACKEND_STATES, &backends::state(row));
+        }
+    }
+}
+
+struct Exposition(String);
+
+impl Exposition {
+    /// Begins a metric. Writing to a String cannot fail.
+    fn begin(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.0.push_str(name);
+        for (place, (label, text)) in labels.iter().enumerate() {
+            let _ = write!(self.0, "{}{label}=\"{text}\"", if place == 0 { "{" } else { "," });
+        }
+        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.begin(name, "gauge", help);
+        self.sample(name, &[], value);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.begin(name, "counter", help);
+        self.sample(name, &[], value);
+    }
+}
+
+/// All metrics of one snapshot and of this moment.
+pub(super) fn exposition(snapshot: &Snapshot, about: &About, ready: bool) -> String {
+    let mut out = Exposition(String::new());
+    daemon(&mut out, snapshot, about, ready);
+    tables(&mut out, &Counts::of(snapshot));
+    maps(&mut out, snapshot);
+    work(&mut out, snapshot);
+    rejections(&mut out, snapshot);
+    usage(&mut out, about);
+    out.0
+}
+
+fn daemon(out: &mut Exposition, snapshot: &Snapshot, about: &About, ready: bool) {
+    out.begin("holdfast_build_info", "gauge", "Always 1; the labels say what runs.");
+    out.sample("holdfast_build_info", &[("version", about.version), ("datapath", about.datapath)], 1);
+    out.gauge("holdfast_ready", "Whether the datapath follows the sources.", u8::from(ready));
+    out.begin("holdfast_source_synced", "gauge", "Whether a source has delivered its first whole list.");
+    for source in Source::ALL {
+        if let Some(synced) = snapshot.sources.get(&source) {
+            out.sample("holdfast_source_synced", &[("source", source.as_str())], u8::from(*synced));
+        }
+    }
+    let help = "When the newest view was published.";
+    out.gauge("holdfast_snapshot_timestamp_seconds", help, snapshot.published.0);
+}
+
+fn tables(out: &mut Exposition, counts: &Counts) {
+    out.begin("holdfast_services", "gauge", "Services by state.");
+    for (state, count) in STATES.iter().zip(counts.services) {
+        out.sample("holdfast_services", &[("state", state.as_str())], count);
+    }
+    out.begin("holdfast_frontends", "gauge", "Frontends by type and by what a new connection gets.");
+    for (kind, verdicts) in TYPES.iter().zip(counts.frontends) {
+        for (verdict, count) in VERDICTS.iter().zip(verdicts) {
+            let labels = [("type", kind.as_str()), ("verdict", verdict.as_str())];
+            out.sample("holdfast_frontends", &labels, count);
+        }
+    }
+    out.begin(
+        "holdfast_frontends_programmed",
+        "gauge",
+        "Frontends by whether the maps hold what they should.",
+    );
+    for (status, count) in STATUSES.iter().zip(counts.statuses) {
+        out.sample("holdfast_frontends_programmed", &[("status", status)], count);
+    }
+    out.begin("holdfast_backends", "gauge", "Endpoints of all ports, by whether they get traffic.");
+    for (state, count) in BACKEND_STATES.iter().zip(counts.backends) {
+        out.sample("holdfast_backends", &[("state", state)], count);
+    }
+}
+
+fn maps(out: &mut Exposition, snapshot: &Snapshot) {
+    let fill = &snapshot.fill;
+    out.gauge("holdfast_map_frontends", "Frontends in the maps.", fill.frontends);
+    out.gauge("holdfast_map_ports", "Port indices in use.", fill.ports);
+    out.gauge("holdfast_map_slots", "Slots in use, in whole blocks.", fill.slots);
+    out.gauge("holdfast_retries", "Services waiting for another try.", fill.retries);
+}
+
+fn work(out: &mut Exposition, snapshot: &Snapshot) {
+    let counters = &snapshot.counters;
+    out.counter("holdfast_batches_total", "Batches applied.", counters.batches);
+    out.counter("holdfast_events_total", "Events applied.", counters.events);
+    out.counter("holdfast_ops_total", "Map writes accepted.", counters.ops);
+    out.counter("holdfast_ops_failed_total", "Map writes refused.", counters.ops_failed);
+    let help = "Map writes not tried because their service had not changed. Anything but 0 is a defect.";
+    out.counter("holdfast_cross_service_ops_total", help, counters.cross_service);
+    out.counter("holdfast_changes_total", "Change records made.", counters.changes);
+    let help = "Change records that the recorder had no room for.";
+    out.counter("holdfast_changes_dropped_total", help, counters.changes_dropped);
+}
+
+fn rejections(out: &mut Exposition, snapshot: &Snapshot) {
+    let rejections = &snapshot.rejections;
+    let now = u64::try_from(rejections.named.len()).unwrap_or(u64::MAX);
+    out.gauge("holdfast_rejected_objects", "Objects that are rejected now, as far as they are named.", now);
+    out.counter("holdfast_rejections_total", "Rejections.", rejections.total);
+    out.counter(
+        "holdfast_rejections_unnamed_total",
+        "Rejections with no room for a name.",
+        rejections.dropped,
+    );
+}
+
+/// The names that every Prometheus client gives them.
+fn usage(out: &mut Exposition, about: &About) {
+    let usage = process::usage();
+    let help = "When the process started.";
+    out.gauge("process_start_time_seconds", help, about.started.0);
+    if let Some(bytes) = usage.resident_bytes {
+        out.gauge("process_resident_memory_bytes", "Resident memory.", bytes);
+    }
+    if let Some(milliseconds) = usage.cpu_milliseconds {
+        let seconds = format!("{}.{:03}", milliseconds / 1000, milliseconds % 1000);
+        out.counter("process_cpu_seconds_total", "User and system time.", seconds);
+    }
+}

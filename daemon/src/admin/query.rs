@@ -1,0 +1,237 @@
+//! The query of a request: decoded, checked against what the path understands, and typed.
+//!
+//! Invariant: nothing is ignored. A filter that does nothing would show a table that looks like an answer.
+
+use std::net::IpAddr;
+
+use axum::http::StatusCode;
+use holdfast_core::keys::ObjectName;
+
+use super::answer::Refusal;
+use super::form::{FORMATS, Form};
+
+/// What a path understands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Legal {
+    /// The names of its parameters.
+    pub(super) parameters: &'static [&'static str],
+    /// The values of `type`.
+    pub(super) types: &'static [&'static str],
+}
+
+impl Legal {
+    /// Nothing at all.
+    pub(super) const NOTHING: Self = Self { parameters: &[], types: &[] };
+    /// Only the form.
+    pub(super) const FORMAT: Self = Self { parameters: &["format"], types: &[] };
+}
+
+/// What was asked. `None` is no restriction; everything else is exact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Filter {
+    pub(super) service: Option<ObjectName>,
+    pub(super) kind: Option<&'static str>,
+    pub(super) address: Option<IpAddr>,
+}
+
+/// A query that was understood.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Query {
+    pub(super) filter: Filter,
+    pub(super) form: Option<Form>,
+}
+
+impl Query {
+    /// Reads all of it, or says what is wrong.
+    pub(super) fn read(text: &str, legal: &Legal) -> Result<Self, Refusal> {
+        let mut query = Self::default();
+        for (name, value) in pairs(text) {
+            let (name, value) = (decoded(name)?, decoded(value)?);
+            query.take(&name, &value, legal)?;
+        }
+        Ok(query)
+    }
+
+    fn take(&mut self, name: &str, value: &str, legal: &Legal) -> Result<(), Refusal> {
+        if !legal.parameters.contains(&name) {
+            return Err(unknown(name, legal));
+        }
+        match name {
+            "service" => once(name, &mut self.filter.service, service(value)?),
+            "type" => once(name, &mut self.filter.kind, kind(value, legal)?),
+            "address" => once(name, &mut self.filter.address, address(value)?),
+            "format" => once(name, &mut self.form, format(value)?),
+            _ => Err(unknown(name, legal)),
+        }
+    }
+}
+
+/// The form that is asked for, whatever else is wrong with the query: errors are written in it too.
+pub(super) fn form_of(text: &str) -> Option<Form> {
+    let (_, value) = pairs(text).find(|(name, _)| *name == "format")?;
+    Form::named(value)
+}
+
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let parts = text.split('&').filter(|part| !part.is_empty());
+    parts.map(|part| part.split_once('=').unwrap_or((part, "")))
+}
+
+fn once<T>(name: &str, place: &mut Option<T>, value: T) -> Result<(), Refusal> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(bad(format!("`{name}` is given twice"), "give each filter once".to_owned())),
+    }
+}
+
+fn service(value: &str) -> Result<ObjectName, Refusal> {
+    let hint = || "give the namespace and the name, such as `?service=default/kubernetes`".to_owned();
+    let (namespace, name) = value
+        .split_once('/')
+        .ok_or_else(|| bad(format!("`service` has no slash: {}", quoted(value)), hint()))?;
+    ObjectName::new(namespace, name)
+        .map_err(|error| bad(format!("`service` names no service: {error}"), hint()))
+}
+
+fn kind(value: &str, legal: &Legal) -> Result<&'static str, Refusal> {
+    let found = legal.types.iter().find(|kind| **kind == value);
+    let refused =
+        || bad(format!("unknown type {}", quoted(value)), format!("legal types: {}", legal.types.join(", ")));
+    found.copied().ok_or_else(refused)
+}
+
+fn address(value: &str) -> Result<IpAddr, Refusal> {
+    let hint = "give an IP address without a port, such as `?address=10.96.0.10`";
+    value.parse().map_err(|_| bad(format!("{} is no address", quoted(value)), hint.to_owned()))
+}
+
+fn format(value: &str) -> Result<Form, Refusal> {
+    let legal = FORMATS.map(|(name, _)| name).join(", ");
+    Form::named(value)
+        .ok_or_else(|| bad(format!("unknown format {}", quoted(value)), format!("legal formats: {legal}")))
+}
+
+fn unknown(name: &str, legal: &Legal) -> Refusal {
+    let hint = match legal.parameters {
+        [] => "this path takes no query".to_owned(),
+        parameters => format!("legal here: {}", parameters.join(", ")),
+    };
+    bad(format!("unknown filter {}", quoted(name)), hint)
+}
+
+/// Quoted, and short enough for one line.
+fn quoted(text: &str) -> String {
+    match text.char_indices().nth(80) {
+        Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
+        None => format!("{text:?}"),
+    }
+}
+
+fn bad(error: String, hint: String) -> Refusal {
+    Refusal { status: StatusCode::BAD_REQUEST, error, hint }
+}
+
+/// As a form is encoded: `+` is a blank, `%` and two hexadecimal digits are a byte.
+fn decoded(text: &str) -> Result<String, Refusal> {
+    let refused = || {
+        bad(
+            format!("the query is not well encoded: {}", quoted(text)),
+            "write bytes as % and two hexadecimal digits of UTF-8".to_owned(),
+        )
+    };
+    let mut bytes = text.bytes();
+    let mut plain = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        plain.push(match byte {
+            b'+' => b' ',
+            b'%' => escaped(&mut bytes).ok_or_else(refused)?,
+            other => other,
+        });
+    }
+    String::from_utf8(plain).map_err(|_| refused())
+}
+
+fn escaped(bytes: &mut impl Iterator<Item = u8>) -> Option<u8> {
+    let mut digit = || char::from(bytes.next()?).to_digit(16);
+    u8::try_from(digit()? * 16 + digit()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ALL: Legal =
+        Legal { parameters: &["service", "type", "address", "format"], types: &["ClusterIP", "NodePort"] };
+
+    fn read(text: &str) -> Result<Query, String> {
+        Query::read(text, &ALL).map_err(|refusal| format!("{} / {}", refusal.error, refusal.hint))
+    }
+
+    #[test]
+    fn a_whole_query_is_read() {
+        let query = read("service=a/b&type=NodePort&&address=%3A%3A1&format=wide&").unwrap();
+        let service = Some(ObjectName::new("a", "b").unwrap());
+        let filter = Filter { service, kind: Some("NodePort"), address: Some("::1".parse().unwrap()) };
+        assert_eq!(query, Query { filter, form: Some(Form::Wide) });
+        assert_eq!(read("").unwrap(), Query::default());
+    }
+
+    #[track_caller]
+    fn check_refused(text: &str, expected: &str) {
+        assert_eq!(read(text).unwrap_err(), expected);
+    }
+
+    #[test]
+    fn a_bad_query_is_told_what_is_legal() {
+        check_refused("name=x", "unknown filter \"name\" / legal here: service, type, address, format");
+        check_refused("type=nodeport", "unknown type \"nodeport\" / legal types: ClusterIP, NodePort");
+        check_refused("format=xml", "unknown format \"xml\" / legal formats: table, wide, json");
+        check_refused("type=NodePort&type=NodePort", "`type` is given twice / give each filter once");
+        check_refused(
+            "address=10.0.0.1:80",
+            "\"10.0.0.1:80\" is no address / give an IP address without a port, such as `?address=10.96.0.10`",
+        );
+        check_refused(
+            "service=web",
+            "`service` has no slash: \"web\" / give the namespace and the name, such as `?service=default/kubernetes`",
+        );
+        check_refused(
+            "service=a%2F",
+            "`service` names no service: the name is empty / give the namespace and the name, such as `?service=default/kubernetes`",
+        );
+        check_refused(
+            "service=%zz",
+            "the query is not well encoded: \"%zz\" / write bytes as % and two hexadecimal digits of UTF-8",
+        );
+    }
+
+    #[test]
+    fn a_path_without_parameters_says_so() {
+        let refusal = Query::read("format=json", &Legal::NOTHING).unwrap_err();
+        assert_eq!(refusal.hint, "this path takes no query");
+    }
+
+    fn encoded(text: &str) -> String {
+        text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn no_query_makes_the_reader_panic(text in "\\PC*") {
+            let _ = read(&text);
+            let _ = form_of(&text);
+        }
+
+        #[test]
+        fn what_was_encoded_comes_out_unchanged(text in any::<String>()) {
+            prop_assert_eq!(decoded(&encoded(&text)).ok(), Some(text));
+        }
+
+        #[test]
+        fn plain_characters_stay(text in "[a-zA-Z0-9/._:-]*") {
+            prop_assert_eq!(decoded(&text).ok(), Some(text));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What rejected itself, as it follows the services: by name, with the reason.
+
+use std::io::Write as _;
+
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::Rejections;
+use serde::Serialize;
+
+use super::form::Form;
+use super::shown::{Cells, Widths, as_optional_text};
+
+#[derive(Serialize)]
+struct Members<'a> {
+    rejected: Vec<RejectedRow<'a>>,
+    rejected_total: u64,
+    rejected_dropped: u64,
+}
+
+/// `name` is null for a file, and for an object whose name cannot be told; `place` says where those were found.
+#[derive(Serialize)]
+struct RejectedRow<'a> {
+    kind: &'static str,
+    #[serde(serialize_with = "as_optional_text")]
+    name: Option<&'a ObjectName>,
+    source: &'static str,
+    place: Option<&'a str>,
+    origin: Option<&'a str>,
+    reason: &'a str,
+    partial: bool,
+}
+
+impl<'a> From<&'a Rejection> for RejectedRow<'a> {
+    fn from(rejection: &'a Rejection) -> Self {
+        let Rejection { object, origin, reason, partial } = rejection;
+        let place = match object {
+            ObjectKey::File(_, place) | ObjectKey::Unnamed(_, place) => Some(place.as_ref()),
+            ObjectKey::Service(_) | ObjectKey::Slice(_) => None,
+        };
+        Self {
+            kind: object.kind(),
+            name: object.name(),
+            source: object.source().as_str(),
+            place,
+            origin: origin.as_deref(),
+            reason,
+            partial: *partial,
+        }
+    }
+}
+
+/// Adds them to the answer that shows the services.
+pub(super) fn write(rejections: &Rejections, form: Form, out: &mut Vec<u8>) {
+    let rejected = rejections.named.values().map(RejectedRow::from).collect();
+    let members =
+        Members { rejected, rejected_total: rejections.total, rejected_dropped: rejections.dropped };
+    match form {
+        Form::Json => write_json(&members, out),
+        Form::Table | Form::Wide => write_text(&members, out),
+    }
+}
+
+/// The members go into the object that is open, so they come without their own braces.
+fn write_json(members: &Members<'_>, out: &mut Vec<u8>) {
+    let text = serde_json::to_vec(members).unwrap_or_default();
+    if let [b'{', inner @ .., b'}'] = text.as_slice() {
+        out.extend_from_slice(b",\n");
+        out.extend_from_slice(inner);
+    }
+}
+
+fn write_text(members: &Members<'_>, out: &mut Vec<u8>) {
+    if members.rejected.is_empty() {
+        return;
+    }
+    let lines: Vec<Cells> = std::iter::once(heading()).chain(members.rejected.iter().map(line)).collect();
+    let mut widths = Widths::default();
+    lines.iter().for_each(|cells| widths.observe(cells));
+    out.push(b'\n');
+    lines.iter().for_each(|cells| widths.line(cells, out));
+    if members.rejected_dropped > 0 {
+        // Writing to a Vec cannot fail.
+        let _ = writeln!(out, "and {} more, which are not kept by name", members.rejected_dropped);
+    }
+}
+
+fn heading() -> Cells {
+    let mut cells = Cells::default();
+    for title in ["REJECTED", "NAME", "SOURCE", "ORIGIN", "PART", "REASON"] {
+        cells.put(title);
+    }
+    cells
+}
+
+fn line(row: &RejectedRow<'_>) -> Cells {
+    let mut cells = Cells::default();
+    cells.put(row.kind);
+    match (row.name, row.place) {
+        (Some(name), _) => cells.put(name),
+        (None, place) => cells.put_optional(place),
+    }
+    cells.put(row.source);
+    cells.put_optional(row.origin);
+    cells.put(if row.partial { "some" } else { "all" });
+    cells.put(row.reason);
+    cells
+}

@@ -1,0 +1,253 @@
+//! The paths.
+//!
+//! Invariant: [`PATHS`] lists every one of them; the router is made of it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware;
+use axum::response::Response;
+use axum::routing::{MethodRouter, get};
+use serde::Serialize;
+
+use super::answer::{self, Refusal};
+use super::backends::{self, BackendTable};
+use super::form::Form;
+use super::frontends::{self, Frontends};
+use super::guard::{Door, form_of, guarded};
+use super::moment::Moment;
+use super::page::{Table, page};
+use super::query::{Legal, Query};
+use super::services::{self, Services};
+use super::{Readings, metrics, openapi};
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+
+/// What a path answers with.
+type Answer = fn(&Readings, Query, Form) -> Response;
+
+struct Path {
+    path: &'static str,
+    about: &'static str,
+    legal: Legal,
+    answer: Answer,
+}
+
+static PATHS: [Path; 11] = [
+    Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: index },
+    Path {
+        path: "/frontends",
+        about: "what clients dial, and what they get",
+        legal: frontends::LEGAL,
+        answer: table::<Frontends>,
+    },
+    Path {
+        path: "/backends",
+        about: "every endpoint of every port, used or not",
+        legal: backends::LEGAL,
+        answer: table::<BackendTable>,
+    },
+    Path {
+        path: "/services",
+        about: "every service, and what was rejected",
+        legal: services::LEGAL,
+        answer: table::<Services>,
+    },
+    Path { path: "/config", about: "the configuration in force", legal: Legal::FORMAT, answer: config },
+    Path { path: "/version", about: "what runs here, since when", legal: Legal::FORMAT, answer: version },
+    Path { path: "/metrics", about: "metrics for Prometheus", legal: Legal::NOTHING, answer: prometheus },
+    Path { path: "/healthz", about: "whether the process answers", legal: Legal::FORMAT, answer: healthz },
+    Path {
+        path: "/readyz",
+        about: "whether the datapath follows the sources",
+        legal: Legal::FORMAT,
+        answer: readyz,
+    },
+    Path { path: "/livez", about: "whether the engine moves", legal: Legal::FORMAT, answer: livez },
+    Path {
+        path: "/openapi.json",
+        about: "this API, for programs",
+        legal: Legal::NOTHING,
+        answer: description,
+    },
+];
+
+/// All paths behind the guard of one door.
+pub(super) fn router(readings: Arc<Readings>, door: Door) -> Router {
+    let router = PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, reads(path)));
+    router
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(only_reads)
+        .layer(middleware::from_fn_with_state(door, guarded))
+        .with_state(readings)
+}
+
+fn reads(path: &'static Path) -> MethodRouter<Arc<Readings>> {
+    get(async move |State(readings): State<Arc<Readings>>, request: Request| {
+        let form = form_of(&request);
+        match Query::read(request.uri().query().unwrap_or_default(), &path.legal) {
+            Ok(query) => (path.answer)(&readings, query, form),
+            Err(refusal) => refusal.shown(form),
+        }
+    })
+}
+
+async fn unknown_path(request: Request) -> Response {
+    let paths: Vec<&str> = PATHS.iter().map(|path| path.path).collect();
+    let hint = format!("there are {}", paths.join(" "));
+    Refusal::new(StatusCode::NOT_FOUND, "there is no such path", hint).shown(form_of(&request))
+}
+
+async fn only_reads(request: Request) -> Response {
+    let hint = "use GET or HEAD; nothing can be changed here";
+    let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read", hint);
+    let mut response = refusal.shown(form_of(&request));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}
+
+fn table<T: Table>(readings: &Readings, query: Query, form: Form) -> Response {
+    page::<T>(readings.snapshot(), query.filter, form)
+}
+
+#[derive(Serialize)]
+struct Index {
+    paths: Vec<IndexRow>,
+}
+
+#[derive(Serialize)]
+struct IndexRow {
+    path: &'static str,
+    about: &'static str,
+    parameters: &'static [&'static str],
+}
+
+fn index(_: &Readings, _: Query, form: Form) -> Response {
+    let row =
+        |path: &Path| IndexRow { path: path.path, about: path.about, parameters: path.legal.parameters };
+    let paths: Vec<IndexRow> = PATHS.iter().map(row).collect();
+    match form {
+        Form::Json => answer::json(StatusCode::OK, &Index { paths }),
+        Form::Table | Form::Wide => {
+            let line = |row: &IndexRow| {
+                let parameters = row.parameters.iter().map(|name| format!("?{name}=")).collect::<Vec<_>>();
+                format!("{:14} {:42} {}", row.path, row.about, parameters.join(" ")).trim_end().to_owned()
+                    + "\n"
+            };
+            answer::text(StatusCode::OK, paths.iter().map(line).collect::<String>())
+        }
+    }
+}
+
+fn config(readings: &Readings, _: Query, form: Form) -> Response {
+    let config = Arc::clone(&readings.config.borrow());
+    let text = match form {
+        Form::Json => &config.json,
+        Form::Table | Form::Wide => &config.text,
+    };
+    let line_end = if text.ends_with('\n') { "" } else { "\n" };
+    answer::typed(StatusCode::OK, form.content_type(), format!("{text}{line_end}"))
+}
+
+#[derive(Serialize)]
+struct Version {
+    version: &'static str,
+    node: Arc<str>,
+    datapath: &'static str,
+    started: Moment,
+}
+
+fn version(readings: &Readings, _: Query, form: Form) -> Response {
+    let about = &readings.about;
+    let node = Arc::clone(&readings.snapshot().node.name);
+    let started = Moment(about.started);
+    match form {
+        Form::Json => {
+            let version = Version { version: about.version, node, datapath: about.datapath, started };
+            answer::json(StatusCode::OK, &version)
+        }
+        Form::Table | Form::Wide => {
+            let (version, datapath) = (about.version, about.datapath);
+            let text = format!("holdfast {version} on {node}, datapath {datapath}, since {started}\n");
+            answer::text(StatusCode::OK, text)
+        }
+    }
+}
+
+fn prometheus(readings: &Readings, _: Query, _: Form) -> Response {
+    let snapshot = readings.snapshot();
+    let text = metrics::exposition(&snapshot, &readings.about, unready(&snapshot).is_none());
+    answer::typed(StatusCode::OK, metrics::CONTENT_TYPE, text)
+}
+
+#[derive(Serialize)]
+struct Health {
+    healthy: bool,
+    reason: Option<String>,
+}
+
+fn health(reason: Option<String>, form: Form) -> Response {
+    let healthy = reason.is_none();
+    let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    match form {
+        Form::Json => answer::json(status, &Health { healthy, reason }),
+        Form::Table | Form::Wide => {
+            answer::text(status, format!("{}\n", reason.unwrap_or_else(|| "ok".to_owned())))
+        }
+    }
+}
+
+fn healthz(_: &Readings, _: Query, form: Form) -> Response {
+    health(None, form)
+}
+
+fn livez(readings: &Readings, _: Query, form: Form) -> Response {
+    let reason = |stalled: std::time::Duration| {
+        format!("the engine has had work for {} s and has not moved", stalled.as_secs())
+    };
+    health(readings.liveness.stalled().map(reason), form)
+}
+
+#[derive(Serialize)]
+struct Readiness {
+    healthy: bool,
+    reason: Option<String>,
+    sources: Vec<SourceRow>,
+}
+
+#[derive(Serialize)]
+struct SourceRow {
+    source: &'static str,
+    synced: bool,
+}
+
+fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
+    let snapshot = readings.snapshot();
+    let reason = unready(&snapshot);
+    if form != Form::Json {
+        return health(reason, form);
+    }
+    let healthy = reason.is_none();
+    let row = |(source, synced): (&Source, &bool)| SourceRow { source: source.as_str(), synced: *synced };
+    let sources = snapshot.sources.iter().map(row).collect();
+    let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    answer::json(status, &Readiness { healthy, reason, sources })
+}
+
+/// Why the maps do not follow the rules yet.
+fn unready(snapshot: &Snapshot) -> Option<String> {
+    // The view that is there before the engine's first one has no time.
+    if snapshot.published.0 == 0 {
+        return Some("the engine has not published anything yet".to_owned());
+    }
+    let missing: Vec<&str> =
+        snapshot.sources.iter().filter(|(_, synced)| !**synced).map(|(source, _)| source.as_str()).collect();
+    (!snapshot.is_synced()).then(|| format!("no first list yet from: {}", missing.join(", ")))
+}
+
+fn description(_: &Readings, _: Query, _: Form) -> Response {
+    answer::typed(StatusCode::OK, Form::Json.content_type(), Body::from(openapi::OPENAPI))
+}

@@ -1,0 +1,225 @@
+//! The table of services: every service that is known, served or not, and what rejected itself.
+
+use std::cmp::Ordering;
+
+use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
+use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView, Snapshot, Status, Verdict};
+use serde::Serialize;
+
+use super::form::Form;
+use super::frontends::status;
+use super::moment::Moment;
+use super::page::Table;
+use super::query::{Filter, Legal};
+use super::rejected;
+use super::shown::{Cells, Column, as_text, column, wide};
+
+/// What `/services` understands.
+pub(super) const LEGAL: Legal = Legal {
+    parameters: &["service", "type", "format"],
+    types: &["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Static"],
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Services;
+
+/// One row, borrowed from the snapshot.
+#[derive(Debug, Serialize)]
+pub(super) struct ServiceRow<'a> {
+    #[serde(serialize_with = "as_text")]
+    service: &'a ObjectName,
+    source: &'static str,
+    r#type: Option<&'static str>,
+    state: &'static str,
+    reason: Option<&'static str>,
+    verdict: Option<&'static str>,
+    status: &'static str,
+    error: Option<&'a str>,
+    ports: Vec<Port<'a>>,
+    frontends: usize,
+    backends: usize,
+    slices: usize,
+    internal_policy: Option<&'static str>,
+    external_policy: Option<&'static str>,
+    affinity_timeout: Option<u32>,
+    health_check_node_port: Option<u16>,
+    uid: Option<&'a str>,
+    resource_version: Option<&'a str>,
+    created: Option<Moment>,
+    origin: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Port<'a> {
+    name: &'a str,
+    protocol: &'a str,
+    port: u16,
+    node_port: Option<u16>,
+}
+
+impl<'a> From<&'a ServicePort> for Port<'a> {
+    fn from(port: &'a ServicePort) -> Self {
+        Self {
+            name: &port.name,
+            protocol: port.protocol.as_str(),
+            port: port.port.get(),
+            node_port: port.node_port.map(std::num::NonZeroU16::get),
+        }
+    }
+}
+
+const fn policy(policy: TrafficPolicy) -> &'static str {
+    match policy {
+        TrafficPolicy::Cluster => "Cluster",
+        TrafficPolicy::Local => "Local",
+    }
+}
+
+/// How much a client of the frontend is worse off; what is meant to be comes before what is not.
+const fn severity(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::Serving => 0,
+        Verdict::Bypassed => 1,
+        Verdict::Draining => 2,
+        Verdict::Conflict => 3,
+        Verdict::Unprogrammed => 4,
+        Verdict::Dropping => 5,
+        Verdict::Refusing => 6,
+    }
+}
+
+const fn urgency(status: &Status) -> u8 {
+    match status {
+        Status::Done => 0,
+        Status::Pending => 1,
+        Status::Error(_) => 2,
+    }
+}
+
+/// Why a service is not served, where it could be expected to be; else why its worst frontend is not.
+fn reason(view: &ServiceView, worst: Option<&FrontendView>) -> Option<&'static str> {
+    match view.state {
+        ServiceState::NoAddress | ServiceState::NoService => Some(view.state.as_str()),
+        ServiceState::Served
+        | ServiceState::Headless
+        | ServiceState::ExternalName
+        | ServiceState::OtherProxy => worst?.reason.map(holdfast_core::snapshot::Reason::as_str),
+    }
+}
+
+/// How many rows of `/backends` are in use.
+fn backends(view: &ServiceView) -> usize {
+    view.ports.iter().map(|port| port.rows.all().iter().filter(|row| row.is_chosen()).count()).sum()
+}
+
+impl Table for Services {
+    const NAME: &'static str = "services";
+    const COLUMNS: &'static [Column] = &[
+        column("SERVICE"),
+        column("TYPE"),
+        column("STATE"),
+        column("VERDICT"),
+        column("REASON"),
+        column("STATUS"),
+        column("FRONTENDS"),
+        column("BACKENDS"),
+        column("SLICES"),
+        wide("INTERNAL"),
+        wide("EXTERNAL"),
+        wide("AFFINITY"),
+        wide("UID"),
+        wide("VERSION"),
+        wide("CREATED"),
+        wide("ORIGIN"),
+        wide("ERROR"),
+        wide("PORTS"),
+        column("SOURCE"),
+    ];
+    type Place = ();
+    type Row<'a> = ServiceRow<'a>;
+
+    fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<()>) {
+        let kind = view.facts.as_ref().map(|facts| facts.kind.as_str());
+        if filter.kind.is_none() || filter.kind == kind {
+            into.push(());
+        }
+    }
+
+    fn order((a, ()): (&ServiceView, ()), (b, ()): (&ServiceView, ())) -> Ordering {
+        a.key.cmp(&b.key)
+    }
+
+    fn row<'a>(&'a self, view: &'a ServiceView, (): ()) -> Option<ServiceRow<'a>> {
+        let facts = view.facts.as_deref();
+        let meta = facts.map(|facts| &facts.meta);
+        let worst = view.frontends.iter().max_by_key(|frontend| severity(frontend.verdict));
+        let urgent = view.frontends.iter().max_by_key(|frontend| urgency(&frontend.status));
+        let (status, error) = urgent.map_or(("done", None), |frontend| status(&frontend.status));
+        Some(ServiceRow {
+            service: &view.key.name,
+            source: view.key.source.as_str(),
+            r#type: facts.map(|facts| ServiceType::as_str(facts.kind)),
+            state: view.state.as_str(),
+            reason: reason(view, worst),
+            verdict: worst.map(|frontend| frontend.verdict.as_str()),
+            status,
+            error,
+            ports: facts.map(|facts| facts.ports.iter().map(Port::from).collect()).unwrap_or_default(),
+            frontends: view.frontends.len(),
+            backends: backends(view),
+            slices: view.slices.len(),
+            internal_policy: facts.map(|facts| policy(facts.internal_policy)),
+            external_policy: facts.map(|facts| policy(facts.external_policy)),
+            affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
+            health_check_node_port: facts.and_then(|facts| facts.health_check_node_port).map(Into::into),
+            uid: meta.and_then(|meta| meta.uid.as_deref()),
+            resource_version: meta.and_then(|meta| meta.resource_version.as_deref()),
+            created: meta.and_then(|meta| meta.created).map(Moment),
+            origin: meta.and_then(|meta| meta.origin.as_deref()),
+        })
+    }
+
+    fn cells(row: &ServiceRow<'_>, wide: bool, cells: &mut Cells) {
+        cells.put(row.service);
+        cells.put_optional(row.r#type);
+        cells.put(row.state);
+        cells.put_optional(row.verdict);
+        cells.put_optional(row.reason);
+        cells.put(row.status);
+        cells.put(row.frontends);
+        cells.put(row.backends);
+        cells.put(row.slices);
+        if wide {
+            row.wide_cells(cells);
+        }
+        cells.put(row.source);
+    }
+
+    fn tail(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
+        rejected::write(&snapshot.rejections, form, out);
+    }
+}
+
+impl ServiceRow<'_> {
+    fn wide_cells(&self, cells: &mut Cells) {
+        cells.put_optional(self.internal_policy);
+        cells.put_optional(self.external_policy);
+        cells.put_optional(self.affinity_timeout.map(|seconds| format!("{seconds}s")));
+        cells.put_optional(self.uid);
+        cells.put_optional(self.resource_version);
+        cells.put_optional(self.created);
+        cells.put_optional(self.origin);
+        cells.put_optional(self.error);
+        cells.put(self.ports.iter().map(Port::spelled).collect::<Vec<_>>().join(","));
+    }
+}
+
+impl Port<'_> {
+    /// `https:443:30443/TCP`: name, port and NodePort, as far as there are any.
+    fn spelled(&self) -> String {
+        let name = if self.name.is_empty() { String::new() } else { format!("{}:", self.name) };
+        let node_port = self.node_port.map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{name}{}{node_port}/{}", self.port, self.protocol)
+    }
+}

@@ -1,0 +1,134 @@
+//! How single values are shown, in JSON and in the cells of tables.
+
+use std::fmt::{self, Display, Write as _};
+
+use serde::Serializer;
+
+use super::limits;
+
+/// Serializes whatever has one spelling as that spelling.
+pub(super) fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// The same, where there may be nothing.
+pub(super) fn as_optional_text<T: Display, S: Serializer>(
+    value: &Option<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    /// Shown in the wide table only.
+    pub(super) wide: bool,
+}
+
+/// Shown in both tables.
+pub(super) const fn column(title: &'static str) -> Column {
+    Column { title, wide: false }
+}
+
+/// Shown in the wide table only.
+pub(super) const fn wide(title: &'static str) -> Column {
+    Column { title, wide: true }
+}
+
+/// The cells of one line, in one reused text.
+#[derive(Debug, Default)]
+pub(super) struct Cells {
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Cells {
+    pub(super) fn clear(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+    }
+
+    /// Adds a cell. An empty one is shown as `-`; what could move a terminal's cursor is shown as `?`.
+    pub(super) fn put(&mut self, value: impl Display) {
+        let begin = self.text.len();
+        // Writing to a String cannot fail, and a Display that fails has nothing to show.
+        let _ = write!(Plain(&mut self.text), "{value}");
+        if self.text.len() == begin {
+            self.text.push('-');
+        }
+        self.ends.push(self.text.len());
+    }
+
+    /// Adds a cell that may have nothing to show.
+    pub(super) fn put_optional(&mut self, value: Option<impl Display>) {
+        match value {
+            Some(value) => self.put(value),
+            None => self.put(""),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        let begins = std::iter::once(0).chain(self.ends.iter().copied());
+        begins.zip(&self.ends).map(|(begin, end)| self.text.get(begin..*end).unwrap_or_default())
+    }
+}
+
+struct Plain<'a>(&'a mut String);
+
+impl fmt::Write for Plain<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend(text.chars().map(|c| if c.is_control() { '?' } else { c }));
+        Ok(())
+    }
+}
+
+/// How wide the columns of a table must be.
+#[derive(Debug, Default)]
+pub(super) struct Widths(Vec<usize>);
+
+impl Widths {
+    pub(super) fn observe(&mut self, cells: &Cells) {
+        for (place, cell) in cells.iter().enumerate() {
+            let width = cell.chars().count().min(limits::COLUMN_WIDTH_MAX);
+            match self.0.get_mut(place) {
+                Some(known) => *known = width.max(*known),
+                None => self.0.push(width),
+            }
+        }
+    }
+
+    /// Writes one line. The last column is not padded.
+    pub(super) fn line(&self, cells: &Cells, out: &mut Vec<u8>) {
+        let last = cells.ends.len().saturating_sub(1);
+        for (place, cell) in cells.iter().enumerate() {
+            out.extend_from_slice(cell.as_bytes());
+            if place < last {
+                let width = self.0.get(place).copied().unwrap_or_default();
+                let padding = width.saturating_sub(cell.chars().count()) + 2;
+                out.resize(out.len() + padding, b' ');
+            }
+        }
+        out.push(b'\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_cannot_move_the_cursor() {
+        let mut cells = Cells::default();
+        cells.put("a\u{1b}[2Jb\nc");
+        cells.put("");
+        cells.put_optional(None::<&str>);
+        let mut out = Vec::new();
+        Widths::default().line(&cells, &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), "a?[2Jb?c  -  -\n");
+    }
+}

@@ -1,0 +1,135 @@
+//! A stream that gives up on a client that does not read.
+//!
+//! Invariant: whatever was given to be written is taken by the client within [`limits::WRITE_STALL_MAX`], or the
+//! connection ends. The clock stops at a flush, which comes only when everything was taken, so reading a byte now and then
+//! does not help. Deliberately absent: a bound on reading, which the HTTP library has.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::limits;
+
+#[derive(Debug)]
+pub(super) struct Unstalled<S> {
+    stream: S,
+    // Runs from the first write that had to wait.
+    clock: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Unstalled<S> {
+    pub(super) fn new(stream: S) -> Self {
+        Self { stream, clock: None }
+    }
+
+    fn waited(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            return written;
+        }
+        let clock = self.clock.get_or_insert_with(|| Box::pin(tokio::time::sleep(limits::WRITE_STALL_MAX)));
+        clock.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Unstalled<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Unstalled<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.waited(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.waited(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if flushed.is_ready() {
+            self.clock = None;
+        }
+        flushed
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// Passes at once, because the tests' clock runs when everybody waits; ends a test in which nobody gives up.
+    const LONG: std::time::Duration = std::time::Duration::from_secs(3600);
+
+    fn pair() -> (Unstalled<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
+        let (ours, theirs) = tokio::io::duplex(16);
+        (Unstalled::new(ours), theirs)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_nothing_is_cut_off() {
+        let (mut ours, _theirs) = pair();
+        let begun = tokio::time::Instant::now();
+        let writing = tokio::time::timeout(LONG, ours.write_all(&[0; 64]));
+        let error = writing.await.expect("it ends").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(begun.elapsed().as_secs(), limits::WRITE_STALL_MAX.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_byte_now_and_then_does_not_help() {
+        let (mut ours, mut theirs) = pair();
+        let dripping = async {
+            while theirs.read_u8().await.is_ok() {
+                tokio::time::sleep(limits::WRITE_STALL_MAX / 2).await;
+            }
+        };
+        let writing = tokio::time::timeout(LONG, ours.write_all(&[0; 64]));
+        tokio::select! {
+            () = dripping => panic!("the writer never closes"),
+            result = writing => {
+                assert_eq!(result.expect("it ends").unwrap_err().kind(), io::ErrorKind::TimedOut);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_buffer_has_its_own_time() {
+        let (mut ours, mut theirs) = pair();
+        for _ in 0..4 {
+            let reading = async {
+                tokio::time::sleep(limits::WRITE_STALL_MAX * 3 / 4).await;
+                theirs.read_exact(&mut [0; 32]).await.unwrap();
+            };
+            let writing = async {
+                ours.write_all(&[0; 32]).await.unwrap();
+                ours.flush().await.unwrap();
+            };
+            tokio::join!(reading, writing);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Who gets in, who does not, and that nobody is in the way of others.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use super::fixture::{self, Folder, everything, many, readings, serve, serve_with};
+use super::{exchange, got};
+use crate::admin::{AdminError, Liveness, Settings, limits, start};
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+#[test]
+fn a_foreign_host_is_misdirected() {
+    let served = serve(everything());
+    for headers in ["host: evil.example\r\n", "host: evil.example:9890\r\n", "", "host: localhost\r\n"] {
+        let got = served.send(&format!("GET /frontends HTTP/1.1\r\n{headers}connection: close\r\n\r\n"));
+        assert_eq!(got.status, 421, "{headers}");
+        assert!(got.body.starts_with("error: the Host header names somebody else\nhint: ask for localhost:"));
+    }
+    let host = served.host();
+    let two = format!("GET / HTTP/1.1\r\nhost: {host}\r\nhost: evil.example\r\nconnection: close\r\n\r\n");
+    assert_eq!(served.send(&two).status, 421);
+    let absolute = format!("GET http://evil.example/ HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+    assert_eq!(served.send(&absolute).status, 421);
+}
+
+#[test]
+fn loopback_names_are_ours() {
+    let served = serve(everything());
+    let port = served.admin.address().port();
+    for host in ["localhost", "127.0.0.1", "[::1]"] {
+        let request = format!("GET /healthz HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n\r\n");
+        assert_eq!(served.send(&request).status, 200, "{host}");
+    }
+}
+
+#[test]
+fn any_origin_is_forbidden() {
+    let served = serve(everything());
+    let own = format!("origin: http://{}\r\n", served.host());
+    for origin in [own.as_str(), "origin: null\r\n"] {
+        assert_eq!(served.get("/frontends", origin).status, 403);
+    }
+    let stream = UnixStream::connect(&served.socket).unwrap();
+    let request = "GET / HTTP/1.1\r\nhost: x\r\norigin: http://x\r\nconnection: close\r\n\r\n";
+    assert_eq!(exchange(stream, request).status, 403);
+}
+
+#[test]
+fn browsers_keep_nothing() {
+    let served = serve(everything());
+    for path in ["/frontends", "/nowhere"] {
+        let got = served.get(path, "");
+        assert_eq!(got.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(got.header("x-frame-options"), Some("DENY"));
+        assert_eq!(got.header("content-security-policy"), Some("default-src 'none'; frame-ancestors 'none'"));
+        assert_eq!(got.header("cache-control"), Some("no-store"));
+        assert_eq!(got.header("vary"), Some("accept"));
+    }
+}
+
+#[test]
+fn nothing_can_be_changed() {
+    let served = serve(everything());
+    let host = served.host();
+    for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
+        let request = format!("{method} /frontends HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        let got = served.send(&request);
+        assert_eq!((got.status, got.header("allow")), (405, Some("GET, HEAD")), "{method}");
+        assert_eq!(
+            got.body,
+            "error: this path can only be read\nhint: use GET or HEAD; nothing can be changed here\n"
+        );
+    }
+    let body = "content-length: 2\r\n\r\nhi";
+    let got = served.send(&format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{body}"));
+    assert_eq!(got.status, 413);
+}
+
+#[test]
+fn errors_come_in_the_form_that_was_asked_for() {
+    let served = serve(everything());
+    let got = served.get("/frontend", "accept: application/json\r\n");
+    assert_eq!((got.status, got.header("content-type")), (404, Some("application/json")));
+    let error: serde_json::Value = serde_json::from_str(&got.body).unwrap();
+    assert_eq!(error["error"], "there is no such path");
+    assert!(error["hint"].as_str().unwrap().contains("/frontends"));
+    let got = served.get("/backends?type=ClusterIP&format=json", "");
+    let error: serde_json::Value = serde_json::from_str(&got.body).unwrap();
+    assert_eq!((got.status, &error["hint"]), (400, &"legal here: service, address, format".into()));
+    assert_eq!(served.get("/metrics?format=json", "").status, 400);
+}
+
+#[test]
+fn head_is_get_without_the_body() {
+    let served = serve(everything());
+    let host = served.host();
+    for path in ["/frontends", "/version"] {
+        let got = served.send(&format!("HEAD {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"));
+        assert_eq!((got.status, got.body.as_str()), (200, ""), "{path}");
+        assert_eq!(got.header("content-type"), Some("text/plain; charset=utf-8"));
+    }
+}
+
+#[test]
+fn a_connection_is_kept() {
+    let served = serve(everything());
+    let host = served.host();
+    let request = |last| format!("GET /healthz HTTP/1.1\r\nhost: {host}\r\nconnection: {last}\r\n\r\n");
+    let got = served.send(&format!("{}{}", request("keep-alive"), request("close")));
+    assert_eq!(got.status, 200);
+    assert!(got.body.starts_with("ok\nHTTP/1.1 200 OK\r\n"), "{}", got.body);
+}
+
+#[test]
+fn an_oversized_header_is_refused() {
+    let served = serve(everything());
+    let got = served.get("/", &format!("x: {}\r\n", "y".repeat(limits::HEADER_BYTES_MAX)));
+    assert_eq!(got.status, 431);
+}
+
+#[test]
+fn a_slow_header_is_cut() {
+    let served = serve(everything());
+    let mut stream = served.connect();
+    let begun = Instant::now();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: ").unwrap();
+    let mut rest = Vec::new();
+    // A reset is as good an end as a close.
+    let _ = stream.read_to_end(&mut rest);
+    let seconds = begun.elapsed().as_secs_f64();
+    assert!((4.5..15.0).contains(&seconds), "cut after {seconds} s");
+}
+
+#[test]
+fn a_slow_reader_is_in_nobodys_way() {
+    let served = serve(many(20_000, 10));
+    let host = served.host();
+    let readers: Vec<_> = (0..50)
+        .map(|_| {
+            let mut stream = served.connect();
+            let request = format!("GET /frontends?format=json HTTP/1.1\r\nhost: {host}\r\n\r\n");
+            stream.write_all(request.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    assert_eq!(served.get("/healthz", "").body, "ok\n");
+    assert!(begun.elapsed() < limits::WRITE_STALL_MAX / 2, "{:?}", begun.elapsed());
+    drop(readers);
+}
+
+#[test]
+fn a_reader_that_stalls_is_cut_off() {
+    let served = serve(many(20_000, 10));
+    let mut stream = served.connect();
+    let host = served.host();
+    write!(stream, "GET /frontends?format=json HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
+    std::thread::sleep(limits::WRITE_STALL_MAX + Duration::from_secs(2));
+    let mut bytes = Vec::new();
+    // A reset is as good an end as a close.
+    let _ = stream.read_to_end(&mut bytes);
+    assert!(
+        bytes.len() > limits::CHUNK_BYTES && !bytes.ends_with(b"0\r\n\r\n"),
+        "{} bytes came",
+        bytes.len()
+    );
+}
+
+#[test]
+fn who_finds_all_places_taken_is_told_so() {
+    let served = serve(everything());
+    let mut held: Vec<_> = (0..limits::CONNECTIONS_MAX).map(|_| served.connect()).collect();
+    let mut late = served.connect();
+    let mut bytes = Vec::new();
+    late.read_to_end(&mut bytes).unwrap();
+    let refused = got(&bytes);
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    let length = refused.header("content-length").unwrap().parse();
+    assert_eq!(length, Ok(refused.body.len()));
+
+    let stream = UnixStream::connect(&served.socket).unwrap();
+    let request = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    assert_eq!(exchange(stream, request).status, 200, "the socket has places of its own");
+
+    held.pop().unwrap().shutdown(Shutdown::Both).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(served.get("/healthz", "").status, 200, "a place is free again");
+}
+
+#[test]
+fn the_socket_is_for_owner_and_group() {
+    let served = serve(everything());
+    let mode = std::fs::metadata(&served.socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    let stream = UnixStream::connect(&served.socket).unwrap();
+    let got = exchange(stream, "GET /version HTTP/1.1\r\nhost: anything\r\nconnection: close\r\n\r\n");
+    assert_eq!(got.body, "holdfast 0.1.0 on node-1, datapath memory, since 2026-01-08T11:10:55Z\n");
+    let socket = served.socket.clone();
+    let folder = served.folder;
+    served.admin.stop();
+    assert!(!socket.exists(), "the file goes with the daemon");
+    drop(folder);
+}
+
+fn start_at(listen: &str, socket: &std::path::Path) -> Result<crate::admin::Admin, AdminError> {
+    let readings = readings(watch::channel(Arc::new(Snapshot::default())).1);
+    start(&Settings { listen: listen.parse().unwrap(), socket: socket.into() }, readings)
+}
+
+#[test]
+fn a_taken_address_is_named() {
+    let served = serve(everything());
+    let address = served.admin.address();
+    let error = start_at(&address.to_string(), &served.folder.0.join("other.sock")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "cannot listen on {address}: another process does; stop that process (`ss -ltnp` names it) or set another \
+             `listen` under [admin]"
+        )
+    );
+}
+
+#[test]
+fn a_socket_is_taken_over_only_from_the_dead() {
+    let folder = Folder::new();
+    let path = folder.0.join("admin.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists(), "a dead daemon's socket");
+    let admin = start_at("127.0.0.1:0", &path).unwrap();
+    let error = start_at("127.0.0.1:0", &path).unwrap_err();
+    assert!(matches!(error, AdminError::SocketTaken(_)), "{error}");
+    assert!(UnixStream::connect(&path).is_ok(), "the living one still answers");
+    admin.stop();
+    std::fs::write(&path, "precious").unwrap();
+    let error = start_at("127.0.0.1:0", &path).unwrap_err();
+    assert!(matches!(error, AdminError::NotASocket(_)), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    let error = start_at("127.0.0.1:0", &folder.0.join("none/admin.sock")).unwrap_err();
+    assert!(matches!(error, AdminError::NoFolder(_)), "{error}");
+}
+
+#[test]
+fn stopping_lets_answers_finish_but_waits_for_nobody_long() {
+    let served = serve(many(20_000, 10));
+    let host = served.host();
+    let mut reading = served.connect();
+    let mut sleeping = served.connect();
+    let request = format!("GET /frontends?format=json HTTP/1.1\r\nhost: {host}\r\n\r\n");
+    reading.write_all(request.as_bytes()).unwrap();
+    sleeping.write_all(request.as_bytes()).unwrap();
+    let idle = served.connect();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        reading.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    let begun = Instant::now();
+    served.admin.stop();
+    let waited = begun.elapsed();
+    assert!(waited < limits::DRAIN_TIME_MAX + Duration::from_secs(1), "{waited:?}");
+    let bytes = reader.join().unwrap().unwrap();
+    assert!(bytes.ends_with(b"0\r\n\r\n"), "the answer under way was finished");
+    drop((idle, sleeping));
+}
+
+#[test]
+fn readiness_says_what_is_missing() {
+    let mut snapshot = everything();
+    snapshot.sources =
+        [(Source::Config, true), (Source::Manifests, false), (Source::Kubernetes, false)].into();
+    let served = serve(snapshot);
+    let got = served.get("/readyz", "");
+    assert_eq!((got.status, got.body.as_str()), (503, "no first list yet from: manifests, kubernetes\n"));
+    let got = served.get("/readyz?format=json", "");
+    let ready: serde_json::Value = serde_json::from_str(&got.body).unwrap();
+    assert_eq!((got.status, &ready["sources"][1]["synced"]), (503, &false.into()));
+    assert_eq!(served.get("/healthz", "").status, 200);
+    served.snapshots.send_replace(Arc::new(everything()));
+    assert_eq!(served.get("/readyz", "").body, "ok\n");
+    served.snapshots.send_replace(Arc::default());
+    assert_eq!(served.get("/readyz", "").body, "the engine has not published anything yet\n");
+}
+
+#[test]
+fn liveness_is_the_engines() {
+    let served = serve_with(everything(), |readings| {
+        readings.liveness = Liveness::new(|| Some(Duration::from_secs(33)));
+    });
+    let got = served.get("/livez", "");
+    assert_eq!(
+        (got.status, got.body.as_str()),
+        (503, "the engine has had work for 33 s and has not moved\n")
+    );
+    assert_eq!(fixture::serve(everything()).get("/livez", "").status, 200);
+}

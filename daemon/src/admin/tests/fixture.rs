@@ -1,0 +1,486 @@
+//! A snapshot with every verdict, every state and every kind of rejection, and the API that shows it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use holdfast_core::facts::{
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts,
+    ServicePort, ServiceType, SliceFacts, SlicePort, Target, Timestamp, TrafficPolicy, endpoints::UidText,
+};
+use holdfast_core::keys::{Family, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::list::{Row, Rows, Scope};
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{
+    Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
+    Verdict,
+};
+use tokio::sync::watch;
+
+use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
+
+/// 2026-01-08T11:11:55Z
+pub(crate) const THEN: Timestamp = Timestamp(1_767_870_715);
+
+fn name(text: &str) -> ObjectName {
+    let (namespace, name) = text.split_once('/').unwrap();
+    ObjectName::new(namespace, name).unwrap()
+}
+
+fn key(text: &str) -> ServiceKey {
+    ServiceKey { name: name(text), source: Source::Kubernetes }
+}
+
+fn number(port: u16) -> NonZeroU16 {
+    NonZeroU16::new(port).unwrap()
+}
+
+/// `RS- C`: ready, serving, terminating; in the cluster list, in the local list.
+fn conditions(marks: &str) -> Conditions {
+    Conditions { ready: marks.contains('R'), serving: marks.contains('S'), terminating: marks.contains('T') }
+}
+
+/// One service under construction.
+struct Given {
+    view: ServiceView,
+    facts: ServiceFacts,
+}
+
+impl Given {
+    fn new(text: &str, kind: ServiceType, state: ServiceState) -> Self {
+        let key = key(text);
+        let mut facts = ServiceFacts::new(key.clone(), kind);
+        facts.meta = Meta {
+            uid: Some("6f1c0a2e-0000-4000-8000-000000000001".into()),
+            resource_version: Some("4711".into()),
+            created: Some(Timestamp(THEN.0 - 3600)),
+            origin: Some("services.yaml".into()),
+            ..Meta::default()
+        };
+        let view = ServiceView {
+            key,
+            facts: None,
+            slices: Arc::default(),
+            state,
+            ports: Box::default(),
+            frontends: Box::default(),
+        };
+        Self { view, facts }
+    }
+
+    fn source(mut self, source: Source) -> Self {
+        self.view.key.source = source;
+        self.facts.key.source = source;
+        self
+    }
+
+    fn facts(mut self, change: impl FnOnce(&mut ServiceFacts)) -> Self {
+        change(&mut self.facts);
+        self
+    }
+
+    fn port(mut self, name: &str, protocol: &str, port: u16, node_port: Option<u16>) -> Self {
+        let node_port = node_port.map(number);
+        let protocol = Protocol::parse(protocol);
+        self.facts.ports.push(ServicePort { name: name.into(), protocol, port: number(port), node_port });
+        self
+    }
+
+    /// A slice of the port that was given last; endpoints are `(address, conditions, pod)`.
+    fn slice(mut self, slice: &str, backend_port: u16, endpoints: &[(&str, &str, &str)]) -> Self {
+        let addresses: Vec<IpAddr> = endpoints.iter().map(|(address, ..)| address.parse().unwrap()).collect();
+        let family = addresses.first().map_or(Family::V4, |address| Family::of(*address));
+        let mut builder = EndpointsBuilder::new(family);
+        for (address, (_, marks, pod)) in addresses.iter().zip(endpoints) {
+            let target = (!pod.is_empty()).then_some(Target {
+                kind: "Pod",
+                namespace: "default",
+                name: (*pod).into(),
+                uid: if *pod == "anonymous" { UidText::Text("") } else { UidText::Uuid([0xab; 16]) },
+            });
+            let (node, zone) = (target.map(|_| "node-1"), target.map(|_| "zone-a"));
+            let conditions = conditions(marks);
+            let endpoint = Endpoint { address: *address, conditions, node, zone, hints: None, target };
+            builder.push(endpoint).unwrap();
+        }
+        let ports = self.facts.ports.iter().map(|port| SlicePort {
+            name: Arc::clone(&port.name),
+            protocol: port.protocol.clone(),
+            port: number(backend_port),
+        });
+        let facts = SliceFacts {
+            key: SliceKey { name: name(slice), source: self.view.key.source },
+            meta: Meta::default(),
+            service: Some(self.view.key.name.name().into()),
+            headless: false,
+            address_type: AddressType::Ip(family),
+            ports: ports.collect(),
+            endpoints: builder.finish(),
+            endpoints_null: false,
+        };
+        self.view.slices = self.view.slices.iter().cloned().chain([Arc::new(facts)]).collect();
+        self
+    }
+
+    /// The rows of one port; rows are `(address, conditions and lists, slice, place)`.
+    fn rows(mut self, port: &str, backend_port: u16, rows: &[(&str, &str, u16, u16)]) -> Self {
+        let mut built = Vec::new();
+        for (address, marks, slice, endpoint) in rows {
+            let mut row = Row::new(
+                address.parse().unwrap(),
+                number(backend_port),
+                conditions(marks),
+                *slice,
+                *endpoint,
+            );
+            if marks.contains('C') {
+                row.choose(Scope::Cluster);
+            }
+            if marks.contains('L') {
+                row.choose(Scope::Local);
+            }
+            built.push(row);
+        }
+        let family = built.first().map_or(Family::V4, |row| Family::of(row.address));
+        let (port, protocol) = port.split_once('/').unwrap();
+        let transport = Protocol::parse(protocol).transport().unwrap();
+        let view = PortView {
+            key: PortKey { name: port.into(), transport, family },
+            index: None,
+            rows: Arc::new(Rows::new(built, &Rows::default(), THEN)),
+            cluster_used: self.facts.internal_policy == TrafficPolicy::Cluster,
+            local_used: self.facts.external_policy == TrafficPolicy::Local,
+        };
+        self.view.ports = self.view.ports.iter().cloned().chain([view]).collect();
+        self
+    }
+
+    fn frontend(
+        mut self,
+        kind: FrontendType,
+        address: &str,
+        verdict: Verdict,
+        reason: Option<Reason>,
+        change: impl FnOnce(&mut FrontendView),
+    ) -> Self {
+        let address: SocketAddr = address.parse().unwrap();
+        let family = Family::of(address.ip());
+        let spec = self.facts.ports.iter().find(|port| {
+            [Some(port.port), port.node_port].contains(&Some(number(address.port())))
+                || kind == FrontendType::Static
+        });
+        let spec = spec.unwrap();
+        let same = |port: &PortView| {
+            port.key.name == spec.name
+                && Some(port.key.transport) == spec.protocol.transport()
+                && port.key.family == family
+        };
+        let mut frontend = FrontendView {
+            address: address.ip(),
+            port: number(address.port()),
+            protocol: spec.protocol.clone(),
+            kind,
+            port_name: Arc::clone(&spec.name),
+            place: self.view.ports.iter().position(same),
+            scope: Scope::Cluster,
+            external_local: false,
+            verdict,
+            reason,
+            status: Status::Done,
+            applied: None,
+            owner: None,
+            since: THEN,
+        };
+        change(&mut frontend);
+        self.view.frontends = self.view.frontends.iter().cloned().chain([frontend]).collect();
+        self
+    }
+
+    fn done(mut self) -> Arc<ServiceView> {
+        if self.view.state != ServiceState::NoService {
+            self.view.facts = Some(Arc::new(self.facts));
+        }
+        Arc::new(self.view)
+    }
+}
+
+fn unchanged(_: &mut FrontendView) {}
+
+fn intranet() -> Given {
+    Given::new("default/kubernetes-intranet", ServiceType::LoadBalancer, ServiceState::Served)
+        .port("https", "TCP", 443, None)
+        .slice("default/kubernetes-intranet-qxgk4", 60002, &[("169.254.128.7", "RS", "")])
+        .rows("https/TCP", 60002, &[("169.254.128.7", "RSC", 0, 0)])
+        .frontend(FrontendType::LoadBalancer, "10.15.1.8:443", Verdict::Serving, None, unchanged)
+}
+
+/// Local outside, with nobody here; one address in two slices; one backend that is not ready.
+fn web() -> Given {
+    Given::new("default/web", ServiceType::LoadBalancer, ServiceState::Served)
+        .facts(|facts| {
+            facts.external_policy = TrafficPolicy::Local;
+            facts.affinity_timeout = Some(10_800);
+            facts.source_ranges = vec!["10.0.0.0/8".into(), "192.168.0.0/16".into()];
+            facts.health_check_node_port = Some(number(32000));
+        })
+        .port("http", "TCP", 80, Some(30080))
+        .slice("default/web-a", 8080, &[("10.1.0.1", "RS", "web-1"), ("10.1.0.2", "", "anonymous")])
+        .slice("default/web-b", 8080, &[("10.1.0.2", "", "web-2"), ("10.1.0.1", "RS", "web-1")])
+        .rows("http/TCP", 8080, &[("10.1.0.1", "RSC", 0, 0), ("10.1.0.2", "", 0, 1)])
+        .frontend(FrontendType::ClusterIp, "10.96.0.10:80", Verdict::Serving, None, unchanged)
+        .frontend(FrontendType::NodePort, "0.0.0.0:30080", Verdict::Serving, None, |frontend| {
+            frontend.external_local = true;
+        })
+        .frontend(FrontendType::LoadBalancer, "192.0.2.10:80", Verdict::Serving, None, |frontend| {
+            frontend.external_local = true;
+            frontend.status = Status::Error("the map of frontends is full".into());
+        })
+}
+
+/// The same namespace and name in the configuration file.
+fn web_static() -> Given {
+    Given::new("default/web", ServiceType::Static, ServiceState::Served)
+        .source(Source::Config)
+        .port("http", "TCP", 8000, None)
+        .slice("default/web", 9000, &[("fd00::1", "RS", "")])
+        .rows("http/TCP", 9000, &[("fd00::1", "RSC", 0, 0)])
+        .frontend(FrontendType::Static, "[fd00::80]:8000", Verdict::Serving, None, |frontend| {
+            frontend.status = Status::Pending;
+        })
+}
+
+fn dns() -> Given {
+    Given::new("kube-system/kube-dns", ServiceType::ClusterIp, ServiceState::Served)
+        .port("dns", "UDP", 53, None)
+        .port("dns", "TCP", 53, None)
+        .slice("kube-system/kube-dns-x", 53, &[("10.1.0.9", "ST", ""), ("10.1.0.8", "T", "")])
+        .rows("dns/TCP", 53, &[("10.1.0.8", "T", 0, 1), ("10.1.0.9", "STC", 0, 0)])
+        .rows("dns/UDP", 53, &[("10.1.0.8", "T", 0, 1), ("10.1.0.9", "STC", 0, 0)])
+        .frontend(
+            FrontendType::ClusterIp,
+            "10.96.0.53:53",
+            Verdict::Draining,
+            Some(Reason::ScaledDown),
+            unchanged,
+        )
+}
+
+fn gone() -> Given {
+    Given::new("default/gone", ServiceType::ClusterIp, ServiceState::Served)
+        .port("", "TCP", 80, None)
+        .slice("default/gone-x", 80, &[])
+        .rows("/TCP", 80, &[])
+        .frontend(
+            FrontendType::ClusterIp,
+            "10.96.0.20:80",
+            Verdict::Refusing,
+            Some(Reason::Vanished),
+            unchanged,
+        )
+}
+
+fn elsewhere() -> Given {
+    Given::new("default/elsewhere", ServiceType::ClusterIp, ServiceState::Served)
+        .facts(|facts| facts.internal_policy = TrafficPolicy::Local)
+        .port("", "TCP", 80, None)
+        .slice("default/elsewhere-x", 80, &[("10.2.0.1", "RS", "far-1")])
+        .rows("/TCP", 80, &[("10.2.0.1", "RS", 0, 0)])
+        .frontend(
+            FrontendType::ClusterIp,
+            "10.96.0.21:80",
+            Verdict::Dropping,
+            Some(Reason::LocalPolicy),
+            |frontend| {
+                frontend.scope = Scope::Local;
+            },
+        )
+}
+
+fn kubernetes() -> Given {
+    Given::new("default/kubernetes", ServiceType::ClusterIp, ServiceState::Served)
+        .port("https", "TCP", 443, None)
+        .slice("default/kubernetes", 6443, &[("10.0.0.10", "RS", "")])
+        .rows("https/TCP", 6443, &[("10.0.0.10", "RSC", 0, 0)])
+        .frontend(
+            FrontendType::ClusterIp,
+            "10.96.0.1:443",
+            Verdict::Bypassed,
+            Some(Reason::Control),
+            unchanged,
+        )
+}
+
+fn thief() -> Given {
+    Given::new("default/thief", ServiceType::ClusterIp, ServiceState::Served)
+        .port("http", "TCP", 80, None)
+        .frontend(
+            FrontendType::ExternalIp,
+            "10.96.0.10:80",
+            Verdict::Conflict,
+            Some(Reason::Claimed),
+            |frontend| {
+                frontend.owner = Some(key("default/web"));
+            },
+        )
+}
+
+fn signalling() -> Given {
+    Given::new("telecom/signalling", ServiceType::NodePort, ServiceState::Served)
+        .port("s1", "SCTP", 36412, None)
+        .frontend(
+            FrontendType::ClusterIp,
+            "10.96.0.30:36412",
+            Verdict::Unprogrammed,
+            Some(Reason::Protocol),
+            unchanged,
+        )
+}
+
+fn unserved() -> [Given; 5] {
+    [
+        Given::new("default/headless", ServiceType::ClusterIp, ServiceState::Headless),
+        Given::new("default/alias", ServiceType::ExternalName, ServiceState::ExternalName),
+        Given::new("default/nowhere", ServiceType::ClusterIp, ServiceState::NoAddress),
+        Given::new("default/other", ServiceType::ClusterIp, ServiceState::OtherProxy),
+        Given::new("default/orphan", ServiceType::ClusterIp, ServiceState::NoService).slice(
+            "default/orphan-x",
+            80,
+            &[],
+        ),
+    ]
+}
+
+fn rejections() -> Rejections {
+    let rejection = |object: ObjectKey, origin: Option<&str>, reason: &str, partial| {
+        (object.clone(), Rejection { object, origin: origin.map(Into::into), reason: reason.into(), partial })
+    };
+    let slice = SliceKey { name: name("default/web-a"), source: Source::Kubernetes };
+    let named = [
+        rejection(ObjectKey::Service(key("default/bad")), Some("bad.yaml"), "port 70000 is not legal", false),
+        rejection(ObjectKey::Slice(slice), None, "endpoint 3: \"10.1.0.x\" is no address", true),
+        rejection(
+            ObjectKey::File(Source::Manifests, "half.yaml".into()),
+            None,
+            "line 3: unexpected end",
+            false,
+        ),
+    ];
+    Rejections { named: named.into(), dropped: 2, total: 17 }
+}
+
+/// Every verdict, every state, every kind of rejection.
+pub(crate) fn everything() -> Snapshot {
+    let given =
+        [web(), thief(), web_static(), intranet(), dns(), gone(), elsewhere(), kubernetes(), signalling()];
+    let mut snapshot = Snapshot {
+        rejections: Arc::new(rejections()),
+        node: Arc::new(NodeFacts { name: "node-1".into(), ..NodeFacts::default() }),
+        sources: [(Source::Config, true), (Source::Kubernetes, true)].into(),
+        counters: Counters {
+            batches: 3,
+            events: 20,
+            ops: 41,
+            ops_failed: 1,
+            cross_service: 0,
+            changes: 12,
+            changes_dropped: 2,
+        },
+        fill: Fill { frontends: 9, ports: 7, slots: 16, retries: 1 },
+        published: THEN,
+        ..Snapshot::default()
+    };
+    for (place, given) in given.into_iter().chain(unserved()).enumerate() {
+        snapshot.services.set(place, Some(given.done()));
+    }
+    snapshot
+}
+
+/// Many services of one cluster IP each.
+pub(crate) fn many(services: usize, backends: u16) -> Snapshot {
+    let mut snapshot = Snapshot { published: THEN, ..Snapshot::default() };
+    for service in 0..services {
+        let address = |network: u8, host: u16| {
+            let [high, low] = host.to_be_bytes();
+            format!("10.{network}.{high}.{low}")
+        };
+        let backends: Vec<String> = (0..backends).map(|backend| address(200, backend + 1)).collect();
+        let endpoints: Vec<_> = backends.iter().map(|backend| (backend.as_str(), "RS", "pod-1")).collect();
+        let rows: Vec<_> =
+            (0..).zip(&backends).map(|(place, backend)| (backend.as_str(), "RSC", 0, place)).collect();
+        let number = u16::try_from(service % 60_000).unwrap();
+        let given = Given::new(
+            &format!("default/service-{service:05}"),
+            ServiceType::ClusterIp,
+            ServiceState::Served,
+        )
+        .port("http", "TCP", 80, None)
+        .slice(&format!("default/service-{service:05}-x"), 8080, &endpoints)
+        .rows("http/TCP", 8080, &rows)
+        .frontend(
+            FrontendType::ClusterIp,
+            &format!("{}:80", address(96, number)),
+            Verdict::Serving,
+            None,
+            unchanged,
+        );
+        snapshot.services.set(service, Some(given.done()));
+    }
+    snapshot
+}
+
+/// A running API over one snapshot.
+pub(crate) struct Served {
+    pub(crate) admin: Admin,
+    pub(crate) socket: PathBuf,
+    pub(crate) folder: Folder,
+    // Readers see what was sent last, whether or not the sender lives; it is kept for tests that publish again.
+    pub(crate) snapshots: watch::Sender<Arc<Snapshot>>,
+}
+
+/// A folder of its own for one test, removed at its end.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("holdfast-admin-{}-{count}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
+    let config = EffectiveConfig {
+        text: "[admin]\nlisten = \"127.0.0.1:9890\"\n".to_owned(),
+        json: r#"{"admin": {"listen": "127.0.0.1:9890"}}"#.to_owned(),
+    };
+    Readings {
+        snapshots,
+        config: watch::channel(Arc::new(config)).1,
+        liveness: Liveness::new(|| None),
+        about: About { version: "0.1.0", datapath: "memory", started: Timestamp(THEN.0 - 60) },
+    }
+}
+
+pub(crate) fn serve(snapshot: Snapshot) -> Served {
+    serve_with(snapshot, |_| {})
+}
+
+pub(crate) fn serve_with(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> Served {
+    let folder = Folder::new();
+    let socket = folder.0.join("admin.sock");
+    let (snapshots, receiver) = watch::channel(Arc::new(snapshot));
+    let mut readings = readings(receiver);
+    change(&mut readings);
+    let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), socket: socket.clone() };
+    let admin = start(&settings, readings).unwrap();
+    Served { admin, socket, folder, snapshots }
+}

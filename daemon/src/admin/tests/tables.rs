@@ -1,0 +1,196 @@
+//! What the answers say, to the letter.
+
+use std::collections::BTreeSet;
+
+use expect_test::{ExpectFile, expect_file};
+use holdfast_core::snapshot::Snapshot;
+use serde_json::Value;
+
+use super::fixture::{Served, everything, many, serve};
+
+#[track_caller]
+fn check(path: &str, expected: &ExpectFile) {
+    let got = serve(everything()).get(path, "");
+    assert_eq!(got.status, 200, "{}", got.body);
+    expected.assert_eq(&got.body);
+}
+
+#[test]
+fn tables_for_people() {
+    check("/frontends", &expect_file!["golden/frontends.txt"]);
+    check("/frontends?format=wide", &expect_file!["golden/frontends-wide.txt"]);
+    check("/backends", &expect_file!["golden/backends.txt"]);
+    check("/backends?format=wide", &expect_file!["golden/backends-wide.txt"]);
+    check("/services", &expect_file!["golden/services.txt"]);
+    check("/services?format=wide", &expect_file!["golden/services-wide.txt"]);
+    check("/", &expect_file!["golden/index.txt"]);
+}
+
+#[test]
+fn tables_for_programs() {
+    check("/frontends?format=json", &expect_file!["golden/frontends.json"]);
+    check("/backends?format=json", &expect_file!["golden/backends.json"]);
+    check("/services?format=json", &expect_file!["golden/services.json"]);
+}
+
+#[test]
+fn metrics_are_to_the_letter() {
+    let body = serve(everything()).get("/metrics", "").body;
+    let own = |line: &&str| {
+        !["process_resident_memory_bytes ", "process_cpu_seconds_total "]
+            .iter()
+            .any(|name| line.starts_with(name))
+    };
+    let steady: Vec<&str> = body.lines().filter(own).collect();
+    expect_file!["golden/metrics.txt"].assert_eq(&(steady.join("\n") + "\n"));
+}
+
+#[test]
+fn every_metric_has_help_and_type_whatever_the_cluster() {
+    let other = Snapshot { sources: everything().sources, ..many(50, 3) };
+    assert_eq!(series(everything()), series(other), "the series do not depend on the cluster");
+}
+
+/// The samples of all series, without their values.
+fn series(snapshot: Snapshot) -> BTreeSet<String> {
+    let body = serve(snapshot).get("/metrics", "").body;
+    let mut series = BTreeSet::new();
+    for line in body.lines().filter(|line| !line.starts_with('#')) {
+        let (sample, value) = line.rsplit_once(' ').unwrap();
+        let name = sample.split('{').next().unwrap();
+        assert!(
+            body.contains(&format!("# HELP {name} ")) && body.contains(&format!("# TYPE {name} ")),
+            "{name}"
+        );
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        assert!(series.insert(sample.to_owned()), "{sample} comes twice");
+    }
+    series
+}
+
+#[test]
+fn the_configuration_in_force_comes_in_both_forms() {
+    let served = serve(everything());
+    assert_eq!(served.get("/config", "").body, "[admin]\nlisten = \"127.0.0.1:9890\"\n");
+    let got = served.get("/config", "accept: application/json\r\n");
+    let config: Value = serde_json::from_str(&got.body).unwrap();
+    assert_eq!(config["admin"]["listen"], "127.0.0.1:9890");
+}
+
+fn rows(served: &Served, path: &str, list: &str) -> Vec<Value> {
+    let body = served.get(path, "accept: application/json\r\n").body;
+    let value: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
+    value[list].as_array().unwrap().clone()
+}
+
+#[track_caller]
+fn check_filter(path: &str, list: &str, count: usize, has: impl Fn(&Value) -> bool) {
+    let served = serve(everything());
+    let rows = rows(&served, path, list);
+    assert_eq!(rows.len(), count, "{path}");
+    assert!(rows.iter().all(has), "{path}");
+}
+
+#[test]
+fn filters_are_exact() {
+    check_filter("/frontends?service=default/web", "frontends", 4, |row| row["service"] == "default/web");
+    check_filter("/frontends?service=default/we", "frontends", 0, |_| true);
+    check_filter("/frontends?type=NodePort", "frontends", 1, |row| row["type"] == "NodePort");
+    check_filter("/frontends?address=10.96.0.10", "frontends", 2, |row| row["address"] == "10.96.0.10");
+    check_filter("/frontends?address=10.1.0.1", "frontends", 0, |_| true);
+    check_filter("/backends?address=10.1.0.9", "backends", 2, |row| row["service"] == "kube-system/kube-dns");
+    check_filter("/backends?service=default%2Fweb", "backends", 3, |row| row["service"] == "default/web");
+    check_filter("/services?type=ExternalName", "services", 1, |row| row["service"] == "default/alias");
+    check_filter("/frontends?service=default/web&type=ClusterIP&address=10.96.0.10", "frontends", 1, |row| {
+        row["verdict"] == "serving"
+    });
+}
+
+#[test]
+fn a_long_table_is_whole_and_in_order() {
+    let served = serve(many(3_000, 3));
+    let rows = rows(&served, "/frontends", "frontends");
+    let names: Vec<&str> = rows.iter().map(|row| row["service"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 3_000);
+    assert!(names.is_sorted());
+    assert!(rows.iter().all(|row| row["backends"].as_array().unwrap().len() == 3));
+    let text = served.get("/backends?format=wide", "").body;
+    assert_eq!(text.lines().count(), 9_001);
+}
+
+/// Compares the keys of a real value with the schema, and notes which schemas were seen.
+fn compare(value: &Value, schema: &Value, document: &Value, seen: &mut BTreeSet<String>) {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let name = reference.strip_prefix("#/components/schemas/").unwrap();
+        let target = &document["components"]["schemas"][name];
+        assert!(target.is_object(), "{reference} is not there");
+        seen.insert(name.to_owned());
+        return compare(value, target, document, seen);
+    }
+    if let Some(all) = schema["anyOf"].as_array() {
+        let fitting = all.iter().find(|schema| (schema["type"] == "null") == value.is_null());
+        return compare(value, fitting.expect("one fits"), document, seen);
+    }
+    if let Some(legal) = schema["enum"].as_array() {
+        assert!(legal.contains(value), "{value} is none of {legal:?}");
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let kinds = &schema["type"];
+    assert!(
+        kinds == kind || kinds.as_array().is_some_and(|kinds| kinds.contains(&kind.into())),
+        "{value}: {schema}"
+    );
+    match value {
+        Value::Array(elements) => {
+            elements.iter().for_each(|element| compare(element, &schema["items"], document, seen));
+        }
+        Value::Object(members) if schema["properties"].is_object() => {
+            let properties = schema["properties"].as_object().unwrap();
+            assert!(
+                members.keys().eq(properties.keys()),
+                "{:?} is not {:?}",
+                members.keys(),
+                properties.keys()
+            );
+            let required = schema["required"].as_array().unwrap().iter();
+            let required: BTreeSet<&str> = required.map(|name| name.as_str().unwrap()).collect();
+            assert!(required.into_iter().eq(properties.keys()), "every field is always there: {schema}");
+            members.iter().for_each(|(name, value)| compare(value, &properties[name], document, seen));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_description_describes_every_path_and_every_field() {
+    let served = serve(everything());
+    let document: Value = serde_json::from_str(&served.get("/openapi.json", "").body).unwrap();
+    let index = rows(&served, "/", "paths");
+    let described = document["paths"].as_object().unwrap();
+    let mut seen = BTreeSet::new();
+    for row in &index {
+        let path = row["path"].as_str().unwrap();
+        let operation = &described.get(path).unwrap_or_else(|| panic!("{path} is not described"))["get"];
+        let parameters: Vec<&Value> =
+            operation["parameters"].as_array().unwrap().iter().map(|parameter| &parameter["name"]).collect();
+        assert!(parameters.into_iter().eq(row["parameters"].as_array().unwrap()), "{path}");
+        let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
+        if schema.is_object() {
+            let value = serde_json::from_str(&served.get(path, "accept: application/json\r\n").body).unwrap();
+            compare(&value, schema, &document, &mut seen);
+        }
+    }
+    assert_eq!(index.len(), described.len());
+    let error = serde_json::from_str(&served.get("/nowhere?format=json", "").body).unwrap();
+    compare(&error, &serde_json::json!({"$ref": "#/components/schemas/Error"}), &document, &mut seen);
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let unseen: Vec<&String> = schemas.keys().filter(|name| !seen.contains(*name)).collect();
+    assert!(unseen.is_empty(), "never seen in an answer: {unseen:?}");
+}

@@ -1,0 +1,191 @@
+//! The composition root: builds every part from the configuration, joins them, and takes them apart again.
+//!
+//! Invariant: parts know each other only by the channels that they are given here. Deliberately absent: anything that a
+//! part could do itself.
+
+mod error;
+mod parts;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_datapath::MemoryMaps;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::admin::{self, About, EffectiveConfig, Readings};
+use crate::config::{Config, DatapathKind};
+use crate::engine::Engine;
+use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
+use crate::logging::Level;
+use crate::sources::config::Blocks;
+use crate::sources::manifests::Manifests;
+use crate::{changes, logging, node, sources};
+
+pub use error::AppError;
+
+/// Runs the daemon until a signal ends it.
+pub fn run(path: &Path) -> Result<(), AppError> {
+    let (config, warnings) = Config::load(path)?;
+    let level = logging::start(&config.log);
+    for warning in &warnings {
+        tracing::warn!("{warning}");
+    }
+    parts::refuse_what_is_missing(&config)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
+    runtime.block_on(App::start(path, config, level)?.run())
+}
+
+/// Where reloads go.
+struct Reload {
+    path: PathBuf,
+    level: Level,
+    config: watch::Sender<Arc<Config>>,
+    effective: watch::Sender<Arc<EffectiveConfig>>,
+    blocks: watch::Sender<Arc<Blocks>>,
+    events: mpsc::Sender<Vec<Event>>,
+}
+
+struct App {
+    reload: Reload,
+    manifests: Option<Manifests>,
+    node: crate::config::NodeName,
+    engine: parts::EngineThread,
+    admin: admin::Admin,
+    changes: mpsc::Receiver<holdfast_core::change::Change>,
+    blocks: watch::Receiver<Arc<Blocks>>,
+    seed: u64,
+}
+
+impl App {
+    /// Everything that can fail at the start, in the order in which an operator would look for it.
+    fn start(path: &Path, config: Config, level: Level) -> Result<Self, AppError> {
+        let node = node::name(&config)?;
+        let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
+        let first_blocks = Arc::new(parts::blocks(&config, path)?);
+        let seed = parts::seed();
+        let maps = match config.datapath.kind {
+            DatapathKind::Memory => MemoryMaps::new(parts::capacity(&config)),
+            DatapathKind::Kernel => return Err(AppError::NoKernel),
+        };
+        let (engine, found) = Engine::start(maps, Seed(seed), &sources_of(&config))?;
+        for error in found {
+            tracing::warn!(%error, "the maps hold something strange; it is written anew");
+        }
+        let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
+        let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
+        let engine = parts::EngineThread::start(engine, incoming, changes_out)?;
+        let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
+        let readings = Readings {
+            snapshots: engine.snapshots.clone(),
+            config: effective_now,
+            liveness: engine.liveness(),
+            about: About { version: env!("CARGO_PKG_VERSION"), datapath: "memory", started: now() },
+        };
+        let admin = admin::start(&parts::admin_settings(&config), readings)?;
+        let (blocks_out, blocks) = watch::channel(first_blocks);
+        let config = watch::channel(Arc::new(config)).0;
+        let reload = Reload { path: path.to_owned(), level, config, effective, blocks: blocks_out, events };
+        Ok(Self { reload, manifests, node, engine, admin, changes, blocks, seed })
+    }
+
+    async fn run(self) -> Result<(), AppError> {
+        let Self { reload, manifests, node, engine, admin, changes, blocks, seed } = self;
+        let (stop, stopping) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        let events = reload.events.clone();
+        tell(&events, Event::SettingsApplied(Arc::new(parts::settings(&reload.config.borrow())))).await;
+        tasks.spawn(changes::run(changes));
+        tasks.spawn(node::run(reload.config.subscribe(), node, events.clone()));
+        tasks.spawn(sources::config::run(blocks, events.clone(), seed));
+        if let Some(manifests) = manifests {
+            tasks.spawn(async move {
+                if let Err(error) = manifests.run(events, stopping).await {
+                    tracing::error!(%error, "the manifests are no longer read");
+                }
+            });
+        }
+        tracing::info!(address = %admin.address(), version = env!("CARGO_PKG_VERSION"), "started");
+        serve_signals(&reload).await?;
+        tracing::info!("stopping; what is programmed stays");
+        stop.send_replace(true);
+        drop(reload);
+        engine.stop();
+        // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
+        admin.stop();
+        Ok(())
+    }
+}
+
+/// The sources that must deliver before anything is programmed.
+fn sources_of(config: &Config) -> Vec<Source> {
+    let manifests = config.manifests.path.is_some().then_some(Source::Manifests);
+    [Source::Config].into_iter().chain(manifests).collect()
+}
+
+/// Reloads on SIGHUP, and returns on the signals that end the daemon.
+async fn serve_signals(reload: &Reload) -> Result<(), AppError> {
+    let signals = |kind| signal(kind).map_err(AppError::Runtime);
+    let [mut hangup, mut terminate, mut interrupt]: [Signal; 3] = [
+        signals(SignalKind::hangup())?,
+        signals(SignalKind::terminate())?,
+        signals(SignalKind::interrupt())?,
+    ];
+    loop {
+        tokio::select! {
+            _ = hangup.recv() => reload.now().await,
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        }
+    }
+}
+
+impl Reload {
+    /// Reads the configuration again: all of it counts, or none of it.
+    async fn now(&self) {
+        match self.load() {
+            Ok((config, blocks)) => self.apply(config, blocks).await,
+            Err(error) => tracing::error!("not reloaded, the old configuration stays: {error}"),
+        }
+    }
+
+    fn load(&self) -> Result<(Config, Blocks), AppError> {
+        let (config, warnings) = Config::load(&self.path)?;
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        parts::refuse_what_is_missing(&config)?;
+        let blocks = parts::blocks(&config, &self.path)?;
+        Ok((config, blocks))
+    }
+
+    async fn apply(&self, config: Config, blocks: Blocks) {
+        let waiting = self.config.borrow().restart_keys_changed(&config);
+        if !waiting.is_empty() {
+            tracing::warn!(keys = waiting.join(", "), "these keys take effect with the next restart");
+        }
+        self.level.set(config.log.level);
+        tell(&self.events, Event::SettingsApplied(Arc::new(parts::settings(&config)))).await;
+        self.blocks.send_replace(Arc::new(blocks));
+        self.effective.send_replace(Arc::new(parts::effective(&config)));
+        self.config.send_replace(Arc::new(config));
+        tracing::info!("reloaded");
+    }
+}
+
+async fn tell(events: &mpsc::Sender<Vec<Event>>, event: Event) {
+    // The engine listens until it is stopped, and then nobody has anything to tell.
+    let _ = events.send(vec![event]).await;
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}

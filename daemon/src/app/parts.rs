@@ -1,0 +1,144 @@
+//! From the configuration to what each part wants, and the engine's own thread.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use holdfast_core::change::Change;
+use holdfast_core::event::Event;
+use holdfast_core::facts::Settings;
+use holdfast_core::keys::Transport;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::world::Capacity;
+use holdfast_datapath::Maps;
+use tokio::sync::{mpsc, watch};
+
+use super::AppError;
+use crate::admin::{self, EffectiveConfig, Liveness};
+use crate::config::{Config, OnEmpty, Protocol, ServiceBlock};
+use crate::engine::{Engine, run};
+use crate::sources::config::{Blocks, StaticService};
+
+/// An engine that has not looked at the time for so long does not move. An idle one looks every second.
+const STALLED: Duration = Duration::from_secs(5);
+
+/// What the configuration asks for and this version cannot do.
+pub(super) fn refuse_what_is_missing(config: &Config) -> Result<(), AppError> {
+    if config.kubernetes.enabled {
+        return Err(AppError::NoKubernetes);
+    }
+    if config.hold != crate::config::Hold::default() {
+        tracing::warn!("[hold] has no effect in this version: empty lists refuse at once");
+    }
+    Ok(())
+}
+
+pub(super) fn settings(config: &Config) -> Settings {
+    Settings {
+        service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
+        bypass: config.apiserver.endpoints.iter().map(|endpoint| endpoint.address()).collect(),
+        frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
+    }
+}
+
+/// A list takes the next power of two, so twice the slots hold that many backends whatever their lists are.
+pub(super) fn capacity(config: &Config) -> Capacity {
+    let limits = config.datapath.limits;
+    let most = Capacity::default();
+    Capacity {
+        slots: limits
+            .backends
+            .saturating_mul(2)
+            .checked_next_power_of_two()
+            .map_or(most.slots, |it| it.min(most.slots)),
+        ports: limits.frontends.min(most.ports),
+        services: usize::try_from(limits.services).unwrap_or(most.services).min(most.services),
+    }
+}
+
+pub(super) fn admin_settings(config: &Config) -> admin::Settings {
+    admin::Settings { listen: config.admin.listen.address(), socket: config.admin.socket.clone() }
+}
+
+pub(super) fn effective(config: &Config) -> EffectiveConfig {
+    EffectiveConfig { text: config.effective_text(), json: config.effective_json() }
+}
+
+pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
+    let services = config.services.iter().map(static_service).collect();
+    Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
+}
+
+fn static_service(block: &ServiceBlock) -> StaticService {
+    StaticService {
+        name: block.name.to_string(),
+        namespace: block.namespace.to_string(),
+        port_name: block.port_name.as_ref().map(ToString::to_string).unwrap_or_default(),
+        transport: match block.protocol {
+            Protocol::Tcp => Transport::Tcp,
+            Protocol::Udp => Transport::Udp,
+        },
+        frontends: block.frontends.clone(),
+        backends: block.backends.clone(),
+        health_check: block.health_check.clone(),
+        affinity_timeout: block.session_affinity.and_then(|time| u32::try_from(time.as_secs()).ok()),
+        on_empty: block.on_empty.map(OnEmpty::as_str).map(str::to_owned),
+    }
+}
+
+/// Spreads hash tables and health checks. Without randomness they are merely easier to guess.
+pub(super) fn seed() -> u64 {
+    getrandom::u64().unwrap_or(0)
+}
+
+/// The engine on a thread of its own, so that nothing else can hold it up.
+pub(super) struct EngineThread {
+    pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+    progress: Arc<AtomicU64>,
+    started: Instant,
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl EngineThread {
+    pub(super) fn start<M: Maps + 'static>(
+        engine: Engine<M>,
+        events: mpsc::Receiver<Vec<Event>>,
+        changes: mpsc::Sender<Change>,
+    ) -> Result<Self, AppError> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;
+        let (snapshots_out, snapshots) = watch::channel(Arc::default());
+        let (stop, stopping) = watch::channel(false);
+        let progress = Arc::new(AtomicU64::new(0));
+        let ends = run::Ends {
+            events,
+            snapshots: snapshots_out,
+            changes,
+            progress: Arc::clone(&progress),
+            stop: stopping,
+        };
+        let work = move || drop(runtime.block_on(run::run(engine, ends)));
+        let thread =
+            std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
+        Ok(Self { snapshots, progress, started: Instant::now(), stop, thread })
+    }
+
+    /// Tells for how long the engine has not moved.
+    pub(super) fn liveness(&self) -> Liveness {
+        let (progress, started) = (Arc::clone(&self.progress), self.started);
+        Liveness::new(move || {
+            let last = Duration::from_millis(progress.load(Ordering::Relaxed));
+            Some(started.elapsed().saturating_sub(last)).filter(|still| *still > STALLED)
+        })
+    }
+
+    /// Ends the engine's loop; the maps stay as they are.
+    pub(super) fn stop(self) {
+        self.stop.send_replace(true);
+        // A panic there has ended the process already.
+        let _ = self.thread.join();
+    }
+}

@@ -1,0 +1,278 @@
+//! The command line: questions to the running daemon, and what needs no daemon at all.
+//!
+//! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree. Exit
+//! codes are a contract: see [`Exit`]. Deliberately absent: running the daemon, which is the program's own business.
+
+mod check;
+mod client;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{CommandFactory, Parser, ValueEnum};
+use clap_complete::Shell;
+
+use crate::config::{self, ConfigErrors};
+use client::{Client, ClientError};
+
+/// How a program of this command line ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// All is well.
+    Good,
+    /// The answer is that something is not well.
+    Finding,
+    /// The daemon cannot be reached, or its answer broke off.
+    Unreachable,
+    /// The command line, or a filter in it, makes no sense.
+    Usage,
+    /// The configuration is bad.
+    Config,
+}
+
+impl Exit {
+    /// 64 is `EX_USAGE` of sysexits(3), 78 its `EX_CONFIG`.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Good => 0,
+            Self::Finding => 1,
+            Self::Unreachable => 2,
+            Self::Usage => 64,
+            Self::Config => ConfigErrors::EXIT_CODE,
+        }
+    }
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+/// Where the configuration is unless somebody says otherwise.
+pub const CONFIG_PATH: &str = "/etc/holdfast/config.toml";
+
+/// Kubernetes services on this host, programmed into the kernel.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "holdfast", version, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    reach: Reach,
+    /// How answers are written
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How to reach the daemon.
+#[derive(Clone, Debug, clap::Args)]
+struct Reach {
+    /// The daemon's unix socket, and nothing else [default: /run/holdfast/admin.sock, then TCP]
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "tcp")]
+    socket: Option<PathBuf>,
+    /// The daemon's TCP address, and nothing else [default: 127.0.0.1:9890, after the socket]
+    #[arg(long, global = true, value_name = "HOST:PORT")]
+    tcp: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Aligned columns
+    Table,
+    /// Aligned columns, all of them
+    Wide,
+    /// JSON
+    Json,
+}
+
+impl Output {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Table => "table",
+            Self::Wide => "wide",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// The subcommands.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Command {
+    /// Run the daemon
+    Run(Run),
+    /// Everything else.
+    #[command(flatten)]
+    Question(Question),
+}
+
+/// What `holdfast run` is told.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Run {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = CONFIG_PATH)]
+    pub config: PathBuf,
+}
+
+/// Everything but running the daemon.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Question {
+    /// Is all well? One screen
+    Status,
+    /// What clients dial, and what they get there
+    Frontends(FrontendFilter),
+    /// Every endpoint of every port, used or not, and why not
+    Backends(BackendFilter),
+    /// Every service that is known, and what was rejected
+    Services(ServiceFilter),
+    /// Find every error in a configuration
+    CheckConfig {
+        /// The configuration
+        #[arg(default_value = CONFIG_PATH)]
+        file: PathBuf,
+    },
+    /// Print the completions for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+/// Which frontends.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FrontendFilter {
+    /// Exactly this service
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+    /// Exactly this type, such as `LoadBalancer`
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    /// Exactly this address of the frontend
+    #[arg(long, value_name = "IP")]
+    address: Option<String>,
+}
+
+/// Which backends.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BackendFilter {
+    /// Exactly this service
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+    /// Exactly this address of the backend
+    #[arg(long, value_name = "IP")]
+    address: Option<String>,
+}
+
+/// Which services.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServiceFilter {
+    /// Exactly this service
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+    /// Exactly this type, such as `LoadBalancer`
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+}
+
+/// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
+pub fn parse(
+    arguments: impl IntoIterator<Item = OsString>,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> Result<Cli, Exit> {
+    Cli::try_parse_from(arguments).map_err(|error| {
+        // Nobody is left to tell if this cannot be written.
+        if error.use_stderr() {
+            let _ = write!(err, "{error}");
+            Exit::Usage
+        } else {
+            let _ = write!(out, "{error}");
+            Exit::Good
+        }
+    })
+}
+
+/// Runs the daemon. Why it does not start is written, one sentence that says what to do.
+pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
+    match crate::app::run(&run.config) {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to tell if this cannot be written.
+            let _ = writeln!(err, "holdfast: {error}");
+            error.exit_code().into()
+        }
+    }
+}
+
+impl Cli {
+    /// Answers a question.
+    pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
+        let answered = match question {
+            Question::Status => status::status(&self.client(), self.output == Output::Json, out),
+            Question::Frontends(FrontendFilter { service, kind, address }) => {
+                let filters = [("service", service), ("type", kind), ("address", address)];
+                self.table("frontends", &filters, out)
+            }
+            Question::Backends(BackendFilter { service, address }) => {
+                self.table("backends", &[("service", service), ("address", address)], out)
+            }
+            Question::Services(ServiceFilter { service, kind }) => {
+                self.table("services", &[("service", service), ("type", kind)], out)
+            }
+            Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
+            Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
+        };
+        answered.unwrap_or_else(|error| error.report(err))
+    }
+
+    fn client(&self) -> Client {
+        match (&self.reach.socket, &self.reach.tcp) {
+            (Some(socket), _) => Client::new(Some(socket.clone()), None),
+            (None, Some(address)) => Client::new(None, Some(address.clone())),
+            (None, None) => {
+                let config::Admin { listen, socket } = config::Admin::default();
+                Client::new(Some(socket), Some(listen.address().to_string()))
+            }
+        }
+    }
+
+    fn table(
+        &self,
+        table: &str,
+        filters: &[(&str, &Option<String>)],
+        out: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let mut path = format!("/{table}?format={}", self.output.as_str());
+        for (name, value) in filters {
+            if let Some(value) = value {
+                path = format!("{path}&{name}={}", encoded(value));
+            }
+        }
+        let mut answer = self.client().get(&path)?.expect_ok()?;
+        answer.copy(out)?;
+        Ok(Exit::Good)
+    }
+}
+
+/// Everything that could mean something in a query, as `%` and two digits.
+fn encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'/' | b':' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
+fn completions(shell: Shell, out: &mut impl Write) -> io::Result<Exit> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "holdfast", &mut script);
+    out.write_all(&script)?;
+    Ok(Exit::Good)
+}

@@ -1,0 +1,247 @@
+//! `status`: one screen that says whether all is well, and if not, what.
+//!
+//! Invariant: it needs nothing that the API does not show. Lists are cut with a count, never silently.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::Exit;
+use super::client::{Client, ClientError};
+
+/// What fits on a screen with the rest.
+const LINES_MAX: usize = 10;
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Version {
+    version: String,
+    node: String,
+    datapath: String,
+    started: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Readiness {
+    healthy: bool,
+    reason: Option<String>,
+    sources: Vec<Source>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Source {
+    source: String,
+    synced: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Services {
+    services: Vec<Service>,
+    rejected: Vec<Rejected>,
+    rejected_dropped: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Service {
+    service: String,
+    state: String,
+    verdict: Option<String>,
+    reason: Option<String>,
+    status: String,
+    error: Option<String>,
+    frontends: u64,
+    backends: u64,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Rejected {
+    kind: String,
+    name: Option<String>,
+    place: Option<String>,
+    reason: String,
+}
+
+/// The answer of `status -o json`.
+#[derive(Debug, Serialize)]
+struct Status {
+    good: bool,
+    version: Version,
+    ready: bool,
+    reason: Option<String>,
+    sources: Vec<Source>,
+    services: usize,
+    frontends: u64,
+    backends: u64,
+    states: BTreeMap<String, u64>,
+    verdicts: BTreeMap<String, u64>,
+    not_serving: Vec<NotServing>,
+    errors: Vec<Failed>,
+    rejected: Vec<Rejected>,
+    rejected_dropped: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct NotServing {
+    service: String,
+    verdict: String,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Failed {
+    service: String,
+    error: String,
+}
+
+/// Asks, and says.
+pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
+    let version = read(client, "/version?format=json")?;
+    let readiness = read(client, "/readyz?format=json")?;
+    let services = read(client, "/services?format=json")?;
+    let status = Status::of(version, readiness, services);
+    if json {
+        let text =
+            serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
+        writeln!(out, "{text}")?;
+    } else {
+        status.write(out)?;
+    }
+    out.flush()?;
+    Ok(if status.good { Exit::Good } else { Exit::Finding })
+}
+
+/// 503 is an answer here: the reason is in it.
+fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
+    let mut answer = client.get(path)?;
+    if answer.status != 503 {
+        answer = answer.expect_ok()?;
+    }
+    let mut text = Vec::new();
+    answer.body().read_to_end(&mut text).map_err(ClientError::Broken)?;
+    serde_json::from_slice(&text).map_err(|error| ClientError::Broken(error.into()))
+}
+
+impl Status {
+    fn of(version: Version, readiness: Readiness, services: Services) -> Self {
+        let Services { services, rejected, rejected_dropped } = services;
+        let failed = services.iter().filter(|service| service.status == "error");
+        let errors: Vec<Failed> = failed.map(Failed::from).collect();
+        Self {
+            good: readiness.healthy && errors.is_empty() && rejected.is_empty(),
+            version,
+            ready: readiness.healthy,
+            reason: readiness.reason,
+            sources: readiness.sources,
+            services: services.len(),
+            frontends: services.iter().map(|service| service.frontends).sum(),
+            backends: services.iter().map(|service| service.backends).sum(),
+            states: counted(services.iter().map(|service| service.state.as_str())),
+            verdicts: counted(services.iter().filter_map(|service| service.verdict.as_deref())),
+            not_serving: services.iter().filter_map(NotServing::of).collect(),
+            errors,
+            rejected,
+            rejected_dropped,
+        }
+    }
+
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let Version { version, node, datapath, started } = &self.version;
+        writeln!(out, "holdfast {version} on {node}, since {started}")?;
+        let ready = self.reason.as_deref().map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
+        writeln!(out, "ready      {ready}")?;
+        let note = if datapath == "memory" { " (computed and shown; no traffic is touched)" } else { "" };
+        writeln!(out, "datapath   {datapath}{note}")?;
+        writeln!(out, "sources    {}", listed(self.sources.iter().map(Source::spelled)))?;
+        let states = listed(self.states.iter().map(|(state, count)| format!("{count} {state}")));
+        writeln!(out, "services   {} ({states})", self.services)?;
+        writeln!(out, "frontends  {}", self.frontends)?;
+        writeln!(out, "backends   {}", self.backends)?;
+        let verdicts = listed(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
+        writeln!(out, "verdicts   {verdicts}")?;
+        section(out, "not serving", self.not_serving.iter().map(NotServing::spelled), 0)?;
+        section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;
+        section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)
+    }
+}
+
+fn counted<'a>(words: impl Iterator<Item = &'a str>) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for word in words {
+        *counts.entry(word.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+fn listed(words: impl Iterator<Item = String>) -> String {
+    let words: Vec<String> = words.collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+}
+
+/// A heading and its lines, if there are any.
+fn section(
+    out: &mut impl Write,
+    title: &str,
+    lines: impl ExactSizeIterator<Item = String>,
+    unnamed: u64,
+) -> io::Result<()> {
+    let count = lines.len();
+    if count == 0 {
+        return Ok(());
+    }
+    writeln!(out, "\n{title}")?;
+    for line in lines.take(LINES_MAX) {
+        writeln!(out, "  {}", plain(&line))?;
+    }
+    let more = u64::try_from(count.saturating_sub(LINES_MAX)).unwrap_or(u64::MAX).saturating_add(unnamed);
+    if more > 0 {
+        writeln!(out, "  and {more} more")?;
+    }
+    Ok(())
+}
+
+/// What an object says must not move the terminal's cursor.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+impl Source {
+    fn spelled(&self) -> String {
+        let state = if self.synced { "" } else { " (no first list yet)" };
+        format!("{}{state}", self.source)
+    }
+}
+
+impl NotServing {
+    /// What is bypassed is meant to be.
+    fn of(service: &Service) -> Option<Self> {
+        let meant = |verdict: &String| matches!(verdict.as_str(), "serving" | "bypassed");
+        let verdict = service.verdict.clone().filter(|verdict| !meant(verdict))?;
+        Some(Self { service: service.service.clone(), verdict, reason: service.reason.clone() })
+    }
+
+    fn spelled(&self) -> String {
+        let reason = self.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        format!("{}: {}{reason}", self.service, self.verdict)
+    }
+}
+
+impl From<&Service> for Failed {
+    fn from(service: &Service) -> Self {
+        let error = service.error.clone().unwrap_or_default();
+        Self { service: service.service.clone(), error }
+    }
+}
+
+impl Failed {
+    fn spelled(&self) -> String {
+        format!("{}: {}", self.service, self.error)
+    }
+}
+
+impl Rejected {
+    fn spelled(&self) -> String {
+        let name = self.name.as_deref().or(self.place.as_deref()).unwrap_or_default();
+        format!("{} {name}: {}", self.kind, self.reason)
+    }
+}

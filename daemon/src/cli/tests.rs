@@ -1,0 +1,273 @@
+//! The command line against a served snapshot.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::net::UnixListener;
+
+use expect_test::{Expect, expect};
+
+use super::*;
+use crate::admin::tests::fixture::{Folder, Served, everything, many, serve};
+
+/// What a program of this command line did.
+#[derive(Debug)]
+struct Ran {
+    exit: Exit,
+    out: String,
+    err: String,
+}
+
+fn run(arguments: &[&str]) -> Ran {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let arguments = std::iter::once("holdfast").chain(arguments.iter().copied()).map(OsString::from);
+    let exit = match parse(arguments, &mut out, &mut err) {
+        Err(exit) => exit,
+        Ok(cli) => match &cli.command {
+            Command::Run(_) => Exit::Good,
+            Command::Question(question) => cli.answer(question, &mut out, &mut err),
+        },
+    };
+    Ran { exit, out: String::from_utf8(out).unwrap(), err: String::from_utf8(err).unwrap() }
+}
+
+impl Served {
+    /// Over the socket, and over TCP: both must say the same.
+    fn ask(&self, arguments: &[&str]) -> Ran {
+        let address = self.admin.address().to_string();
+        let over_socket = run(&[&["--socket", self.socket.to_str().unwrap()], arguments].concat());
+        let over_tcp = run(&[arguments, &["--tcp", &address]].concat());
+        assert_eq!((over_socket.exit, &over_socket.out), (over_tcp.exit, &over_tcp.out));
+        over_socket
+    }
+}
+
+#[track_caller]
+fn check(ran: &Ran, exit: Exit, out: &Expect, err: &Expect) {
+    assert_eq!(ran.exit, exit, "{ran:?}");
+    out.assert_eq(&ran.out);
+    err.assert_eq(&ran.err);
+}
+
+#[test]
+fn a_table_is_what_the_api_says() {
+    let served = serve(everything());
+    let ran =
+        served.ask(&["frontends", "--service", "default/web", "--type", "NodePort", "--address", "0.0.0.0"]);
+    check(
+        &ran,
+        Exit::Good,
+        &expect![[r#"
+            SERVICE      PORT  TYPE      FRONTEND           VERDICT  REASON  STATUS  BACKENDS
+            default/web  http  NodePort  0.0.0.0:30080/TCP  serving  -       done    10.1.0.1:8080
+        "#]],
+        &expect![""],
+    );
+    let ran = served.ask(&["backends", "--address", "10.0.0.10", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["backends"][0]["service"], "default/kubernetes");
+    let ran = served.ask(&["-o", "wide", "services", "--type", "ExternalName"]);
+    assert!(ran.out.contains("ORIGIN") && ran.out.contains("default/alias"), "{}", ran.out);
+}
+
+#[test]
+fn a_long_answer_comes_whole() {
+    let served = serve(many(2_000, 2));
+    assert_eq!(served.ask(&["backends"]).out.lines().count(), 4_001);
+}
+
+#[test]
+fn a_bad_filter_is_a_usage_error() {
+    let served = serve(everything());
+    check(
+        &served.ask(&["frontends", "--type", "nodeport&format=json"]),
+        Exit::Usage,
+        &expect![""],
+        &expect![[r#"
+            holdfast: unknown type "nodeport&format=json"
+            hint: legal types: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static
+        "#]],
+    );
+}
+
+#[test]
+fn status_tells_what_is_not_well() {
+    check(
+        &serve(everything()).ask(&["status"]),
+        Exit::Finding,
+        &expect![[r#"
+        holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
+        ready      yes
+        datapath   memory (computed and shown; no traffic is touched)
+        sources    config, kubernetes
+        services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy, 9 served)
+        frontends  11
+        backends   6
+        verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
+
+        not serving
+          default/elsewhere: dropping (local-policy)
+          default/gone: refusing (vanished)
+          default/thief: conflict (claimed)
+          kube-system/kube-dns: draining (scaled-down)
+          telecom/signalling: unprogrammed (protocol)
+
+        errors
+          default/web: the map of frontends is full
+
+        rejected
+          Service default/bad: port 70000 is not legal
+          EndpointSlice default/web-a: endpoint 3: "10.1.0.x" is no address
+          File half.yaml: line 3: unexpected end
+          and 2 more
+    "#]],
+        &expect![""],
+    );
+}
+
+#[test]
+fn status_is_good_when_all_is_well() {
+    let served = serve(many(3, 2));
+    check(
+        &served.ask(&["status"]),
+        Exit::Good,
+        &expect![[r#"
+        holdfast 0.1.0 on , since 2026-01-08T11:10:55Z
+        ready      yes
+        datapath   memory (computed and shown; no traffic is touched)
+        sources    none
+        services   3 (3 served)
+        frontends  3
+        backends   6
+        verdicts   3 serving
+    "#]],
+        &expect![""],
+    );
+    let json: serde_json::Value = serde_json::from_str(&served.ask(&["status", "-o", "json"]).out).unwrap();
+    assert_eq!((&json["good"], &json["backends"]), (&true.into(), &6.into()));
+}
+
+#[test]
+fn a_daemon_that_is_not_ready_is_a_finding() {
+    let mut snapshot = many(1, 1);
+    snapshot.sources = [(holdfast_core::keys::Source::Kubernetes, false)].into();
+    let ran = serve(snapshot).ask(&["status"]);
+    assert_eq!(ran.exit, Exit::Finding);
+    assert!(ran.out.contains("ready      no: no first list yet from: kubernetes\n"), "{}", ran.out);
+}
+
+#[test]
+fn an_unreachable_daemon_is_told_with_all_that_was_tried() {
+    let folder = Folder::new();
+    let path = folder.0.join("none.sock");
+    let ran = run(&["status", "--socket", path.to_str().unwrap()]);
+    let expected = format!(
+        "holdfast: cannot reach the daemon:\n  {}: No such file or directory (os error 2)\nhint: is it running? try: \
+         systemctl status holdfast\n",
+        path.display()
+    );
+    assert_eq!((ran.exit, ran.err), (Exit::Unreachable, expected));
+    let client = Client::new(Some(path), Some("127.0.0.1:1".to_owned()));
+    let error = client.get("/").map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("none.sock") && error.contains("127.0.0.1:1: Connection refused"), "{error}");
+}
+
+#[test]
+fn tcp_is_tried_when_the_socket_is_dead() {
+    let served = serve(everything());
+    let folder = Folder::new();
+    let dead = folder.0.join("dead.sock");
+    drop(UnixListener::bind(&dead).unwrap());
+    let client = Client::new(Some(dead), Some(served.admin.address().to_string()));
+    assert_eq!(client.get("/healthz").unwrap().status, 200);
+}
+
+#[test]
+fn whoever_else_listens_there_is_no_daemon() {
+    let folder = Folder::new();
+    let path = folder.0.join("other.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let other = std::thread::spawn(move || {
+        listener.accept().unwrap().0.write_all(b"220 mail ESMTP\r\n\r\n").unwrap();
+    });
+    let ran = run(&["frontends", "--socket", path.to_str().unwrap()]);
+    other.join().unwrap();
+    assert_eq!(ran.exit, Exit::Unreachable);
+    assert!(ran.err.starts_with("holdfast: the daemon's answer cannot be used: "), "{}", ran.err);
+}
+
+struct ClosedPipe;
+
+impl Write for ClosedPipe {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_quiet() {
+    let served = serve(everything());
+    let socket = served.socket.to_str().unwrap();
+    for command in ["frontends", "status", "completions"] {
+        let shell: &[&str] = if command == "completions" { &["bash"] } else { &[] };
+        let arguments = [&["holdfast", "--socket", socket, command], shell].concat();
+        let mut err = Vec::new();
+        let cli = parse(arguments.into_iter().map(OsString::from), &mut Vec::new(), &mut err).unwrap();
+        let Command::Question(question) = &cli.command else { panic!("a question") };
+        assert_eq!(cli.answer(question, &mut ClosedPipe, &mut err), Exit::Good, "{command}");
+        assert_eq!(String::from_utf8(err).unwrap(), "");
+    }
+}
+
+#[test]
+fn a_bad_configuration_is_told_whole() {
+    let folder = Folder::new();
+    let path = folder.0.join("config.toml");
+    std::fs::write(&path, "[admin]\nlisten = \"10.0.0.1:80\"\n[nod]\n").unwrap();
+    let ran = run(&["check-config", path.to_str().unwrap()]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Config, ""));
+    let errors: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 2, "{}", ran.err);
+    assert!(errors[0].contains("config.toml:2:") && errors[1].contains("config.toml:3:"), "{}", ran.err);
+
+    std::fs::write(&path, "[admin]\nlisten = \"127.0.0.1:9890\"\n").unwrap();
+    let ran = run(&["check-config", path.to_str().unwrap()]);
+    assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: good\n", path.display())));
+    assert_eq!(run(&["check-config", "/nonexistent.toml"]).exit, Exit::Config);
+}
+
+#[test]
+fn usage_errors_have_their_own_exit() {
+    for arguments in [
+        &["frontend"][..],
+        &[],
+        &["frontends", "--name", "x"],
+        &["-o", "yaml", "status"],
+        &["--socket", "a", "--tcp", "b", "status"],
+        &["completions", "tcsh"],
+    ] {
+        let ran = run(arguments);
+        assert_eq!((ran.exit, ran.out.as_str()), (Exit::Usage, ""), "{arguments:?}");
+        assert!(!ran.err.is_empty());
+    }
+    let ran = run(&["--help"]);
+    assert_eq!((ran.exit, ran.err.as_str()), (Exit::Good, ""));
+    assert!(ran.out.contains("check-config"));
+    assert_eq!(run(&["--version"]).out, format!("holdfast {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn every_shell_gets_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = run(&["completions", shell]);
+        assert_eq!(ran.exit, Exit::Good);
+        assert!(ran.out.contains("check-config"), "{shell}");
+    }
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}

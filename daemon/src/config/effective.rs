@@ -1,0 +1,195 @@
+//! The configuration in force, written as a file: what the file says, and the defaults for what it does not say.
+//!
+//! Invariant: read as a file without a folder, the text gives an equal [`Config`]. Paths are written as resolved,
+//! so that relative ones start from the daemon's working folder and no longer from the file's. A file near its bound
+//! may come out larger than that, since defaults are written too.
+//! Deliberately absent: what is only known elsewhere (a node's name taken from the host), comments, and errors: the
+//! table holds text, whole and finite numbers, booleans, lists and tables, which TOML and JSON can always write.
+
+use std::path::Path;
+use std::time::Duration;
+
+use toml::{Table, Value};
+
+use super::value::{Word, show_duration, show_word};
+use super::{
+    Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, HealthCheck, Hold,
+    Kubernetes, Log, Node, NodePortAddresses, ServiceBlock,
+};
+
+impl Config {
+    /// Every key with its value in force. A key without a value, such as an address that is not given, is left out.
+    pub fn effective(&self) -> Table {
+        rows([
+            ("node", Some(node(&self.node))),
+            ("apiserver", Some(apiserver(&self.apiserver))),
+            ("kubernetes", Some(kubernetes(&self.kubernetes))),
+            ("manifests", Some(table([("path", self.manifests.path.as_deref().and_then(path))]))),
+            ("service", blocks(&self.services)),
+            ("datapath", Some(datapath(&self.datapath))),
+            ("hold", Some(hold(&self.hold))),
+            ("state", Some(table([("path", path(&self.state.path))]))),
+            ("admin", Some(admin(&self.admin))),
+            ("log", Some(log(&self.log))),
+        ])
+    }
+
+    /// [`Config::effective`] as TOML.
+    pub fn effective_text(&self) -> String {
+        self.effective().to_string()
+    }
+
+    /// [`Config::effective`] as JSON.
+    pub fn effective_json(&self) -> String {
+        serde_json::json!(self.effective()).to_string()
+    }
+}
+
+fn node(node: &Node) -> Value {
+    let addresses = match &node.node_port_addresses {
+        NodePortAddresses::Primary => list(["primary"]),
+        NodePortAddresses::All => list(["all"]),
+        NodePortAddresses::Cidrs(cidrs) => list(cidrs),
+    };
+    table([
+        ("name", node.name.as_ref().and_then(|name| text(name.as_str()))),
+        ("zone", node.zone.as_ref().and_then(text)),
+        ("node_port_addresses", addresses),
+    ])
+}
+
+fn apiserver(apiserver: &Apiserver) -> Value {
+    let (token, certificate, key) = match &apiserver.identity {
+        None => (None, None, None),
+        Some(ClientIdentity::TokenFile(token)) => (path(token), None, None),
+        Some(ClientIdentity::Certificate { certificate_file, key_file }) => {
+            (None, path(certificate_file), path(key_file))
+        }
+    };
+    table([
+        // The reader refuses an empty list.
+        ("endpoints", list(&apiserver.endpoints).filter(|_| !apiserver.endpoints.is_empty())),
+        ("tls_server_name", apiserver.tls_server_name.as_ref().and_then(text)),
+        ("kubeconfig", apiserver.kubeconfig.as_deref().and_then(path)),
+        ("ca_file", apiserver.ca_file.as_deref().and_then(path)),
+        ("token_file", token),
+        ("client_certificate_file", certificate),
+        ("client_key_file", key),
+        ("discover", list(apiserver.discover.iter().filter_map(|tier| show_word(*tier)))),
+    ])
+}
+
+fn kubernetes(kubernetes: &Kubernetes) -> Value {
+    table([
+        ("enabled", Some(kubernetes.enabled.into())),
+        ("service_proxy_name", kubernetes.service_proxy_name.as_ref().and_then(text)),
+    ])
+}
+
+/// None if there are none: `service = []` could not be followed by a `[[service]]`.
+fn blocks(services: &[ServiceBlock]) -> Option<Value> {
+    let blocks: Vec<Value> = services.iter().map(service).collect();
+    (!blocks.is_empty()).then_some(Value::Array(blocks))
+}
+
+fn service(block: &ServiceBlock) -> Value {
+    table([
+        ("name", text(&block.name)),
+        ("namespace", text(&block.namespace)),
+        ("port_name", block.port_name.as_ref().map_or_else(|| text(""), text)),
+        ("protocol", word(block.protocol)),
+        ("frontends", list(&block.frontends)),
+        ("backends", list(&block.backends)),
+        ("session_affinity", block.session_affinity.map_or_else(|| text("none"), time)),
+        ("on_empty", block.on_empty.and_then(word)),
+        ("health_check", block.health_check.as_ref().map(health_check)),
+    ])
+}
+
+fn health_check(check: &HealthCheck) -> Value {
+    let http_path = match &check.kind {
+        CheckKind::Tcp => None,
+        CheckKind::Http { path } => text(path),
+    };
+    table([
+        ("kind", text(check.kind.as_str())),
+        ("path", http_path),
+        ("interval", time(check.interval)),
+        ("timeout", time(check.timeout)),
+        ("rise", Some(check.rise.into())),
+        ("fall", Some(check.fall.into())),
+    ])
+}
+
+fn datapath(datapath: &Datapath) -> Value {
+    let cgroup = match &datapath.cgroup {
+        Cgroup::Auto => text("auto"),
+        Cgroup::Path(folder) => path(folder),
+    };
+    table([
+        ("kind", word(datapath.kind)),
+        ("cgroup", cgroup),
+        ("bpffs", path(&datapath.bpffs)),
+        ("limits", Some(limits(&datapath.limits))),
+    ])
+}
+
+fn limits(limits: &DatapathLimits) -> Value {
+    table([
+        ("services", Some(limits.services.into())),
+        ("frontends", Some(limits.frontends.into())),
+        ("backends", Some(limits.backends.into())),
+    ])
+}
+
+fn hold(hold: &Hold) -> Value {
+    let share = f64::from(hold.mass_loss_share.millionths()) / 1e6;
+    table([
+        ("on_empty", word(hold.on_empty)),
+        ("limit", time(hold.limit)),
+        ("probe_interval", time(hold.probe_interval)),
+        ("mass_loss_share", Some(share.into())),
+        ("mass_loss_window", time(hold.mass_loss_window)),
+        ("mass_loss_limit", time(hold.mass_loss_limit)),
+    ])
+}
+
+fn admin(admin: &Admin) -> Value {
+    table([("listen", text(&admin.listen.address())), ("socket", path(&admin.socket))])
+}
+
+fn log(log: &Log) -> Value {
+    table([("level", word(log.level)), ("format", word(log.format))])
+}
+
+/// A key, and its value if it has one.
+type Row = (&'static str, Option<Value>);
+
+fn rows<const N: usize>(rows: [Row; N]) -> Table {
+    rows.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+fn table<const N: usize>(keys: [Row; N]) -> Value {
+    Value::Table(rows(keys))
+}
+
+fn text(value: &(impl ToString + ?Sized)) -> Option<Value> {
+    Some(Value::String(value.to_string()))
+}
+
+/// Exact, because every path was read from text.
+fn path(path: &Path) -> Option<Value> {
+    text(&path.display())
+}
+
+fn time(duration: Duration) -> Option<Value> {
+    text(&show_duration(duration))
+}
+
+fn word<T: Word + PartialEq>(value: T) -> Option<Value> {
+    show_word(value).and_then(text)
+}
+
+fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> Option<Value> {
+    Some(Value::Array(items.into_iter().filter_map(|item| text(&item)).collect()))
+}

@@ -1,0 +1,155 @@
+//! The configuration in force, written as a file. Every good file of the other tests goes through
+//! [`check_round_trip`] too.
+
+use std::collections::BTreeSet;
+
+use expect_test::expect;
+use proptest::prelude::*;
+use toml::de::DeTable;
+
+use super::example::{EXAMPLE, known_keys, shown_keys, uncomment};
+use crate::config::Config;
+
+/// Text and JSON say the same, and the text reads as the configuration that wrote it.
+#[track_caller]
+pub(super) fn check_round_trip(config: Config) -> Config {
+    let text = config.effective_text();
+    match Config::parse(&text, "") {
+        Ok((again, _)) => assert_eq!(again, config, "{text}"),
+        Err(refused) => panic!("{refused}\n{text}"),
+    }
+    let json: toml::Table = serde_json::from_str(&config.effective_json()).expect("JSON");
+    assert_eq!(json, config.effective());
+    config
+}
+
+/// The example with every key, but without those of one of its two identities.
+fn full(identity_left_out: &str) -> Config {
+    let all = uncomment(&uncomment(EXAMPLE, "##"), "#").replace("enabled = false", "enabled = true");
+    let kept: String = all
+        .lines()
+        .filter(|line| !line.starts_with(identity_left_out))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let (config, _) = Config::parse(&kept, "config.toml").unwrap_or_else(|refused| panic!("{refused}"));
+    check_round_trip(config)
+}
+
+fn keys(text: &str) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    shown_keys("", &DeTable::parse(text).expect("TOML").into_inner(), &mut keys);
+    keys
+}
+
+#[test]
+fn every_key_that_is_known_is_written() {
+    let mut known = BTreeSet::new();
+    known_keys("", &mut known);
+    let written = keys(&full("token_file").effective_text());
+    let written_with_token = keys(&full("client_").effective_text());
+    assert!(
+        !written.contains("apiserver.token_file")
+            && !written_with_token.contains("apiserver.client_key_file")
+    );
+    assert_eq!(&written | &written_with_token, known);
+}
+
+#[test]
+fn the_defaults_are_written_as_the_example_shows_them() {
+    let shown: toml::Table = uncomment(EXAMPLE, "#").parse().expect("TOML");
+    assert_eq!(check_round_trip(Config::default()).effective(), shown);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_share_and_time_is_written_exactly(millionths in 1_u32..=1_000_000, milliseconds in 1_000_u32..=86_400_000) {
+        let text = format!("[hold]\nmass_loss_share = {millionths}e-6\nlimit = \"{milliseconds}ms\"");
+        let (config, _) = Config::parse(&text, "").expect("a legal file");
+        prop_assert_eq!(config.hold.mass_loss_share.millionths(), millionths);
+        check_round_trip(config);
+    }
+
+    #[test]
+    fn any_path_is_written_exactly(path in "[^\\x00]{1,12}", folder in prop::sample::select(&["", "/etc/holdfast/", "here/"][..])) {
+        let path = toml::Value::String(path);
+        let text = format!("[state]\npath = {path}\n[datapath]\ncgroup = {path}");
+        let (config, _) = Config::parse(&text, &format!("{folder}config.toml")).expect("a legal file");
+        check_round_trip(config);
+    }
+}
+
+#[test]
+fn the_text_is_the_files_own() {
+    expect![[r#"
+        [admin]
+        listen = "127.0.0.1:9890"
+        socket = "/run/holdfast/admin.sock"
+
+        [apiserver]
+        ca_file = "/etc/kubernetes/pki/ca.crt"
+        client_certificate_file = "/etc/holdfast/client.crt"
+        client_key_file = "/etc/holdfast/client.key"
+        discover = ["kubelet", "learned"]
+        endpoints = ["https://10.0.0.10:6443", "https://10.0.0.11:6443"]
+        kubeconfig = "/etc/holdfast/kubeconfig"
+        tls_server_name = "kubernetes.default.svc"
+
+        [datapath]
+        bpffs = "/sys/fs/bpf/holdfast"
+        cgroup = "auto"
+        kind = "kernel"
+
+        [datapath.limits]
+        backends = 4000000
+        frontends = 500000
+        services = 100000
+
+        [hold]
+        limit = "2m"
+        mass_loss_limit = "10m"
+        mass_loss_share = 0.25
+        mass_loss_window = "30s"
+        on_empty = "auto"
+        probe_interval = "2s"
+
+        [kubernetes]
+        enabled = true
+        service_proxy_name = "holdfast"
+
+        [log]
+        format = "auto"
+        level = "info"
+
+        [manifests]
+        path = "/etc/holdfast/manifests"
+
+        [node]
+        name = "node-7.example.com"
+        node_port_addresses = ["primary"]
+        zone = "zone-a"
+
+        [[service]]
+        backends = ["192.0.2.1:8080", "[2001:db8::1]:8080"]
+        frontends = ["10.96.0.10:80", "[fd00:96::10]:80"]
+        name = "web"
+        namespace = "static"
+        on_empty = "auto"
+        port_name = ""
+        protocol = "TCP"
+        session_affinity = "none"
+
+        [service.health_check]
+        fall = 3
+        interval = "2s"
+        kind = "http"
+        path = "/"
+        rise = 2
+        timeout = "1s"
+
+        [state]
+        path = "/var/lib/holdfast"
+    "#]]
+    .assert_eq(&full("token_file").effective_text());
+}

@@ -1,0 +1,82 @@
+//! A folder of Kubernetes manifests, watched.
+//!
+//! Invariant: what one look at the folder finds goes out as one group, so an object that moves from file to file is never
+//! gone in between. The first group is the whole folder and ends with `Synced`. What cannot be read keeps its last good
+//! version. Deliberately absent: subfolders, and any trust in notices alone.
+
+mod decode;
+mod folder;
+mod notice;
+mod scan;
+mod watching;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use holdfast_core::event::Event;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinError;
+
+use watching::Watching;
+
+/// A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
+const FILE_BYTES_MAX: usize = 64 << 20;
+
+/// One object per file, for more services than a node usually has.
+const FILES_MAX: usize = 10_000;
+
+/// How often every file is looked at, for what is never noticed (another host's write, a link's target); one `stat` each.
+const POLL: Duration = Duration::from_secs(3);
+
+/// What rests for so long is complete, where no notice says it; longer than programs pause within one write.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Files that are written together (`cp *.yaml`, an unpacked archive) are one change.
+const BURST_QUIET: Duration = Duration::from_millis(20);
+
+/// … but a folder that never rests is read all the same.
+const BURST_MAX: Duration = Duration::from_millis(200);
+
+/// How long the first list waits for files that are being written.
+const START_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The folder cannot be read at the start.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {reason}; create the folder, or change `path` under [manifests]", folder.display())]
+pub struct FolderError {
+    /// Which.
+    pub folder: PathBuf,
+    /// What the system said.
+    pub reason: String,
+}
+
+/// A folder that can be read.
+#[derive(Debug)]
+pub struct Manifests {
+    folder: PathBuf,
+}
+
+impl Manifests {
+    /// Makes sure that the folder is there; later it may come and go.
+    pub fn open(folder: &Path) -> Result<Self, FolderError> {
+        match scan::probe(folder) {
+            Ok(()) => Ok(Self { folder: folder.to_owned() }),
+            Err(reason) => Err(FolderError { folder: folder.to_owned(), reason }),
+        }
+    }
+
+    /// Sends what the folder says and every change of it, until `stop` says so or nobody listens any more.
+    pub async fn run(
+        self,
+        events: mpsc::Sender<Vec<Event>>,
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<(), JoinError> {
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => Ok(()),
+            ended = Watching::new(self.folder).run(events) => ended,
+        }
+    }
+}

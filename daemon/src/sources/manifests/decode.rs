@@ -1,0 +1,289 @@
+//! From the bytes of one file to objects, each on its own.
+//!
+//! Invariant: a file that is no YAML or JSON is refused whole; an object in a good file fails alone. Kinds that are not
+//! read are counted and otherwise ignored. Deliberately absent: files; what was known before.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts};
+use holdfast_core::keys::Source;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::{Map, Value};
+
+use crate::sources::objects::{self, Defaulting, Kind, Provenance, Refusal, ServiceWire, SliceWire};
+
+/// Nesting of the deepest object that is read, the same as `serde_json`'s own bound; real ones have about 20.
+const DEPTH_MAX: usize = 128;
+
+/// Anchors and aliases of one file: some are convenient, masses are a bomb.
+const ALIASES_MAX: usize = 1_000;
+
+/// Nodes that aliases may expand to in one file; what a hundred large objects need.
+const REPLAYED_MAX: usize = 100_000;
+
+/// Objects and lists in one file; a file has at most 64 MiB, and two bytes are the least for a document.
+const DOCUMENTS_MAX: usize = 100_000;
+
+/// Events of the YAML parser; not the bound that matters, because the size of a file has one.
+const YAML_EVENTS_MAX: usize = 1 << 26;
+
+/// A Service or a slice, understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Facts {
+    Service(Arc<ServiceFacts>),
+    Slice(Arc<SliceFacts>),
+}
+
+/// What one file says of one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Version {
+    /// Nothing if it could not be understood.
+    pub(super) facts: Option<Facts>,
+    /// What was wrong with it, or with a part of it.
+    pub(super) rejections: Vec<Rejection>,
+}
+
+/// What one file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contents {
+    pub(super) objects: BTreeMap<ObjectKey, Version>,
+    /// Objects of kinds that are not read.
+    pub(super) ignored: usize,
+}
+
+/// Reads a file; `Err` says why nothing in it can be told.
+pub(super) fn decode(file: &Arc<str>, bytes: &[u8]) -> Result<Contents, String> {
+    let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let documents = if file.ends_with(".json") { json(text)? } else { yaml(text)? };
+    let mut reading = Reading::new(file);
+    for (place, document) in documents.into_iter().enumerate() {
+        reading.document(&format!("document {}", place + 1), document);
+    }
+    Ok(reading.contents)
+}
+
+fn json(text: &str) -> Result<Vec<Document>, String> {
+    let documents = serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>();
+    documents.map_err(|error| format!("is not JSON: {error}"))
+}
+
+fn yaml(text: &str) -> Result<Vec<Document>, String> {
+    let budget = serde_saphyr::budget! {
+        max_events: YAML_EVENTS_MAX,
+        max_nodes: YAML_EVENTS_MAX,
+        max_total_scalar_bytes: super::FILE_BYTES_MAX,
+        max_depth: DEPTH_MAX,
+        flow_nesting_limit: DEPTH_MAX,
+        max_aliases: ALIASES_MAX,
+        max_anchors: ALIASES_MAX,
+        max_documents: DOCUMENTS_MAX,
+    };
+    let options = serde_saphyr::options! {
+        budget: budget,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: REPLAYED_MAX },
+        // Only `true` and `false`, as the apiserver reads them: a port may be named `on`.
+        strict_booleans: true,
+        with_snippet: false,
+    };
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| format!("is not YAML: {error}"))
+}
+
+/// One document: an object, or a list of objects. `items` is taken apart while it is read, because a list of everything
+/// in a cluster is large and says only after its items what it is.
+#[derive(Debug, Default)]
+struct Document {
+    fields: Map<String, Value>,
+    items: Vec<Item>,
+}
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DocumentVisitor)
+    }
+}
+
+struct DocumentVisitor;
+
+impl<'de> Visitor<'de> for DocumentVisitor {
+    type Value = Document;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a Kubernetes object or a List of them")
+    }
+
+    fn visit_unit<E>(self) -> Result<Document, E> {
+        Ok(Document::default())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
+        let mut document = Document::default();
+        while let Some(field) = map.next_key::<String>()? {
+            if field == "items" {
+                document.items = map.next_value::<Option<Vec<Item>>>()?.unwrap_or_default();
+            } else {
+                document.fields.insert(field, map.next_value()?);
+            }
+        }
+        Ok(document)
+    }
+}
+
+impl Document {
+    fn text(&self, field: &str) -> Option<&str> {
+        self.fields.get(field).and_then(Value::as_str)
+    }
+
+    /// The kind of list and, where its name says so, the kind of items that need not say it themselves.
+    fn list(&self) -> Option<Option<Kind>> {
+        match (self.text("kind")?, self.text("apiVersion").unwrap_or_default()) {
+            ("List", "v1") => Some(None),
+            ("ServiceList", "v1") => Some(Some(Kind::Service)),
+            ("EndpointSliceList", "discovery.k8s.io/v1") => Some(Some(Kind::Slice)),
+            _ => None,
+        }
+    }
+}
+
+/// One object, taken apart on its own.
+#[derive(Debug)]
+enum Item {
+    Service(Box<ServiceWire>),
+    Slice(Box<SliceWire>),
+    /// A kind that is not read.
+    Ignored,
+    /// No kind: an item of a list that says it for all, or nothing that can be understood.
+    Untyped(Value),
+    /// It does not fit, or is of a version that is not read.
+    Refused(Kind, Value, Refusal),
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(Self::new)
+    }
+}
+
+impl Item {
+    fn new(value: Value) -> Self {
+        let text = |field| value.get(field).and_then(Value::as_str).unwrap_or_default();
+        let version = text("apiVersion");
+        let kind = match text("kind") {
+            "" => return Self::Untyped(value),
+            "Service" if !version.contains('/') => Kind::Service,
+            "EndpointSlice" if version.starts_with("discovery.k8s.io/") || !version.contains('/') => {
+                Kind::Slice
+            }
+            _ => return Self::Ignored,
+        };
+        if version == kind.api_version() {
+            return Self::of(kind, value);
+        }
+        let refusal = Refusal::Version { shown: format!("{version:?}"), legal: kind.api_version() };
+        Self::Refused(kind, value, refusal)
+    }
+
+    fn of(kind: Kind, value: Value) -> Self {
+        let fitted = match kind {
+            Kind::Service => objects::from_value(&value).map(|wire| Self::Service(Box::new(wire))),
+            Kind::Slice => objects::from_value(&value).map(|wire| Self::Slice(Box::new(wire))),
+        };
+        fitted.unwrap_or_else(|refusal| Self::Refused(kind, value, refusal))
+    }
+}
+
+struct Reading {
+    provenance: Provenance,
+    file: Arc<str>,
+    contents: Contents,
+}
+
+impl Reading {
+    fn new(file: &Arc<str>) -> Self {
+        let provenance = Provenance {
+            source: Source::Manifests,
+            origin: Some(Arc::clone(file)),
+            defaulting: Defaulting::AsApiserver,
+        };
+        Self { provenance, file: Arc::clone(file), contents: Contents::default() }
+    }
+
+    fn document(&mut self, place: &str, document: Document) {
+        if let Some(kind) = document.list() {
+            for (number, item) in document.items.into_iter().enumerate() {
+                self.item(&format!("{place}, items[{number}]"), item.typed(kind));
+            }
+        } else if !(document.fields.is_empty() && document.items.is_empty()) {
+            self.item(place, Item::new(Value::Object(document.fields)));
+        }
+    }
+
+    fn item(&mut self, place: &str, item: Item) {
+        match item {
+            Item::Service(wire) => match objects::service(&wire, &self.provenance) {
+                Ok(facts) => {
+                    let key = ObjectKey::Service(facts.key.clone());
+                    self.take(key, Some(Facts::Service(Arc::new(facts))), None);
+                }
+                Err(rejection) => self.refuse(place, rejection),
+            },
+            Item::Slice(wire) => match objects::slice(&wire, &self.provenance) {
+                Ok((facts, skipped)) => {
+                    let key = ObjectKey::Slice(facts.key.clone());
+                    self.take(key, Some(Facts::Slice(Arc::new(facts))), skipped);
+                }
+                Err(rejection) => self.refuse(place, rejection),
+            },
+            Item::Refused(kind, value, refusal) => {
+                let rejection = objects::reject(kind, &value, &refusal, &self.provenance);
+                self.refuse(place, rejection);
+            }
+            Item::Untyped(_) => self.refuse_untyped(place),
+            Item::Ignored => self.contents.ignored += 1,
+        }
+    }
+
+    fn refuse_untyped(&mut self, place: &str) {
+        let reason = "kind is missing; Service and EndpointSlice are read, alone or in a List";
+        let object = ObjectKey::Unnamed(self.provenance.source, "".into());
+        let origin = self.provenance.origin.clone();
+        self.refuse(place, Rejection { object, origin, reason: reason.into(), partial: false });
+    }
+
+    fn refuse(&mut self, place: &str, mut rejection: Rejection) {
+        if let ObjectKey::Unnamed(source, _) = rejection.object {
+            rejection.object = ObjectKey::Unnamed(source, format!("{}, {place}", self.file).into());
+        }
+        self.take(rejection.object.clone(), None, Some(rejection));
+    }
+
+    fn take(&mut self, key: ObjectKey, facts: Option<Facts>, rejection: Option<Rejection>) {
+        let repeated = Rejection {
+            object: key.clone(),
+            origin: self.provenance.origin.clone(),
+            reason: "is in this file more than once; the first one counts".into(),
+            partial: true,
+        };
+        let version = self.contents.objects.entry(key).or_default();
+        if version.facts.is_some() {
+            // One notice is enough, however often it is repeated.
+            version.rejections.retain(|rejection| *rejection != repeated);
+            version.rejections.push(repeated);
+        } else {
+            version.facts = facts;
+            version.rejections.extend(rejection);
+        }
+    }
+}
+
+impl Item {
+    /// Gives an item without a kind the one of its list.
+    fn typed(self, kind: Option<Kind>) -> Self {
+        match (self, kind) {
+            (Self::Untyped(value), Some(kind)) => Self::of(kind, value),
+            (item, _) => item,
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a folder of manifests says, file by file and object by object.
+//!
+//! Invariant: pure. For each object the first file (by the bytes of its name) that has an understood version of it wins,
+//! and the events given so far always add up to exactly those winners. A file or an object that cannot be understood
+//! keeps its last good version. Deliberately absent: files, time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::Source;
+
+use super::decode::{Contents, Facts, Version};
+use crate::sources::objects::cut_reason;
+
+/// What one look at the folder brought.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// The manifests that exist; or why that cannot be told, and then nothing is taken for gone.
+    pub(super) present: Result<BTreeSet<Arc<str>>, String>,
+    /// The files that were read, and what they say or why they cannot be read.
+    pub(super) files: Vec<(Arc<str>, Result<Contents, String>)>,
+}
+
+/// All files and objects of one folder.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: Arc<str>,
+    files: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,
+    objects: BTreeMap<ObjectKey, Object>,
+}
+
+/// One object, or a file as far as it is refused: every file's version, and what was told of it.
+#[derive(Debug, Default)]
+struct Object {
+    versions: BTreeMap<Arc<str>, Version>,
+    shown: Option<Facts>,
+    told: Vec<Rejection>,
+}
+
+impl Folder {
+    /// A folder of which nothing is known yet.
+    pub(super) fn new(path: &str) -> Self {
+        Self { path: path.into(), files: BTreeMap::new(), objects: BTreeMap::new() }
+    }
+
+    /// Takes a look in and gives what it changed.
+    pub(super) fn apply(&mut self, reading: Reading) -> Vec<Event> {
+        let mut dirty = BTreeSet::new();
+        match reading.present {
+            Ok(present) => self.keep_only(&present, &mut dirty),
+            Err(reason) => self.refuse_one(&Arc::clone(&self.path), &reason, &mut dirty),
+        }
+        for (file, contents) in reading.files {
+            match contents {
+                Ok(contents) => self.replace(&file, contents, &mut dirty),
+                Err(reason) => self.refuse_one(&file, &reason, &mut dirty),
+            }
+        }
+        self.tell_all(&dirty)
+    }
+
+    /// Files that cannot be read now: whatever was known of them stays.
+    pub(super) fn refuse(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {
+        let mut dirty = BTreeSet::new();
+        for file in files {
+            self.refuse_one(file, reason, &mut dirty);
+        }
+        self.tell_all(&dirty)
+    }
+
+    fn keep_only(&mut self, present: &BTreeSet<Arc<str>>, dirty: &mut BTreeSet<ObjectKey>) {
+        let gone: Vec<Arc<str>> =
+            self.files.keys().filter(|file| !present.contains(*file)).cloned().collect();
+        for file in gone {
+            self.replace(&file, Contents::default(), dirty);
+            self.files.remove(&file);
+        }
+    }
+
+    fn replace(&mut self, file: &Arc<str>, contents: Contents, dirty: &mut BTreeSet<ObjectKey>) {
+        let keys: BTreeSet<ObjectKey> = contents.objects.keys().cloned().collect();
+        let before = self.files.insert(Arc::clone(file), keys).unwrap_or_default();
+        for key in before {
+            if !contents.objects.contains_key(&key) {
+                self.object(&key).versions.remove(file);
+                dirty.insert(key);
+            }
+        }
+        for (key, version) in contents.objects {
+            self.object(&key).take(file, version);
+            dirty.insert(key);
+        }
+    }
+
+    fn refuse_one(&mut self, file: &Arc<str>, reason: &str, dirty: &mut BTreeSet<ObjectKey>) {
+        let key = ObjectKey::File(Source::Manifests, Arc::clone(file));
+        let rejection = Rejection {
+            object: key.clone(),
+            origin: Some(Arc::clone(file)),
+            reason: cut_reason(reason),
+            partial: false,
+        };
+        self.files.entry(Arc::clone(file)).or_default().insert(key.clone());
+        self.object(&key).take(file, Version { facts: None, rejections: vec![rejection] });
+        dirty.insert(key);
+    }
+
+    fn object(&mut self, key: &ObjectKey) -> &mut Object {
+        self.objects.entry(key.clone()).or_default()
+    }
+
+    fn tell_all(&mut self, dirty: &BTreeSet<ObjectKey>) -> Vec<Event> {
+        dirty.iter().flat_map(|key| self.tell(key)).collect()
+    }
+
+    fn tell(&mut self, key: &ObjectKey) -> Vec<Event> {
+        let object = self.object(key);
+        let events = object.tell(key);
+        if object.versions.is_empty() {
+            self.objects.remove(key);
+        }
+        events
+    }
+}
+
+impl Object {
+    /// A version that was not understood keeps the facts of the one before it in that file.
+    fn take(&mut self, file: &Arc<str>, mut version: Version) {
+        let known = self.versions.entry(Arc::clone(file)).or_default();
+        version.facts = version.facts.or_else(|| known.facts.take());
+        *known = version;
+    }
+
+    fn tell(&mut self, key: &ObjectKey) -> Vec<Event> {
+        let winner = self.versions.iter().find(|(_, version)| version.facts.is_some());
+        let facts = winner.and_then(|(_, version)| version.facts.clone());
+        let rejections = self.rejections(winner.map(|(file, _)| file), key);
+        let change = change(self.shown.take(), facts.as_ref());
+        let rejections_changed = rejections != self.told;
+        let mut events: Vec<Event> = change.into_iter().collect();
+        // Applied and deleted events end what was told before.
+        if events.is_empty() && rejections_changed && !self.told.is_empty() {
+            events.push(Event::RejectionEnded(key.clone()));
+        }
+        if rejections_changed || !events.is_empty() {
+            events.extend(rejections.iter().cloned().map(Event::Rejected));
+        }
+        self.shown = facts;
+        self.told = rejections;
+        events
+    }
+
+    fn rejections(&self, winner: Option<&Arc<str>>, key: &ObjectKey) -> Vec<Rejection> {
+        let rejections = self.versions.iter().flat_map(|(file, version)| match winner {
+            Some(winner) if version.facts.is_some() && winner != file => vec![duplicate(key, winner, file)],
+            _ => version.rejections.clone(),
+        });
+        let mut rejections: Vec<Rejection> = rejections.collect();
+        // Where only one can be shown it is the last one told: the worst.
+        rejections.sort_by_key(|rejection| !rejection.partial);
+        rejections
+    }
+}
+
+fn duplicate(key: &ObjectKey, winner: &str, loser: &Arc<str>) -> Rejection {
+    Rejection {
+        object: key.clone(),
+        origin: Some(Arc::clone(loser)),
+        reason: cut_reason(&format!("is also in {winner}, which comes first and counts")),
+        partial: true,
+    }
+}
+
+fn change(before: Option<Facts>, after: Option<&Facts>) -> Option<Event> {
+    match (before, after) {
+        (None, None) => None,
+        (Some(before), Some(after)) if before == *after => None,
+        (_, Some(Facts::Service(facts))) => Some(Event::ServiceApplied(Arc::clone(facts))),
+        (_, Some(Facts::Slice(facts))) => Some(Event::SliceApplied(Arc::clone(facts))),
+        (Some(Facts::Service(gone)), None) => {
+            Some(Event::ServiceDeleted(gone.key.clone(), Some(gone.meta.clone())))
+        }
+        (Some(Facts::Slice(gone)), None) => {
+            Some(Event::SliceDeleted(gone.key.clone(), Some(gone.meta.clone())))
+        }
+    }
+}

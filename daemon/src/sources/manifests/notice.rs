@@ -1,0 +1,106 @@
+//! What the kernel tells about a folder while it changes.
+//!
+//! Invariant: a file counts as closed only if no write came after its last close, and as being written until a close
+//! comes. Nothing here is trusted alone: what is never noticed (another host's write, a full queue) the poll finds.
+//! Deliberately absent: any look at the files.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask};
+
+use super::FILES_MAX;
+use super::scan::manifest_name;
+
+/// What was noticed since the last look.
+#[derive(Debug, Default)]
+pub(super) struct Noticed {
+    /// Closed after writing, or renamed into place.
+    pub(super) closed: BTreeSet<Arc<str>>,
+    /// Written to, and not closed since.
+    pub(super) writing: BTreeSet<Arc<str>>,
+}
+
+impl Noticed {
+    /// Takes one event; says whether the folder should be looked at now.
+    pub(super) fn take(&mut self, mask: EventMask, name: Option<&OsStr>) -> bool {
+        if mask.contains(EventMask::Q_OVERFLOW) {
+            self.writing.clear();
+            return true;
+        }
+        // Any name may be a link on the way to a manifest, as `..data` is in a mounted ConfigMap.
+        let place_changed = mask.intersects(PLACE);
+        let Some(file) = name.and_then(manifest_name) else {
+            return place_changed || mask.intersects(FOLDER);
+        };
+        if mask.contains(EventMask::MODIFY) {
+            self.closed.remove(&file);
+            // With more files than that the folder is not read at all.
+            if self.writing.len() < FILES_MAX {
+                self.writing.insert(file);
+            }
+            return false;
+        }
+        self.writing.remove(&file);
+        if mask.intersects(EventMask::CLOSE_WRITE | EventMask::MOVED_TO) {
+            self.closed.insert(file);
+            return true;
+        }
+        self.closed.remove(&file);
+        place_changed
+    }
+}
+
+/// A name came or went.
+const PLACE: EventMask =
+    EventMask::CREATE.union(EventMask::DELETE).union(EventMask::MOVED_FROM).union(EventMask::MOVED_TO);
+
+/// The folder itself came or went.
+const FOLDER: EventMask = EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::UNMOUNT);
+
+const WATCHED: WatchMask = WatchMask::CREATE
+    .union(WatchMask::DELETE)
+    .union(WatchMask::MOVE)
+    .union(WatchMask::DELETE_SELF)
+    .union(WatchMask::MOVE_SELF)
+    .union(WatchMask::MODIFY)
+    .union(WatchMask::CLOSE_WRITE)
+    .union(WatchMask::ONLYDIR);
+
+/// Room for a few dozen notices per read; the kernel keeps the rest.
+const BUFFER_BYTES: usize = 4096;
+
+/// The kernel's queue of notices, which has its own bound and says when it overflowed.
+#[derive(Debug)]
+pub(super) struct Notices {
+    stream: EventStream<Box<[u8]>>,
+    watched: Option<WatchDescriptor>,
+}
+
+impl Notices {
+    /// A queue that watches nothing yet.
+    pub(super) fn new() -> io::Result<Self> {
+        let stream = Inotify::init()?.into_event_stream(vec![0; BUFFER_BYTES].into_boxed_slice())?;
+        Ok(Self { stream, watched: None })
+    }
+
+    /// Watches the folder that this path leads to now, and no other.
+    pub(super) fn watch(&mut self, folder: &Path) -> io::Result<()> {
+        let mut watches = self.stream.watches();
+        let watched = watches.add(folder, WATCHED)?;
+        if let Some(before) = self.watched.replace(watched.clone()).filter(|before| *before != watched) {
+            // The kernel has removed it by itself if that folder is gone.
+            let _gone_already = watches.remove(before);
+        }
+        Ok(())
+    }
+
+    /// Waits for a notice.
+    pub(super) async fn next(&mut self) -> io::Result<EventOwned> {
+        self.stream.next().await.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))
+    }
+}

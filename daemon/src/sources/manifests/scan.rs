@@ -1,0 +1,267 @@
+//! One look at a folder: which manifests are there, and which of them are ready to be read.
+//!
+//! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or unchanged
+//! for [`SETTLE`]; never while somebody is known to write it. A file that is gone or empty counts as that only after the
+//! same time, because many programs replace a file by removing or emptying it first. Deliberately absent: what the files
+//! say; waiting.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use nix::fcntl::OFlag;
+
+use super::decode;
+use super::folder::Reading;
+use super::notice::Noticed;
+use super::{FILE_BYTES_MAX, FILES_MAX, SETTLE};
+
+/// The name, if it is one of a manifest.
+pub(super) fn manifest_name(name: &OsStr) -> Option<Arc<str>> {
+    let text = name.to_str()?;
+    let readable = [".yaml", ".yml", ".json"].iter().any(|ending| text.ends_with(ending));
+    (readable && !text.starts_with('.')).then(|| text.into())
+}
+
+/// What tells one state of a file from another without reading it. The change time cannot be set back by programs that
+/// keep the modification time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+    /// Where the links lead, if the name is one.
+    target: Option<PathBuf>,
+}
+
+impl Stamp {
+    fn new(metadata: &Metadata, target: Option<PathBuf>) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            target,
+        }
+    }
+
+    /// The same content under another name: a rename moves only the change time.
+    fn is_moved_from(&self, other: &Self) -> bool {
+        let identity = |stamp: &Self| (stamp.device, stamp.inode, stamp.size, stamp.modified);
+        identity(self) == identity(other)
+    }
+
+    fn is_older_than(&self, age: Duration) -> bool {
+        let seconds = u64::try_from(self.changed.0).unwrap_or(0);
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_secs(1);
+        changed.elapsed().is_ok_and(|elapsed| elapsed >= age)
+    }
+}
+
+/// One file, as far as it was looked at.
+#[derive(Debug)]
+struct Track {
+    /// As it was when it was read last; nothing if it never was, or not well.
+    read: Option<Stamp>,
+    /// As it was at the last look, and since when it has been so. `None`: it was not there.
+    seen: Option<Stamp>,
+    since: Instant,
+}
+
+/// What one look left open.
+#[derive(Debug, Default)]
+pub(super) struct Unsettled {
+    /// Files that change just now, and need another look.
+    pub(super) files: Vec<Arc<str>>,
+    /// Files have gone that may come back.
+    pub(super) is_leaving: bool,
+    /// The folder cannot be read.
+    pub(super) is_blind: bool,
+}
+
+impl Unsettled {
+    /// Whether another look is needed soon.
+    pub(super) fn is_any(&self) -> bool {
+        self.is_leaving || !self.files.is_empty() || self.is_blind
+    }
+}
+
+/// The files of a folder, remembered from look to look.
+#[derive(Debug)]
+pub(super) struct Scan {
+    folder: PathBuf,
+    tracks: BTreeMap<Arc<str>, Track>,
+    is_first: bool,
+}
+
+/// What is in the folder now.
+type Listing = BTreeMap<Arc<str>, Result<Stamp, String>>;
+
+impl Scan {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder, tracks: BTreeMap::new(), is_first: true }
+    }
+
+    /// Looks once, reads what is ready, and takes out of `noticed` what that settles.
+    pub(super) fn look(&mut self, noticed: &mut Noticed) -> (Reading, Unsettled) {
+        match list(&self.folder) {
+            Ok(listing) => self.look_at(&listing, noticed),
+            Err(reason) => {
+                let reading = Reading { present: Err(reason), files: Vec::new() };
+                (reading, Unsettled { is_blind: true, ..Unsettled::default() })
+            }
+        }
+    }
+
+    fn look_at(&mut self, listing: &Listing, noticed: &mut Noticed) -> (Reading, Unsettled) {
+        let now = Instant::now();
+        let gone = self.gone(listing);
+        let mut files = Vec::new();
+        let mut unready = Vec::new();
+        for (file, stamp) in listing {
+            let Ok(stamp) =
+                stamp.as_ref().map_err(|reason| files.push((Arc::clone(file), Err(reason.clone()))))
+            else {
+                continue;
+            };
+            if self.is_read(file, stamp) && !noticed.closed.contains(file) {
+                continue;
+            }
+            let is_moved = gone.iter().any(|gone| stamp.is_moved_from(gone));
+            let is_ready = self.is_ready(file, stamp, noticed, now) || is_moved;
+            match is_ready.then(|| self.read(file, stamp)).flatten() {
+                Some(contents) => files.push((Arc::clone(file), contents)),
+                None => unready.push(Arc::clone(file)),
+            }
+        }
+        noticed.closed.clear();
+        self.is_first = false;
+        let is_leaving = self.forget(listing, now);
+        let present = self.tracks.keys().chain(listing.keys()).cloned().collect();
+        (Reading { present: Ok(present), files }, Unsettled { files: unready, is_leaving, is_blind: false })
+    }
+
+    /// What was read under names that are not there now.
+    fn gone(&self, listing: &Listing) -> Vec<Stamp> {
+        let gone = self.tracks.iter().filter(|(file, _)| !listing.contains_key(*file));
+        gone.filter_map(|(_, track)| track.read.clone()).collect()
+    }
+
+    fn is_read(&self, file: &Arc<str>, stamp: &Stamp) -> bool {
+        self.tracks.get(file).is_some_and(|track| track.read.as_ref() == Some(stamp) && track.seen.is_some())
+    }
+
+    fn is_ready(&mut self, file: &Arc<str>, stamp: &Stamp, noticed: &Noticed, now: Instant) -> bool {
+        let is_old = self.is_first && stamp.is_older_than(SETTLE);
+        let track =
+            self.tracks.entry(Arc::clone(file)).or_insert(Track { read: None, seen: None, since: now });
+        if track.seen.as_ref() != Some(stamp) {
+            track.seen = Some(stamp.clone());
+            track.since = now;
+        }
+        let is_settled = now.duration_since(track.since) >= SETTLE;
+        let is_turned = track.read.as_ref().is_some_and(|read| read.target != stamp.target);
+        let is_complete = is_old || is_settled || is_turned;
+        let is_closed = noticed.closed.contains(file) && stamp.size > 0;
+        is_closed || (is_complete && !noticed.writing.contains(file))
+    }
+
+    /// `None` if it changed while it was read: somebody writes, and it will be ready again.
+    fn read(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<decode::Contents, String>> {
+        let bytes = read_unchanged(&self.folder.join(&**file), stamp).transpose()?;
+        let track = self.tracks.get_mut(file)?;
+        track.read = bytes.is_ok().then(|| stamp.clone());
+        let contents = match bytes {
+            Ok(bytes) => decode::decode(file, &bytes),
+            Err(error) => Err(format!("cannot be read: {error}")),
+        };
+        if let Ok(contents) = &contents {
+            let (objects, ignored) = (contents.objects.len(), contents.ignored);
+            tracing::debug!(file = &**file, objects, ignored, "manifest read");
+        }
+        Some(contents)
+    }
+
+    /// Forgets what has been gone for long enough or has only changed its name; says whether others may still come back.
+    fn forget(&mut self, listing: &Listing, now: Instant) -> bool {
+        let is_renamed = |read: &Stamp| listing.values().flatten().any(|stamp| stamp.is_moved_from(read));
+        let mut is_leaving = false;
+        self.tracks.retain(|file, track| {
+            if listing.contains_key(file) {
+                return true;
+            }
+            if track.seen.take().is_some() {
+                track.since = now;
+            }
+            let is_gone =
+                now.duration_since(track.since) >= SETTLE || track.read.as_ref().is_some_and(is_renamed);
+            is_leaving |= !is_gone;
+            !is_gone
+        });
+        is_leaving
+    }
+}
+
+fn list(folder: &Path) -> Result<Listing, String> {
+    let refusal = |error: io::Error| format!("the folder cannot be read: {error}");
+    let mut listing = Listing::new();
+    for entry in fs::read_dir(folder).map_err(refusal)? {
+        let Some(file) = manifest_name(&entry.map_err(refusal)?.file_name()) else { continue };
+        if listing.len() >= FILES_MAX {
+            return Err(format!(
+                "the folder has more than {FILES_MAX} manifests, which is the most that are read"
+            ));
+        }
+        if let Some(stamp) = stamp(&folder.join(&*file)) {
+            listing.insert(file, stamp);
+        }
+    }
+    Ok(listing)
+}
+
+/// `None` for what is not there or no file; an error for a file that cannot be looked at, such as a link to nowhere.
+fn stamp(path: &Path) -> Option<Result<Stamp, String>> {
+    let own = fs::symlink_metadata(path).ok()?;
+    let target = if own.is_symlink() { fs::canonicalize(path).map(Some) } else { Ok(None) };
+    let found = target.and_then(|target| Ok((fs::metadata(path)?, target)));
+    match found {
+        Ok((metadata, target)) => metadata.is_file().then(|| Ok(Stamp::new(&metadata, target))),
+        Err(error) => Some(Err(format!("cannot be read: {error}"))),
+    }
+}
+
+/// The whole file, or nothing if it is not or does not stay the one that was looked at.
+fn read_unchanged(path: &Path, stamp: &Stamp) -> io::Result<Option<Vec<u8>>> {
+    // A pipe that takes the place of the file must not hold the thread.
+    let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let is_same =
+        |file: &File| Ok::<bool, io::Error>(Stamp::new(&file.metadata()?, stamp.target.clone()) == *stamp);
+    if !is_same(&file)? {
+        return Ok(None);
+    }
+    let bytes = read_bounded(&mut file, stamp.size)?;
+    Ok(is_same(&file)?.then_some(bytes))
+}
+
+fn read_bounded(file: &mut File, size: u64) -> io::Result<Vec<u8>> {
+    let too_large = || {
+        io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes, which is the most that is read"))
+    };
+    let capacity = usize::try_from(size).ok().filter(|size| *size <= FILE_BYTES_MAX).ok_or_else(too_large)?;
+    let mut bytes = Vec::with_capacity(capacity);
+    file.take(size + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether the folder can be read at all, for the start.
+pub(super) fn probe(folder: &Path) -> Result<(), String> {
+    list(folder).map(drop)
+}

@@ -1,0 +1,447 @@
+//! Real files in a real folder.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use holdfast_core::event::Event;
+use tempfile::TempDir;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use super::{service, shown};
+use crate::sources::manifests::{FILES_MAX, Manifests, POLL, SETTLE, START_WAIT_MAX};
+
+/// Longer than any group may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Folder {
+    root: TempDir,
+    groups: mpsc::Receiver<Vec<Event>>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+fn watch_folder(root: TempDir, folder: &Path) -> Folder {
+    let (sender, groups) = mpsc::channel(16);
+    let (stop, stopped) = watch::channel(false);
+    let manifests = Manifests::open(folder).expect("the folder is there");
+    let task = tokio::spawn(async move { manifests.run(sender, stopped).await.expect("no look panics") });
+    Folder { root, groups, stop, task }
+}
+
+impl Folder {
+    /// Watches a folder with these files, and checks the first group.
+    async fn start(files: &[(&str, &str)], expected: &str) -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        for (file, text) in files {
+            fs::write(root.path().join(file), text).expect("a file");
+        }
+        let path = root.path().to_owned();
+        let mut folder = watch_folder(root, &path);
+        folder.check(expected).await;
+        folder
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.root.path().join(file)
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        fs::write(self.path(file), text).expect("a file");
+    }
+
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.path(from), self.path(to)).expect("a rename");
+    }
+
+    async fn check(&mut self, expected: &str) {
+        let group = timeout(PATIENCE, self.groups.recv())
+            .await
+            .unwrap_or_else(|_| panic!("nothing came, not {expected}"));
+        assert_eq!(shown(&group.expect("the task runs")), expected);
+    }
+
+    async fn check_nothing(&mut self, during: Duration) {
+        if let Ok(group) = timeout(during, self.groups.recv()).await {
+            panic!("unexpected: {}", shown(&group.unwrap_or_default()));
+        }
+    }
+
+    async fn stop(self) {
+        self.stop.send(true).expect("the task listens");
+        timeout(PATIENCE, self.task).await.expect("it ends at once").expect("and well");
+    }
+}
+
+fn a(ip: &str) -> String {
+    service("a", ip)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_group_is_the_whole_folder() {
+    let mut folder = Folder::start(
+        &[
+            ("b.yml", &service("b", "10.0.0.2")),
+            ("a.yaml", &a("10.0.0.1")),
+            ("c.json", "{}"),
+            (".a.yaml", "["),
+            ("d.yaml~", "["),
+            ("e.txt", "["),
+            ("#f.yaml#", "["),
+            (".g.yaml.swp", "["),
+        ],
+        "+ Service default/a [10.0.0.1] a.yaml\n+ Service default/b [10.0.0.2] b.yml\nsynced manifests\n",
+    )
+    .await;
+    fs::create_dir(folder.path("sub.yaml")).expect("a folder");
+    folder.write("sub.yaml/x.yaml", "[");
+    folder.write(".hidden.yaml", "[");
+    folder.write("old.yaml~", "[");
+    folder.check_nothing(Duration::from_millis(1500)).await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_folder_is_synced() {
+    Folder::start(&[], "synced manifests\n").await.stop().await;
+}
+
+#[test]
+fn a_folder_that_is_missing_at_the_start_is_an_error_that_says_what_to_do() {
+    let root = tempfile::tempdir().expect("a folder");
+    let missing = root.path().join("missing");
+    let error = Manifests::open(&missing).expect_err("it is missing");
+    let expected = format!(
+        "{}: the folder cannot be read: No such file or directory (os error 2); \
+         create the folder, or change `path` under [manifests]",
+        missing.display()
+    );
+    assert_eq!(error.to_string(), expected);
+    fs::write(&missing, "").expect("a file");
+    Manifests::open(&missing).expect_err("it is a file");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_atomic_rename_is_read_at_once() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    folder.write("a.yaml.tmp", &a("10.0.0.2"));
+    let start = Instant::now();
+    folder.rename("a.yaml.tmp", "a.yaml");
+    folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
+    assert!(start.elapsed() < SETTLE, "noticed, not polled: {:?}", start.elapsed());
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_not_read_before_it_is_closed() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    let mut file = File::create(folder.path("a.yaml")).expect("a file");
+    file.write_all(service("b", "10.0.0.2").as_bytes()).expect("the first half");
+    folder.check_nothing(POLL + SETTLE * 2).await;
+    file.write_all(format!("---\n{}", a("10.0.0.3")).as_bytes()).expect("the second half");
+    drop(file);
+    folder.check("+ Service default/a [10.0.0.3] a.yaml\n+ Service default/b [10.0.0.2] a.yaml\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_breaks_keeps_its_objects_until_it_heals_or_goes() {
+    let mut folder = Folder::start(&[("a.json", "{}")], "synced manifests\n").await;
+    folder.write("a.json", r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}"#);
+    folder.check("+ Service default/a [] a.json\n").await;
+    folder.write("a.json", r#"{"apiVersion": "v1", "#);
+    folder
+        .check(
+            "! file a.json rejected in a.json: is not JSON: EOF while parsing a value at line 1 column 21\n",
+        )
+        .await;
+    folder.write("a.json", r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}"#);
+    folder.check("ok file a.json\n").await;
+    folder.write("a.json", "");
+    folder.check("- Service default/a a.json\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_goes_takes_its_objects_with_it_unless_it_comes_back() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    // As editors and `git checkout` do: out of the way, then anew.
+    folder.rename("a.yaml", "a.yaml~");
+    tokio::time::sleep(SETTLE / 3).await;
+    folder.write("a.yaml", &a("10.0.0.1"));
+    folder.check_nothing(SETTLE * 2).await;
+    fs::remove_file(folder.path("a.yaml")).expect("it is there");
+    folder.check("- Service default/a a.yaml\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renamed_file_is_one_change_at_once() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    let start = Instant::now();
+    folder.rename("a.yaml", "z.yaml");
+    folder.check("+ Service default/a [10.0.0.1] z.yaml\n").await;
+    assert!(start.elapsed() < SETTLE);
+    folder.check_nothing(SETTLE * 2).await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn duplicates_and_take_over() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1")), ("b.yaml", &a("10.0.0.2"))],
+        "+ Service default/a [10.0.0.1] a.yaml\n\
+         ! Service default/a partly rejected in b.yaml: is also in a.yaml, which comes first and counts\n\
+         synced manifests\n",
+    )
+    .await;
+    fs::remove_file(folder.path("a.yaml")).expect("it is there");
+    folder.check("+ Service default/a [10.0.0.2] b.yaml\n").await;
+    folder.stop().await;
+}
+
+/// The way kubelet mounts a ConfigMap: `a.yaml -> ..data/a.yaml`, `..data -> ..1`.
+#[tokio::test(flavor = "multi_thread")]
+async fn links_are_followed_and_read_again_when_they_turn() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = root.path().to_owned();
+    let version = |number: u8, text: &str| {
+        fs::create_dir(path.join(format!("..{number}"))).expect("a folder");
+        fs::write(path.join(format!("..{number}/a.yaml")), text).expect("a file");
+    };
+    version(1, &a("10.0.0.1"));
+    symlink("..1", path.join("..data")).expect("a link");
+    symlink("..data/a.yaml", path.join("a.yaml")).expect("a link");
+    let mut folder = watch_folder(root, &path);
+    folder.check("+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n").await;
+    version(2, &a("10.0.0.2"));
+    symlink("..2", path.join("..data_tmp")).expect("a link");
+    let start = Instant::now();
+    folder.rename("..data_tmp", "..data");
+    folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
+    assert!(start.elapsed() < SETTLE, "noticed, not polled");
+    // Nobody notices this one but the poll.
+    folder.write("..2/a.yaml", &a("10.0.0.3"));
+    folder.check("+ Service default/a [10.0.0.3] a.yaml\n").await;
+    // A link to nowhere is a mistake, not a deletion.
+    fs::remove_file(folder.path("..2/a.yaml")).expect("it is there");
+    folder
+        .check("! file a.yaml rejected in a.yaml: cannot be read: No such file or directory (os error 2)\n")
+        .await;
+    fs::remove_file(folder.path("a.yaml")).expect("it is there");
+    folder.check("- Service default/a a.yaml\nok file a.yaml\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replacement_of_the_same_size_and_time_is_seen() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    let modified =
+        fs::metadata(folder.path("a.yaml")).and_then(|metadata| metadata.modified()).expect("a time");
+    folder.write("tmp", &a("10.0.0.2"));
+    File::options()
+        .write(true)
+        .open(folder.path("tmp"))
+        .and_then(|file| file.set_modified(modified))
+        .expect("a time");
+    folder.rename("tmp", "a.yaml");
+    folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
+    folder.stop().await;
+}
+
+/// Hard links, like files of another host, are never closed here: only their rest says that they are complete.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_noticed_is_read_when_it_rests() {
+    let mut folder = Folder::start(&[], "synced manifests\n").await;
+    let other = tempfile::tempdir_in(folder.root.path()).expect("a folder");
+    fs::write(other.path().join("x"), a("10.0.0.1")).expect("a file");
+    fs::hard_link(other.path().join("x"), folder.path("a.yaml")).expect("a link");
+    folder.check("+ Service default/a [10.0.0.1] a.yaml\n").await;
+    // Written under its other name, which the watch cannot see.
+    fs::write(other.path().join("x"), a("10.0.0.2")).expect("a file");
+    folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = root.path().join("manifests");
+    fs::create_dir(&path).expect("a folder");
+    fs::write(path.join("a.yaml"), a("10.0.0.1")).expect("a file");
+    let mut folder = watch_folder(root, &path);
+    folder.check("+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n").await;
+    folder.rename("manifests", "away");
+    let shown = path.display().to_string();
+    folder
+        .check(&format!("! file {shown} rejected in {shown}: the folder cannot be read: No such file or directory (os error 2)\n"))
+        .await;
+    fs::create_dir(folder.path("new")).expect("a folder");
+    folder.write("new/a.yaml", &a("10.0.0.2"));
+    folder.rename("new", "manifests");
+    folder.check(&format!("ok file {shown}\n")).await;
+    folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
+    // The new folder is watched as the old one was.
+    let start = Instant::now();
+    folder.write("manifests/a.yaml", &a("10.0.0.3"));
+    folder.check("+ Service default/a [10.0.0.3] a.yaml\n").await;
+    assert!(start.elapsed() < SETTLE, "noticed, not polled");
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_cannot_be_read_is_not_synced() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = root.path().join("manifests");
+    fs::create_dir(&path).expect("a folder");
+    let manifests = Manifests::open(&path).expect("the folder is there");
+    fs::remove_dir(&path).expect("it is empty");
+    let (sender, groups) = mpsc::channel(16);
+    let (stop, stopped) = watch::channel(false);
+    let task = tokio::spawn(async move { manifests.run(sender, stopped).await.expect("no look panics") });
+    let mut folder = Folder { root, groups, stop, task };
+    let shown = path.display().to_string();
+    let reason = "the folder cannot be read: No such file or directory (os error 2)";
+    folder.check(&format!("! file {shown} rejected in {shown}: {reason}\n")).await;
+    fs::create_dir(&path).expect("a folder");
+    folder.write("manifests/a.yaml", &a("10.0.0.1"));
+    folder
+        .check(&format!("ok file {shown}\n+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n"))
+        .await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_files_than_are_read_refuse_the_folder_and_keep_what_was_known() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    fs::create_dir(folder.path("many")).expect("a folder");
+    (0..FILES_MAX).for_each(|number| folder.write(&format!("many/{number}.yaml"), ""));
+    fs::read_dir(folder.path("many")).expect("a folder").flatten().for_each(|entry| {
+        fs::rename(entry.path(), folder.root.path().join(entry.file_name())).expect("a rename");
+    });
+    let shown = folder.root.path().display().to_string();
+    folder
+        .check(&format!(
+            "! file {shown} rejected in {shown}: the folder has more than 10000 manifests, which is the most that are read\n"
+        ))
+        .await;
+    fs::remove_file(folder.path("0.yaml")).expect("it is there");
+    folder.check(&format!("ok file {shown}\n")).await;
+    folder.stop().await;
+}
+
+/// A pipe or a loop of links stands for a file without permission, which root does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_cannot_be_opened_keeps_its_objects() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    symlink("a.yaml", folder.path("loop")).expect("a link");
+    folder.rename("loop", "a.yaml");
+    folder
+        .check("! file a.yaml rejected in a.yaml: cannot be read: Too many levels of symbolic links (os error 40)\n")
+        .await;
+    folder.write("tmp", &a("10.0.0.1"));
+    folder.rename("tmp", "a.yaml");
+    folder.check("ok file a.yaml\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_change_together_are_one_group() {
+    let (one, two) = (service("a", "10.0.0.1"), service("b", "10.0.0.2"));
+    let both = format!("{one}---\n{two}");
+    let mut folder = Folder::start(
+        &[("x.yaml", &both), ("y.yaml", "")],
+        "+ Service default/a [10.0.0.1] x.yaml\n+ Service default/b [10.0.0.2] x.yaml\nsynced manifests\n",
+    )
+    .await;
+    folder.write("x.yaml", &one);
+    folder.write("y.yaml", &two);
+    folder.check("+ Service default/b [10.0.0.2] y.yaml\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_too_large_is_refused() {
+    let mut folder = Folder::start(&[], "synced manifests\n").await;
+    let file = File::create(folder.path("tmp")).expect("a file");
+    file.set_len((64 << 20) + 1).expect("a sparse file");
+    folder.rename("tmp", "a.yaml");
+    folder
+        .check("! file a.yaml rejected in a.yaml: cannot be read: it has more than 67108864 bytes, which is the most that is read\n")
+        .await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emptied_file_means_no_objects_unless_it_is_filled_again() {
+    let mut folder = Folder::start(
+        &[("a.yaml", &a("10.0.0.1"))],
+        "+ Service default/a [10.0.0.1] a.yaml\nsynced manifests\n",
+    )
+    .await;
+    folder.write("a.yaml", "");
+    tokio::time::sleep(SETTLE / 3).await;
+    folder.write("a.yaml", &a("10.0.0.2"));
+    folder.check("+ Service default/a [10.0.0.2] a.yaml\n").await;
+    folder.write("a.yaml", "");
+    folder.check("- Service default/a a.yaml\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_written_without_end_does_not_hold_the_start_for_ever() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = root.path().to_owned();
+    let mut file = File::create(path.join("a.yaml")).expect("a file");
+    let mut folder = watch_folder(root, &path);
+    let start = Instant::now();
+    while start.elapsed() < START_WAIT_MAX + SETTLE {
+        file.write_all(b"# more\n").expect("a line");
+        tokio::time::sleep(SETTLE / 4).await;
+    }
+    folder.check("! file a.yaml rejected in a.yaml: is being written; it is read as soon as it is closed\nsynced manifests\n").await;
+    file.write_all(a("10.0.0.1").as_bytes()).expect("the last line");
+    drop(file);
+    folder.check("+ Service default/a [10.0.0.1] a.yaml\nok file a.yaml\n").await;
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_ends_when_nobody_listens() {
+    let Folder { root, groups, task, .. } = Folder::start(&[], "synced manifests\n").await;
+    drop(groups);
+    fs::write(root.path().join("a.yaml"), a("10.0.0.1")).expect("a file");
+    timeout(PATIENCE, task).await.expect("it ends").expect("and well");
+}

@@ -1,0 +1,131 @@
+//! The task that waits for changes of the folder and sends them.
+//!
+//! Invariant: files are looked at on a thread that may block, one look at a time. Deliberately absent: rules about files
+//! and objects.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use holdfast_core::event::Event;
+use holdfast_core::keys::Source;
+use inotify::EventOwned;
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::{Instant, timeout_at};
+
+use super::folder::Folder;
+use super::notice::{Noticed, Notices};
+use super::scan::{Scan, Unsettled};
+use super::{BURST_MAX, BURST_QUIET, POLL, SETTLE, START_WAIT_MAX};
+
+/// The reason shown of a file that nobody closed before the first list had to go out.
+const STILL_WRITTEN: &str = "is being written; it is read as soon as it is closed";
+
+/// What is known of the folder; it goes to another thread for each look, and comes back.
+#[derive(Debug)]
+struct Known {
+    scan: Scan,
+    folder: Folder,
+    noticed: Noticed,
+}
+
+#[derive(Debug)]
+pub(super) struct Watching {
+    path: PathBuf,
+    known: Known,
+    notices: Option<Notices>,
+}
+
+impl Watching {
+    pub(super) fn new(path: PathBuf) -> Self {
+        let known = Known {
+            scan: Scan::new(path.clone()),
+            folder: Folder::new(&path.to_string_lossy()),
+            noticed: Noticed::default(),
+        };
+        let notices = Notices::new().inspect_err(|error| warn_polling(&path, error)).ok();
+        Self { path, known, notices }
+    }
+
+    /// Ends when nobody listens any more.
+    pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) -> Result<(), JoinError> {
+        let mut watching = self.start(&events).await?;
+        while !events.is_closed() {
+            let (after, group, unsettled) = watching.look().await?;
+            watching = after;
+            send(&events, group).await;
+            watching.pause(if unsettled.is_any() { SETTLE } else { POLL }).await;
+        }
+        Ok(())
+    }
+
+    /// Sends the whole folder as one group, once it can be read and no file in it is just being written.
+    async fn start(self, events: &mpsc::Sender<Vec<Event>>) -> Result<Self, JoinError> {
+        let deadline = Instant::now() + START_WAIT_MAX;
+        let (mut watching, mut group, mut unsettled) = self.look().await?;
+        while unsettled.is_blind || (!unsettled.files.is_empty() && Instant::now() < deadline) {
+            if unsettled.is_blind {
+                // Nothing was seen, so this is no list; but it must be known why there is none.
+                send(events, std::mem::take(&mut group)).await;
+            }
+            watching.pause(SETTLE).await;
+            let (after, more, now_unsettled) = watching.look().await?;
+            (watching, unsettled) = (after, now_unsettled);
+            group.extend(more);
+        }
+        group.extend(watching.known.folder.refuse(&unsettled.files, STILL_WRITTEN));
+        group.push(Event::Synced(Source::Manifests));
+        send(events, group).await;
+        Ok(watching)
+    }
+
+    async fn look(mut self) -> Result<(Self, Vec<Event>, Unsettled), JoinError> {
+        spawn_blocking(move || {
+            if let Some(notices) = &mut self.notices {
+                // The folder may be another one now, or none; the look itself tells the latter.
+                let _told_by_the_look = notices.watch(&self.path);
+            }
+            let (reading, unsettled) = self.known.scan.look(&mut self.known.noticed);
+            let events = self.known.folder.apply(reading);
+            (self, events, unsettled)
+        })
+        .await
+    }
+
+    /// Until something worth a look is noticed and its burst is over, or the time is up.
+    async fn pause(&mut self, wait: Duration) {
+        let mut deadline = Instant::now() + wait;
+        let mut burst_end = None;
+        while let Ok(noticed) = timeout_at(deadline, next(&self.path, &mut self.notices)).await {
+            let is_due = self.known.noticed.take(noticed.mask, noticed.name.as_deref());
+            if is_due || burst_end.is_some() {
+                let now = Instant::now();
+                let end = *burst_end.get_or_insert(now + BURST_MAX);
+                deadline = end.min(now + BURST_QUIET);
+            }
+        }
+    }
+}
+
+/// Sends what is to be told, if anything. That nobody listens any more ends the task at its next turn.
+async fn send(events: &mpsc::Sender<Vec<Event>>, group: Vec<Event>) {
+    if !group.is_empty() {
+        let _ends_the_task = events.send(group).await;
+    }
+}
+
+/// Waits for notices; for ever if there are none to be had, because then the poll alone finds changes.
+async fn next(path: &Path, notices: &mut Option<Notices>) -> EventOwned {
+    if let Some(queue) = notices {
+        match queue.next().await {
+            Ok(notice) => return notice,
+            Err(error) => warn_polling(path, &error),
+        }
+        *notices = None;
+    }
+    std::future::pending().await
+}
+
+fn warn_polling(path: &Path, error: &std::io::Error) {
+    tracing::warn!(folder = %path.display(), %error, "no notices of changes, polling only");
+}

@@ -1,0 +1,148 @@
+//! From Kubernetes objects on the wire to facts, as tolerantly as kube-proxy reads them.
+//!
+//! Invariant: pure. The same object gives the same facts, or one rejection that names it, says what is wrong and what is
+//! legal; no object can harm another. Deliberately absent: where objects come from, which kinds a file may hold, and
+//! every field that neither kube-proxy nor holdfast reads.
+
+mod address;
+mod meta;
+mod refusal;
+mod service;
+mod slice;
+mod time;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
+use holdfast_core::limits;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use refusal::Refusal;
+pub use service::service;
+pub use slice::slice;
+pub use wire::{
+    AffinityConfigWire, AffinityWire, AnnotationsWire, ConditionsWire, EndpointWire, HintWire, HintsWire,
+    IngressWire, LabelsWire, LoadBalancerWire, ManagedFieldsWire, MetaWire, ServicePortWire, ServiceSpecWire,
+    ServiceStatusWire, ServiceWire, SlicePortWire, SliceWire, TargetWire,
+};
+
+/// The kinds of objects that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `v1` `Service`.
+    Service,
+    /// `discovery.k8s.io/v1` `EndpointSlice`.
+    Slice,
+}
+
+impl Kind {
+    /// The one `apiVersion` that is read.
+    pub const fn api_version(self) -> &'static str {
+        match self {
+            Self::Service => "v1",
+            Self::Slice => "discovery.k8s.io/v1",
+        }
+    }
+
+    fn key(self, name: ObjectName, source: Source) -> ObjectKey {
+        match self {
+            Self::Service => ObjectKey::Service(ServiceKey { name, source }),
+            Self::Slice => ObjectKey::Slice(SliceKey { name, source }),
+        }
+    }
+}
+
+/// Kubernetes' spelling.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Service => "Service",
+            Self::Slice => "EndpointSlice",
+        })
+    }
+}
+
+/// Who fills in what an object does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defaulting {
+    /// Nobody has yet: do as the apiserver would have done when it stored the object.
+    AsApiserver,
+    /// The apiserver has: what is absent now is absent, and only kube-proxy's rules for absent values hold.
+    Done,
+}
+
+/// Where an object was read, and how its gaps are filled.
+#[derive(Clone, Debug)]
+pub struct Provenance {
+    /// Which source.
+    pub source: Source,
+    /// The file or apiserver endpoint.
+    pub origin: Option<Arc<str>>,
+    /// Who fills in what the object does not say.
+    pub defaulting: Defaulting,
+}
+
+/// Fills one of the wire types from one object; what does not fit is named by its path.
+pub fn from_value<Wire: DeserializeOwned>(value: &Value) -> Result<Wire, Refusal> {
+    Wire::deserialize(value).or_else(|_| {
+        // Only an object that does not fit pays for the path.
+        serde_path_to_error::deserialize(value)
+            .map_err(|error| Refusal::shape(&error.path().to_string(), &error.inner()))
+    })
+}
+
+/// The rejection of an object that does not even fit its wire type, named as far as it says who it is.
+pub fn reject(kind: Kind, value: &Value, refusal: &Refusal, provenance: &Provenance) -> Rejection {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
+    let name = meta::object_name(text("/metadata/namespace"), text("/metadata/name"), provenance.defaulting);
+    let object = match name {
+        Ok(name) => kind.key(name, provenance.source),
+        Err(_) => unnamed(kind, text("/metadata/name"), provenance),
+    };
+    rejection(object, refusal, provenance, false)
+}
+
+/// The name of an object, or its rejection, which can only say where it was.
+fn named(kind: Kind, wire: &MetaWire, provenance: &Provenance) -> Result<ObjectName, Rejection> {
+    let (namespace, name) = (wire.namespace.as_deref(), wire.name.as_deref());
+    meta::object_name(namespace, name, provenance.defaulting)
+        .map_err(|refusal| rejection(unnamed(kind, name, provenance), &refusal, provenance, false))
+}
+
+fn unnamed(kind: Kind, name: Option<&str>, provenance: &Provenance) -> ObjectKey {
+    let name = refusal::quoted(name.unwrap_or_default());
+    let place = match &provenance.origin {
+        Some(origin) => format!("{origin}, {kind} {name}"),
+        None => format!("{kind} {name}"),
+    };
+    ObjectKey::Unnamed(provenance.source, place.into())
+}
+
+fn rejection(
+    object: ObjectKey,
+    reason: &dyn fmt::Display,
+    provenance: &Provenance,
+    partial: bool,
+) -> Rejection {
+    Rejection { object, origin: provenance.origin.clone(), reason: cut_reason(&reason.to_string()), partial }
+}
+
+/// A reason no longer than a rejection may carry.
+pub(crate) fn cut_reason(reason: &str) -> Arc<str> {
+    match reason.char_indices().nth(limits::REJECTION_REASON_LENGTH_MAX) {
+        None => reason.into(),
+        Some(_) => reason
+            .chars()
+            .take(limits::REJECTION_REASON_LENGTH_MAX - 1)
+            .chain(['…'])
+            .collect::<String>()
+            .into(),
+    }
+}

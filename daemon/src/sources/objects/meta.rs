@@ -1,0 +1,68 @@
+//! Names, versions and writers of objects.
+//!
+//! Invariant: the last writer is the entry of `managedFields` with the greatest time; of equal ones the later entry.
+//! Deliberately absent: labels and annotations, which mean something only to one kind.
+
+use std::sync::Arc;
+
+use holdfast_core::facts::{Meta, Timestamp, Writer};
+use holdfast_core::keys::ObjectName;
+
+use super::refusal::quoted;
+use super::wire::{ManagedFieldsWire, MetaWire};
+use super::{Defaulting, Provenance, Refusal, time};
+
+/// What the apiserver uses when a request names no namespace.
+const NAMESPACE_DEFAULT: &str = "default";
+
+pub(super) fn object_name(
+    namespace: Option<&str>,
+    name: Option<&str>,
+    defaulting: Defaulting,
+) -> Result<ObjectName, Refusal> {
+    let namespace = match (namespace.unwrap_or_default(), defaulting) {
+        ("", Defaulting::AsApiserver) => NAMESPACE_DEFAULT,
+        (given, _) => given,
+    };
+    ObjectName::new(namespace, name.unwrap_or_default())
+        .map_err(|error| Refusal::Name { field: "metadata".to_owned(), error })
+}
+
+pub(super) fn meta(wire: &MetaWire, provenance: &Provenance) -> Result<Meta, Refusal> {
+    Ok(Meta {
+        uid: text(wire.uid.as_ref()),
+        resource_version: text(wire.resource_version.as_ref()),
+        generation: wire.generation,
+        created: created(wire)?,
+        writer: wire.managed_fields.as_deref().and_then(last_writer),
+        origin: provenance.origin.clone(),
+    })
+}
+
+/// A text that says something.
+pub(super) fn text(wire: Option<&String>) -> Option<Arc<str>> {
+    wire.filter(|text| !text.is_empty()).map(|text| text.as_str().into())
+}
+
+fn created(wire: &MetaWire) -> Result<Option<Timestamp>, Refusal> {
+    let Some(text) = wire.creation_timestamp.as_deref() else {
+        return Ok(None);
+    };
+    let refusal = || Refusal::Word {
+        field: "metadata.creationTimestamp".to_owned(),
+        shown: quoted(text),
+        legal: "times such as 2026-01-08T11:11:55Z",
+    };
+    time::parse(text).map(Some).ok_or_else(refusal)
+}
+
+fn last_writer(entries: &[ManagedFieldsWire]) -> Option<Writer> {
+    let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(time::parse), entry));
+    let (at, last) = timed.max_by_key(|(at, _)| *at)?;
+    Some(Writer {
+        manager: last.manager.as_deref().unwrap_or_default().into(),
+        operation: last.operation.as_deref().unwrap_or_default().into(),
+        subresource: text(last.subresource.as_ref()),
+        at,
+    })
+}

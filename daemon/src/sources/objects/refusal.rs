@@ -1,0 +1,166 @@
+//! Why an object cannot be taken: what is wrong, in which field, and what would be legal.
+//!
+//! Invariant: text of the object is shown quoted and cut, so that the legal values stay in sight. Deliberately absent:
+//! the object's name, which the rejection carries beside the reason.
+
+use std::net::IpAddr;
+
+use holdfast_core::facts::endpoints::EndpointRefused;
+use holdfast_core::keys::{Family, InvalidName};
+
+/// Characters shown of a value that is wrong; enough to find it in the object.
+const SHOWN_LENGTH_MAX: usize = 60;
+
+/// Why an object, or an endpoint, cannot be taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A name that no object can have.
+    #[error("{field}: {error}")]
+    Name {
+        /// Where it stands.
+        field: String,
+        /// What is wrong with it.
+        error: InvalidName,
+    },
+    /// A field without which the object means nothing.
+    #[error("{field} is missing; {legal}")]
+    Missing {
+        /// Where it should stand.
+        field: String,
+        /// What it should say.
+        legal: &'static str,
+    },
+    /// Not an address.
+    #[error("{field} is {shown}, which is not an IP address")]
+    Address {
+        /// Where it stands.
+        field: String,
+        /// The value.
+        shown: String,
+    },
+    /// An address that nobody can dial.
+    #[error("{field} is {address}; an unspecified or multicast address cannot be served")]
+    NotUnicast {
+        /// Where it stands.
+        field: String,
+        /// The address.
+        address: IpAddr,
+    },
+    /// Not a network.
+    #[error("{field} is {shown}, which is not a CIDR such as 10.0.0.0/8")]
+    Cidr {
+        /// Where it stands.
+        field: String,
+        /// The value.
+        shown: String,
+    },
+    /// A number out of its range.
+    #[error("{field} is {value}; {legal} is legal")]
+    Range {
+        /// Where it stands.
+        field: String,
+        /// The number.
+        value: i64,
+        /// The range.
+        legal: &'static str,
+    },
+    /// A word that is not in the vocabulary.
+    #[error("{field} is {shown}; {legal} are legal")]
+    Word {
+        /// Where it stands.
+        field: String,
+        /// The word.
+        shown: String,
+        /// The vocabulary.
+        legal: &'static str,
+    },
+    /// More entries than a limit allows.
+    #[error("{field} has {count} entries; at most {count_max} are legal")]
+    TooMany {
+        /// Which list.
+        field: &'static str,
+        /// How many it has.
+        count: usize,
+        /// How many it may have.
+        count_max: usize,
+    },
+    /// A text longer than a limit allows.
+    #[error("{field} has {length} characters; at most {length_max} are legal")]
+    TooLong {
+        /// Where it stands.
+        field: String,
+        /// How long it is.
+        length: usize,
+        /// How long it may be.
+        length_max: usize,
+    },
+    /// Two ports that endpoints could not tell apart.
+    #[error("{field} repeats the name and protocol of an earlier port; each pair must be unique")]
+    PortRepeated {
+        /// The second one.
+        field: String,
+    },
+    /// A cluster IP that is not of the family given for its place.
+    #[error("spec.clusterIPs[{place}] is {address}, but spec.ipFamilies[{place}] is {}", family_word(*.family))]
+    FamilyMismatch {
+        /// Which of the cluster IPs.
+        place: usize,
+        /// The address.
+        address: IpAddr,
+        /// The family that stands at the same place.
+        family: Family,
+    },
+    /// An endpoint that no backend can come from.
+    #[error("{field}: {error}")]
+    Endpoint {
+        /// Which.
+        field: String,
+        /// What is wrong with it.
+        error: EndpointRefused,
+    },
+    /// A value of another type than the field has.
+    #[error("{path}: {reason}")]
+    Shape {
+        /// Where it stands.
+        path: String,
+        /// What was found, what is legal.
+        reason: String,
+    },
+    /// An object of a version that is not read.
+    #[error("apiVersion is {shown}; {legal} is legal for this kind")]
+    Version {
+        /// The version, or nothing.
+        shown: String,
+        /// The one that is read.
+        legal: &'static str,
+    },
+}
+
+impl Refusal {
+    pub(super) fn address(field: String, text: &str) -> Self {
+        Self::Address { field, shown: quoted(text) }
+    }
+
+    pub(super) fn word(field: &str, text: &str, legal: &'static str) -> Self {
+        Self::Word { field: field.to_owned(), shown: quoted(text), legal }
+    }
+
+    pub(super) fn shape(path: &str, reason: &dyn std::fmt::Display) -> Self {
+        Self::Shape { path: path.to_owned(), reason: reason.to_string() }
+    }
+}
+
+const fn family_word(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+/// A value of an object, quoted and cut.
+pub(crate) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_LENGTH_MAX) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}…", text.get(..end).unwrap_or_default()),
+    }
+}

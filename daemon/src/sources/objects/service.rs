@@ -1,0 +1,166 @@
+//! Services: what kube-proxy reads of them.
+//!
+//! Invariant: a Service is taken whole or not at all; a wrong address or port rejects it, because half of what was asked
+//! for would look like all of it. Deliberately absent: `targetPort`, `selector`, `appProtocol`, `trafficDistribution`,
+//! which reach a proxy only through slices.
+
+mod addresses;
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use holdfast_core::facts::{Rejection, ServiceFacts, ServicePort, ServiceType, TrafficPolicy};
+use holdfast_core::keys::{Protocol, ServiceKey};
+use holdfast_core::limits;
+
+use super::wire::{MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire};
+use super::{Kind, Provenance, Refusal, meta};
+
+/// The apiserver's default for `sessionAffinity: ClientIP`, three hours.
+const AFFINITY_TIMEOUT_DEFAULT: u32 = 10_800;
+
+/// The apiserver's bound, one day.
+const AFFINITY_TIMEOUT_MAX: u32 = 86_400;
+
+/// DNS label, the bound that Kubernetes sets for a port's name.
+pub(super) const PORT_NAME_LENGTH_MAX: usize = 63;
+
+/// RFC 3986 has no longer protocol; Kubernetes knows three, of 3 and 4 letters.
+pub(super) const PROTOCOL_LENGTH_MAX: usize = 32;
+
+/// What a Service says, or why it cannot be taken.
+pub fn service(wire: &ServiceWire, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
+    let no_meta = MetaWire::default();
+    let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
+    let name = super::named(Kind::Service, metadata, provenance)?;
+    let key = ServiceKey { name, source: provenance.source };
+    facts(key.clone(), metadata, wire, provenance).map_err(|refusal| {
+        super::rejection(Kind::Service.key(key.name, key.source), &refusal, provenance, false)
+    })
+}
+
+fn facts(
+    key: ServiceKey,
+    metadata: &MetaWire,
+    wire: &ServiceWire,
+    provenance: &Provenance,
+) -> Result<ServiceFacts, Refusal> {
+    let no_spec = ServiceSpecWire::default();
+    let spec = wire.spec.as_ref().unwrap_or(&no_spec);
+    let mut facts = ServiceFacts::new(key, service_type(spec)?);
+    facts.meta = meta::meta(metadata, provenance)?;
+    facts.proxy_name =
+        metadata.labels.as_ref().and_then(|labels| labels.proxy_name.as_deref()).map(Into::into);
+    facts.on_empty = metadata.annotations.as_ref().and_then(|notes| meta::text(notes.on_empty.as_ref()));
+    addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
+    facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;
+    facts.internal_policy = policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
+    facts.external_policy = policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?;
+    facts.affinity_timeout = affinity_timeout(spec)?;
+    facts.health_check_node_port = optional_port("spec.healthCheckNodePort", spec.health_check_node_port)?;
+    Ok(facts)
+}
+
+fn service_type(spec: &ServiceSpecWire) -> Result<ServiceType, Refusal> {
+    match spec.kind.as_deref().unwrap_or_default() {
+        "" | "ClusterIP" => Ok(ServiceType::ClusterIp),
+        "NodePort" => Ok(ServiceType::NodePort),
+        "LoadBalancer" => Ok(ServiceType::LoadBalancer),
+        "ExternalName" => Ok(ServiceType::ExternalName),
+        other => Err(Refusal::word("spec.type", other, "ClusterIP, NodePort, LoadBalancer and ExternalName")),
+    }
+}
+
+fn ports(wires: &[ServicePortWire]) -> Result<Vec<ServicePort>, Refusal> {
+    check_count("spec.ports", wires.len(), limits::PORTS_PER_SERVICE_MAX)?;
+    let mut known = BTreeSet::new();
+    let mut ports = Vec::with_capacity(wires.len());
+    for (place, wire) in wires.iter().enumerate() {
+        let port = port(place, wire)?;
+        if !known.insert((Arc::clone(&port.name), port.protocol.clone())) {
+            return Err(Refusal::PortRepeated { field: format!("spec.ports[{place}]") });
+        }
+        ports.push(port);
+    }
+    Ok(ports)
+}
+
+fn port(place: usize, wire: &ServicePortWire) -> Result<ServicePort, Refusal> {
+    let field = |name| format!("spec.ports[{place}].{name}");
+    let number =
+        wire.port.ok_or_else(|| Refusal::Missing { field: field("port"), legal: "1 to 65535 is legal" })?;
+    let missing = Refusal::Range { field: field("port"), value: number, legal: "1 to 65535" };
+    Ok(ServicePort {
+        name: short(wire.name.as_deref().unwrap_or_default(), PORT_NAME_LENGTH_MAX, || field("name"))?,
+        protocol: protocol(wire.protocol.as_deref(), || field("protocol"))?,
+        port: port_number(number).ok_or(missing)?,
+        node_port: optional_port(&field("nodePort"), wire.node_port)?,
+    })
+}
+
+pub(super) fn port_number(number: i64) -> Option<NonZeroU16> {
+    u16::try_from(number).ok().and_then(NonZeroU16::new)
+}
+
+fn optional_port(field: &str, number: Option<i64>) -> Result<Option<NonZeroU16>, Refusal> {
+    match number {
+        None | Some(0) => Ok(None),
+        Some(value) => port_number(value).map(Some).ok_or_else(|| Refusal::Range {
+            field: field.to_owned(),
+            value,
+            legal: "0 (none) to 65535",
+        }),
+    }
+}
+
+pub(super) fn protocol(wire: Option<&str>, field: impl FnOnce() -> String) -> Result<Protocol, Refusal> {
+    match wire.unwrap_or_default() {
+        "" => Ok(Protocol::TCP),
+        given => Ok(Protocol::parse(&short(given, PROTOCOL_LENGTH_MAX, field)?)),
+    }
+}
+
+pub(super) fn short(
+    text: &str,
+    length_max: usize,
+    field: impl FnOnce() -> String,
+) -> Result<Arc<str>, Refusal> {
+    if text.len() > length_max {
+        return Err(Refusal::TooLong { field: field(), length: text.len(), length_max });
+    }
+    Ok(text.into())
+}
+
+pub(super) fn check_count(field: &'static str, count: usize, count_max: usize) -> Result<(), Refusal> {
+    if count > count_max { Err(Refusal::TooMany { field, count, count_max }) } else { Ok(()) }
+}
+
+fn policy(field: &str, wire: Option<&str>) -> Result<TrafficPolicy, Refusal> {
+    match wire.unwrap_or_default() {
+        "" | "Cluster" => Ok(TrafficPolicy::Cluster),
+        "Local" => Ok(TrafficPolicy::Local),
+        other => Err(Refusal::word(field, other, "Cluster and Local")),
+    }
+}
+
+fn affinity_timeout(spec: &ServiceSpecWire) -> Result<Option<u32>, Refusal> {
+    match spec.session_affinity.as_deref().unwrap_or_default() {
+        "" | "None" => Ok(None),
+        "ClientIP" => client_ip_timeout(spec).map(Some),
+        other => Err(Refusal::word("spec.sessionAffinity", other, "None and ClientIP")),
+    }
+}
+
+fn client_ip_timeout(spec: &ServiceSpecWire) -> Result<u32, Refusal> {
+    let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    let Some(value) = config.and_then(|client_ip| client_ip.timeout_seconds) else {
+        return Ok(AFFINITY_TIMEOUT_DEFAULT);
+    };
+    let legal = |seconds: &u32| (1..=AFFINITY_TIMEOUT_MAX).contains(seconds);
+    u32::try_from(value).ok().filter(legal).ok_or_else(|| Refusal::Range {
+        field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds".to_owned(),
+        value,
+        legal: "1 to 86400",
+    })
+}

@@ -1,0 +1,149 @@
+//! The addresses of a Service, and the networks that may reach them.
+//!
+//! Invariant: a cluster IP stands at the place of its family in `ipFamilies`, where kube-proxy looks for it. Deliberately
+//! absent: which of them get a frontend.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use holdfast_core::facts::{Ingress, ServiceFacts};
+use holdfast_core::keys::Family;
+use holdfast_core::limits;
+
+use super::check_count;
+use crate::sources::objects::refusal::quoted;
+use crate::sources::objects::wire::{ServiceSpecWire, ServiceStatusWire};
+use crate::sources::objects::{Defaulting, Refusal, address};
+
+/// Reads every address of a Service, and the families that they serve.
+pub(super) fn read(
+    facts: &mut ServiceFacts,
+    spec: &ServiceSpecWire,
+    status: Option<&ServiceStatusWire>,
+    defaulting: Defaulting,
+) -> Result<(), Refusal> {
+    facts.headless = is_headless(spec);
+    facts.cluster_ips = cluster_ips(spec, defaulting)?;
+    facts.external_ips = unicasts("spec.externalIPs", spec.external_ips.as_deref().unwrap_or_default())?;
+    facts.ingress = ingress(status)?;
+    facts.source_ranges = source_ranges(spec.load_balancer_source_ranges.as_deref().unwrap_or_default())?;
+    facts.ip_families = ip_families(spec.ip_families.as_deref().unwrap_or_default())?;
+    if facts.ip_families.is_empty() && defaulting == Defaulting::AsApiserver {
+        facts.ip_families = families_of_addresses(facts);
+    }
+    check_families(facts)
+}
+
+fn is_headless(spec: &ServiceSpecWire) -> bool {
+    let first = spec.cluster_ips.as_deref().unwrap_or_default().first();
+    match spec.cluster_ip.as_deref().unwrap_or_default() {
+        "" => first.is_some_and(|first| first == "None"),
+        single => single == "None",
+    }
+}
+
+/// The cluster IPs that count, each at the place of its family in `ipFamilies`.
+fn cluster_ips(spec: &ServiceSpecWire, defaulting: Defaulting) -> Result<Vec<IpAddr>, Refusal> {
+    let single = spec.cluster_ip.as_deref().unwrap_or_default();
+    let several = spec.cluster_ips.as_deref().unwrap_or_default();
+    let defaulted = defaulting == Defaulting::AsApiserver;
+    if is_headless(spec) || (single.is_empty() && !defaulted) {
+        return Ok(Vec::new());
+    }
+    // kube-proxy reads `clusterIPs` only through `ipFamilies`; an object that gives one alone has just the single IP.
+    let several_count =
+        !several.is_empty() && (defaulted || spec.ip_families.iter().flatten().next().is_some());
+    if several_count {
+        unicasts("spec.clusterIPs", several)
+    } else if single.is_empty() {
+        Ok(Vec::new())
+    } else {
+        Ok(vec![unicast("spec.clusterIP".to_owned(), single)?])
+    }
+}
+
+fn ip_families(words: &[String]) -> Result<Vec<Family>, Refusal> {
+    check_count("spec.ipFamilies", words.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
+    let family = |word: &String| match word.as_str() {
+        "IPv4" => Ok(Family::V4),
+        "IPv6" => Ok(Family::V6),
+        other => Err(Refusal::word("spec.ipFamilies", other, "IPv4 and IPv6")),
+    };
+    words.iter().map(family).collect()
+}
+
+/// The families that a service without `ipFamilies` has: those of its addresses, cluster IPs first.
+fn families_of_addresses(facts: &ServiceFacts) -> Vec<Family> {
+    let others =
+        facts.external_ips.iter().copied().chain(facts.ingress.iter().map(|ingress| ingress.address));
+    let cluster = facts.cluster_ips.iter().copied();
+    let mut families = Vec::new();
+    // The place of a family must stay the place of its cluster IP.
+    let others = others.filter(|_| facts.cluster_ips.is_empty());
+    for family in cluster.chain(others).map(Family::of) {
+        if !families.contains(&family) {
+            families.push(family);
+        }
+    }
+    families
+}
+
+fn check_families(facts: &ServiceFacts) -> Result<(), Refusal> {
+    let pairs = facts.cluster_ips.iter().zip(&facts.ip_families).enumerate();
+    match pairs.into_iter().find(|(_, (address, family))| Family::of(**address) != **family) {
+        Some((place, (address, family))) => {
+            Err(Refusal::FamilyMismatch { place, address: *address, family: *family })
+        }
+        None => Ok(()),
+    }
+}
+
+fn unicasts(field: &'static str, texts: &[String]) -> Result<Vec<IpAddr>, Refusal> {
+    check_count(field, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
+    texts.iter().enumerate().map(|(place, text)| unicast(format!("{field}[{place}]"), text)).collect()
+}
+
+fn unicast(field: String, text: &str) -> Result<IpAddr, Refusal> {
+    match address::parse(text) {
+        None => Err(Refusal::address(field, text)),
+        Some(address) if address.is_unspecified() || address.is_multicast() => {
+            Err(Refusal::NotUnicast { field, address })
+        }
+        Some(address) => Ok(address),
+    }
+}
+
+/// Entries with an address; a host name alone is for the real balancer's clients, not for us.
+fn ingress(status: Option<&ServiceStatusWire>) -> Result<Vec<Ingress>, Refusal> {
+    let entries =
+        status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref()).unwrap_or_default();
+    check_count("status.loadBalancer.ingress", entries.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
+    let mut ingress = Vec::new();
+    for (place, entry) in entries.iter().enumerate() {
+        let Some(ip) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) else { continue };
+        let address = unicast(format!("status.loadBalancer.ingress[{place}].ip"), ip)?;
+        ingress.push(Ingress { address, proxied: is_proxied(entry.ip_mode.as_deref())? });
+    }
+    Ok(ingress)
+}
+
+fn is_proxied(mode: Option<&str>) -> Result<bool, Refusal> {
+    match mode.unwrap_or_default() {
+        "" | "VIP" => Ok(false),
+        "Proxy" => Ok(true),
+        other => Err(Refusal::word("status.loadBalancer.ingress.ipMode", other, "VIP and Proxy")),
+    }
+}
+
+/// A range that cannot be read rejects the service: skipping it could open what was meant to be closed.
+fn source_ranges(texts: &[String]) -> Result<Vec<Arc<str>>, Refusal> {
+    const FIELD: &str = "spec.loadBalancerSourceRanges";
+    check_count(FIELD, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
+    let refusal = |place: usize, text: &String| Refusal::Cidr {
+        field: format!("{FIELD}[{place}]"),
+        shown: quoted(text),
+    };
+    let parse =
+        |(place, text): (usize, &String)| address::parse_cidr(text).ok_or_else(|| refusal(place, text));
+    texts.iter().enumerate().map(parse).collect()
+}

@@ -1,0 +1,192 @@
+//! `EndpointSlice`s: what kube-proxy reads of them.
+//!
+//! Invariant: an endpoint that cannot be a backend is skipped, named and counted, and never takes the others with it. What
+//! belongs to the whole slice (address type, ports, labels) rejects the slice. Deliberately absent: every address of an
+//! endpoint but the first, `appProtocol`, `hostname`.
+
+use std::sync::Arc;
+
+use holdfast_core::facts::endpoints::UidText;
+use holdfast_core::facts::{
+    AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Rejection, SliceFacts,
+    SlicePort, Target,
+};
+use holdfast_core::keys::{Family, ObjectName, SliceKey};
+use holdfast_core::limits;
+
+use super::service::{PORT_NAME_LENGTH_MAX, check_count, port_number, protocol, short};
+use super::wire::{EndpointWire, HintWire, HintsWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
+use super::{Defaulting, Kind, Provenance, Refusal, address, meta};
+
+/// Skipped endpoints whose reasons are named; a rejection has room for few.
+const SKIPPED_NAMED_MAX: usize = 3;
+
+/// What a slice says, with the endpoints that had to be skipped, or why it cannot be taken.
+pub fn slice(
+    wire: &SliceWire,
+    provenance: &Provenance,
+) -> Result<(SliceFacts, Option<Rejection>), Rejection> {
+    let no_meta = MetaWire::default();
+    let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
+    let name = super::named(Kind::Slice, metadata, provenance)?;
+    let key = SliceKey { name, source: provenance.source };
+    let object = Kind::Slice.key(key.name.clone(), key.source);
+    match facts(key, metadata, wire, provenance) {
+        Ok((facts, skipped)) => {
+            let partial = skipped.reason().map(|reason| super::rejection(object, &reason, provenance, true));
+            Ok((facts, partial))
+        }
+        Err(refusal) => Err(super::rejection(object, &refusal, provenance, false)),
+    }
+}
+
+fn facts(
+    key: SliceKey,
+    metadata: &MetaWire,
+    wire: &SliceWire,
+    provenance: &Provenance,
+) -> Result<(SliceFacts, Skipped), Refusal> {
+    let labels = metadata.labels.clone().unwrap_or_default();
+    let address_type = address_type(wire.address_type.as_deref())?;
+    let (endpoints, skipped) = endpoints(address_type, wire.endpoints.iter().flatten().flatten())?;
+    let facts = SliceFacts {
+        service: service_name(&key, labels.service_name.as_deref())?,
+        key,
+        meta: meta::meta(metadata, provenance)?,
+        headless: labels.headless.is_some(),
+        address_type,
+        ports: ports(wire.ports.as_deref().unwrap_or_default(), provenance.defaulting)?,
+        endpoints,
+        endpoints_null: matches!(wire.endpoints, Some(None)),
+    };
+    Ok((facts, skipped))
+}
+
+fn service_name(key: &SliceKey, label: Option<&str>) -> Result<Option<Arc<str>>, Refusal> {
+    let Some(name) = label.filter(|name| !name.is_empty()) else {
+        return Ok(None);
+    };
+    ObjectName::new(key.name.namespace(), name)
+        .map_err(|error| Refusal::Name { field: "the label kubernetes.io/service-name".to_owned(), error })?;
+    Ok(Some(name.into()))
+}
+
+fn address_type(wire: Option<&str>) -> Result<AddressType, Refusal> {
+    const LEGAL: &str = "IPv4, IPv6 and FQDN";
+    match wire.unwrap_or_default() {
+        "IPv4" => Ok(AddressType::Ip(Family::V4)),
+        "IPv6" => Ok(AddressType::Ip(Family::V6)),
+        "FQDN" => Ok(AddressType::Fqdn),
+        other => Err(Refusal::word("addressType", other, LEGAL)),
+    }
+}
+
+fn ports(wires: &[SlicePortWire], defaulting: Defaulting) -> Result<Box<[SlicePort]>, Refusal> {
+    check_count("ports", wires.len(), limits::PORTS_PER_SLICE_MAX)?;
+    let ports = wires.iter().enumerate().map(|(place, wire)| port(place, wire, defaulting));
+    ports.filter_map(Result::transpose).collect()
+}
+
+/// Nothing for an entry that kube-proxy ignores: without a name, or without a number.
+fn port(place: usize, wire: &SlicePortWire, defaulting: Defaulting) -> Result<Option<SlicePort>, Refusal> {
+    let field = |name| format!("ports[{place}].{name}");
+    let name = match (wire.name.as_deref(), defaulting) {
+        (Some(name), _) => name,
+        (None, Defaulting::AsApiserver) => "",
+        (None, Defaulting::Done) => return Ok(None),
+    };
+    let Some(value) = wire.port.filter(|number| *number != 0) else {
+        return Ok(None);
+    };
+    let refusal = || Refusal::Range { field: field("port"), value, legal: "1 to 65535" };
+    Ok(Some(SlicePort {
+        name: short(name, PORT_NAME_LENGTH_MAX, || field("name"))?,
+        protocol: protocol(wire.protocol.as_deref(), || field("protocol"))?,
+        port: port_number(value).ok_or_else(refusal)?,
+    }))
+}
+
+/// The endpoints that could not be taken.
+#[derive(Debug, Default)]
+struct Skipped {
+    count: usize,
+    named: Vec<Refusal>,
+}
+
+impl Skipped {
+    fn push(&mut self, refusal: Refusal) {
+        self.count += 1;
+        if self.named.len() < SKIPPED_NAMED_MAX {
+            self.named.push(refusal);
+        }
+    }
+
+    fn reason(&self) -> Option<String> {
+        let names: Vec<String> = self.named.iter().map(ToString::to_string).collect();
+        let more = if self.count > names.len() { "; …" } else { "" };
+        let plural = if self.count == 1 { "endpoint" } else { "endpoints" };
+        (self.count > 0).then(|| format!("{} {plural} skipped: {}{more}", self.count, names.join("; ")))
+    }
+}
+
+fn endpoints<'a>(
+    address_type: AddressType,
+    wires: impl Iterator<Item = &'a EndpointWire> + Clone,
+) -> Result<(Endpoints, Skipped), Refusal> {
+    check_count("endpoints", wires.clone().count(), limits::ENDPOINTS_PER_SLICE_MAX)?;
+    let AddressType::Ip(family) = address_type else {
+        return Ok((Endpoints::default(), Skipped::default()));
+    };
+    let mut builder = EndpointsBuilder::new(family);
+    let mut skipped = Skipped::default();
+    for (place, wire) in wires.enumerate() {
+        if let Err(refusal) = endpoint(place, wire, &mut builder) {
+            skipped.push(refusal);
+        }
+    }
+    Ok((builder.finish(), skipped))
+}
+
+fn endpoint(place: usize, wire: &EndpointWire, builder: &mut EndpointsBuilder) -> Result<(), Refusal> {
+    let field = || format!("endpoints[{place}]");
+    let Some(text) = wire.addresses.as_deref().unwrap_or_default().first() else {
+        return Err(Refusal::Missing {
+            field: field() + ".addresses",
+            legal: "an endpoint needs one address",
+        });
+    };
+    let address = address::parse(text).ok_or_else(|| Refusal::address(field() + ".addresses[0]", text))?;
+    let conditions = wire.conditions.clone().unwrap_or_default();
+    let hints = wire.hints.as_ref().map(hint_set);
+    builder
+        .push(Endpoint {
+            address,
+            conditions: Conditions::from_optional(
+                conditions.ready,
+                conditions.serving,
+                conditions.terminating,
+            ),
+            node: wire.node_name.as_deref(),
+            zone: wire.zone.as_deref(),
+            hints: hints.as_ref(),
+            target: wire.target_ref.as_ref().and_then(target),
+        })
+        .map_err(|error| Refusal::Endpoint { field: field(), error })
+}
+
+fn hint_set(wire: &HintsWire) -> HintSet {
+    HintSet { zones: hint_names(wire.for_zones.as_deref()), nodes: hint_names(wire.for_nodes.as_deref()) }
+}
+
+fn hint_names(wires: Option<&[HintWire]>) -> Box<[Arc<str>]> {
+    wires.unwrap_or_default().iter().filter_map(|hint| meta::text(hint.name.as_ref())).collect()
+}
+
+fn target(wire: &TargetWire) -> Option<Target<'_>> {
+    Some(Target {
+        kind: wire.kind.as_deref().unwrap_or_default(),
+        namespace: wire.namespace.as_deref().unwrap_or_default(),
+        name: wire.name.as_deref().filter(|name| !name.is_empty())?.into(),
+        uid: UidText::parse(wire.uid.as_deref().unwrap_or_default()),
+    })
+}

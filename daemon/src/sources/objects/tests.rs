@@ -1,0 +1,32 @@
+//! Each rule of decoding is a row.
+
+mod services;
+mod slices;
+mod values;
+
+use holdfast_core::facts::{ServiceFacts, SliceFacts};
+
+use super::*;
+
+fn provenance(defaulting: Defaulting) -> Provenance {
+    Provenance { source: Source::Manifests, origin: Some("web.yaml".into()), defaulting }
+}
+
+fn decode_service(object: &Value, defaulting: Defaulting) -> Result<ServiceFacts, Rejection> {
+    let provenance = provenance(defaulting);
+    match from_value(object) {
+        Ok(wire) => service(&wire, &provenance),
+        Err(refusal) => Err(reject(Kind::Service, object, &refusal, &provenance)),
+    }
+}
+
+fn decode_slice(
+    object: &Value,
+    defaulting: Defaulting,
+) -> Result<(SliceFacts, Option<Rejection>), Rejection> {
+    let provenance = provenance(defaulting);
+    match from_value(object) {
+        Ok(wire) => slice(&wire, &provenance),
+        Err(refusal) => Err(reject(Kind::Slice, object, &refusal, &provenance)),
+    }
+}

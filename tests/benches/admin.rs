@@ -1,0 +1,174 @@
+//! What the admin API costs: a large table, and what its readers cost the engine.
+//!
+//! 10,000 services of 10 endpoints each, through the real engine and memory maps, asked over real sockets.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use holdfast::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
+use holdfast::engine::{Engine, Now};
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::MemoryMaps;
+use holdfast_tests::worlds::Shape;
+use tokio::sync::watch;
+
+const SHAPE: Shape = Shape { services: 10_000, endpoints: 10 };
+const ASKED: usize = 20;
+const CLIENTS: usize = 50;
+const STEPS: u32 = 2_000;
+
+type Failed = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Failed> {
+    let mut out = std::io::stdout();
+    let (mut engine, snapshot) = world()?;
+    let (snapshots, receiver) = watch::channel(snapshot);
+    let admin = serve(receiver)?;
+    for path in ["/frontends?format=json", "/frontends", "/backends?format=json", "/metrics"] {
+        let mut times = Vec::new();
+        let mut bytes = 0;
+        for _ in 0..ASKED {
+            let begun = Instant::now();
+            bytes = ask(admin.address(), path)?;
+            times.push(begun.elapsed());
+        }
+        times.sort_unstable();
+        let (median, most) = (percentile(&times, 50), percentile(&times, 100));
+        writeln!(
+            out,
+            "GET {path:24} {bytes:>10} bytes, median {median:>9.1?}, most {most:>9.1?} of {ASKED}"
+        )?;
+    }
+    let quiet = steps(&mut engine, &snapshots)?;
+    writeln!(
+        out,
+        "engine step, nobody asks:    p50 {:?}, p99 {:?}",
+        percentile(&quiet, 50),
+        percentile(&quiet, 99)
+    )?;
+    let before = resident()?;
+    let (busy, answers, most) = with_clients(admin.address(), || steps(&mut engine, &snapshots))?;
+    writeln!(
+        out,
+        "engine step, {CLIENTS} clients ask: p50 {:?}, p99 {:?}",
+        percentile(&busy, 50),
+        percentile(&busy, 99)
+    )?;
+    writeln!(
+        out,
+        "{answers} answers meanwhile; resident {} MiB before, {} MiB at most",
+        before >> 10,
+        most >> 10
+    )?;
+    admin.stop();
+    Ok(())
+}
+
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let place = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(place).copied().unwrap_or_default()
+}
+
+fn world() -> Result<(Engine<MemoryMaps>, Arc<Snapshot>), Failed> {
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[Source::Kubernetes])?;
+    SHAPE.events().into_iter().for_each(|event| engine.apply(event));
+    engine.apply(Event::Synced(Source::Kubernetes));
+    let mut snapshot = engine.step(now(0), &mut |_| {});
+    // Grace periods end between steps.
+    for step in 1..10 {
+        snapshot = engine.step(now(step), &mut |_| {});
+    }
+    Ok((engine, snapshot))
+}
+
+fn now(step: u32) -> Now {
+    Now { wall: Timestamp(1_767_870_715 + i64::from(step)), mono: Duration::from_secs(step.into()) }
+}
+
+fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
+    let config = EffectiveConfig { text: String::new(), json: "{}".to_owned() };
+    let readings = Readings {
+        snapshots,
+        config: watch::channel(Arc::new(config)).1,
+        liveness: Liveness::new(|| None),
+        about: About { version: "0", datapath: "memory", started: Timestamp(0) },
+    };
+    let socket = std::env::temp_dir().join(format!("holdfast-bench-{}.sock", std::process::id()));
+    Ok(start(&Settings { listen: "127.0.0.1:0".parse()?, socket }, readings)?)
+}
+
+/// One GET, read to its end.
+fn ask(address: SocketAddr, path: &str) -> std::io::Result<usize> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
+    let (mut buffer, mut bytes) = (vec![0; 1 << 18], 0);
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(bytes),
+            count => bytes += count,
+        }
+    }
+}
+
+/// One endpoint of one service is replaced, again and again.
+fn steps(
+    engine: &mut Engine<MemoryMaps>,
+    snapshots: &watch::Sender<Arc<Snapshot>>,
+) -> Result<Vec<Duration>, Failed> {
+    let mut times = Vec::new();
+    for step in 0..STEPS {
+        let event = SHAPE.slice(step * 7 % SHAPE.services, 0, step % 256);
+        let begun = Instant::now();
+        engine.apply(event);
+        let snapshot = engine.step(now(100 + step), &mut |_| {});
+        times.push(begun.elapsed());
+        snapshots.send_replace(snapshot);
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    times.sort_unstable();
+    Ok(times)
+}
+
+/// The steps' times, how many answers the clients got meanwhile, and the most KiB that were resident.
+fn with_clients(
+    address: SocketAddr,
+    steps: impl FnOnce() -> Result<Vec<Duration>, Failed>,
+) -> Result<(Vec<Duration>, usize, u64), Failed> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = || {
+            let mut answers = 0;
+            while !stop.load(Ordering::Relaxed) {
+                answers += usize::from(ask(address, "/frontends?format=json").is_ok());
+            }
+            answers
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !stop.load(Ordering::Relaxed) {
+                most = most.max(resident().unwrap_or_default());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            most
+        });
+        let times = steps();
+        stop.store(true, Ordering::Relaxed);
+        let answers = clients.into_iter().map(|client| client.join().unwrap_or_default()).sum();
+        Ok((times?, answers, watch.join().unwrap_or_default()))
+    })
+}
+
+/// Resident memory in KiB.
+fn resident() -> Result<u64, Failed> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}
