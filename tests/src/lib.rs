@@ -4,5 +4,6 @@
 //! to the tests.
 
 pub mod observing;
+pub mod scenario;
 pub mod simulation;
 pub mod worlds;

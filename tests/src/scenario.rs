@@ -1,0 +1,111 @@
+//! Scenarios: one text file is specification, test and documentation of one rule.
+//!
+//! A file begins with a paragraph that says the rule. Steps follow: a word at the left margin, its text indented by two
+//! spaces. `show` steps hold what must be seen; `BLESS=1` rewrites them. Invariant: a step says only what happens
+//! outside the daemon, and a dump says only what a reader or a client can tell, so every scenario holds over all maps,
+//! with failing maps, and with a restart between any two steps. Deliberately absent: time that passes by itself.
+//!
+//! | step | what happens |
+//! |---|---|
+//! | `file NAME` + YAML or JSON | a manifest is written into the folder, or replaced |
+//! | `remove NAME` | it is removed |
+//! | `cluster` + YAML | an apiserver sends these objects, new or changed, as one group |
+//! | `cluster delete KIND NAMESPACE/NAME` | it sends a deletion |
+//! | `config` + TOML | the configuration's `[[service]]` blocks are these |
+//! | `node name=N zone=Z addresses=A,B` | the own node; `addresses` answer NodePorts |
+//! | `settings bypass=A:P,… proxy_name=N` | the settings |
+//! | `time +5s` | five seconds pass |
+//! | `restart` | the daemon ends and starts again on the same maps |
+//! | `show frontends`, `backends`, `services`, `rejected`, `maps` | what must be seen now |
+//! | `keep running: WHY` | this scenario has no meaning with a restart at every step |
+
+mod bench;
+mod diff;
+mod maps;
+mod outside;
+mod show;
+mod table;
+mod text;
+
+pub use bench::{Bench, FaultyMemory, MapMaker, Memory};
+pub use diff::difference;
+pub use show::View;
+pub use text::{Command, Scenario, ScenarioError, Step};
+
+use std::path::Path;
+
+/// Whether the daemon is started anew between every two steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restarts {
+    /// Only where a step says so.
+    AsWritten,
+    /// Between every two steps.
+    BetweenSteps,
+}
+
+/// Runs a scenario and gives what each `show` step saw. At the end everything goes, and nothing may be left.
+pub fn play(
+    scenario: &Scenario,
+    maker: &dyn MapMaker,
+    restarts: Restarts,
+) -> Result<Vec<String>, ScenarioError> {
+    let mut bench = Bench::start(maker, scenario.sources())?;
+    let mut seen = Vec::new();
+    for step in scenario.steps() {
+        let at = |message| ScenarioError { line: step.line, message };
+        if let Command::Show(view) = &step.command {
+            seen.push(bench.show(*view).map_err(at)?);
+        } else {
+            bench.take(&step.command).map_err(at)?;
+            if restarts == Restarts::BetweenSteps {
+                bench.take(&Command::Restart).map_err(at)?;
+            }
+        }
+    }
+    bench.clear().map_err(|message| ScenarioError { line: 0, message })?;
+    Ok(seen)
+}
+
+/// Plays a file over every kind of maps, with and without restarts, and compares. `Err` is what to print.
+pub fn check(path: &Path, makers: &[&dyn MapMaker], bless: bool) -> Result<(), String> {
+    let named = |message: &dyn std::fmt::Display| format!("{}: {message}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    let mut scenario = Scenario::parse(&text).map_err(|error| named(&error))?;
+    let mut golden = scenario.golden();
+    for (place, maker) in makers.iter().enumerate() {
+        for restarts in scenario.plays() {
+            let told = |what: &dyn std::fmt::Display| {
+                format!("{} over {} maps, restarts {restarts:?}:\n{what}", path.display(), maker.name())
+            };
+            let seen = play(&scenario, *maker, restarts).map_err(|error| told(&error))?;
+            if bless && place == 0 && restarts == Restarts::AsWritten && seen != golden {
+                scenario = scenario.blessed(&seen);
+                golden = seen;
+                std::fs::write(path, scenario.text()).map_err(|error| named(&error))?;
+            } else if !matches(&golden, &seen, restarts) {
+                return Err(told(&difference(&golden.concat(), &seen.concat())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Why a list is empty is remembered by the process alone, so after a restart it may be a list that never was.
+fn matches(golden: &[String], seen: &[String], restarts: Restarts) -> bool {
+    match restarts {
+        Restarts::AsWritten => golden == seen,
+        Restarts::BetweenSteps => forgetful(golden) == forgetful(seen),
+    }
+}
+
+/// Dumps without the reasons that only a process remembers, and without the padding that depends on them.
+pub fn forgetful(dumps: &[String]) -> Vec<String> {
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words
+            .join(" ")
+            .replace("refusing vanished", "refusing no-endpoints")
+            .replace("refusing scaled-down", "refusing no-endpoints")
+    };
+    dumps.iter().flat_map(|dump| dump.lines().map(line)).collect()
+}

@@ -1,0 +1,174 @@
+//! The daemon on the bench: an engine over some maps, with the clock in our hand.
+//!
+//! Invariant: after each step the engine runs until nothing is due, so maps that fail now and then end where good ones
+//! do. Deliberately absent: what the steps mean to a source.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast::engine::{Engine, Now};
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{Faults, FaultyMaps, Maps, MemoryMaps};
+
+use super::outside::Outside;
+use super::text::{Command, ScenarioError};
+use super::{View, maps, show};
+
+/// Where the wall clock stands at the start of each scenario.
+const START: Timestamp = Timestamp(1_767_870_715);
+
+/// Steps until nothing is due; a retry waits at most half a minute, so this is far beyond any run of bad luck.
+const STEPS_MAX: usize = 10_000;
+
+/// Makes one kind of maps, empty and of its own. Kernel maps come in here.
+pub trait MapMaker {
+    /// The kind, for messages.
+    fn name(&self) -> String;
+    /// Empty maps.
+    fn make(&self) -> Result<Box<dyn Maps>, String>;
+}
+
+/// Maps in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory;
+
+impl MapMaker for Memory {
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn make(&self) -> Result<Box<dyn Maps>, String> {
+        Ok(Box::new(MemoryMaps::new(Capacity::default())))
+    }
+}
+
+/// Maps in memory of which one op in ten fails.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultyMemory {
+    /// Where the sequence of faults begins.
+    pub seed: u64,
+}
+
+impl MapMaker for FaultyMemory {
+    fn name(&self) -> String {
+        format!("faulty memory (seed {})", self.seed)
+    }
+
+    fn make(&self) -> Result<Box<dyn Maps>, String> {
+        let maps = MemoryMaps::new(Capacity::default());
+        Ok(Box::new(FaultyMaps::new(maps, Faults { seed: self.seed, per_mille: 100 })))
+    }
+}
+
+/// The daemon with everything around it.
+#[allow(missing_debug_implementations)] // the maps are whatever a maker made
+pub struct Bench {
+    outside: Outside,
+    sources: Vec<Source>,
+    // Gone only while it is being started again.
+    engine: Option<Engine<Box<dyn Maps>>>,
+    snapshot: Arc<Snapshot>,
+    mono: Duration,
+    wall: Timestamp,
+}
+
+impl Bench {
+    /// A daemon that has started, with nothing to serve.
+    pub fn start(maker: &dyn MapMaker, sources: BTreeSet<Source>) -> Result<Self, ScenarioError> {
+        let at_start = |message| ScenarioError { line: 0, message };
+        let maps = maker.make().map_err(at_start)?;
+        let mut bench = Self {
+            outside: Outside::default(),
+            sources: sources.into_iter().collect(),
+            engine: None,
+            snapshot: Arc::default(),
+            mono: Duration::ZERO,
+            wall: START,
+        };
+        bench.boot(maps).map_err(at_start)?;
+        Ok(bench)
+    }
+
+    /// One step of a scenario.
+    pub fn take(&mut self, command: &Command) -> Result<(), String> {
+        match command {
+            Command::Time(time) => {
+                self.mono += *time;
+                self.wall.0 += i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+                self.settle()
+            }
+            Command::Restart => {
+                let maps = self.engine.take().ok_or("no engine")?.into_maps();
+                self.boot(maps)
+            }
+            Command::KeepRunning | Command::Show(_) => Ok(()),
+            other => {
+                let group = self.outside.take(other)?;
+                self.apply(group)
+            }
+        }
+    }
+
+    /// What is seen now.
+    pub fn show(&mut self, view: View) -> Result<String, String> {
+        Ok(match view {
+            View::Frontends => show::frontends(&self.snapshot),
+            View::Backends => show::backends(&self.snapshot),
+            View::Services => show::services(&self.snapshot),
+            View::Rejected => show::rejected(&self.snapshot),
+            View::Maps => {
+                let engine = self.engine.as_mut().ok_or("no engine")?;
+                maps::maps(&engine.maps_mut().dump().map_err(|error| error.to_string())?)
+            }
+        })
+    }
+
+    /// Everything outside goes; then nothing may be left in tables, maps and allocators.
+    pub fn clear(&mut self) -> Result<(), String> {
+        let group = self.outside.clear()?;
+        self.apply(group)?;
+        let left = self.show(View::Maps)? + &self.show(View::Services)?;
+        let fill = self.snapshot.fill;
+        if left.is_empty() && (fill.frontends, fill.ports, fill.slots) == (0, 0, 0) {
+            return Ok(());
+        }
+        Err(format!("everything is deleted, and this is left: {fill:?}\n{left}"))
+    }
+
+    fn boot(&mut self, maps: Box<dyn Maps>) -> Result<(), String> {
+        let started = Engine::start(maps, Seed::default(), &self.sources);
+        let (engine, unknown) = started.map_err(|error| error.to_string())?;
+        if !unknown.is_empty() {
+            return Err(format!("the maps hold what was never written: {unknown:?}"));
+        }
+        self.engine = Some(engine);
+        let mut group = self.outside.all()?;
+        group.extend(self.sources.iter().map(|source| Event::Synced(*source)));
+        self.apply(group)
+    }
+
+    fn apply(&mut self, group: Vec<Event>) -> Result<(), String> {
+        let engine = self.engine.as_mut().ok_or("no engine")?;
+        group.into_iter().for_each(|event| engine.apply(event));
+        self.settle()
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        let engine = self.engine.as_mut().ok_or("no engine")?;
+        for _ in 0..STEPS_MAX {
+            self.snapshot = engine.step(Now { wall: self.wall, mono: self.mono }, &mut |_| ());
+            if self.snapshot.counters.cross_service > 0 {
+                return Err("an op was planned for a service that is not dirty".to_owned());
+            }
+            let Some(due) = engine.next_due(self.mono) else { return Ok(()) };
+            self.mono = self.mono.max(due);
+        }
+        Err(format!("something is still due after {STEPS_MAX} steps"))
+    }
+}

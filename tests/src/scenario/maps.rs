@@ -1,0 +1,59 @@
+//! The maps by meaning.
+//!
+//! Invariant: two maps that every client finds the same give the same text, wherever their ranges and indices are.
+//! Deliberately absent: indices, bases, and how the maps are laid out.
+
+use std::fmt::Write;
+
+use holdfast_core::list::{Scope, Slot};
+use holdfast_core::op::{Dump, DumpPort, Word, WordFlags};
+
+use super::show::{list, state};
+
+const FLAGS: [(WordFlags, &str); 4] = [
+    (WordFlags::DROP, "drop"),
+    (WordFlags::INTERNAL_LOCAL, "internal-local"),
+    (WordFlags::AFFINITY, "affinity"),
+    (WordFlags::EXTERNAL_LOCAL, "external-local"),
+];
+
+/// Each port with the frontends that lead to it, in the order of its first frontend; then the node's addresses.
+pub(super) fn maps(dump: &Dump) -> String {
+    let mut ports: Vec<(Vec<String>, &DumpPort)> =
+        dump.ports.iter().map(|port| (frontends(dump, port), port)).collect();
+    let first = |port: &DumpPort| dump.frontends.iter().position(|(_, value)| value.port == port.index);
+    ports.sort_by_key(|(_, port)| first(port));
+    let mut text = String::new();
+    for (frontends, port) in ports {
+        let _fits = writeln!(text, "{}\n{}", frontends.join(", "), lists(dump, port));
+    }
+    let _fits = dump.orphans.iter().try_for_each(|_| writeln!(text, "a port that nobody can dial"));
+    if !dump.node_addresses.is_empty() {
+        let addresses: Vec<String> = dump.node_addresses.iter().map(ToString::to_string).collect();
+        let _fits = writeln!(text, "node addresses {}", addresses.join(" "));
+    }
+    text
+}
+
+fn frontends(dump: &Dump, port: &DumpPort) -> Vec<String> {
+    let own = dump.frontends.iter().filter(|(_, value)| value.port == port.index);
+    own.map(|(key, value)| format!("{key} {}", value.kind.as_str())).collect()
+}
+
+fn lists(dump: &Dump, port: &DumpPort) -> String {
+    let mut lines = vec![line("cluster", &port.cluster), line("local", &port.local)];
+    if port.facts.affinity_timeout > 0 {
+        lines.push(format!("  affinity for {} s", port.facts.affinity_timeout));
+    }
+    for (member, slot) in dump.members.iter().filter(|(member, _)| member.port == port.index) {
+        let scope = if member.scope == Scope::Cluster { "cluster" } else { "local" };
+        lines.push(format!("  member of {scope}: {} {}", member.backend, state(*slot)));
+    }
+    lines.join("\n")
+}
+
+fn line(name: &str, (word, slots): &(Word, Vec<Slot>)) -> String {
+    let flags: Vec<&str> =
+        FLAGS.iter().filter(|(flag, _)| word.flags.has(*flag)).map(|(_, name)| *name).collect();
+    format!("  {name} {} {}", list(slots.iter().copied()), flags.join(" ")).trim_end().to_owned()
+}

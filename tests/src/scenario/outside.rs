@@ -1,0 +1,217 @@
+//! The world outside the daemon: files, an apiserver's objects, the configuration, the node.
+//!
+//! Invariant: it knows everything that a source would send after a restart, read through the same code as the daemon
+//! reads it. Deliberately absent: the maps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use holdfast::config::{Config, Protocol, ServiceBlock};
+use holdfast::sources::config::{Blocks, StaticService, run};
+use holdfast::sources::manifests::Texts;
+use holdfast::sources::objects::{self, Defaulting, Kind, Provenance, SliceWire};
+use holdfast_core::event::Event;
+use holdfast_core::facts::{NodeFacts, ObjectKey, Settings};
+use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source, Transport};
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+use super::text::Command;
+
+/// Where messages say that manifests come from.
+const FOLDER: &str = "manifests";
+
+/// Everything that sources read.
+#[derive(Debug)]
+pub(super) struct Outside {
+    files: BTreeMap<Arc<str>, Vec<u8>>,
+    texts: Texts,
+    cluster: BTreeMap<ObjectKey, Event>,
+    blocks: BTreeMap<ObjectKey, Event>,
+    node: Arc<NodeFacts>,
+    settings: Arc<Settings>,
+}
+
+impl Default for Outside {
+    fn default() -> Self {
+        Self {
+            files: BTreeMap::new(),
+            texts: Texts::new(FOLDER),
+            cluster: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            node: Arc::default(),
+            settings: Arc::default(),
+        }
+    }
+}
+
+impl Outside {
+    /// Something changes; gives what the sources say of it.
+    pub(super) fn take(&mut self, command: &Command) -> Result<Vec<Event>, String> {
+        match command {
+            Command::File(name, text) => {
+                self.files.insert(name.as_str().into(), text.clone().into_bytes());
+                Ok(self.texts.replace(&self.files))
+            }
+            Command::Remove(name) => {
+                self.files.remove(name.as_str()).ok_or_else(|| format!("there is no file {name}"))?;
+                Ok(self.texts.replace(&self.files))
+            }
+            Command::Cluster(yaml) => {
+                let group = cluster_events(yaml)?;
+                let known = group.iter().filter_map(|event| Some((key(event)?, event.clone())));
+                self.cluster.extend(known);
+                Ok(group)
+            }
+            Command::ClusterDelete(kind, name) => {
+                let key = object_key(kind, name)?;
+                self.cluster.remove(&key).ok_or_else(|| format!("there is no {key}"))?;
+                Ok(vec![deletion(&key)])
+            }
+            Command::Config(toml) => {
+                let blocks = block_events(toml)?;
+                Ok(self.replace_blocks(blocks))
+            }
+            Command::Node(node) => {
+                self.node = Arc::new(node.clone());
+                Ok(vec![Event::NodeApplied(Arc::clone(&self.node))])
+            }
+            Command::Settings(settings) => {
+                self.settings = Arc::new(settings.clone());
+                Ok(vec![Event::SettingsApplied(Arc::clone(&self.settings))])
+            }
+            Command::Time(_) | Command::Restart | Command::Show(_) | Command::KeepRunning => Ok(Vec::new()),
+        }
+    }
+
+    /// What a new process is told.
+    pub(super) fn all(&mut self) -> Result<Vec<Event>, String> {
+        self.texts = Texts::new(FOLDER);
+        let mut group = vec![
+            Event::NodeApplied(Arc::clone(&self.node)),
+            Event::SettingsApplied(Arc::clone(&self.settings)),
+        ];
+        group.extend(self.texts.replace(&self.files));
+        group.extend(self.cluster.values().chain(self.blocks.values()).cloned());
+        Ok(group)
+    }
+
+    /// Everything goes.
+    pub(super) fn clear(&mut self) -> Result<Vec<Event>, String> {
+        self.files.clear();
+        let mut group = self.texts.replace(&self.files);
+        group.extend(self.cluster.keys().map(deletion));
+        self.cluster.clear();
+        group.extend(self.replace_blocks(BTreeMap::new()));
+        group.extend(self.take(&Command::Node(NodeFacts::default()))?);
+        group.extend(self.take(&Command::Settings(Settings::default()))?);
+        Ok(group)
+    }
+
+    fn replace_blocks(&mut self, blocks: BTreeMap<ObjectKey, Event>) -> Vec<Event> {
+        let gone = self.blocks.keys().filter(|key| !blocks.contains_key(*key)).map(deletion);
+        let group = gone.chain(blocks.values().cloned()).collect();
+        self.blocks = blocks;
+        group
+    }
+}
+
+fn key(event: &Event) -> Option<ObjectKey> {
+    match event {
+        Event::ServiceApplied(facts) => Some(ObjectKey::Service(facts.key.clone())),
+        Event::SliceApplied(facts) => Some(ObjectKey::Slice(facts.key.clone())),
+        _ => None,
+    }
+}
+
+fn deletion(key: &ObjectKey) -> Event {
+    match key {
+        ObjectKey::Service(key) => Event::ServiceDeleted(key.clone(), None),
+        ObjectKey::Slice(key) => Event::SliceDeleted(key.clone(), None),
+        other => Event::RejectionEnded(other.clone()),
+    }
+}
+
+fn object_key(kind: &str, name: &str) -> Result<ObjectKey, String> {
+    let (namespace, name) = name.split_once('/').ok_or_else(|| format!("{name:?} is no NAMESPACE/NAME"))?;
+    let name = ObjectName::new(namespace, name).map_err(|error| error.to_string())?;
+    match kind {
+        "Service" => Ok(ObjectKey::Service(ServiceKey { name, source: Source::Kubernetes })),
+        "EndpointSlice" => Ok(ObjectKey::Slice(SliceKey { name, source: Source::Kubernetes })),
+        other => Err(format!("Service or EndpointSlice, not {other}")),
+    }
+}
+
+/// What the apiserver's objects say. It has filled in their defaults.
+fn cluster_events(yaml: &str) -> Result<Vec<Event>, String> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).map_err(|error| error.to_string())?;
+    let from = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };
+    let mut group = Vec::new();
+    for document in &documents {
+        match document.get("kind").and_then(Value::as_str) {
+            Some("Service") => group.push(service_event(document, &from)),
+            Some("EndpointSlice") => group.extend(slice_events(document, &from)),
+            other => return Err(format!("an apiserver's Service or EndpointSlice, not {other:?}")),
+        }
+    }
+    Ok(group)
+}
+
+fn service_event(document: &Value, from: &Provenance) -> Event {
+    let facts = objects::from_value(document)
+        .map_err(|refusal| objects::reject(Kind::Service, document, &refusal, from))
+        .and_then(|wire| objects::service(&wire, from));
+    facts.map_or_else(Event::Rejected, |facts| Event::ServiceApplied(Arc::new(facts)))
+}
+
+fn slice_events(document: &Value, from: &Provenance) -> Vec<Event> {
+    let facts = objects::from_value(document)
+        .map_err(|refusal| objects::reject(Kind::Slice, document, &refusal, from))
+        .and_then(|wire: SliceWire| objects::slice(&wire, from));
+    match facts {
+        Ok((facts, skipped)) => {
+            let applied = Event::SliceApplied(Arc::new(facts));
+            std::iter::once(applied).chain(skipped.map(Event::Rejected)).collect()
+        }
+        Err(rejection) => vec![Event::Rejected(rejection)],
+    }
+}
+
+/// What the configuration's source sends first.
+fn block_events(toml: &str) -> Result<BTreeMap<ObjectKey, Event>, String> {
+    let (config, _) = Config::parse(toml, "config.toml").map_err(|errors| errors.to_string())?;
+    let services = config.services.iter().map(static_service).collect();
+    let blocks = Blocks::new(services, "config.toml").map_err(|faults| format!("{faults:?}"))?;
+    let group = first_group(Arc::new(blocks)).map_err(|error| error.to_string())?;
+    Ok(group.into_iter().filter_map(|event| Some((key(&event)?, event))).collect())
+}
+
+fn first_group(blocks: Arc<Blocks>) -> Result<Vec<Event>, std::io::Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(async {
+        let (_reload, blocks) = watch::channel(blocks);
+        let (events, mut groups) = mpsc::channel(1);
+        tokio::select! {
+            () = run(blocks, events, 0) => Vec::new(),
+            group = groups.recv() => group.unwrap_or_default(),
+        }
+    }))
+}
+
+fn static_service(block: &ServiceBlock) -> StaticService {
+    let transport = match block.protocol {
+        Protocol::Tcp => Transport::Tcp,
+        Protocol::Udp => Transport::Udp,
+    };
+    StaticService {
+        name: block.name.as_str().to_owned(),
+        namespace: block.namespace.as_str().to_owned(),
+        port_name: block.port_name.as_ref().map_or_else(String::new, |name| name.as_str().to_owned()),
+        transport,
+        frontends: block.frontends.clone(),
+        backends: block.backends.clone(),
+        health_check: block.health_check.clone(),
+        affinity_timeout: block.session_affinity.and_then(|time| u32::try_from(time.as_secs()).ok()),
+        on_empty: None,
+    }
+}

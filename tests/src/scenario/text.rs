@@ -1,0 +1,230 @@
+//! The text of a scenario, as steps, and back.
+//!
+//! Invariant: whatever is not the golden text of a `show` step is written back byte by byte. Deliberately absent: what
+//! the steps mean.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::time::Duration;
+
+use holdfast_core::facts::{NodeFacts, Settings};
+use holdfast_core::keys::Source;
+
+use super::{Restarts, View};
+
+/// What is wrong with a scenario, or with what it met.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct ScenarioError {
+    /// Counted from 1; 0: the end.
+    pub line: usize,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// What happens outside the daemon, or what must be seen.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// A manifest has this text now.
+    File(String, String),
+    /// A manifest is gone.
+    Remove(String),
+    /// An apiserver sends objects.
+    Cluster(String),
+    /// An apiserver sends a deletion: kind, then namespace and name.
+    ClusterDelete(String, String),
+    /// The configuration.
+    Config(String),
+    /// The own node.
+    Node(NodeFacts),
+    /// The settings.
+    Settings(Settings),
+    /// Time passes.
+    Time(Duration),
+    /// The daemon ends and starts again.
+    Restart,
+    /// Something is looked at.
+    Show(View),
+    /// A restart at every step would make another scenario of it.
+    KeepRunning,
+}
+
+/// One step.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Where it begins, counted from 1.
+    pub line: usize,
+    /// What it is.
+    pub command: Command,
+    // The lines of its block.
+    block: Range<usize>,
+}
+
+/// One scenario file.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    lines: Vec<String>,
+    steps: Vec<Step>,
+}
+
+impl Scenario {
+    /// Reads a file's text.
+    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        if !text.starts_with("# ") {
+            let message = "a scenario begins with a paragraph that says the rule: `# …`".to_owned();
+            return Err(ScenarioError { line: 1, message });
+        }
+        let mut steps: Vec<Step> = Vec::new();
+        for (place, line) in lines.iter().enumerate() {
+            if line.is_empty()
+                || line.starts_with('#')
+                || steps.last().is_some_and(|step| place < step.block.end)
+            {
+                continue;
+            }
+            let block = place + 1..block_end(&lines, place + 1);
+            let command = command(line, &block_text(&lines, &block))
+                .map_err(|message| ScenarioError { line: place + 1, message })?;
+            steps.push(Step { line: place + 1, command, block });
+        }
+        Ok(Self { lines, steps })
+    }
+
+    /// All steps, in order.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Who speaks in it; the daemon waits for all of them at a start.
+    pub fn sources(&self) -> BTreeSet<Source> {
+        let source = |step: &Step| match step.command {
+            Command::File(..) | Command::Remove(_) => Some(Source::Manifests),
+            Command::Cluster(_) | Command::ClusterDelete(..) => Some(Source::Kubernetes),
+            Command::Config(_) => Some(Source::Config),
+            _ => None,
+        };
+        self.steps.iter().filter_map(source).collect()
+    }
+
+    /// How it can be played.
+    pub fn plays(&self) -> Vec<Restarts> {
+        match self.steps.iter().any(|step| matches!(step.command, Command::KeepRunning)) {
+            true => vec![Restarts::AsWritten],
+            false => vec![Restarts::AsWritten, Restarts::BetweenSteps],
+        }
+    }
+
+    /// What each `show` step must see.
+    pub fn golden(&self) -> Vec<String> {
+        self.shows().map(|step| block_text(&self.lines, &step.block)).collect()
+    }
+
+    /// The same scenario with what was seen as its golden text.
+    #[must_use]
+    pub fn blessed(&self, seen: &[String]) -> Self {
+        let mut lines = Vec::new();
+        let mut from = 0;
+        for (step, dump) in self.shows().zip(seen) {
+            lines.extend(self.lines.get(from..step.block.start).unwrap_or_default().iter().cloned());
+            lines.extend(dump.lines().map(|line| format!("  {line}").trim_end().to_owned()));
+            from = step.block.end;
+        }
+        lines.extend(self.lines.get(from..).unwrap_or_default().iter().cloned());
+        let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        Self::parse(&text).unwrap_or_else(|_| self.clone())
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> String {
+        self.lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    fn shows(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| matches!(step.command, Command::Show(_)))
+    }
+}
+
+/// Indented lines, and empty ones between them.
+fn block_end(lines: &[String], start: usize) -> usize {
+    let rest = lines.iter().enumerate().skip(start);
+    let within = rest.take_while(|(_, line)| line.is_empty() || line.starts_with("  "));
+    within.filter(|(_, line)| !line.is_empty()).last().map_or(start, |(place, _)| place + 1)
+}
+
+fn block_text(lines: &[String], block: &Range<usize>) -> String {
+    let lines = lines.get(block.clone()).unwrap_or_default();
+    lines.iter().map(|line| format!("{}\n", line.strip_prefix("  ").unwrap_or(line))).collect()
+}
+
+fn command(line: &str, block: &str) -> Result<Command, String> {
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let block = || block.to_owned();
+    Ok(match (word, rest) {
+        ("file", name) if !name.is_empty() => Command::File(name.to_owned(), block()),
+        ("remove", name) if !name.is_empty() => Command::Remove(name.to_owned()),
+        ("cluster", "") => Command::Cluster(block()),
+        ("cluster", rest) => deletion(rest)?,
+        ("config", "") => Command::Config(block()),
+        ("node", rest) => Command::Node(node(rest)?),
+        ("settings", rest) => Command::Settings(settings(rest)?),
+        ("time", rest) => Command::Time(duration(rest)?),
+        ("restart", "") => Command::Restart,
+        ("show", view) => Command::Show(View::parse(view)?),
+        ("keep", why) if why.starts_with("running: ") => Command::KeepRunning,
+        _ => return Err(format!("{line:?} is no step")),
+    })
+}
+
+fn deletion(rest: &str) -> Result<Command, String> {
+    let mut words = rest.split(' ');
+    match (words.next(), words.next(), words.next(), words.next()) {
+        (Some("delete"), Some(kind), Some(name), None) => {
+            Ok(Command::ClusterDelete(kind.to_owned(), name.to_owned()))
+        }
+        _ => Err(format!("`cluster delete KIND NAMESPACE/NAME`, not {rest:?}")),
+    }
+}
+
+fn node(rest: &str) -> Result<NodeFacts, String> {
+    let mut node = NodeFacts::default();
+    for (key, value) in pairs(rest)? {
+        match key {
+            "name" => node.name = value.into(),
+            "zone" => node.zone = Some(value.into()),
+            "addresses" => node.node_port_addresses = list::<IpAddr>(value)?.into_iter().collect(),
+            other => return Err(format!("a node has no {other:?}")),
+        }
+    }
+    Ok(node)
+}
+
+fn settings(rest: &str) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    for (key, value) in pairs(rest)? {
+        match key {
+            "bypass" => settings.bypass = list::<SocketAddr>(value)?.into_iter().collect(),
+            "proxy_name" => settings.service_proxy_name = Some(value.into()),
+            other => return Err(format!("there is no setting {other:?}")),
+        }
+    }
+    Ok(settings)
+}
+
+fn pairs(rest: &str) -> Result<Vec<(&str, &str)>, String> {
+    let pair = |word: &'_ str| word.split_once('=').map(|_| ()).ok_or_else(|| format!("{word:?} has no `=`"));
+    rest.split_whitespace().try_for_each(pair)?;
+    Ok(rest.split_whitespace().filter_map(|word| word.split_once('=')).collect())
+}
+
+fn list<T: std::str::FromStr>(value: &str) -> Result<Vec<T>, String> {
+    let one = |text: &str| text.parse().map_err(|_| format!("{text:?} is no address"));
+    value.split(',').filter(|text| !text.is_empty()).map(one).collect()
+}
+
+fn duration(rest: &str) -> Result<Duration, String> {
+    let seconds = rest.strip_prefix('+').and_then(|rest| rest.strip_suffix('s'));
+    let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+    seconds.map(Duration::from_secs).ok_or_else(|| format!("`time +5s`, not {rest:?}"))
+}
