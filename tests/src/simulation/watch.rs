@@ -25,7 +25,12 @@ pub struct Dialled {
     /// What they last met.
     pub actual: [Answer; 2],
     holders: Vec<Holder>,
+    // Since all was certain last: a refused word may have been published, and an older one may come once more.
+    recent: Vec<Answer>,
 }
+
+/// Lists that may come back while ops are refused; more than any backoff lets pass.
+const RECENT_MAX: usize = 64;
 
 /// Everything that clients may meet.
 #[derive(Debug)]
@@ -59,7 +64,8 @@ impl Watch {
             })
         });
         let passed = || [Answer::Passed, Answer::Passed];
-        let dialled = keys.map(|key| Dialled { key, actual: passed(), holders: Vec::new() });
+        let dialled =
+            keys.map(|key| Dialled { key, actual: passed(), holders: Vec::new(), recent: Vec::new() });
         Self {
             model: Model::default(),
             dialled: dialled.collect(),
@@ -81,6 +87,22 @@ impl Watch {
                 dialled.holders.push(owner.clone());
             }
         }
+        if self.faulty {
+            self.remember();
+        }
+    }
+
+    fn remember(&mut self) {
+        for place in 0..self.dialled.len() {
+            let Some(dialled) = self.dialled.get(place) else { continue };
+            let lists = dialled.holders.iter().flat_map(|holder| self.lists(holder));
+            let mut recent: Vec<_> = lists.chain(dialled.actual.iter().cloned()).collect();
+            recent.retain(|answer| !dialled.recent.contains(answer));
+            if let Some(dialled) = self.dialled.get_mut(place) {
+                dialled.recent.append(&mut recent);
+                dialled.recent.truncate(RECENT_MAX);
+            }
+        }
     }
 
     /// Every client looks again. At rest, nobody but the owner holds a frontend.
@@ -92,6 +114,7 @@ impl Watch {
             let same = |(client, actual): (&Client, &Answer)| model.answer(dialled.key, *client) == *actual;
             if CLIENTS.iter().zip(&dialled.actual).all(same) {
                 dialled.holders.clear();
+                dialled.recent.clear();
                 dialled.holders.extend(model.owner(dialled.key).cloned());
             }
         }
@@ -138,6 +161,9 @@ impl Watch {
         // Where a removal was refused before, a new node address answers for a NodePort that should have gone.
         let wildcard = FrontendKey { address: Family::of(dialled.key.address).unspecified(), ..dialled.key };
         if self.faulty && self.pointing.contains_key(&wildcard) {
+            return true;
+        }
+        if self.faulty && dialled.recent.contains(now) {
             return true;
         }
         if dialled.holders.iter().any(|holder| self.crosses(&holder.service)) {
