@@ -3,5 +3,6 @@
 //! Invariant: everything here is deterministic; a seed or a count decides. Deliberately absent: assertions, which belong
 //! to the tests.
 
+pub mod fuzz;
 pub mod scenario;
 pub mod worlds;

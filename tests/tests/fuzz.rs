@@ -1,0 +1,56 @@
+//! Each reader gets broken input for two seconds on every run; `make fuzz` gives it longer.
+
+#![cfg(test)]
+
+use std::time::Duration;
+
+use holdfast_tests::fuzz::{Target, feed, target};
+
+const TIME: Duration = Duration::from_secs(2);
+
+#[track_caller]
+fn check(name: &str) {
+    let report = feed(target(name).unwrap().as_mut(), 1, TIME, &std::env::temp_dir()).unwrap();
+    assert!(report.inputs > 100 && report.answers > 10, "{name} hardly ran: {report:?}");
+}
+
+#[test]
+fn broken_configurations_are_refused_or_legal() {
+    check("config");
+}
+
+#[test]
+fn broken_manifests_harm_only_themselves() {
+    check("manifests");
+}
+
+#[test]
+fn broken_queries_are_answered() {
+    check("query");
+}
+
+/// Finds fault with every input that has an `x`.
+struct Picky;
+
+impl Target for Picky {
+    fn name(&self) -> &'static str {
+        "picky"
+    }
+
+    fn corpus(&self) -> Vec<Vec<u8>> {
+        vec![b"abc x".to_vec()]
+    }
+
+    fn read(&mut self, input: &[u8]) -> Result<String, String> {
+        if input.contains(&b'x') { Err("an x".to_owned()) } else { Ok("fine".to_owned()) }
+    }
+}
+
+#[test]
+fn what_is_found_is_kept_in_a_file() {
+    let found = feed(&mut Picky, 42, TIME, &std::env::temp_dir()).unwrap_err();
+    assert!(found.starts_with("picky, seed 42: an x\ninput: /"), "{found}");
+    let path = found.rsplit(' ').next().unwrap();
+    assert!(std::fs::read(path).unwrap().contains(&b'x'));
+    std::fs::remove_file(path).unwrap();
+}
