@@ -34,7 +34,7 @@ backend() {
 }
 
 # Our own socket, not the port: another holdfast may be the one that answers there.
-answers() { curl --silent --fail --max-time 1 --output /dev/null --unix-socket "$demo/admin.sock" http://localhost:9890/healthz; }
+answers() { curl --silent --fail --max-time 1 --output /dev/null --unix-socket "$demo/admin.sock" http://localhost:9890/readyz; }
 
 wait_for_daemon() {
 	for _ in {1..100}; do

@@ -143,14 +143,15 @@ impl<M: Maps> Engine<M> {
         }
     }
 
-    /// What belongs to no service: node addresses, and what a restart found that nobody wants.
+    /// What belongs to no service: what a restart found that nobody wants, and node addresses. In this order, so that a
+    /// new address does not answer for a NodePort that is about to go.
     fn upkeep(&mut self, now: Duration) {
-        self.ops.clear();
-        self.world.plan_node(&mut self.ops);
-        let node = self.execute();
         self.ops.clear();
         self.world.plan_leftovers(&mut self.ops);
         let leftovers = self.execute();
+        self.ops.clear();
+        self.world.plan_node(&mut self.ops);
+        let node = self.execute();
         self.upkeep_due = node.and(leftovers).is_err().then_some(now + UPKEEP_WAIT);
     }
 
@@ -158,32 +159,32 @@ impl<M: Maps> Engine<M> {
         while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
             self.ops.clear();
             self.world.end_grace(&mut self.ops);
-            // Each range stands for itself: one that cannot be wiped now does not keep the others.
-            for op in std::mem::take(&mut self.ops) {
-                self.ops = vec![op];
-                // What failed is freed again with the next grace period.
-                let _ = self.execute();
+            // Each range stands for itself: one that cannot be wiped now is freed again, and keeps no other.
+            for place in 0..self.ops.len() {
+                let _ = self.execute_at(place);
             }
         }
     }
 
     /// Executes what is planned, up to the first refusal.
     fn execute(&mut self) -> Result<(), MapError> {
-        for (place, op) in self.ops.iter().enumerate() {
-            let executed = if may_touch(&self.world, op) {
-                self.maps.execute(&op.action)
-            } else {
-                self.world.count_cross_service();
-                let cause = "INVARIANT_CROSS_SERVICE: its owner is not dirty".to_owned();
-                Err(MapError::Refused { op: op.action.name(), cause })
-            };
-            if let Err(error) = executed {
-                self.world.refused(&self.ops, place);
-                return Err(error);
-            }
-            self.world.accepted(op);
+        (0..self.ops.len()).try_for_each(|place| self.execute_at(place))
+    }
+
+    fn execute_at(&mut self, place: usize) -> Result<(), MapError> {
+        let Some(op) = self.ops.get(place) else { return Ok(()) };
+        let executed = if may_touch(&self.world, op) {
+            self.maps.execute(&op.action)
+        } else {
+            self.world.count_cross_service();
+            let cause = "INVARIANT_CROSS_SERVICE: its owner is not dirty".to_owned();
+            Err(MapError::Refused { op: op.action.name(), cause })
+        };
+        match &executed {
+            Ok(()) => self.world.accepted(op),
+            Err(_) => self.world.refused(&self.ops, place),
         }
-        Ok(())
+        executed
     }
 
     fn failed(&mut self, id: ServiceId, error: String, now: Duration) {

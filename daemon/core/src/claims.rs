@@ -62,6 +62,15 @@ impl Frontend {
         self.rest.iter().map(|claim| claim.service)
     }
 
+    fn withdraw(&mut self, service: ServiceId) -> Option<ServiceId> {
+        self.rest.retain(|claim| claim.service != service);
+        if self.first.is_none_or(|claim| claim.service != service) {
+            return None;
+        }
+        self.first = if self.rest.is_empty() { None } else { Some(self.rest.remove(0)) };
+        self.winner()
+    }
+
     fn is_forgotten(&self) -> bool {
         self.first.is_none() && self.realized.is_none() && !self.uncertain
     }
@@ -116,28 +125,18 @@ impl Frontends {
     }
 
     /// Takes a claim back. Gives the service that owns the frontend from now on, if that changed.
-    pub(crate) fn withdraw(&mut self, key: &FrontendKey, service: ServiceId) -> Option<ServiceId> {
-        let entry = self.entries.get_mut(key)?;
-        entry.rest.retain(|claim| claim.service != service);
-        if entry.first.is_none_or(|claim| claim.service != service) {
-            return None;
-        }
-        entry.first = if entry.rest.is_empty() { None } else { Some(entry.rest.remove(0)) };
-        let heir = entry.winner();
-        self.forget_if_unused(key);
+    pub(crate) fn withdraw(&mut self, key: FrontendKey, service: ServiceId) -> Option<ServiceId> {
+        let mut heir = None;
+        self.update(key, |entry| heir = entry.withdraw(service));
         heir
     }
 
-    /// Changes what is known of the maps. The entry stays only while there is a reason.
+    /// Changes what is known of a frontend. The entry stays only while there is a reason.
     pub(crate) fn update(&mut self, key: FrontendKey, change: impl FnOnce(&mut Frontend)) {
-        change(self.entries.get_or_insert_with(key, Frontend::default));
-        self.forget_if_unused(&key);
-    }
-
-    fn forget_if_unused(&mut self, key: &FrontendKey) {
-        if self.entries.get(key).is_some_and(Frontend::is_forgotten) {
-            self.entries.remove(key);
-        }
+        self.entries.update(key, Frontend::default, |entry| {
+            change(entry);
+            !entry.is_forgotten()
+        });
     }
 }
 

@@ -8,6 +8,7 @@ use core::hash::{BuildHasher, Hash};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 
 /// What the hash starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +56,24 @@ impl<K: Hash + Eq, V> Index<K, V> {
     /// The value of exactly this key, made now if there is none.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         self.entries.entry(key).or_insert_with(make)
+    }
+
+    /// Changes the value of exactly this key, made now if there is none. It stays only if the change says so. One
+    /// look-up does it all.
+    pub fn update(&mut self, key: K, make: impl FnOnce() -> V, change: impl FnOnce(&mut V) -> bool) {
+        match self.entries.entry(key) {
+            Entry::Occupied(mut entry) => {
+                if !change(entry.get_mut()) {
+                    entry.remove();
+                }
+            }
+            Entry::Vacant(entry) => {
+                let mut value = make();
+                if change(&mut value) {
+                    entry.insert(value);
+                }
+            }
+        }
     }
 
     /// Sets the value of exactly this key and gives the one before.

@@ -160,6 +160,10 @@ fn merge(key: &PortKey, slices: &[Arc<SliceFacts>]) -> Vec<Row> {
             collect(key, slice, place, &mut rows);
         }
     }
+    // One slice whose addresses ascend is the common case, and needs neither sorting nor merging.
+    if rows.is_sorted_by(|a: &Row, b| (a.address, a.port) < (b.address, b.port)) {
+        return rows;
+    }
     rows.sort_unstable_by_key(|row| {
         let conditions = row.conditions();
         let worse = (conditions.terminating, !conditions.ready, !conditions.serving);

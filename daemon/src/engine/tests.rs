@@ -3,10 +3,12 @@
 use std::num::NonZeroU16;
 
 use holdfast_core::facts::{
-    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ServiceFacts, ServicePort, ServiceType,
-    SliceFacts, SlicePort,
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ServiceFacts, ServicePort,
+    ServiceType, SliceFacts, SlicePort,
 };
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey};
+use holdfast_core::op::{Action, Dump};
+use holdfast_core::world::Capacity;
 use holdfast_datapath::{Answer, MemoryMaps};
 
 use super::*;
@@ -118,4 +120,49 @@ fn a_restart_finds_its_lists_and_writes_nothing() {
     let snapshot = engine.step(NOW, &mut |_| ());
     assert_eq!(snapshot.counters.ops, 0);
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+}
+
+#[test]
+fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
+    let Event::ServiceApplied(facts) = service("a", "10.0.0.1") else { panic!("a service") };
+    let mut facts = (*facts).clone();
+    facts.ports[0].node_port = NonZeroU16::new(30_080);
+    let mut engine = engine(vec![Event::ServiceApplied(Arc::new(facts))]);
+    engine.maps_mut().forget_readers();
+    let maps = Recording { maps: engine.into_maps(), names: Vec::new() };
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let node_port_addresses = ["192.168.0.1".parse().unwrap()].into();
+    engine.apply(Event::NodeApplied(Arc::new(NodeFacts { node_port_addresses, ..NodeFacts::default() })));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().names, ["remove frontend", "remove frontend", "insert node address"]);
+}
+
+/// Maps that keep the names of the ops.
+struct Recording {
+    maps: MemoryMaps,
+    names: Vec<&'static str>,
+}
+
+impl Maps for Recording {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        self.names.push(action.name());
+        self.maps.execute(action)
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.maps.dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
 }

@@ -60,8 +60,8 @@ proptest! {
         }
         while let Some(winner) = one.winner(&KEY) {
             prop_assert_eq!(other.winner(&KEY), Some(winner));
-            let heir = one.withdraw(&KEY, winner);
-            prop_assert_eq!(other.withdraw(&KEY, winner), heir);
+            let heir = one.withdraw(KEY, winner);
+            prop_assert_eq!(other.withdraw(KEY, winner), heir);
             prop_assert_eq!(one.winner(&KEY), heir, "the heir takes over at once");
         }
         prop_assert!(one.entries.is_empty() && other.entries.is_empty(), "no entry is left behind");

@@ -51,7 +51,7 @@ impl World {
         program.rank = rank;
         let claimed = core::mem::replace(&mut program.claimed, wanted.to_vec());
         for key in claimed.iter().filter(|key| !same_rank || wanted.binary_search(key).is_err()) {
-            if let Some(heir) = self.frontends.withdraw(key, id) {
+            if let Some(heir) = self.frontends.withdraw(*key, id) {
                 self.won(heir, *key, id);
             }
         }

@@ -11,7 +11,9 @@ use core::net::SocketAddr;
 use super::World;
 use crate::keys::FrontendKey;
 use crate::list::{Scope, SlotState};
-use crate::op::{Action, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, ServiceId, Word};
+use crate::op::{
+    Action, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, ServiceId, Word, WordFlags,
+};
 use crate::program::{Port, Program};
 
 /// Why a plan stops short of what is desired.
@@ -147,10 +149,17 @@ impl World {
     }
 }
 
-/// Cluster IPs read the cluster word first and may be sent on to the local one: the local word must be there before it is
-/// pointed to, and stay until it is no longer.
+/// The word that readers are sent to goes first, and the cluster word is the one that sends them: with its new list and
+/// flags in one store it takes them back from the local word, or sends them to a local word that is there already. Where
+/// one policy turns to Local while the other turns to Cluster, some meet a list of the same service too early.
 fn publishing_order(port: &Port) -> [Scope; 2] {
-    if port.policy.local_used { [Scope::Local, Scope::Cluster] } else { [Scope::Cluster, Scope::Local] }
+    let (before, after) = (port.realized.cluster.word.flags, port.flags_for_now(Scope::Cluster));
+    let returns = |flag| before.has(flag) && !after.has(flag);
+    if returns(WordFlags::INTERNAL_LOCAL) || returns(WordFlags::EXTERNAL_LOCAL) {
+        [Scope::Cluster, Scope::Local]
+    } else {
+        [Scope::Local, Scope::Cluster]
+    }
 }
 
 fn plan_list(

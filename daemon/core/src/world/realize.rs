@@ -198,10 +198,12 @@ impl World {
 
     /// Ranges that were written, or about to be, but whose word was never tried: nobody has seen them.
     fn give_back_unpublished(&mut self, ops: &[Op], failed: usize) {
-        for op in ops {
+        for (place, op) in ops.iter().enumerate() {
             let Action::WriteRange(range, ..) = op.action else { continue };
             let publishes = |op: &Op| matches!(op.action, Action::PublishWord(_, _, word) if word.range(range.family) == Some(range));
-            if ops.iter().position(publishes).is_some_and(|place| place > failed) {
+            // The first word after it: another family's earlier one may look the same.
+            let untried = ops.iter().enumerate().skip(place).find(|(_, op)| publishes(op));
+            if untried.is_some_and(|(place, _)| place > failed) {
                 self.ranges(range.family).give_back(range.base, range.count);
             }
         }

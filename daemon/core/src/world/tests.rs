@@ -38,7 +38,8 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new() -> Self {
-        let mut world = World::new(Seed::default(), Capacity { slots: 256, ports: 64 }, &[SOURCE]);
+        let mut world =
+            World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
         let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
         world.apply(Event::NodeApplied(Arc::new(node)));
         world.apply(Event::Synced(SOURCE));

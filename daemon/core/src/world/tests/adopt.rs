@@ -14,7 +14,11 @@ fn found(kind: FrontendType) -> Rig {
         port: NonZeroU16::new(80).unwrap(),
         transport: Transport::Tcp,
     };
-    let slot = Slot { backend: "1.1.1.1:8080".parse().unwrap(), state: SlotState::Active };
+    let slot = Slot {
+        address: "1.1.1.1".parse().unwrap(),
+        port: 8080.try_into().unwrap(),
+        state: SlotState::Active,
+    };
     let word = Word { base: 0, count: 1, ..Word::EMPTY };
     let port = DumpPort {
         index: INDEX,

@@ -59,7 +59,8 @@ fn invariant_10_frontends_past_the_setting_show_it_and_harm_nobody() {
 #[test]
 fn invariant_10_slots_and_port_indices() {
     let mut rig = Rig::new();
-    rig.world = World::new(Seed::default(), Capacity { slots: 2, ports: 2 }, &[SOURCE]);
+    rig.world =
+        World::new(Seed::default(), Capacity { slots: 2, ports: 2, ..Capacity::default() }, &[SOURCE]);
     rig.world.apply(Event::Synced(SOURCE));
     let snapshot = rig.turn(vec![
         applied(service("a", "10.0.0.1", &[])),

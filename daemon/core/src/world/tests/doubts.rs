@@ -42,3 +42,25 @@ fn a_row_is_not_done_while_its_facts_are_refused() {
     let snapshot = rig.turn(vec![applied(facts(120))]);
     assert_eq!(row(&view(&snapshot, "a"), "10.0.0.1").status, Status::Error("refused".into()));
 }
+
+#[test]
+fn a_range_that_was_not_published_is_given_back_whatever_the_other_family_does() {
+    let mut rig = Rig::new();
+    // Both families begin at slot 0, so their words are the same.
+    let addresses = vec![ip("10.0.0.1"), ip("fd00::1")];
+    let facts = ServiceFacts { cluster_ips: addresses, ..service("a", "10.0.0.1", &[]) };
+    let mut builder = EndpointsBuilder::new(Family::V6);
+    let address = ip("fd00::9");
+    let conditions = Conditions::READY;
+    builder
+        .push(Endpoint { address, conditions, node: None, zone: None, hints: None, target: None })
+        .unwrap();
+    let six = SliceFacts {
+        address_type: AddressType::Ip(Family::V6),
+        endpoints: builder.finish(),
+        ..slice_facts("a-6", "a", &[])
+    };
+    rig.refuse = |op| matches!(op.action, Action::WriteRange(range, ..) if range.family == Family::V6);
+    rig.turn(vec![applied(facts), slice("a", &["1.1.1.1"]), Event::SliceApplied(Arc::new(six))]);
+    assert_eq!(rig.world.ranges.each_ref().map(Ranges::used), [1, 0]);
+}

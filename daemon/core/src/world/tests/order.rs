@@ -81,3 +81,26 @@ fn invariant_04_range_then_word_then_frontend() {
     assert_eq!(names, ["remove frontend", "publish word"]);
     assert!(rig.world.has_freed(), "the range waits until every reader has left");
 }
+
+#[test]
+fn invariant_04_clients_that_return_from_the_local_list_meet_no_other_one() {
+    let mut rig = Rig::new();
+    let facts = |internal_policy| ServiceFacts {
+        internal_policy,
+        external_policy: local(),
+        ..service("a", "10.0.0.1", &["10.0.0.9"])
+    };
+    rig.turn(vec![applied(facts(local())), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
+    rig.turn(vec![applied(facts(TrafficPolicy::Cluster)), slice("a", &["@1.1.1.3", "1.1.1.4"])]);
+    let published = rig.log.iter().filter_map(|op| match op.action {
+        Action::PublishWord(_, scope, _) => Some(scope),
+        _ => None,
+    });
+    assert_eq!(published.collect::<Vec<_>>(), [Scope::Cluster, Scope::Local]);
+    rig.turn(vec![applied(facts(local())), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
+    let published = rig.log.iter().filter_map(|op| match op.action {
+        Action::PublishWord(_, scope, _) => Some(scope),
+        _ => None,
+    });
+    assert_eq!(published.collect::<Vec<_>>(), [Scope::Local, Scope::Cluster], "and on the way there");
+}
