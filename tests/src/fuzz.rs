@@ -14,6 +14,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use mutate::Mutator;
@@ -65,7 +66,8 @@ pub fn feed(target: &mut dyn Target, seed: u64, time: Duration, findings: &Path)
     let started = Instant::now();
     while started.elapsed() < time {
         let input = mutator.next_input();
-        let reading = Current { seed, input: input.clone(), folder: findings.to_owned() };
+        let reader = std::thread::current().id();
+        let reading = Current { reader, seed, input: input.clone(), folder: findings.to_owned() };
         current().insert(target.name(), reading);
         let answer = timed(target, &input).map_err(|what| found(target.name(), &what))?;
         report.inputs += 1;
@@ -106,6 +108,7 @@ fn kind_of(answer: &str) -> u64 {
 static CURRENT: Mutex<BTreeMap<&'static str, Current>> = Mutex::new(BTreeMap::new());
 
 struct Current {
+    reader: ThreadId,
     seed: u64,
     input: Vec<u8>,
     folder: PathBuf,
@@ -117,7 +120,7 @@ fn current() -> MutexGuard<'static, BTreeMap<&'static str, Current>> {
 
 /// Keeps the input that a target was reading and says all that is needed to see it again.
 fn found(target: &str, what: &str) -> String {
-    let Some(Current { seed, input, folder }) = current().remove(target) else { return what.to_owned() };
+    let Some(Current { seed, input, folder, .. }) = current().remove(target) else { return what.to_owned() };
     let mut hasher = DefaultHasher::new();
     input.hash(&mut hasher);
     let path = folder.join(format!("fuzz-{target}-{:016x}", hasher.finish()));
@@ -126,18 +129,26 @@ fn found(target: &str, what: &str) -> String {
     format!("{target}, seed {seed}: {what}\ninput: {place}")
 }
 
-/// Keeps what is being read whenever anything panics. It need not be to blame, if several targets run at once.
+/// Keeps what the panicking thread was reading; if it reads for somebody else, as a server does, what anybody was.
 fn catch_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let default = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             default(panic);
-            let targets: Vec<&str> = current().keys().copied().collect();
-            for target in targets {
+            for target in suspects() {
                 // Written by hand: the process may end before anybody else gets to print.
                 let _told = writeln!(std::io::stderr(), "{}", found(target, "something panicked"));
             }
         }));
     });
+}
+
+fn suspects() -> Vec<&'static str> {
+    let (current, here) = (current(), std::thread::current().id());
+    let reading = |(target, it): (&&'static str, &Current)| (it.reader == here).then_some(*target);
+    match current.iter().find_map(reading) {
+        Some(target) => vec![target],
+        None => current.keys().copied().collect(),
+    }
 }

@@ -198,11 +198,14 @@ fn the_incident_in_its_smallest_form() {
     std::thread::sleep(Duration::from_millis(1100));
     daemon.write("test-extended.yaml", &service("default", "test-extended", "10.96.0.2", 2));
     assert_eq!(curl(&[&url]), emptied, "touching an annotation changes nothing at all, not even since when");
-    check(&curl(&[&daemon.url("/backends"), "-H", "Accept: application/json"]), &expect![[r#"
+    check(
+        &curl(&[&daemon.url("/backends"), "-H", "Accept: application/json"]),
+        &expect![[r#"
         {"backends": [
         {"address":"1.1.1.1","port":80,"protocol":"TCP","service":"default/test-extended","port_name":"","state":"active","ready":true,"serving":true,"terminating":false,"node":null,"zone":null,"slices":["default/slice-of-test-extended0"],"target":null,"since":"…","unused_because":null,"source":"manifests"}
         ]}
-    "#]]);
+    "#]],
+    );
 }
 
 /// The incident's four objects, as manifests of the cluster.

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use holdfast_tests::fuzz::{Target, feed, target};
+use tempfile::TempDir;
 
 const TIME: Duration = Duration::from_secs(2);
 
@@ -29,8 +30,8 @@ fn broken_queries_are_answered() {
     check("query");
 }
 
-/// Finds fault with every input that has an `x`.
-struct Picky;
+/// Finds fault with every input that has an `x`, and cannot stand a `y`.
+struct Picky(&'static str);
 
 impl Target for Picky {
     fn name(&self) -> &'static str {
@@ -38,19 +39,25 @@ impl Target for Picky {
     }
 
     fn corpus(&self) -> Vec<Vec<u8>> {
-        vec![b"abc x".to_vec()]
+        vec![self.0.as_bytes().to_vec()]
     }
 
     fn read(&mut self, input: &[u8]) -> Result<String, String> {
+        assert!(!input.contains(&b'y'), "a y");
         if input.contains(&b'x') { Err("an x".to_owned()) } else { Ok("fine".to_owned()) }
     }
 }
 
 #[test]
 fn what_is_found_is_kept_in_a_file() {
-    let found = feed(&mut Picky, 42, TIME, &std::env::temp_dir()).unwrap_err();
+    let folder = TempDir::new().unwrap();
+    let found = feed(&mut Picky("abc x"), 42, TIME, folder.path()).unwrap_err();
     assert!(found.starts_with("picky, seed 42: an x\ninput: /"), "{found}");
     let path = found.rsplit(' ').next().unwrap();
     assert!(std::fs::read(path).unwrap().contains(&b'x'));
-    std::fs::remove_file(path).unwrap();
+    let panicked = std::panic::catch_unwind(|| feed(&mut Picky("abc y"), 42, TIME, folder.path()));
+    assert!(panicked.is_err());
+    let kept =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
+    assert_eq!(kept.filter(|input| input.contains(&b'y')).count(), 1, "the input that panicked");
 }
