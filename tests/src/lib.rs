@@ -4,5 +4,7 @@
 //! to the tests.
 
 pub mod fuzz;
+pub mod observing;
 pub mod scenario;
+pub mod simulation;
 pub mod worlds;

@@ -48,6 +48,12 @@ impl WordFlags {
         if on { Self(self.0 | other.0) } else { self }
     }
 
+    /// Only what sends clients to the local word.
+    #[must_use]
+    pub const fn policy(self) -> Self {
+        Self(self.0 & (Self::INTERNAL_LOCAL.0 | Self::EXTERNAL_LOCAL.0))
+    }
+
     /// Whether all flags of the other are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0

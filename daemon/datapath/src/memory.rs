@@ -39,12 +39,19 @@ pub enum Answer {
     Served(Vec<Slot>),
 }
 
-/// A reader that has read a word and not yet its slots.
+/// A reader that is not done yet.
 #[derive(Debug)]
 pub struct Reading {
     ticket: u64,
     family: Family,
-    word: Word,
+    found: Found,
+}
+
+/// How far a reader has come.
+#[derive(Debug)]
+enum Found {
+    Frontend(FrontendValue, Client),
+    Word(Word),
 }
 
 /// Maps in memory.
@@ -70,14 +77,30 @@ impl MemoryMaps {
 
     /// What a client meets that dials now and is done before the next op.
     pub fn lookup(&self, address: IpAddr, port: u16, transport: Transport, client: Client) -> Answer {
-        let Some((word, family)) = self.word_for(address, port, transport, client) else {
+        let Some(value) = self.frontend(address, port, transport) else {
             return Answer::Passed;
         };
+        let word = self.word_for(*value, client);
         match word.count {
             0 if word.flags.has(WordFlags::DROP) => Answer::Dropped,
             0 => Answer::Refused,
-            _ => Answer::Served(self.slots_of(word, family)),
+            _ => Answer::Served(self.slots_of(word, Family::of(address))),
         }
+    }
+
+    /// A client that has read the frontend, and reads the word and the slots at some later time.
+    pub fn begin_dial(
+        &mut self,
+        address: IpAddr,
+        port: u16,
+        transport: Transport,
+        client: Client,
+    ) -> Option<Reading> {
+        let value = *self.frontend(address, port, transport)?;
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.readers.insert(ticket);
+        Some(Reading { ticket, family: Family::of(address), found: Found::Frontend(value, client) })
     }
 
     /// A client that has read the word, and reads the slots at some later time.
@@ -88,17 +111,15 @@ impl MemoryMaps {
         transport: Transport,
         client: Client,
     ) -> Option<Reading> {
-        let (word, family) = self.word_for(address, port, transport, client)?;
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        self.readers.insert(ticket);
-        Some(Reading { ticket, family, word })
+        let reading = self.begin_dial(address, port, transport, client)?;
+        let found = Found::Word(self.word_found(&reading));
+        Some(Reading { found, ..reading })
     }
 
     /// The slots that the client finds now, wiped ones left out.
     pub fn end_read(&mut self, reading: &Reading) -> Vec<Slot> {
         self.readers.remove(&reading.ticket);
-        self.slots_of(reading.word, reading.family)
+        self.slots_of(self.word_found(reading), reading.family)
     }
 
     /// All readers are gone, as after a reboot of whoever held them.
@@ -118,22 +139,21 @@ impl MemoryMaps {
         self.frontends.len() + words + slots + self.members.len() + self.facts.len()
     }
 
-    fn word_for(
-        &self,
-        address: IpAddr,
-        port: u16,
-        transport: Transport,
-        client: Client,
-    ) -> Option<(Word, Family)> {
-        let value = self.frontend(address, port, transport)?;
+    fn word_found(&self, reading: &Reading) -> Word {
+        match reading.found {
+            Found::Frontend(value, client) => self.word_for(value, client),
+            Found::Word(word) => word,
+        }
+    }
+
+    fn word_for(&self, value: FrontendValue, client: Client) -> Word {
         let cluster = self.word(value.port, Scope::Cluster);
         let local = match (value.kind, client) {
             (FrontendType::ClusterIp, _) => cluster.flags.has(WordFlags::INTERNAL_LOCAL),
             (_, Client::Outside) => cluster.flags.has(WordFlags::EXTERNAL_LOCAL),
             (_, Client::Local) => false,
         };
-        let word = if local { self.word(value.port, Scope::Local) } else { cluster };
-        Some((word, Family::of(address)))
+        if local { self.word(value.port, Scope::Local) } else { cluster }
     }
 
     fn frontend(&self, address: IpAddr, port: u16, transport: Transport) -> Option<&FrontendValue> {

@@ -35,9 +35,16 @@ pub(super) struct Adopted {
     pub(super) family: Family,
     pub(super) realized: RealizedPort,
     pub(super) frontends: BTreeSet<FrontendKey>,
+    /// A frontend has left it, whose clients may not have read the word yet: nobody else's lists may come here.
+    has_left: bool,
 }
 
 impl Adopted {
+    /// A frontend points elsewhere now, or nowhere.
+    pub(super) fn leave(&mut self, key: &FrontendKey) {
+        self.has_left |= self.frontends.remove(key);
+    }
+
     /// As a port of no service, so that it is wiped like any other.
     fn as_port(&self) -> Port {
         let key = PortKey { name: Arc::from(""), transport: Transport::Tcp, family: self.family };
@@ -89,8 +96,10 @@ impl World {
         let cluster = list(Scope::Cluster, &port.cluster);
         let local = list(Scope::Local, &port.local);
         let realized = RealizedPort { cluster, local, facts: Some(port.facts), ..RealizedPort::default() };
-        self.adopted
-            .insert(port.index, Adopted { family: port.family, realized, frontends: BTreeSet::new() });
+        self.adopted.insert(
+            port.index,
+            Adopted { family: port.family, realized, frontends: BTreeSet::new(), has_left: false },
+        );
     }
 
     /// Nobody dials an orphan; it only has to be wiped before its index is used again.
@@ -98,7 +107,10 @@ impl World {
         self.indices.reserve(index);
         let unknown = || RealizedList { uncertain: true, ..RealizedList::default() };
         let realized = RealizedPort { cluster: unknown(), local: unknown(), ..RealizedPort::default() };
-        self.adopted.insert(index, Adopted { family: Family::V4, realized, frontends: BTreeSet::new() });
+        self.adopted.insert(
+            index,
+            Adopted { family: Family::V4, realized, frontends: BTreeSet::new(), has_left: false },
+        );
     }
 
     /// Gives a port that has no index the one that its frontends point to already, if that is wholly its own.
@@ -107,7 +119,9 @@ impl World {
             return None;
         }
         let program = self.programs.get(id.0 as usize)?;
-        let family = program.ports.get(place)?.key.family;
+        let port = program.ports.get(place)?;
+        let family = port.key.family;
+        let policy = port.flags(Scope::Cluster).policy();
         let own: Vec<_> = program
             .desired
             .iter()
@@ -123,7 +137,10 @@ impl World {
         let index_of = |key: &FrontendKey| {
             let index = self.frontends.get(key)?.realized?.value.port;
             let adopted = self.adopted.get(&index)?;
-            (adopted.family == family && adopted.frontends.iter().all(is_own)).then_some(index)
+            // Under another policy the two words could not be replaced without a moment that fits neither.
+            let alike = adopted.family == family && adopted.realized.cluster.word.flags.policy() == policy;
+            let whole = alike && !adopted.has_left;
+            (whole && adopted.frontends.iter().all(is_own)).then_some(index)
         };
         let index = own.iter().find_map(|(key, _)| index_of(key))?;
         let adopted = self.adopted.remove(&index)?;

@@ -137,7 +137,7 @@ impl World {
         if let Some(RealizedFrontend { owner: None, value }) = before
             && let Some(adopted) = self.adopted.get_mut(&value.port)
         {
-            adopted.frontends.remove(&key);
+            adopted.leave(&key);
         }
         let owner = before.and_then(|before| before.owner);
         for other in owner.into_iter().chain(doubters).filter(|other| *other != id) {
@@ -156,7 +156,7 @@ impl World {
             self.let_go(id, key);
         }
         if let Some(adopted) = before.and_then(|before| self.adopted.get_mut(&before.value.port)) {
-            adopted.frontends.remove(&key);
+            adopted.leave(&key);
         }
     }
 

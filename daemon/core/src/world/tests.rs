@@ -4,7 +4,6 @@ mod adopt;
 mod bounds;
 mod claims;
 mod doubts;
-
 mod order;
 mod since;
 

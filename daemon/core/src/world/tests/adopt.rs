@@ -9,11 +9,13 @@ const INDEX: PortIndex = PortIndex(3);
 
 /// Maps in which 10.0.0.9:80 is a frontend of some kind.
 fn found(kind: FrontendType) -> Rig {
-    let key = FrontendKey {
-        address: ip("10.0.0.9"),
-        port: NonZeroU16::new(80).unwrap(),
-        transport: Transport::Tcp,
-    };
+    found_all(kind, &["10.0.0.9"])
+}
+
+/// Maps in which port 80 of all these is the same port.
+fn found_all(kind: FrontendType, addresses: &[&str]) -> Rig {
+    let port = NonZeroU16::new(80).unwrap();
+    let key = |text: &&str| FrontendKey { address: ip(text), port, transport: Transport::Tcp };
     let slot = Slot {
         address: "1.1.1.1".parse().unwrap(),
         port: 8080.try_into().unwrap(),
@@ -27,7 +29,7 @@ fn found(kind: FrontendType) -> Rig {
         cluster: (word, vec![slot]),
         local: (Word::EMPTY, vec![]),
     };
-    let frontends = vec![(key, FrontendValue { port: INDEX, kind })];
+    let frontends = addresses.iter().map(|it| (key(it), FrontendValue { port: INDEX, kind })).collect();
     let mut rig = Rig::new();
     assert_eq!(rig.world.adopt(&Dump { frontends, ports: vec![port], ..Dump::default() }), []);
     rig
@@ -59,4 +61,22 @@ fn what_nobody_takes_over_goes() {
     let mut rig = found(FrontendType::ClusterIp);
     rig.turn(vec![]);
     assert_eq!(names(&rig), ["remove frontend", "publish word"]);
+}
+
+#[test]
+fn an_index_that_lost_a_frontend_is_not_taken_over() {
+    // A client that has read that frontend may not have read the word yet.
+    let mut rig = found_all(FrontendType::ClusterIp, &["10.0.0.8", "10.0.0.9"]);
+    rig.refuse = |op| matches!(op.action, Action::RemoveFrontend(_));
+    rig.turn(vec![applied(service("a", "10.0.0.8", &[])), slice("a", &["1.1.1.2"])]);
+    let snapshot = rig.turn(vec![applied(service("b", "10.0.0.9", &[])), slice("b", &["1.1.1.3"])]);
+    assert_ne!(view(&snapshot, "b").ports[0].index, Some(INDEX));
+}
+
+#[test]
+fn an_index_of_another_policy_is_not_taken_over() {
+    let mut rig = found(FrontendType::ExternalIp);
+    let facts = service("a", "10.0.0.1", &["10.0.0.9"]);
+    let snapshot = rig.turn(vec![applied(ServiceFacts { external_policy: local(), ..facts })]);
+    assert_ne!(view(&snapshot, "a").ports[0].index, Some(INDEX));
 }

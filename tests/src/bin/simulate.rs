@@ -1,0 +1,57 @@
+//! `simulate --steps N --seed S --faults PER_MILLE`: lives a life and says what was wrong in it.
+//!
+//! Deliberately absent: more than one thread. A seed is a life, whatever the machine.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime};
+
+use holdfast_tests::simulation::simulate;
+
+const USAGE: &str = "usage: simulate [--steps N] [--seed S] [--faults PER_MILLE]";
+
+struct Arguments {
+    steps: u64,
+    seed: u64,
+    faults: u16,
+}
+
+fn arguments() -> Option<Arguments> {
+    let mut found = Arguments { steps: 1_000_000, seed: random_seed(), faults: 100 };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let value = words.next()?;
+        match word.as_str() {
+            "--steps" => found.steps = value.parse().ok()?,
+            "--seed" => found.seed = value.parse().ok()?,
+            "--faults" => found.faults = value.parse().ok().filter(|share| *share <= 1000)?,
+            _ => return None,
+        }
+    }
+    Some(found)
+}
+
+fn random_seed() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::from(now.subsec_nanos()) << 20 ^ now.as_secs()
+}
+
+fn main() -> ExitCode {
+    let Some(Arguments { steps, seed, faults }) = arguments() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(64);
+    };
+    println!("seed {seed}: {steps} steps, up to {faults} of 1000 ops fail");
+    let started = Instant::now();
+    match simulate(seed, steps, faults) {
+        Ok(report) => {
+            let seconds = started.elapsed().as_secs_f64();
+            println!("no violation: {report:?}, {seconds:.1} s");
+            ExitCode::SUCCESS
+        }
+        Err(violation) => {
+            eprintln!("VIOLATION: {violation}");
+            ExitCode::FAILURE
+        }
+    }
+}

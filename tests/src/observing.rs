@@ -1,0 +1,90 @@
+//! Maps with a witness who looks before and after each op that has an effect.
+//!
+//! Invariant: the witness sees the maps exactly as a client would between two ops. Deliberately absent: faults; wrap these
+//! maps in [`holdfast_datapath::FaultyMaps`], and the witness sees only what took effect.
+
+use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{MapError, Maps};
+
+/// Looks at maps between ops.
+pub trait Witness<M>: Send {
+    /// The op is about to be executed.
+    fn before(&mut self, maps: &M, action: &Action);
+    /// The op was executed.
+    fn after(&mut self, maps: &M, action: &Action);
+}
+
+/// Maps with a witness.
+#[derive(Debug)]
+pub struct ObservingMaps<M, W> {
+    maps: M,
+    witness: W,
+    left: Option<u32>,
+}
+
+impl<M, W> ObservingMaps<M, W> {
+    /// Puts a witness beside maps.
+    pub fn new(maps: M, witness: W) -> Self {
+        Self { maps, witness, left: None }
+    }
+
+    /// After so many more ops, every op is refused without effect, as if the process had died there.
+    pub fn stop_after(&mut self, ops: Option<u32>) {
+        self.left = ops;
+    }
+
+    /// The maps.
+    pub fn maps(&self) -> &M {
+        &self.maps
+    }
+
+    /// The witness.
+    pub fn witness(&self) -> &W {
+        &self.witness
+    }
+
+    /// Both, to change.
+    pub fn parts_mut(&mut self) -> (&mut M, &mut W) {
+        (&mut self.maps, &mut self.witness)
+    }
+
+    fn is_stopped(&mut self) -> bool {
+        match &mut self.left {
+            None => false,
+            Some(0) => true,
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+        }
+    }
+}
+
+impl<M: Maps, W: Witness<M>> Maps for ObservingMaps<M, W> {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        if self.is_stopped() {
+            return Err(MapError::Refused { op: action.name(), cause: "the process died".to_owned() });
+        }
+        self.witness.before(&self.maps, action);
+        self.maps.execute(action)?;
+        self.witness.after(&self.maps, action);
+        Ok(())
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.maps.dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
+}

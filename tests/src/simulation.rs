@@ -1,0 +1,368 @@
+//! A simulated life of the whole engine: random events, faults, crashes, restarts and slow clients, from a seed.
+//!
+//! Invariant: after every op and every step, each client meets an answer that is legal by an independent model; at rest,
+//! maps and snapshot say exactly what the model says, and nothing is leaked. The same seed lives the same life.
+//! Deliberately absent: time and randomness of the machine.
+
+pub mod model;
+pub mod population;
+mod random;
+mod rest;
+mod rows;
+pub mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast::engine::{Engine, Now};
+use holdfast_core::change::{Cause, Change};
+use holdfast_core::event::Event;
+use holdfast_core::facts::{ObjectKey, Rejection, Timestamp};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::{ServiceKey, Source};
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{Faults, FaultyMaps, MemoryMaps};
+
+use crate::observing::ObservingMaps;
+pub use random::Random;
+use rows::Rows;
+use watch::{CLIENTS, SlowClient, Watch};
+
+/// Clients that take their time at once.
+const SLOW_CLIENTS_MAX: usize = 3;
+
+/// Small, so that places are reused soon.
+const CAPACITY: Capacity = Capacity { slots: 1 << 12, ports: 1 << 10, services: 64 };
+
+/// What went wrong, and how to see it again.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error(
+    "step {step} of seed {seed}: {what}\nsee it again: simulate --seed {seed} --steps {step} --faults {faults}"
+)]
+pub struct Violation {
+    /// The seed.
+    pub seed: u64,
+    /// The step.
+    pub step: u64,
+    /// Of a thousand ops, how many failed at most.
+    pub faults: u16,
+    /// What was wrong.
+    pub what: String,
+}
+
+/// What happened in a life.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Steps.
+    pub steps: u64,
+    /// Events that the engine took.
+    pub events: u64,
+    /// Ops that had an effect.
+    pub ops: u64,
+    /// Crashes, each with a restart.
+    pub crashes: u64,
+    /// Times at which everything had come to rest and was compared in its whole.
+    pub rests: u64,
+}
+
+type Observed = ObservingMaps<MemoryMaps, Watch>;
+type Living = Engine<FaultyMaps<Observed>>;
+
+/// One life.
+#[derive(Debug)]
+pub struct Simulation {
+    engine: Living,
+    random: Random,
+    faults: u16,
+    slow: Vec<SlowClient>,
+    resend: Vec<Event>,
+    clock: Duration,
+    rows: Rows,
+    report: Report,
+}
+
+/// Lives so many steps.
+pub fn simulate(seed: u64, steps: u64, faults: u16) -> Result<Report, Violation> {
+    let fail = |step, what| Violation { seed, step, faults, what };
+    let mut simulation = Simulation::new(seed, faults).map_err(|what| fail(0, what))?;
+    for step in 1..=steps {
+        simulation.step().map_err(|what| fail(step, what))?;
+    }
+    simulation.end().map_err(|what| fail(steps, what))
+}
+
+impl Simulation {
+    /// Nothing has happened yet.
+    pub fn new(seed: u64, faults: u16) -> Result<Self, String> {
+        let mut simulation = Self {
+            engine: start(empty_maps(seed), seed)?,
+            random: Random::new(seed),
+            faults,
+            slow: Vec::new(),
+            resend: Vec::new(),
+            clock: Duration::ZERO,
+            rows: Rows::default(),
+            report: Report::default(),
+        };
+        simulation.send_everything();
+        Ok(simulation)
+    }
+
+    /// One thing happens.
+    pub fn step(&mut self) -> Result<(), String> {
+        self.report.steps += 1;
+        match self.random.below(10_000) {
+            0..4_500 => self.happen(),
+            4_500..8_700 => self.turn(),
+            8_700..9_700 => self.dial(),
+            9_700..9_930 => self.change_faults(),
+            9_930..9_980 => self.crash()?,
+            9_980..9_998 => self.rest()?,
+            _ => self.clear()?,
+        }
+        self.verdict()
+    }
+
+    /// Comes to rest, clears everything away, and tells what happened.
+    pub fn end(mut self) -> Result<Report, String> {
+        self.rest()?;
+        self.clear()?;
+        self.verdict()?;
+        self.report.ops = self.watch().ops;
+        Ok(self.report)
+    }
+
+    fn verdict(&mut self) -> Result<(), String> {
+        self.watch().violation.take().map_or(Ok(()), Err)
+    }
+
+    fn parts(&mut self) -> (&mut MemoryMaps, &mut Watch) {
+        self.engine.maps_mut().inner_mut().parts_mut()
+    }
+
+    fn watch(&mut self) -> &mut Watch {
+        self.parts().1
+    }
+
+    fn now(&self) -> Now {
+        let seconds = i64::try_from(self.clock.as_secs()).unwrap_or(i64::MAX);
+        Now { wall: Timestamp(1_000_000 + seconds), mono: self.clock }
+    }
+
+    /// Some object changes, and the engine is told; or a source goes on with its first list.
+    fn happen(&mut self) {
+        if self.resend.is_empty() {
+            let event = self.change();
+            return self.tell(event);
+        }
+        for _ in 0..1 + self.random.below(12) {
+            let Some(event) = self.resend.pop() else { break };
+            self.tell(event);
+        }
+        let done = self.resend.is_empty();
+        self.watch().may_write = done;
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.report.events += 1;
+        self.engine.apply(event);
+    }
+
+    /// Changes some object in the facts, and gives the event that says so.
+    fn change(&mut self) -> Event {
+        match self.random.below(100) {
+            0..36 => self.change_service(),
+            36..92 => self.change_slice(),
+            92..95 => self.change_node(),
+            95..97 => self.change_settings(),
+            _ => self.reject(),
+        }
+    }
+
+    fn change_service(&mut self) -> Event {
+        let place = self.random.below(population::SERVICES_MAX);
+        let key = population::service_key(place);
+        let old = self.watch().model.facts.services.get(&key).cloned();
+        if old.is_some() && self.random.chance(180) {
+            let model = &mut self.watch().model;
+            model.facts.services.remove(&key);
+            model.decide(&key);
+            return Event::ServiceDeleted(key, None);
+        }
+        let small = self.random.chance(700);
+        let new = match old {
+            Some(old) if small => population::changed_service(&mut self.random, &old),
+            _ => population::service(&mut self.random, place),
+        };
+        let new = Arc::new(new);
+        let model = &mut self.watch().model;
+        model.facts.services.insert(key.clone(), Arc::clone(&new));
+        model.decide(&key);
+        Event::ServiceApplied(new)
+    }
+
+    fn change_slice(&mut self) -> Event {
+        let place = self.random.below(population::SLICES_MAX);
+        let key = population::slice_key(place);
+        let old = self.watch().model.facts.slices.get(&key).cloned();
+        let gone = old.is_some() && self.random.chance(180);
+        let small = self.random.chance(800);
+        let new = match &old {
+            _ if gone => None,
+            Some(old) if small => Some(population::changed_slice(&mut self.random, old)),
+            _ => Some(population::slice(&mut self.random, place)),
+        };
+        let new = new.map(Arc::new);
+        let model = &mut self.watch().model;
+        match &new {
+            Some(new) => model.facts.slices.insert(key.clone(), Arc::clone(new)),
+            None => model.facts.slices.remove(&key),
+        };
+        for slice in old.iter().chain(&new) {
+            let own = |it: &ServiceKey| {
+                it.source == slice.key.source
+                    && it.name.namespace() == slice.key.name.namespace()
+                    && slice.service.as_deref() == Some(it.name.name())
+            };
+            if let Some(service) = model.facts.services.keys().find(|it| own(it)).cloned() {
+                model.decide(&service);
+            }
+        }
+        new.map_or(Event::SliceDeleted(key, None), Event::SliceApplied)
+    }
+
+    fn change_node(&mut self) -> Event {
+        let node = Arc::new(population::node(&mut self.random));
+        let model = &mut self.watch().model;
+        model.facts.node = Arc::clone(&node);
+        model.decide_all();
+        Event::NodeApplied(node)
+    }
+
+    fn change_settings(&mut self) -> Event {
+        let settings = Arc::new(population::settings(&mut self.random));
+        let model = &mut self.watch().model;
+        model.facts.settings = Arc::clone(&settings);
+        model.decide_all();
+        Event::SettingsApplied(settings)
+    }
+
+    /// An object comes in a shape that nobody understands: nothing may change.
+    fn reject(&mut self) -> Event {
+        let place = self.random.below(population::SLICES_MAX);
+        let object = if self.random.chance(500) {
+            ObjectKey::Slice(population::slice_key(place))
+        } else {
+            ObjectKey::Service(population::service_key(place % population::SERVICES_MAX))
+        };
+        Event::Rejected(Rejection { object, origin: None, reason: "not understood".into(), partial: false })
+    }
+
+    /// The engine takes a step.
+    fn turn(&mut self) {
+        let pause = self.random.below(60);
+        self.clock += Duration::from_millis(u64::try_from(pause * pause).unwrap_or(0));
+        self.advance();
+    }
+
+    fn advance(&mut self) -> Arc<Snapshot> {
+        let now = self.now();
+        self.watch().begin();
+        let mut changes = Vec::new();
+        let snapshot = self.engine.step(now, &mut |change| changes.push(change));
+        let settled = snapshot.fill.retries == 0 && self.engine.next_due(now.mono) != Some(now.mono);
+        let (maps, watch) = self.engine.maps_mut().inner_mut().parts_mut();
+        watch.end(maps, settled);
+        self.slow.iter_mut().for_each(|it| it.wait(watch));
+        for change in &changes {
+            if let Some(what) = foreign_cause(change) {
+                watch.blame(|| what);
+            }
+        }
+        self.rows.look(&snapshot, now.wall, watch);
+        snapshot
+    }
+
+    /// A slow client begins, or comes to its end.
+    fn dial(&mut self) {
+        let which = self.random.below(SLOW_CLIENTS_MAX);
+        if which < self.slow.len() {
+            let client = self.slow.swap_remove(which);
+            let (maps, watch) = self.parts();
+            return client.end(maps, watch);
+        }
+        let choices = self.watch().dialled.len();
+        let place = self.random.below(choices);
+        let client = if self.random.chance(500) { CLIENTS[0] } else { CLIENTS[1] };
+        let has_word = self.random.chance(500);
+        let (maps, watch) = self.parts();
+        let begun = SlowClient::begin(maps, watch, place, client, has_word);
+        self.slow.extend(begun);
+    }
+
+    fn change_faults(&mut self) {
+        let share = [0, 0, 10, 100].get(self.random.below(4)).copied().unwrap_or(0);
+        let per_mille = u16::try_from(u32::from(self.faults) * share / 100).unwrap_or(0);
+        self.watch().faulty |= per_mille > 0;
+        self.engine.maps_mut().set_per_mille(per_mille);
+    }
+
+    /// The process dies, maybe in the middle of a step; the world goes on; a new one starts with the same maps.
+    fn crash(&mut self) -> Result<(), String> {
+        self.report.crashes += 1;
+        self.watch().faulty = true;
+        let left = u32::try_from(self.random.below(8)).unwrap_or(0);
+        self.engine.maps_mut().inner_mut().stop_after(Some(left));
+        self.turn();
+        self.engine.maps_mut().inner_mut().stop_after(None);
+        for _ in 0..self.random.below(4) {
+            self.change();
+        }
+        let dead = std::mem::replace(&mut self.engine, start(empty_maps(0), 0)?);
+        self.engine = start(dead.into_maps(), self.random.number())?;
+        self.rows = Rows::default();
+        self.send_everything();
+        Ok(())
+    }
+
+    /// Every source begins with its whole list, in any order.
+    fn send_everything(&mut self) {
+        let facts = self.watch().model.facts.clone();
+        let services = facts.services.into_values().map(Event::ServiceApplied);
+        let slices = facts.slices.into_values().map(Event::SliceApplied);
+        let others = [Event::NodeApplied(facts.node), Event::SettingsApplied(facts.settings)];
+        let mut objects: Vec<_> = services.chain(slices).chain(others).collect();
+        self.random.shuffle(&mut objects);
+        // Taken from the end.
+        self.resend = Source::ALL.map(Event::Synced).into_iter().chain(objects).collect();
+        self.watch().may_write = false;
+    }
+}
+
+fn empty_maps(seed: u64) -> FaultyMaps<Observed> {
+    let maps = ObservingMaps::new(MemoryMaps::new(CAPACITY), Watch::new());
+    FaultyMaps::new(maps, Faults { seed, per_mille: 0 })
+}
+
+fn start(maps: FaultyMaps<Observed>, seed: u64) -> Result<Living, String> {
+    let (engine, errors) =
+        Engine::start(maps, Seed(seed), &Source::ALL).map_err(|error| error.to_string())?;
+    if errors.is_empty() { Ok(engine) } else { Err(format!("found at the start: {errors:?}")) }
+}
+
+/// An op must have a cause that names its own service.
+fn foreign_cause(change: &Change) -> Option<String> {
+    let own = |cause: &Cause| match cause {
+        Cause::ServiceApplied(facts) => facts.key == change.service,
+        Cause::ServiceDeleted(key, _) => *key == change.service,
+        Cause::SliceApplied(facts) => facts.key.source == change.service.source,
+        Cause::SliceLeft(facts) => facts.key.source == change.service.source,
+        Cause::SliceDeleted(key, _) => key.source == change.service.source,
+        Cause::ClaimWon(_, other) | Cause::ClaimLost(_, other) => *other != change.service,
+        Cause::NodeApplied | Cause::SettingsApplied | Cause::Retry => true,
+    };
+    let justified = !change.causes.is_empty() && change.causes.iter().all(own);
+    (!justified)
+        .then(|| format!("{} changed by {} ops, because of {:?}", change.service, change.ops, change.causes))
+}

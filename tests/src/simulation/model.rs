@@ -1,0 +1,397 @@
+//! What each frontend must answer, worked out anew from the facts: a second, naive reading of kube-proxy's rules.
+//!
+//! Invariant: no rule of the core is used here, only its plain types. Simple and slow on purpose. Deliberately absent:
+//! ranges, indices and everything else that clients do not see.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use holdfast_core::facts::{
+    AddressType, Endpoint, NodeFacts, ServiceFacts, ServiceType, Settings, SliceFacts, TrafficPolicy,
+};
+use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, SliceKey, Source, Transport};
+use holdfast_core::list::{Slot, SlotState};
+use holdfast_core::op::FrontendType;
+use holdfast_datapath::{Answer, Client};
+
+/// What all sources say.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Every service.
+    pub services: BTreeMap<ServiceKey, Arc<ServiceFacts>>,
+    /// Every slice.
+    pub slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
+    /// The own node.
+    pub node: Arc<NodeFacts>,
+    /// The settings.
+    pub settings: Arc<Settings>,
+}
+
+/// A port of a service in one family.
+pub type PortName = (Arc<str>, Transport, Family);
+
+/// The lists of one port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExpectedPort {
+    /// The cluster list; `None`: nothing uses it.
+    pub cluster: Option<Vec<Slot>>,
+    /// The local list; `None`: nothing uses it.
+    pub local: Option<Vec<Slot>>,
+    /// Somebody usable exists.
+    pub has_any: bool,
+    /// How many endpoints are listed, usable or not.
+    pub listed: usize,
+}
+
+/// One row of a service's frontends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpectedFrontend {
+    /// What clients dial.
+    pub address: IpAddr,
+    /// Its number.
+    pub number: core::num::NonZeroU16,
+    /// As the service says it.
+    pub protocol: Protocol,
+    /// The kind of address.
+    pub kind: FrontendType,
+    /// The name of the service's port.
+    pub port_name: Arc<str>,
+}
+
+/// One service, decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// Its frontends.
+    pub frontends: Vec<ExpectedFrontend>,
+    /// Its ports.
+    pub ports: BTreeMap<PortName, ExpectedPort>,
+    /// Cluster IPs get the local list.
+    pub internal_local: bool,
+    /// Outside traffic gets the local list.
+    pub external_local: bool,
+    /// Seconds of affinity, or 0.
+    pub affinity: u32,
+}
+
+impl ExpectedFrontend {
+    /// Its key, if the datapath can have it.
+    pub fn key(&self) -> Option<FrontendKey> {
+        let transport = self.protocol.transport()?;
+        Some(FrontendKey { address: self.address, port: self.number, transport })
+    }
+
+    /// Its port, if the datapath can have it.
+    pub fn port(&self) -> Option<PortName> {
+        Some((Arc::clone(&self.port_name), self.protocol.transport()?, Family::of(self.address)))
+    }
+}
+
+impl ExpectedPort {
+    /// What a client gets from one of the lists; `None`: nothing uses that list.
+    pub fn answer(&self, local: bool) -> Option<Answer> {
+        let list = if local { self.local.as_ref() } else { self.cluster.as_ref() }?;
+        Some(match list.as_slice() {
+            [] if local && self.has_any => Answer::Dropped,
+            [] => Answer::Refused,
+            slots => Answer::Served(slots.to_vec()),
+        })
+    }
+}
+
+impl Expected {
+    /// Whether a client of a kind of frontend gets the local list.
+    pub fn is_local(&self, kind: FrontendType, client: Client) -> bool {
+        match kind {
+            FrontendType::ClusterIp => self.internal_local,
+            _ => client == Client::Outside && self.external_local,
+        }
+    }
+
+    /// Decides for one service.
+    pub fn of(key: &ServiceKey, facts: &Facts) -> Self {
+        let Some(service) = facts.services.get(key) else { return Self::default() };
+        let other_proxy =
+            key.source != Source::Config && service.proxy_name != facts.settings.service_proxy_name;
+        if other_proxy || service.headless || service.kind == ServiceType::ExternalName {
+            return Self::default();
+        }
+        let mut expected = Self {
+            frontends: frontends(service),
+            internal_local: service.internal_policy == TrafficPolicy::Local,
+            external_local: service.external_policy == TrafficPolicy::Local && is_accessible(service),
+            affinity: service.affinity_timeout.unwrap_or(0),
+            ports: BTreeMap::new(),
+        };
+        for port in expected.frontends.iter().filter_map(ExpectedFrontend::port) {
+            let external = expected
+                .frontends
+                .iter()
+                .any(|it| it.port().as_ref() == Some(&port) && it.kind != FrontendType::ClusterIp);
+            let chosen = expected.choose(&port, external, facts, key);
+            expected.ports.insert(port, chosen);
+        }
+        expected
+    }
+
+    fn choose(&self, port: &PortName, external: bool, facts: &Facts, key: &ServiceKey) -> ExpectedPort {
+        let endpoints = endpoints(port, facts, key);
+        let uses_cluster = !self.internal_local || external;
+        let uses_local = self.internal_local || (self.external_local && external);
+        let usable = |it: &&Listed<'_>| it.is_ready() || it.is_fallback();
+        ExpectedPort {
+            cluster: uses_cluster.then(|| slots(cluster(&endpoints, &facts.node))),
+            local: uses_local.then(|| slots(local(&endpoints, &facts.node))),
+            has_any: endpoints.iter().any(|it| usable(&it)),
+            listed: endpoints.len(),
+        }
+    }
+}
+
+fn is_accessible(service: &ServiceFacts) -> bool {
+    match service.kind {
+        ServiceType::NodePort | ServiceType::LoadBalancer => true,
+        ServiceType::ClusterIp => !service.external_ips.is_empty(),
+        ServiceType::ExternalName | ServiceType::Static => false,
+    }
+}
+
+fn frontends(service: &ServiceFacts) -> Vec<ExpectedFrontend> {
+    let mut rows: Vec<ExpectedFrontend> = Vec::new();
+    for family in [Family::V4, Family::V6].into_iter().filter(|family| serves(service, *family)) {
+        for port in &service.ports {
+            let mut addresses: Vec<(FrontendType, IpAddr, core::num::NonZeroU16)> = Vec::new();
+            let ingress = service.ingress.iter().filter(|it| !it.proxied).map(|it| it.address);
+            let vips = cluster_ip(service, family).into_iter().map(|ip| (FrontendType::ClusterIp, ip));
+            let vips = vips.chain(ingress.map(|ip| (FrontendType::LoadBalancer, ip)));
+            let vips = vips.chain(service.external_ips.iter().map(|ip| (FrontendType::ExternalIp, *ip)));
+            addresses.extend(vips.map(|(kind, ip)| (kind, ip, port.port)));
+            addresses.extend(port.node_port.map(|it| (FrontendType::NodePort, family.unspecified(), it)));
+            for address in &service.static_frontends {
+                let number = core::num::NonZeroU16::new(address.port());
+                addresses.extend(number.map(|it| (FrontendType::Static, address.ip(), it)));
+            }
+            for (kind, address, number) in addresses.into_iter().filter(|it| Family::of(it.1) == family) {
+                let protocol = port.protocol.clone();
+                let port_name = Arc::clone(&port.name);
+                enter(&mut rows, ExpectedFrontend { address, number, protocol, kind, port_name });
+            }
+        }
+    }
+    rows
+}
+
+/// One address claimed twice by one service: the first kind wins, then the first port name.
+fn enter(rows: &mut Vec<ExpectedFrontend>, new: ExpectedFrontend) {
+    let rank = |it: &ExpectedFrontend| (precedence(it.kind), Arc::clone(&it.port_name));
+    let twin = rows
+        .iter_mut()
+        .find(|it| (it.address, it.number, &it.protocol) == (new.address, new.number, &new.protocol));
+    match twin {
+        Some(twin) if rank(&new) < rank(twin) => *twin = new,
+        Some(_) => {}
+        None => rows.push(new),
+    }
+}
+
+fn precedence(kind: FrontendType) -> usize {
+    let order = ["ClusterIP", "LoadBalancer", "ExternalIP", "NodePort", "Static"];
+    order.iter().position(|it| *it == kind.as_str()).unwrap_or(order.len())
+}
+
+fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
+    let fits = |ip: &IpAddr| Family::of(*ip) == family;
+    if service.ip_families.is_empty() {
+        let mut all = service.cluster_ips.iter().copied();
+        return if service.key.source == Source::Kubernetes {
+            all.next().filter(fits)
+        } else {
+            all.find(fits)
+        };
+    }
+    let mut pairs = service.ip_families.iter().zip(&service.cluster_ips);
+    pairs.find(|(it, _)| **it == family).map(|(_, ip)| *ip).filter(fits)
+}
+
+fn serves(service: &ServiceFacts, family: Family) -> bool {
+    if service.key.source == Source::Kubernetes || !service.cluster_ips.is_empty() {
+        return cluster_ip(service, family).is_some();
+    }
+    if !service.ip_families.is_empty() {
+        return service.ip_families.contains(&family);
+    }
+    let mut all: Vec<IpAddr> = service.external_ips.clone();
+    all.extend(service.ingress.iter().map(|it| it.address));
+    all.extend(service.static_frontends.iter().map(std::net::SocketAddr::ip));
+    let own = all.iter().any(|ip| Family::of(*ip) == family);
+    own || (all.is_empty() && family == Family::V4)
+}
+
+/// An endpoint with its port.
+struct Listed<'a> {
+    port: core::num::NonZeroU16,
+    endpoint: Endpoint<'a>,
+}
+
+impl Listed<'_> {
+    fn is_ready(&self) -> bool {
+        self.endpoint.conditions.ready
+    }
+
+    fn is_fallback(&self) -> bool {
+        self.endpoint.conditions.serving && self.endpoint.conditions.terminating
+    }
+
+    fn is_here(&self, node: &NodeFacts) -> bool {
+        self.endpoint.node == Some(&*node.name)
+    }
+
+    fn hinted(&self, nodes: bool) -> &[Arc<str>] {
+        self.endpoint.hints.map_or(&[], |it| if nodes { &it.nodes } else { &it.zones })
+    }
+}
+
+fn endpoints<'a>(port: &PortName, facts: &'a Facts, service: &ServiceKey) -> Vec<Listed<'a>> {
+    let mut found: BTreeMap<(IpAddr, core::num::NonZeroU16), Listed<'a>> = BTreeMap::new();
+    let (name, transport, family) = port;
+    let own = |slice: &&Arc<SliceFacts>| {
+        slice.key.source == service.source
+            && slice.key.name.namespace() == service.name.namespace()
+            && slice.service.as_deref() == Some(service.name.name())
+            && slice.address_type == AddressType::Ip(*family)
+            && !slice.headless
+    };
+    for slice in facts.slices.values().filter(own) {
+        let joins = |it: &&holdfast_core::facts::SlicePort| {
+            it.name == *name && it.protocol == Protocol::Transport(*transport)
+        };
+        for port in slice.ports.iter().filter(joins) {
+            for endpoint in slice.endpoints.iter() {
+                let new = Listed { port: port.port, endpoint };
+                let rank = |it: &Listed<'_>| {
+                    let it = it.endpoint.conditions;
+                    (it.terminating, !it.ready, !it.serving)
+                };
+                let place = (endpoint.address, new.port);
+                if found.get(&place).is_none_or(|old| rank(&new) < rank(old)) {
+                    found.insert(place, new);
+                }
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+fn cluster<'a>(all: &'a [Listed<'a>], node: &NodeFacts) -> Vec<&'a Listed<'a>> {
+    let ready: Vec<_> = all.iter().filter(|it| it.is_ready()).collect();
+    let zone: &str = node.zone.as_deref().unwrap_or("");
+    for (nodes, own) in [(true, &*node.name), (false, zone)] {
+        let named = |it: &&&Listed<'a>| it.hinted(nodes).iter().any(|name| !own.is_empty() && **name == *own);
+        let everybody = ready.iter().all(|it| !it.hinted(nodes).is_empty());
+        if everybody && ready.iter().any(|it| named(&it)) {
+            return ready.iter().filter(named).copied().collect();
+        }
+    }
+    if ready.is_empty() { all.iter().filter(|it| it.is_fallback()).collect() } else { ready }
+}
+
+fn local<'a>(all: &'a [Listed<'a>], node: &NodeFacts) -> Vec<&'a Listed<'a>> {
+    let here: Vec<_> = all.iter().filter(|it| it.is_here(node)).collect();
+    let ready: Vec<_> = here.iter().copied().filter(|it| it.is_ready()).collect();
+    if ready.is_empty() { here.into_iter().filter(|it| it.is_fallback()).collect() } else { ready }
+}
+
+fn slots(chosen: Vec<&Listed<'_>>) -> Vec<Slot> {
+    let slot = |it: &Listed<'_>| Slot {
+        address: it.endpoint.address,
+        port: it.port,
+        state: if it.is_ready() { SlotState::Active } else { SlotState::Draining },
+    };
+    chosen.into_iter().map(slot).collect()
+}
+
+/// Who owns a frontend, and as what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The service.
+    pub service: ServiceKey,
+    /// Its port.
+    pub port: PortName,
+    /// The kind of address.
+    pub kind: FrontendType,
+}
+
+/// All services, decided, and who owns what.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    /// What the sources say.
+    pub facts: Facts,
+    /// Each service that exists.
+    pub services: BTreeMap<ServiceKey, Expected>,
+    /// Who owns each frontend.
+    pub owners: BTreeMap<FrontendKey, Holder>,
+}
+
+impl Model {
+    /// The facts of this service or of its slices changed.
+    pub fn decide(&mut self, key: &ServiceKey) {
+        let expected = Expected::of(key, &self.facts);
+        if self.services.get(key) == Some(&expected) && self.facts.services.contains_key(key) {
+            self.settle_owners();
+            return;
+        }
+        self.services.remove(key);
+        if self.facts.services.contains_key(key) {
+            self.services.insert(key.clone(), expected);
+        }
+        self.settle_owners();
+    }
+
+    /// The node or the settings changed.
+    pub fn decide_all(&mut self) {
+        let facts = &self.facts;
+        self.services = facts.services.keys().map(|key| (key.clone(), Expected::of(key, facts))).collect();
+        self.settle_owners();
+    }
+
+    fn settle_owners(&mut self) {
+        self.owners.clear();
+        let mut best = BTreeMap::new();
+        for (service, expected) in &self.services {
+            for frontend in &expected.frontends {
+                let (Some(key), Some(port)) = (frontend.key(), frontend.port()) else { continue };
+                let dialled = std::net::SocketAddr::new(key.address, key.port.get());
+                if key.transport == Transport::Tcp && self.facts.settings.bypass.contains(&dialled) {
+                    continue;
+                }
+                let created = self.facts.services.get(service).and_then(|it| it.meta.created);
+                let source = Source::ALL.iter().position(|it| *it == service.source);
+                let rank = (source, created.map_or(i64::MAX, |it| it.0), &service.name);
+                if best.get(&key).is_none_or(|old| rank < *old) {
+                    best.insert(key, rank);
+                    let holder = Holder { service: service.clone(), port, kind: frontend.kind };
+                    self.owners.insert(key, holder);
+                }
+            }
+        }
+    }
+
+    /// The key that a dialled address means: its own, or the wildcard of a NodePort.
+    pub fn owner(&self, dialled: FrontendKey) -> Option<&Holder> {
+        let wildcard = FrontendKey { address: Family::of(dialled.address).unspecified(), ..dialled };
+        let is_node = self.facts.node.node_port_addresses.contains(&dialled.address);
+        self.owners.get(&dialled).or_else(|| self.owners.get(&wildcard).filter(|_| is_node))
+    }
+
+    /// What a client must get.
+    pub fn answer(&self, dialled: FrontendKey, client: Client) -> Answer {
+        let Some(holder) = self.owner(dialled) else { return Answer::Passed };
+        self.answer_of(holder, client).unwrap_or(Answer::Passed)
+    }
+
+    /// What a holder's own lists give a client; `None`: the list is not used by anybody.
+    pub fn answer_of(&self, holder: &Holder, client: Client) -> Option<Answer> {
+        let expected = self.services.get(&holder.service)?;
+        expected.ports.get(&holder.port)?.answer(expected.is_local(holder.kind, client))
+    }
+}

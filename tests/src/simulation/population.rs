@@ -1,0 +1,341 @@
+//! Who lives in the simulated world, and what happens to them: few services with colliding names, shared addresses and
+//! ports, and slices that wander between them.
+//!
+//! Invariant: the random sequence alone decides. Deliberately absent: any judgement of what follows.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use holdfast_core::facts::{
+    AddressType, Conditions, Endpoint, EndpointsBuilder, HintSet, Ingress, Meta, NodeFacts, ServiceFacts,
+    ServicePort, ServiceType, Settings, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
+};
+use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+
+use super::random::Random;
+
+/// Names that are prefixes of each other, or are equal once namespace and name are joined.
+const SERVICES: [(&str, &str, Source); 12] = [
+    ("default", "a", Source::Kubernetes),
+    ("default", "a-b", Source::Kubernetes),
+    ("default", "a-", Source::Manifests),
+    ("default", "ab", Source::Kubernetes),
+    ("default", "kubernetes", Source::Kubernetes),
+    ("default", "kubernetes-intranet", Source::Kubernetes),
+    ("default", "2-a", Source::Kubernetes),
+    ("default-2", "a", Source::Kubernetes),
+    ("default-2", "a-b", Source::Manifests),
+    ("default", "a", Source::Manifests),
+    ("default", "a", Source::Config),
+    ("default-a", "b", Source::Config),
+];
+
+/// How many services there can be.
+pub const SERVICES_MAX: usize = SERVICES.len();
+
+/// How many slices there can be: two or three for each service.
+pub const SLICES_MAX: usize = 28;
+
+const PORT_NAMES: [&str; 4] = ["", "", "http", "dns"];
+const NUMBERS: [u16; 2] = [80, 443];
+const NODE_PORTS: [u16; 2] = [30_080, 30_443];
+const NODES: [&str; 3] = ["", "n1", "n2"];
+const ZONES: [&str; 3] = ["", "z1", "z2"];
+
+/// The addresses that clients dial.
+pub const VIPS: [IpAddr; 6] =
+    [v4(10, 0, 0, 1), v4(10, 0, 0, 2), v4(10, 0, 0, 3), v4(10, 0, 0, 4), v6(1), v6(2)];
+
+/// The node's own addresses.
+pub const NODE_ADDRESSES: [IpAddr; 3] = [v4(192, 168, 0, 1), v4(192, 168, 0, 2), v6(0xffff)];
+
+const fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+const fn v6(last: u16) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last))
+}
+
+/// Every address and port that any frontend could have.
+pub fn dialled() -> impl Iterator<Item = SocketAddr> {
+    let vips = VIPS.into_iter().flat_map(|ip| NUMBERS.map(|port| SocketAddr::new(ip, port)));
+    let nodes = NODE_ADDRESSES.into_iter().flat_map(|ip| NODE_PORTS.map(|port| SocketAddr::new(ip, port)));
+    vips.chain(nodes)
+}
+
+// The names above and the numbers of slices are legal.
+#[allow(clippy::expect_used)]
+fn name(namespace: &str, name: &str) -> ObjectName {
+    ObjectName::new(namespace, name).expect("a legal name")
+}
+
+fn port(number: u16) -> NonZeroU16 {
+    NonZeroU16::new(number).unwrap_or(NonZeroU16::MIN)
+}
+
+fn service_name(place: usize) -> (&'static str, &'static str, Source) {
+    SERVICES.get(place).copied().unwrap_or(("default", "none", Source::Kubernetes))
+}
+
+/// The key of the service at a place.
+pub fn service_key(place: usize) -> ServiceKey {
+    let (namespace, service, source) = service_name(place);
+    ServiceKey { name: name(namespace, service), source }
+}
+
+/// The key of the slice at a place; it lives beside the service of that place.
+pub fn slice_key(place: usize) -> SliceKey {
+    let (namespace, _, source) = service_name(place % SERVICES_MAX);
+    SliceKey { name: name(namespace, &format!("slice-{place}")), source }
+}
+
+/// A service in its whole, unlike the one before.
+pub fn service(random: &mut Random, place: usize) -> ServiceFacts {
+    let key = service_key(place);
+    let is_static = key.source == Source::Config;
+    let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
+    if is_static {
+        facts.kind = ServiceType::Static;
+        facts.ports = ports(random, 1);
+        facts.static_frontends = frontends(random);
+    } else {
+        for field in 0..SERVICE_FIELDS {
+            change_service(random, &mut facts, field);
+        }
+    }
+    facts.meta = meta(random);
+    facts
+}
+
+const SERVICE_FIELDS: usize = 8;
+
+/// Another version of a service: one thing changed, or nothing but its version.
+pub fn changed_service(random: &mut Random, old: &ServiceFacts) -> ServiceFacts {
+    let mut facts = old.clone();
+    if random.chance(800) && old.kind != ServiceType::Static {
+        let field = random.below(SERVICE_FIELDS);
+        change_service(random, &mut facts, field);
+    }
+    if random.chance(100) {
+        facts.meta = meta(random);
+    }
+    facts.meta.resource_version = Some(random.pick(&["1", "2", "3"]).into());
+    facts
+}
+
+fn change_service(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
+    match field {
+        0 => {
+            let kinds = [ServiceType::ClusterIp, ServiceType::NodePort, ServiceType::LoadBalancer];
+            facts.kind = kinds.get(random.below(3)).copied().unwrap_or(ServiceType::ClusterIp);
+            if random.chance(30) {
+                facts.kind = ServiceType::ExternalName;
+            }
+            facts.headless = random.chance(30);
+        }
+        1 => change_addresses(random, facts),
+        2 => {
+            let count = random.below(3);
+            facts.ports = ports(random, count.max(1));
+        }
+        3 => facts.external_ips = some(random, 400, vip),
+        4 => {
+            facts.ingress =
+                some(random, 400, |random| Ingress { address: vip(random), proxied: random.chance(150) });
+        }
+        5 => facts.internal_policy = policy(random),
+        6 => facts.external_policy = policy(random),
+        _ => {
+            facts.affinity_timeout = random.chance(300).then(|| 60 + u32::from(random.chance(500)));
+            facts.proxy_name = random.chance(50).then(|| "other".into());
+        }
+    }
+}
+
+fn change_addresses(random: &mut Random, facts: &mut ServiceFacts) {
+    let (four, six) = (VIPS.get(random.below(4)).copied(), VIPS.get(4 + random.below(2)).copied());
+    let (families, addresses) = match random.below(8) {
+        0 => (vec![Family::V4, Family::V6], vec![four, six]),
+        1 => (vec![Family::V6, Family::V4], vec![six, four]),
+        2 => (vec![], vec![four, six]),
+        3 => (vec![Family::V6], vec![six]),
+        4 => (vec![], vec![]),
+        5 => (vec![Family::V4, Family::V6], vec![]),
+        _ => (vec![Family::V4], vec![four]),
+    };
+    facts.ip_families = families;
+    facts.cluster_ips = addresses.into_iter().flatten().collect();
+}
+
+fn ports(random: &mut Random, count: usize) -> Vec<ServicePort> {
+    let one = |_| ServicePort {
+        name: random.pick(&PORT_NAMES).into(),
+        protocol: protocol(random),
+        port: port(random.pick(&NUMBERS)),
+        node_port: random.chance(400).then(|| port(random.pick(&NODE_PORTS))),
+    };
+    (0..count).map(one).collect()
+}
+
+fn protocol(random: &mut Random) -> Protocol {
+    match random.below(20) {
+        0 => Protocol::Sctp,
+        1 => Protocol::Other("DCCP".into()),
+        2..7 => Protocol::UDP,
+        _ => Protocol::TCP,
+    }
+}
+
+fn frontends(random: &mut Random) -> Vec<SocketAddr> {
+    let count = 1 + random.below(3);
+    (0..count).map(|_| SocketAddr::new(vip(random), random.pick(&NUMBERS))).collect()
+}
+
+fn vip(random: &mut Random) -> IpAddr {
+    VIPS.get(random.below(VIPS.len())).copied().unwrap_or(v6(1))
+}
+
+fn policy(random: &mut Random) -> TrafficPolicy {
+    if random.chance(350) { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
+}
+
+fn some<T>(random: &mut Random, per_mille: usize, mut one: impl FnMut(&mut Random) -> T) -> Vec<T> {
+    let count = if random.chance(per_mille) { 1 + random.below(2) } else { 0 };
+    (0..count).map(|_| one(random)).collect()
+}
+
+fn meta(random: &mut Random) -> Meta {
+    Meta {
+        uid: Some(random.pick(&["u1", "u2", "u3"]).into()),
+        created: (!random.chance(200)).then(|| Timestamp(i64::from(random.pick(&[1, 2, 3])))),
+        resource_version: Some(random.pick(&["1", "2", "3"]).into()),
+        ..Meta::default()
+    }
+}
+
+/// A slice in its whole.
+pub fn slice(random: &mut Random, place: usize) -> SliceFacts {
+    let key = slice_key(place);
+    let address_type = match random.below(20) {
+        0 => AddressType::Fqdn,
+        1..7 => AddressType::Ip(Family::V6),
+        _ => AddressType::Ip(Family::V4),
+    };
+    let ports = (0..1 + random.below(2)).map(|_| slice_port(random)).collect();
+    let endpoints = random.below(5);
+    SliceFacts {
+        service: label(random, &key),
+        meta: meta(random),
+        headless: random.chance(30),
+        address_type,
+        ports,
+        endpoints: endpoints_of(random, address_type, endpoints),
+        endpoints_null: false,
+        key,
+    }
+}
+
+/// Another version of a slice: other endpoints, mostly.
+pub fn changed_slice(random: &mut Random, old: &SliceFacts) -> SliceFacts {
+    let mut facts = old.clone();
+    match random.below(10) {
+        0 => facts.service = label(random, &old.key),
+        1 => facts.ports = (0..1 + random.below(2)).map(|_| slice_port(random)).collect(),
+        2 => facts.endpoints = endpoints_of(random, old.address_type, 0),
+        _ => {
+            let count = random.below(5);
+            facts.endpoints = endpoints_of(random, old.address_type, count);
+        }
+    }
+    facts.meta.resource_version = Some(random.pick(&["1", "2", "3"]).into());
+    facts
+}
+
+fn slice_port(random: &mut Random) -> SlicePort {
+    SlicePort {
+        name: random.pick(&PORT_NAMES).into(),
+        protocol: protocol(random),
+        port: port(random.pick(&[8080, 8080, 9090])),
+    }
+}
+
+/// The name of some service of the slice's own namespace, of one that does not exist, or none.
+fn label(random: &mut Random, key: &SliceKey) -> Option<Arc<str>> {
+    if random.chance(40) {
+        return None;
+    }
+    let place = random.below(SERVICES_MAX + 1);
+    let beside = |place: &usize| {
+        let (namespace, _, source) = service_name(*place);
+        (namespace, source) == (key.name.namespace(), key.source)
+    };
+    let place = (place..SERVICES_MAX).find(beside).or_else(|| (0..SERVICES_MAX).find(beside));
+    place.map(|place| service_name(place).1.into())
+}
+
+fn endpoints_of(
+    random: &mut Random,
+    address_type: AddressType,
+    count: usize,
+) -> holdfast_core::facts::Endpoints {
+    let AddressType::Ip(family) = address_type else {
+        return EndpointsBuilder::new(Family::V4).finish();
+    };
+    let mut builder = EndpointsBuilder::new(family);
+    for _ in 0..count {
+        let last = u8::try_from(1 + random.below(6)).unwrap_or(1);
+        let hints = random.chance(700).then(|| hints(random));
+        let node = random.pick(&NODES);
+        let endpoint = Endpoint {
+            address: if family == Family::V4 { v4(1, 1, 1, last) } else { v6(0x100 + u16::from(last)) },
+            conditions: conditions(random),
+            node: (!node.is_empty()).then_some(node),
+            zone: None,
+            hints: hints.as_ref(),
+            target: None,
+        };
+        // Only an illegal address is refused, and none of these is.
+        let _ = builder.push(endpoint);
+    }
+    builder.finish()
+}
+
+fn hints(random: &mut Random) -> HintSet {
+    let names = |random: &mut Random, from: &[&'static str]| {
+        let name = random.pick(from);
+        let all: Vec<Arc<str>> = if name.is_empty() { vec![] } else { vec![name.into()] };
+        all.into_boxed_slice()
+    };
+    HintSet { zones: names(random, &ZONES), nodes: names(random, &NODES) }
+}
+
+fn conditions(random: &mut Random) -> Conditions {
+    let (ready, serving, terminating) = match random.below(12) {
+        0 => (false, false, false),
+        1 => (false, true, true),
+        2 => (false, false, true),
+        3 => (true, true, true),
+        4 => (true, false, false),
+        _ => (true, true, false),
+    };
+    Conditions { ready, serving, terminating }
+}
+
+/// The own node.
+pub fn node(random: &mut Random) -> NodeFacts {
+    let zone = random.chance(700).then(|| random.pick(&ZONES).into());
+    let addresses = NODE_ADDRESSES.into_iter().filter(|_| random.chance(700)).collect();
+    NodeFacts { name: random.pick(&["n1", "n1", "n2"]).into(), zone, node_port_addresses: addresses }
+}
+
+/// The settings.
+pub fn settings(random: &mut Random) -> Settings {
+    let bypass = if random.chance(300) { vec![SocketAddr::new(vip(random), 443)] } else { vec![] };
+    Settings {
+        service_proxy_name: random.chance(100).then(|| "other".into()),
+        bypass: bypass.into_iter().collect(),
+        frontends_max: None,
+    }
+}

@@ -1,0 +1,316 @@
+//! The witness: after each op, every client that the op could concern must meet an answer that is legal now.
+//!
+//! Invariant: legal is what was answered before the op, what the owner's lists give now, and, while a frontend changes
+//! hands, what the lists of a service that held it give now. Deliberately absent: knowledge of what the engine plans.
+
+use std::collections::BTreeMap;
+
+use holdfast_core::keys::{Family, FrontendKey, ServiceKey, Transport};
+use holdfast_core::list::Slot;
+use holdfast_core::op::{Action, FrontendValue};
+use holdfast_datapath::{Answer, Client, MemoryMaps, Reading};
+
+use super::model::{Expected, Holder, Model};
+use super::population;
+use crate::observing::Witness;
+
+/// Both kinds of clients.
+pub const CLIENTS: [Client; 2] = [Client::Local, Client::Outside];
+
+/// One address, port and protocol that clients dial.
+#[derive(Debug)]
+pub struct Dialled {
+    /// What they dial.
+    pub key: FrontendKey,
+    /// What they last met.
+    pub actual: [Answer; 2],
+    holders: Vec<Holder>,
+    // Since all was certain last: a refused word may have been published, and an older one may come once more.
+    recent: Vec<Answer>,
+}
+
+/// Lists that may come back while ops are refused; more than any backoff lets pass.
+const RECENT_MAX: usize = 64;
+
+/// Everything that clients may meet.
+#[derive(Debug)]
+pub struct Watch {
+    /// What they should meet.
+    pub model: Model,
+    /// All that they dial.
+    pub dialled: Vec<Dialled>,
+    /// Whether every source has delivered.
+    pub may_write: bool,
+    /// The first thing that was wrong.
+    pub violation: Option<String>,
+    /// Whether ops were refused, or the process died, at any time.
+    pub faulty: bool,
+    /// Ops that had an effect.
+    pub ops: u64,
+    pointing: BTreeMap<FrontendKey, FrontendValue>,
+    // Of each service: whether the internal and the external policy are Local, as the maps have it for certain.
+    policies: BTreeMap<ServiceKey, (bool, bool)>,
+}
+
+impl Watch {
+    /// Nobody is served yet.
+    pub fn new() -> Self {
+        let keys = population::dialled().flat_map(|it| {
+            let port = core::num::NonZeroU16::new(it.port()).unwrap_or(core::num::NonZeroU16::MIN);
+            [Transport::Tcp, Transport::Udp].map(|transport| FrontendKey {
+                address: it.ip(),
+                port,
+                transport,
+            })
+        });
+        let passed = || [Answer::Passed, Answer::Passed];
+        let dialled =
+            keys.map(|key| Dialled { key, actual: passed(), holders: Vec::new(), recent: Vec::new() });
+        Self {
+            model: Model::default(),
+            dialled: dialled.collect(),
+            may_write: false,
+            violation: None,
+            faulty: false,
+            ops: 0,
+            pointing: BTreeMap::new(),
+            policies: BTreeMap::new(),
+        }
+    }
+
+    /// From now on the facts ask for what the model says.
+    pub fn begin(&mut self) {
+        for dialled in &mut self.dialled {
+            if let Some(owner) = self.model.owner(dialled.key)
+                && !dialled.holders.contains(owner)
+            {
+                dialled.holders.push(owner.clone());
+            }
+        }
+        if self.faulty {
+            self.remember();
+        }
+    }
+
+    fn remember(&mut self) {
+        for place in 0..self.dialled.len() {
+            let Some(dialled) = self.dialled.get(place) else { continue };
+            let lists = dialled.holders.iter().flat_map(|holder| self.lists(holder));
+            let mut recent: Vec<_> = lists.chain(dialled.actual.iter().cloned()).collect();
+            recent.retain(|answer| !dialled.recent.contains(answer));
+            if let Some(dialled) = self.dialled.get_mut(place) {
+                dialled.recent.append(&mut recent);
+                dialled.recent.truncate(RECENT_MAX);
+            }
+        }
+    }
+
+    /// Every client looks again. At rest, nobody but the owner holds a frontend.
+    pub fn end(&mut self, maps: &MemoryMaps, settled: bool) {
+        for place in 0..self.dialled.len() {
+            self.look(maps, place, "the end of the step");
+            let Self { model, dialled, .. } = self;
+            let Some(dialled) = dialled.get_mut(place).filter(|_| settled) else { continue };
+            let same = |(client, actual): (&Client, &Answer)| model.answer(dialled.key, *client) == *actual;
+            if CLIENTS.iter().zip(&dialled.actual).all(same) {
+                dialled.holders.clear();
+                dialled.recent.clear();
+                dialled.holders.extend(model.owner(dialled.key).cloned());
+            }
+        }
+        if settled {
+            let policy =
+                |(key, it): (&ServiceKey, &Expected)| (key.clone(), (it.internal_local, it.external_local));
+            self.policies = self.model.services.iter().map(policy).collect();
+        }
+    }
+
+    /// What was said to be wrong first stays.
+    pub fn blame(&mut self, what: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            self.violation = Some(what());
+        }
+    }
+
+    fn look(&mut self, maps: &MemoryMaps, place: usize, why: &str) {
+        for (which, client) in CLIENTS.into_iter().enumerate() {
+            let Some(dialled) = self.dialled.get(place) else { continue };
+            let key = dialled.key;
+            let now = maps.lookup(key.address, key.port.get(), key.transport, client);
+            let Some(before) = dialled.actual.get(which).filter(|before| **before != now) else { continue };
+            if !self.is_legal(dialled, client, &now) {
+                let wanted = self.model.answer(key, client);
+                let what = format!(
+                    "after {why}, {client:?} client of {key} meets {now:?}; before it was {before:?}, wanted is {wanted:?} of {:?}; it points to {:?} and was held by {:#?}",
+                    self.model.owner(key),
+                    self.pointing.get(&key),
+                    dialled.holders
+                );
+                self.blame(|| what);
+            }
+            if let Some(actual) = self.dialled.get_mut(place).and_then(|it| it.actual.get_mut(which)) {
+                *actual = now;
+            }
+        }
+    }
+
+    fn is_legal(&self, dialled: &Dialled, client: Client, now: &Answer) -> bool {
+        if self.model.answer(dialled.key, client) == *now {
+            return true;
+        }
+        // Where a removal was refused before, a new node address answers for a NodePort that should have gone.
+        let wildcard = FrontendKey { address: Family::of(dialled.key.address).unspecified(), ..dialled.key };
+        if self.faulty && self.pointing.contains_key(&wildcard) {
+            return true;
+        }
+        if self.faulty && dialled.recent.contains(now) {
+            return true;
+        }
+        if dialled.holders.iter().any(|holder| self.crosses(&holder.service)) {
+            return true;
+        }
+        let owner = self.model.owner(dialled.key);
+        let mut former = dialled.holders.iter().filter(|holder| Some(*holder) != owner);
+        former.any(|holder| self.lists(holder).any(|answer| answer == *now))
+    }
+
+    /// Whether one policy turns to Local while the other turns to Cluster: no order of two stores is right for both.
+    fn crosses(&self, service: &ServiceKey) -> bool {
+        let now = self.model.services.get(service).map(|it| (it.internal_local, it.external_local));
+        let before = self.policies.get(service);
+        now.zip(before).is_some_and(|(now, before)| now.0 != before.0 && now.1 != before.1 && now.0 != now.1)
+    }
+
+    fn lists(&self, holder: &Holder) -> impl Iterator<Item = Answer> {
+        let port = self.model.services.get(&holder.service).and_then(|it| it.ports.get(&holder.port));
+        port.into_iter().flat_map(|port| [port.answer(false), port.answer(true)]).flatten()
+    }
+
+    fn look_at_key(&mut self, maps: &MemoryMaps, key: FrontendKey, why: &str) {
+        let wild = key.address.is_unspecified();
+        for place in 0..self.dialled.len() {
+            let concerns = |it: &Dialled| {
+                let same = (it.key.port, it.key.transport) == (key.port, key.transport);
+                let family = Family::of(it.key.address) == Family::of(key.address);
+                same && (it.key.address == key.address || wild && family)
+            };
+            if self.dialled.get(place).is_some_and(concerns) {
+                self.look(maps, place, why);
+            }
+        }
+    }
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Witness<MemoryMaps> for Watch {
+    fn before(&mut self, _: &MemoryMaps, action: &Action) {
+        // Wiping a range that nobody can see is the only write that needs no facts.
+        if !self.may_write && !matches!(action, Action::FreeRange(_)) {
+            self.blame(|| format!("{action:?} before every source has delivered"));
+        }
+    }
+
+    fn after(&mut self, maps: &MemoryMaps, action: &Action) {
+        self.ops += 1;
+        let why = format!("{action:?}");
+        let why = why.as_str();
+        match action {
+            Action::InsertFrontend(key, value) => {
+                self.pointing.insert(*key, *value);
+                self.look_at_key(maps, *key, why);
+            }
+            Action::RemoveFrontend(key) => {
+                self.pointing.remove(key);
+                self.look_at_key(maps, *key, why);
+            }
+            Action::PublishWord(index, ..) => {
+                let keys = self.pointing.iter().filter(|(_, it)| it.port == *index).map(|(key, _)| *key);
+                for key in keys.collect::<Vec<_>>() {
+                    self.look_at_key(maps, key, why);
+                }
+            }
+            Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
+                for place in 0..self.dialled.len() {
+                    if self.dialled.get(place).is_some_and(|it| it.key.address == *address) {
+                        self.look(maps, place, why);
+                    }
+                }
+            }
+            // No client may notice these; the look at the end of the step finds one who did.
+            Action::WriteRange(..)
+            | Action::FreeRange(_)
+            | Action::InsertMember(..)
+            | Action::RemoveMember(_)
+            | Action::WriteFacts(..) => {}
+        }
+    }
+}
+
+/// A client that takes its time: it has read the frontend or the word, and reads the slots later.
+#[derive(Debug)]
+pub struct SlowClient {
+    reading: Reading,
+    key: FrontendKey,
+    holders: Vec<Holder>,
+    // Every list that it may find.
+    legal: Vec<Vec<Slot>>,
+    has_word: bool,
+}
+
+fn slots(answer: &Answer) -> Vec<Slot> {
+    if let Answer::Served(slots) = answer { slots.clone() } else { Vec::new() }
+}
+
+impl SlowClient {
+    /// Begins to dial.
+    pub fn begin(
+        maps: &mut MemoryMaps,
+        watch: &Watch,
+        place: usize,
+        client: Client,
+        has_word: bool,
+    ) -> Option<Self> {
+        let dialled = watch.dialled.get(place)?;
+        let FrontendKey { address, port, transport } = dialled.key;
+        let now = slots(&maps.lookup(address, port.get(), transport, client));
+        let reading = if has_word {
+            maps.begin_read(address, port.get(), transport, client)
+        } else {
+            maps.begin_dial(address, port.get(), transport, client)
+        };
+        // Without the word, it may also come upon a list that was emptied after its frontend had gone.
+        let legal = if has_word { vec![now] } else { vec![now, Vec::new()] };
+        Some(Self { reading: reading?, key: dialled.key, holders: dialled.holders.clone(), legal, has_word })
+    }
+
+    /// While it waits, the lists of whoever held its frontend may change.
+    pub fn wait(&mut self, watch: &Watch) {
+        if self.has_word {
+            return;
+        }
+        let dialled = watch.dialled.iter().filter(|it| it.key == self.key);
+        let met = dialled.flat_map(|it| it.actual.iter().cloned());
+        let held = self.holders.iter().flat_map(|holder| watch.lists(holder));
+        for list in met.chain(held).map(|it| slots(&it)).collect::<Vec<_>>() {
+            if !self.legal.contains(&list) {
+                self.legal.push(list);
+            }
+        }
+    }
+
+    /// Reads the slots.
+    pub fn end(self, maps: &mut MemoryMaps, watch: &mut Watch) {
+        let found = maps.end_read(&self.reading);
+        if !self.legal.contains(&found) {
+            let Self { key, legal, has_word, holders, reading } = self;
+            watch.blame(|| {
+                format!("a slow client of {key} (word read: {has_word}) finds {found:?}; legal: {legal:?}; {reading:?} held by {holders:?}")
+            });
+        }
+    }
+}

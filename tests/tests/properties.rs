@@ -1,0 +1,229 @@
+//! What holds for any world, whatever happens in it: order does not matter, and no service reaches another one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast::engine::{Engine, Now};
+use holdfast_core::change::{Cause, Change};
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::{FrontendKey, ServiceKey, Source, Transport};
+use holdfast_core::list::{Scope, SlotState};
+use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::{Answer, Maps, MemoryMaps};
+use holdfast_tests::simulation::Random;
+use holdfast_tests::simulation::population::{self, SERVICES_MAX, SLICES_MAX};
+use holdfast_tests::simulation::watch::CLIENTS;
+use proptest::prelude::*;
+
+const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };
+
+fn start() -> Engine<MemoryMaps> {
+    Engine::start(MemoryMaps::default(), Seed(7), &Source::ALL).unwrap().0
+}
+
+fn step(engine: &mut Engine<MemoryMaps>) -> (Arc<Snapshot>, Vec<Change>) {
+    let mut changes = Vec::new();
+    let snapshot = engine.step(NOW, &mut |change| changes.push(change));
+    (snapshot, changes)
+}
+
+fn rest(engine: &mut Engine<MemoryMaps>) -> Arc<Snapshot> {
+    for _ in 0..20 {
+        let (snapshot, _) = step(engine);
+        if engine.next_due(NOW.mono).is_none() {
+            return snapshot;
+        }
+    }
+    panic!("does not come to rest");
+}
+
+/// Every object once, some of them missing.
+fn world(random: &mut Random) -> Vec<Event> {
+    let mut events = vec![
+        Event::NodeApplied(Arc::new(population::node(random))),
+        Event::SettingsApplied(Arc::new(population::settings(random))),
+    ];
+    for place in 0..SERVICES_MAX {
+        if random.chance(100) {
+            continue;
+        }
+        events.push(Event::ServiceApplied(Arc::new(population::service(random, place))));
+    }
+    for place in 0..SLICES_MAX {
+        events.push(Event::SliceApplied(Arc::new(population::slice(random, place))));
+    }
+    events
+}
+
+fn dialled() -> impl Iterator<Item = FrontendKey> {
+    population::dialled().flat_map(|it| {
+        let port = it.port().try_into().unwrap();
+        [Transport::Tcp, Transport::Udp].map(|transport| FrontendKey { address: it.ip(), port, transport })
+    })
+}
+
+fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [Answer; 2]> {
+    let ask = |key: FrontendKey| {
+        CLIENTS.map(|client| maps.lookup(key.address, key.port.get(), key.transport, client))
+    };
+    dialled().map(|key| (key, ask(key))).collect()
+}
+
+/// All that can be told from outside: answers, members behind each frontend, node addresses, rows. No index, no slot.
+#[derive(Debug, PartialEq)]
+struct Picture {
+    answers: BTreeMap<FrontendKey, [Answer; 2]>,
+    members: BTreeMap<FrontendKey, Vec<(Scope, std::net::SocketAddr, SlotState)>>,
+    node_addresses: Vec<std::net::IpAddr>,
+    rows: Vec<String>,
+}
+
+fn picture(engine: &mut Engine<MemoryMaps>) -> Picture {
+    let snapshot = rest(engine);
+    let dump = engine.maps_mut().dump().unwrap();
+    let members = |port| {
+        let own = dump.members.iter().filter(move |(member, _)| member.port == port);
+        own.map(|(member, state)| (member.scope, member.backend, *state)).collect()
+    };
+    let mut rows: Vec<String> = Vec::new();
+    for view in snapshot.services.iter() {
+        for row in &view.frontends {
+            let backends: Vec<_> = view.backends(row).map(|it| (it.backend(), it.state())).collect();
+            let external =
+                view.external_backends(row).map(|it| it.map(|it| it.backend()).collect::<Vec<_>>());
+            let says = (row.verdict, &row.owner, &row.status, row.kind, backends, external);
+            rows.push(format!("{:?} {} {} {}: {says:?}", view.key, row.address, row.port, row.protocol));
+        }
+    }
+    rows.sort();
+    Picture {
+        answers: answers(engine.maps()),
+        members: dump.frontends.iter().map(|(key, value)| (*key, members(value.port))).collect(),
+        node_addresses: dump.node_addresses.clone(),
+        rows,
+    }
+}
+
+fn synced(engine: &mut Engine<MemoryMaps>) {
+    Source::ALL.into_iter().for_each(|source| engine.apply(Event::Synced(source)));
+}
+
+fn from_scratch(events: Vec<Event>) -> Picture {
+    let mut engine = start();
+    events.into_iter().for_each(|event| engine.apply(event));
+    synced(&mut engine);
+    picture(&mut engine)
+}
+
+/// Other objects first, then the world in any order, with batches of any size, older versions, and a restart.
+fn by_detours(random: &mut Random, events: &[Event], restart: bool) -> Picture {
+    let mut engine = start();
+    synced(&mut engine);
+    let mut older = world(random);
+    random.shuffle(&mut older);
+    let mut newer = events.to_vec();
+    random.shuffle(&mut newer);
+    // What the world does not have at the end was there for a while.
+    let gone = older.iter().filter_map(|event| match event {
+        Event::ServiceApplied(facts) => Some(Event::ServiceDeleted(facts.key.clone(), None)),
+        _ => None,
+    });
+    let gone: Vec<_> = gone.collect();
+    for event in older.into_iter().chain(gone).chain(newer) {
+        engine.apply(event);
+        if random.chance(300) {
+            step(&mut engine);
+        }
+    }
+    if restart {
+        step(&mut engine);
+        engine = Engine::start(engine.into_maps(), Seed(8), &Source::ALL).unwrap().0;
+        events.iter().rev().cloned().for_each(|event| engine.apply(event));
+        synced(&mut engine);
+    }
+    picture(&mut engine)
+}
+
+/// One thing happens to one service: its object or a slice of its own.
+fn one_event(random: &mut Random, events: &[Event]) -> (Event, ServiceKey) {
+    loop {
+        let picked = &events[random.below(events.len())];
+        match picked {
+            Event::ServiceApplied(old) if random.chance(500) => {
+                return (Event::ServiceDeleted(old.key.clone(), None), old.key.clone());
+            }
+            Event::ServiceApplied(old) => {
+                let new = population::changed_service(random, old);
+                return (Event::ServiceApplied(Arc::new(new)), old.key.clone());
+            }
+            Event::SliceApplied(old) => {
+                let mut new = population::changed_slice(random, old);
+                let Some(service) = &old.service else { continue };
+                new.service = Some(Arc::clone(service));
+                let name = holdfast_core::keys::ObjectName::new(old.key.name.namespace(), service).unwrap();
+                return (Event::SliceApplied(Arc::new(new)), ServiceKey { name, source: old.key.source });
+            }
+            _ => {}
+        }
+    }
+}
+
+fn owners(snapshot: &Snapshot) -> BTreeMap<FrontendKey, ServiceKey> {
+    let mut owners = BTreeMap::new();
+    for view in snapshot.services.iter() {
+        for row in view.frontends.iter().filter(|row| row.owner.is_none()) {
+            if let Some(transport) = row.protocol.transport() {
+                let key = FrontendKey { address: row.address, port: row.port, transport };
+                owners.insert(key, view.key.clone());
+            }
+        }
+    }
+    owners
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn invariant_07_any_order_ends_as_planning_from_scratch(seed: u64) {
+        let mut random = Random::new(seed);
+        let events = world(&mut random);
+        prop_assert_eq!(by_detours(&mut random, &events, false), from_scratch(events));
+    }
+
+    #[test]
+    fn invariant_08_a_restart_equals_no_restart(seed: u64) {
+        let mut random = Random::new(seed);
+        let events = world(&mut random);
+        prop_assert_eq!(by_detours(&mut random, &events, true), from_scratch(events));
+    }
+
+    #[test]
+    fn invariant_05_an_event_on_one_service_changes_nothing_of_another(seed: u64) {
+        let mut random = Random::new(seed);
+        let events = world(&mut random);
+        let mut engine = start();
+        events.iter().cloned().for_each(|event| engine.apply(event));
+        synced(&mut engine);
+        let before = (owners(&rest(&mut engine)), answers(engine.maps()));
+        let (event, service) = one_event(&mut random, &events);
+        engine.apply(event);
+        let (snapshot, changes) = step(&mut engine);
+        for change in changes.iter().filter(|change| change.service != service) {
+            let coupled = |it: &Cause| matches!(it, Cause::ClaimWon(_, by) | Cause::ClaimLost(_, by) if *by != change.service);
+            prop_assert!(!change.causes.is_empty() && change.causes.iter().all(coupled), "{service} changed {change:?}");
+        }
+        let after = (owners(&snapshot), answers(engine.maps()));
+        for key in dialled() {
+            let wildcard = FrontendKey { address: holdfast_core::keys::Family::of(key.address).unspecified(), ..key };
+            let owner = |owners: &BTreeMap<FrontendKey, ServiceKey>| owners.get(&key).or_else(|| owners.get(&wildcard)).cloned();
+            let (old, new) = (owner(&before.0), owner(&after.0));
+            if old == new && old.as_ref() != Some(&service) {
+                prop_assert_eq!(&before.1[&key], &after.1[&key], "{} of {:?}, after an event on {}", key, old, service);
+            }
+        }
+    }
+}
