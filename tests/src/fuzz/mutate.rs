@@ -1,5 +1,7 @@
 //! From good input to broken input.
 
+use crate::simulation::Random;
+
 /// Longer inputs are cut: what is too long for a reader is a few tokens repeated, not a large corpus.
 const INPUT_BYTES_MAX: usize = 64 * 1024;
 
@@ -100,14 +102,14 @@ const TOKENS: &[&str] = &[
 /// Makes inputs, one after the other, from a seed.
 #[derive(Debug)]
 pub(super) struct Mutator {
-    state: u64,
+    random: Random,
     corpus: Vec<Vec<u8>>,
     seeds: usize,
 }
 
 impl Mutator {
     pub(super) fn new(seed: u64, corpus: Vec<Vec<u8>>) -> Self {
-        Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, seeds: corpus.len(), corpus }
+        Self { random: Random::new(seed), seeds: corpus.len(), corpus }
     }
 
     /// An input that was answered in a new way. When there are too many, one of them makes room, never a seed.
@@ -213,12 +215,7 @@ impl Mutator {
 
     /// At least 0 and less than the bound; 0 if there is nothing below it.
     fn below(&mut self, bound: usize) -> usize {
-        // xorshift64*, as in the maps that fail on purpose.
-        self.state ^= self.state >> 12;
-        self.state ^= self.state << 25;
-        self.state ^= self.state >> 27;
-        let random = usize::try_from(self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33).unwrap_or(0);
-        random % bound.max(1)
+        self.random.below(bound)
     }
 }
 
