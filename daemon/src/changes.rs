@@ -79,9 +79,9 @@ fn name(row: &FrontendView) -> String {
 fn cause(cause: &Cause) -> String {
     match cause {
         Cause::ServiceApplied(facts) => object("Service", &facts.key, "applied", Some(&facts.meta)),
-        Cause::ServiceDeleted(key, meta) => object("Service", key, "deleted", meta.as_ref()),
+        Cause::ServiceDeleted(key, meta) => object("Service", key, "deleted", meta.as_deref()),
         Cause::SliceApplied(facts) => object("EndpointSlice", &facts.key, "applied", Some(&facts.meta)),
-        Cause::SliceDeleted(key, meta) => object("EndpointSlice", key, "deleted", meta.as_ref()),
+        Cause::SliceDeleted(key, meta) => object("EndpointSlice", key, "deleted", meta.as_deref()),
         Cause::SliceLeft(facts) => {
             object("EndpointSlice", &facts.key, "left for another service", Some(&facts.meta))
         }
@@ -137,7 +137,7 @@ mod tests {
             ..Meta::default()
         };
         assert_eq!(
-            cause(&Cause::ServiceDeleted(key, Some(facts.meta))),
+            cause(&Cause::ServiceDeleted(key, Some(Box::new(facts.meta)))),
             "Service default/web deleted, version 7, written by kubectl-edit, from web.yaml"
         );
     }

@@ -4,6 +4,7 @@
 //! with the tables, so making one costs little; text is made of it elsewhere. Deliberately absent: sequence numbers and
 //! storage, which the recorder adds.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -17,11 +18,11 @@ pub enum Cause {
     /// Its object came or changed.
     ServiceApplied(Arc<ServiceFacts>),
     /// Its object went; the last version seen.
-    ServiceDeleted(ServiceKey, Option<Meta>),
+    ServiceDeleted(ServiceKey, Option<Box<Meta>>),
     /// One of its slices came or changed.
     SliceApplied(Arc<SliceFacts>),
     /// One of its slices went; the last version seen.
-    SliceDeleted(SliceKey, Option<Meta>),
+    SliceDeleted(SliceKey, Option<Box<Meta>>),
     /// One of its slices now names another service.
     SliceLeft(Arc<SliceFacts>),
     /// It owns an address that the other one owned, or claims no more.

@@ -3,6 +3,7 @@
 //! Invariant: an event names exactly one object by its exact key. A source sends events in groups; a group is applied
 //! whole, with nothing planned in between. Deliberately absent: time, which the engine adds.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
@@ -14,11 +15,11 @@ pub enum Event {
     /// A service is there, new or changed. Ends an earlier rejection of it.
     ServiceApplied(Arc<ServiceFacts>),
     /// A service is gone, with the last version seen if the source knows it.
-    ServiceDeleted(ServiceKey, Option<Meta>),
+    ServiceDeleted(ServiceKey, Option<Box<Meta>>),
     /// A slice is there, new or changed. Ends an earlier rejection of it.
     SliceApplied(Arc<SliceFacts>),
     /// A slice is gone, with the last version seen if the source knows it.
-    SliceDeleted(SliceKey, Option<Meta>),
+    SliceDeleted(SliceKey, Option<Box<Meta>>),
     /// An object, or a part of it, was not understood. Whatever was known of it stays.
     Rejected(Rejection),
     /// What rejected itself before is gone or good now. Only needed where no applied or deleted event says so.

@@ -183,6 +183,10 @@ impl Program {
         if self.causes.len() >= limits::CAUSES_PER_CHANGE_MAX {
             self.causes.remove(0);
         }
+        // Most batches bring a service one or two events.
+        if self.causes.capacity() == 0 {
+            self.causes.reserve_exact(2);
+        }
         self.causes.push(cause);
     }
 

@@ -3,6 +3,7 @@
 //! Invariant: a service is found by its exact key only, and a slice belongs to the one service that its label names, in
 //! its own namespace and source. Deliberately absent: decisions, and any knowledge of the maps.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -116,7 +117,7 @@ impl Tables {
     fn service_deleted(
         &mut self,
         key: ServiceKey,
-        meta: Option<Meta>,
+        meta: Option<Box<Meta>>,
         dirty: &mut dyn FnMut(ServiceId, Cause),
     ) {
         self.end_rejection_of(|| ObjectKey::Service(key.clone()));
@@ -150,7 +151,12 @@ impl Tables {
         }
     }
 
-    fn slice_deleted(&mut self, key: SliceKey, meta: Option<Meta>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+    fn slice_deleted(
+        &mut self,
+        key: SliceKey,
+        meta: Option<Box<Meta>>,
+        dirty: &mut dyn FnMut(ServiceId, Cause),
+    ) {
         self.end_rejection_of(|| ObjectKey::Slice(key.clone()));
         if let Some((_, Some(id))) = self.slices.remove(&key) {
             self.drop_slice(id, &key);

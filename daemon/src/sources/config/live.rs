@@ -153,7 +153,7 @@ impl Live {
             self.drop_check(id);
         }
         let service = &standing.block.service;
-        group.push(Event::ServiceDeleted(service.key.clone(), Some(service.meta.clone())));
+        group.push(Event::ServiceDeleted(service.key.clone(), Some(Box::new(service.meta.clone()))));
         group.extend(standing.sent.values().map(slice_deleted));
     }
 
@@ -266,7 +266,7 @@ impl Checked {
 }
 
 fn slice_deleted(facts: &Arc<SliceFacts>) -> Event {
-    Event::SliceDeleted(facts.key.clone(), Some(facts.meta.clone()))
+    Event::SliceDeleted(facts.key.clone(), Some(Box::new(facts.meta.clone())))
 }
 
 /// Who wrote it last is no difference to whoever reads it.

@@ -37,7 +37,7 @@ pub(super) fn show(group: &[Event]) -> String {
 fn show_event(event: &Event) -> String {
     match event {
         Event::ServiceApplied(facts) => show_service(facts),
-        Event::ServiceDeleted(key, meta) => format!("service {key} deleted, {}", show_meta(meta.as_ref())),
+        Event::ServiceDeleted(key, meta) => format!("service {key} deleted, {}", show_meta(meta.as_deref())),
         Event::SliceApplied(facts) => {
             let endpoint = |endpoint: holdfast_core::facts::Endpoint<'_>| {
                 let conditions = endpoint.conditions;
@@ -56,7 +56,7 @@ fn show_event(event: &Event) -> String {
             let meta = show_meta(Some(&facts.meta));
             format!("slice {} of {service} {family:?} {}:{endpoints}, {meta}", facts.key, ports.join(" "))
         }
-        Event::SliceDeleted(key, meta) => format!("slice {key} deleted, {}", show_meta(meta.as_ref())),
+        Event::SliceDeleted(key, meta) => format!("slice {key} deleted, {}", show_meta(meta.as_deref())),
         other => format!("{other:?}"),
     }
 }

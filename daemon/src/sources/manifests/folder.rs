@@ -180,10 +180,10 @@ fn change(before: Option<Facts>, after: Option<&Facts>) -> Option<Event> {
         (_, Some(Facts::Service(facts))) => Some(Event::ServiceApplied(Arc::clone(facts))),
         (_, Some(Facts::Slice(facts))) => Some(Event::SliceApplied(Arc::clone(facts))),
         (Some(Facts::Service(gone)), None) => {
-            Some(Event::ServiceDeleted(gone.key.clone(), Some(gone.meta.clone())))
+            Some(Event::ServiceDeleted(gone.key.clone(), Some(Box::new(gone.meta.clone()))))
         }
         (Some(Facts::Slice(gone)), None) => {
-            Some(Event::SliceDeleted(gone.key.clone(), Some(gone.meta.clone())))
+            Some(Event::SliceDeleted(gone.key.clone(), Some(Box::new(gone.meta.clone()))))
         }
     }
 }
