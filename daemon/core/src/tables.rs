@@ -132,7 +132,11 @@ impl Tables {
         if self.slices.get(&facts.key).is_some_and(|(old, _)| *old == facts) {
             return;
         }
-        let wanted = service_of(&facts).and_then(|key| self.id(&key));
+        let service = service_of(&facts);
+        let wanted = service.as_ref().and_then(|key| self.id(key));
+        if service.is_some() && wanted.is_none() {
+            return self.reject(too_many(ObjectKey::Slice(facts.key.clone()), "services"));
+        }
         let before = self.slices.insert(facts.key.clone(), (Arc::clone(&facts), wanted));
         if let Some((_, Some(old))) = before.filter(|(_, old)| *old != wanted) {
             self.drop_slice(old, &facts.key);
@@ -254,3 +258,6 @@ fn too_many(object: ObjectKey, what: &str) -> Rejection {
         alloc::format!("there is no room for more {what}; delete some, or raise `datapath.limits.services`");
     Rejection { object, origin: None, reason: reason.into(), partial: false }
 }
+
+#[cfg(test)]
+mod tests;

@@ -487,3 +487,6 @@ fn place_of<T: PartialEq>(table: &mut Vec<T>, element: T) -> Result<u16, Endpoin
     }
     Ok(short)
 }
+
+#[cfg(test)]
+mod tests;

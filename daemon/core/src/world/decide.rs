@@ -51,8 +51,9 @@ impl World {
         program.rank = rank;
         let claimed = core::mem::replace(&mut program.claimed, wanted.to_vec());
         for key in claimed.iter().filter(|key| !same_rank || wanted.binary_search(key).is_err()) {
-            if let Some(heir) = self.frontends.withdraw(*key, id) {
-                self.won(heir, *key, id);
+            match self.frontends.withdraw(*key, id) {
+                Some(heir) => self.won(heir, *key, id),
+                None => self.left_over(*key, id),
             }
         }
         let Some(rank) = rank else { return };
@@ -72,6 +73,15 @@ impl World {
             mark(&mut self.programs, &mut self.dirty, heir, cause, false);
         }
         self.lost(key, heir);
+    }
+
+    /// Nobody claims it any more, and the one that withdrew never took it over: whoever has it in the maps removes it.
+    fn left_over(&mut self, key: FrontendKey, by: ServiceId) {
+        let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner().is_none()) else { return };
+        let owner = entry.realized.and_then(|realized| realized.owner);
+        if let Some(owner) = owner.filter(|owner| *owner != by) {
+            mark(&mut self.programs, &mut self.dirty, owner, Cause::Retry, false);
+        }
     }
 
     /// All other claimants: the one that owned it until now, and those whose rows name the owner.

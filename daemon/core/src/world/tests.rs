@@ -5,6 +5,7 @@ mod bounds;
 mod claims;
 mod doubts;
 mod order;
+mod reasons;
 mod since;
 
 use alloc::sync::Arc;

@@ -50,3 +50,18 @@ fn an_heir_takes_over_before_the_owner_goes() {
     let ops: Vec<_> = rig.log.iter().filter(|op| of_shared(op)).collect();
     assert!(matches!(ops.as_slice(), [op] if is_insert(op)), "replaced at once, never removed: {ops:?}");
 }
+
+#[test]
+fn a_frontend_goes_when_its_heir_went_before_taking_over() {
+    let mut rig = Rig::new();
+    rig.turn(vec![created("a", 1), created("b", 2), slice("a", &["1.1.1.1"]), slice("b", &["1.1.1.2"])]);
+    let meta = Meta { created: Some(Timestamp(1)), ..Meta::default() };
+    let without = ServiceFacts { meta, ..service("a", "10.0.0.1", &[]) };
+    rig.refuse = |op| matches!(op.action, Action::WriteRange(..) | Action::InsertFrontend(..));
+    rig.turn(vec![applied(without), slice("b", &["1.1.1.3"])]);
+    rig.refuse = |_| false;
+    rig.turn(vec![deleted("b")]);
+    let of_shared =
+        |op: &Op| matches!(op.action, Action::RemoveFrontend(key) if key.address == ip("10.0.0.9"));
+    assert_eq!(rig.log.iter().filter(|op| of_shared(op)).count(), 1, "{:?}", rig.log);
+}

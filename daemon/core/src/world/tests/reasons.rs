@@ -1,0 +1,105 @@
+//! Why nobody is there: what was there before decides.
+
+use super::*;
+use crate::snapshot::{Reason, Verdict};
+
+const READY: Conditions = Conditions::READY;
+const LEAVING: Conditions = Conditions { ready: false, serving: true, terminating: true };
+const GOING: Conditions = Conditions { ready: false, serving: false, terminating: true };
+const SICK: Conditions = Conditions { ready: false, serving: false, terminating: false };
+
+fn with(endpoints: &[(&str, Conditions)]) -> Event {
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    for (text, conditions) in endpoints {
+        let endpoint = Endpoint {
+            address: ip(text),
+            conditions: *conditions,
+            node: None,
+            zone: None,
+            hints: None,
+            target: None,
+        };
+        builder.push(endpoint).unwrap();
+    }
+    Event::SliceApplied(Arc::new(SliceFacts { endpoints: builder.finish(), ..slice_facts("a", "a", &[]) }))
+}
+
+/// Each step is what the slice lists; the last row is looked at.
+#[track_caller]
+fn check(name: &str, steps: &[&[(&str, Conditions)]], expected: (Verdict, Option<Reason>)) {
+    let mut rig = Rig::new();
+    let mut last = rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
+    for step in steps {
+        last = rig.turn(vec![with(step)]);
+    }
+    let view = view(&last, "a");
+    let row = row(&view, "10.0.0.1");
+    assert_eq!((row.verdict, row.reason), expected, "{name}");
+}
+
+#[test]
+fn reasons_follow_what_was_seen() {
+    let refused = |reason| (Verdict::Refusing, Some(reason));
+    let a = |conditions| ("1.1.1.1", conditions);
+    let b = |conditions| ("1.1.1.2", conditions);
+    check("no slice", &[], refused(Reason::NoEndpoints));
+    check("an empty slice", &[&[]], refused(Reason::NoEndpoints));
+    check("never ready", &[&[a(SICK)]], refused(Reason::AllUnready));
+    check("never ready, then gone", &[&[a(SICK)], &[]], refused(Reason::NoEndpoints));
+    check("ready", &[&[a(READY)]], (Verdict::Serving, None));
+    check("draining", &[&[a(READY)], &[a(LEAVING)]], (Verdict::Draining, Some(Reason::ScaledDown)));
+    check("vanished", &[&[a(READY)], &[]], refused(Reason::Vanished));
+    check("sick, then gone, is vanished", &[&[a(READY)], &[a(SICK)], &[]], refused(Reason::Vanished));
+    check("going counts as unready while listed", &[&[a(READY)], &[a(GOING)]], refused(Reason::AllUnready));
+    check("scaled down", &[&[a(READY)], &[a(GOING)], &[]], refused(Reason::ScaledDown));
+    check("scaled down by draining", &[&[a(READY)], &[a(LEAVING)], &[]], refused(Reason::ScaledDown));
+    let one_of_two: [&[_]; 3] = [&[a(READY), b(READY)], &[a(GOING), b(SICK)], &[]];
+    check("every member must have been seen", &one_of_two, refused(Reason::Vanished));
+    let one_by_one: [&[_]; 4] = [&[a(READY), b(READY)], &[a(LEAVING), b(READY)], &[b(LEAVING)], &[]];
+    check("the last list counts, not those before", &one_by_one, refused(Reason::ScaledDown));
+    let not_a_member: [&[_]; 3] = [&[a(READY), b(LEAVING)], &[b(GOING)], &[]];
+    check("who was no member does not count", &not_a_member, refused(Reason::Vanished));
+    let back: [&[_]; 4] = [&[a(READY)], &[a(GOING)], &[a(READY)], &[]];
+    check("a mark is taken back by being ready again", &back, refused(Reason::Vanished));
+}
+
+#[test]
+fn only_remote_ones_are_dropped_not_refused() {
+    let mut rig = Rig::new();
+    let facts = ServiceFacts { internal_policy: local(), ..service("a", "10.0.0.1", &[]) };
+    let snapshot = rig.turn(vec![applied(facts), slice("a", &["1.1.1.1"])]);
+    let view = view(&snapshot, "a");
+    let row = row(&view, "10.0.0.1");
+    assert_eq!((row.verdict, row.reason), (Verdict::Dropping, Some(Reason::LocalPolicy)));
+}
+
+#[test]
+fn outside_lists_are_null_empty_or_another_list() {
+    let mut rig = Rig::new();
+    let facts = |external_policy| ServiceFacts { external_policy, ..service("a", "10.0.0.1", &["10.0.0.9"]) };
+    let mut external = |policy, endpoints: &[&str]| {
+        let snapshot = rig.turn(vec![applied(facts(policy)), slice("a", endpoints)]);
+        let view = view(&snapshot, "a");
+        assert!(view.external_backends(row(&view, "10.0.0.1")).is_none(), "never on a cluster IP");
+        view.external_backends(row(&view, "10.0.0.9")).map(Iterator::count)
+    };
+    assert_eq!(external(TrafficPolicy::Cluster, &["1.1.1.1", "@1.1.1.2"]), None);
+    assert_eq!(external(local(), &["1.1.1.1", "@1.1.1.2"]), Some(1));
+    assert_eq!(external(local(), &["1.1.1.1"]), Some(0), "dropped outside");
+    assert_eq!(external(local(), &["@1.1.1.2"]), None, "the same list");
+    assert_eq!(external(local(), &[]), None, "nobody anywhere");
+}
+
+#[test]
+fn an_address_of_the_apiserver_is_bypassed_for_tcp_alone() {
+    let mut rig = Rig::new();
+    let bypass = ["10.0.0.1:80".parse().unwrap()].into();
+    let settings = crate::facts::Settings { bypass, ..Default::default() };
+    let mut facts = service("a", "10.0.0.1", &[]);
+    facts.ports.push(ServicePort { protocol: Protocol::UDP, name: "u".into(), ..facts.ports[0].clone() });
+    let snapshot = rig.turn(vec![Event::SettingsApplied(Arc::new(settings)), applied(facts)]);
+    let view = view(&snapshot, "a");
+    let verdicts: Vec<_> = view.frontends.iter().map(|row| row.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Bypassed, Verdict::Refusing]);
+    assert_eq!(rig.log.iter().filter(|op| is_insert(op)).count(), 1);
+}
