@@ -20,7 +20,7 @@ use holdfast_core::world::Capacity;
 use holdfast_datapath::{Answer, MapError, Maps, MemoryMaps};
 use holdfast_tests::worlds::{Shape, cluster_ip};
 
-const BATCH: usize = 8_192;
+const BATCH: usize = 1_024;
 const ROUNDS: usize = 7;
 
 /// Runs one part, named by the argument, or each part in a process of its own, so that none inherits another's heap.
