@@ -75,6 +75,12 @@ fn feed(engine: &mut Engine<MemoryMaps>, events: Vec<Event>) -> Duration {
     started.elapsed()
 }
 
+/// A name of its own, so that a profiler can tell deleting from inserting.
+#[inline(never)]
+fn take_away(engine: &mut Engine<MemoryMaps>, events: Vec<Event>) -> Duration {
+    feed(engine, events)
+}
+
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
@@ -89,7 +95,7 @@ fn bulk() {
         let mut engine = engine();
         inserts.push(feed(&mut engine, shape.events()));
         assert!(matches!(engine.maps().dial((cluster_ip(0), 1).into()), Answer::Served(_)));
-        deletes.push(feed(&mut engine, shape.deletions()));
+        deletes.push(take_away(&mut engine, shape.deletions()));
         step(&mut engine);
         assert_eq!(engine.maps().entries(), 0);
     }

@@ -13,7 +13,7 @@
 //! | `cluster delete KIND NAMESPACE/NAME` | it sends a deletion |
 //! | `config` + TOML | the configuration's `[[service]]` blocks are these |
 //! | `node name=N zone=Z addresses=A,B` | the own node; `addresses` answer NodePorts |
-//! | `settings bypass=A:P,… proxy_name=N` | the settings |
+//! | `settings bypass=A:P,… proxy_name=N frontends_max=N` | the settings |
 //! | `time +5s` | five seconds pass |
 //! | `restart` | the daemon ends and starts again on the same maps |
 //! | `show frontends`, `backends`, `services`, `rejected`, `maps` | what must be seen now |

@@ -331,6 +331,6 @@ pub struct Snapshot {
 impl Snapshot {
     /// Whether every source has delivered, so that the maps follow the rules.
     pub fn is_synced(&self) -> bool {
-        self.sources.values().all(|synced| *synced)
+        !self.sources.is_empty() && self.sources.values().all(|synced| *synced)
     }
 }

@@ -165,7 +165,10 @@ impl Tables {
     }
 
     fn node_applied(&mut self, node: Arc<NodeFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        let same_place = self.node.name == node.name && self.node.zone == node.zone;
+        // Where NodePorts answer matters to a decision only beside an address that is bypassed.
+        let same_addresses =
+            self.settings.bypass.is_empty() || self.node.node_port_addresses == node.node_port_addresses;
+        let same_place = self.node.name == node.name && self.node.zone == node.zone && same_addresses;
         self.node = node;
         if !same_place {
             self.ids().for_each(|id| dirty(id, Cause::NodeApplied));

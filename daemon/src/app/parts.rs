@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use holdfast_core::change::Change;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Settings;
-use holdfast_core::keys::Transport;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Capacity;
 use holdfast_datapath::Maps;
@@ -17,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::AppError;
 use crate::admin::{self, EffectiveConfig, Liveness};
-use crate::config::{Config, OnEmpty, Protocol, ServiceBlock};
+use crate::config::Config;
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
 
@@ -67,25 +66,8 @@ pub(super) fn effective(config: &Config) -> EffectiveConfig {
 }
 
 pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
-    let services = config.services.iter().map(static_service).collect();
+    let services = config.services.iter().map(StaticService::from).collect();
     Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
-}
-
-fn static_service(block: &ServiceBlock) -> StaticService {
-    StaticService {
-        name: block.name.to_string(),
-        namespace: block.namespace.to_string(),
-        port_name: block.port_name.as_ref().map(ToString::to_string).unwrap_or_default(),
-        transport: match block.protocol {
-            Protocol::Tcp => Transport::Tcp,
-            Protocol::Udp => Transport::Udp,
-        },
-        frontends: block.frontends.clone(),
-        backends: block.backends.clone(),
-        health_check: block.health_check.clone(),
-        affinity_timeout: block.session_affinity.and_then(|time| u32::try_from(time.as_secs()).ok()),
-        on_empty: block.on_empty.map(OnEmpty::as_str).map(str::to_owned),
-    }
 }
 
 /// Spreads hash tables and health checks. Without randomness they are merely easier to guess.

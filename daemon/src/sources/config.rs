@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use crate::config::{CheckKind, HealthCheck};
+use crate::config::{OnEmpty, Protocol, ServiceBlock};
 pub use block::{Blocks, Fault, InvalidService};
 use check::CheckFailed;
 use health::Transition;
@@ -56,6 +57,25 @@ pub struct StaticService {
     pub affinity_timeout: Option<u32>,
     /// What happens when nobody is left, as written.
     pub on_empty: Option<String>,
+}
+
+impl From<&ServiceBlock> for StaticService {
+    fn from(block: &ServiceBlock) -> Self {
+        Self {
+            name: block.name.to_string(),
+            namespace: block.namespace.to_string(),
+            port_name: block.port_name.as_ref().map(ToString::to_string).unwrap_or_default(),
+            transport: match block.protocol {
+                Protocol::Tcp => Transport::Tcp,
+                Protocol::Udp => Transport::Udp,
+            },
+            frontends: block.frontends.clone(),
+            backends: block.backends.clone(),
+            health_check: block.health_check.clone(),
+            affinity_timeout: block.session_affinity.and_then(|time| u32::try_from(time.as_secs()).ok()),
+            on_empty: block.on_empty.map(OnEmpty::as_str).map(str::to_owned),
+        }
+    }
 }
 
 // With the time when it finished: while the engine does not take a group, nobody looks, and that must not seem slow.

@@ -23,8 +23,11 @@ use super::{View, maps, show};
 /// Where the wall clock stands at the start of each scenario.
 const START: Timestamp = Timestamp(1_767_870_715);
 
-/// Steps until nothing is due; a retry waits at most half a minute, so this is far beyond any run of bad luck.
+/// Steps until nothing is due: far beyond any run of bad luck.
 const STEPS_MAX: usize = 10_000;
+
+/// The engine's longest wait. What is due only then has failed ten times in a row: it is no bad luck, and shows as error.
+const HOPELESS: Duration = Duration::from_secs(30);
 
 /// Makes one kind of maps, empty and of its own. Kernel maps come in here.
 pub trait MapMaker {
@@ -166,8 +169,10 @@ impl Bench {
             if self.snapshot.counters.cross_service > 0 {
                 return Err("an op was planned for a service that is not dirty".to_owned());
             }
-            let Some(due) = engine.next_due(self.mono) else { return Ok(()) };
-            self.mono = self.mono.max(due);
+            match engine.next_due(self.mono) {
+                Some(due) if due < self.mono + HOPELESS => self.mono = self.mono.max(due),
+                _ => return Ok(()),
+            }
         }
         Err(format!("something is still due after {STEPS_MAX} steps"))
     }

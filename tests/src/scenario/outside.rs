@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdfast::config::{Config, Protocol, ServiceBlock};
+use holdfast::config::Config;
 use holdfast::sources::config::{Blocks, StaticService, run};
 use holdfast::sources::manifests::Texts;
 use holdfast::sources::objects::{self, Defaulting, Kind, Provenance, SliceWire};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ObjectKey, Settings};
-use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source, Transport};
+use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
@@ -180,7 +180,7 @@ fn slice_events(document: &Value, from: &Provenance) -> Vec<Event> {
 /// What the configuration's source sends first.
 fn block_events(toml: &str) -> Result<BTreeMap<ObjectKey, Event>, String> {
     let (config, _) = Config::parse(toml, "config.toml").map_err(|errors| errors.to_string())?;
-    let services = config.services.iter().map(static_service).collect();
+    let services = config.services.iter().map(StaticService::from).collect();
     let blocks = Blocks::new(services, "config.toml").map_err(|faults| format!("{faults:?}"))?;
     let group = first_group(Arc::new(blocks)).map_err(|error| error.to_string())?;
     Ok(group.into_iter().filter_map(|event| Some((key(&event)?, event))).collect())
@@ -196,22 +196,4 @@ fn first_group(blocks: Arc<Blocks>) -> Result<Vec<Event>, std::io::Error> {
             group = groups.recv() => group.unwrap_or_default(),
         }
     }))
-}
-
-fn static_service(block: &ServiceBlock) -> StaticService {
-    let transport = match block.protocol {
-        Protocol::Tcp => Transport::Tcp,
-        Protocol::Udp => Transport::Udp,
-    };
-    StaticService {
-        name: block.name.as_str().to_owned(),
-        namespace: block.namespace.as_str().to_owned(),
-        port_name: block.port_name.as_ref().map_or_else(String::new, |name| name.as_str().to_owned()),
-        transport,
-        frontends: block.frontends.clone(),
-        backends: block.backends.clone(),
-        health_check: block.health_check.clone(),
-        affinity_timeout: block.session_affinity.and_then(|time| u32::try_from(time.as_secs()).ok()),
-        on_empty: None,
-    }
 }

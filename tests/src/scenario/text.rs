@@ -205,11 +205,16 @@ fn settings(rest: &str) -> Result<Settings, String> {
     for (key, value) in pairs(rest)? {
         match key {
             "bypass" => settings.bypass = list::<SocketAddr>(value)?.into_iter().collect(),
+            "frontends_max" => settings.frontends_max = Some(number(value)?),
             "proxy_name" => settings.service_proxy_name = Some(value.into()),
             other => return Err(format!("there is no setting {other:?}")),
         }
     }
     Ok(settings)
+}
+
+fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| format!("{text:?} is no number"))
 }
 
 fn pairs(rest: &str) -> Result<Vec<(&str, &str)>, String> {

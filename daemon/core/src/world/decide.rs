@@ -10,8 +10,8 @@ use core::net::SocketAddr;
 use super::{World, mark};
 use crate::change::Cause;
 use crate::claims::{Claimed, Rank};
-use crate::facts::{Settings, Timestamp};
-use crate::keys::{FrontendKey, Transport};
+use crate::facts::{NodeFacts, Settings, Timestamp};
+use crate::keys::{Family, FrontendKey, Transport};
 use crate::op::ServiceId;
 use crate::resolve::{self, DesiredFrontend};
 
@@ -34,7 +34,7 @@ impl World {
         let node = Arc::clone(&self.tables.node);
         let settings = Arc::clone(&self.tables.settings);
         let desired = resolve::resolve(facts.as_deref(), &known.slices, &node, &settings);
-        let wanted = claimable(&desired.frontends, &settings);
+        let wanted = claimable(&desired.frontends, &settings, &node);
         let rank = facts.as_deref().map(Rank::of);
         let Some(program) = self.program(id) else { return };
         program.take(desired, now);
@@ -95,14 +95,21 @@ impl World {
 }
 
 /// The keys that a service claims, sorted: all that can be programmed, but for the apiserver's own addresses.
-fn claimable(frontends: &[DesiredFrontend], settings: &Settings) -> Vec<FrontendKey> {
+fn claimable(frontends: &[DesiredFrontend], settings: &Settings, node: &NodeFacts) -> Vec<FrontendKey> {
     let keys = frontends.iter().filter_map(DesiredFrontend::key);
-    let mut keys: Vec<_> = keys.filter(|key| !is_bypassed(key, settings)).collect();
+    let mut keys: Vec<_> = keys.filter(|key| !is_bypassed(key, settings, node)).collect();
     keys.sort_unstable();
     keys
 }
 
-/// Whether this is the apiserver's own address.
-pub(super) fn is_bypassed(key: &FrontendKey, settings: &Settings) -> bool {
-    key.transport == Transport::Tcp && settings.bypass.contains(&SocketAddr::new(key.address, key.port.get()))
+/// Whether this is the apiserver's own address, or a NodePort that would answer at it on this node.
+pub(super) fn is_bypassed(key: &FrontendKey, settings: &Settings, node: &NodeFacts) -> bool {
+    let family = Family::of(key.address);
+    let is_here = |it: &&SocketAddr| Family::of(it.ip()) == family && node.node_port_addresses.contains(&it.ip());
+    key.transport == Transport::Tcp
+        && if key.address.is_unspecified() {
+            settings.bypass.iter().filter(is_here).any(|it| it.port() == key.port.get())
+        } else {
+            settings.bypass.contains(&SocketAddr::new(key.address, key.port.get()))
+        }
 }

@@ -1,0 +1,60 @@
+//! Feeds broken input to the readers: `fuzz [--seconds N] [--seed S] [--target config|manifests|query|all]`.
+//!
+//! Each target gets the seconds. Ends with 1 when something was found; the input is in the current folder.
+
+use std::io::{Write, stdout};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use holdfast_tests::fuzz::{TARGETS, feed, target};
+
+struct Wanted {
+    seconds: u64,
+    seed: u64,
+    target: String,
+}
+
+fn main() -> ExitCode {
+    let mut out = stdout();
+    match run(&mut out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            let _ = writeln!(out, "{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(out: &mut impl Write) -> Result<(), String> {
+    let wanted = wanted(std::env::args().skip(1))?;
+    let all = TARGETS.iter().map(|name| (*name).to_owned()).collect();
+    let names: Vec<String> = if wanted.target == "all" { all } else { vec![wanted.target] };
+    let mut found = Vec::new();
+    for name in names {
+        let time = Duration::from_secs(wanted.seconds);
+        match feed(target(&name)?.as_mut(), wanted.seed, time, Path::new(".")) {
+            Ok(report) => {
+                let line = writeln!(out, "{name}: {} inputs, {} answers", report.inputs, report.answers);
+                line.map_err(|error| error.to_string())?;
+            }
+            Err(finding) => found.push(finding),
+        }
+    }
+    if found.is_empty() { Ok(()) } else { Err(found.join("\n")) }
+}
+
+fn wanted(mut arguments: impl Iterator<Item = String>) -> Result<Wanted, String> {
+    let mut wanted = Wanted { seconds: 60, seed: 1, target: "all".to_owned() };
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
+        let number = || value.parse().map_err(|_| format!("{name} {value}: a whole number is legal"));
+        match name.as_str() {
+            "--seconds" => wanted.seconds = number()?,
+            "--seed" => wanted.seed = number()?,
+            "--target" => wanted.target = value,
+            other => return Err(format!("{other}: legal are --seconds, --seed and --target")),
+        }
+    }
+    Ok(wanted)
+}
