@@ -1,4 +1,5 @@
 //! What holds for any world, whatever happens in it: order does not matter, and no service reaches another one.
+#![cfg(test)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,8 +93,9 @@ fn picture(engine: &mut Engine<MemoryMaps>) -> Picture {
     for view in snapshot.services.iter() {
         for row in &view.frontends {
             let backends: Vec<_> = view.backends(row).map(|it| (it.backend(), it.state())).collect();
-            let external =
-                view.external_backends(row).map(|it| it.map(|it| it.backend()).collect::<Vec<_>>());
+            let external = view
+                .external_backends(row)
+                .map(|it| it.map(holdfast_core::list::Row::backend).collect::<Vec<_>>());
             let says = (row.verdict, &row.owner, &row.status, row.kind, backends, external);
             rows.push(format!("{:?} {} {} {}: {says:?}", view.key, row.address, row.port, row.protocol));
         }

@@ -1,4 +1,5 @@
 //! Short lives of the whole engine, for every change; `make simulate` lives longer ones.
+#![cfg(test)]
 
 use holdfast_tests::simulation::simulate;
 

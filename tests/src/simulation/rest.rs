@@ -121,7 +121,7 @@ fn model_of(simulation: &Simulation) -> &Model {
     &simulation.engine.maps().inner().witness().model
 }
 
-fn some<'a>(list: Option<&'a Vec<Slot>>) -> &'a [Slot] {
+fn some(list: Option<&Vec<Slot>>) -> &[Slot] {
     list.map_or(&[], Vec::as_slice)
 }
 
@@ -191,7 +191,7 @@ fn compare_rows(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
             view.frontends.iter().map(|row| (place(row), said(view, row), row.owner.clone())).collect();
         let mut wanted: Vec<Shown> =
             expected.frontends.iter().map(|row| shown(row, &view.key, expected, model)).collect();
-        wanted.sort_by(|(a, ..), (b, ..)| order(a).cmp(&order(b)));
+        wanted.sort_by_key(|(row, ..)| order(row));
         let same =
             found.len() == wanted.len() && found.iter().zip(&wanted).all(|(a, b)| agree(a, b, expected));
         if !same {
