@@ -5,6 +5,7 @@
 
 mod dump;
 mod grow;
+mod proof;
 mod start;
 mod status;
 
@@ -27,6 +28,7 @@ use crate::probe::Features;
 use crate::shape::Shape;
 use crate::shared::Shared;
 
+pub use proof::SelfTestError;
 pub use start::Options;
 pub use status::{Refused, Status};
 

@@ -4,9 +4,12 @@ use std::path::PathBuf;
 
 use holdfast_core::keys::Family;
 use holdfast_core::op::PortIndex;
+use libbpf_rs::MapHandle;
 
 use super::KernelMaps;
+use crate::error::StartError;
 use crate::probe::Features;
+use crate::refusals::Refusals;
 use crate::shape::Shape;
 
 /// The state of programs and maps at one moment.
@@ -69,6 +72,17 @@ impl KernelMaps {
             broken_hooks: attached.map(|it| it.links.broken(&it.pins)).unwrap_or_default(),
             grace_failure: self.grace.failure(),
         }
+    }
+
+    /// Where refused clients are reported.
+    pub fn refusals(&self) -> Result<Refusals, StartError> {
+        let missing = || StartError::Map {
+            attempt: "find",
+            map: "refusals",
+            source: std::io::ErrorKind::NotFound.into(),
+        };
+        let map = self.shared.handles().get("refusals").ok_or_else(missing)?;
+        Ok(Refusals::new(MapHandle::try_from(map).map_err(StartError::Load)?))
     }
 
     /// How many clients of a port were not served, since its index was made.
