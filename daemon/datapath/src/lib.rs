@@ -1,12 +1,36 @@
 //! Where ops become what a client's connect meets.
 //!
-//! One narrow trait, [`Maps`], with a memory implementation and a wrapper that fails on purpose. Invariant: an op is either
-//! executed whole or refused; two readers never see one op half done. Deliberately absent: deciding what to write.
+//! One narrow trait, [`Maps`], with an implementation for the kernel, one in memory and a wrapper that fails on purpose.
+//! Invariant: an op is either executed whole or refused; two readers never see one op half done. This is the only crate
+//! where `unsafe` is legal. Deliberately absent: deciding what to write.
 
+mod abi;
+mod cgroup;
+mod error;
 mod faulty;
+mod generation;
+mod grace;
+mod kernel;
+mod links;
+mod load;
 mod maps;
 mod memory;
+mod pins;
+mod probe;
+mod refusals;
+mod shape;
+mod shared;
+mod skeleton;
+mod sys;
+mod table;
+mod view;
 
+pub use error::StartError;
 pub use faulty::{Faults, FaultyMaps};
+pub use kernel::{KernelMaps, Options, Refused, SelfTestError, Status};
 pub use maps::{MapError, Maps};
 pub use memory::{Answer, Client, MemoryMaps, Reading};
+pub use pins::cleanup;
+pub use probe::Features;
+pub use refusals::{Denial, Refusal, Refusals};
+pub use shape::Shape;

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What one program run is about: who dials what, and where it will go. */
+#ifndef HOLDFAST_DIAL_H
+#define HOLDFAST_DIAL_H
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "abi.h"
+
+#define INLINE static __always_inline
+/* One access, which the compiler neither repeats nor divides. */
+#define READ_ONCE(place) (*(const volatile typeof(place) *)&(place))
+
+/* The third part of ::ffff:a.b.c.d. */
+#define MAPPED bpf_htonl(0xffff)
+
+/* An address and a port; IPv4 as mapped. */
+struct place {
+	__u32 address[4];
+	__u16 port;
+};
+
+struct dial {
+	struct place to;
+	struct place backend;
+	__u32 port_index;
+	__u32 kind;
+	__u32 scope;
+	/* Where the backend was found. */
+	__u32 slot;
+	/* IPPROTO_TCP or IPPROTO_UDP */
+	__u8 transport;
+	/* IPv4, also when it comes by an IPv6 socket. Known when compiling, wherever it is asked. */
+	bool v4;
+	/* connect(), not a datagram. Likewise. */
+	bool connecting;
+};
+
+INLINE bool is_mapped(struct bpf_sock_addr *ctx)
+{
+	return ctx->user_ip6[0] == 0 && ctx->user_ip6[1] == 0 && ctx->user_ip6[2] == MAPPED;
+}
+
+INLINE void place4(struct place *place, __u32 address, __u16 port)
+{
+	place->address[0] = 0;
+	place->address[1] = 0;
+	place->address[2] = MAPPED;
+	place->address[3] = address;
+	place->port = port;
+}
+
+INLINE void place6(struct place *place, struct bpf_sock_addr *ctx)
+{
+	place->address[0] = ctx->user_ip6[0];
+	place->address[1] = ctx->user_ip6[1];
+	place->address[2] = ctx->user_ip6[2];
+	place->address[3] = ctx->user_ip6[3];
+	place->port = ctx->user_port;
+}
+
+INLINE void go4(struct bpf_sock_addr *ctx, const struct place *place)
+{
+	ctx->user_ip4 = place->address[3];
+	ctx->user_port = place->port;
+}
+
+INLINE void go6(struct bpf_sock_addr *ctx, const struct place *place)
+{
+	ctx->user_ip6[0] = place->address[0];
+	ctx->user_ip6[1] = place->address[1];
+	ctx->user_ip6[2] = place->address[2];
+	ctx->user_ip6[3] = place->address[3];
+	ctx->user_port = place->port;
+}
+
+INLINE bool same_address(const __u32 *a, const __u32 *b)
+{
+	return a[3] == b[3] && a[2] == b[2] && a[1] == b[1] && a[0] == b[0];
+}
+
+INLINE void copy_address(__u32 *to, const __u32 *from)
+{
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+	to[3] = from[3];
+}
+
+#endif

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Every struct and constant that both sides of the maps see; the only place where they are defined.
+ *
+ * Addresses and ports are in network byte order. Where one map serves both families, an IPv4 address
+ * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
+ * every byte is a field: the kernel compares keys as bytes.
+ *
+ * A change of anything here is a new VERSION, which lives in pins of its own beside the old one.
+ */
+#ifndef HOLDFAST_ABI_H
+#define HOLDFAST_ABI_H
+
+#include <linux/types.h>
+
+#define SIZE_IS(type, size) _Static_assert(sizeof(struct type) == (size), #type)
+
+/* How large the parts are that never grow. */
+enum size {
+	/* One bit for each port number. */
+	NODE_PORT_WORDS = 1024,
+	/* TCP sockets that can be told what they dialled: a power of two. 4 MiB. */
+	REVERSE_ENTRIES = 1 << 17,
+	/* UDP sockets times destinations; the least recently used go first. */
+	UDP_ENTRIES = 1 << 16,
+	/* Clients times ports with affinity; the least recently used go first. */
+	AFFINITY_ENTRIES = 1 << 16,
+	/* Addresses of one node. */
+	NODE_ADDRESSES = 4096,
+	/* Bytes of refusals that wait for the daemon: some 3,000. */
+	REFUSAL_BYTES = 1 << 18,
+};
+
+/* What kind of address a frontend is. */
+enum frontend_kind {
+	CLUSTER_IP = 0,
+	LOAD_BALANCER = 1,
+	EXTERNAL_IP = 2,
+	NODE_PORT = 3,
+	STATIC = 4,
+};
+
+/* The flags of a word: base in the low 32 bits, then 20 bits of count, then these. */
+enum word_flag {
+	/* An empty list drops instead of refusing. */
+	WORD_DROP = 1,
+	/* In the cluster word: cluster IPs use the local word. */
+	WORD_INTERNAL_LOCAL = 2,
+	/* Clients stick to their backend. */
+	WORD_AFFINITY = 4,
+	/* In the cluster word: traffic from outside uses the local word. */
+	WORD_EXTERNAL_LOCAL = 8,
+};
+
+/* Which list of a port. */
+enum scope {
+	SCOPE_CLUSTER = 0,
+	SCOPE_LOCAL = 1,
+};
+
+/* Why a backend is in a list. */
+enum slot_state {
+	/* Nothing was ever written here, or it was wiped. */
+	SLOT_EMPTY = 0,
+	SLOT_ACTIVE = 1,
+	SLOT_DRAINING = 2,
+};
+
+/* What a client met that was not served. */
+enum verdict {
+	VERDICT_REFUSED = 1,
+	VERDICT_DROPPED = 2,
+};
+
+/* What an IPv4 client dials; a node port has address 0. */
+struct frontend4_key {
+	__u32 address;
+	__u16 port;
+	__u8 transport;
+	__u8 pad;
+};
+SIZE_IS(frontend4_key, 8);
+
+/*
+ * The key again, then the target: port index in the low 32 bits, enum frontend_kind above.
+ *
+ * A freed element may be filled for another key while a program still reads it. It is filled from the
+ * front, and programs read the target first: so a foreign target comes with a foreign echo.
+ */
+struct frontend4_value {
+	__u32 address;
+	__u16 port;
+	__u8 transport;
+	__u8 pad;
+	__u64 target;
+};
+SIZE_IS(frontend4_value, 16);
+
+/* What an IPv6 client dials. */
+struct frontend6_key {
+	__u32 address[4];
+	__u16 port;
+	__u8 transport;
+	__u8 pad;
+};
+SIZE_IS(frontend6_key, 20);
+
+/* As frontend4_value. */
+struct frontend6_value {
+	__u32 address[4];
+	__u16 port;
+	__u8 transport;
+	__u8 pad;
+	__u32 reserved;
+	__u64 target;
+};
+SIZE_IS(frontend6_value, 32);
+
+/* Where the two lists of a port are. Each word is read and written by one aligned access. */
+struct port_words {
+	__u64 cluster;
+	__u64 local;
+};
+SIZE_IS(port_words, 16);
+
+/* What only some connects read. */
+struct port_facts {
+	/* Seconds; 0: no affinity. */
+	__u32 affinity_timeout;
+	__u32 pad;
+};
+SIZE_IS(port_facts, 8);
+
+/* What happened at a port, counted. */
+struct port_counts {
+	__u64 refused;
+	__u64 dropped;
+};
+SIZE_IS(port_counts, 16);
+
+/* A place in an IPv4 list. */
+struct slot4 {
+	__u32 address;
+	__u16 port;
+	/* enum slot_state */
+	__u16 state;
+};
+SIZE_IS(slot4, 8);
+
+/* A place in an IPv6 list. */
+struct slot6 {
+	__u32 address[4];
+	__u16 port;
+	__u16 state;
+	__u32 pad;
+};
+SIZE_IS(slot6, 24);
+
+/* A backend that is in a list. The value is its enum slot_state. */
+struct member_key {
+	__u32 port_index;
+	__u32 scope;
+	__u32 address[4];
+	__u16 port;
+	__u16 pad[3];
+};
+SIZE_IS(member_key, 32);
+
+/* A client of a port with affinity. */
+struct affinity_key {
+	/* The cookie of its network namespace. */
+	__u64 client;
+	__u32 port_index;
+	__u32 scope;
+};
+SIZE_IS(affinity_key, 16);
+
+/* Where it went last, and when. */
+struct affinity_value {
+	__u32 address[4];
+	__u16 port;
+	__u16 pad[3];
+	__u64 at_ns;
+};
+SIZE_IS(affinity_value, 32);
+
+/* A TCP socket and what it dialled, at its cookie modulo REVERSE_ENTRIES. */
+struct reverse_entry {
+	__u64 cookie;
+	__u32 address[4];
+	__u16 port;
+	__u16 pad;
+	/* Mixes all fields and the backend: an entry that is torn or of another connect does not fit. */
+	__u32 check;
+};
+SIZE_IS(reverse_entry, 32);
+
+/* A UDP socket, and either what it dials (udp_sticky) or a backend that answers (udp_reverse). */
+struct udp_key {
+	__u64 cookie;
+	__u32 address[4];
+	__u16 port;
+	__u16 pad[3];
+};
+SIZE_IS(udp_key, 32);
+
+/* The other one of the two. */
+struct udp_value {
+	__u32 address[4];
+	__u16 port;
+	__u16 pad;
+	/* Of udp_sticky: where in the backend array it was found. */
+	__u32 slot;
+};
+SIZE_IS(udp_value, 24);
+
+/* A connect or a datagram that was not let through. */
+struct refusal {
+	/* Since boot. */
+	__u64 at_ns;
+	__u64 cgroup;
+	__u64 netns;
+	__u32 process;
+	__u32 thread;
+	__u8 comm[16];
+	__u32 address[4];
+	__u16 port;
+	__u8 transport;
+	/* enum verdict */
+	__u8 verdict;
+	__u32 port_index;
+};
+SIZE_IS(refusal, 72);
+
+/* What the daemon tells all programs. */
+struct control {
+	/* Sockets of this cgroup are never translated; 0: none. */
+	__u64 exempt_cgroup;
+	/* The network namespace whose loopback addresses answer node ports; 0: the initial one. */
+	__u64 host_netns;
+	/* Refusals that found no room. */
+	__u64 refusals_lost;
+	/* Sockets with this mark are never translated; 0: none. */
+	__u32 exempt_mark;
+	__u32 pad;
+};
+SIZE_IS(control, 32);
+
+#endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The maps. Those of a generation grow: the daemon builds larger ones beside, fills them, and swaps the
+ * programs over. The others keep their size and are shared by all generations.
+ */
+#ifndef HOLDFAST_MAPS_H
+#define HOLDFAST_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "abi.h"
+
+/* --- One generation. The sizes here are replaced before loading. --- */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct frontend4_key);
+	__type(value, struct frontend4_value);
+} frontends4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct frontend6_key);
+	__type(value, struct frontend6_value);
+} frontends6 SEC(".maps");
+
+/* By port index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct port_words);
+} ports SEC(".maps");
+
+/* By port index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct port_facts);
+} port_facts SEC(".maps");
+
+/* By port index. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct port_counts);
+} port_counts SEC(".maps");
+
+/* A list is one contiguous range of slots. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct slot4);
+} backends4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct slot6);
+} backends6 SEC(".maps");
+
+/* Only of ports with affinity. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct member_key);
+	__type(value, __u32);
+} members SEC(".maps");
+
+/* --- Shared by all generations. --- */
+
+/* A local IPv4 address that answers node ports. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, NODE_ADDRESSES);
+	__type(key, __u32);
+	__type(value, __u32);
+} node_addresses4 SEC(".maps");
+
+struct in6 {
+	__u32 address[4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, NODE_ADDRESSES);
+	__type(key, struct in6);
+	__type(value, __u32);
+} node_addresses6 SEC(".maps");
+
+/* A bit for each port number that any node port has: whoever dials another one pays one array access. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, NODE_PORT_WORDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} node_ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, AFFINITY_ENTRIES);
+	__type(key, struct affinity_key);
+	__type(value, struct affinity_value);
+} affinity SEC(".maps");
+
+/*
+ * By socket cookie, which is never used twice: an entry that is out of date fits no socket. So nothing
+ * has to be released, and closing a socket costs nothing. A socket whose entry was overwritten by a
+ * later one sees its backend in getpeername.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, REVERSE_ENTRIES);
+	__type(key, __u32);
+	__type(value, struct reverse_entry);
+} reverse SEC(".maps");
+
+/* The backend that a UDP socket uses for a destination. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, UDP_ENTRIES);
+	__type(key, struct udp_key);
+	__type(value, struct udp_value);
+} udp_sticky SEC(".maps");
+
+/* What a UDP socket dialled when a backend answers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, UDP_ENTRIES);
+	__type(key, struct udp_key);
+	__type(value, struct udp_value);
+} udp_reverse SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, REFUSAL_BYTES);
+} refusals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct control);
+} control SEC(".maps");
+
+#endif

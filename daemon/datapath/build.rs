@@ -1,0 +1,20 @@
+//! Compiles the programs of `bpf/` and writes their skeleton to `OUT_DIR`.
+//!
+//! Deliberately absent: generated code in the repository, and bindings of `abi.h` besides the skeleton's.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use libbpf_cargo::SkeletonBuilder;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let sources = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../bpf");
+    println!("cargo:rerun-if-changed={}", sources.display());
+    let include = |folder: &str| format!("-I{}", sources.join(folder).display());
+    let arguments = [&include("include"), &include("shim"), "-mcpu=v3", "-Wall", "-Werror"];
+    SkeletonBuilder::new()
+        .source(sources.join("socket.bpf.c"))
+        .clang_args(arguments)
+        .build_and_generate(PathBuf::from(std::env::var("OUT_DIR")?).join("socket.skel.rs"))?;
+    Ok(())
+}

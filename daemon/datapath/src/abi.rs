@@ -1,0 +1,316 @@
+//! Core's values as the bytes that the programs see, and back.
+//!
+//! Invariant: `bpf/include/abi.h` is the only definition; whoever renames, retypes or adds a field there is led here by
+//! the compiler. Deliberately absent: system calls.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU16;
+
+use holdfast_core::keys::{Family, FrontendKey, Transport};
+use holdfast_core::list::{Scope, Slot, SlotState};
+use holdfast_core::op::{FrontendType, FrontendValue, MemberKey, PortFacts, PortIndex};
+
+pub(crate) use crate::skeleton::types;
+
+/// A generated struct whose every byte is a field, so that its bytes are its value.
+///
+/// # Safety
+/// Implemented by `abi!` alone, which checks that no padding is hidden.
+#[allow(unsafe_code)]
+pub(crate) unsafe trait Abi: Copy + Default + 'static {}
+
+macro_rules! abi {
+    ($name:ident { $($field:ident: $kind:ty),+ $(,)? }) => {
+        const _: () = assert!(size_of::<types::$name>() == 0 $(+ size_of::<$kind>())+, "hidden padding");
+        const _: fn(&types::$name) = |it| { $(let _: &$kind = &it.$field;)+ };
+        // SAFETY: the assertion proves that fields cover every byte; all are integers or arrays of them, so any bytes
+        // are a value.
+        #[allow(unsafe_code)]
+        unsafe impl Abi for types::$name {}
+    };
+}
+
+abi!(frontend4_key { address: u32, port: u16, transport: u8, pad: u8 });
+abi!(frontend4_value { address: u32, port: u16, transport: u8, pad: u8, target: u64 });
+abi!(frontend6_key { address: [u32; 4], port: u16, transport: u8, pad: u8 });
+abi!(frontend6_value { address: [u32; 4], port: u16, transport: u8, pad: u8, reserved: u32, target: u64 });
+abi!(slot4 { address: u32, port: u16, state: u16 });
+abi!(slot6 { address: [u32; 4], port: u16, state: u16, pad: u32 });
+abi!(port_facts { affinity_timeout: u32, pad: u32 });
+abi!(member_key { port_index: u32, scope: u32, address: [u32; 4], port: u16, pad: [u16; 3] });
+abi!(control { exempt_cgroup: u64, host_netns: u64, refusals_lost: u64, exempt_mark: u32, pad: u32 });
+abi!(udp_key { cookie: u64, address: [u32; 4], port: u16, pad: [u16; 3] });
+abi!(udp_value { address: [u32; 4], port: u16, pad: u16, slot: u32 });
+abi!(refusal {
+    at_ns: u64,
+    cgroup: u64,
+    netns: u64,
+    process: u32,
+    thread: u32,
+    comm: [u8; 16],
+    address: [u32; 4],
+    port: u16,
+    transport: u8,
+    verdict: u8,
+    port_index: u32,
+});
+
+/// The bytes that the kernel compares and keeps.
+#[allow(unsafe_code)]
+pub(crate) fn bytes<T: Abi>(value: &T) -> &[u8] {
+    // SAFETY: `Abi` promises that all bytes are initialized fields.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
+}
+
+/// The value of these bytes; `None` if there are too few of them.
+#[allow(unsafe_code)]
+pub(crate) fn value<T: Abi>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: enough bytes are there, and `Abi` promises that any bytes are a value.
+    (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// As the 64-bit words of a mapped array.
+pub(crate) fn words<T: Abi>(value: &T) -> impl Iterator<Item = u64> {
+    bytes(value).as_chunks().0.iter().map(|chunk| u64::from_ne_bytes(*chunk))
+}
+
+/// From the 64-bit words of a mapped array.
+pub(crate) fn from_words<T: Abi>(words: impl Iterator<Item = u64>) -> Option<T> {
+    let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+    value(&bytes)
+}
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+const fn transport_number(transport: Transport) -> u8 {
+    match transport {
+        Transport::Tcp => TCP,
+        Transport::Udp => UDP,
+    }
+}
+
+pub(crate) const fn transport_of(number: u8) -> Option<Transport> {
+    match number {
+        TCP => Some(Transport::Tcp),
+        UDP => Some(Transport::Udp),
+        _ => None,
+    }
+}
+
+fn address4(address: Ipv4Addr) -> u32 {
+    u32::from_ne_bytes(address.octets())
+}
+
+fn from_address4(address: u32) -> Ipv4Addr {
+    Ipv4Addr::from(address.to_ne_bytes())
+}
+
+fn address6(address: Ipv6Addr) -> [u32; 4] {
+    let octets = address.octets();
+    let (parts, _) = octets.as_chunks();
+    std::array::from_fn(|at| parts.get(at).map_or(0, |part| u32::from_ne_bytes(*part)))
+}
+
+fn from_address6(address: [u32; 4]) -> Ipv6Addr {
+    let [a, b, c, d] = address.map(u32::to_ne_bytes);
+    let octets = [a, b, c, d].concat();
+    octets.try_into().map_or(Ipv6Addr::UNSPECIFIED, |octets: [u8; 16]| Ipv6Addr::from(octets))
+}
+
+/// One form for both families.
+fn mapped(address: IpAddr) -> [u32; 4] {
+    match address {
+        IpAddr::V4(address) => address6(address.to_ipv6_mapped()),
+        IpAddr::V6(address) => address6(address),
+    }
+}
+
+/// The inverse of [`mapped`].
+pub(crate) fn from_mapped(address: [u32; 4]) -> IpAddr {
+    from_address6(address).to_canonical()
+}
+
+/// A frontend as the kernel's key, of either family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FrontendBytes {
+    V4(types::frontend4_key),
+    V6(types::frontend6_key),
+}
+
+impl FrontendBytes {
+    pub(crate) fn new(key: &FrontendKey) -> Self {
+        let (port, transport) = (key.port.get().to_be(), transport_number(key.transport));
+        match key.address {
+            IpAddr::V4(address) => {
+                Self::V4(types::frontend4_key { address: address4(address), port, transport, pad: 0 })
+            }
+            IpAddr::V6(address) => {
+                Self::V6(types::frontend6_key { address: address6(address), port, transport, pad: 0 })
+            }
+        }
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        match self {
+            Self::V4(key) => bytes(key),
+            Self::V6(key) => bytes(key),
+        }
+    }
+
+    /// The value that repeats the key.
+    pub(crate) fn with(&self, value: FrontendValue) -> Vec<u8> {
+        let target = u64::from(value.port.0) | u64::from(kind_number(value.kind)) << 32;
+        match *self {
+            Self::V4(types::frontend4_key { address, port, transport, pad }) => {
+                bytes(&types::frontend4_value { address, port, transport, pad, target }).to_vec()
+            }
+            Self::V6(types::frontend6_key { address, port, transport, pad }) => {
+                let value = types::frontend6_value { address, port, transport, pad, reserved: 0, target };
+                bytes(&value).to_vec()
+            }
+        }
+    }
+}
+
+/// Reads an element of a frontend map. `None`: no version of this daemon wrote it.
+pub(crate) fn frontend_of(family: Family, key: &[u8], found: &[u8]) -> Option<(FrontendKey, FrontendValue)> {
+    let (address, port, transport, target) = match family {
+        Family::V4 => {
+            let (key, found) = (value::<types::frontend4_key>(key)?, value::<types::frontend4_value>(found)?);
+            (IpAddr::V4(from_address4(key.address)), key.port, key.transport, found.target)
+        }
+        Family::V6 => {
+            let (key, found) = (value::<types::frontend6_key>(key)?, value::<types::frontend6_value>(found)?);
+            (IpAddr::V6(from_address6(key.address)), key.port, key.transport, found.target)
+        }
+    };
+    let port = NonZeroU16::new(u16::from_be(port))?;
+    let key = FrontendKey { address, port, transport: transport_of(transport)? };
+    let index = u32::try_from(target & u64::from(u32::MAX)).ok()?;
+    Some((key, FrontendValue { port: PortIndex(index), kind: kind_of(target >> 32)? }))
+}
+
+const KINDS: [(FrontendType, types::frontend_kind); 5] = [
+    (FrontendType::ClusterIp, types::frontend_kind::CLUSTER_IP),
+    (FrontendType::LoadBalancer, types::frontend_kind::LOAD_BALANCER),
+    (FrontendType::ExternalIp, types::frontend_kind::EXTERNAL_IP),
+    (FrontendType::NodePort, types::frontend_kind::NODE_PORT),
+    (FrontendType::Static, types::frontend_kind::STATIC),
+];
+
+fn kind_number(kind: FrontendType) -> u32 {
+    KINDS.iter().find(|(it, _)| *it == kind).map_or(0, |(_, number)| number.0)
+}
+
+fn kind_of(number: u64) -> Option<FrontendType> {
+    KINDS.iter().find(|(_, it)| u64::from(it.0) == number).map(|(kind, _)| *kind)
+}
+
+const STATES: [(SlotState, types::slot_state); 2] = [
+    (SlotState::Active, types::slot_state::SLOT_ACTIVE),
+    (SlotState::Draining, types::slot_state::SLOT_DRAINING),
+];
+
+pub(crate) fn state_number(state: SlotState) -> u32 {
+    STATES.iter().find(|(it, _)| *it == state).map_or(0, |(_, number)| number.0)
+}
+
+fn state_of(number: u32) -> Option<SlotState> {
+    STATES.iter().find(|(_, it)| it.0 == number).map(|(state, _)| *state)
+}
+
+/// How many 64-bit words a slot of that family has.
+pub(crate) const fn slot_words(family: Family) -> usize {
+    match family {
+        Family::V4 => size_of::<types::slot4>() / 8,
+        Family::V6 => size_of::<types::slot6>() / 8,
+    }
+}
+
+/// Of either family.
+pub(crate) const SLOT_WORDS_MAX: usize = slot_words(Family::V6);
+
+fn padded(mut words: impl Iterator<Item = u64>) -> [u64; SLOT_WORDS_MAX] {
+    std::array::from_fn(|_| words.next().unwrap_or_default())
+}
+
+/// A slot as the words of its array, of which [`slot_words`] count; one of the wrong family has no place there.
+pub(crate) fn slot_in(family: Family, slot: &Slot) -> Option<[u64; SLOT_WORDS_MAX]> {
+    let (port, state) = (slot.port.get().to_be(), u16::try_from(state_number(slot.state)).ok()?);
+    match (family, slot.address) {
+        (Family::V4, IpAddr::V4(address)) => {
+            Some(padded(words(&types::slot4 { address: address4(address), port, state })))
+        }
+        (Family::V6, IpAddr::V6(address)) => {
+            Some(padded(words(&types::slot6 { address: address6(address), port, state, pad: 0 })))
+        }
+        _ => None,
+    }
+}
+
+/// The inverse of [`slot_in`]; an empty slot is none.
+pub(crate) fn slot_of(family: Family, words: impl Iterator<Item = u64>) -> Option<Slot> {
+    let (address, port, state) = match family {
+        Family::V4 => {
+            let slot: types::slot4 = from_words(words)?;
+            (IpAddr::V4(from_address4(slot.address)), slot.port, slot.state)
+        }
+        Family::V6 => {
+            let slot: types::slot6 = from_words(words)?;
+            (IpAddr::V6(from_address6(slot.address)), slot.port, slot.state)
+        }
+    };
+    Some(Slot { address, port: NonZeroU16::new(u16::from_be(port))?, state: state_of(u32::from(state))? })
+}
+
+pub(crate) fn facts_word(facts: PortFacts) -> u64 {
+    words(&types::port_facts { affinity_timeout: facts.affinity_timeout, pad: 0 }).next().unwrap_or_default()
+}
+
+pub(crate) fn facts_of(word: u64) -> PortFacts {
+    let facts: types::port_facts = from_words([word].into_iter()).unwrap_or_default();
+    PortFacts { affinity_timeout: facts.affinity_timeout }
+}
+
+const fn scope_number(scope: Scope) -> u32 {
+    match scope {
+        Scope::Cluster => types::scope::SCOPE_CLUSTER.0,
+        Scope::Local => types::scope::SCOPE_LOCAL.0,
+    }
+}
+
+pub(crate) fn member_bytes(key: &MemberKey) -> types::member_key {
+    types::member_key {
+        port_index: key.port.0,
+        scope: scope_number(key.scope),
+        address: mapped(key.backend.ip()),
+        port: key.backend.port().to_be(),
+        pad: [0; 3],
+    }
+}
+
+pub(crate) fn member_of(key: &[u8], state: &[u8]) -> Option<(MemberKey, SlotState)> {
+    let key: types::member_key = value(key)?;
+    let scope = Scope::ALL.into_iter().find(|scope| scope_number(*scope) == key.scope)?;
+    let backend = SocketAddr::new(from_mapped(key.address), u16::from_be(key.port));
+    let state = state_of(u32::from_ne_bytes(state.try_into().ok()?))?;
+    Some((MemberKey { port: PortIndex(key.port_index), scope, backend }, state))
+}
+
+/// The key of a node address: 4 bytes or 16.
+pub(crate) fn node_address_bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+pub(crate) fn node_address_of(key: &[u8]) -> Option<IpAddr> {
+    let v4 = || Some(IpAddr::from(<[u8; 4]>::try_from(key).ok()?));
+    let v6 = || Some(IpAddr::from(<[u8; 16]>::try_from(key).ok()?));
+    v4().or_else(v6)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! Bytes are what `bpf/include/abi.h` says, and values come back as they were.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn key(address: &str, transport: Transport) -> FrontendKey {
+    let address: SocketAddr = address.parse().unwrap();
+    FrontendKey { address: address.ip(), port: NonZeroU16::new(address.port()).unwrap(), transport }
+}
+
+#[track_caller]
+fn check_frontend(address: &str, transport: Transport, value: FrontendValue, key_hex: &str, value_hex: &str) {
+    let frontend = FrontendBytes::new(&key(address, transport));
+    assert_eq!(hex(frontend.key()), key_hex, "{address}");
+    assert_eq!(hex(&frontend.with(value)), value_hex, "{address}");
+}
+
+#[test]
+fn a_frontend_is_its_key_and_its_key_again_before_the_target() {
+    let value = FrontendValue { port: PortIndex(0x0102_0304), kind: FrontendType::NodePort };
+    check_frontend(
+        "10.96.0.1:80",
+        Transport::Tcp,
+        value,
+        "0a60000100500600",
+        "0a600001005006000403020103000000",
+    );
+    check_frontend(
+        "[fd00::1]:53",
+        Transport::Udp,
+        value,
+        "fd00000000000000000000000000000100351100",
+        "fd00000000000000000000000000000100351100000000000403020103000000",
+    );
+}
+
+#[test]
+fn a_slot_is_address_port_and_state() {
+    let slot = |address: &str, state| {
+        let address: SocketAddr = address.parse().unwrap();
+        Slot { address: address.ip(), port: NonZeroU16::new(address.port()).unwrap(), state }
+    };
+    let words_hex = |family, slot: &Slot| {
+        let words = slot_in(family, slot).unwrap();
+        hex(&words.into_iter().take(slot_words(family)).flat_map(u64::to_ne_bytes).collect::<Vec<_>>())
+    };
+    let v4 = slot("192.0.2.1:8080", SlotState::Active);
+    assert_eq!(words_hex(Family::V4, &v4), "c00002011f900100");
+    let v6 = slot("[2001:db8::2]:443", SlotState::Draining);
+    assert_eq!(words_hex(Family::V6, &v6), "20010db800000000000000000000000201bb020000000000");
+    assert_eq!(slot_in(Family::V6, &v4), None, "a slot of the other family has no place");
+    assert_eq!(slot_of(Family::V4, [0].into_iter()), None, "an empty slot is no backend");
+}
+
+#[test]
+fn a_member_is_in_mapped_form() {
+    let member =
+        MemberKey { port: PortIndex(7), scope: Scope::Local, backend: "192.0.2.1:80".parse().unwrap() };
+    assert_eq!(
+        hex(bytes(&member_bytes(&member))),
+        "070000000100000000000000000000000000ffffc00002010050000000000000"
+    );
+}
+
+#[test]
+fn facts_are_seconds() {
+    assert_eq!(hex(&facts_word(PortFacts { affinity_timeout: 10_800 }).to_ne_bytes()), "302a000000000000");
+}
+
+proptest! {
+    #[test]
+    fn frontends_come_back(
+        address: IpAddr, port in 1_u16.., udp: bool, index: u32, kind in 0_usize..5,
+    ) {
+        let transport = if udp { Transport::Udp } else { Transport::Tcp };
+        let key = FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport };
+        let value = FrontendValue { port: PortIndex(index), kind: KINDS[kind].0 };
+        let frontend = FrontendBytes::new(&key);
+        let back = frontend_of(Family::of(address), frontend.key(), &frontend.with(value));
+        prop_assert_eq!(back, Some((key, value)));
+    }
+
+    #[test]
+    fn slots_and_members_come_back_in_canonical_form(address: IpAddr, port in 1_u16.., draining: bool, index: u32) {
+        let state = if draining { SlotState::Draining } else { SlotState::Active };
+        let address = address.to_canonical();
+        let slot = Slot { address, port: NonZeroU16::new(port).unwrap(), state };
+        let words = slot_in(Family::of(address), &slot).unwrap();
+        prop_assert_eq!(slot_of(Family::of(address), words.into_iter()), Some(slot));
+        let member = MemberKey { port: PortIndex(index), scope: Scope::Local, backend: slot.backend() };
+        let found = member_of(bytes(&member_bytes(&member)), &state_number(state).to_ne_bytes());
+        prop_assert_eq!(found, Some((member, state)));
+    }
+}

@@ -1,0 +1,113 @@
+//! Which cgroup the programs are attached to, and which one this daemon is in.
+//!
+//! Invariant: a cgroup v2 folder is known by its file system, so a hybrid host's is found wherever it is mounted.
+//! Deliberately absent: making or changing cgroups.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::StartError;
+
+/// A cgroup's number: what programs and links call it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CgroupId(pub(crate) u64);
+
+/// A cgroup v2 folder.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    path: PathBuf,
+    folder: File,
+    id: CgroupId,
+}
+
+impl Cgroup {
+    /// The given one, or the root of the host's hierarchy.
+    pub(crate) fn open(configured: Option<&Path>) -> Result<Self, StartError> {
+        let path = match configured {
+            Some(path) => path.to_owned(),
+            None => root().ok_or(StartError::NoCgroup)?,
+        };
+        match Self::open_folder(&path) {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) => Err(StartError::Cgroup { path, source: None }),
+            Err(source) => Err(StartError::Cgroup { path, source: Some(source) }),
+        }
+    }
+
+    fn open_folder(path: &Path) -> io::Result<Option<Self>> {
+        let folder = File::open(path)?;
+        let id = CgroupId(folder.metadata()?.ino());
+        let is_cgroup = crate::sys::file_system(&folder)? == crate::sys::CGROUP2;
+        Ok(is_cgroup.then(|| Self { path: path.to_owned(), folder, id }))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn id(&self) -> CgroupId {
+        self.id
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.folder.as_raw_fd()
+    }
+}
+
+/// Where the hierarchy is mounted with its root on top.
+fn root() -> Option<PathBuf> {
+    mount_point(&fs::read_to_string("/proc/self/mountinfo").ok()?)
+}
+
+/// From `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: root, place, and after the dash the type.
+fn mount_point(mounts: &str) -> Option<PathBuf> {
+    let place = |line: &str| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let is_root = fields.next()? == "/" && kind.starts_with("cgroup2 ");
+        fields.next().filter(|_| is_root).map(PathBuf::from)
+    };
+    mounts.lines().find_map(place)
+}
+
+/// The cgroup of this thread; `None` where the hierarchy cannot be seen.
+pub(crate) fn own_id() -> Option<CgroupId> {
+    let path = own_path(&fs::read_to_string("/proc/thread-self/cgroup").ok()?)?;
+    let folder = root()?.join(path.strip_prefix("/").unwrap_or(&path));
+    Some(CgroupId(fs::metadata(folder).ok()?.ino()))
+}
+
+fn own_path(cgroups: &str) -> Option<PathBuf> {
+    cgroups.lines().find_map(|line| line.strip_prefix("0::")).map(PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_mounts(mounts: &str, expected: Option<&str>) {
+        assert_eq!(mount_point(mounts), expected.map(PathBuf::from), "{mounts}");
+    }
+
+    #[test]
+    fn the_hierarchy_is_found_by_its_type() {
+        check_mounts("36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw", Some("/sys/fs/cgroup"));
+        let hybrid = "1 0 0:2 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      2 0 0:3 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        check_mounts(hybrid, Some("/sys/fs/cgroup/unified"));
+        check_mounts("2 0 0:3 /../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw", None);
+        check_mounts("1 0 0:2 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu", None);
+        check_mounts("nonsense", None);
+    }
+
+    #[test]
+    fn the_own_cgroup_is_that_of_the_second_hierarchy() {
+        let cgroups = "4:cpu:/a\n0::/system.slice/holdfast.service\n";
+        assert_eq!(own_path(cgroups), Some(PathBuf::from("/system.slice/holdfast.service")));
+        assert_eq!(own_path("4:cpu:/a\n"), None);
+    }
+}

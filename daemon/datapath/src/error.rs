@@ -1,0 +1,96 @@
+//! Why the datapath did not start: what, which, and what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The datapath did not start. What was attached before stays as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Too few privileges.
+    #[error("loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
+    NotPermitted(#[source] libbpf_rs::Error),
+    /// The kernel refused the programs or maps.
+    #[error(
+        "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: {0:#}"
+    )]
+    Load(#[source] libbpf_rs::Error),
+    /// No cgroup v2 anywhere.
+    #[error("no cgroup v2 hierarchy is mounted; mount one, or set `datapath.cgroup`")]
+    NoCgroup,
+    /// The configured cgroup is none.
+    #[error("{} is no cgroup v2 folder; check `datapath.cgroup`", path.display())]
+    Cgroup {
+        /// What was configured or found.
+        path: PathBuf,
+        /// What the system said, if it said anything.
+        #[source]
+        source: Option<io::Error>,
+    },
+    /// No BPF file system at the place of the pins.
+    #[error(
+        "{} is not on a BPF file system; mount one (`mount -t bpf bpf /sys/fs/bpf`) or check `datapath.bpffs`",
+        path.display()
+    )]
+    NoBpffs {
+        /// Where the pins should be.
+        path: PathBuf,
+    },
+    /// A folder or pin cannot be made, read or removed.
+    #[error("cannot {attempt} {}: {source}", path.display())]
+    Pin {
+        /// What was attempted.
+        attempt: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Something that this daemon did not pin.
+    #[error("{} is not what holdfast pins there; remove it, or run `holdfast cleanup`", path.display())]
+    ForeignPin {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// Another daemon has the pins.
+    #[error("another holdfast runs with the pins in {}; stop it first", path.display())]
+    Locked {
+        /// The pins.
+        path: PathBuf,
+    },
+    /// A program was not attached.
+    #[error("cannot attach {hook} to {}: {source:#}", cgroup.display())]
+    Attach {
+        /// Which hook.
+        hook: &'static str,
+        /// Where.
+        cgroup: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// A map cannot be used.
+    #[error("cannot {attempt} the map {map}: {source}")]
+    Map {
+        /// What was attempted.
+        attempt: &'static str,
+        /// Which map.
+        map: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl StartError {
+    /// An error of loading, by what can be done about it.
+    pub(crate) fn loading(source: libbpf_rs::Error) -> Self {
+        match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => Self::NotPermitted(source),
+            _ => Self::Load(source),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The maps of one generation: those that grow.
+//!
+//! Invariant: two generations with the same content answer every client the same, so programs may be moved from one to the
+//! other at any moment between two writes. Deliberately absent: when to grow.
+
+use std::sync::atomic::Ordering;
+use std::sync::atomic::fence;
+
+use holdfast_core::keys::Family;
+use holdfast_core::list::{Scope, Slot};
+use holdfast_core::op::{PortFacts, PortIndex, Range, Word};
+use libbpf_rs::{MapCore, MapHandle};
+
+use crate::abi;
+use crate::error::StartError;
+use crate::load::Maps;
+use crate::shape::{PROBE_ENTRIES, Shape, place};
+use crate::table::Table;
+use crate::view::View;
+
+/// One generation.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    pub(crate) shape: Shape,
+    frontends: [Table; 2],
+    pub(crate) members: Table,
+    words: View,
+    facts: View,
+    counts: View,
+    slots: [View; 2],
+}
+
+fn missing(map: &'static str) -> StartError {
+    StartError::Map { attempt: "find", map, source: std::io::ErrorKind::NotFound.into() }
+}
+
+fn handle<'a>(maps: &'a Maps, map: &'static str) -> Result<&'a MapHandle, StartError> {
+    maps.get(map).ok_or_else(|| missing(map))
+}
+
+/// A map for single entries, with its entries counted.
+pub(crate) fn table(maps: &Maps, map: &'static str) -> Result<Table, StartError> {
+    let copy = MapHandle::try_from(handle(maps, map)?).map_err(StartError::Load)?;
+    let mut table = Table::new(copy);
+    let entries = table.entries().map_err(|source| StartError::Map { attempt: "read", map, source })?;
+    table.set_used(entries.len());
+    Ok(table)
+}
+
+/// A map as memory.
+pub(crate) fn view(maps: &Maps, map: &'static str) -> Result<View, StartError> {
+    View::new(handle(maps, map)?).map_err(|source| StartError::Map { attempt: "map", map, source })
+}
+
+impl Generation {
+    /// Opens the maps of a generation.
+    pub(crate) fn new(maps: &Maps) -> Result<Self, StartError> {
+        let entries = |map| Ok::<_, StartError>(handle(maps, map)?.max_entries());
+        let ports = entries("ports")?.min(entries("port_facts")?).min(entries("port_counts")?);
+        let shape = Shape {
+            frontends: [entries("frontends4")?, entries("frontends6")?],
+            ports: ports.saturating_sub(PROBE_ENTRIES),
+            slots: [
+                entries("backends4")?.saturating_sub(PROBE_ENTRIES),
+                entries("backends6")?.saturating_sub(PROBE_ENTRIES),
+            ],
+            members: entries("members")?,
+        };
+        Ok(Self {
+            shape,
+            frontends: [table(maps, "frontends4")?, table(maps, "frontends6")?],
+            members: table(maps, "members")?,
+            words: view(maps, "ports")?,
+            facts: view(maps, "port_facts")?,
+            counts: view(maps, "port_counts")?,
+            slots: [view(maps, "backends4")?, view(maps, "backends6")?],
+        })
+    }
+
+    pub(crate) fn frontends(&self, family: Family) -> &Table {
+        let [v4, v6] = &self.frontends;
+        if family == Family::V4 { v4 } else { v6 }
+    }
+
+    pub(crate) fn frontends_mut(&mut self, family: Family) -> &mut Table {
+        let [v4, v6] = &mut self.frontends;
+        if family == Family::V4 { v4 } else { v6 }
+    }
+
+    fn slots(&self, family: Family) -> &View {
+        let [v4, v6] = &self.slots;
+        if family == Family::V4 { v4 } else { v6 }
+    }
+
+    fn word_at(index: PortIndex, scope: Scope) -> usize {
+        index.0 as usize * 2 + usize::from(scope == Scope::Local)
+    }
+
+    pub(crate) fn word(&self, index: PortIndex, scope: Scope) -> Word {
+        let word = self.words.get(Self::word_at(index, scope));
+        Word::unpack(word.map_or(0, |word| word.load(Ordering::Relaxed)))
+    }
+
+    /// One aligned store: programs see the list before or the list after. What was written before is visible with it.
+    pub(crate) fn publish(&self, index: PortIndex, scope: Scope, word: Word) {
+        if let Some(place) = self.words.get(Self::word_at(index, scope)) {
+            place.store(word.pack(), Ordering::Release);
+        }
+    }
+
+    pub(crate) fn facts(&self, index: PortIndex) -> PortFacts {
+        abi::facts_of(self.facts.get(index.0 as usize).map_or(0, |facts| facts.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn write_facts(&self, index: PortIndex, facts: PortFacts) {
+        if let Some(place) = self.facts.get(index.0 as usize) {
+            place.store(abi::facts_word(facts), Ordering::Release);
+        }
+    }
+
+    /// Refused and dropped clients of a port.
+    pub(crate) fn counts(&self, index: PortIndex) -> (u64, u64) {
+        let at = index.0 as usize * 2;
+        let count = |at: usize| self.counts.get(at).map_or(0, |count| count.load(Ordering::Relaxed));
+        (count(at), count(at + 1))
+    }
+
+    /// Writes a range that no word points to. Slots that are not given are wiped.
+    pub(crate) fn fill(&self, range: Range, mut slots: impl Iterator<Item = Slot>) {
+        let words = abi::slot_words(range.family);
+        let from = range.base as usize * words;
+        let places = self.slots(range.family).get(from..from + range.count as usize * words);
+        for place in places.unwrap_or_default().chunks_exact(words) {
+            let slot = slots.next().and_then(|slot| abi::slot_in(range.family, &slot)).unwrap_or_default();
+            place.iter().zip(slot).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+        }
+        fence(Ordering::Release);
+    }
+
+    /// The backends that a word points to; wiped slots and what lies beyond the array left out.
+    pub(crate) fn list(&self, family: Family, word: Word) -> Vec<Slot> {
+        let words = abi::slot_words(family);
+        let from = word.base as usize * words;
+        let places = self.slots(family).get(from..from + word.count as usize * words);
+        let loaded = |place: &std::sync::atomic::AtomicU64| place.load(Ordering::Relaxed);
+        let slot = |places: &[_]| abi::slot_of(family, places.iter().map(loaded));
+        places.unwrap_or_default().chunks_exact(words).filter_map(slot).collect()
+    }
+
+    /// Indices that say anything at all.
+    pub(crate) fn said(&self) -> impl Iterator<Item = PortIndex> {
+        let indices = (0..self.shape.ports).map(PortIndex);
+        indices.filter(|index| {
+            let empty = |scope| self.word(*index, scope) == Word::EMPTY;
+            !(empty(Scope::Cluster) && empty(Scope::Local) && self.facts(*index) == PortFacts::default())
+        })
+    }
+
+    /// The port index and the slot that only the self-test uses.
+    pub(crate) fn probe(&self, family: Family) -> (PortIndex, Range) {
+        let [v4, v6] = self.shape.slots;
+        let base = if place(family) == 0 { v4 } else { v6 };
+        (PortIndex(self.shape.ports), Range { family, base, count: PROBE_ENTRIES })
+    }
+
+    /// Copies everything into larger maps that are empty.
+    pub(crate) fn copy_to(&self, next: &mut Self) -> Result<(), StartError> {
+        // Indices and slots keep their places. The last of each is the self-test's, which is over.
+        let ports = self.shape.ports as usize;
+        copy(&self.words, &next.words, ports * 2);
+        copy(&self.facts, &next.facts, ports);
+        copy(&self.counts, &next.counts, ports * 2);
+        for family in Family::ALL {
+            let (_, probe) = self.probe(family);
+            copy(self.slots(family), next.slots(family), probe.base as usize * abi::slot_words(family));
+        }
+        let [to4, to6] = &mut next.frontends;
+        let [from4, from6] = &self.frontends;
+        let pairs = [
+            ("frontends4", from4, to4),
+            ("frontends6", from6, to6),
+            ("members", &self.members, &mut next.members),
+        ];
+        for (map, from, to) in pairs {
+            from.copy_to(to).map_err(|source| StartError::Map { attempt: "copy", map, source })?;
+        }
+        Ok(())
+    }
+}
+
+fn copy(from: &View, to: &View, words: usize) {
+    for (from, to) in from.iter().zip(to.iter()).take(words) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    fence(Ordering::Release);
+}

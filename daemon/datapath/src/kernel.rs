@@ -1,0 +1,174 @@
+//! The kernel's maps behind [`Maps`]: what the engine's ops do to what programs read.
+//!
+//! Invariant: an op has its whole effect or none that a program could see; an endpoint change needs no system call.
+//! Deliberately absent: which ops, and in which order.
+
+mod dump;
+mod grow;
+mod proof;
+mod start;
+mod status;
+
+use std::net::IpAddr;
+
+use holdfast_core::keys::{Family, FrontendKey};
+use holdfast_core::list::SlotState;
+use holdfast_core::op::{Action, Dump, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range, Word};
+use holdfast_core::world::Capacity;
+use libbpf_rs::ErrorKind;
+
+use crate::abi::{self, FrontendBytes};
+use crate::error::StartError;
+use crate::generation::Generation;
+use crate::grace::GracePeriods;
+use crate::links::Links;
+use crate::maps::{MapError, Maps};
+use crate::pins::Pins;
+use crate::probe::Features;
+use crate::shape::Shape;
+use crate::shared::Shared;
+
+pub use proof::SelfTestError;
+pub use start::Options;
+pub use status::{Refused, Status};
+
+/// The kernel's maps.
+#[derive(Debug)]
+pub struct KernelMaps {
+    generation: Generation,
+    shared: Shared,
+    grace: GracePeriods,
+    features: Features,
+    capacity: Capacity,
+    limits: Shape,
+    growths: u32,
+    attached: Option<Attached>,
+}
+
+/// What outlives the daemon.
+#[derive(Debug)]
+struct Attached {
+    pins: Pins,
+    links: Links,
+}
+
+/// The setting that bounds frontends and ports.
+const FRONTENDS: &str = "datapath.limits.frontends";
+/// The setting that bounds slots and members.
+const BACKENDS: &str = "datapath.limits.backends";
+
+impl KernelMaps {
+    fn insert_frontend(&mut self, key: &FrontendKey, value: FrontendValue) -> Result<(), MapError> {
+        let family = Family::of(key.address);
+        self.make_room_for_port("insert frontend", value.port)?;
+        self.make_room_for_frontend(family)?;
+        let bytes = FrontendBytes::new(key);
+        let put = self.generation.frontends_mut(family).put(bytes.key(), &bytes.with(value));
+        put.map_err(|error| refused("insert frontend", FRONTENDS, &error))?;
+        self.shared.note_inserted(key);
+        Ok(())
+    }
+
+    fn remove_frontend(&mut self, key: &FrontendKey) -> Result<(), MapError> {
+        let bytes = FrontendBytes::new(key);
+        let removed = self.generation.frontends_mut(Family::of(key.address)).remove(bytes.key());
+        removed.map_err(|error| refused("remove frontend", FRONTENDS, &error))?;
+        self.shared.note_removed(key);
+        Ok(())
+    }
+
+    fn insert_member(&mut self, key: &MemberKey, state: SlotState) -> Result<(), MapError> {
+        self.make_room_for_member()?;
+        let put = self
+            .generation
+            .members
+            .put(abi::bytes(&abi::member_bytes(key)), &abi::state_number(state).to_ne_bytes());
+        put.map_err(|error| refused("insert member", BACKENDS, &error))
+    }
+
+    fn remove_member(&mut self, key: &MemberKey) -> Result<(), MapError> {
+        let removed = self.generation.members.remove(abi::bytes(&abi::member_bytes(key)));
+        removed.map(drop).map_err(|error| refused("remove member", BACKENDS, &error))
+    }
+
+    fn insert_node_address(&mut self, address: IpAddr) -> Result<(), MapError> {
+        let key = abi::node_address_bytes(address);
+        let put = self.shared.addresses_mut(address).put(&key, &1_u32.to_ne_bytes());
+        put.map_err(|error| refused("insert node address", "node.node_port_addresses", &error))
+    }
+
+    fn remove_node_address(&mut self, address: IpAddr) -> Result<(), MapError> {
+        let key = abi::node_address_bytes(address);
+        let removed = self.shared.addresses_mut(address).remove(&key);
+        removed.map(drop).map_err(|error| refused("remove node address", "node.node_port_addresses", &error))
+    }
+
+    fn write_facts(&mut self, index: PortIndex, facts: PortFacts) -> Result<(), MapError> {
+        if facts != PortFacts::default() {
+            self.make_room_for_port("write facts", index)?;
+        }
+        self.generation.write_facts(index, facts);
+        Ok(())
+    }
+
+    fn free(&mut self, range: Range) {
+        self.generation.fill(range, std::iter::empty());
+    }
+}
+
+fn refused(op: &'static str, setting: &'static str, error: &libbpf_rs::Error) -> MapError {
+    match error.kind() {
+        ErrorKind::TooBig => MapError::Full { op, setting },
+        _ => MapError::Refused { op, cause: format!("{error:#}") },
+    }
+}
+
+impl Maps for KernelMaps {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        match action {
+            Action::WriteRange(range, scope, rows) => {
+                self.make_room_for_range(*range)?;
+                self.generation.fill(*range, rows.slots(*scope));
+                Ok(())
+            }
+            Action::FreeRange(range) => {
+                self.free(*range);
+                Ok(())
+            }
+            Action::PublishWord(index, scope, word) => {
+                if *word != Word::EMPTY {
+                    self.make_room_for_port("publish word", *index)?;
+                }
+                self.generation.publish(*index, *scope, *word);
+                Ok(())
+            }
+            Action::WriteFacts(index, facts) => self.write_facts(*index, *facts),
+            Action::InsertFrontend(key, value) => self.insert_frontend(key, *value),
+            Action::RemoveFrontend(key) => self.remove_frontend(key),
+            Action::InsertMember(key, state) => self.insert_member(key, *state),
+            Action::RemoveMember(key) => self.remove_member(key),
+            Action::InsertNodeAddress(address) => self.insert_node_address(*address),
+            Action::RemoveNodeAddress(address) => self.remove_node_address(*address),
+        }
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.grace.begin()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.grace.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.read_back()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+}
+
+fn growth_refused(op: &'static str) -> impl FnOnce(StartError) -> MapError {
+    move |error| MapError::Refused { op, cause: format!("the maps cannot grow: {error}") }
+}

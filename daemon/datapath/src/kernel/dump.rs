@@ -1,0 +1,78 @@
+//! Reading everything back.
+//!
+//! Deliberately absent: judging it. What cannot be read as an entry of ours is left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use holdfast_core::keys::{Family, FrontendKey};
+use holdfast_core::list::Scope;
+use holdfast_core::op::{Dump, DumpPort, FrontendValue, PortIndex};
+
+use super::KernelMaps;
+use crate::abi;
+use crate::generation::Generation;
+use crate::maps::MapError;
+
+#[allow(clippy::needless_pass_by_value)] // The shape that `map_err` wants.
+fn unreadable(error: std::io::Error) -> MapError {
+    MapError::Refused { op: "read the maps", cause: error.to_string() }
+}
+
+/// Every frontend of both families, sorted.
+pub(super) fn frontends(
+    generation: &Generation,
+) -> Result<Vec<(FrontendKey, FrontendValue)>, std::io::Error> {
+    let mut frontends = Vec::new();
+    for family in Family::ALL {
+        let entries = generation.frontends(family).entries()?;
+        frontends.extend(entries.iter().filter_map(|(key, value)| abi::frontend_of(family, key, value)));
+    }
+    frontends.sort_unstable();
+    Ok(frontends)
+}
+
+impl KernelMaps {
+    pub(super) fn read_back(&self) -> Result<Dump, MapError> {
+        let mut frontends = frontends(&self.generation).map_err(unreadable)?;
+        frontends.retain(|(_, value)| value.port.0 < self.generation.shape.ports);
+        let members = self.generation.members.entries().map_err(unreadable)?;
+        let mut members: Vec<_> =
+            members.iter().filter_map(|(key, state)| abi::member_of(key, state)).collect();
+        members.sort_unstable();
+        let families: BTreeMap<_, _> =
+            frontends.iter().map(|(key, value)| (value.port, Family::of(key.address))).collect();
+        let told = self.generation.said().chain(members.iter().map(|(member, _)| member.port));
+        let orphans: BTreeSet<_> = told.filter(|index| !families.contains_key(index)).collect();
+        Ok(Dump {
+            frontends,
+            ports: families.iter().map(|(index, family)| self.read_port(*index, *family)).collect(),
+            orphans: orphans.into_iter().collect(),
+            members,
+            node_addresses: self.read_addresses()?,
+        })
+    }
+
+    fn read_port(&self, index: PortIndex, family: Family) -> DumpPort {
+        let list = |scope| {
+            let word = self.generation.word(index, scope);
+            (word, self.generation.list(family, word))
+        };
+        DumpPort {
+            index,
+            family,
+            facts: self.generation.facts(index),
+            cluster: list(Scope::Cluster),
+            local: list(Scope::Local),
+        }
+    }
+
+    fn read_addresses(&self) -> Result<Vec<std::net::IpAddr>, MapError> {
+        let mut addresses = Vec::new();
+        for table in self.shared.addresses() {
+            let entries = table.entries().map_err(unreadable)?;
+            addresses.extend(entries.iter().filter_map(|(key, _)| abi::node_address_of(key)));
+        }
+        addresses.sort_unstable();
+        Ok(addresses)
+    }
+}

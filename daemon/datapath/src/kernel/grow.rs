@@ -1,0 +1,87 @@
+//! Growth: larger maps are built beside, filled, and the programs moved over.
+//!
+//! Invariant: nothing is written between the copy and the move, because the engine is the only writer and waits here; so a
+//! client meets the same answer in both. A crash at any point leaves links on whole maps. Deliberately absent: shrinking.
+
+use holdfast_core::keys::Family;
+use holdfast_core::op::{PortIndex, Range};
+
+use super::{BACKENDS, FRONTENDS, KernelMaps, growth_refused};
+use crate::error::StartError;
+use crate::generation::Generation;
+use crate::load;
+use crate::maps::MapError;
+use crate::shape::{Shape, grown, is_crowded, place};
+
+impl KernelMaps {
+    pub(super) fn make_room_for_frontend(&mut self, family: Family) -> Result<(), MapError> {
+        let at = place(family);
+        let (entries, limit) = (nth(self.generation.shape.frontends, at), nth(self.limits.frontends, at));
+        if !is_crowded(self.generation.frontends(family).used(), entries) {
+            return Ok(());
+        }
+        let Some(next) = grown(entries, 0, limit) else { return Ok(()) };
+        let shape =
+            Shape { frontends: with_nth(self.generation.shape.frontends, at, next), ..self.generation.shape };
+        self.grow(shape).map_err(growth_refused("insert frontend"))
+    }
+
+    pub(super) fn make_room_for_member(&mut self) -> Result<(), MapError> {
+        let entries = self.generation.shape.members;
+        if !is_crowded(self.generation.members.used(), entries) {
+            return Ok(());
+        }
+        let Some(members) = grown(entries, 0, self.limits.members) else { return Ok(()) };
+        self.grow(Shape { members, ..self.generation.shape }).map_err(growth_refused("insert member"))
+    }
+
+    pub(super) fn make_room_for_port(&mut self, op: &'static str, index: PortIndex) -> Result<(), MapError> {
+        let entries = self.generation.shape.ports;
+        if index.0 < entries {
+            return Ok(());
+        }
+        let needed = index.0.saturating_add(1);
+        let full = MapError::Full { op, setting: FRONTENDS };
+        let ports = grown(entries, needed, self.limits.ports).ok_or(full)?;
+        self.grow(Shape { ports, ..self.generation.shape }).map_err(growth_refused(op))
+    }
+
+    pub(super) fn make_room_for_range(&mut self, range: Range) -> Result<(), MapError> {
+        let at = place(range.family);
+        let (entries, limit) = (nth(self.generation.shape.slots, at), nth(self.limits.slots, at));
+        let needed = range.base.saturating_add(range.count);
+        if needed <= entries {
+            return Ok(());
+        }
+        let full = MapError::Full { op: "write range", setting: BACKENDS };
+        let next = grown(entries, needed, limit).ok_or(full)?;
+        let shape = Shape { slots: with_nth(self.generation.shape.slots, at, next), ..self.generation.shape };
+        self.grow(shape).map_err(growth_refused("write range"))
+    }
+
+    fn grow(&mut self, shape: Shape) -> Result<(), StartError> {
+        let Self { generation, shared, attached, features, growths, .. } = self;
+        *generation = load::load(shape, *features, shared.handles(), |object, mut maps| {
+            let mut next = Generation::new(&maps)?;
+            generation.copy_to(&mut next)?;
+            if let Some(attached) = attached {
+                attached.pins.pin_generation(&mut maps)?;
+                attached.links.update(object, &attached.pins)?;
+                attached.pins.forget_older()?;
+            }
+            Ok(next)
+        })?;
+        *growths += 1;
+        Ok(())
+    }
+}
+
+fn nth(pair: [u32; 2], at: usize) -> u32 {
+    let [v4, v6] = pair;
+    if at == 0 { v4 } else { v6 }
+}
+
+fn with_nth(pair: [u32; 2], at: usize, value: u32) -> [u32; 2] {
+    let [v4, v6] = pair;
+    if at == 0 { [value, v6] } else { [v4, value] }
+}

@@ -1,0 +1,158 @@
+//! The self-test: with the programs attached, a probe frontend is translated and the daemon's own sockets are not.
+//!
+//! Invariant: the probe uses a port index and a slot that no service can have, on a loopback address that no service may
+//! claim, and is gone when the test is over. Deliberately absent: what follows from a failure; the daemon does not start.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::num::NonZeroU16;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use holdfast_core::keys::{Family, FrontendKey, Transport};
+use holdfast_core::list::{Scope, Slot, SlotState};
+use holdfast_core::op::{FrontendType, FrontendValue, Word};
+
+use super::KernelMaps;
+use crate::abi::{FrontendBytes, types};
+use crate::sys;
+
+/// Nobody listens here, so whoever is not translated is refused at once.
+const PROBE: Ipv4Addr = Ipv4Addr::new(127, 255, 104, 102);
+
+/// What a child tells by its error: this, and one for each of its two connects that reached the backend.
+const TOLD: i32 = 1 << 20;
+
+/// The datapath does not do what it promises.
+#[derive(Debug, thiserror::Error)]
+pub enum SelfTestError {
+    /// The test itself could not be made.
+    #[error("cannot {attempt} for the self-test: {source}")]
+    Setup {
+        /// What was attempted.
+        attempt: &'static str,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The probe frontend could not be written.
+    #[error("cannot write the self-test's frontend: {0:#}")]
+    Map(#[source] libbpf_rs::Error),
+    /// Clients would not be served.
+    #[error("a client in {} is not translated; another program may decide before ours", cgroup.display())]
+    NotTranslated {
+        /// Where it dialled from.
+        cgroup: std::path::PathBuf,
+    },
+    /// The daemon would cut itself off.
+    #[error("sockets with the mark {mark:#x} are translated, so this daemon could cut itself off")]
+    MarkTranslated {
+        /// The daemon's mark.
+        mark: u32,
+    },
+    /// As above.
+    #[error("sockets of this daemon's cgroup are translated, so it could cut itself off")]
+    CgroupTranslated,
+}
+
+fn setup(attempt: &'static str) -> impl FnOnce(io::Error) -> SelfTestError {
+    move |source| SelfTestError::Setup { attempt, source }
+}
+
+/// Which of two connects reached the backend.
+#[derive(Clone, Copy, Debug)]
+struct Reached {
+    plain: bool,
+    marked: bool,
+}
+
+impl KernelMaps {
+    /// Proves with real sockets that clients are translated and this daemon is not.
+    pub fn self_test(&mut self) -> Result<(), SelfTestError> {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(setup("listen on the loopback"))?;
+        let port = listener.local_addr().map_err(setup("listen on the loopback"))?.port();
+        let Some(port) = NonZeroU16::new(port) else { return Ok(()) };
+        let key = FrontendKey { address: PROBE.into(), port, transport: Transport::Tcp };
+        let slot = Slot { address: Ipv4Addr::LOCALHOST.into(), port, state: SlotState::Active };
+        self.insert_probe(&key, slot).map_err(SelfTestError::Map)?;
+        let told = self.shared.control();
+        let proven = self.prove(SocketAddrV4::new(PROBE, port.get()), &told);
+        self.shared.tell(&told);
+        self.remove_probe(&key).map_err(SelfTestError::Map)?;
+        proven
+    }
+
+    fn insert_probe(&mut self, key: &FrontendKey, slot: Slot) -> Result<(), libbpf_rs::Error> {
+        let (index, range) = self.generation.probe(Family::V4);
+        self.generation.fill(range, std::iter::once(slot));
+        let word = Word { base: range.base, count: range.count, ..Word::EMPTY };
+        self.generation.publish(index, Scope::Cluster, word);
+        let value = FrontendValue { port: index, kind: FrontendType::Static };
+        let bytes = FrontendBytes::new(key);
+        self.generation.frontends_mut(Family::V4).put(bytes.key(), &bytes.with(value))
+    }
+
+    fn remove_probe(&mut self, key: &FrontendKey) -> Result<(), libbpf_rs::Error> {
+        let (index, range) = self.generation.probe(Family::V4);
+        let removed = self.generation.frontends_mut(Family::V4).remove(FrontendBytes::new(key).key());
+        self.generation.publish(index, Scope::Cluster, Word::EMPTY);
+        self.generation.fill(range, std::iter::empty());
+        removed.map(drop)
+    }
+
+    fn prove(&self, probe: SocketAddrV4, told: &types::control) -> Result<(), SelfTestError> {
+        let Some(attached) = &self.attached else { return Ok(()) };
+        let cgroup = attached.links.cgroup().path();
+        if told.exempt_cgroup != 0 && reach(probe, 0)? {
+            return Err(SelfTestError::CgroupTranslated);
+        }
+        // For a moment this cgroup is like any other. The daemon has no socket yet that is not marked.
+        self.shared.tell(&types::control { exempt_cgroup: 0, ..*told });
+        let mark = told.exempt_mark;
+        let here = Reached { plain: reach(probe, 0)?, marked: mark != 0 && reach(probe, mark)? };
+        let reached = if here.plain { here } else { reach_from(cgroup, probe, mark)? };
+        if !reached.plain {
+            return Err(SelfTestError::NotTranslated { cgroup: cgroup.to_owned() });
+        }
+        if reached.marked { Err(SelfTestError::MarkTranslated { mark }) } else { Ok(()) }
+    }
+}
+
+/// Whether a connect reaches the backend, which only a translated one does.
+fn reach(probe: SocketAddrV4, mark: u32) -> Result<bool, SelfTestError> {
+    match sys::connect(probe, mark) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(false),
+        Err(error) => Err(setup("connect on the loopback")(error)),
+    }
+}
+
+/// As a child of ours in that cgroup sees it, for a daemon that is not in it.
+fn reach_from(cgroup: &std::path::Path, probe: SocketAddrV4, mark: u32) -> Result<Reached, SelfTestError> {
+    let door = |name| OpenOptions::new().write(true).open(cgroup.join(name));
+    let doors: Vec<File> = ["cgroup.procs", "cgroup.threads"].into_iter().flat_map(door).collect();
+    let dial = move || {
+        // A threaded cgroup has only the second door.
+        if !doors.iter().any(|mut door| door.write_all(b"0").is_ok()) {
+            return io::Error::from(io::ErrorKind::PermissionDenied);
+        }
+        let plain = i32::from(sys::connect(probe, 0).is_ok());
+        let marked = i32::from(mark != 0 && sys::connect(probe, mark).is_ok());
+        io::Error::from_raw_os_error(TOLD + plain + 2 * marked)
+    };
+    let mut child = Command::new("/proc/self/exe");
+    // SAFETY: after the fork only system calls are made, on what was opened before. The program is never executed: the
+    // error that is always returned carries the answer.
+    unsafe { child.pre_exec(move || Err(dial())) };
+    let Err(error) = child.spawn() else {
+        return Err(setup("ask a child")(io::ErrorKind::Other.into()));
+    };
+    match error.raw_os_error().and_then(|code| code.checked_sub(TOLD)) {
+        Some(told @ 0..=3) => Ok(Reached { plain: told & 1 != 0, marked: told & 2 != 0 }),
+        _ => Err(setup("enter the cgroup")(error)),
+    }
+}

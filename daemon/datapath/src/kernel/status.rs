@@ -1,0 +1,93 @@
+//! What the datapath says of itself.
+
+use std::path::PathBuf;
+
+use holdfast_core::keys::Family;
+use holdfast_core::op::PortIndex;
+use libbpf_rs::MapHandle;
+
+use super::KernelMaps;
+use crate::error::StartError;
+use crate::probe::Features;
+use crate::refusals::Refusals;
+use crate::shape::Shape;
+
+/// The state of programs and maps at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// What this kernel offers.
+    pub features: Features,
+    /// Where the programs are attached; `None`: nowhere.
+    pub cgroup: Option<PathBuf>,
+    /// Where everything is pinned.
+    pub pins: Option<PathBuf>,
+    /// Which generation of maps is in use; 0 without pins.
+    pub generation: u32,
+    /// How often the maps have grown since the daemon started.
+    pub growths: u32,
+    /// How large the maps are.
+    pub shape: Shape,
+    /// How large they may become.
+    pub limits: Shape,
+    /// Frontends of IPv4 and IPv6 in use.
+    pub frontends: [u32; 2],
+    /// Members in use.
+    pub members: u32,
+    /// Refusals that found no room in the ring buffer.
+    pub refusals_lost: u64,
+    /// Whether this daemon's cgroup is exempt. If not, only its mark is.
+    pub own_cgroup_exempt: bool,
+    /// Hooks whose program somebody else detached, or whose pin somebody removed.
+    pub broken_hooks: Vec<&'static str>,
+    /// Why grace periods do not end: nothing is reused meanwhile.
+    pub grace_failure: Option<String>,
+}
+
+/// Clients of one port that were not served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// ECONNREFUSED.
+    pub refused: u64,
+    /// Dropped.
+    pub dropped: u64,
+}
+
+impl KernelMaps {
+    /// The state of programs and maps.
+    pub fn status(&self) -> Status {
+        let attached = self.attached.as_ref();
+        let control = self.shared.control();
+        Status {
+            features: self.features,
+            cgroup: attached.map(|it| it.links.cgroup().path().to_owned()),
+            pins: attached.map(|it| it.pins.root().to_owned()),
+            generation: attached.map_or(0, |it| it.pins.generation()),
+            growths: self.growths,
+            shape: self.generation.shape,
+            limits: self.limits,
+            frontends: Family::ALL.map(|family| self.generation.frontends(family).used()),
+            members: self.generation.members.used(),
+            refusals_lost: control.refusals_lost,
+            own_cgroup_exempt: control.exempt_cgroup != 0,
+            broken_hooks: attached.map(|it| it.links.broken(&it.pins)).unwrap_or_default(),
+            grace_failure: self.grace.failure(),
+        }
+    }
+
+    /// Where refused clients are reported.
+    pub fn refusals(&self) -> Result<Refusals, StartError> {
+        let missing = || StartError::Map {
+            attempt: "find",
+            map: "refusals",
+            source: std::io::ErrorKind::NotFound.into(),
+        };
+        let map = self.shared.handles().get("refusals").ok_or_else(missing)?;
+        Ok(Refusals::new(MapHandle::try_from(map).map_err(StartError::Load)?))
+    }
+
+    /// How many clients of a port were not served, since its index was made.
+    pub fn refused(&self, index: PortIndex) -> Refused {
+        let (refused, dropped) = self.generation.counts(index);
+        Refused { refused, dropped }
+    }
+}

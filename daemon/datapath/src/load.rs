@@ -1,0 +1,106 @@
+//! From the compiled programs to loaded ones: sizes, switches, maps that are there already.
+//!
+//! Invariant: a load changes nothing that is attached. Deliberately absent: pins and links.
+
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenObject};
+
+use crate::error::StartError;
+use crate::probe::Features;
+use crate::shape::Shape;
+use crate::skeleton::{OpenSocketSkel, SocketSkelBuilder};
+
+/// The hooks, each the name of its program and of its pin.
+pub(crate) const HOOKS: [&str; 8] =
+    ["connect4", "connect6", "sendmsg4", "sendmsg6", "recvmsg4", "recvmsg6", "getpeername4", "getpeername6"];
+
+/// A program that uses every switch.
+const PROBE: &str = "connect4";
+
+/// The maps of one generation: they are made anew when they grow.
+pub(crate) const GENERATION_MAPS: [&str; 8] =
+    ["frontends4", "frontends6", "ports", "port_facts", "port_counts", "backends4", "backends6", "members"];
+
+/// The maps that all generations share.
+pub(crate) const SHARED_MAPS: [&str; 9] = [
+    "node_addresses4",
+    "node_addresses6",
+    "node_ports",
+    "affinity",
+    "reverse",
+    "udp_sticky",
+    "udp_reverse",
+    "refusals",
+    "control",
+];
+
+/// Maps by their names.
+pub(crate) type Maps = BTreeMap<&'static str, MapHandle>;
+
+/// Loads the programs. Maps that are given are used, the others are made.
+///
+/// `then` sees the programs; they are gone afterwards unless a link holds them.
+pub(crate) fn load<T>(
+    shape: Shape,
+    features: Features,
+    given: &Maps,
+    then: impl FnOnce(&Object, Maps) -> Result<T, StartError>,
+) -> Result<T, StartError> {
+    let mut place = MaybeUninit::<OpenObject>::uninit();
+    let mut open = open(&mut place, features)?;
+    prepare(open.open_object_mut(), shape, given).map_err(StartError::loading)?;
+    let loaded = open.load().map_err(StartError::loading)?;
+    let maps = handles(loaded.object()).map_err(StartError::loading)?;
+    then(loaded.object(), maps)
+}
+
+fn prepare(object: &mut OpenObject, shape: Shape, given: &Maps) -> Result<(), libbpf_rs::Error> {
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if let Some(given) = given.get(name.as_str()) {
+            map.reuse_fd(std::os::fd::AsFd::as_fd(given))?;
+        } else if let Some(entries) = shape.entries(&name) {
+            map.set_max_entries(entries)?;
+        }
+    }
+    Ok(())
+}
+
+fn handles(object: &Object) -> Result<Maps, libbpf_rs::Error> {
+    let names = || GENERATION_MAPS.into_iter().chain(SHARED_MAPS);
+    let mut maps = Maps::new();
+    for map in object.maps() {
+        if let Some(name) = names().find(|name| map.name() == *name) {
+            maps.insert(name, MapHandle::try_from(&map)?);
+        }
+    }
+    Ok(maps)
+}
+
+/// Whether the kernel lets a program load that uses these features. One is enough to know, and the smallest is quickest.
+pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
+    let tiny = Shape { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
+    let mut place = MaybeUninit::<OpenObject>::uninit();
+    let mut open = open(&mut place, features)?;
+    prepare(open.open_object_mut(), tiny, &Maps::new()).map_err(StartError::loading)?;
+    for mut program in open.open_object_mut().progs_mut() {
+        let is_probe = program.name() == PROBE;
+        program.set_autoload(is_probe);
+    }
+    match open.load().map_err(StartError::loading) {
+        Ok(_) => Ok(true),
+        Err(StartError::Load(error)) if error.kind() != ErrorKind::OutOfMemory => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn open(place: &mut MaybeUninit<OpenObject>, features: Features) -> Result<OpenSocketSkel<'_>, StartError> {
+    let mut open = SocketSkelBuilder::default().open(place).map_err(StartError::loading)?;
+    if let Some(switches) = open.maps.rodata_data.as_mut() {
+        switches.has_set_retval = features.set_retval;
+    }
+    Ok(open)
+}

@@ -1,0 +1,190 @@
+//! Where everything is pinned, so that it outlives the daemon.
+//!
+//! ```text
+//! <bpffs>/links/connect4 …       one link per hook; stays while programs and maps are replaced
+//! <bpffs>/v1/shared/affinity …   maps that keep their size
+//! <bpffs>/v1/g3/frontends4 …     one generation of the maps that grow
+//! <bpffs>/v1/filling/…           a generation that is not whole yet: ignored and removed by a start
+//! ```
+//!
+//! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. One daemon
+//! at a time holds the lock. Deliberately absent: what the maps hold.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::MapHandle;
+
+use crate::error::StartError;
+use crate::load::Maps;
+use crate::sys;
+
+/// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
+const VERSION: &str = "v1";
+const LINKS: &str = "links";
+const SHARED: &str = "shared";
+const FILLING: &str = "filling";
+
+/// The pins of one daemon.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    root: PathBuf,
+    generation: u32,
+    // Held as long as the daemon lives; the kernel lets go of it however the daemon ends.
+    _lock: File,
+}
+
+fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StartError {
+    move |source| StartError::Pin { attempt, path: path.to_owned(), source }
+}
+
+impl Pins {
+    /// Makes the folders where they are missing, and takes the lock.
+    pub(crate) fn open(root: &Path) -> Result<Self, StartError> {
+        let lock = lock(root)?;
+        let mut pins = Self { root: root.to_owned(), generation: 0, _lock: lock };
+        for folder in [pins.root.join(LINKS), pins.version().join(SHARED)] {
+            fs::create_dir_all(&folder).map_err(failed("make", &folder))?;
+        }
+        remove_folder(&pins.version().join(FILLING)).map_err(failed("remove", &pins.version()))?;
+        pins.generation = pins.generations()?.into_iter().max().unwrap_or(0);
+        Ok(pins)
+    }
+
+    /// The maps that a former daemon left; empty at the first start.
+    pub(crate) fn adopt(&self) -> Result<Maps, StartError> {
+        let mut maps = Maps::new();
+        adopt_folder(&self.version().join(SHARED), &crate::load::SHARED_MAPS, &mut maps)?;
+        if self.generation > 0 {
+            adopt_folder(&self.numbered(self.generation), &crate::load::GENERATION_MAPS, &mut maps)?;
+        }
+        Ok(maps)
+    }
+
+    /// Pins the shared maps that are not pinned yet.
+    pub(crate) fn pin_shared(&self, maps: &mut Maps) -> Result<(), StartError> {
+        pin_folder(&self.version().join(SHARED), &crate::load::SHARED_MAPS, maps)
+    }
+
+    /// Pins a generation that is whole, under the next number. The one before stays until [`Self::forget_older`].
+    pub(crate) fn pin_generation(&mut self, maps: &mut Maps) -> Result<(), StartError> {
+        let filling = self.version().join(FILLING);
+        remove_folder(&filling).map_err(failed("remove", &filling))?;
+        fs::create_dir(&filling).map_err(failed("make", &filling))?;
+        pin_folder(&filling, &crate::load::GENERATION_MAPS, maps)?;
+        let numbered = self.numbered(self.generation + 1);
+        fs::rename(&filling, &numbered).map_err(failed("make", &numbered))?;
+        self.generation += 1;
+        Ok(())
+    }
+
+    /// Whether any generation was there when this daemon started, or has been pinned since.
+    pub(crate) fn has_generation(&self) -> bool {
+        self.generation > 0
+    }
+
+    /// Which generation counts.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Removes what no program uses any more.
+    pub(crate) fn forget_older(&self) -> Result<(), StartError> {
+        for number in self.generations()?.into_iter().filter(|number| *number < self.generation) {
+            let folder = self.numbered(number);
+            remove_folder(&folder).map_err(failed("remove", &folder))?;
+        }
+        Ok(())
+    }
+
+    /// The pin of a hook's link.
+    pub(crate) fn link(&self, hook: &str) -> PathBuf {
+        self.root.join(LINKS).join(hook)
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn version(&self) -> PathBuf {
+        self.root.join(VERSION)
+    }
+
+    fn numbered(&self, number: u32) -> PathBuf {
+        self.version().join(format!("g{number}"))
+    }
+
+    fn generations(&self) -> Result<Vec<u32>, StartError> {
+        let folder = self.version();
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix('g')?.parse().ok();
+        let entries = fs::read_dir(&folder).map_err(failed("read", &folder))?;
+        Ok(entries.flatten().filter_map(number).collect())
+    }
+}
+
+/// Makes the root if its parent is on a BPF file system, and locks it.
+fn lock(root: &Path) -> Result<File, StartError> {
+    let no_bpffs = || StartError::NoBpffs { path: root.to_owned() };
+    if !root.exists() {
+        let parent = File::open(root.parent().unwrap_or(root)).map_err(|_| no_bpffs())?;
+        if sys::file_system(&parent).map_err(failed("read", root))? != sys::BPFFS {
+            return Err(no_bpffs());
+        }
+        fs::create_dir(root).map_err(failed("make", root))?;
+    }
+    let folder = File::open(root).map_err(failed("open", root))?;
+    if sys::file_system(&folder).map_err(failed("read", root))? != sys::BPFFS {
+        return Err(no_bpffs());
+    }
+    if !sys::lock(&folder).map_err(failed("lock", root))? {
+        return Err(StartError::Locked { path: root.to_owned() });
+    }
+    Ok(folder)
+}
+
+fn adopt_folder(folder: &Path, names: &[&'static str], maps: &mut Maps) -> Result<(), StartError> {
+    for name in names {
+        let path = folder.join(name);
+        if path.exists() {
+            let map = MapHandle::from_pinned_path(&path);
+            maps.insert(name, map.map_err(|source| StartError::ForeignPin { path, source })?);
+        }
+    }
+    Ok(())
+}
+
+fn pin_folder(folder: &Path, names: &[&'static str], maps: &mut Maps) -> Result<(), StartError> {
+    for name in names {
+        let path = folder.join(name);
+        if let Some(map) = maps.get_mut(name).filter(|_| !path.exists()) {
+            let pinned = map.pin(&path);
+            pinned.map_err(|error| failed("pin", &path)(io::Error::other(format!("{error:#}"))))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a folder of pins; one that is not there is gone already.
+fn remove_folder(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes every pin, and with the links the programs. Collects what could not be removed, and goes on.
+///
+/// Refuses while a daemon holds the pins.
+pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
+    if !root.exists() {
+        return Ok(Vec::new());
+    }
+    let _lock = lock(root)?;
+    let mut errors = Vec::new();
+    // Links first: no program may be left that meets half of its maps.
+    for folder in [root.join(LINKS), root.to_owned()] {
+        errors.extend(remove_folder(&folder).map_err(failed("remove", &folder)).err());
+    }
+    Ok(errors)
+}

@@ -1,0 +1,123 @@
+//! Who was not served: read from the programs' ring buffer.
+//!
+//! Invariant: a reader never holds up a program. What finds no room is counted there and missing here. Deliberately
+//! absent: names of services, which the reader knows by the frontend.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use holdfast_core::keys::{FrontendKey, Transport};
+use holdfast_core::op::PortIndex;
+use libbpf_rs::{MapHandle, RingBufferBuilder};
+
+use crate::abi::{self, types};
+
+/// How soon a reader notices that it should end.
+const POLL: Duration = Duration::from_millis(200);
+
+/// What a client met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// Nobody to serve it: ECONNREFUSED.
+    Refused,
+    /// Somebody elsewhere: it is dropped.
+    Dropped,
+}
+
+/// One connect or datagram that was not let through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// When, since boot.
+    pub at: Duration,
+    /// The process, as the host numbers it.
+    pub process: u32,
+    /// The thread.
+    pub thread: u32,
+    /// The thread's name.
+    pub comm: String,
+    /// The number of its cgroup.
+    pub cgroup: u64,
+    /// The cookie of its network namespace.
+    pub netns: u64,
+    /// What it dialled: for a node port the address of the node.
+    pub frontend: FrontendKey,
+    /// The port behind it.
+    pub port: PortIndex,
+    /// What it met.
+    pub denial: Denial,
+}
+
+/// The ring buffer's reading end.
+#[derive(Debug)]
+pub struct Refusals {
+    map: MapHandle,
+}
+
+impl Refusals {
+    pub(crate) fn new(map: MapHandle) -> Self {
+        Self { map }
+    }
+
+    /// Tells each refusal, oldest first, until `stop` turns true. One reader at a time.
+    pub fn listen(&self, stop: &AtomicBool, mut tell: impl FnMut(Refusal)) -> Result<(), libbpf_rs::Error> {
+        let mut builder = RingBufferBuilder::new();
+        builder.add(&self.map, move |bytes| {
+            if let Some(refusal) = decode(bytes) {
+                tell(refusal);
+            }
+            0
+        })?;
+        let ring = builder.build()?;
+        while !stop.load(Ordering::Relaxed) {
+            ring.poll(POLL)?;
+        }
+        Ok(())
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Refusal> {
+    let it: types::refusal = abi::value(bytes)?;
+    let address = SocketAddr::new(abi::from_mapped(it.address), u16::from_be(it.port));
+    let transport: Transport = abi::transport_of(it.transport)?;
+    let comm = it.comm.split(|byte| *byte == 0).next().unwrap_or_default();
+    let dropped = u32::from(it.verdict) == types::verdict::VERDICT_DROPPED.0;
+    Some(Refusal {
+        at: Duration::from_nanos(it.at_ns),
+        process: it.process,
+        thread: it.thread,
+        comm: String::from_utf8_lossy(comm).into_owned(),
+        cgroup: it.cgroup,
+        netns: it.netns,
+        frontend: FrontendKey { address: address.ip(), port: NonZeroU16::new(address.port())?, transport },
+        port: PortIndex(it.port_index),
+        denial: if dropped { Denial::Dropped } else { Denial::Refused },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_client_and_what_it_dialled() {
+        let mut comm = [0; 16];
+        comm[..4].copy_from_slice(b"curl");
+        let refusal = types::refusal {
+            at_ns: 5,
+            process: 10,
+            comm,
+            address: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([10, 96, 0, 10])],
+            port: 443_u16.to_be(),
+            transport: 6,
+            verdict: 2,
+            port_index: 7,
+            ..types::refusal::default()
+        };
+        let read = decode(abi::bytes(&refusal)).unwrap();
+        assert_eq!((read.comm.as_str(), read.process, read.denial), ("curl", 10, Denial::Dropped));
+        assert_eq!(read.frontend.to_string(), "10.96.0.10:443/TCP");
+        assert_eq!(decode(&[0; 8]), None, "half a record is none");
+    }
+}

@@ -1,0 +1,147 @@
+//! How large one generation of maps is, and when it has to grow.
+//!
+//! Invariant: a shape never passes the limits it was made with, and never shrinks. Deliberately absent: the maps.
+
+use holdfast_core::keys::Family;
+use holdfast_core::world::Capacity;
+
+/// What a node with a few hundred services never grows out of: half a megabyte in all.
+const FRONTENDS_FIRST: u32 = 4096;
+const PORTS_FIRST: u32 = 4096;
+const SLOTS_FIRST: u32 = 16_384;
+const MEMBERS_FIRST: u32 = 4096;
+
+/// Each step. Doubling would load the programs twice as often while a large cluster is read in.
+const GROWTH: u32 = 4;
+
+/// What is added to the arrays for the self-test: a port and a slot that no service can have.
+pub(crate) const PROBE_ENTRIES: u32 = 1;
+
+/// Entries of each map that grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Of `frontends4` and `frontends6`.
+    pub frontends: [u32; 2],
+    /// Of `ports` and what goes with it.
+    pub ports: u32,
+    /// Of `backends4` and `backends6`.
+    pub slots: [u32; 2],
+    /// Of `members`.
+    pub members: u32,
+}
+
+pub(crate) const fn place(family: Family) -> usize {
+    match family {
+        Family::V4 => 0,
+        Family::V6 => 1,
+    }
+}
+
+impl Shape {
+    /// What a start begins with.
+    pub(crate) fn first(limits: Self) -> Self {
+        Self {
+            frontends: [FRONTENDS_FIRST; 2],
+            ports: PORTS_FIRST,
+            slots: [SLOTS_FIRST; 2],
+            members: MEMBERS_FIRST,
+        }
+        .within(limits)
+    }
+
+    /// What the maps may grow to.
+    pub(crate) fn limits(capacity: Capacity) -> Self {
+        let slots = 1 << capacity.slots.max(1).ilog2();
+        let ports = capacity.ports.max(1);
+        Self { frontends: [ports; 2], ports, slots: [slots; 2], members: slots }
+    }
+
+    fn within(self, limits: Self) -> Self {
+        let least = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.min(c), b.min(d)];
+        Self {
+            frontends: least(self.frontends, limits.frontends),
+            ports: self.ports.min(limits.ports),
+            slots: least(self.slots, limits.slots),
+            members: self.members.min(limits.members),
+        }
+    }
+
+    /// The entries of a map of a generation, by its name; `None`: that map is shared.
+    pub(crate) fn entries(&self, map: &str) -> Option<u32> {
+        let [frontends4, frontends6] = self.frontends;
+        let [slots4, slots6] = self.slots;
+        Some(match map {
+            "frontends4" => frontends4,
+            "frontends6" => frontends6,
+            "ports" | "port_facts" | "port_counts" => self.ports + PROBE_ENTRIES,
+            "backends4" => slots4 + PROBE_ENTRIES,
+            "backends6" => slots6 + PROBE_ENTRIES,
+            "members" => self.members,
+            _ => return None,
+        })
+    }
+
+    /// Both, each where it is larger.
+    pub(crate) fn or_larger(self, other: Self) -> Self {
+        let most = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.max(c), b.max(d)];
+        Self {
+            frontends: most(self.frontends, other.frontends),
+            ports: self.ports.max(other.ports),
+            slots: most(self.slots, other.slots),
+            members: self.members.max(other.members),
+        }
+    }
+}
+
+/// Whether a hash map with so many entries should have been larger by now.
+pub(crate) const fn is_crowded(used: u32, entries: u32) -> bool {
+    used >= entries - entries / 4
+}
+
+/// The next size that holds `needed` entries, if the limit lets it.
+pub(crate) fn grown(entries: u32, needed: u32, limit: u32) -> Option<u32> {
+    let mut next = entries.max(1);
+    while next < needed || next == entries {
+        if next >= limit {
+            return None;
+        }
+        next = next.saturating_mul(GROWTH).min(limit);
+    }
+    Some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_grown(entries: u32, needed: u32, limit: u32, expected: Option<u32>) {
+        assert_eq!(grown(entries, needed, limit), expected, "{entries} to {needed} within {limit}");
+    }
+
+    #[test]
+    fn a_map_grows_in_steps_up_to_its_limit() {
+        check_grown(4096, 1, 1 << 20, Some(16_384));
+        check_grown(4096, 20_000, 1 << 20, Some(65_536));
+        check_grown(4096, 4097, 5000, Some(5000));
+        check_grown(5000, 5001, 5000, None);
+        check_grown(4096, 6000, 5000, None);
+    }
+
+    #[test]
+    fn a_shape_stays_within_its_limits() {
+        let limits = Shape::limits(Capacity { slots: 1000, ports: 10, services: 1 });
+        assert_eq!(limits.slots, [512; 2]);
+        let first = Shape::first(limits);
+        assert_eq!(first, limits);
+        assert_eq!(first.entries("ports"), Some(10 + PROBE_ENTRIES));
+        assert_eq!(first.entries("affinity"), None, "shared maps keep their size");
+    }
+
+    #[test]
+    fn three_quarters_are_crowded() {
+        assert!(!is_crowded(2, 4));
+        assert!(is_crowded(3, 4));
+        assert!(is_crowded(1, 1));
+    }
+}

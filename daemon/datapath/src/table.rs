@@ -1,0 +1,177 @@
+//! One hash map of the kernel, with the number of its entries.
+//!
+//! Invariant: the number counts what this daemon put in and what it found at its start. Deliberately absent: iteration
+//! by libbpf-rs, which takes a short batch for the last one and so loses entries.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, libbpf_sys};
+
+/// Entries of one batch. The kernel gives whole buckets, so one may be short without being the last.
+const BATCH: u32 = 4096;
+
+/// One hash map.
+#[derive(Debug)]
+pub(crate) struct Table {
+    map: MapHandle,
+    used: u32,
+}
+
+/// Key and value, as bytes.
+pub(crate) type Entry = (Box<[u8]>, Box<[u8]>);
+
+impl Table {
+    /// A map whose entries are not counted yet.
+    pub(crate) fn new(map: MapHandle) -> Self {
+        Self { map, used: 0 }
+    }
+
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// What was found by [`Self::entries`].
+    pub(crate) fn set_used(&mut self, used: usize) {
+        self.used = u32::try_from(used).unwrap_or(u32::MAX);
+    }
+
+    /// Inserts, or replaces in one step: whoever looks meanwhile finds the old or the new value.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), libbpf_rs::Error> {
+        match self.map.update(key, value, MapFlags::NO_EXIST) {
+            Ok(()) => {
+                self.used = self.used.saturating_add(1);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                self.map.update(key, value, MapFlags::ANY)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes. What is not there is gone already. `true`: it was there.
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Result<bool, libbpf_rs::Error> {
+        match self.map.delete(key) {
+            Ok(()) => {
+                self.used = self.used.saturating_sub(1);
+                Ok(true)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Copies every entry into an empty map.
+    pub(crate) fn copy_to(&self, to: &mut Self) -> io::Result<()> {
+        let mut batch = Batch::new(&self.map);
+        while let Some(count) = batch.next(&self.map)? {
+            batch.write(count, &to.map)?;
+            to.used = to.used.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        }
+        Ok(())
+    }
+
+    /// Every entry, in no order.
+    pub(crate) fn entries(&self) -> io::Result<Vec<Entry>> {
+        let mut batch = Batch::new(&self.map);
+        let mut entries = Vec::new();
+        while let Some(count) = batch.next(&self.map)? {
+            entries.extend(batch.entries(count));
+        }
+        Ok(entries)
+    }
+}
+
+/// The buffers and the cursor of a walk.
+struct Batch {
+    key_size: usize,
+    value_size: usize,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+    room: u32,
+    // The kernel wants room for its cursor: 4 bytes for hash maps.
+    at: Option<u64>,
+    ended: bool,
+}
+
+impl Batch {
+    fn new(map: &MapHandle) -> Self {
+        let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
+        let mut batch =
+            Self { key_size, value_size, keys: vec![], values: vec![], room: 0, at: None, ended: false };
+        batch.make_room(BATCH);
+        batch
+    }
+
+    fn make_room(&mut self, room: u32) {
+        self.room = room;
+        self.keys.resize(room as usize * self.key_size, 0);
+        self.values.resize(room as usize * self.value_size, 0);
+    }
+
+    /// Reads on. `None`: that was all.
+    fn next(&mut self, map: &MapHandle) -> io::Result<Option<usize>> {
+        while !self.ended {
+            let mut next = self.at.unwrap_or_default();
+            let mut count = self.room;
+            match self.read(map, &mut next, &mut count) {
+                Ok(()) => self.at = Some(next),
+                // The last batch comes with this error.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => self.ended = true,
+                // One bucket alone is larger than the buffers.
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                    self.make_room(self.room.saturating_mul(2));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            return Ok(Some(count as usize));
+        }
+        Ok(None)
+    }
+
+    fn read(&mut self, map: &MapHandle, next: &mut u64, count: &mut u32) -> io::Result<()> {
+        let options = libbpf_sys::bpf_map_batch_opts {
+            sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        let at = self.at.as_mut().map_or(std::ptr::null_mut(), |at| std::ptr::from_mut(at).cast());
+        // SAFETY: the buffers hold `count` keys and values of this map, cursors have more than the 4 bytes that are
+        // written, and all outlive the call.
+        let returned = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                at,
+                std::ptr::from_mut(next).cast(),
+                self.keys.as_mut_ptr().cast(),
+                self.values.as_mut_ptr().cast(),
+                count,
+                &raw const options,
+            )
+        };
+        if returned == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-returned)) }
+    }
+
+    fn write(&self, count: usize, to: &MapHandle) -> io::Result<()> {
+        let (Some(keys), Some(values)) =
+            (self.keys.get(..count * self.key_size), self.values.get(..count * self.value_size))
+        else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let written = to.update_batch(keys, values, count, MapFlags::ANY, MapFlags::ANY);
+        written.map_err(|error| io::Error::other(format!("{error:#}")))
+    }
+
+    fn entries(&self, count: usize) -> impl Iterator<Item = Entry> {
+        let keys = self.keys.chunks_exact(self.key_size);
+        let values = self.values.chunks_exact(self.value_size);
+        keys.zip(values).take(count).map(|(key, value)| (key.into(), value.into()))
+    }
+}

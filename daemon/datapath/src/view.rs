@@ -1,0 +1,65 @@
+//! Arrays of the kernel, mapped into memory as 64-bit words.
+//!
+//! Invariant: every access is atomic, so programs on other CPUs see a word before or after a store, never half of it.
+//! Deliberately absent: what the words mean.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use libbpf_rs::MapCore;
+
+/// One mapped array.
+#[derive(Debug)]
+pub(crate) struct View {
+    words: NonNull<AtomicU64>,
+    len: usize,
+}
+
+// SAFETY: the memory is shared with the kernel anyway and only accessed atomically; the mapping has one owner.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// Maps a whole array whose values are multiples of 8 bytes.
+    pub(crate) fn new(map: &impl MapCore) -> io::Result<Self> {
+        let bytes = map.max_entries() as usize * map.value_size() as usize;
+        // SAFETY: a new mapping at a place that the kernel chooses touches no memory of ours.
+        let place = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        if place == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let words = NonNull::new(place.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        Ok(Self { words, len: bytes / size_of::<u64>() })
+    }
+}
+
+impl Deref for View {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, has `len` words and lives as long as `self`; the kernel zeroed it first.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `new` made, and no reference into it outlives `self`.
+        unsafe { libc::munmap(self.words.as_ptr().cast(), self.len * size_of::<u64>()) };
+    }
+}

@@ -1,0 +1,334 @@
+//! A place of its own for one test: network namespace, mount namespace with a BPF file system, cgroup.
+//!
+//! Invariant: nothing outside is changed, and nothing is left. The test runs on a thread of its own, which alone enters
+//! all three; a threaded cgroup makes that possible. Needs root.
+
+// Everything here is for tests, and some of it for one of the tests only.
+#![allow(
+    unsafe_code,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use holdfast_core::facts::{Conditions, Timestamp};
+use holdfast_core::keys::{Family, FrontendKey, Transport};
+use holdfast_core::list::{Row, Rows, Scope};
+use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Range, Word, WordFlags};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, Maps, Options};
+
+pub(crate) const MARK: u32 = 0x686f;
+pub(crate) const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 50_000, services: 1000 };
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The place.
+pub(crate) struct Bed {
+    pub(crate) cgroup: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+/// Runs a test in a place of its own.
+#[track_caller]
+pub(crate) fn bed(test: impl FnOnce(&Bed) + Send + 'static) {
+    let run = move || test(&Bed::enter());
+    let ended = std::thread::spawn(run).join();
+    if let Err(panic) = ended {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn must(returned: i32, what: &str) {
+    assert_eq!(returned, 0, "{what}: {}; these tests need root", io::Error::last_os_error());
+}
+
+fn mount(kind: &str, place: &Path, flags: u64) {
+    let text = |text: &str| std::ffi::CString::new(text).unwrap();
+    let (kind, place) = (text(kind), text(place.to_str().unwrap()));
+    // SAFETY: all strings end in zero and outlive the call.
+    let returned =
+        unsafe { libc::mount(kind.as_ptr(), place.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+    must(returned, "mount");
+}
+
+fn loopback_up() {
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    // SAFETY: a request of zeros is valid, and the kernel reads it only.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[0] = i8::try_from(b'l').unwrap();
+    request.ifr_name[1] = i8::try_from(b'o').unwrap();
+    request.ifr_ifru.ifru_flags = i16::try_from(libc::IFF_UP | libc::IFF_RUNNING).unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: the request lives through the call.
+    must(unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) }, "bring up the loopback");
+}
+
+/// This thread's folder in the cgroup v2 hierarchy.
+fn own_cgroup() -> PathBuf {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mounted = mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
+    let own = fs::read_to_string("/proc/thread-self/cgroup").unwrap();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
+    Path::new(mounted.split(' ').nth(4).unwrap()).join(own)
+}
+
+/// Where this process is, and where threads go that outlive their bed.
+static HOME: OnceLock<PathBuf> = OnceLock::new();
+
+fn go_home() {
+    fs::write(HOME.get().unwrap().join("cgroup.threads"), "0").unwrap();
+}
+
+impl Bed {
+    fn enter() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let home = HOME.get_or_init(own_cgroup);
+        let name = format!("holdfast-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let cgroup = home.join(name);
+        // SAFETY: only this thread is moved.
+        must(unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) }, "unshare");
+        mount("none", Path::new("/"), libc::MS_REC | libc::MS_PRIVATE);
+        loopback_up();
+        let folder = tempfile::tempdir().unwrap();
+        mount("bpf", folder.path(), 0);
+        let bed = Self { cgroup, folder };
+        bed.add_cgroup(&bed.cgroup);
+        bed
+    }
+
+    fn add_cgroup(&self, cgroup: &Path) {
+        fs::create_dir(cgroup).unwrap();
+        fs::write(cgroup.join("cgroup.type"), "threaded").unwrap();
+    }
+
+    /// A cgroup inside the one that is served.
+    pub(crate) fn child_cgroup(&self, name: &str) -> PathBuf {
+        let child = self.cgroup.join(name);
+        self.add_cgroup(&child);
+        child
+    }
+
+    /// From now on this thread's sockets belong to that cgroup.
+    pub(crate) fn join(&self, cgroup: &Path) {
+        fs::write(cgroup.join("cgroup.threads"), "0").unwrap();
+    }
+
+    pub(crate) fn options(&self) -> Options {
+        Options {
+            cgroup: Some(self.cgroup.clone()),
+            bpffs: self.folder.path().join("holdfast"),
+            capacity: CAPACITY,
+            mark: MARK,
+        }
+    }
+
+    /// A daemon outside, and this thread as its client.
+    pub(crate) fn start(&self) -> KernelMaps {
+        let maps = KernelMaps::start(&self.options()).unwrap();
+        self.join(&self.cgroup);
+        maps
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        go_home();
+        let text = std::ffi::CString::new(self.folder.path().to_str().unwrap()).unwrap();
+        // SAFETY: the string ends in zero and outlives the call.
+        unsafe { libc::umount2(text.as_ptr(), libc::MNT_DETACH) };
+        let children = fs::read_dir(&self.cgroup).unwrap().flatten().filter(|it| it.path().is_dir());
+        children.for_each(|child| remove_cgroup(&child.path()));
+        remove_cgroup(&self.cgroup);
+    }
+}
+
+/// A thread that has just ended may still be in it.
+fn remove_cgroup(cgroup: &Path) {
+    for _ in 0..100 {
+        if fs::remove_dir(cgroup).is_ok() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A port with its frontends and backends.
+pub(crate) struct Port<'a> {
+    pub(crate) index: u32,
+    pub(crate) kind: FrontendType,
+    pub(crate) transport: Transport,
+    pub(crate) frontends: &'a [&'a str],
+    pub(crate) backends: &'a [SocketAddr],
+    pub(crate) flags: WordFlags,
+    /// The first slot of its list.
+    pub(crate) base: u32,
+}
+
+impl Port<'_> {
+    pub(crate) const TCP: Self = Self {
+        index: 1,
+        kind: FrontendType::ClusterIp,
+        transport: Transport::Tcp,
+        frontends: &[],
+        backends: &[],
+        flags: NONE,
+        base: 0,
+    };
+
+    fn family(&self) -> Family {
+        Family::of(address(self.frontends[0]).ip())
+    }
+
+    /// Writes list and word, as the rules order them.
+    pub(crate) fn publish(&self, maps: &mut impl Maps, scope: Scope) {
+        let count = u32::try_from(self.backends.len()).unwrap();
+        if count > 0 {
+            let range = Range { family: self.family(), base: self.base, count };
+            maps.execute(&Action::WriteRange(range, scope, Arc::new(self.rows(scope)))).unwrap();
+        }
+        let base = if count > 0 { self.base } else { 0 };
+        let word = Word { base, count, flags: self.flags };
+        maps.execute(&Action::PublishWord(PortIndex(self.index), scope, word)).unwrap();
+    }
+
+    pub(crate) fn serve(&self, maps: &mut impl Maps) {
+        self.publish(maps, Scope::Cluster);
+        for frontend in self.frontends {
+            let value = FrontendValue { port: PortIndex(self.index), kind: self.kind };
+            maps.execute(&Action::InsertFrontend(self.key(frontend), value)).unwrap();
+        }
+    }
+
+    pub(crate) fn key(&self, frontend: &str) -> FrontendKey {
+        let address = address(frontend);
+        FrontendKey {
+            address: address.ip(),
+            port: address.port().try_into().unwrap(),
+            transport: self.transport,
+        }
+    }
+
+    fn rows(&self, scope: Scope) -> Rows {
+        let conditions = Conditions { ready: true, serving: true, terminating: false };
+        let mut backends = self.backends.to_vec();
+        backends.sort_unstable();
+        let row = |backend: &SocketAddr| {
+            let mut row = Row::new(backend.ip(), backend.port().try_into().unwrap(), conditions, 0, 0);
+            row.choose(scope);
+            row
+        };
+        Rows::new(backends.iter().map(row).collect(), &Rows::default(), Timestamp(0))
+    }
+}
+
+pub(crate) const NONE: WordFlags = Word::EMPTY.flags;
+
+pub(crate) fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// Accepts until the bed ends.
+pub(crate) fn tcp_backend(at: &str) -> SocketAddr {
+    let listener = TcpListener::bind(at).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        go_home();
+        while listener.accept().is_ok() {}
+    });
+    address
+}
+
+/// Answers each datagram with its own address.
+pub(crate) fn udp_backend(at: &str) -> SocketAddr {
+    let socket = UdpSocket::bind(at).unwrap();
+    let address = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        go_home();
+        let mut buffer = [0; 64];
+        while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(address.to_string().as_bytes(), from);
+        }
+    });
+    address
+}
+
+pub(crate) fn udp_client(at: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(at).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Sends, and gives who answered by its own word, and by the socket's.
+pub(crate) fn ask(socket: &UdpSocket, to: &str) -> (SocketAddr, SocketAddr) {
+    socket.send_to(b"who", address(to)).unwrap();
+    answer(socket)
+}
+
+pub(crate) fn answer(socket: &UdpSocket) -> (SocketAddr, SocketAddr) {
+    let mut buffer = [0; 64];
+    let (length, from) = socket.recv_from(&mut buffer).unwrap();
+    (address(std::str::from_utf8(&buffer[..length]).unwrap()), from)
+}
+
+/// Connects with a marked socket.
+pub(crate) fn connect_marked(to: &str, mark: u32) -> io::Result<()> {
+    // SAFETY: a new socket, owned at once.
+    let socket = unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) };
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    // SAFETY: the kernel reads the four bytes of the mark.
+    must(
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_MARK, (&raw const mark).cast(), 4) },
+        "mark a socket",
+    );
+    let IpAddr::V4(ip) = address(to).ip() else { unreachable!("IPv4 only") };
+    let name = libc::sockaddr_in {
+        sin_family: u16::try_from(libc::AF_INET).unwrap(),
+        sin_port: address(to).port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) },
+        sin_zero: [0; 8],
+    };
+    let length = u32::try_from(size_of_val(&name)).unwrap();
+    // SAFETY: the name is a whole socket address.
+    match unsafe { libc::connect(fd, (&raw const name).cast(), length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Closing by reset leaves no port behind that waits for last packets.
+pub(crate) fn reset_when_closed(stream: &TcpStream) -> io::Result<()> {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let length = u32::try_from(size_of_val(&linger)).unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(stream);
+    // SAFETY: the kernel reads the struct during the call.
+    match unsafe {
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), length)
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Connects, and gives what getpeername says.
+#[track_caller]
+pub(crate) fn dial(to: &str) -> SocketAddr {
+    TcpStream::connect(address(to)).unwrap().peer_addr().unwrap()
+}
+
+/// What a client that is not served is told.
+#[track_caller]
+pub(crate) fn check_errno(result: io::Result<impl std::fmt::Debug>, errno: i32, what: &str) {
+    let error = result.expect_err(what);
+    assert_eq!(error.raw_os_error(), Some(errno), "{what}: {error}");
+}

@@ -1,0 +1,175 @@
+//! Starts, ends, second daemons, growth under traffic: what clients never notice. Needs root.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod bed;
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bed::{Bed, Port, address, bed, check_errno, dial, tcp_backend};
+use holdfast_core::op::FrontendType;
+use holdfast_datapath::{KernelMaps, Maps, StartError, cleanup};
+
+const VIP: &str = "10.96.0.10:80";
+
+fn serve(maps: &mut impl Maps) {
+    let backends = [tcp_backend("127.0.0.2:0")];
+    Port { frontends: &[VIP], backends: &backends, ..Port::TCP }.serve(maps);
+}
+
+#[test]
+fn invariant_09_kernel_what_is_programmed_outlives_the_daemon() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        let node_port =
+            Port { index: 2, kind: FrontendType::NodePort, frontends: &["0.0.0.0:30080"], ..Port::TCP };
+        node_port.serve(&mut maps);
+        let dump = maps.dump().unwrap();
+        drop(maps);
+        assert_eq!(dial(VIP), address(VIP), "nobody runs, and clients are served");
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        assert_eq!(maps.dump().unwrap(), dump, "what a restart finds is what was realized");
+        assert_eq!(dial(VIP), address(VIP));
+        check_errno(TcpStream::connect(address("127.0.0.1:30080")), libc::ECONNREFUSED, "a node port");
+        assert_eq!(maps.status().generation, 1, "adopted, not built anew");
+        assert_eq!(maps.status().broken_hooks, [""; 0]);
+    });
+}
+
+#[test]
+fn kernel_a_second_daemon_refuses_to_start() {
+    bed(|bed| {
+        let first = bed.start();
+        let second = KernelMaps::start(&bed.options());
+        assert!(matches!(second, Err(StartError::Locked { .. })), "{second:?}");
+        assert!(matches!(cleanup(&bed.options().bpffs), Err(StartError::Locked { .. })));
+        drop(first);
+        KernelMaps::start(&bed.options()).unwrap();
+    });
+}
+
+#[test]
+fn kernel_cleanup_leaves_nothing() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        drop(maps);
+        assert!(cleanup(&bed.options().bpffs).unwrap().is_empty());
+        assert!(!bed.options().bpffs.exists());
+        check_errno(TcpStream::connect(address(VIP)), libc::ENETUNREACH, "no program is left");
+        assert!(cleanup(&bed.options().bpffs).unwrap().is_empty(), "nothing to do is no error");
+    });
+}
+
+#[test]
+fn kernel_a_cgroup_that_was_removed_gets_its_programs_again() {
+    bed(|bed| {
+        let doomed = bed.child_cgroup("doomed");
+        let options = holdfast_datapath::Options { cgroup: Some(doomed.clone()), ..bed.options() };
+        drop(KernelMaps::start(&options).unwrap());
+        std::fs::remove_dir(&doomed).unwrap();
+        bed.child_cgroup("doomed");
+        let mut maps = KernelMaps::start(&options).unwrap();
+        bed.join(&doomed);
+        serve(&mut maps);
+        assert_eq!(dial(VIP), address(VIP));
+        std::fs::remove_file(options.bpffs.join("links/connect4")).unwrap();
+        assert_eq!(maps.status().broken_hooks, ["connect4"]);
+    });
+}
+
+/// Connects in a loop until told to stop; gives connects and errors.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    connects: Arc<AtomicU64>,
+    thread: std::thread::JoinHandle<Vec<String>>,
+}
+
+impl Traffic {
+    fn start(_: &Bed) -> Self {
+        let (stop, connects) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&connects));
+        let thread = std::thread::spawn(move || {
+            let mut errors = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                match TcpStream::connect(address(VIP)).and_then(|stream| bed::reset_when_closed(&stream)) {
+                    Ok(()) => counted.fetch_add(1, Ordering::Relaxed),
+                    Err(error) => {
+                        errors.push(error.to_string());
+                        0
+                    }
+                };
+            }
+            errors
+        });
+        Self { stop, connects, thread }
+    }
+
+    fn end(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        assert_eq!(self.thread.join().unwrap(), Vec::<String>::new());
+        self.connects.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn kernel_growth_fails_no_connect() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        let traffic = Traffic::start(bed);
+        for number in 0..20_000_u32 {
+            let vip = format!("10.{}.{}.{}:80", 100 + (number >> 16), number >> 8 & 255, number & 255);
+            Port { index: number + 10, frontends: &[&vip], ..Port::TCP }.serve(&mut maps);
+        }
+        assert!(maps.status().growths >= 2, "{:?}", maps.status());
+        assert_eq!(maps.status().broken_hooks, [""; 0]);
+        assert!(traffic.end() > 100);
+        let dump = maps.dump().unwrap();
+        drop(maps);
+        assert_eq!(KernelMaps::start(&bed.options()).unwrap().dump().unwrap(), dump);
+    });
+}
+
+#[test]
+fn kernel_restarts_fail_no_connect() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        let traffic = Traffic::start(bed);
+        for _ in 0..10 {
+            drop(maps);
+            maps = KernelMaps::start(&bed.options()).unwrap();
+        }
+        assert!(traffic.end() > 100);
+    });
+}
+
+#[test]
+fn kernel_the_self_test_proves_translation_and_exemption() {
+    bed(|bed| {
+        let daemon = bed.child_cgroup("daemon");
+        bed.join(&daemon);
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        let before = maps.dump().unwrap();
+        maps.self_test().unwrap();
+        assert_eq!(maps.dump().unwrap(), before, "the probe is gone");
+        assert!(maps.status().own_cgroup_exempt, "the exemption is back");
+        bed.join(&bed.cgroup);
+    });
+}
+
+#[test]
+fn kernel_the_self_test_works_from_outside_the_cgroup() {
+    bed(|bed| {
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        maps.self_test().unwrap();
+        let unmarked = holdfast_datapath::Options { mark: 0, ..bed.options() };
+        drop(maps);
+        KernelMaps::start(&unmarked).unwrap().self_test().unwrap();
+    });
+}

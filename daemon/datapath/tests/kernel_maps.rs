@@ -1,0 +1,207 @@
+//! The kernel's maps hold what the memory maps hold, whatever is done to both. Needs root.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_core::facts::{Conditions, Timestamp};
+use holdfast_core::keys::{Family, FrontendKey, Transport};
+use holdfast_core::list::{Row, Rows, Scope, SlotState};
+use holdfast_core::op::{
+    Action, Dump, FrontendType, FrontendValue, MemberKey, PortFacts, PortIndex, Range, Word, WordFlags,
+};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, Maps, MemoryMaps};
+use proptest::prelude::*;
+
+/// Small enough to be reached, large enough for two growths.
+const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 30_000, services: 1000 };
+
+fn address(family: Family, number: u32) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::from((0x0a60_0000 + number).to_be_bytes()),
+        Family::V6 => IpAddr::from((0xfd00_u128 << 112 | u128::from(number)).to_be_bytes()),
+    }
+}
+
+/// Families have indices of their own.
+fn family(index: u32) -> Family {
+    if index.is_multiple_of(2) { Family::V4 } else { Family::V6 }
+}
+
+fn rows(family: Family, count: u32, scope: Scope, seed: u32) -> Rows {
+    let row = |number: u32| {
+        let conditions = Conditions {
+            ready: !seed.wrapping_add(number).is_multiple_of(3),
+            serving: true,
+            terminating: false,
+        };
+        let port = NonZeroU16::new(u16::try_from(seed % 1000 + 1).unwrap()).unwrap();
+        let mut row = Row::new(address(family, seed % 1000 * 64 + number), port, conditions, 0, 0);
+        row.choose(scope);
+        row
+    };
+    Rows::new((0..count).map(row).collect(), &Rows::default(), Timestamp(0))
+}
+
+fn scope() -> impl Strategy<Value = Scope> {
+    prop_oneof![Just(Scope::Cluster), Just(Scope::Local)]
+}
+
+fn index() -> impl Strategy<Value = u32> {
+    prop_oneof![20 => 0_u32..40, 1 => 0_u32..20_000]
+}
+
+fn frontend() -> impl Strategy<Value = (u32, FrontendKey)> {
+    (index(), 0_u32..30, 1_u16..4, any::<bool>()).prop_map(|(index, number, port, udp)| {
+        let family = family(index);
+        let address = if number == 0 { family.unspecified() } else { address(family, number) };
+        let transport = if udp { Transport::Udp } else { Transport::Tcp };
+        (index, FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport })
+    })
+}
+
+fn member() -> impl Strategy<Value = MemberKey> {
+    (index(), scope(), 0_u32..30).prop_map(|(index, scope, number)| {
+        let backend = (address(family(index), number), 80).into();
+        MemberKey { port: PortIndex(index), scope, backend }
+    })
+}
+
+/// A list is written before its word is published, as the rules do.
+fn list() -> impl Strategy<Value = Vec<Action>> {
+    (index(), scope(), 0_u32..2000, 1_u32..40, any::<u32>(), 0_usize..4, any::<bool>()).prop_map(
+        |(index, scope, base, count, seed, flag, free)| {
+            let family = family(index);
+            let flags =
+                [WordFlags::default(), WordFlags::DROP, WordFlags::AFFINITY, WordFlags::INTERNAL_LOCAL][flag];
+            let range = Range { family, base: base * 40, count };
+            let word = Word { base: range.base, count, flags };
+            let write = Action::WriteRange(range, scope, Arc::new(rows(family, count, scope, seed)));
+            let publish = Action::PublishWord(PortIndex(index), scope, word);
+            if free { vec![write, Action::FreeRange(range)] } else { vec![write, publish] }
+        },
+    )
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let kinds = [FrontendType::ClusterIp, FrontendType::NodePort, FrontendType::Static];
+    prop_oneof![
+        6 => list(),
+        4 => (frontend(), 0_usize..3).prop_map(move |((index, key), kind)| {
+            vec![Action::InsertFrontend(key, FrontendValue { port: PortIndex(index), kind: kinds[kind] })]
+        }),
+        2 => frontend().prop_map(|(_, key)| vec![Action::RemoveFrontend(key)]),
+        2 => (member(), any::<bool>()).prop_map(|(key, active)| {
+            vec![Action::InsertMember(key, if active { SlotState::Active } else { SlotState::Draining })]
+        }),
+        1 => member().prop_map(|key| vec![Action::RemoveMember(key)]),
+        1 => (index(), 0_u32..3).prop_map(|(index, affinity_timeout)| {
+            vec![Action::WriteFacts(PortIndex(index), PortFacts { affinity_timeout })]
+        }),
+        1 => (index(), scope()).prop_map(|(index, scope)| {
+            vec![Action::PublishWord(PortIndex(index), scope, Word::EMPTY)]
+        }),
+        1 => (index(), any::<bool>()).prop_map(|(index, insert)| {
+            let address = address(family(index), index % 7);
+            vec![if insert { Action::InsertNodeAddress(address) } else { Action::RemoveNodeAddress(address) }]
+        }),
+    ]
+}
+
+/// Shows the first entry that differs; a whole dump helps nobody.
+#[track_caller]
+fn check_same(kernel: &Dump, memory: &Dump) {
+    fn check<T: PartialEq + std::fmt::Debug>(what: &str, kernel: &[T], memory: &[T]) {
+        let differs = kernel.iter().zip(memory).find(|(kernel, memory)| kernel != memory);
+        assert_eq!(differs, None, "{what}: kernel, memory");
+        assert_eq!(kernel.len(), memory.len(), "{what}");
+    }
+    check("frontends", &kernel.frontends, &memory.frontends);
+    check("ports", &kernel.ports, &memory.ports);
+    check("orphans", &kernel.orphans, &memory.orphans);
+    check("members", &kernel.members, &memory.members);
+    check("node addresses", &kernel.node_addresses, &memory.node_addresses);
+}
+
+proptest! {
+    // Each case makes its own maps, which takes a tenth of a second.
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn kernel_maps_hold_what_memory_maps_hold(steps in prop::collection::vec(actions(), 1..250)) {
+        let mut kernel = KernelMaps::unattached(CAPACITY).unwrap();
+        let mut memory = MemoryMaps::new(CAPACITY);
+        for action in steps.iter().flatten() {
+            kernel.execute(action).unwrap();
+            memory.execute(action).unwrap();
+        }
+        check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
+    }
+}
+
+fn insert_many(maps: &mut impl Maps, count: u32) {
+    for number in 0..count {
+        let key = FrontendKey {
+            address: address(Family::V4, number),
+            port: NonZeroU16::new(80).unwrap(),
+            transport: Transport::Tcp,
+        };
+        let value = FrontendValue { port: PortIndex(number), kind: FrontendType::ClusterIp };
+        let word = Word { base: number, count: 1, flags: WordFlags::default() };
+        let range = Range { family: Family::V4, base: number, count: 1 };
+        let rows = Arc::new(rows(Family::V4, 1, Scope::Cluster, number));
+        maps.execute(&Action::WriteRange(range, Scope::Cluster, rows)).unwrap();
+        maps.execute(&Action::PublishWord(PortIndex(number), Scope::Cluster, word)).unwrap();
+        maps.execute(&Action::InsertFrontend(key, value)).unwrap();
+    }
+}
+
+#[test]
+fn kernel_maps_grow_and_lose_nothing() {
+    let mut kernel = KernelMaps::unattached(CAPACITY).unwrap();
+    let mut memory = MemoryMaps::new(CAPACITY);
+    insert_many(&mut kernel, 20_000);
+    insert_many(&mut memory, 20_000);
+    assert!(kernel.status().growths >= 2, "{:?}", kernel.status());
+    assert_eq!(kernel.status().frontends, [20_000, 0]);
+    check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
+}
+
+#[test]
+fn kernel_maps_that_are_full_name_the_setting() {
+    let mut maps = KernelMaps::unattached(Capacity { slots: 8, ports: 4, services: 4 }).unwrap();
+    let publish = |index| {
+        let word = Word { base: 0, count: 1, flags: WordFlags::default() };
+        Action::PublishWord(PortIndex(index), Scope::Cluster, word)
+    };
+    maps.execute(&publish(3)).unwrap();
+    let error = maps.execute(&publish(4)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot publish word: the map is full; raise `datapath.limits.frontends` in the configuration"
+    );
+    let range = Range { family: Family::V6, base: 8, count: 1 };
+    let error = maps
+        .execute(&Action::WriteRange(range, Scope::Cluster, Arc::new(rows(Family::V6, 1, Scope::Cluster, 0))))
+        .unwrap_err();
+    assert!(error.to_string().contains("`datapath.limits.backends`"), "{error}");
+}
+
+#[test]
+fn kernel_grace_periods_end_in_order_and_soon() {
+    let mut maps = KernelMaps::unattached(CAPACITY).unwrap();
+    let graces: Vec<_> = (0..100).map(|_| maps.begin_grace()).collect();
+    let begun = Instant::now();
+    while !maps.is_over(graces[99]) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", maps.status().grace_failure);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(graces.iter().all(|grace| maps.is_over(*grace)));
+    let next = maps.begin_grace();
+    assert!(next > graces[99]);
+}

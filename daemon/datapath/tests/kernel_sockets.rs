@@ -1,0 +1,291 @@
+//! What real sockets meet: every hook, both families, every verdict. Needs root.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod bed;
+
+use std::collections::BTreeSet;
+use std::net::{TcpStream, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bed::{
+    Bed, MARK, Port, address, answer, ask, bed, check_errno, connect_marked, dial, tcp_backend, udp_backend,
+    udp_client,
+};
+use holdfast_core::keys::Transport;
+use holdfast_core::list::{Scope, SlotState};
+use holdfast_core::op::{Action, FrontendType, MemberKey, PortFacts, PortIndex, WordFlags};
+use holdfast_datapath::{Denial, KernelMaps, Maps};
+
+const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
+
+#[test]
+fn kernel_tcp_connects_to_a_backend_and_shows_what_was_dialled() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends = [tcp_backend("127.0.0.2:0")];
+        Port { frontends: &["10.96.0.10:80"], backends: &backends, ..Port::TCP }.serve(&mut maps);
+        let backends = [tcp_backend("[::1]:0")];
+        Port { index: 2, frontends: &["[fd00::10]:80"], backends: &backends, ..Port::TCP }.serve(&mut maps);
+        for vip in ["10.96.0.10:80", "[fd00::10]:80", "[::ffff:10.96.0.10]:80"] {
+            assert_eq!(dial(vip), address(vip), "what getpeername shows");
+        }
+        let direct = backends[0];
+        assert_eq!(
+            dial(&direct.to_string()),
+            direct,
+            "a backend that is dialled directly is shown as itself"
+        );
+    });
+}
+
+#[test]
+fn kernel_all_backends_of_a_list_are_chosen() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends: Vec<_> = (2..6).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
+        Port { frontends: &["10.96.0.10:53"], backends: &backends, ..UDP }.serve(&mut maps);
+        let chosen: BTreeSet<_> =
+            (0..200).map(|_| ask(&udp_client("0.0.0.0:0"), "10.96.0.10:53").0).collect();
+        assert_eq!(chosen, backends.iter().copied().collect());
+    });
+}
+
+#[test]
+fn kernel_an_empty_list_refuses_and_a_dropping_one_times_out() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let (refused, timed_out) = (libc::ECONNREFUSED, libc::ETIMEDOUT);
+        for (index, frontend, flags, errno) in [
+            (1, "10.96.0.10:80", bed::NONE, refused),
+            (2, "10.96.0.11:80", WordFlags::DROP, timed_out),
+            (3, "[fd00::10]:80", bed::NONE, refused),
+            (4, "[fd00::11]:80", WordFlags::DROP, timed_out),
+        ] {
+            Port { index, frontends: &[frontend], flags, ..Port::TCP }.serve(&mut maps);
+            check_errno(TcpStream::connect(address(frontend)), errno, frontend);
+            Port { index, frontends: &[frontend], flags, ..UDP }.serve(&mut maps);
+            let any = if frontend.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+            check_errno(udp_client(any).send_to(b"x", address(frontend)), errno, "sendto");
+            check_errno(udp_client(any).connect(address(frontend)), errno, "connect of UDP");
+        }
+        check_errno(TcpStream::connect(address("[::ffff:10.96.0.10]:80")), refused, "mapped");
+        assert_eq!(maps.refused(PortIndex(1)).refused, 4);
+        assert_eq!(maps.refused(PortIndex(2)).dropped, 3);
+    });
+}
+
+#[test]
+fn kernel_udp_shows_the_vip_as_the_source() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let v4 = [udp_backend("127.0.0.2:0")];
+        let v6 = [udp_backend("[::1]:0")];
+        Port { frontends: &["10.96.0.10:53", "10.96.0.11:53"], backends: &v4, ..UDP }.serve(&mut maps);
+        Port { index: 2, frontends: &["[fd00::10]:53"], backends: &v6, ..UDP }.serve(&mut maps);
+        for (any, vip) in [
+            ("0.0.0.0:0", "10.96.0.10:53"),
+            ("[::]:0", "[fd00::10]:53"),
+            ("[::]:0", "[::ffff:10.96.0.10]:53"),
+        ] {
+            let unconnected = udp_client(any);
+            assert_eq!(ask(&unconnected, vip).1, address(vip), "unconnected");
+            let connected = udp_client(any);
+            connected.connect(address(vip)).unwrap();
+            assert_eq!(connected.peer_addr().unwrap(), address(vip), "getpeername");
+            connected.send(b"who").unwrap();
+            assert_eq!(answer(&connected).1, address(vip), "connected");
+            assert_eq!(ask(&connected, vip).1, address(vip), "sendto on a connected socket");
+        }
+    });
+}
+
+#[test]
+fn kernel_one_udp_socket_tells_two_vips_apart() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let (one, other) = ([udp_backend("127.0.0.2:0")], [udp_backend("127.0.0.3:0")]);
+        Port { frontends: &["10.96.0.10:53"], backends: &one, ..UDP }.serve(&mut maps);
+        Port { index: 2, frontends: &["10.96.0.11:53"], backends: &other, base: 4, ..UDP }.serve(&mut maps);
+        let socket = udp_client("0.0.0.0:0");
+        assert_eq!(ask(&socket, "10.96.0.10:53"), (one[0], address("10.96.0.10:53")));
+        assert_eq!(ask(&socket, "10.96.0.11:53"), (other[0], address("10.96.0.11:53")));
+        let direct = other[0].to_string();
+        socket.send_to(b"who", other[0]).unwrap();
+        assert_eq!(answer(&socket).0.to_string(), direct, "a backend can be asked directly as well");
+    });
+}
+
+/// The backends that one socket meets.
+fn met(socket: &UdpSocket, vip: &str) -> BTreeSet<std::net::SocketAddr> {
+    (0..40).map(|_| ask(socket, vip).0).collect()
+}
+
+#[test]
+fn kernel_a_udp_socket_keeps_its_backend_while_the_list_has_it() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends: Vec<_> = (2..6).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
+        let vip = "10.96.0.10:53";
+        let port = Port { frontends: &[vip], backends: &backends, ..UDP };
+        port.serve(&mut maps);
+        let socket = udp_client("0.0.0.0:0");
+        let kept = met(&socket, vip);
+        assert_eq!(kept.len(), 1, "all datagrams of one socket go to one backend");
+        let own = *kept.first().unwrap();
+
+        let other = *backends.iter().find(|backend| **backend != own).unwrap();
+        let two = [own, other];
+        Port { backends: &two, base: 64, ..port }.publish(&mut maps, Scope::Cluster);
+        assert_eq!(met(&socket, vip), kept, "the list has moved, and still has it");
+
+        let one = [other];
+        Port { backends: &one, base: 128, ..port }.publish(&mut maps, Scope::Cluster);
+        assert_eq!(met(&socket, vip), BTreeSet::from([other]), "the list no longer has it");
+    });
+}
+
+#[test]
+fn kernel_node_ports_answer_on_node_addresses_and_the_loopback() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let v4 = [tcp_backend("127.0.0.2:0")];
+        let v6 = [tcp_backend("[::1]:0")];
+        let node_port = Port { kind: FrontendType::NodePort, ..Port::TCP };
+        Port { frontends: &["0.0.0.0:30080"], backends: &v4, ..node_port }.serve(&mut maps);
+        Port { index: 2, frontends: &["[::]:30080"], backends: &v6, ..node_port }.serve(&mut maps);
+        for node in ["192.0.2.1:30080", "[2001:db8::1]:30080"] {
+            maps.execute(&Action::InsertNodeAddress(address(node).ip())).unwrap();
+        }
+        for node in ["192.0.2.1:30080", "[2001:db8::1]:30080", "127.0.0.1:30080", "[::1]:30080"] {
+            assert_eq!(dial(node), address(node));
+        }
+        let refused = TcpStream::connect(address("127.0.0.1:30081"));
+        check_errno(refused, libc::ECONNREFUSED, "another port of the loopback has no listener");
+        let unreachable = TcpStream::connect(address("192.0.2.2:30080"));
+        check_errno(unreachable, libc::ENETUNREACH, "not an address of this node");
+        maps.execute(&Action::RemoveFrontend(node_port.key("0.0.0.0:30080"))).unwrap();
+        check_errno(TcpStream::connect(address("127.0.0.1:30080")), libc::ECONNREFUSED, "removed");
+        assert_eq!(dial("[::1]:30080"), address("[::1]:30080"), "the other family keeps its bit");
+    });
+}
+
+#[test]
+fn kernel_cluster_ips_alone_obey_the_internal_policy() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let (all, local) = ([udp_backend("127.0.0.2:0")], [udp_backend("127.0.0.3:0")]);
+        let port = Port { backends: &all, flags: WordFlags::INTERNAL_LOCAL, ..UDP };
+        Port { frontends: &["10.96.0.10:53"], ..port }.serve(&mut maps);
+        Port { frontends: &["192.0.2.9:53"], kind: FrontendType::ExternalIp, ..port }.serve(&mut maps);
+        let local =
+            Port { frontends: &["10.96.0.10:53"], backends: &local, flags: bed::NONE, base: 4, ..port };
+        local.publish(&mut maps, Scope::Local);
+        let socket = udp_client("0.0.0.0:0");
+        assert_eq!(ask(&socket, "10.96.0.10:53").0, local.backends[0]);
+        assert_eq!(ask(&socket, "192.0.2.9:53").0, all[0]);
+    });
+}
+
+fn affine(maps: &mut KernelMaps, port: &Port<'_>, seconds: u32) {
+    let index = PortIndex(port.index);
+    maps.execute(&Action::WriteFacts(index, PortFacts { affinity_timeout: seconds })).unwrap();
+    for backend in port.backends {
+        let member = MemberKey { port: index, scope: Scope::Cluster, backend: *backend };
+        maps.execute(&Action::InsertMember(member, SlotState::Active)).unwrap();
+    }
+    port.serve(maps);
+}
+
+/// The backends that new sockets meet.
+fn met_by_new_sockets(vip: &str) -> BTreeSet<std::net::SocketAddr> {
+    (0..40).map(|_| ask(&udp_client("0.0.0.0:0"), vip).0).collect()
+}
+
+#[test]
+fn kernel_affinity_holds_for_its_time_and_no_longer_than_its_backend() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends: Vec<_> = (2..10).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
+        let vip = "10.96.0.10:53";
+        let port = Port { frontends: &[vip], backends: &backends, flags: WordFlags::AFFINITY, ..UDP };
+        affine(&mut maps, &port, 1000);
+        let kept = met_by_new_sockets(vip);
+        assert_eq!(kept.len(), 1, "one client, one backend");
+        let member = MemberKey { port: PortIndex(1), scope: Scope::Cluster, backend: *kept.first().unwrap() };
+        maps.execute(&Action::RemoveMember(member)).unwrap();
+        let rest: Vec<_> = backends.iter().copied().filter(|backend| !kept.contains(backend)).collect();
+        let port = Port { backends: &rest, base: 64, ..port };
+        port.publish(&mut maps, Scope::Cluster);
+        let next = met_by_new_sockets(vip);
+        assert!(next.len() == 1 && next != kept, "the backend left: {next:?}");
+        affine(&mut maps, &port, 1);
+        let mut later = BTreeSet::new();
+        for _ in 0..4 {
+            std::thread::sleep(Duration::from_millis(1100));
+            later.extend(met_by_new_sockets(vip));
+        }
+        assert!(later.len() > 1, "after the time anyone may be chosen: {later:?}");
+    });
+}
+
+/// A VIP whose translation can be told from its absence: a listener has the same address and another port.
+fn refused_vip(maps: &mut KernelMaps) -> &'static str {
+    let vip = "127.9.9.9:80";
+    Port { frontends: &[vip], ..Port::TCP }.serve(maps);
+    tcp_backend(vip);
+    vip
+}
+
+#[test]
+fn invariant_11_kernel_marked_sockets_are_never_translated() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let vip = refused_vip(&mut maps);
+        check_errno(TcpStream::connect(address(vip)), libc::ECONNREFUSED, "a client");
+        check_errno(connect_marked(vip, MARK + 1), libc::ECONNREFUSED, "another mark");
+        connect_marked(vip, MARK).unwrap();
+    });
+}
+
+#[test]
+fn invariant_11_kernel_the_daemons_cgroup_is_never_translated() {
+    bed(|bed: &Bed| {
+        let own = bed.child_cgroup("daemon");
+        let client = bed.child_cgroup("client");
+        bed.join(&own);
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        assert!(maps.status().own_cgroup_exempt);
+        let vip = refused_vip(&mut maps);
+        TcpStream::connect(address(vip)).unwrap();
+        bed.join(&client);
+        check_errno(TcpStream::connect(address(vip)), libc::ECONNREFUSED, "a client");
+    });
+}
+
+#[test]
+fn kernel_a_refusal_names_who_dialled_what() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        Port { index: 9, frontends: &["10.96.0.10:443"], ..Port::TCP }.serve(&mut maps);
+        let refusals = maps.refusals().unwrap();
+        check_errno(TcpStream::connect(address("10.96.0.10:443")), libc::ECONNREFUSED, "nobody");
+        let stop = AtomicBool::new(false);
+        let mut told = Vec::new();
+        refusals
+            .listen(&stop, |refusal| {
+                told.push(refusal);
+                stop.store(true, Ordering::Relaxed);
+            })
+            .unwrap();
+        let refusal = &told[0];
+        assert_eq!(refusal.process, std::process::id());
+        assert_eq!(refusal.comm, std::fs::read_to_string("/proc/thread-self/comm").unwrap().trim_end());
+        assert_eq!(refusal.frontend.to_string(), "10.96.0.10:443/TCP");
+        assert_eq!((refusal.port, refusal.denial), (PortIndex(9), Denial::Refused));
+        assert_eq!(refusal.cgroup, std::fs::metadata(&bed.cgroup).unwrap().ino());
+    });
+}
