@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::admin::{self, About, EffectiveConfig, Readings};
 use crate::config::{Config, DatapathKind};
+use crate::datapath::{DatapathView, RefusalLog};
 use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
 use crate::logging::Level;
@@ -86,8 +87,10 @@ impl App {
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
+            datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+            refusals: RefusalLog::none(),
             liveness: engine.liveness(),
-            about: About { version: env!("CARGO_PKG_VERSION"), datapath: "memory", started: now() },
+            about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
         let admin = admin::start(&parts::admin_settings(&config), readings)?;
         let (blocks_out, blocks) = watch::channel(first_blocks);
