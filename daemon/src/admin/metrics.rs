@@ -195,7 +195,7 @@ fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
     out.begin("holdfast_map_limit", "gauge", "Entries that the map may grow to.");
     fills.iter().for_each(|fill| out.sample("holdfast_map_limit", &[("map", fill.map)], fill.limit));
     out.counter("holdfast_map_growths_total", "How often the maps have grown.", status.growths);
-    let help = "Hooks whose program somebody else detached.";
+    let help = "Hooks whose program or pin somebody else removed.";
     out.gauge("holdfast_broken_hooks", help, status.broken_hooks.len());
     let help = "Whether grace periods do not end, so that nothing is reused.";
     out.gauge("holdfast_grace_failed", help, u8::from(status.grace_failure.is_some()));

@@ -74,7 +74,10 @@ fn refusals_name_the_client_and_the_service() {
     check(
         &serve(everything()).ask(&["refusals", "--service", "default/gone", "--address", "10.96.0.20"]),
         Exit::Good,
-        &expect![[""]],
+        &expect![[r#"
+            TIME                  VERDICT  FRONTEND           SERVICE       REASON    PID   COMM
+            2026-01-08T11:11:56Z  refused  10.96.0.20:80/TCP  default/gone  vanished  4701  curl
+        "#]],
         &expect![""],
     );
 }
@@ -124,6 +127,9 @@ fn status_tells_what_is_not_well() {
         backends   6
         verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
 
+        datapath
+          sendmsg6: the program or its pin was removed; restart holdfast
+
         not serving
           default/elsewhere: dropping (local-policy)
           default/gone: refusing (vanished)
@@ -154,7 +160,7 @@ fn status_is_good_when_all_is_well() {
         holdfast 0.1.0 on , since 2026-01-08T11:10:55Z
         ready      yes
         datapath   memory (computed and shown; no traffic is touched)
-        sources    none
+        sources    kubernetes
         services   3 (3 served)
         frontends  3
         backends   6
