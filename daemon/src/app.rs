@@ -4,6 +4,7 @@
 //! part could do itself.
 
 mod error;
+mod maps;
 mod parts;
 
 use std::path::{Path, PathBuf};
@@ -14,13 +15,12 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_datapath::MemoryMaps;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, About, EffectiveConfig, Readings};
-use crate::config::{Config, DatapathKind};
+use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
 use crate::logging::Level;
@@ -29,6 +29,7 @@ use crate::sources::manifests::Manifests;
 use crate::{changes, logging, node, sources};
 
 pub use error::AppError;
+use maps::AppMaps;
 
 /// Runs the daemon until a signal ends it.
 pub fn run(path: &Path) -> Result<(), AppError> {
@@ -71,10 +72,8 @@ impl App {
         let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
         let first_blocks = Arc::new(parts::blocks(&config, path)?);
         let seed = parts::seed();
-        let maps = match config.datapath.kind {
-            DatapathKind::Memory => MemoryMaps::new(parts::capacity(&config)),
-            DatapathKind::Kernel => return Err(AppError::NoKernel),
-        };
+        let maps = AppMaps::open(&config)?;
+        let datapath = maps.kind();
         let (engine, found) = Engine::start(maps, Seed(seed), &sources_of(&config))?;
         for error in found {
             tracing::warn!(%error, "the maps hold something strange; it is written anew");
@@ -87,7 +86,7 @@ impl App {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
             liveness: engine.liveness(),
-            about: About { version: env!("CARGO_PKG_VERSION"), datapath: "memory", started: now() },
+            about: About { version: env!("CARGO_PKG_VERSION"), datapath, started: now() },
         };
         let admin = admin::start(&parts::admin_settings(&config), readings)?;
         let (blocks_out, blocks) = watch::channel(first_blocks);

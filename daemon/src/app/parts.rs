@@ -102,7 +102,7 @@ impl EngineThread {
             progress: Arc::clone(&progress),
             stop: stopping,
         };
-        let work = move || drop(runtime.block_on(run::run(engine, ends)));
+        let work = move || drop(runtime.block_on(run::run(engine, ends, |_| ())));
         let thread =
             std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
         Ok(Self { snapshots, progress, started: Instant::now(), stop, thread })

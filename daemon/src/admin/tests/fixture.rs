@@ -378,6 +378,7 @@ pub(crate) fn everything() -> Snapshot {
         node: Arc::new(NodeFacts { name: "node-1".into(), ..NodeFacts::default() }),
         sources: [(Source::Config, true), (Source::Kubernetes, true)].into(),
         counters: Counters {
+            drift: 0,
             batches: 3,
             events: 20,
             ops: 41,
