@@ -41,6 +41,8 @@ pub struct KernelMaps {
     features: Features,
     capacity: Capacity,
     limits: Shape,
+    // The highest port index and slot that were written, and one more.
+    reached: Shape,
     growths: u32,
     attached: Option<Attached>,
 }

@@ -82,6 +82,7 @@ impl KernelMaps {
             generation,
             features,
             capacity,
+            reached: Shape::NONE,
             growths: 0,
             attached: None,
         })
