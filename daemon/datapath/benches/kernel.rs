@@ -145,13 +145,13 @@ fn hooks(bed: &Bed, maps: &mut KernelMaps) {
     let peer = TcpStream::connect(address("10.96.0.10:80")).unwrap();
     show("getpeername4 hit", ns_per_run(&program("getpeername4"), || drop(peer.peer_addr())));
     let socket = udp_client("0.0.0.0:0");
-    let vip = || _ = (ask(&socket, "10.96.0.10:53"));
+    let vip = || _ = ask(&socket, "10.96.0.10:53");
     show("sendmsg4 hit, sticky", ns_per_run(&program("sendmsg4"), vip));
     show("recvmsg4 hit", ns_per_run(&program("recvmsg4"), vip));
     let direct = udp[0].to_string();
-    let miss = || _ = (ask(&socket, &direct));
+    let miss = || _ = ask(&socket, &direct);
     show("sendmsg4 miss", ns_per_run(&program("sendmsg4"), miss));
-    let fresh = || _ = (ask(&udp_client("0.0.0.0:0"), "10.96.0.10:53"));
+    let fresh = || _ = ask(&udp_client("0.0.0.0:0"), "10.96.0.10:53");
     show("sendmsg4 hit, new socket", ns_per_run(&program("sendmsg4"), fresh));
 }
 

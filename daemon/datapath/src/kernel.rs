@@ -174,3 +174,10 @@ impl Maps for KernelMaps {
 fn growth_refused(op: &'static str) -> impl FnOnce(StartError) -> MapError {
     move |error| MapError::Refused { op, cause: format!("the maps cannot grow: {error}") }
 }
+
+#[cfg(test)]
+#[path = "../tests/bed.rs"]
+mod bed;
+
+#[cfg(test)]
+mod tests;
