@@ -39,6 +39,9 @@ struct dial {
 	bool connecting;
 };
 
+/* What became of it: not ours, on its way to the backend, or an end. */
+enum outcome { PASSED, SERVED, DENIED };
+
 INLINE bool is_mapped(struct bpf_sock_addr *ctx)
 {
 	return ctx->user_ip6[0] == 0 && ctx->user_ip6[1] == 0 && ctx->user_ip6[2] == MAPPED;

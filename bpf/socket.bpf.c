@@ -23,8 +23,6 @@ const volatile struct told {
 	enum verdict verdict;
 } told_to_daemon = {};
 
-enum outcome { PASSED, SERVED, DENIED };
-
 INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	dial->transport = ctx->protocol;
@@ -34,69 +32,60 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
 }
 
 /* Twice: a range that was wiped under our eyes has been replaced by another one. */
-INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, __u32 *flags)
+INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial)
 {
+	__u64 word = 0;
+
 	if (!is_ours(ctx, dial))
 		return PASSED;
 	for (int attempt = 0; attempt < 2; attempt++) {
-		__u64 word = read_word(dial);
-
-		*flags = word_flags(word);
+		word = read_word(dial);
 		if (!word_count(word))
-			return DENIED;
+			break;
 		if (choose(ctx, dial, word, !attempt)) {
 			remember(ctx, dial);
 			return SERVED;
 		}
 	}
-	return DENIED;
+	return deny(ctx, dial, word_flags(word));
 }
 
 INLINE int dial4(struct bpf_sock_addr *ctx, bool connecting)
 {
 	struct dial dial = { .v4 = true, .connecting = connecting };
-	__u32 flags = 0;
 	enum outcome outcome;
 
 	place4(&dial.to, ctx->user_ip4, ctx->user_port);
-	outcome = translate(ctx, &dial, &flags);
-	if (outcome == DENIED)
-		return deny(ctx, &dial, flags);
+	outcome = translate(ctx, &dial);
 	if (outcome == SERVED)
 		go4(ctx, &dial.backend);
-	return ALLOW;
+	return outcome == DENIED ? DENY : ALLOW;
 }
 
 INLINE int dial_mapped(struct bpf_sock_addr *ctx, bool connecting)
 {
 	struct dial dial = { .v4 = true, .connecting = connecting };
-	__u32 flags = 0;
 	enum outcome outcome;
 
 	place4(&dial.to, ctx->user_ip6[3], ctx->user_port);
-	outcome = translate(ctx, &dial, &flags);
-	if (outcome == DENIED)
-		return deny(ctx, &dial, flags);
+	outcome = translate(ctx, &dial);
 	if (outcome == SERVED)
 		go6(ctx, &dial.backend);
-	return ALLOW;
+	return outcome == DENIED ? DENY : ALLOW;
 }
 
 INLINE int dial6(struct bpf_sock_addr *ctx, bool connecting)
 {
 	struct dial dial = { .v4 = false, .connecting = connecting };
-	__u32 flags = 0;
 	enum outcome outcome;
 
 	if (is_mapped(ctx))
 		return dial_mapped(ctx, connecting);
 	place6(&dial.to, ctx);
-	outcome = translate(ctx, &dial, &flags);
-	if (outcome == DENIED)
-		return deny(ctx, &dial, flags);
+	outcome = translate(ctx, &dial);
 	if (outcome == SERVED)
 		go6(ctx, &dial.backend);
-	return ALLOW;
+	return outcome == DENIED ? DENY : ALLOW;
 }
 
 INLINE int peer4(struct bpf_sock_addr *ctx)

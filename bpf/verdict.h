@@ -11,6 +11,7 @@
 /* Before Linux 5.18 a program cannot say which errno its refusal has; the kernel's own would be EPERM. */
 const volatile bool has_set_retval = false;
 
+/* What a program returns. */
 enum { DENY = 0, ALLOW = 1 };
 
 INLINE void count(const struct dial *dial, enum verdict verdict)
@@ -49,33 +50,29 @@ INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verd
 }
 
 /* Port 1 of the loopback address is closed, so the client's own kernel says ECONNREFUSED. */
-INLINE int lead_to_closed_port(struct bpf_sock_addr *ctx)
+INLINE enum outcome lead_to_closed_port(struct dial *dial)
 {
-	if (ctx->family == 2 /* AF_INET */) {
-		ctx->user_ip4 = bpf_htonl(0x7f000001);
-	} else if (is_mapped(ctx)) {
-		ctx->user_ip6[3] = bpf_htonl(0x7f000001);
-	} else {
-		ctx->user_ip6[0] = 0;
-		ctx->user_ip6[1] = 0;
-		ctx->user_ip6[2] = 0;
-		ctx->user_ip6[3] = bpf_htonl(1);
-	}
-	ctx->user_port = bpf_htons(1);
-	return ALLOW;
+	const __u32 loopback6[4] = { 0, 0, 0, bpf_htonl(1) };
+
+	if (dial->v4)
+		place4(&dial->backend, bpf_htonl(0x7f000001), bpf_htons(1));
+	else
+		copy_address(dial->backend.address, loopback6);
+	dial->backend.port = bpf_htons(1);
+	return SERVED;
 }
 
 /* Never EPERM, which points an operator nowhere. A dropped attempt ends with what it would end with, but at once. */
-INLINE int deny(struct bpf_sock_addr *ctx, const struct dial *dial, __u32 flags)
+INLINE enum outcome deny(struct bpf_sock_addr *ctx, struct dial *dial, __u32 flags)
 {
 	enum verdict verdict = flags & WORD_DROP ? VERDICT_DROPPED : VERDICT_REFUSED;
 
 	count(dial, verdict);
 	report(ctx, dial, verdict);
 	if (!has_set_retval)
-		return lead_to_closed_port(ctx);
+		return lead_to_closed_port(dial);
 	bpf_set_retval(verdict == VERDICT_DROPPED ? -ETIMEDOUT : -ECONNREFUSED);
-	return DENY;
+	return DENIED;
 }
 
 #endif

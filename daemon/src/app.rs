@@ -4,24 +4,24 @@
 //! part could do itself.
 
 mod error;
+mod maps;
 mod parts;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_datapath::MemoryMaps;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, About, EffectiveConfig, Readings};
-use crate::config::{Config, DatapathKind};
-use crate::datapath::{DatapathView, RefusalLog};
+use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
 use crate::logging::Level;
@@ -30,6 +30,7 @@ use crate::sources::manifests::Manifests;
 use crate::{changes, logging, node, sources};
 
 pub use error::AppError;
+use maps::AppMaps;
 
 /// Runs the daemon until a signal ends it.
 pub fn run(path: &Path) -> Result<(), AppError> {
@@ -62,6 +63,7 @@ struct App {
     admin: admin::Admin,
     changes: mpsc::Receiver<holdfast_core::change::Change>,
     blocks: watch::Receiver<Arc<Blocks>>,
+    stop_refusals: Arc<AtomicBool>,
     seed: u64,
 }
 
@@ -72,23 +74,25 @@ impl App {
         let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
         let first_blocks = Arc::new(parts::blocks(&config, path)?);
         let seed = parts::seed();
-        let maps = match config.datapath.kind {
-            DatapathKind::Memory => MemoryMaps::new(parts::capacity(&config)),
-            DatapathKind::Kernel => return Err(AppError::NoKernel),
-        };
+        let maps = AppMaps::open(&config)?;
+        let stop_refusals = Arc::default();
+        let refusals = maps.refusals(Arc::clone(&stop_refusals))?;
+        let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let (engine, found) = Engine::start(maps, Seed(seed), &sources_of(&config))?;
         for error in found {
             tracing::warn!(%error, "the maps hold something strange; it is written anew");
         }
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
-        let engine = parts::EngineThread::start(engine, incoming, changes_out)?;
+        let engine = parts::EngineThread::start(engine, incoming, changes_out, move |maps: &AppMaps| {
+            views.send_replace(Arc::new(maps.view()));
+        })?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
-            datapath: watch::channel(Arc::new(DatapathView::memory())).1,
-            refusals: RefusalLog::none(),
+            datapath,
+            refusals,
             liveness: engine.liveness(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
@@ -96,11 +100,11 @@ impl App {
         let (blocks_out, blocks) = watch::channel(first_blocks);
         let config = watch::channel(Arc::new(config)).0;
         let reload = Reload { path: path.to_owned(), level, config, effective, blocks: blocks_out, events };
-        Ok(Self { reload, manifests, node, engine, admin, changes, blocks, seed })
+        Ok(Self { reload, manifests, node, engine, admin, changes, blocks, stop_refusals, seed })
     }
 
     async fn run(self) -> Result<(), AppError> {
-        let Self { reload, manifests, node, engine, admin, changes, blocks, seed } = self;
+        let Self { reload, manifests, node, engine, admin, changes, blocks, stop_refusals, seed } = self;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
@@ -119,6 +123,7 @@ impl App {
         serve_signals(&reload).await?;
         tracing::info!("stopping; what is programmed stays");
         stop.send_replace(true);
+        stop_refusals.store(true, Ordering::Relaxed);
         drop(reload);
         engine.stop();
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.

@@ -17,7 +17,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::op::{Grace, Op, Owner, ServiceId};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::{AdoptError, World};
+use holdfast_core::world::{AdoptError, Drift, World};
 use holdfast_datapath::{MapError, Maps};
 
 use retries::Retries;
@@ -83,6 +83,14 @@ impl<M: Maps> Engine<M> {
         }
         snapshot.fill.retries = self.retries.len();
         Arc::new(snapshot)
+    }
+
+    /// Compares the maps with what was realized. What somebody else changed is written anew by the next step.
+    pub fn check(&mut self) -> Result<Vec<Drift>, MapError> {
+        if !self.may_write_soon() || !self.world.dirty().is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.world.check(&self.maps.dump()?))
     }
 
     /// When the next step is due although no event came.

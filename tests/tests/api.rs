@@ -102,7 +102,7 @@ fn start_engine(
     let (snapshots, snapshots_now) = watch::channel(Arc::default());
     let progress = Arc::new(AtomicU64::new(0));
     let ends = Ends { events, snapshots, changes, progress, stop: stop.clone() };
-    runtime.spawn(run(engine, ends));
+    runtime.spawn(run(engine, ends, |_| ()));
     runtime.spawn(Manifests::open(folder).unwrap().run(events_out, stop.clone()));
     runtime.spawn(async move { while changed.recv().await.is_some() {} });
     snapshots_now

@@ -288,6 +288,8 @@ pub struct Counters {
     pub ops_failed: u64,
     /// Ops that were not even tried because their owner was not dirty. Must stay 0.
     pub cross_service: u64,
+    /// Things in the maps that somebody else had changed.
+    pub drift: u64,
     /// Change records that were made.
     pub changes: u64,
     /// Change records for which the recorder had no room.

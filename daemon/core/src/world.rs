@@ -10,6 +10,7 @@
 
 mod adopt;
 mod decide;
+mod drift;
 mod plan;
 mod realize;
 mod settle;
@@ -22,7 +23,7 @@ use crate::change::Cause;
 use crate::claims::Frontends;
 use crate::event::Event;
 use crate::index::Seed;
-use crate::keys::{Family, Source};
+use crate::keys::{Family, FrontendKey, Source};
 use crate::limits;
 use crate::op::{Grace, PortIndex, Range, ServiceId};
 use crate::program::Program;
@@ -31,6 +32,7 @@ use crate::snapshot::{Counters, Snapshot};
 use crate::tables::Tables;
 
 pub use adopt::AdoptError;
+pub use drift::Drift;
 
 /// How much the maps may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,8 @@ pub struct World {
     node_addresses: BTreeSet<IpAddr>,
     uncertain_addresses: BTreeSet<IpAddr>,
     adopted: BTreeMap<PortIndex, adopt::Adopted>,
+    /// Frontends that somebody else wrote.
+    strays: BTreeSet<FrontendKey>,
     dirty: Vec<ServiceId>,
     woken: Vec<ServiceId>,
     snapshot: Snapshot,
@@ -86,6 +90,7 @@ impl World {
             node_addresses: BTreeSet::new(),
             uncertain_addresses: BTreeSet::new(),
             adopted: BTreeMap::new(),
+            strays: BTreeSet::new(),
             dirty: Vec::new(),
             woken: Vec::new(),
             snapshot: Snapshot::default(),

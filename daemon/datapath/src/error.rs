@@ -88,9 +88,23 @@ pub enum StartError {
 impl StartError {
     /// An error of loading, by what can be done about it.
     pub(crate) fn loading(source: libbpf_rs::Error) -> Self {
-        match source.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => Self::NotPermitted(source),
-            _ => Self::Load(source),
-        }
+        if is_eperm(&source) { Self::NotPermitted(source) } else { Self::Load(source) }
+    }
+}
+
+/// libbpf-rs keeps the errno to itself, and its kinds do not tell EPERM from the verifier's EACCES; its text does.
+fn is_eperm(error: &libbpf_rs::Error) -> bool {
+    format!("{error:#}").contains(&format!("(os error {})", libc::EPERM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_the_verifier_is_no_lack_of_privileges() {
+        let loading = |errno| StartError::loading(libbpf_rs::Error::from_raw_os_error(errno));
+        assert!(matches!(loading(libc::EPERM), StartError::NotPermitted(_)));
+        assert!(matches!(loading(libc::EACCES), StartError::Load(_)));
     }
 }

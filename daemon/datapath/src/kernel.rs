@@ -41,6 +41,8 @@ pub struct KernelMaps {
     features: Features,
     capacity: Capacity,
     limits: Shape,
+    // The highest port index and slot that were written, and one more.
+    reached: Shape,
     growths: u32,
     attached: Option<Attached>,
 }
@@ -172,3 +174,10 @@ impl Maps for KernelMaps {
 fn growth_refused(op: &'static str) -> impl FnOnce(StartError) -> MapError {
     move |error| MapError::Refused { op, cause: format!("the maps cannot grow: {error}") }
 }
+
+#[cfg(test)]
+#[path = "../tests/bed.rs"]
+mod bed;
+
+#[cfg(test)]
+mod tests;

@@ -11,8 +11,9 @@ const PORTS_FIRST: u32 = 4096;
 const SLOTS_FIRST: u32 = 16_384;
 const MEMBERS_FIRST: u32 = 4096;
 
-/// Each step. Doubling would load the programs twice as often while a large cluster is read in.
-const GROWTH: u32 = 4;
+/// Each step. A growth costs the loading of the programs, some 0.1 s, while a large cluster is read in; an empty entry
+/// costs 8 to 24 bytes.
+const GROWTH: u32 = 16;
 
 /// What is added to the arrays for the self-test: a port and a slot that no service can have.
 pub(crate) const PROBE_ENTRIES: u32 = 1;
@@ -49,6 +50,9 @@ impl Shape {
         .within(limits)
     }
 
+    /// Nothing.
+    pub(crate) const NONE: Self = Self { frontends: [0; 2], ports: 0, slots: [0; 2], members: 0 };
+
     /// What the maps may grow to.
     pub(crate) fn limits(capacity: Capacity) -> Self {
         let slots = 1 << capacity.slots.max(1).ilog2();
@@ -79,6 +83,21 @@ impl Shape {
             "members" => self.members,
             _ => return None,
         })
+    }
+
+    /// Larger wherever half is in use: what grows with the cluster grows together, so the programs are moved once.
+    pub(crate) fn with_room_for(self, used: &Self, limits: &Self) -> Self {
+        let grown = |entries: u32, used: u32, limit| match used >= entries / 2 {
+            true => grown(entries, 0, limit).unwrap_or(entries),
+            false => entries,
+        };
+        let both = |[a, b]: [u32; 2], [c, d]: [u32; 2], [e, f]: [u32; 2]| [grown(a, c, e), grown(b, d, f)];
+        Self {
+            frontends: both(self.frontends, used.frontends, limits.frontends),
+            ports: grown(self.ports, used.ports, limits.ports),
+            slots: both(self.slots, used.slots, limits.slots),
+            members: grown(self.members, used.members, limits.members),
+        }
     }
 
     /// Both, each where it is larger.
@@ -121,8 +140,8 @@ mod tests {
 
     #[test]
     fn a_map_grows_in_steps_up_to_its_limit() {
-        check_grown(4096, 1, 1 << 20, Some(16_384));
-        check_grown(4096, 20_000, 1 << 20, Some(65_536));
+        check_grown(4096, 1, 1 << 20, Some(65_536));
+        check_grown(4096, 70_000, 1 << 21, Some(1 << 20));
         check_grown(4096, 4097, 5000, Some(5000));
         check_grown(5000, 5001, 5000, None);
         check_grown(4096, 6000, 5000, None);
@@ -136,6 +155,16 @@ mod tests {
         assert_eq!(first, limits);
         assert_eq!(first.entries("ports"), Some(10 + PROBE_ENTRIES));
         assert_eq!(first.entries("affinity"), None, "shared maps keep their size");
+    }
+
+    #[test]
+    fn what_is_half_full_grows_along() {
+        let limits = Shape::limits(Capacity::default());
+        let first = Shape::first(limits);
+        let used = Shape { frontends: [3072, 0], ports: 3000, slots: [6000, 0], members: 0 };
+        let next = first.with_room_for(&used, &limits);
+        assert_eq!(next, Shape { frontends: [65_536, 4096], ports: 65_536, ..first });
+        assert_eq!(next.with_room_for(&used, &limits), next, "once is enough");
     }
 
     #[test]

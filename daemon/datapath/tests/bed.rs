@@ -86,7 +86,7 @@ fn own_cgroup() -> PathBuf {
 /// Where this process is, and where threads go that outlive their bed.
 static HOME: OnceLock<PathBuf> = OnceLock::new();
 
-fn go_home() {
+pub(crate) fn go_home() {
     fs::write(HOME.get().unwrap().join("cgroup.threads"), "0").unwrap();
 }
 

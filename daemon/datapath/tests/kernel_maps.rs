@@ -167,7 +167,7 @@ fn kernel_maps_grow_and_lose_nothing() {
     let mut memory = MemoryMaps::new(CAPACITY);
     insert_many(&mut kernel, 20_000);
     insert_many(&mut memory, 20_000);
-    assert!(kernel.status().growths >= 2, "{:?}", kernel.status());
+    assert!(kernel.status().growths >= 1, "{:?}", kernel.status());
     assert_eq!(kernel.status().frontends, [20_000, 0]);
     check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
 }

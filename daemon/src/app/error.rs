@@ -1,5 +1,7 @@
 //! Why the daemon does not start, and with which exit code.
 
+use holdfast_datapath::{SelfTestError, StartError};
+
 use crate::admin::AdminError;
 use crate::config::{ConfigErrors, NoNodeName};
 use crate::sources::config::InvalidService;
@@ -20,11 +22,12 @@ pub enum AppError {
     /// No name for this node.
     #[error("{0}; set `name` under [node]")]
     Node(#[from] NoNodeName),
-    /// This version has memory maps only.
-    #[error(
-        "this version has no kernel datapath yet; set `kind = \"memory\"` under [datapath] to see the table"
-    )]
-    NoKernel,
+    /// The kernel's datapath did not start.
+    #[error(transparent)]
+    Datapath(#[from] StartError),
+    /// It started, and does not do what it must.
+    #[error("the datapath failed its self-test: {0}")]
+    SelfTest(#[from] SelfTestError),
     /// This version does not talk to an apiserver.
     #[error(
         "this version does not watch an apiserver yet; remove `enabled` under [kubernetes], or set it to false"
@@ -45,13 +48,10 @@ impl AppError {
     /// 78 for what only an edit of the configuration can heal, 1 for the rest.
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_)
-            | Self::Folder(_)
-            | Self::Services(_)
-            | Self::Node(_)
-            | Self::NoKernel
-            | Self::NoKubernetes => ConfigErrors::EXIT_CODE,
-            Self::Admin(_) | Self::Maps(_) | Self::Runtime(_) => 1,
+            Self::Config(_) | Self::Folder(_) | Self::Services(_) | Self::Node(_) | Self::NoKubernetes => {
+                ConfigErrors::EXIT_CODE
+            }
+            Self::Datapath(_) | Self::SelfTest(_) | Self::Admin(_) | Self::Maps(_) | Self::Runtime(_) => 1,
         }
     }
 }

@@ -89,6 +89,7 @@ impl EngineThread {
         engine: Engine<M>,
         events: mpsc::Receiver<Vec<Event>>,
         changes: mpsc::Sender<Change>,
+        observe: impl FnMut(&M) + Send + 'static,
     ) -> Result<Self, AppError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;
@@ -102,7 +103,7 @@ impl EngineThread {
             progress: Arc::clone(&progress),
             stop: stopping,
         };
-        let work = move || drop(runtime.block_on(run::run(engine, ends)));
+        let work = move || drop(runtime.block_on(run::run(engine, ends, observe)));
         let thread =
             std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
         Ok(Self { snapshots, progress, started: Instant::now(), stop, thread })

@@ -11,7 +11,8 @@ use holdfast_core::change::Change;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::Maps;
+use holdfast_core::world::Drift;
+use holdfast_datapath::{MapError, Maps};
 use tokio::sync::{mpsc, watch};
 
 use super::{Engine, Now};
@@ -25,6 +26,9 @@ pub const CHANGES_WAITING_MAX: usize = 65_536;
 /// Events of one batch. What a batch of this size touches fits a core's own cache, and takes a few milliseconds, the longest
 /// that a reader waits for news under load.
 const BATCH_EVENTS_MAX: usize = 1_024;
+
+/// How often the maps are compared with what was realized. With 10,000 services that takes some milliseconds.
+const CHECK: Duration = Duration::from_secs(60);
 
 /// An engine with nothing to do looks at the time this often, so that its progress can be watched.
 const IDLE: Duration = Duration::from_secs(1);
@@ -44,10 +48,12 @@ pub struct Ends {
     pub stop: watch::Receiver<bool>,
 }
 
-/// Runs the engine until it is told to stop or every source is gone. The maps stay as they are.
-pub async fn run<M: Maps>(mut engine: Engine<M>, mut ends: Ends) -> Engine<M> {
+/// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `observe` sees the maps
+/// about once a second.
+pub async fn run<M: Maps>(mut engine: Engine<M>, mut ends: Ends, mut observe: impl FnMut(&M)) -> Engine<M> {
     let started = Instant::now();
     let mut dropped = 0;
+    let (mut observed, mut checked) = (started, started);
     loop {
         let due =
             engine.next_due(started.elapsed()).map_or(IDLE, |due| due.saturating_sub(started.elapsed()));
@@ -65,8 +71,25 @@ pub async fn run<M: Maps>(mut engine: Engine<M>, mut ends: Ends) -> Engine<M> {
         });
         Arc::make_mut(&mut snapshot).counters.changes_dropped = dropped;
         ends.snapshots.send_replace(snapshot);
+        if observed.elapsed() >= IDLE || observed == started {
+            observe(engine.maps());
+            observed = Instant::now();
+        }
+        if checked.elapsed() >= CHECK {
+            tell_drift(engine.check());
+            checked = Instant::now();
+        }
         ends.progress
             .store(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+fn tell_drift(found: Result<Vec<Drift>, MapError>) {
+    match found {
+        Ok(drift) => {
+            drift.iter().for_each(|drift| tracing::warn!(%drift, "somebody changed the maps; repairing"))
+        }
+        Err(error) => tracing::warn!(%error, "cannot compare the maps with what was written"),
     }
 }
 

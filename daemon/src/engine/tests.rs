@@ -6,7 +6,7 @@ use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ServiceFacts, ServicePort,
     ServiceType, SliceFacts, SlicePort,
 };
-use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey};
+use holdfast_core::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
 use holdfast_core::op::{Action, Dump};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{Answer, MemoryMaps};
@@ -165,4 +165,48 @@ impl Maps for Recording {
     fn capacity(&self) -> Capacity {
         self.maps.capacity()
     }
+}
+
+#[test]
+fn what_somebody_else_changed_is_found_named_and_repaired() {
+    use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Word};
+
+    let mut engine = engine(vec![
+        service("a", "10.0.0.1"),
+        slice("a", &["1.1.1.1"]),
+        service("b", "10.0.0.2"),
+        slice("b", &["1.1.1.2"]),
+    ]);
+    assert_eq!(engine.check(), Ok(Vec::new()), "nothing was touched");
+    let key = |address: &str| FrontendKey {
+        address: address.parse().unwrap(),
+        port: PORT,
+        transport: holdfast_core::keys::Transport::Tcp,
+    };
+    let value = FrontendValue { port: PortIndex(9), kind: FrontendType::ClusterIp };
+    let address = "192.0.2.9".parse().unwrap();
+    for action in [
+        Action::RemoveFrontend(key("10.0.0.1")),
+        Action::PublishWord(PortIndex(1), holdfast_core::list::Scope::Cluster, Word::EMPTY),
+        Action::InsertFrontend(key("10.0.0.9"), value),
+        Action::InsertNodeAddress(address),
+    ] {
+        engine.maps_mut().execute(&action).unwrap();
+    }
+    let drift: Vec<_> = engine.check().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        drift,
+        [
+            "frontend 10.0.0.1:80/TCP of default/a is gone or points elsewhere",
+            "the backends of port */TCP of default/b were changed",
+            "frontend 10.0.0.9:80/TCP is in the maps, and nobody wrote it",
+            "node address 192.0.2.9 was added or removed",
+        ]
+    );
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert_eq!(snapshot.counters.drift, 4);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
+    assert_eq!(engine.maps().dial("10.0.0.9:80".parse().unwrap()), Answer::Passed);
+    assert_eq!(engine.check(), Ok(Vec::new()), "all is as it was");
 }

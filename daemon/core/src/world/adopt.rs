@@ -162,6 +162,8 @@ impl World {
     /// Ops that remove what a restart found and no service has taken over.
     pub fn plan_leftovers(&self, ops: &mut Vec<Op>) {
         let owner = Owner::Nobody;
+        let strays = self.strays.iter().filter(|key| self.frontends.winner(key).is_none());
+        ops.extend(strays.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
         for (index, adopted) in &self.adopted {
             let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
             let left = adopted.frontends.iter().filter(unclaimed);

@@ -105,7 +105,8 @@ fn claimable(frontends: &[DesiredFrontend], settings: &Settings, node: &NodeFact
 /// Whether this is the apiserver's own address, or a NodePort that would answer at it on this node.
 pub(super) fn is_bypassed(key: &FrontendKey, settings: &Settings, node: &NodeFacts) -> bool {
     let family = Family::of(key.address);
-    let is_here = |it: &&SocketAddr| Family::of(it.ip()) == family && node.node_port_addresses.contains(&it.ip());
+    let is_here =
+        |it: &&SocketAddr| Family::of(it.ip()) == family && node.node_port_addresses.contains(&it.ip());
     key.transport == Transport::Tcp
         && if key.address.is_unspecified() {
             settings.bypass.iter().filter(is_here).any(|it| it.port() == key.port.get())

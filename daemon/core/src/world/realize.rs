@@ -134,6 +134,7 @@ impl World {
         let Owner::Service(id) = owner else { return };
         let (before, doubters) = self.settle_frontend(key, Some(RealizedFrontend { value, owner: Some(id) }));
         self.frontends_realized += usize::from(before.is_none());
+        self.strays.remove(&key);
         if let Some(RealizedFrontend { owner: None, value }) = before
             && let Some(adopted) = self.adopted.get_mut(&value.port)
         {
@@ -151,6 +152,7 @@ impl World {
     fn removed(&mut self, key: FrontendKey) {
         let (before, doubters) = self.settle_frontend(key, None);
         self.frontends_realized -= usize::from(before.is_some());
+        self.strays.remove(&key);
         let owner = before.and_then(|before| before.owner);
         for id in owner.into_iter().chain(doubters) {
             self.let_go(id, key);

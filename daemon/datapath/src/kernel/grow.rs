@@ -37,10 +37,11 @@ impl KernelMaps {
 
     pub(super) fn make_room_for_port(&mut self, op: &'static str, index: PortIndex) -> Result<(), MapError> {
         let entries = self.generation.shape.ports;
-        if index.0 < entries {
+        let needed = index.0.saturating_add(1);
+        if needed <= entries {
+            self.reached.ports = self.reached.ports.max(needed);
             return Ok(());
         }
-        let needed = index.0.saturating_add(1);
         let full = MapError::Full { op, setting: FRONTENDS };
         let ports = grown(entries, needed, self.limits.ports).ok_or(full)?;
         self.grow(Shape { ports, ..self.generation.shape }).map_err(growth_refused(op))
@@ -51,6 +52,8 @@ impl KernelMaps {
         let (entries, limit) = (nth(self.generation.shape.slots, at), nth(self.limits.slots, at));
         let needed = range.base.saturating_add(range.count);
         if needed <= entries {
+            let reached = nth(self.reached.slots, at).max(needed);
+            self.reached.slots = with_nth(self.reached.slots, at, reached);
             return Ok(());
         }
         let full = MapError::Full { op: "write range", setting: BACKENDS };
@@ -60,6 +63,14 @@ impl KernelMaps {
     }
 
     fn grow(&mut self, shape: Shape) -> Result<(), StartError> {
+        let used = Shape {
+            frontends: Family::ALL.map(|family| self.generation.frontends(family).used()),
+            members: self.generation.members.used(),
+            ..self.reached
+        };
+        // What grows already is not to grow twice.
+        let along = self.generation.shape.with_room_for(&used, &self.limits);
+        let shape = shape.or_larger(along);
         let Self { generation, shared, attached, features, growths, .. } = self;
         *generation = load::load(shape, *features, shared.handles(), |object, mut maps| {
             let mut next = Generation::new(&maps)?;

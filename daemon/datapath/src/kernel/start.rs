@@ -41,9 +41,13 @@ impl KernelMaps {
     /// Takes over what a former daemon left, or begins anew, and attaches the programs.
     pub fn start(options: &Options) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
+        Self::start_with(options, Features::probe()?)
+    }
+
+    /// As on a kernel with these features.
+    pub(crate) fn start_with(options: &Options, features: Features) -> Result<Self, StartError> {
         let cgroup = Cgroup::open(options.cgroup.as_deref())?;
         let mut pins = Pins::open(&options.bpffs)?;
-        let features = Features::probe()?;
         let first = Shape::first(Shape::limits(options.capacity));
         let told = control(options.mark, &cgroup);
         load::load(first, features, &pins.adopt()?, |object, mut maps| {
@@ -82,6 +86,7 @@ impl KernelMaps {
             generation,
             features,
             capacity,
+            reached: Shape::NONE,
             growths: 0,
             attached: None,
         })

@@ -1,0 +1,99 @@
+//! The maps that the configuration asks for.
+//!
+//! Invariant: the kernel's maps are given out only when the self-test has shown that clients are served and that this
+//! daemon is not translated. Deliberately absent: a fall-back from one kind to the other.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, MapError, Maps, MemoryMaps, Options};
+
+use super::{AppError, parts};
+use crate::config::{Cgroup, Config, DatapathKind};
+use crate::datapath::{DatapathView, RefusalLog};
+
+/// The mark of the daemon's own sockets, `hold` in ASCII.
+pub(super) const MARK: u32 = 0x686f_6c64;
+
+/// One kind of maps or the other.
+pub(super) enum AppMaps {
+    Memory(MemoryMaps),
+    Kernel(Box<KernelMaps>),
+}
+
+impl AppMaps {
+    /// Opens the maps, for the kernel's with programs attached and tested.
+    pub(super) fn open(config: &Config) -> Result<Self, AppError> {
+        let capacity = parts::capacity(config);
+        match config.datapath.kind {
+            DatapathKind::Memory => Ok(Self::Memory(MemoryMaps::new(capacity))),
+            DatapathKind::Kernel => Ok(Self::Kernel(Box::new(kernel(config, capacity)?))),
+        }
+    }
+
+    /// What readers see of them.
+    pub(super) fn view(&self) -> DatapathView {
+        match self {
+            Self::Memory(_) => DatapathView::memory(),
+            Self::Kernel(maps) => DatapathView::kernel(maps.status()),
+        }
+    }
+
+    /// Whom they turn away, read until `stop` turns true.
+    pub(super) fn refusals(&self, stop: Arc<AtomicBool>) -> Result<Arc<RefusalLog>, AppError> {
+        match self {
+            Self::Memory(_) => Ok(RefusalLog::none()),
+            Self::Kernel(maps) => RefusalLog::start(maps.refusals()?, stop).map_err(AppError::Runtime),
+        }
+    }
+}
+
+fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
+    let cgroup = match &config.datapath.cgroup {
+        Cgroup::Auto => None,
+        Cgroup::Path(path) => Some(path.clone()),
+    };
+    let options = Options { cgroup, bpffs: config.datapath.bpffs.clone(), capacity, mark: MARK };
+    let mut maps = KernelMaps::start(&options)?;
+    maps.self_test()?;
+    Ok(maps)
+}
+
+impl Maps for AppMaps {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        match self {
+            Self::Memory(maps) => maps.execute(action),
+            Self::Kernel(maps) => maps.execute(action),
+        }
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        match self {
+            Self::Memory(maps) => maps.begin_grace(),
+            Self::Kernel(maps) => maps.begin_grace(),
+        }
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        match self {
+            Self::Memory(maps) => maps.is_over(grace),
+            Self::Kernel(maps) => maps.is_over(grace),
+        }
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        match self {
+            Self::Memory(maps) => maps.dump(),
+            Self::Kernel(maps) => maps.dump(),
+        }
+    }
+
+    fn capacity(&self) -> Capacity {
+        match self {
+            Self::Memory(maps) => maps.capacity(),
+            Self::Kernel(maps) => maps.capacity(),
+        }
+    }
+}
