@@ -134,7 +134,7 @@ fn status_is_good_when_all_is_well() {
         holdfast 0.1.0 on , since 2026-01-08T11:10:55Z
         ready      yes
         datapath   memory (computed and shown; no traffic is touched)
-        sources    none
+        sources    manifests
         services   3 (3 served)
         frontends  3
         backends   6

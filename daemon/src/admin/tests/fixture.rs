@@ -399,7 +399,8 @@ pub(crate) fn everything() -> Snapshot {
 
 /// Many services of one cluster IP each.
 pub(crate) fn many(services: usize, backends: u16) -> Snapshot {
-    let mut snapshot = Snapshot { published: THEN, ..Snapshot::default() };
+    let sources = [(Source::Manifests, true)].into();
+    let mut snapshot = Snapshot { published: THEN, sources, ..Snapshot::default() };
     for service in 0..services {
         let address = |network: u8, host: u16| {
             let [high, low] = host.to_be_bytes();
