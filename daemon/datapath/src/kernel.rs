@@ -7,6 +7,7 @@ mod dump;
 mod grow;
 mod proof;
 mod repair;
+mod stale;
 mod start;
 mod status;
 

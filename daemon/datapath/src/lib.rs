@@ -10,6 +10,7 @@ extern crate self as holdfast_datapath;
 
 mod abi;
 mod cgroup;
+mod diag;
 mod error;
 mod faulty;
 mod generation;
