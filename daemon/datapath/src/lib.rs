@@ -10,6 +10,7 @@ extern crate self as holdfast_datapath;
 
 mod abi;
 mod cgroup;
+mod diag;
 mod error;
 mod faulty;
 mod generation;
@@ -31,7 +32,7 @@ mod view;
 
 pub use error::StartError;
 pub use faulty::{Faults, FaultyMaps};
-pub use kernel::{KernelMaps, Options, Refused, SelfTestError, Status};
+pub use kernel::{KernelMaps, Options, Refused, Repaired, SelfTestError, Status};
 pub use maps::{MapError, Maps};
 pub use memory::{Answer, Client, MemoryMaps, Reading};
 pub use pins::cleanup;

@@ -53,6 +53,17 @@ impl Links {
         self.links.iter().filter(|(hook, link)| !holds(hook, link)).map(|(hook, _)| *hook).collect()
     }
 
+    /// Attaches anew what no longer holds. Both programs run for a moment; the second finds nothing left to translate.
+    pub(crate) fn repair(&mut self, object: &Object, pins: &Pins) -> Result<Vec<&'static str>, StartError> {
+        let broken = self.broken(pins);
+        for (hook, program) in programs(object).filter(|(hook, _)| broken.contains(hook)) {
+            for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
+                *link = attach_hook(hook, &program, &self.cgroup, &pins.link(hook))?;
+            }
+        }
+        Ok(broken)
+    }
+
     pub(crate) fn cgroup(&self) -> &Cgroup {
         &self.cgroup
     }

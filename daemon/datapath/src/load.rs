@@ -40,6 +40,14 @@ pub(crate) const SHARED_MAPS: [&str; 9] = [
 /// Maps by their names.
 pub(crate) type Maps = BTreeMap<&'static str, MapHandle>;
 
+/// The same maps once more.
+pub(crate) fn copies<'a>(
+    maps: impl IntoIterator<Item = (&'a &'static str, &'a MapHandle)>,
+) -> Result<Maps, StartError> {
+    let copy = |(name, map): (&&'static str, &MapHandle)| Ok((*name, MapHandle::try_from(map)?));
+    maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::Load)
+}
+
 /// Loads the programs. Maps that are given are used, the others are made.
 ///
 /// `then` sees the programs; they are gone afterwards unless a link holds them.

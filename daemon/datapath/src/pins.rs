@@ -79,6 +79,22 @@ impl Pins {
         Ok(())
     }
 
+    /// Pins what somebody has unpinned. `false`: everything is where it belongs.
+    pub(crate) fn repair(&self, maps: &mut Maps) -> Result<bool, StartError> {
+        let (shared, numbered) = (self.version().join(SHARED), self.numbered(self.generation));
+        let is_gone = |folder: &Path, names: &[&str]| names.iter().any(|name| !folder.join(name).exists());
+        let broken =
+            is_gone(&shared, &crate::load::SHARED_MAPS) || is_gone(&numbered, &crate::load::GENERATION_MAPS);
+        if broken {
+            for folder in [&shared, &numbered, &self.root.join(LINKS)] {
+                fs::create_dir_all(folder).map_err(failed("make", folder))?;
+            }
+            pin_folder(&shared, &crate::load::SHARED_MAPS, maps)?;
+            pin_folder(&numbered, &crate::load::GENERATION_MAPS, maps)?;
+        }
+        Ok(broken)
+    }
+
     /// Whether any generation was there when this daemon started, or has been pinned since.
     pub(crate) fn has_generation(&self) -> bool {
         self.generation > 0

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bed::{Bed, Port, address, bed, check_errno, dial, tcp_backend};
 use holdfast_core::op::FrontendType;
-use holdfast_datapath::{KernelMaps, Maps, Options, StartError, cleanup};
+use holdfast_datapath::{KernelMaps, Maps, Options, Repaired, StartError, cleanup};
 
 const VIP: &str = "10.96.0.10:80";
 
@@ -110,6 +110,26 @@ fn kernel_what_is_wrong_at_the_start_is_named() {
         let maps = KernelMaps::start(&options).unwrap();
         assert_eq!(maps.status().broken_hooks, [""; 0], "the missing hook is attached again");
         assert!(!options.bpffs.join("v1/filling").exists());
+    });
+}
+
+#[test]
+fn kernel_what_somebody_took_away_is_put_back() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        let (root, dump) = (bed.options().bpffs, maps.dump().unwrap());
+        assert_eq!(maps.repair().unwrap(), Repaired::default(), "nothing is missing");
+        std::fs::remove_file(root.join("links/connect4")).unwrap();
+        std::fs::remove_dir_all(root.join("v1/g1")).unwrap();
+        std::fs::remove_file(root.join("v1/shared/control")).unwrap();
+        assert_eq!(maps.status().broken_hooks, ["connect4"]);
+        assert_eq!(maps.repair().unwrap(), Repaired { hooks: vec!["connect4"], pins: true });
+        assert_eq!(maps.repair().unwrap(), Repaired::default(), "once is enough");
+        assert_eq!(dial(VIP), address(VIP));
+        drop(maps);
+        assert_eq!(dial(VIP), address(VIP), "the new pins hold");
+        assert_eq!(KernelMaps::start(&bed.options()).unwrap().dump().unwrap(), dump);
     });
 }
 
