@@ -6,6 +6,7 @@
 
 mod answer;
 mod backends;
+mod datapath;
 mod form;
 mod frontends;
 mod guard;
@@ -17,6 +18,7 @@ mod openapi;
 mod page;
 mod process;
 mod query;
+mod refusals;
 mod rejected;
 mod routes;
 mod serve;
@@ -37,6 +39,8 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
+use crate::datapath::{DatapathView, RefusalLog};
+
 pub use listen::AdminError;
 
 /// Where the API listens.
@@ -53,8 +57,6 @@ pub struct Settings {
 pub struct About {
     /// The daemon's version.
     pub version: &'static str,
-    /// What carries the traffic: `kernel` or `memory`.
-    pub datapath: &'static str,
     /// When the daemon started.
     pub started: Timestamp,
 }
@@ -96,6 +98,10 @@ pub struct Readings {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     /// The newest configuration.
     pub config: watch::Receiver<Arc<EffectiveConfig>>,
+    /// The newest view of programs and maps.
+    pub datapath: watch::Receiver<Arc<DatapathView>>,
+    /// The latest clients that were not served.
+    pub refusals: Arc<RefusalLog>,
     /// Whether the engine moves.
     pub liveness: Liveness,
     /// What does not change.
@@ -105,6 +111,10 @@ pub struct Readings {
 impl Readings {
     fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshots.borrow())
+    }
+
+    fn datapath(&self) -> Arc<DatapathView> {
+        Arc::clone(&self.datapath.borrow())
     }
 }
 

@@ -4,6 +4,7 @@
 //! codes are a contract: see [`Exit`]. Deliberately absent: running the daemon, which is the program's own business.
 
 mod check;
+mod cleanup;
 mod client;
 mod status;
 #[cfg(test)]
@@ -130,6 +131,16 @@ pub enum Question {
     Backends(BackendFilter),
     /// Every service that is known, and what was rejected
     Services(ServiceFilter),
+    /// Which clients were not served, newest first
+    Refusals(RefusalFilter),
+    /// Programs and maps in the kernel, and how full those are
+    Datapath,
+    /// Detach every program and remove every map of a daemon that does not run
+    Cleanup {
+        /// The configuration, which says where those are [default: /etc/holdfast/config.toml, if it is there]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
     /// Find every error in a configuration
     CheckConfig {
         /// The configuration
@@ -179,6 +190,17 @@ pub struct ServiceFilter {
     kind: Option<String>,
 }
 
+/// Which refusals.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RefusalFilter {
+    /// Exactly this service
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+    /// Exactly this address of the frontend; for a NodePort that of the node
+    #[arg(long, value_name = "IP")]
+    address: Option<String>,
+}
+
 /// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
@@ -224,6 +246,11 @@ impl Cli {
             Question::Services(ServiceFilter { service, kind }) => {
                 self.table("services", &[("service", service), ("type", kind)], out)
             }
+            Question::Refusals(RefusalFilter { service, address }) => {
+                self.table("refusals", &[("service", service), ("address", address)], out)
+            }
+            Question::Datapath => self.table("datapath", &[], out),
+            Question::Cleanup { config } => cleanup::cleanup(config.as_deref(), out, err).map_err(Into::into),
             Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
         };

@@ -8,6 +8,7 @@ pub mod app;
 pub mod changes;
 pub mod cli;
 pub mod config;
+pub mod datapath;
 pub mod engine;
 pub mod logging;
 pub mod node;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
+use holdfast::datapath::{DatapathView, RefusalLog};
 use holdfast::engine::{Engine, Now};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -97,8 +98,10 @@ fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
     let readings = Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
+        datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+        refusals: RefusalLog::none(),
         liveness: Liveness::new(|| None),
-        about: About { version: "0", datapath: "memory", started: Timestamp(0) },
+        about: About { version: "0", started: Timestamp(0) },
     };
     let socket = std::env::temp_dir().join(format!("holdfast-bench-{}.sock", std::process::id()));
     Ok(start(&Settings { listen: "127.0.0.1:0".parse()?, socket }, readings)?)

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use holdfast::admin::{self, About, Admin, EffectiveConfig, Liveness, Readings, Settings};
+use holdfast::datapath::{DatapathView, RefusalLog};
 use holdfast::engine::Engine;
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::sources::manifests::Manifests;
@@ -112,8 +113,10 @@ fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>) -> Admi
     let readings = Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
+        datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+        refusals: RefusalLog::none(),
         liveness: Liveness::new(|| None),
-        about: About { version: "0.1.0", datapath: "memory", started: Timestamp(1_767_870_000) },
+        about: About { version: "0.1.0", started: Timestamp(1_767_870_000) },
     };
     let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: folder.join("admin.sock") };
     admin::start(&settings, readings).unwrap()

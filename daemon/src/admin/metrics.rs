@@ -11,7 +11,9 @@ use holdfast_core::keys::Source;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{ServiceState, ServiceView, Snapshot, Status, Verdict};
 
-use super::{About, backends, process};
+use super::datapath::fills;
+use super::{About, Readings, backends, process};
+use crate::datapath::{DatapathView, spelled};
 
 /// The exposition format, version 0.0.4.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -116,20 +118,23 @@ impl Exposition {
 }
 
 /// All metrics of one snapshot and of this moment.
-pub(super) fn exposition(snapshot: &Snapshot, about: &About, ready: bool) -> String {
+pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) -> String {
+    let (about, view) = (&readings.about, readings.datapath());
     let mut out = Exposition(String::new());
-    daemon(&mut out, snapshot, about, ready);
+    out.begin("holdfast_build_info", "gauge", "Always 1; the labels say what runs.");
+    out.sample("holdfast_build_info", &[("version", about.version), ("datapath", view.kind())], 1);
+    daemon(&mut out, snapshot, ready);
     tables(&mut out, &Counts::of(snapshot));
     maps(&mut out, snapshot);
+    kernel(&mut out, snapshot, &view);
+    refusals(&mut out, readings);
     work(&mut out, snapshot);
     rejections(&mut out, snapshot);
     usage(&mut out, about);
     out.0
 }
 
-fn daemon(out: &mut Exposition, snapshot: &Snapshot, about: &About, ready: bool) {
-    out.begin("holdfast_build_info", "gauge", "Always 1; the labels say what runs.");
-    out.sample("holdfast_build_info", &[("version", about.version), ("datapath", about.datapath)], 1);
+fn daemon(out: &mut Exposition, snapshot: &Snapshot, ready: bool) {
     out.gauge("holdfast_ready", "Whether the datapath follows the sources.", u8::from(ready));
     out.begin("holdfast_source_synced", "gauge", "Whether a source has delivered its first whole list.");
     for source in Source::ALL {
@@ -173,6 +178,36 @@ fn maps(out: &mut Exposition, snapshot: &Snapshot) {
     out.gauge("holdfast_map_ports", "Port indices in use.", fill.ports);
     out.gauge("holdfast_map_slots", "Slots in use, in whole blocks.", fill.slots);
     out.gauge("holdfast_retries", "Services waiting for another try.", fill.retries);
+}
+
+/// Programs and maps in the kernel; with memory maps there is nothing to tell.
+fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
+    let Some(status) = view.status() else { return };
+    let fills = fills(status, &snapshot.fill);
+    out.begin("holdfast_map_used", "gauge", "Entries in use.");
+    for fill in &fills {
+        if let Some(used) = fill.used {
+            out.sample("holdfast_map_used", &[("map", fill.map)], used);
+        }
+    }
+    out.begin("holdfast_map_size", "gauge", "Entries that the map has room for; it grows.");
+    fills.iter().for_each(|fill| out.sample("holdfast_map_size", &[("map", fill.map)], fill.size));
+    out.begin("holdfast_map_limit", "gauge", "Entries that the map may grow to.");
+    fills.iter().for_each(|fill| out.sample("holdfast_map_limit", &[("map", fill.map)], fill.limit));
+    out.counter("holdfast_map_growths_total", "How often the maps have grown.", status.growths);
+    let help = "Hooks whose program or pin somebody else removed.";
+    out.gauge("holdfast_broken_hooks", help, status.broken_hooks.len());
+    let help = "Whether grace periods do not end, so that nothing is reused.";
+    out.gauge("holdfast_grace_failed", help, u8::from(status.grace_failure.is_some()));
+    let help = "Refusals that nobody read in time; they are in no other number.";
+    out.counter("holdfast_refusals_lost_total", help, status.refusals_lost);
+}
+
+fn refusals(out: &mut Exposition, readings: &Readings) {
+    out.begin("holdfast_refusals_total", "counter", "Clients that were not served, by what they met.");
+    for (denial, count) in readings.refusals.totals() {
+        out.sample("holdfast_refusals_total", &[("verdict", spelled(denial))], count);
+    }
 }
 
 fn work(out: &mut Exposition, snapshot: &Snapshot) {

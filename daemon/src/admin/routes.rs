@@ -22,7 +22,7 @@ use super::moment::Moment;
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, metrics, openapi};
+use super::{Readings, datapath, metrics, openapi, refusals};
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -36,7 +36,7 @@ struct Path {
     answer: Answer,
 }
 
-static PATHS: [Path; 11] = [
+static PATHS: [Path; 13] = [
     Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: index },
     Path {
         path: "/frontends",
@@ -55,6 +55,18 @@ static PATHS: [Path; 11] = [
         about: "every service, and what was rejected",
         legal: services::LEGAL,
         answer: table::<Services>,
+    },
+    Path {
+        path: "/refusals",
+        about: "the latest clients that were not served",
+        legal: refusals::LEGAL,
+        answer: refusals::refusals,
+    },
+    Path {
+        path: "/datapath",
+        about: "programs and maps in the kernel",
+        legal: Legal::FORMAT,
+        answer: datapath::datapath,
     },
     Path { path: "/config", about: "the configuration in force", legal: Legal::FORMAT, answer: config },
     Path { path: "/version", about: "what runs here, since when", legal: Legal::FORMAT, answer: version },
@@ -163,14 +175,14 @@ struct Version {
 fn version(readings: &Readings, _: Query, form: Form) -> Response {
     let about = &readings.about;
     let node = Arc::clone(&readings.snapshot().node.name);
-    let started = Moment(about.started);
+    let (datapath, started) = (readings.datapath().kind(), Moment(about.started));
     match form {
         Form::Json => {
-            let version = Version { version: about.version, node, datapath: about.datapath, started };
+            let version = Version { version: about.version, node, datapath, started };
             answer::json(StatusCode::OK, &version)
         }
         Form::Table | Form::Wide => {
-            let (version, datapath) = (about.version, about.datapath);
+            let version = about.version;
             let text = format!("holdfast {version} on {node}, datapath {datapath}, since {started}\n");
             answer::text(StatusCode::OK, text)
         }
@@ -179,7 +191,7 @@ fn version(readings: &Readings, _: Query, form: Form) -> Response {
 
 fn prometheus(readings: &Readings, _: Query, _: Form) -> Response {
     let snapshot = readings.snapshot();
-    let text = metrics::exposition(&snapshot, &readings.about, unready(&snapshot).is_none());
+    let text = metrics::exposition(readings, &snapshot, unready(&snapshot).is_none());
     answer::typed(StatusCode::OK, metrics::CONTENT_TYPE, text)
 }
 

@@ -36,6 +36,17 @@ struct Source {
 }
 
 #[derive(Debug, Deserialize)]
+struct Datapath {
+    kernel: Option<Kernel>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Kernel {
+    broken_hooks: Vec<String>,
+    grace_failure: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
 struct Services {
     services: Vec<Service>,
     rejected: Vec<Rejected>,
@@ -69,6 +80,7 @@ struct Status {
     version: Version,
     ready: bool,
     reason: Option<String>,
+    faults: Vec<String>,
     sources: Vec<Source>,
     services: usize,
     frontends: u64,
@@ -98,8 +110,9 @@ struct Failed {
 pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
     let version = read(client, "/version?format=json")?;
     let readiness = read(client, "/readyz?format=json")?;
+    let datapath: Datapath = read(client, "/datapath?format=json")?;
     let services = read(client, "/services?format=json")?;
-    let status = Status::of(version, readiness, services);
+    let status = Status::of(version, readiness, datapath.faults(), services);
     if json {
         let text =
             serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
@@ -123,15 +136,16 @@ fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientErr
 }
 
 impl Status {
-    fn of(version: Version, readiness: Readiness, services: Services) -> Self {
+    fn of(version: Version, readiness: Readiness, faults: Vec<String>, services: Services) -> Self {
         let Services { services, rejected, rejected_dropped } = services;
         let failed = services.iter().filter(|service| service.status == "error");
         let errors: Vec<Failed> = failed.map(Failed::from).collect();
         Self {
-            good: readiness.healthy && errors.is_empty() && rejected.is_empty(),
+            good: readiness.healthy && faults.is_empty() && errors.is_empty() && rejected.is_empty(),
             version,
             ready: readiness.healthy,
             reason: readiness.reason,
+            faults,
             sources: readiness.sources,
             services: services.len(),
             frontends: services.iter().map(|service| service.frontends).sum(),
@@ -159,6 +173,7 @@ impl Status {
         writeln!(out, "backends   {}", self.backends)?;
         let verdicts = listed(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
         writeln!(out, "verdicts   {verdicts}")?;
+        section(out, "datapath", self.faults.iter().cloned(), 0)?;
         section(out, "not serving", self.not_serving.iter().map(NotServing::spelled), 0)?;
         section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;
         section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)
@@ -203,6 +218,16 @@ fn section(
 /// What an object says must not move the terminal's cursor.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+impl Datapath {
+    /// What clients are not served by, or will not be, although everything else may look well.
+    fn faults(self) -> Vec<String> {
+        let Some(kernel) = self.kernel else { return Vec::new() };
+        let broken = |hook: &String| format!("{hook}: the program or its pin was removed; restart holdfast");
+        let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
+        kernel.broken_hooks.iter().map(broken).chain(grace).collect()
+    }
 }
 
 impl Source {

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::admin::tests::fixture::{Folder, Served, everything, many, serve};
+use crate::admin::tests::fixture::{Folder, Served, everything, in_memory, many, serve, serve_with};
 
 /// What a program of this command line did.
 #[derive(Debug)]
@@ -70,6 +70,29 @@ fn a_table_is_what_the_api_says() {
 }
 
 #[test]
+fn refusals_name_the_client_and_the_service() {
+    check(
+        &serve(everything()).ask(&["refusals", "--service", "default/gone", "--address", "10.96.0.20"]),
+        Exit::Good,
+        &expect![[r#"
+            TIME                  VERDICT  FRONTEND           SERVICE       REASON    PID   COMM
+            2026-01-08T11:11:56Z  refused  10.96.0.20:80/TCP  default/gone  vanished  4701  curl
+        "#]],
+        &expect![""],
+    );
+}
+
+#[test]
+fn the_datapath_is_shown_as_the_api_says_it() {
+    let ran = serve(everything()).ask(&["datapath"]);
+    assert_eq!(ran.exit, Exit::Good);
+    assert!(ran.out.starts_with("datapath kernel\n") && ran.out.contains("frontends4  8 "), "{}", ran.out);
+    let ran = serve(everything()).ask(&["datapath", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["kernel"]["broken_hooks"][0], "sendmsg6");
+}
+
+#[test]
 fn a_long_answer_comes_whole() {
     let served = serve(many(2_000, 2));
     assert_eq!(served.ask(&["backends"]).out.lines().count(), 4_001);
@@ -97,12 +120,15 @@ fn status_tells_what_is_not_well() {
         &expect![[r#"
         holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
         ready      yes
-        datapath   memory (computed and shown; no traffic is touched)
+        datapath   kernel
         sources    config, kubernetes
         services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy, 9 served)
         frontends  11
         backends   6
         verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
+
+        datapath
+          sendmsg6: the program or its pin was removed; restart holdfast
 
         not serving
           default/elsewhere: dropping (local-policy)
@@ -126,7 +152,7 @@ fn status_tells_what_is_not_well() {
 
 #[test]
 fn status_is_good_when_all_is_well() {
-    let served = serve(many(3, 2));
+    let served = serve_with(many(3, 2), in_memory);
     check(
         &served.ask(&["status"]),
         Exit::Good,
@@ -134,7 +160,7 @@ fn status_is_good_when_all_is_well() {
         holdfast 0.1.0 on , since 2026-01-08T11:10:55Z
         ready      yes
         datapath   memory (computed and shown; no traffic is touched)
-        sources    manifests
+        sources    kubernetes
         services   3 (3 served)
         frontends  3
         backends   6
@@ -236,6 +262,46 @@ fn a_bad_configuration_is_told_whole() {
     let ran = run(&["check-config", path.to_str().unwrap()]);
     assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: good\n", path.display())));
     assert_eq!(run(&["check-config", "/nonexistent.toml"]).exit, Exit::Config);
+}
+
+/// Cleans up after a daemon whose configuration has its pins in that folder.
+fn cleanup(folder: &Folder, pins: &std::path::Path) -> Ran {
+    let config = folder.0.join("config.toml");
+    std::fs::write(&config, format!("[datapath]\nbpffs = \"{}\"\n", pins.display())).unwrap();
+    run(&["cleanup", "--config", config.to_str().unwrap()])
+}
+
+#[test]
+fn cleanup_of_what_is_not_there_is_good() {
+    let folder = Folder::new();
+    let pins = folder.0.join("pins");
+    let ran = cleanup(&folder, &pins);
+    assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: nothing is there\n", pins.display())));
+}
+
+#[test]
+fn cleanup_removes_nothing_that_holdfast_cannot_have_made() {
+    let folder = Folder::new();
+    let kept = folder.0.join("pins").join("links");
+    std::fs::create_dir_all(&kept).unwrap();
+    let ran = cleanup(&folder, &folder.0.join("pins"));
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Finding, ""));
+    assert!(
+        ran.err.starts_with("holdfast: ") && ran.err.contains("is not on a BPF file system"),
+        "{}",
+        ran.err
+    );
+    assert!(kept.exists());
+}
+
+#[test]
+fn cleanup_needs_a_configuration_that_can_be_read() {
+    let folder = Folder::new();
+    let path = folder.0.join("config.toml");
+    std::fs::write(&path, "[datapath]\nbpfs = \"/a\"\n").unwrap();
+    let ran = run(&["cleanup", "--config", path.to_str().unwrap()]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Config, ""));
+    assert!(ran.err.contains("bpfs"), "{}", ran.err);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::admin::{self, About, Admin, EffectiveConfig, Liveness, Readings, Settings};
+use holdfast::datapath::{DatapathView, RefusalLog};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
@@ -53,8 +54,10 @@ impl Requests {
         let readings = Readings {
             snapshots: snapshots_now,
             config: config_now,
+            datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+            refusals: RefusalLog::none(),
             liveness: Liveness::new(|| None),
-            about: About { version: "0", datapath: "memory", started: Timestamp(0) },
+            about: About { version: "0", started: Timestamp(0) },
         };
         let admin = admin::start(&settings, readings).map_err(|error| error.to_string())?;
         Ok(Self { admin, socket, _snapshots: snapshots, _config: config })

@@ -201,7 +201,7 @@ fn the_socket_is_for_owner_and_group() {
     assert_eq!(mode & 0o777, 0o660);
     let stream = UnixStream::connect(&served.socket).unwrap();
     let got = exchange(stream, "GET /version HTTP/1.1\r\nhost: anything\r\nconnection: close\r\n\r\n");
-    assert_eq!(got.body, "holdfast 0.1.0 on node-1, datapath memory, since 2026-01-08T11:10:55Z\n");
+    assert_eq!(got.body, "holdfast 0.1.0 on node-1, datapath kernel, since 2026-01-08T11:10:55Z\n");
     let socket = served.socket.clone();
     let folder = served.folder;
     served.admin.stop();

@@ -4,21 +4,26 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts,
     ServicePort, ServiceType, SliceFacts, SlicePort, Target, Timestamp, TrafficPolicy, endpoints::UidText,
 };
-use holdfast_core::keys::{Family, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::keys::{
+    Family, FrontendKey, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source, Transport,
+};
 use holdfast_core::list::{Row, Rows, Scope};
-use holdfast_core::op::FrontendType;
+use holdfast_core::op::{FrontendType, PortIndex};
 use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
     Verdict,
 };
+use holdfast_datapath::{Denial, Features, Refusal, Shape};
 use tokio::sync::watch;
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
+use crate::datapath::{DatapathView, Denied, RefusalLog};
 
 /// 2026-01-08T11:11:55Z
 pub(crate) const THEN: Timestamp = Timestamp(1_767_870_715);
@@ -399,7 +404,7 @@ pub(crate) fn everything() -> Snapshot {
 
 /// Many services of one cluster IP each.
 pub(crate) fn many(services: usize, backends: u16) -> Snapshot {
-    let sources = [(Source::Manifests, true)].into();
+    let sources = [(Source::Kubernetes, true)].into();
     let mut snapshot = Snapshot { published: THEN, sources, ..Snapshot::default() };
     for service in 0..services {
         let address = |network: u8, host: u16| {
@@ -459,6 +464,53 @@ impl Drop for Folder {
     }
 }
 
+/// Maps that have grown once, and one hook that somebody else took away.
+pub(crate) fn status() -> holdfast_datapath::Status {
+    let first = Shape { frontends: [4096; 2], ports: 4096, slots: [16_384; 2], members: 4096 };
+    holdfast_datapath::Status {
+        features: Features { set_retval: true },
+        cgroup: Some("/sys/fs/cgroup".into()),
+        pins: Some("/sys/fs/bpf/holdfast".into()),
+        generation: 2,
+        growths: 1,
+        shape: Shape { frontends: [16_384, 4096], ..first },
+        limits: Shape { frontends: [500_000; 2], ports: 500_000, slots: [8_388_608; 2], members: 8_388_608 },
+        frontends: [8, 1],
+        members: 3,
+        refusals_lost: 5,
+        own_cgroup_exempt: true,
+        broken_hooks: vec!["sendmsg6"],
+        grace_failure: None,
+    }
+}
+
+/// What was dialled, by whom, a second after the one before: refused, dropped, serving by now, and nobody's.
+fn refusals() -> Arc<RefusalLog> {
+    let log = RefusalLog::none();
+    let clients = [
+        ("10.96.0.20:80", Transport::Tcp, "curl", Denial::Refused),
+        ("10.96.0.21:80", Transport::Tcp, "wget", Denial::Dropped),
+        ("192.0.2.5:30080", Transport::Tcp, "node\nprobe", Denial::Refused),
+        ("[fd00::99]:53", Transport::Udp, "dig", Denial::Refused),
+    ];
+    for (second, (dialled, transport, comm, denial)) in (1..).zip(clients) {
+        let dialled: SocketAddr = dialled.parse().unwrap();
+        let refusal = Refusal {
+            at: Duration::from_secs(600),
+            process: 4_700 + second,
+            thread: 4_710 + second,
+            comm: comm.to_owned(),
+            cgroup: 7_001,
+            netns: 1,
+            frontend: FrontendKey { address: dialled.ip(), port: number(dialled.port()), transport },
+            port: PortIndex(second),
+            denial,
+        };
+        log.keep(Denied { at: Timestamp(THEN.0 + i64::from(second)), refusal });
+    }
+    log
+}
+
 pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     let config = EffectiveConfig {
         text: "[admin]\nlisten = \"127.0.0.1:9890\"\n".to_owned(),
@@ -467,9 +519,17 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
+        datapath: watch::channel(Arc::new(DatapathView::kernel(status()))).1,
+        refusals: refusals(),
         liveness: Liveness::new(|| None),
-        about: About { version: "0.1.0", datapath: "memory", started: Timestamp(THEN.0 - 60) },
+        about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }
+}
+
+/// No programs, and nobody turned away.
+pub(crate) fn in_memory(readings: &mut Readings) {
+    readings.datapath = watch::channel(Arc::new(DatapathView::memory())).1;
+    readings.refusals = RefusalLog::none();
 }
 
 pub(crate) fn serve(snapshot: Snapshot) -> Served {

@@ -1,12 +1,15 @@
 //! What the answers say, to the letter.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use expect_test::{ExpectFile, expect_file};
 use holdfast_core::snapshot::Snapshot;
 use serde_json::Value;
+use tokio::sync::watch;
 
-use super::fixture::{Served, everything, many, serve};
+use super::fixture::{Served, everything, in_memory, many, serve, serve_with, status};
+use crate::datapath::DatapathView;
 
 #[track_caller]
 fn check(path: &str, expected: &ExpectFile) {
@@ -23,6 +26,9 @@ fn tables_for_people() {
     check("/backends?format=wide", &expect_file!["golden/backends-wide.txt"]);
     check("/services", &expect_file!["golden/services.txt"]);
     check("/services?format=wide", &expect_file!["golden/services-wide.txt"]);
+    check("/refusals", &expect_file!["golden/refusals.txt"]);
+    check("/refusals?format=wide", &expect_file!["golden/refusals-wide.txt"]);
+    check("/datapath", &expect_file!["golden/datapath.txt"]);
     check("/", &expect_file!["golden/index.txt"]);
 }
 
@@ -31,6 +37,35 @@ fn tables_for_programs() {
     check("/frontends?format=json", &expect_file!["golden/frontends.json"]);
     check("/backends?format=json", &expect_file!["golden/backends.json"]);
     check("/services?format=json", &expect_file!["golden/services.json"]);
+    check("/refusals?format=json", &expect_file!["golden/refusals.json"]);
+    check("/datapath?format=json", &expect_file!["golden/datapath.json"]);
+}
+
+#[test]
+fn memory_maps_say_that_they_touch_nothing() {
+    let served = serve_with(everything(), in_memory);
+    let text = served.get("/datapath", "").body;
+    assert_eq!(text, "datapath memory: everything is computed and shown, no traffic is touched\n");
+    assert_eq!(served.get("/datapath?format=json", "").body, "{\"kind\":\"memory\",\"kernel\":null}\n");
+    assert_eq!(rows(&served, "/refusals", "refusals").len(), 0);
+    let metrics = served.get("/metrics", "").body;
+    assert!(metrics.contains("holdfast_refusals_total{verdict=\"refused\"} 0\n"), "{metrics}");
+    assert!(!metrics.contains("holdfast_map_size"), "{metrics}");
+}
+
+#[test]
+fn what_does_not_work_any_more_is_told() {
+    let served = serve_with(everything(), |readings| {
+        let grace_failure = Some("membarrier: not permitted".to_owned());
+        let broken_hooks = Vec::new();
+        let status = holdfast_datapath::Status { grace_failure, pins: None, broken_hooks, ..status() };
+        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+    });
+    let text = served.get("/datapath", "").body;
+    assert!(text.contains("grace periods       do not end: membarrier: not permitted\n"), "{text}");
+    assert!(text.contains("pins                none\n"), "{text}");
+    assert!(text.contains("broken hooks        none\n"), "{text}");
+    assert!(served.get("/metrics", "").body.contains("holdfast_grace_failed 1\n"));
 }
 
 #[test]
@@ -100,6 +135,9 @@ fn filters_are_exact() {
     check_filter("/frontends?address=10.1.0.1", "frontends", 0, |_| true);
     check_filter("/backends?address=10.1.0.9", "backends", 2, |row| row["service"] == "kube-system/kube-dns");
     check_filter("/backends?service=default%2Fweb", "backends", 3, |row| row["service"] == "default/web");
+    check_filter("/refusals?service=default/gone", "refusals", 1, |row| row["reason"] == "vanished");
+    check_filter("/refusals?address=192.0.2.5", "refusals", 1, |row| row["service"] == "default/web");
+    check_filter("/refusals?address=0.0.0.0", "refusals", 0, |_| true);
     check_filter("/services?type=ExternalName", "services", 1, |row| row["service"] == "default/alias");
     check_filter("/frontends?service=default/web&type=ClusterIP&address=10.96.0.10", "frontends", 1, |row| {
         row["verdict"] == "serving"

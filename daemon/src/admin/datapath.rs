@@ -1,0 +1,166 @@
+//! `/datapath`: programs and maps in the kernel, and how full those are.
+//!
+//! Invariant: it shows what the engine published last, at most a second old; nothing is read from the kernel here.
+
+use std::path::Path;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_core::snapshot::Fill;
+use holdfast_datapath::Status;
+use serde::Serialize;
+
+use super::Readings;
+use super::answer;
+use super::form::Form;
+use super::query::Query;
+use super::shown::{Cells, Widths};
+use crate::datapath::DatapathView;
+
+#[derive(Serialize)]
+struct Datapath<'a> {
+    kind: &'static str,
+    kernel: Option<Kernel<'a>>,
+}
+
+#[derive(Serialize)]
+struct Kernel<'a> {
+    cgroup: Option<&'a Path>,
+    own_cgroup_exempt: bool,
+    pins: Option<&'a Path>,
+    generation: u32,
+    growths: u32,
+    features: Features,
+    maps: Vec<MapFill>,
+    broken_hooks: &'a [&'static str],
+    refusals_lost: u64,
+    grace_failure: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Features {
+    set_retval: bool,
+}
+
+/// How full one map is. The slots in use are known for both families together only.
+#[derive(Debug, Serialize)]
+pub(super) struct MapFill {
+    pub(super) map: &'static str,
+    pub(super) used: Option<u64>,
+    pub(super) size: u32,
+    pub(super) limit: u32,
+}
+
+/// All maps that grow.
+pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
+    let [frontends4, frontends6] = status.frontends.map(|used| Some(u64::from(used)));
+    let of = |map, used, place: fn(&holdfast_datapath::Shape) -> u32| MapFill {
+        map,
+        used,
+        size: place(&status.shape),
+        limit: place(&status.limits),
+    };
+    [
+        of("frontends4", frontends4, |shape| shape.frontends[0]),
+        of("frontends6", frontends6, |shape| shape.frontends[1]),
+        of("ports", u64::try_from(fill.ports).ok(), |shape| shape.ports),
+        of("backends4", None, |shape| shape.slots[0]),
+        of("backends6", None, |shape| shape.slots[1]),
+        of("members", Some(u64::from(status.members)), |shape| shape.members),
+    ]
+}
+
+impl<'a> Kernel<'a> {
+    fn of(status: &'a Status, fill: &Fill) -> Self {
+        Self {
+            cgroup: status.cgroup.as_deref(),
+            own_cgroup_exempt: status.own_cgroup_exempt,
+            pins: status.pins.as_deref(),
+            generation: status.generation,
+            growths: status.growths,
+            features: Features { set_retval: status.features.set_retval },
+            maps: fills(status, fill).into(),
+            broken_hooks: &status.broken_hooks,
+            refusals_lost: status.refusals_lost,
+            grace_failure: status.grace_failure.as_deref(),
+        }
+    }
+
+    fn lines(&self) -> [(&'static str, String); 9] {
+        let path =
+            |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
+        let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+        let broken =
+            if self.broken_hooks.is_empty() { "none".to_owned() } else { self.broken_hooks.join(" ") };
+        let grace = self.grace_failure.map_or_else(|| "end".to_owned(), |why| format!("do not end: {why}"));
+        [
+            ("cgroup", path(self.cgroup)),
+            ("own cgroup exempt", yes(self.own_cgroup_exempt)),
+            ("pins", path(self.pins)),
+            ("generation", self.generation.to_string()),
+            ("growths", self.growths.to_string()),
+            ("refusal sets errno", yes(self.features.set_retval)),
+            ("broken hooks", broken),
+            ("refusals lost", self.refusals_lost.to_string()),
+            ("grace periods", grace),
+        ]
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        let lines = self.lines();
+        let facts = lines.iter().map(|(name, value)| {
+            let mut cells = Cells::default();
+            cells.put(name);
+            cells.put(value);
+            cells
+        });
+        aligned(facts.collect(), out);
+        out.push(b'\n');
+        aligned(std::iter::once(heading()).chain(self.maps.iter().map(MapFill::cells)).collect(), out);
+    }
+}
+
+impl MapFill {
+    fn cells(&self) -> Cells {
+        let mut cells = Cells::default();
+        cells.put(self.map);
+        cells.put_optional(self.used);
+        cells.put(self.size);
+        cells.put(self.limit);
+        cells
+    }
+}
+
+fn heading() -> Cells {
+    let mut cells = Cells::default();
+    for title in ["MAP", "USED", "SIZE", "LIMIT"] {
+        cells.put(title);
+    }
+    cells
+}
+
+fn aligned(lines: Vec<Cells>, out: &mut Vec<u8>) {
+    let mut widths = Widths::default();
+    lines.iter().for_each(|cells| widths.observe(cells));
+    lines.iter().for_each(|cells| widths.line(cells, out));
+}
+
+/// The whole answer.
+pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
+    let (view, snapshot) = (readings.datapath(), readings.snapshot());
+    let kernel = view.status().map(|status| Kernel::of(status, &snapshot.fill));
+    match form {
+        Form::Json => answer::json(StatusCode::OK, &Datapath { kind: view.kind(), kernel }),
+        Form::Table | Form::Wide => answer::text(StatusCode::OK, text(&view, kernel.as_ref())),
+    }
+}
+
+fn text(view: &DatapathView, kernel: Option<&Kernel<'_>>) -> Vec<u8> {
+    let note =
+        if kernel.is_some() { "" } else { ": everything is computed and shown, no traffic is touched" };
+    let mut out = format!("datapath {}{note}\n", view.kind()).into_bytes();
+    if let Some(kernel) = kernel {
+        kernel.write(&mut out);
+    }
+    out
+}

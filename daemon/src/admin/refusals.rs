@@ -1,0 +1,180 @@
+//! `/refusals`: the latest clients that were not served, and whose frontend they dialled.
+//!
+//! Invariant: a service is named by who has the frontend now, as a client that tries again would meet it. Deliberately
+//! absent: the service of the port index; a former daemon's refusals may name one that has been given away since.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_core::keys::{Family, FrontendKey, ObjectName};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Verdict};
+use serde::Serialize;
+
+use super::Readings;
+use super::answer;
+use super::form::Form;
+use super::moment::Moment;
+use super::query::{Filter, Legal, Query};
+use super::shown::{Cells, Widths, as_optional_text};
+use crate::datapath::{Denied, Told, spelled};
+
+/// What `/refusals` understands.
+pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
+
+#[derive(Serialize)]
+struct Refusals<'a> {
+    refusals: Vec<RefusalRow<'a>>,
+    refused_total: u64,
+    dropped_total: u64,
+    lost_total: u64,
+    failure: Option<String>,
+}
+
+#[derive(Serialize)]
+struct RefusalRow<'a> {
+    time: Moment,
+    verdict: &'static str,
+    address: IpAddr,
+    port: u16,
+    protocol: &'static str,
+    #[serde(serialize_with = "as_optional_text")]
+    service: Option<&'a ObjectName>,
+    port_name: Option<&'a str>,
+    reason: Option<&'static str>,
+    pid: u32,
+    thread: u32,
+    comm: &'a str,
+    cgroup: u64,
+    netns: u64,
+}
+
+/// Who has a frontend.
+type Owner<'a> = (&'a ServiceView, &'a FrontendView);
+
+/// The frontends that somebody dialled, as far as they are somebody's now.
+struct Owners<'a>(BTreeMap<FrontendKey, Owner<'a>>);
+
+impl<'a> Owners<'a> {
+    fn of(snapshot: &'a Snapshot, denied: &[Arc<Denied>]) -> Self {
+        let dialled: BTreeSet<FrontendKey> =
+            denied.iter().flat_map(|it| keys(&it.refusal.frontend)).collect();
+        if dialled.is_empty() {
+            return Self(BTreeMap::new());
+        }
+        let all =
+            snapshot.services.iter().flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)));
+        let owned = all.filter_map(|owner| Some((claimed(owner.1)?, owner)));
+        Self(owned.filter(|(key, _)| dialled.contains(key)).collect())
+    }
+
+    /// Exactly this address is somebody's, or the port of any node address is.
+    fn find(&self, dialled: &FrontendKey) -> Option<Owner<'a>> {
+        keys(dialled).iter().find_map(|key| self.0.get(key).copied())
+    }
+}
+
+/// The frontends that may have answered, in the order in which the programs look.
+fn keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
+    let address = match Family::of(dialled.address) {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    [*dialled, FrontendKey { address, ..*dialled }]
+}
+
+/// What a row holds in the maps, if it holds anything.
+fn claimed(frontend: &FrontendView) -> Option<FrontendKey> {
+    let FrontendView { address, port, protocol, verdict, .. } = frontend;
+    let holds = !matches!(verdict, Verdict::Conflict | Verdict::Unprogrammed | Verdict::Bypassed);
+    let transport = protocol.transport().filter(|_| holds)?;
+    Some(FrontendKey { address: *address, port: *port, transport })
+}
+
+impl<'a> RefusalRow<'a> {
+    fn of(denied: &'a Denied, owner: Option<Owner<'a>>) -> Self {
+        let it = &denied.refusal;
+        Self {
+            time: Moment(denied.at),
+            verdict: spelled(it.denial),
+            address: it.frontend.address,
+            port: it.frontend.port.get(),
+            protocol: it.frontend.transport.as_str(),
+            service: owner.map(|(view, _)| &view.key.name),
+            port_name: owner.map(|(_, frontend)| frontend.port_name.as_ref()),
+            reason: owner.and_then(|(_, frontend)| frontend.reason.map(Reason::as_str)),
+            pid: it.process,
+            thread: it.thread,
+            comm: &it.comm,
+            cgroup: it.cgroup,
+            netns: it.netns,
+        }
+    }
+
+    fn is_asked_for(&self, filter: &Filter) -> bool {
+        filter.service.as_ref().is_none_or(|asked| self.service == Some(asked))
+            && filter.address.is_none_or(|asked| self.address == asked)
+    }
+
+    fn cells(&self, wide: bool) -> Cells {
+        let mut cells = Cells::default();
+        cells.put(self.time);
+        cells.put(self.verdict);
+        cells.put(format_args!("{}/{}", SocketAddr::new(self.address, self.port), self.protocol));
+        cells.put_optional(self.service);
+        cells.put_optional(self.reason);
+        cells.put(self.pid);
+        if wide {
+            cells.put_optional(self.port_name);
+            cells.put(self.thread);
+            cells.put(self.cgroup);
+            cells.put(self.netns);
+        }
+        cells.put(self.comm);
+        cells
+    }
+}
+
+fn heading(wide: bool) -> Cells {
+    let first = ["TIME", "VERDICT", "FRONTEND", "SERVICE", "REASON", "PID"];
+    let more = if wide { &["PORT", "THREAD", "CGROUP", "NETNS"][..] } else { &[] };
+    let mut cells = Cells::default();
+    first.iter().chain(more).chain(&["COMM"]).for_each(|title| cells.put(title));
+    cells
+}
+
+/// The whole answer, newest first.
+pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Response {
+    let (told, snapshot, view) = (readings.refusals.told(), readings.snapshot(), readings.datapath());
+    let owners = Owners::of(&snapshot, &told.latest);
+    let rows =
+        told.latest.iter().rev().map(|denied| RefusalRow::of(denied, owners.find(&denied.refusal.frontend)));
+    let rows: Vec<_> = rows.filter(|row| row.is_asked_for(&query.filter)).collect();
+    let lost_total = view.status().map_or(0, |status| status.refusals_lost);
+    match form {
+        Form::Table | Form::Wide => answer::text(StatusCode::OK, text(&rows, form == Form::Wide)),
+        Form::Json => {
+            let Told { refused, dropped, ref failure, .. } = told;
+            let failure = failure.clone();
+            let answer = Refusals {
+                refusals: rows,
+                refused_total: refused,
+                dropped_total: dropped,
+                lost_total,
+                failure,
+            };
+            answer::json(StatusCode::OK, &answer)
+        }
+    }
+}
+
+fn text(rows: &[RefusalRow<'_>], wide: bool) -> Vec<u8> {
+    let lines: Vec<Cells> =
+        std::iter::once(heading(wide)).chain(rows.iter().map(|row| row.cells(wide))).collect();
+    let (mut widths, mut out) = (Widths::default(), Vec::new());
+    lines.iter().for_each(|cells| widths.observe(cells));
+    lines.iter().for_each(|cells| widths.line(cells, &mut out));
+    out
+}

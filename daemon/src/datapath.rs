@@ -1,0 +1,39 @@
+//! What the datapath says of itself, for readers: its state, and whom it turned away.
+//!
+//! Invariant: nobody here touches the maps. The engine publishes a view, the programs' ring buffer gives the refusals.
+//! Deliberately absent: names of services, which a reader takes from the snapshot.
+
+mod lines;
+mod pace;
+mod refusals;
+
+use holdfast_datapath::Status;
+
+pub(crate) use refusals::spelled;
+pub use refusals::{Denied, RefusalLog, Told};
+
+/// The datapath at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatapathView(Option<Status>);
+
+impl DatapathView {
+    /// Tables in memory, which touch no traffic.
+    pub const fn memory() -> Self {
+        Self(None)
+    }
+
+    /// Programs and maps in the kernel.
+    pub const fn kernel(status: Status) -> Self {
+        Self(Some(status))
+    }
+
+    /// What carries the traffic, as the configuration spells it.
+    pub const fn kind(&self) -> &'static str {
+        if self.0.is_some() { "kernel" } else { "memory" }
+    }
+
+    /// The state of programs and maps, where there are any.
+    pub const fn status(&self) -> Option<&Status> {
+        self.0.as_ref()
+    }
+}

@@ -1,0 +1,55 @@
+//! How fast refusals are read.
+//!
+//! Invariant: one client that dials a refusing address in a loop costs the daemon a few percent of one core, and no more. What
+//! is not read in time finds no room in the ring buffer, and is counted there.
+
+use std::time::Duration;
+
+/// Refusals of one window: 10,000 a second, far more than anybody reads.
+const REFUSALS_MAX: u32 = 1_000;
+
+/// Long enough to make a pause worth its wake-up, short enough for a stop not to wait.
+const WINDOW: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    begun: Duration,
+    taken: u32,
+}
+
+impl Pace {
+    /// One refusal was taken: how long to pause before the next. `now` never steps back.
+    pub(super) fn pause(&mut self, now: Duration) -> Option<Duration> {
+        let over = self.begun + WINDOW;
+        if now >= over {
+            *self = Self { begun: now, taken: 0 };
+        }
+        self.taken += 1;
+        if self.taken < REFUSALS_MAX {
+            return None;
+        }
+        Some((self.begun + WINDOW).saturating_sub(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_read_at_a_bounded_rate() {
+        let (mut pace, mut now) = (Pace::default(), Duration::from_secs(7));
+        for _ in 0..10 * REFUSALS_MAX {
+            now += Duration::from_micros(1) + pace.pause(now).unwrap_or_default();
+        }
+        let took = now - Duration::from_secs(7);
+        assert!(took >= 9 * WINDOW && took <= 11 * WINDOW, "{took:?}");
+    }
+
+    #[test]
+    fn a_trickle_is_never_held_up() {
+        let mut pace = Pace::default();
+        let step = 2 * WINDOW / REFUSALS_MAX;
+        assert!((0..5 * REFUSALS_MAX).all(|nth| pace.pause(nth * step).is_none()));
+    }
+}

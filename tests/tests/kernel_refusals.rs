@@ -1,0 +1,99 @@
+//! Who is turned away in the kernel is known to the daemon, and what it left is removed by the command line. Needs root.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../../daemon/datapath/tests/bed.rs"]
+mod bed;
+
+use std::ffi::OsString;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bed::{Port, address, bed, check_errno, tcp_backend};
+use holdfast::cli::{self, Command, Exit};
+use holdfast::datapath::{RefusalLog, Told};
+use holdfast_core::op::WordFlags;
+use holdfast_datapath::{Denial, KernelMaps};
+
+/// A refusal is known at once; this is for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn wait_for(log: &RefusalLog, count: usize) -> Told {
+    let begun = Instant::now();
+    loop {
+        let told = log.told();
+        if told.latest.len() >= count || begun.elapsed() > PATIENCE {
+            return told;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A frontend that refuses and one that drops.
+fn turn_away(maps: &mut KernelMaps) {
+    Port { index: 1, frontends: &["10.96.0.20:80"], ..Port::TCP }.serve(maps);
+    Port { index: 2, frontends: &["10.96.0.21:80"], flags: WordFlags::DROP, ..Port::TCP }.serve(maps);
+}
+
+#[test]
+fn kernel_refusals_are_kept_with_their_time_also_those_from_before_the_start() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        turn_away(&mut maps);
+        check_errno(TcpStream::connect(address("10.96.0.20:80")), libc::ECONNREFUSED, "nobody");
+        let stop = Arc::new(AtomicBool::new(false));
+        std::thread::sleep(Duration::from_secs(2));
+        let log = RefusalLog::start(maps.refusals().unwrap(), Arc::clone(&stop)).unwrap();
+        check_errno(TcpStream::connect(address("10.96.0.21:80")), libc::ETIMEDOUT, "elsewhere");
+        let told = wait_for(&log, 2);
+        stop.store(true, Ordering::Relaxed);
+        let dialled: Vec<_> = told.latest.iter().map(|it| it.refusal.frontend.to_string()).collect();
+        assert_eq!(dialled, ["10.96.0.20:80/TCP", "10.96.0.21:80/TCP"]);
+        assert_eq!(log.totals(), [(Denial::Refused, 1), (Denial::Dropped, 1)]);
+        assert!(told.latest.iter().all(|it| it.refusal.process == std::process::id()));
+        let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap();
+        let ago: Vec<_> = told.latest.iter().map(|it| now - it.at.0).collect();
+        assert!(ago[0] - ago[1] >= 1, "the first is older: {ago:?}");
+        assert!((0..60).contains(&ago[1]), "{ago:?}");
+        assert_eq!(told.failure, None);
+    });
+}
+
+/// `holdfast cleanup` over the pins in that folder.
+fn cleanup(folder: &Path, pins: &Path) -> (Exit, String, String) {
+    let config = folder.join("config.toml");
+    std::fs::write(&config, format!("[datapath]\nbpffs = \"{}\"\n", pins.display())).unwrap();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let arguments = ["holdfast", "cleanup", "--config", config.to_str().unwrap()].map(OsString::from);
+    let cli = cli::parse(arguments, &mut out, &mut err).unwrap();
+    let Command::Question(question) = &cli.command else { panic!("a question") };
+    let exit = cli.answer(question, &mut out, &mut err);
+    (exit, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+}
+
+#[test]
+fn kernel_cleanup_of_the_command_line_frees_the_clients() {
+    bed(|bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let pins = bed.options().bpffs;
+        let vip = "127.9.9.9:80";
+        let mut maps = bed.start();
+        Port { frontends: &[vip], ..Port::TCP }.serve(&mut maps);
+        tcp_backend(vip);
+        let (exit, out, err) = cleanup(folder.path(), &pins);
+        assert_eq!((exit, out.as_str()), (Exit::Finding, ""));
+        assert!(err.contains("another holdfast runs"), "{err}");
+        drop(maps);
+        check_errno(TcpStream::connect(address(vip)), libc::ECONNREFUSED, "the programs are still there");
+        let (exit, out, err) = cleanup(folder.path(), &pins);
+        let said = format!("{}: removed; no connection is translated any more\n", pins.display());
+        assert_eq!((exit, out, err), (Exit::Good, said, String::new()));
+        TcpStream::connect(address(vip)).unwrap();
+        assert!(!pins.exists());
+        assert_eq!(cleanup(folder.path(), &pins).0, Exit::Good, "and again");
+    });
+}
