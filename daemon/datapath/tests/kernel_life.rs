@@ -133,6 +133,20 @@ fn kernel_what_somebody_took_away_is_put_back() {
     });
 }
 
+#[test]
+fn kernel_programs_of_others_are_kept_and_reported() {
+    bed(|bed| {
+        let other = Options { bpffs: bed.options().bpffs.with_file_name("other"), ..bed.options() };
+        let mut maps = KernelMaps::start(&other).unwrap();
+        assert_eq!(maps.status().shared_hooks, []);
+        serve(&mut maps);
+        let second = bed.start();
+        assert_eq!(second.status().shared_hooks.len(), 8);
+        assert_eq!(second.status().shared_hooks[0], ("connect4", 1));
+        assert_eq!(dial(VIP), address(VIP), "the others go on");
+    });
+}
+
 /// Connects in a loop until told to stop; gives connects and errors.
 struct Traffic {
     stop: Arc<AtomicBool>,
