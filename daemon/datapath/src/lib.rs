@@ -13,6 +13,7 @@ mod cgroup;
 mod diag;
 mod error;
 mod faulty;
+mod foreign;
 mod generation;
 mod grace;
 mod kernel;

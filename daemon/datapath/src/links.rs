@@ -11,6 +11,7 @@ use libbpf_rs::{Link, Object, ProgramMut};
 
 use crate::cgroup::Cgroup;
 use crate::error::StartError;
+use crate::foreign;
 use crate::load::HOOKS;
 use crate::pins::Pins;
 
@@ -62,6 +63,16 @@ impl Links {
             }
         }
         Ok(broken)
+    }
+
+    /// Hooks where others have programs too, and how many. A hook that cannot be asked is left out.
+    pub(crate) fn shared(&self) -> Vec<(&'static str, usize)> {
+        let others = |(hook, link): &(&'static str, Link)| {
+            let own = link.info().ok()?.prog_id;
+            let attached = foreign::attached(&self.cgroup, hook).ok()?;
+            Some((*hook, attached.iter().filter(|id| **id != own).count()))
+        };
+        self.links.iter().filter_map(others).filter(|(_, count)| *count > 0).collect()
     }
 
     pub(crate) fn cgroup(&self) -> &Cgroup {

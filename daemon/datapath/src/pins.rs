@@ -210,8 +210,18 @@ pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
     let mut errors = Vec::new();
     errors.extend(detach(&root.join(LINKS)));
     // Links first: no program may be left that meets half of its maps.
+    for link in fs::read_dir(root.join(LINKS)).into_iter().flatten().flatten() {
+        errors.extend(detach(&link.path()).err());
+    }
     for folder in [root.join(LINKS), root.to_owned()] {
         errors.extend(remove_folder(&folder).map_err(failed("remove", &folder)).err());
     }
     Ok(errors)
+}
+
+/// At once: a link that only loses its pin is detached some time later.
+fn detach(pin: &Path) -> Result<(), StartError> {
+    let link = libbpf_rs::Link::open(pin);
+    let detached = link.and_then(|link| link.detach());
+    detached.map_err(|source| StartError::ForeignPin { path: pin.to_owned(), source })
 }
