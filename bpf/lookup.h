@@ -36,7 +36,8 @@ INLINE bool take_target(struct dial *dial, __u64 target)
 /* Twice: an element that was reused under our eyes is found anew at its place, or not at all. */
 INLINE bool find4(struct dial *dial, __u32 address)
 {
-	struct frontend4_key key = {
+	/* Compared as one number. */
+	struct frontend4_key key __attribute__((aligned(8))) = {
 		.address = address,
 		.port = dial->to.port,
 		.transport = dial->transport,

@@ -31,7 +31,10 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
 	return !is_exempt(ctx) && find(ctx, dial);
 }
 
-/* Twice: a range that was wiped under our eyes has been replaced by another one. */
+/*
+ * Twice: a range that was wiped under our eyes has been replaced by another one, and a word that was wiped
+ * after we found its frontend belongs to one that has moved or gone.
+ */
 INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	__u64 word = 0;
@@ -40,8 +43,15 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial)
 		return PASSED;
 	for (int attempt = 0; attempt < 2; attempt++) {
 		word = read_word(dial);
-		if (!word_count(word))
-			break;
+		if (!word_count(word)) {
+			__u32 before = dial->port_index;
+
+			if (!find(ctx, dial))
+				return PASSED;
+			if (dial->port_index == before)
+				break;
+			continue;
+		}
 		if (choose(ctx, dial, word, !attempt)) {
 			remember(ctx, dial);
 			return SERVED;

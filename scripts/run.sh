@@ -11,12 +11,15 @@ bin=${CARGO_TARGET_DIR:-target}/release
 
 demo=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-demo.XXXXXX")
 children=()
+cgroup=
 
 # Children of a script ignore Ctrl-C, so each is told to end, and waited for.
 clean_up() {
 	trap - EXIT INT TERM
 	((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null || true
 	wait || true
+	# A shell that was moved in by hand may still be there; then the kernel keeps the cgroup, empty of programs.
+	[[ -z $cgroup ]] || rmdir "$cgroup" 2>/dev/null || true
 	rm -rf "$demo"
 }
 trap clean_up EXIT
@@ -47,22 +50,57 @@ wait_for_daemon() {
 	fail "holdfast did not answer within 10 s"
 }
 
+# Programs go to a cgroup of the demo's own, and pins to a BPF file system that only the daemon sees.
+make_cgroup() {
+	local root
+	root=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
+	[[ -n $root ]] && ((EUID == 0)) || return 1
+	cgroup=$root/${demo##*/}
+	mkdir "$cgroup" 2>/dev/null || {
+		cgroup=
+		return 1
+	}
+	mkdir "$demo/bpf"
+}
+
+write_configuration() {
+	sed "s|@DEMO@|$demo|g" examples/demo/holdfast.toml.in >"$demo/holdfast.toml"
+	[[ -z $cgroup ]] || sed -i "s|^kind = \"memory\"|kind = \"kernel\"\ncgroup = \"$cgroup\"\nbpffs = \"$demo/bpf/holdfast\"|" \
+		"$demo/holdfast.toml"
+}
+
+# The pins go with the mount, and the mount with the daemon: nothing stays.
+start_daemon() {
+	if [[ -n $cgroup ]]; then
+		unshare --mount --propagation private sh -c \
+			"mount -t bpf bpf '$demo/bpf' && exec '$bin/holdfast' run --config '$demo/holdfast.toml'" &
+	else
+		"$bin/holdfast" run --config "$demo/holdfast.toml" &
+	fi
+	daemon=$!
+	children+=("$daemon")
+}
+
 cp -r examples/demo/manifests "$demo/manifests"
-sed "s|@DEMO@|$demo|g" examples/demo/holdfast.toml.in >"$demo/holdfast.toml"
+make_cgroup || echo "run: not root, or no cgroup v2: with the memory datapath, which translates no connection"
+write_configuration
 
 backend red 127.0.0.1:18081
 backend blue 127.0.0.1:18082
-"$bin/holdfast" run --config "$demo/holdfast.toml" &
-daemon=$!
-children+=("$daemon")
+start_daemon
 wait_for_daemon
 
+if [[ -n $cgroup ]]; then
+	what="holdfast is running. It serves the processes in $cgroup and no other."
+else
+	what="holdfast is running with the memory datapath: it computes the whole table, and translates no connection."
+fi
 cat <<TEXT
 
-holdfast is running with the memory datapath: it computes the whole table, and translates no connection yet.
+$what
 Now, in another terminal:
 
-  make try                                            the table, and what answers behind it
+  make try                                            the table, and what a client gets
   curl localhost:9890/frontends                       the table again
   \$EDITOR $demo/manifests/web.yaml
                                                       change something, save, and look again

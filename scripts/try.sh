@@ -18,10 +18,27 @@ show curl --silent --show-error "$admin/frontends"
 show curl --silent --show-error "$admin/frontends?service=demo/empty"
 show curl --silent --show-error "$admin/backends?service=demo/web"
 
-cat <<'TEXT'
+cgroup=$(curl --silent --max-time 2 "$admin/datapath?format=json" | sed -n 's/.*"cgroup": *"\([^"]*\)".*/\1/p')
+
+# Only processes in the demo's cgroup are served: a shell moves itself there and becomes the client.
+dial() {
+	printf '\n$ curl %s     (from %s)\n' "$1" "$cgroup"
+	sh -c 'echo $$ > "$0/cgroup.procs" && exec curl --silent --show-error --max-time 2 "$1"' "$cgroup" "$1" 2>&1 || true
+}
+
+if [[ -n $cgroup && -w $cgroup/cgroup.procs ]]; then
+	dial 10.96.0.80
+	dial 10.96.0.90
+	printf '\nNobody is behind this one, so the kernel refuses at once, and holdfast says who asked:\n'
+	dial 10.96.0.81
+	sleep 0.2
+	show curl --silent --show-error "$admin/refusals"
+else
+	cat <<'TEXT'
 
 The table is what a client would get. The memory datapath does not reach the kernel, so connections are not
-translated yet: `curl 10.96.0.80` would leave this machine unanswered. The backends in the table answer directly:
+translated: `curl 10.96.0.80` would leave this machine unanswered. The backends in the table answer directly:
 TEXT
-show curl --silent --show-error --max-time 2 127.0.0.1:18081
-show curl --silent --show-error --max-time 2 127.0.0.1:18082
+	show curl --silent --show-error --max-time 2 127.0.0.1:18081
+	show curl --silent --show-error --max-time 2 127.0.0.1:18082
+fi

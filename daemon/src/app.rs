@@ -63,8 +63,9 @@ struct App {
     admin: admin::Admin,
     changes: mpsc::Receiver<holdfast_core::change::Change>,
     blocks: watch::Receiver<Arc<Blocks>>,
-    stop_refusals: Arc<AtomicBool>,
     seed: u64,
+    // Set when the daemon stops, for the thread that waits for refusals.
+    refused_no_more: Arc<AtomicBool>,
 }
 
 impl App {
@@ -75,8 +76,8 @@ impl App {
         let first_blocks = Arc::new(parts::blocks(&config, path)?);
         let seed = parts::seed();
         let maps = AppMaps::open(&config)?;
-        let stop_refusals = Arc::default();
-        let refusals = maps.refusals(Arc::clone(&stop_refusals))?;
+        let refused_no_more = Arc::new(AtomicBool::new(false));
+        let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let (engine, found) = Engine::start(maps, Seed(seed), &sources_of(&config))?;
         for error in found {
@@ -84,9 +85,11 @@ impl App {
         }
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
-        let engine = parts::EngineThread::start(engine, incoming, changes_out, move |maps: &AppMaps| {
+        let look_after = move |maps: &mut AppMaps| {
+            maps.look_after();
             views.send_replace(Arc::new(maps.view()));
-        })?;
+        };
+        let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after)?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
@@ -100,11 +103,11 @@ impl App {
         let (blocks_out, blocks) = watch::channel(first_blocks);
         let config = watch::channel(Arc::new(config)).0;
         let reload = Reload { path: path.to_owned(), level, config, effective, blocks: blocks_out, events };
-        Ok(Self { reload, manifests, node, engine, admin, changes, blocks, stop_refusals, seed })
+        Ok(Self { reload, manifests, node, engine, admin, changes, blocks, seed, refused_no_more })
     }
 
     async fn run(self) -> Result<(), AppError> {
-        let Self { reload, manifests, node, engine, admin, changes, blocks, stop_refusals, seed } = self;
+        let Self { reload, manifests, node, engine, admin, changes, blocks, seed, refused_no_more } = self;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
@@ -123,7 +126,7 @@ impl App {
         serve_signals(&reload).await?;
         tracing::info!("stopping; what is programmed stays");
         stop.send_replace(true);
-        stop_refusals.store(true, Ordering::Relaxed);
+        refused_no_more.store(true, Ordering::Relaxed);
         drop(reload);
         engine.stop();
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.

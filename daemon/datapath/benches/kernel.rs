@@ -27,8 +27,10 @@ use holdfast_core::keys::Transport;
 use holdfast_datapath::{KernelMaps, Maps};
 use libbpf_rs::{Link, libbpf_sys as sys};
 
-const ROUNDS: usize = 60;
-const CONNECTS: usize = 300;
+const ROUNDS: usize = 120;
+/// Fewer than a listener's queue holds: its thread runs only between batches.
+const CONNECTS: usize = 100;
+const PAUSE: Duration = Duration::from_millis(2);
 
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
@@ -106,8 +108,9 @@ fn empty_program(cgroup: &File) -> (OwnedFd, OwnedFd) {
 fn ns_per_run(program: &OwnedFd, mut act: impl FnMut()) -> f64 {
     let mut times = Vec::new();
     for _ in 0..30 {
+        std::thread::sleep(PAUSE);
         let before = run_stats(program.as_raw_fd());
-        (0..300).for_each(|_| act());
+        (0..CONNECTS).for_each(|_| act());
         let after = run_stats(program.as_raw_fd());
         times.push((after.1 - before.1) as f64 / (after.0 - before.0).max(1) as f64);
     }
@@ -166,18 +169,14 @@ fn stay_on_one_cpu() {
 }
 
 /// Connect and close: direct without programs, direct with programs, through a VIP.
-fn ratios(bed: &Bed, services: u32) {
+fn ratios(bed: &Bed, other: &Path, services: u32) {
     let backend = tcp_backend("127.0.0.2:0");
     let vip = address("10.96.0.10:80");
     let mut times = [vec![], vec![], vec![]];
     for round in 0..ROUNDS {
-        let order: Vec<usize> = if round % 2 == 0 { vec![0, 1, 2] } else { vec![2, 1, 0] };
-        for what in order {
-            if what == 0 {
-                bed::go_home()
-            } else {
-                bed.join(&bed.cgroup)
-            }
+        for what in [[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]][round % 4] {
+            bed.join(if what == 0 { other } else { &bed.cgroup });
+            std::thread::sleep(PAUSE);
             let to = if what == 2 { vip } else { backend };
             times[what].push(time(CONNECTS, || connect(to)));
         }
@@ -210,9 +209,10 @@ fn main() {
         hooks(bed, &mut maps);
         let backend = [tcp_backend("127.0.0.2:0")];
         Port { frontends: &["10.96.0.10:80"], backends: &backend, ..Port::TCP }.serve(&mut maps);
-        ratios(bed, 1);
+        let other = bed.other_cgroup();
+        ratios(bed, &other, 1);
         fill(&mut maps, 40_000);
-        ratios(bed, 40_000);
+        ratios(bed, &other, 40_000);
         bed::go_home();
     });
     let mut maps = KernelMaps::unattached(bed::CAPACITY).unwrap();

@@ -298,6 +298,17 @@ pub(crate) fn member_of(key: &[u8], state: &[u8]) -> Option<(MemberKey, SlotStat
     Some((MemberKey { port: PortIndex(key.port_index), scope, backend }, state))
 }
 
+/// What a UDP socket's backend is kept under.
+pub(crate) fn udp_key(cookie: u64, place: SocketAddr) -> types::udp_key {
+    types::udp_key { cookie, address: mapped(place.ip()), port: place.port().to_be(), pad: [0; 3] }
+}
+
+/// What it dialled.
+pub(crate) fn udp_place(found: &[u8]) -> Option<SocketAddr> {
+    let found: types::udp_value = value(found)?;
+    Some(SocketAddr::new(from_mapped(found.address), u16::from_be(found.port)))
+}
+
 /// The key of a node address: 4 bytes or 16.
 pub(crate) fn node_address_bytes(address: IpAddr) -> Vec<u8> {
     match address {

@@ -13,7 +13,7 @@ use libbpf_rs::{MapCore, MapHandle};
 
 use crate::abi;
 use crate::error::StartError;
-use crate::load::Maps;
+use crate::load::{self, GENERATION_MAPS, Maps};
 use crate::shape::{PROBE_ENTRIES, Shape, place};
 use crate::table::Table;
 use crate::view::View;
@@ -22,6 +22,7 @@ use crate::view::View;
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) shape: Shape,
+    handles: Maps,
     frontends: [Table; 2],
     pub(crate) members: Table,
     words: View,
@@ -68,6 +69,7 @@ impl Generation {
         };
         Ok(Self {
             shape,
+            handles: load::copies(maps.iter().filter(|(name, _)| GENERATION_MAPS.contains(name)))?,
             frontends: [table(maps, "frontends4")?, table(maps, "frontends6")?],
             members: table(maps, "members")?,
             words: view(maps, "ports")?,
@@ -75,6 +77,11 @@ impl Generation {
             counts: view(maps, "port_counts")?,
             slots: [view(maps, "backends4")?, view(maps, "backends6")?],
         })
+    }
+
+    /// For loading programs over the same maps.
+    pub(crate) fn handles(&self) -> &Maps {
+        &self.handles
     }
 
     pub(crate) fn frontends(&self, family: Family) -> &Table {

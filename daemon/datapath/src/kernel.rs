@@ -6,6 +6,8 @@
 mod dump;
 mod grow;
 mod proof;
+mod repair;
+mod stale;
 mod start;
 mod status;
 
@@ -29,6 +31,7 @@ use crate::shape::Shape;
 use crate::shared::Shared;
 
 pub use proof::SelfTestError;
+pub use repair::Repaired;
 pub use start::Options;
 pub use status::{Refused, Status};
 

@@ -10,8 +10,10 @@ extern crate self as holdfast_datapath;
 
 mod abi;
 mod cgroup;
+mod diag;
 mod error;
 mod faulty;
+mod foreign;
 mod generation;
 mod grace;
 mod kernel;
@@ -31,7 +33,7 @@ mod view;
 
 pub use error::StartError;
 pub use faulty::{Faults, FaultyMaps};
-pub use kernel::{KernelMaps, Options, Refused, SelfTestError, Status};
+pub use kernel::{KernelMaps, Options, Refused, Repaired, SelfTestError, Status};
 pub use maps::{MapError, Maps};
 pub use memory::{Answer, Client, MemoryMaps, Reading};
 pub use pins::cleanup;

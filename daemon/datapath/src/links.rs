@@ -11,6 +11,7 @@ use libbpf_rs::{Link, Object, ProgramMut};
 
 use crate::cgroup::Cgroup;
 use crate::error::StartError;
+use crate::foreign;
 use crate::load::HOOKS;
 use crate::pins::Pins;
 
@@ -51,6 +52,27 @@ impl Links {
     pub(crate) fn broken(&self, pins: &Pins) -> Vec<&'static str> {
         let holds = |hook: &str, link: &Link| pins.link(hook).exists() && is_on(link, &self.cgroup);
         self.links.iter().filter(|(hook, link)| !holds(hook, link)).map(|(hook, _)| *hook).collect()
+    }
+
+    /// Attaches anew what no longer holds. Both programs run for a moment; the second finds nothing left to translate.
+    pub(crate) fn repair(&mut self, object: &Object, pins: &Pins) -> Result<Vec<&'static str>, StartError> {
+        let broken = self.broken(pins);
+        for (hook, program) in programs(object).filter(|(hook, _)| broken.contains(hook)) {
+            for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
+                *link = attach_hook(hook, &program, &self.cgroup, &pins.link(hook))?;
+            }
+        }
+        Ok(broken)
+    }
+
+    /// Hooks where others have programs too, and how many. A hook that cannot be asked is left out.
+    pub(crate) fn shared(&self) -> Vec<(&'static str, usize)> {
+        let others = |(hook, link): &(&'static str, Link)| {
+            let own = link.info().ok()?.prog_id;
+            let attached = foreign::attached(&self.cgroup, hook).ok()?;
+            Some((*hook, attached.iter().filter(|id| **id != own).count()))
+        };
+        self.links.iter().filter_map(others).filter(|(_, count)| *count > 0).collect()
     }
 
     pub(crate) fn cgroup(&self) -> &Cgroup {

@@ -3,10 +3,12 @@
 //! Invariant: a load changes nothing that is attached. Deliberately absent: pins and links.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenObject};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject};
 
 use crate::error::StartError;
 use crate::probe::Features;
@@ -40,6 +42,14 @@ pub(crate) const SHARED_MAPS: [&str; 9] = [
 /// Maps by their names.
 pub(crate) type Maps = BTreeMap<&'static str, MapHandle>;
 
+/// The same maps once more.
+pub(crate) fn copies<'a>(
+    maps: impl IntoIterator<Item = (&'a &'static str, &'a MapHandle)>,
+) -> Result<Maps, StartError> {
+    let copy = |(name, map): (&&'static str, &MapHandle)| Ok((*name, MapHandle::try_from(map)?));
+    maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::Load)
+}
+
 /// Loads the programs. Maps that are given are used, the others are made.
 ///
 /// `then` sees the programs; they are gone afterwards unless a link holds them.
@@ -51,22 +61,34 @@ pub(crate) fn load<T>(
 ) -> Result<T, StartError> {
     let mut place = MaybeUninit::<OpenObject>::uninit();
     let mut open = open(&mut place, features)?;
-    prepare(open.open_object_mut(), shape, given).map_err(StartError::loading)?;
+    prepare(open.open_object_mut(), shape, given)?;
     let loaded = open.load().map_err(StartError::loading)?;
     let maps = handles(loaded.object()).map_err(StartError::loading)?;
     then(loaded.object(), maps)
 }
 
-fn prepare(object: &mut OpenObject, shape: Shape, given: &Maps) -> Result<(), libbpf_rs::Error> {
+fn prepare(object: &mut OpenObject, shape: Shape, given: &Maps) -> Result<(), StartError> {
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        if let Some(given) = given.get(name.as_str()) {
-            map.reuse_fd(std::os::fd::AsFd::as_fd(given))?;
+        if let Some((name, given)) = given.get_key_value(name.as_str()) {
+            check_kind(&map, name, given)?;
+            map.reuse_fd(given.as_fd()).map_err(StartError::loading)?;
         } else if let Some(entries) = shape.entries(&name) {
-            map.set_max_entries(entries)?;
+            map.set_max_entries(entries).map_err(StartError::loading)?;
         }
     }
     Ok(())
+}
+
+/// What was found pinned may be anything.
+fn check_kind(map: &OpenMapMut<'_>, name: &'static str, given: &MapHandle) -> Result<(), StartError> {
+    let wanted = (map.map_type(), map.key_size(), map.value_size());
+    let found = (given.map_type(), given.key_size(), given.value_size());
+    if wanted == found {
+        return Ok(());
+    }
+    let source = io::Error::other(format!("it is pinned, but as {found:?} and not {wanted:?}"));
+    Err(StartError::Map { attempt: "adopt", map: name, source })
 }
 
 fn handles(object: &Object) -> Result<Maps, libbpf_rs::Error> {
@@ -85,7 +107,7 @@ pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
     let tiny = Shape { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
     let mut place = MaybeUninit::<OpenObject>::uninit();
     let mut open = open(&mut place, features)?;
-    prepare(open.open_object_mut(), tiny, &Maps::new()).map_err(StartError::loading)?;
+    prepare(open.open_object_mut(), tiny, &Maps::new())?;
     for mut program in open.open_object_mut().progs_mut() {
         let is_probe = program.name() == PROBE;
         program.set_autoload(is_probe);

@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::MapHandle;
+use libbpf_rs::{Link, MapHandle};
 
 use crate::error::StartError;
 use crate::load::Maps;
@@ -77,6 +77,22 @@ impl Pins {
         fs::rename(&filling, &numbered).map_err(failed("make", &numbered))?;
         self.generation += 1;
         Ok(())
+    }
+
+    /// Pins what somebody has unpinned. `false`: everything is where it belongs.
+    pub(crate) fn repair(&self, maps: &mut Maps) -> Result<bool, StartError> {
+        let (shared, numbered) = (self.version().join(SHARED), self.numbered(self.generation));
+        let is_gone = |folder: &Path, names: &[&str]| names.iter().any(|name| !folder.join(name).exists());
+        let broken =
+            is_gone(&shared, &crate::load::SHARED_MAPS) || is_gone(&numbered, &crate::load::GENERATION_MAPS);
+        if broken {
+            for folder in [&shared, &numbered, &self.root.join(LINKS)] {
+                fs::create_dir_all(folder).map_err(failed("make", folder))?;
+            }
+            pin_folder(&shared, &crate::load::SHARED_MAPS, maps)?;
+            pin_folder(&numbered, &crate::load::GENERATION_MAPS, maps)?;
+        }
+        Ok(broken)
     }
 
     /// Whether any generation was there when this daemon started, or has been pinned since.
@@ -173,6 +189,16 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// Takes every program away now; the kernel would do it some time after the last pin is gone.
+fn detach(folder: &Path) -> Vec<StartError> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let detach = |path: &Path| {
+        let link = Link::open(path).and_then(|link| link.detach());
+        link.map_err(|error| failed("detach", path)(io::Error::other(format!("{error:#}"))))
+    };
+    entries.flatten().filter_map(|entry| detach(&entry.path()).err()).collect()
+}
+
 /// Removes every pin, and with the links the programs. Collects what could not be removed, and goes on.
 ///
 /// Refuses while a daemon holds the pins.
@@ -181,8 +207,8 @@ pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
         return Ok(Vec::new());
     }
     let _lock = lock(root)?;
-    let mut errors = Vec::new();
     // Links first: no program may be left that meets half of its maps.
+    let mut errors = detach(&root.join(LINKS));
     for folder in [root.join(LINKS), root.to_owned()] {
         errors.extend(remove_folder(&folder).map_err(failed("remove", &folder)).err());
     }

@@ -8,12 +8,11 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use holdfast_core::keys::FrontendKey;
-use libbpf_rs::MapHandle;
 
 use crate::abi::{self, types};
 use crate::error::StartError;
 use crate::generation::{table, view};
-use crate::load::{Maps, SHARED_MAPS};
+use crate::load::{self, Maps, SHARED_MAPS};
 use crate::table::Table;
 use crate::view::View;
 
@@ -30,10 +29,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(maps: &Maps, wildcards: BTreeSet<FrontendKey>) -> Result<Self, StartError> {
-        let mut handles = Maps::new();
-        for (name, map) in maps.iter().filter(|(name, _)| SHARED_MAPS.contains(name)) {
-            handles.insert(name, MapHandle::try_from(map).map_err(StartError::Load)?);
-        }
+        let handles = load::copies(maps.iter().filter(|(name, _)| SHARED_MAPS.contains(name)))?;
         let shared = Self {
             handles,
             addresses: [table(maps, "node_addresses4")?, table(maps, "node_addresses6")?],

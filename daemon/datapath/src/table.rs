@@ -52,6 +52,11 @@ impl Table {
         }
     }
 
+    /// The value of a key.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.map.lookup(key, MapFlags::ANY).ok()?
+    }
+
     /// Removes. What is not there is gone already. `true`: it was there.
     pub(crate) fn remove(&mut self, key: &[u8]) -> Result<bool, libbpf_rs::Error> {
         match self.map.delete(key) {

@@ -119,6 +119,13 @@ impl Bed {
         child
     }
 
+    /// A cgroup beside the one that is served, for clients without programs.
+    pub(crate) fn other_cgroup(&self) -> PathBuf {
+        let other = self.cgroup.with_extension("other");
+        self.add_cgroup(&other);
+        other
+    }
+
     /// From now on this thread's sockets belong to that cgroup.
     pub(crate) fn join(&self, cgroup: &Path) {
         fs::write(cgroup.join("cgroup.threads"), "0").unwrap();
@@ -150,6 +157,10 @@ impl Drop for Bed {
         let children = fs::read_dir(&self.cgroup).unwrap().flatten().filter(|it| it.path().is_dir());
         children.for_each(|child| remove_cgroup(&child.path()));
         remove_cgroup(&self.cgroup);
+        let other = self.cgroup.with_extension("other");
+        if other.exists() {
+            remove_cgroup(&other);
+        }
     }
 }
 

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bed::{Bed, Port, address, bed, check_errno, dial, tcp_backend};
-use holdfast_core::op::FrontendType;
-use holdfast_datapath::{KernelMaps, Maps, Options, StartError, cleanup};
+use holdfast_core::keys::Family;
+use holdfast_core::list::Scope;
+use holdfast_core::op::{Action, FrontendType, Range};
+use holdfast_datapath::{KernelMaps, Maps, Options, Repaired, StartError, cleanup};
 
 const VIP: &str = "10.96.0.10:80";
 
@@ -104,12 +106,52 @@ fn kernel_what_is_wrong_at_the_start_is_named() {
         let error = start(&|_| ());
         assert!(matches!(error, StartError::ForeignPin { .. }), "{error}");
         std::fs::remove_dir(&pin).unwrap();
+        std::fs::remove_file(options.bpffs.join("v1/g1/ports")).unwrap();
+        std::fs::hard_link(options.bpffs.join("v1/g1/members"), options.bpffs.join("v1/g1/ports")).unwrap();
+        let error = start(&|_| ());
+        assert!(error.to_string().starts_with("cannot adopt the map ports: it is pinned, but as"), "{error}");
+        assert!(cleanup(&options.bpffs).unwrap().is_empty());
+        drop(KernelMaps::start(&options).unwrap());
         // A former daemon died in the middle of growth.
         std::fs::create_dir(options.bpffs.join("v1/filling")).unwrap();
         std::fs::create_dir(options.bpffs.join("v1/filling/ports")).unwrap();
         let maps = KernelMaps::start(&options).unwrap();
         assert_eq!(maps.status().broken_hooks, [""; 0], "the missing hook is attached again");
         assert!(!options.bpffs.join("v1/filling").exists());
+    });
+}
+
+#[test]
+fn kernel_what_somebody_took_away_is_put_back() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        let (root, dump) = (bed.options().bpffs, maps.dump().unwrap());
+        assert_eq!(maps.repair().unwrap(), Repaired::default(), "nothing is missing");
+        std::fs::remove_file(root.join("links/connect4")).unwrap();
+        std::fs::remove_dir_all(root.join("v1/g1")).unwrap();
+        std::fs::remove_file(root.join("v1/shared/control")).unwrap();
+        assert_eq!(maps.status().broken_hooks, ["connect4"]);
+        assert_eq!(maps.repair().unwrap(), Repaired { hooks: vec!["connect4"], pins: true });
+        assert_eq!(maps.repair().unwrap(), Repaired::default(), "once is enough");
+        assert_eq!(dial(VIP), address(VIP));
+        drop(maps);
+        assert_eq!(dial(VIP), address(VIP), "the new pins hold");
+        assert_eq!(KernelMaps::start(&bed.options()).unwrap().dump().unwrap(), dump);
+    });
+}
+
+#[test]
+fn kernel_programs_of_others_are_kept_and_reported() {
+    bed(|bed| {
+        let other = Options { bpffs: bed.options().bpffs.with_file_name("other"), ..bed.options() };
+        let mut maps = KernelMaps::start(&other).unwrap();
+        assert_eq!(maps.status().shared_hooks, []);
+        serve(&mut maps);
+        let second = bed.start();
+        assert_eq!(second.status().shared_hooks.len(), 8);
+        assert_eq!(second.status().shared_hooks[0], ("connect4", 1));
+        assert_eq!(dial(VIP), address(VIP), "the others go on");
     });
 }
 
@@ -202,5 +244,35 @@ fn kernel_the_self_test_works_from_outside_the_cgroup() {
         let unmarked = Options { mark: 0, ..bed.options() };
         drop(maps);
         KernelMaps::start(&unmarked).unwrap().self_test().unwrap();
+    });
+}
+
+/// Ranges that are used in turn. One is written again only when every program run has ended that could have seen it.
+const RANGES: u32 = 8;
+
+#[test]
+fn invariant_04_kernel_whole_lists_are_replaced_under_traffic() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends: Vec<_> = (2..10).map(|n| tcp_backend(&format!("127.0.0.{n}:0"))).collect();
+        let port = Port { frontends: &[VIP], backends: &backends, ..Port::TCP };
+        port.serve(&mut maps);
+        let traffic = Traffic::start(bed);
+        let mut graces = [None; RANGES as usize];
+        for step in 0..4_000_u32 {
+            let range = 1 + step % RANGES;
+            let grace = &mut graces[(step % RANGES) as usize];
+            while grace.is_some_and(|grace| !maps.is_over(grace)) {
+                std::thread::yield_now();
+            }
+            // What was there is gone, so a reader that still looks finds nobody.
+            let wiped = Range { family: Family::V4, base: range * 8, count: 8 };
+            maps.execute(&Action::FreeRange(wiped)).unwrap();
+            let some = &backends[..=(step % 8) as usize];
+            Port { backends: some, base: range * 8, ..port }.publish(&mut maps, Scope::Cluster);
+            // The range before this one is out of sight once this period is over.
+            graces[((step + RANGES - 1) % RANGES) as usize] = Some(maps.begin_grace());
+        }
+        assert!(traffic.end() > 100);
     });
 }

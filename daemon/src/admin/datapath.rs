@@ -33,8 +33,16 @@ struct Kernel<'a> {
     features: Features,
     maps: Vec<MapFill>,
     broken_hooks: &'a [&'static str],
+    shared_hooks: Vec<SharedHook>,
     refusals_lost: u64,
     grace_failure: Option<&'a str>,
+}
+
+/// A hook where others have programs too.
+#[derive(Serialize)]
+struct SharedHook {
+    hook: &'static str,
+    others: usize,
 }
 
 #[derive(Serialize)]
@@ -81,17 +89,29 @@ impl<'a> Kernel<'a> {
             features: Features { set_retval: status.features.set_retval },
             maps: fills(status, fill).into(),
             broken_hooks: &status.broken_hooks,
+            shared_hooks: status
+                .shared_hooks
+                .iter()
+                .map(|(hook, others)| SharedHook { hook, others: *others })
+                .collect(),
             refusals_lost: status.refusals_lost,
             grace_failure: status.grace_failure.as_deref(),
         }
     }
 
-    fn lines(&self) -> [(&'static str, String); 9] {
+    fn lines(&self) -> [(&'static str, String); 10] {
         let path =
             |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         let broken =
             if self.broken_hooks.is_empty() { "none".to_owned() } else { self.broken_hooks.join(" ") };
+        let shared =
+            self.shared_hooks.iter().map(|SharedHook { hook, others }| format!("{others} at {hook}"));
+        let shared = if self.shared_hooks.is_empty() {
+            "none".to_owned()
+        } else {
+            shared.collect::<Vec<_>>().join(", ")
+        };
         let grace = self.grace_failure.map_or_else(|| "end".to_owned(), |why| format!("do not end: {why}"));
         [
             ("cgroup", path(self.cgroup)),
@@ -101,6 +121,7 @@ impl<'a> Kernel<'a> {
             ("growths", self.growths.to_string()),
             ("refusal sets errno", yes(self.features.set_retval)),
             ("broken hooks", broken),
+            ("others' programs", shared),
             ("refusals lost", self.refusals_lost.to_string()),
             ("grace periods", grace),
         ]

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use holdfast_core::op::{Action, Dump, Grace};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, MapError, Maps, MemoryMaps, Options};
+use holdfast_datapath::{KernelMaps, MapError, Maps, MemoryMaps, Options, Repaired};
 
 use super::{AppError, parts};
 use crate::config::{Cgroup, Config, DatapathKind};
@@ -33,7 +33,7 @@ impl AppMaps {
         }
     }
 
-    /// What readers see of them.
+    /// What they say of themselves.
     pub(super) fn view(&self) -> DatapathView {
         match self {
             Self::Memory(_) => DatapathView::memory(),
@@ -41,11 +41,32 @@ impl AppMaps {
         }
     }
 
-    /// Whom they turn away, read until `stop` turns true.
+    /// Who is refused from now on, until `stop` is set.
     pub(super) fn refusals(&self, stop: Arc<AtomicBool>) -> Result<Arc<RefusalLog>, AppError> {
         match self {
             Self::Memory(_) => Ok(RefusalLog::none()),
             Self::Kernel(maps) => RefusalLog::start(maps.refusals()?, stop).map_err(AppError::Runtime),
+        }
+    }
+
+    /// Puts back what somebody took away, and ends sockets whose backend has left, so that their owners connect anew.
+    pub(super) fn look_after(&mut self) {
+        let Self::Kernel(maps) = self else { return };
+        match maps.repair() {
+            Ok(repaired) if repaired == Repaired::default() => {}
+            Ok(Repaired { hooks, pins }) => {
+                tracing::warn!(
+                    hooks = hooks.join(", "),
+                    pins,
+                    "somebody took programs or pins away; they are back"
+                );
+            }
+            Err(error) => tracing::warn!(%error, "cannot put back programs or pins"),
+        }
+        match maps.end_stale_udp() {
+            Ok(0) => {}
+            Ok(sockets) => tracing::info!(sockets, "ended UDP sockets whose backend has left"),
+            Err(error) => tracing::debug!(%error, "cannot end UDP sockets whose backend has left"),
         }
     }
 }

@@ -89,7 +89,7 @@ impl EngineThread {
         engine: Engine<M>,
         events: mpsc::Receiver<Vec<Event>>,
         changes: mpsc::Sender<Change>,
-        observe: impl FnMut(&M) + Send + 'static,
+        look_after: impl FnMut(&mut M) + Send + 'static,
     ) -> Result<Self, AppError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;
@@ -103,7 +103,7 @@ impl EngineThread {
             progress: Arc::clone(&progress),
             stop: stopping,
         };
-        let work = move || drop(runtime.block_on(run::run(engine, ends, observe)));
+        let work = move || drop(runtime.block_on(run::run(engine, ends, look_after)));
         let thread =
             std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
         Ok(Self { snapshots, progress, started: Instant::now(), stop, thread })

@@ -224,7 +224,8 @@ impl Datapath {
     /// What clients are not served by, or will not be, although everything else may look well.
     fn faults(self) -> Vec<String> {
         let Some(kernel) = self.kernel else { return Vec::new() };
-        let broken = |hook: &String| format!("{hook}: the program or its pin was removed; restart holdfast");
+        let broken =
+            |hook: &String| format!("{hook}: the program or its pin was removed and cannot be put back");
         let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
         kernel.broken_hooks.iter().map(broken).chain(grace).collect()
     }

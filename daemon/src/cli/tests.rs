@@ -128,7 +128,7 @@ fn status_tells_what_is_not_well() {
         verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
 
         datapath
-          sendmsg6: the program or its pin was removed; restart holdfast
+          sendmsg6: the program or its pin was removed and cannot be put back
 
         not serving
           default/elsewhere: dropping (local-policy)

@@ -48,12 +48,16 @@ pub struct Ends {
     pub stop: watch::Receiver<bool>,
 }
 
-/// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `observe` sees the maps
-/// about once a second.
-pub async fn run<M: Maps>(mut engine: Engine<M>, mut ends: Ends, mut observe: impl FnMut(&M)) -> Engine<M> {
+/// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `look_after` gets the maps
+/// about once a second, between two steps.
+pub async fn run<M: Maps>(
+    mut engine: Engine<M>,
+    mut ends: Ends,
+    mut look_after: impl FnMut(&mut M),
+) -> Engine<M> {
     let started = Instant::now();
     let mut dropped = 0;
-    let (mut observed, mut checked) = (started, started);
+    let (mut looked, mut checked) = (started, started);
     loop {
         let due =
             engine.next_due(started.elapsed()).map_or(IDLE, |due| due.saturating_sub(started.elapsed()));
@@ -71,9 +75,9 @@ pub async fn run<M: Maps>(mut engine: Engine<M>, mut ends: Ends, mut observe: im
         });
         Arc::make_mut(&mut snapshot).counters.changes_dropped = dropped;
         ends.snapshots.send_replace(snapshot);
-        if observed.elapsed() >= IDLE || observed == started {
-            observe(engine.maps());
-            observed = Instant::now();
+        if looked.elapsed() >= IDLE || looked == started {
+            look_after(engine.maps_mut());
+            looked = Instant::now();
         }
         if checked.elapsed() >= CHECK {
             tell_drift(engine.check());

@@ -39,6 +39,8 @@ pub struct Status {
     pub own_cgroup_exempt: bool,
     /// Hooks whose program somebody else detached, or whose pin somebody removed.
     pub broken_hooks: Vec<&'static str>,
+    /// Hooks where others have programs too, and how many. They are kept.
+    pub shared_hooks: Vec<(&'static str, usize)>,
     /// Why grace periods do not end: nothing is reused meanwhile.
     pub grace_failure: Option<String>,
 }
@@ -70,6 +72,7 @@ impl KernelMaps {
             refusals_lost: control.refusals_lost,
             own_cgroup_exempt: control.exempt_cgroup != 0,
             broken_hooks: attached.map(|it| it.links.broken(&it.pins)).unwrap_or_default(),
+            shared_hooks: attached.map(|it| it.links.shared()).unwrap_or_default(),
             grace_failure: self.grace.failure(),
         }
     }

@@ -57,14 +57,15 @@ fn memory_maps_say_that_they_touch_nothing() {
 fn what_does_not_work_any_more_is_told() {
     let served = serve_with(everything(), |readings| {
         let grace_failure = Some("membarrier: not permitted".to_owned());
-        let broken_hooks = Vec::new();
-        let status = holdfast_datapath::Status { grace_failure, pins: None, broken_hooks, ..status() };
+        let (broken_hooks, shared_hooks) = (Vec::new(), Vec::new());
+        let status =
+            holdfast_datapath::Status { grace_failure, pins: None, broken_hooks, shared_hooks, ..status() };
         readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
     });
     let text = served.get("/datapath", "").body;
     assert!(text.contains("grace periods       do not end: membarrier: not permitted\n"), "{text}");
     assert!(text.contains("pins                none\n"), "{text}");
-    assert!(text.contains("broken hooks        none\n"), "{text}");
+    assert!(text.contains("broken hooks        none\nothers' programs    none\n"), "{text}");
     assert!(served.get("/metrics", "").body.contains("holdfast_grace_failed 1\n"));
 }
 

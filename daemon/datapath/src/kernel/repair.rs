@@ -1,0 +1,32 @@
+//! What somebody else took away from outside: programs and pins.
+//!
+//! Invariant: clients are served by the old programs until the new ones are in place. Deliberately absent: what the maps
+//! hold, which the engine compares.
+
+use super::{Attached, KernelMaps};
+use crate::error::StartError;
+use crate::load;
+
+/// What was put back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// Hooks whose program was detached, or whose link was unpinned.
+    pub hooks: Vec<&'static str>,
+    /// Whether maps were unpinned.
+    pub pins: bool,
+}
+
+impl KernelMaps {
+    /// Looks whether all programs and pins are in place, and puts back what is not.
+    pub fn repair(&mut self) -> Result<Repaired, StartError> {
+        let Self { generation, shared, attached, features, .. } = self;
+        let Some(Attached { pins, links }) = attached else { return Ok(Repaired::default()) };
+        let mut maps = load::copies(shared.handles().iter().chain(generation.handles()))?;
+        let repinned = pins.repair(&mut maps)?;
+        if links.broken(pins).is_empty() {
+            return Ok(Repaired { hooks: Vec::new(), pins: repinned });
+        }
+        let hooks = load::load(generation.shape, *features, &maps, |object, _| links.repair(object, pins))?;
+        Ok(Repaired { hooks, pins: repinned })
+    }
+}
