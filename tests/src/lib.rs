@@ -3,4 +3,5 @@
 //! Invariant: everything here is deterministic; a seed or a count decides. Deliberately absent: assertions, which belong
 //! to the tests.
 
+pub mod bed;
 pub mod worlds;
