@@ -7,6 +7,7 @@
 
 mod cgroup;
 pub mod child;
+pub mod clients;
 pub mod compare;
 mod cpu;
 mod keeper;

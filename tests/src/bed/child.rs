@@ -23,7 +23,8 @@ pub fn main(arguments: &[OsString]) -> io::Result<()> {
         (["keep", cgroups], _) => keeper::keep(Some(Path::new(cgroups))),
         (["enter", net, mounts, cgroup, ..], [_, _, _, _, program, rest @ ..]) => {
             enter(net, mounts, Path::new(cgroup))?;
-            Err(Command::new(program).args(rest).exec())
+            let error = Command::new(program).args(rest).exec();
+            Err(io::Error::new(error.kind(), format!("start {}: {error}", program.display())))
         }
         (["serve", role, name, address], _) => serve::run(role, name, parsed(address)?),
         (["load", kind, address], _) => load::run(kind, parsed(address)?),

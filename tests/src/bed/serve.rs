@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use nix::libc::linger;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{Backlog, listen};
 
 use super::cpu::{self, Cpu};
 use super::keeper::{READY, first_line};
@@ -21,6 +20,9 @@ use super::{BedError, spawn};
 
 /// More than a test opens at once; the next one is closed unanswered.
 const CONNECTIONS_MAX: usize = 256;
+
+/// More connections than a turn of a load generator makes; also the kernel's own limit.
+const BACKLOG: i32 = 4096;
 
 /// Longer than any test keeps a connection silent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -40,7 +42,7 @@ pub enum Role {
     Udp,
     /// UDP: answers each question for an A record. Its name is the address that it gives.
     Dns,
-    /// TCP: accepts and resets; the other side of connect and close.
+    /// TCP: accepts and closes; the other side of connect and close.
     Accept,
     /// TCP: gives back the bytes that come; the other side of request and response.
     Echo,
@@ -156,13 +158,14 @@ fn dns_answer(question: &[u8], given: Ipv4Addr) -> Option<Vec<u8>> {
     Some([id, &flags_and_counts, asked, &record, &ttl, &[0, 4], &given.octets()].concat())
 }
 
-/// Neither side keeps a trace of the connection, so ports do not run out.
+/// The client resets, so neither side keeps a trace of the connection. A reset from here could come before the client's
+/// connect returned, and fail it.
 fn accept_all(address: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
+    // Where client and server share a CPU, a client's whole turn may come before the first accept.
+    listen(&listener, Backlog::new(BACKLOG)?)?;
     ready()?;
-    for stream in listener.incoming().filter_map(Result::ok) {
-        setsockopt(&stream, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;
-    }
+    listener.incoming().filter_map(Result::ok).for_each(drop);
     Ok(())
 }
 

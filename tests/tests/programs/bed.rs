@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::{Bed, BedError, Layout, Neighbour, Place, Role, finish, succeed};
@@ -66,7 +67,7 @@ fn the_machine_stays_as_it_was() {
     let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32"], neighbours }).unwrap();
     let top = bed.cgroup().parent().unwrap().to_owned();
     let keeper = bed.bpffs();
-    let sleeper = bed.command(Place::NODE, "sleep").unwrap().arg("1000").spawn();
+    let mut sleeper = sleep_inside(&bed);
     bed.within(Place::NODE, || ()).unwrap();
     bed.child_cgroup("pods").unwrap();
     assert_eq!(look(), before);
@@ -74,7 +75,7 @@ fn the_machine_stays_as_it_was() {
     assert_eq!(look(), before);
     assert_eq!(fs::read_to_string("/proc/self/cgroup").unwrap(), cgroups);
     assert!(!top.exists() && !keeper.exists());
-    assert!(!sleeper.unwrap().wait().unwrap().success(), "what ran in the bed is killed");
+    assert_eq!(sleeper.wait().unwrap().signal(), Some(9), "what ran in the bed is killed");
 }
 
 #[test]
@@ -185,10 +186,21 @@ fn a_server_that_cannot_listen_says_so() {
     assert!(matches!(error, BedError::Unexpected { .. }), "{error}");
 }
 
+/// A process that is in the bed when this returns, and would stay.
+fn sleep_inside(bed: &Bed) -> Child {
+    let mut command = bed.command(Place::NODE, "sh").unwrap();
+    command.args(["-c", "echo here; exec sleep 1000"]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "here\n");
+    child
+}
+
 /// Plays a test that holds a bed when it is killed.
 fn be_killed(bed: &Bed) -> ! {
     // What a started child inherits must not keep the bed alive.
-    bed.command(Place::NODE, "sleep").unwrap().arg("1000").spawn().unwrap();
+    sleep_inside(bed);
     println!("bed {} {}", bed.cgroup().parent().unwrap().display(), bed.bpffs().display());
     loop {
         std::thread::park();
@@ -196,7 +208,7 @@ fn be_killed(bed: &Bed) -> ! {
 }
 
 /// Starts a test of this name once more as a victim; gives it, its cgroup and its keeper's process.
-fn victim(test: &str) -> (std::process::Child, String, i32) {
+fn victim(test: &str) -> (Child, String, i32) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(VICTIM, "1").stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();

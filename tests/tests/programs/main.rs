@@ -1,3 +1,4 @@
 //! Real sockets and real programs, each test in a bed of its own. Needs root, so the `root` feature selects it.
 
 mod bed;
+mod clients;
