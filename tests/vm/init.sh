@@ -19,6 +19,10 @@ for module in /modules/*.ko; do
 done
 ip link set lo up
 cd /payload || exit
-setsid sh -c 'exec >/dev/ttyS1 2>&1 </dev/null; ./run; code=$?; echo; echo "$(cat mark)$code"'
+exec >/dev/ttyS1 2>&1 </dev/null
+./run
+code=$?
+echo
+echo "$(cat mark)$code"
 sync
 poweroff -f

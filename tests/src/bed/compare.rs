@@ -9,8 +9,21 @@ use std::time::Duration;
 use super::BedError;
 use super::load::{Load, Turn};
 
-/// One turn. Long against a switch of processes, short against what changes on a busy machine.
-const TURN: Duration = Duration::from_millis(10);
+/// One turn. Long against a switch of processes, short against the time slice of whoever else runs here, so that most
+/// turns are not disturbed.
+const TURN: Duration = Duration::from_millis(3);
+
+/// When to stop: the median is then known to half a percent.
+const WIDTH_ENOUGH: f64 = 0.01;
+
+/// Pairs of turns in a round.
+const PAIRS: usize = 100;
+
+/// Rounds before the interval means anything.
+const ROUNDS_MIN: usize = 11;
+
+/// When to stop on a machine that is too busy: some twenty seconds.
+const ROUNDS_MAX: usize = 31;
 
 /// Turns that warm caches, connections and the CPU's clock up, and do not count.
 const WARM_UP: usize = 10;
@@ -30,16 +43,56 @@ pub struct Ratio {
     pub second_rate: f64,
 }
 
-/// Lets two sides take turns, so many pairs of them.
-pub fn compare(first: &mut Load, second: &mut Load, pairs: usize) -> Result<Ratio, BedError> {
-    let mut measured = Vec::with_capacity(pairs);
-    for number in 0..WARM_UP + pairs {
-        let pair = take_pair(first, second, number % 2 == 0)?;
-        if number >= WARM_UP {
-            measured.push(pair);
+impl Ratio {
+    /// How wide the interval is; past a percent the machine is too busy for a verdict.
+    pub fn width(&self) -> f64 {
+        self.high - self.low
+    }
+}
+
+/// Starts one side; a side is started anew in each round.
+pub type Start<'a> = &'a dyn Fn() -> Result<Load, BedError>;
+
+/// Lets two sides take turns until their ratio is known well enough, or will not be.
+///
+/// A process and its connection keep the luck of their start, so a value is the median of a round, and each round has
+/// new ones, started in the other order.
+pub fn compare(first: Start<'_>, second: Start<'_>) -> Result<Ratio, BedError> {
+    let mut rounds = Vec::new();
+    loop {
+        rounds.push(round(first, second, rounds.len() % 2 == 0)?);
+        let ratio = over(&rounds);
+        let known = rounds.len() >= ROUNDS_MIN && ratio.width() <= WIDTH_ENOUGH;
+        if known || rounds.len() >= ROUNDS_MAX {
+            return Ok(ratio);
         }
     }
-    Ok(ratio(&measured))
+}
+
+/// The medians of one round: the ratio and both rates.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    ratio: f64,
+    first_rate: f64,
+    second_rate: f64,
+}
+
+fn round(first: Start<'_>, second: Start<'_>, first_begins: bool) -> Result<Round, BedError> {
+    let (mut first, mut second) = if first_begins {
+        let first = first()?;
+        (first, second()?)
+    } else {
+        let second = second()?;
+        (first()?, second)
+    };
+    let mut pairs = Vec::with_capacity(PAIRS);
+    for number in 0..WARM_UP + PAIRS {
+        let pair = take_pair(&mut first, &mut second, number % 2 == 0)?;
+        if number >= WARM_UP {
+            pairs.push(pair);
+        }
+    }
+    Ok(medians(&pairs))
 }
 
 fn take_pair(first: &mut Load, second: &mut Load, first_begins: bool) -> Result<(Turn, Turn), BedError> {
@@ -52,16 +105,24 @@ fn take_pair(first: &mut Load, second: &mut Load, first_begins: bool) -> Result<
     }
 }
 
-fn ratio(pairs: &[(Turn, Turn)]) -> Ratio {
-    let ratios = sorted(pairs.iter().map(|(first, second)| second.rate() / first.rate()));
+fn medians(pairs: &[(Turn, Turn)]) -> Round {
+    Round {
+        ratio: median(&sorted(pairs.iter().map(|(first, second)| second.rate() / first.rate()))),
+        first_rate: median(&sorted(pairs.iter().map(|(first, _)| first.rate()))),
+        second_rate: median(&sorted(pairs.iter().map(|(_, second)| second.rate()))),
+    }
+}
+
+fn over(rounds: &[Round]) -> Ratio {
+    let ratios = sorted(rounds.iter().map(|round| round.ratio));
     let (low, high) = interval(ratios.len());
     let place = |at: usize| ratios.get(at).copied().unwrap_or(f64::NAN);
     Ratio {
         median: median(&ratios),
         low: place(low),
         high: place(high),
-        first_rate: median(&sorted(pairs.iter().map(|(first, _)| first.rate()))),
-        second_rate: median(&sorted(pairs.iter().map(|(_, second)| second.rate()))),
+        first_rate: median(&sorted(rounds.iter().map(|round| round.first_rate))),
+        second_rate: median(&sorted(rounds.iter().map(|round| round.second_rate))),
     }
 }
 
@@ -98,10 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_not_moved_by_a_disturbed_pair() {
+    fn a_disturbed_pair_or_round_does_not_move_the_median() {
         let mut pairs = vec![(turn(1000), turn(980)); 99];
         pairs.push((turn(1000), turn(10)));
-        let ratio = ratio(&pairs);
+        let quiet = medians(&pairs);
+        let mut rounds = vec![quiet; 10];
+        rounds.push(Round { ratio: 0.5, ..quiet });
+        let ratio = over(&rounds);
         assert_eq!((ratio.low, ratio.median, ratio.high), (0.98, 0.98, 0.98));
         assert_eq!((ratio.first_rate, ratio.second_rate), (100_000.0, 98_000.0));
     }

@@ -23,7 +23,7 @@ pub(super) fn pin(cpu: Option<Cpu>) -> io::Result<()> {
     let mut numbers = (0..CpuSet::count()).filter(|number| allowed.is_set(*number).unwrap_or(false));
     let number = match cpu {
         Cpu::First => numbers.next(),
-        Cpu::Last => numbers.last(),
+        Cpu::Last => numbers.next_back(),
     };
     let mut chosen = CpuSet::new();
     chosen.set(number.unwrap_or_default())?;

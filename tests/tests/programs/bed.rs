@@ -197,14 +197,11 @@ fn sleep_inside(bed: &Bed) -> Child {
     child
 }
 
-/// Plays a test that holds a bed when it is killed.
-fn be_killed(bed: &Bed) -> ! {
-    // What a started child inherits must not keep the bed alive.
-    sleep_inside(bed);
+/// Plays a test that holds a bed, with a process in it, when it is killed.
+fn be_killed(bed: &Bed) {
+    let mut sleeper = sleep_inside(bed);
     println!("bed {} {}", bed.cgroup().parent().unwrap().display(), bed.bpffs().display());
-    loop {
-        std::thread::park();
-    }
+    sleeper.wait().unwrap();
 }
 
 /// Starts a test of this name once more as a victim; gives it, its cgroup and its keeper's process.
@@ -222,7 +219,7 @@ fn victim(test: &str) -> (Child, String, i32) {
 #[test]
 fn a_killed_test_leaves_nothing() {
     if std::env::var_os(VICTIM).is_some() {
-        be_killed(&Bed::new().unwrap());
+        return be_killed(&Bed::new().unwrap());
     }
     let (mut child, top, keeper) = victim("bed::a_killed_test_leaves_nothing");
     assert!(Path::new(&top).exists());
@@ -235,7 +232,7 @@ fn a_killed_test_leaves_nothing() {
 #[test]
 fn what_a_killed_keeper_left_goes_when_the_next_bed_is_made() {
     if std::env::var_os(VICTIM).is_some() {
-        be_killed(&Bed::new().unwrap());
+        return be_killed(&Bed::new().unwrap());
     }
     let (mut child, top, keeper) = victim("bed::what_a_killed_keeper_left_goes_when_the_next_bed_is_made");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(keeper), nix::sys::signal::Signal::SIGKILL).unwrap();
