@@ -54,7 +54,7 @@ fn a_command_runs_in_the_beds_cgroup_network_and_mounts() {
     let interfaces = say(&bed, Place::NODE, &["ip", "-o", "link"]);
     assert!(interfaces.lines().count() == 1 && interfaces.contains("lo: <LOOPBACK,UP"), "{interfaces}");
     let mounts = say(&bed, Place::NODE, &["cat", "/proc/self/mounts"]);
-    assert!(mounts.lines().any(|line| line.starts_with("bpf /sys/fs/bpf bpf rw")), "{mounts}");
+    assert!(mounts.lines().any(|line| line.contains(" /sys/fs/bpf bpf rw")), "{mounts}");
     let here = std::env::current_dir().unwrap();
     assert_eq!(say(&bed, Place::NODE, &["pwd"]), here.to_str().unwrap());
 }
@@ -173,7 +173,7 @@ fn a_command_that_takes_too_long_is_killed() {
     let bed = Bed::new().unwrap();
     let mut command = bed.command(Place::NODE, "sh").unwrap();
     command.args(["-c", "echo begun; exec sleep 1000"]);
-    let error = finish(command, Duration::from_millis(300)).unwrap_err();
+    let error = finish(command, Duration::from_secs(3)).unwrap_err();
     assert!(matches!(&error, BedError::Late { said, .. } if said == "begun\n"), "{error}");
     let error = succeed(bed.command(Place::NODE, "false").unwrap(), SOON).unwrap_err();
     assert!(matches!(error, BedError::Failed { .. }), "{error}");
