@@ -480,6 +480,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
         refusals_lost: 5,
         own_cgroup_exempt: true,
         broken_hooks: vec!["sendmsg6"],
+        shared_hooks: Vec::new(),
         grace_failure: None,
     }
 }
