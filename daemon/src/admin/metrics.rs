@@ -218,6 +218,8 @@ fn work(out: &mut Exposition, snapshot: &Snapshot) {
     out.counter("holdfast_ops_failed_total", "Map writes refused.", counters.ops_failed);
     let help = "Map writes not tried because their service had not changed. Anything but 0 is a defect.";
     out.counter("holdfast_cross_service_ops_total", help, counters.cross_service);
+    let help = "Things in the maps that somebody else had changed; each is written anew.";
+    out.counter("holdfast_drift_total", help, counters.drift);
     out.counter("holdfast_changes_total", "Change records made.", counters.changes);
     let help = "Change records that the recorder had no room for.";
     out.counter("holdfast_changes_dropped_total", help, counters.changes_dropped);

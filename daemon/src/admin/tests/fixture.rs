@@ -383,12 +383,12 @@ pub(crate) fn everything() -> Snapshot {
         node: Arc::new(NodeFacts { name: "node-1".into(), ..NodeFacts::default() }),
         sources: [(Source::Config, true), (Source::Kubernetes, true)].into(),
         counters: Counters {
-            drift: 0,
             batches: 3,
             events: 20,
             ops: 41,
             ops_failed: 1,
             cross_service: 0,
+            drift: 6,
             changes: 12,
             changes_dropped: 2,
         },
