@@ -14,7 +14,7 @@ step() {
 }
 
 step "format" cargo fmt --all --check
-step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
+step "lints" cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 step "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 step "licences, bans, sources" cargo deny --locked check -A unused-wrapper licenses bans sources
 if cargo deny fetch db 2>/dev/null; then
@@ -22,7 +22,7 @@ if cargo deny fetch db 2>/dev/null; then
 else
 	absent+=("not run here: advisories (the RustSec database cannot be fetched)")
 fi
-step "shell scripts" shellcheck scripts/setup scripts/*.sh .ci/run
+step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/init.sh .ci/run
 
 ((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
 ((${#failures[@]} == 0)) || {

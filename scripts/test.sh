@@ -26,6 +26,15 @@ rung() {
 rung "core, simulation, scenarios, tidy" nothing cargo test --workspace --locked --no-fail-fast -- --skip kernel_
 rung "kernel: maps, programs, sockets" root cargo test --workspace --locked --no-fail-fast -- kernel_
 
+programs=(cargo test --locked --no-fail-fast -p holdfast-tests --features root --test programs)
+((EUID != 0)) || scripts/setup root
+rung "programs: real sockets in a bed" root "${programs[@]}" -- --skip go_client
+if command -v go >/dev/null; then
+	rung "programs: the client in Go" root "${programs[@]}" -- go_client
+else
+	absent+=("not run here: programs: the client in Go (needs go: scripts/setup go)")
+fi
+
 # The sum over the lines in which each test binary says how it went.
 sum() { awk -v field="$1" '/^test result: / { for (i = 2; i <= NF; i++) if ($i ~ "^" field) n += $(i - 1) } END { print n + 0 }' "$log"; }
 passed=$(sum passed)

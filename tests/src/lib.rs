@@ -3,6 +3,7 @@
 //! Invariant: everything here is deterministic; a seed or a count decides. Deliberately absent: assertions, which belong
 //! to the tests.
 
+pub mod bed;
 pub mod fuzz;
 pub mod observing;
 pub mod scenario;

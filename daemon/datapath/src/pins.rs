@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{Link, MapHandle};
+use libbpf_rs::MapHandle;
 
 use crate::error::StartError;
 use crate::load::Maps;
@@ -189,16 +189,6 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Takes every program away now; the kernel would do it some time after the last pin is gone.
-fn detach(folder: &Path) -> Vec<StartError> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let detach = |path: &Path| {
-        let link = Link::open(path).and_then(|link| link.detach());
-        link.map_err(|error| failed("detach", path)(io::Error::other(format!("{error:#}"))))
-    };
-    entries.flatten().filter_map(|entry| detach(&entry.path()).err()).collect()
-}
-
 /// Removes every pin, and with the links the programs. Collects what could not be removed, and goes on.
 ///
 /// Refuses while a daemon holds the pins.
@@ -207,10 +197,20 @@ pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
         return Ok(Vec::new());
     }
     let _lock = lock(root)?;
+    let mut errors = Vec::new();
     // Links first: no program may be left that meets half of its maps.
-    let mut errors = detach(&root.join(LINKS));
+    for link in fs::read_dir(root.join(LINKS)).into_iter().flatten().flatten() {
+        errors.extend(detach(&link.path()).err());
+    }
     for folder in [root.join(LINKS), root.to_owned()] {
         errors.extend(remove_folder(&folder).map_err(failed("remove", &folder)).err());
     }
     Ok(errors)
+}
+
+/// At once: a link that only loses its pin is detached some time later.
+fn detach(pin: &Path) -> Result<(), StartError> {
+    let link = libbpf_rs::Link::open(pin);
+    let detached = link.and_then(|link| link.detach());
+    detached.map_err(|source| StartError::ForeignPin { path: pin.to_owned(), source })
 }

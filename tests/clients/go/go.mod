@@ -1,0 +1,3 @@
+module holdfast/tests/clients/go
+
+go 1.21

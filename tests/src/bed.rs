@@ -1,0 +1,330 @@
+//! A place of its own on this machine for real sockets and real programs: network, cgroup, bpffs.
+//!
+//! Invariant: nothing outside of the bed changes, and everything of it goes when the `Bed` is dropped or its process
+//! ends in any way. A keeper process holds the namespaces and waits for the end of a pipe from here; what a killed
+//! keeper leaves is removed when the next bed is made. Deliberately absent: `fork` and a change of this process's own
+//! namespaces or cgroup, which would reach other tests; whatever runs inside is a process of its own.
+
+mod cgroup;
+pub mod child;
+pub mod clients;
+pub mod compare;
+mod cpu;
+mod keeper;
+mod links;
+pub mod load;
+mod serve;
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+
+use self::cgroup::Tree;
+use self::keeper::Keeper;
+pub use self::links::{Layout, Neighbour};
+use self::load::{Kind, Load};
+pub use self::serve::{Role, Server};
+
+/// The most that a command inside may write; what is beyond is cut off.
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+
+/// How often an ended child is looked for.
+const CHILD_POLL: Duration = Duration::from_millis(2);
+
+/// Set for a test that runs again as a process inside.
+const INSIDE: &str = "HOLDFAST_BED_INSIDE";
+
+/// Why there is no bed, or nothing ran in it.
+#[derive(Debug, thiserror::Error)]
+pub enum BedError {
+    /// Namespaces, cgroups and programs belong to root.
+    #[error("a bed needs root; run this test as root")]
+    NotRoot,
+    /// Neither a unified nor a hybrid machine.
+    #[error(
+        "no cgroup2 is mounted here (see /proc/self/mountinfo); mount it: mount -t cgroup2 none /sys/fs/cgroup"
+    )]
+    NoCgroup2,
+    /// The test was built without its companion.
+    #[error("bed_child is not beside {}; build it: cargo build -p holdfast-tests --bins", near.display())]
+    NoChild {
+        /// The program that looked for it.
+        near: PathBuf,
+    },
+    /// A name that the layout does not have.
+    #[error("the bed has no neighbour {name}")]
+    NoNeighbour {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// A file or folder of the machine.
+    #[error("{what} {}", path.display())]
+    File {
+        /// What was attempted.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A program could not be started.
+    #[error("start {program}; `scripts/setup` brings what the tests run")]
+    Start {
+        /// Its name.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A program ended with an error, where none was expected.
+    #[error("{program} failed with {status}: {said}")]
+    Failed {
+        /// Its name.
+        program: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it wrote to its standard error.
+        said: String,
+    },
+    /// A program was killed at its deadline.
+    #[error("{program} did not end within {limit:?}; it said: {said}")]
+    Late {
+        /// Its name.
+        program: String,
+        /// How long it had.
+        limit: Duration,
+        /// What it wrote until then.
+        said: String,
+    },
+    /// A child of the bed did not say what was expected.
+    #[error("{who} said {said:?}")]
+    Unexpected {
+        /// Which child.
+        who: String,
+        /// What it said.
+        said: String,
+    },
+}
+
+/// Names the file in an error of a file operation.
+fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BedError + 'a {
+    move |source| BedError::File { what, path: path.to_owned(), source }
+}
+
+/// Where something runs: below the bed's cgroup or beside it, in the bed's own network or in a neighbour's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    inside: bool,
+    neighbour: Option<&'a str>,
+}
+
+impl<'a> Place<'a> {
+    /// A process of the node: what is attached to `Bed::cgroup` sees its sockets.
+    pub const NODE: Place<'static> = Place { inside: true, neighbour: None };
+
+    /// In the node's network, but in a cgroup beside: no program of the bed sees its sockets.
+    pub const OUTSIDE: Place<'static> = Place { inside: false, neighbour: None };
+
+    /// In a neighbour's network and below the node's cgroup, as a pod is.
+    pub const fn pod(neighbour: &'a str) -> Self {
+        Self { inside: true, neighbour: Some(neighbour) }
+    }
+
+    /// In a neighbour's network and in a cgroup beside, as another machine is.
+    pub const fn far(neighbour: &'a str) -> Self {
+        Self { inside: false, neighbour: Some(neighbour) }
+    }
+}
+
+/// The place. Fields are dropped in this order: what runs in it ends before the namespaces go.
+#[derive(Debug)]
+pub struct Bed {
+    tree: Tree,
+    neighbours: Vec<(&'static str, Keeper)>,
+    keeper: Keeper,
+    child: PathBuf,
+}
+
+impl Bed {
+    /// A bed with nothing but a loopback interface.
+    pub fn new() -> Result<Self, BedError> {
+        Self::lay(&Layout::default())
+    }
+
+    /// A bed with addresses and neighbours.
+    pub fn lay(layout: &Layout) -> Result<Self, BedError> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(BedError::NotRoot);
+        }
+        let child = companion()?;
+        let tree = Tree::create()?;
+        let keeper = Keeper::start(&child, Some(tree.top()))?;
+        let neighbours =
+            layout.neighbours.iter().map(|neighbour| Ok((neighbour.name, Keeper::start(&child, None)?)));
+        let neighbours = neighbours.collect::<Result<_, BedError>>()?;
+        let bed = Self { tree, neighbours, keeper, child };
+        links::configure(&bed, layout)?;
+        Ok(bed)
+    }
+
+    /// The cgroup to attach programs to.
+    pub fn cgroup(&self) -> &Path {
+        self.tree.node()
+    }
+
+    /// A cgroup below `cgroup()`, made when it is not there.
+    pub fn child_cgroup(&self, name: &str) -> Result<PathBuf, BedError> {
+        let path = self.tree.node().join(name);
+        std::fs::create_dir_all(&path).map_err(at("create", &path))?;
+        Ok(path)
+    }
+
+    /// The bed's own bpffs, as a path that works from outside too. Inside it is `/sys/fs/bpf`.
+    pub fn bpffs(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/sys/fs/bpf", self.keeper.pid()))
+    }
+
+    /// A command that will run in a place: arguments, environment and pipes are set as usual.
+    pub fn command(
+        &self,
+        place: Place<'_>,
+        program: impl AsRef<std::ffi::OsStr>,
+    ) -> Result<Command, BedError> {
+        let mut command = Command::new(&self.child);
+        command.arg("enter").arg(self.netns(place)?.pid().to_string());
+        command.arg(self.keeper.pid().to_string()).arg(self.tree.of(place)).arg(program);
+        Ok(command)
+    }
+
+    /// This very test once more, as a process in a place. There `is_inside()` holds, and the test takes its other part.
+    pub fn again(&self, place: Place<'_>, test: &str) -> Result<Command, BedError> {
+        let program = this_program()?;
+        let mut command = self.command(place, program)?;
+        command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
+        Ok(command)
+    }
+
+    /// Whether this process was started by `again`.
+    pub fn is_inside() -> bool {
+        std::env::var_os(INSIDE).is_some()
+    }
+
+    /// Runs on a thread in the network of a place. The thread keeps this process's cgroup.
+    pub fn within<T: Send>(&self, place: Place<'_>, run: impl FnOnce() -> T + Send) -> Result<T, BedError> {
+        let path = PathBuf::from(format!("/proc/{}/ns/net", self.netns(place)?.pid()));
+        let netns = std::fs::File::open(&path).map_err(at("open", &path))?;
+        let body = || {
+            setns(&netns, CloneFlags::CLONE_NEWNET).map_err(io::Error::from).map_err(at("enter", &path))?;
+            Ok(run())
+        };
+        thread::scope(|scope| {
+            scope.spawn(body).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Starts a server that answers with its own name, and waits until it listens.
+    pub fn serve(
+        &self,
+        place: Place<'_>,
+        role: Role,
+        name: &str,
+        address: SocketAddr,
+    ) -> Result<Server, BedError> {
+        let mut command = self.command(place, &self.child)?;
+        command.args(["serve", role.word(), name, &address.to_string()]);
+        Server::start(command, address)
+    }
+
+    /// Starts a generator of load, which waits for its first turn.
+    pub fn load(&self, place: Place<'_>, kind: Kind, address: SocketAddr) -> Result<Load, BedError> {
+        let mut command = self.command(place, &self.child)?;
+        command.args(["load", kind.word(), &address.to_string()]);
+        Load::start(command)
+    }
+
+    fn netns(&self, place: Place<'_>) -> Result<&Keeper, BedError> {
+        let Some(name) = place.neighbour else { return Ok(&self.keeper) };
+        let found = self.neighbours.iter().find(|(known, _)| *known == name);
+        found.map(|(_, keeper)| keeper).ok_or_else(|| BedError::NoNeighbour { name: name.to_owned() })
+    }
+}
+
+/// Runs a command to its end, or kills it at the limit.
+pub fn finish(mut command: Command, limit: Duration) -> Result<Output, BedError> {
+    let program = described(&command);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = spawn(&mut command)?;
+    let stdout = child.stdout.take().map(drain);
+    let stderr = child.stderr.take().map(drain);
+    let status = wait(&mut child, limit).map_err(at("wait for", Path::new(&program)))?;
+    let (stdout, stderr) = (collected(stdout), collected(stderr));
+    let said = || String::from_utf8_lossy(&[stdout.clone(), stderr.clone()].concat()).into_owned();
+    let status = status.ok_or_else(|| BedError::Late { program, limit, said: said() })?;
+    Ok(Output { status, stdout, stderr })
+}
+
+/// Runs a command that must succeed, and gives what it wrote to its standard output.
+pub fn succeed(command: Command, limit: Duration) -> Result<String, BedError> {
+    let program = described(&command);
+    let output = finish(command, limit)?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(BedError::Failed { program, status: output.status, said })
+}
+
+fn described(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+fn spawn(command: &mut Command) -> Result<Child, BedError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.spawn().map_err(|source| BedError::Start { program, source })
+}
+
+type Drained = thread::JoinHandle<Vec<u8>>;
+
+fn drain(pipe: impl Read + Send + 'static) -> Drained {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error is what there is to show.
+        let _ = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+fn collected(pipe: Option<Drained>) -> Vec<u8> {
+    pipe.and_then(|thread| thread.join().ok()).unwrap_or_default()
+}
+
+/// Waits for the end of a child; past the limit it is killed and there is no status.
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let until = Instant::now() + limit;
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        thread::sleep(CHILD_POLL);
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(None)
+}
+
+fn this_program() -> Result<PathBuf, BedError> {
+    std::env::current_exe().map_err(at("find", Path::new("/proc/self/exe")))
+}
+
+/// The program that plays the children of a bed: beside this one, or, for tests and benchmarks, one folder up.
+fn companion() -> Result<PathBuf, BedError> {
+    let near = this_program()?;
+    let folders = near.ancestors().skip(1).take(2);
+    let found = folders.map(|folder| folder.join("bed_child")).find(|path| path.exists());
+    found.ok_or(BedError::NoChild { near })
+}

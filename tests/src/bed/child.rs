@@ -1,0 +1,49 @@
+//! What the processes of a bed do: keep, enter, serve, load.
+//!
+//! Invariant: a child touches only itself before it becomes what it was asked to be. Deliberately absent: an answer to
+//! wrong arguments beyond an error; only the bed calls it.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sched::{CloneFlags, setns};
+
+use super::{keeper, load, serve};
+
+/// Does what the arguments say, as `bed_child` gets them. A command that is entered takes this process over.
+pub fn main(arguments: &[OsString]) -> io::Result<()> {
+    let words: Vec<&str> = arguments.iter().map_while(|word| word.to_str()).collect();
+    match (words.as_slice(), arguments) {
+        (["keep"], _) => keeper::keep(None),
+        (["keep", cgroups], _) => keeper::keep(Some(Path::new(cgroups))),
+        (["enter", net, mounts, cgroup, ..], [_, _, _, _, program, rest @ ..]) => {
+            enter(net, mounts, Path::new(cgroup))?;
+            let error = Command::new(program).args(rest).exec();
+            Err(io::Error::new(error.kind(), format!("start {}: {error}", program.display())))
+        }
+        (["serve", role, name, address], _) => serve::run(role, name, parsed(address)?),
+        (["load", kind, address], _) => load::run(kind, parsed(address)?),
+        _ => Err(io::Error::other("usage: bed_child keep|enter|serve|load …; a bed calls it")),
+    }
+}
+
+fn parsed(address: &str) -> io::Result<SocketAddr> {
+    address.parse().map_err(|_| io::Error::other(format!("{address} is not an address and a port")))
+}
+
+/// Moves this process: the cgroup first, because its path is one of the mounts outside.
+fn enter(net: &str, mounts: &str, cgroup: &Path) -> io::Result<()> {
+    let folder = std::env::current_dir()?;
+    let net = File::open(format!("/proc/{net}/ns/net"))?;
+    let mounts = File::open(format!("/proc/{mounts}/ns/mnt"))?;
+    fs::write(cgroup.join("cgroup.procs"), "0")?;
+    setns(net, CloneFlags::CLONE_NEWNET)?;
+    setns(mounts, CloneFlags::CLONE_NEWNS)?;
+    // Entering mounts leaves a process at their root.
+    std::env::set_current_dir(folder)
+}

@@ -1,0 +1,126 @@
+//! Clients in other languages, as users have them: a C program call by call, and a Go program with its own runtime.
+//!
+//! Invariant: what a client says is the same JSON line in each language. Deliberately absent: a compiler in an emulated
+//! kernel; there the built client lies beside the test.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Bed, BedError, Place, at, finish, succeed, this_program};
+
+/// A first build in Go compiles its standard library.
+const BUILD_LIMIT: Duration = Duration::from_secs(300);
+
+/// A client waits five seconds for each of at most eight answers.
+const RUN_LIMIT: Duration = Duration::from_secs(60);
+
+/// What one step of a client came to.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Answer {
+    /// The system call, or what stands for it.
+    pub call: String,
+    /// `ECONNREFUSED`; nothing where the call succeeded.
+    pub errno: Option<String>,
+    /// What the client dialled: `192.0.2.1:80`, `[::ffff:192.0.2.1]:80`.
+    pub to: String,
+    /// What getpeername says.
+    pub peer: Option<String>,
+    /// What getsockname says.
+    pub local: Option<String>,
+    /// Whose address the reply bears.
+    pub from: Option<String>,
+    /// The reply, without its line feed.
+    pub reply: Option<String>,
+}
+
+/// A client that is ready to run.
+#[derive(Clone, Debug)]
+pub struct Client {
+    program: PathBuf,
+}
+
+impl Client {
+    /// The C client; needs `cc`.
+    pub fn c() -> Result<Self, BedError> {
+        built("client", |into| {
+            let mut command = Command::new("cc");
+            command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(into).arg(source("c/client.c"));
+            command
+        })
+    }
+
+    /// The Go client; needs `go`.
+    pub fn go() -> Result<Self, BedError> {
+        built("go-client", |into| {
+            let mut command = Command::new("go");
+            command.args(["build", "-o"]).arg(into).arg(".").current_dir(source("go"));
+            // Nothing is fetched, and the program runs wherever a kernel does.
+            command.env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local");
+            command
+        })
+    }
+
+    /// Runs it in a place and gives its steps.
+    pub fn run(&self, bed: &Bed, place: Place<'_>, words: &[&str]) -> Result<Vec<Answer>, BedError> {
+        let mut command = bed.command(place, &self.program)?;
+        command.args(words);
+        succeed(command, RUN_LIMIT)?.lines().map(answer).collect()
+    }
+
+    /// Where it lies.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+}
+
+fn answer(line: &str) -> Result<Answer, BedError> {
+    let wrong = |_| BedError::Unexpected { who: "a client".to_owned(), said: line.to_owned() };
+    serde_json::from_str(line).map_err(wrong)
+}
+
+fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(path)
+}
+
+/// The client beside this program, or one that is built now into a folder beside it.
+fn built(name: &str, compiler: impl FnOnce(&Path) -> Command) -> Result<Client, BedError> {
+    let this = this_program()?;
+    let folder = this.parent().unwrap_or(Path::new("/"));
+    let beside = folder.join(name);
+    if beside.exists() {
+        return Ok(Client { program: beside });
+    }
+    let clients = folder.join("clients");
+    std::fs::create_dir_all(&clients).map_err(at("create", &clients))?;
+    let program = clients.join(name);
+    // Tests that build at the same time, in threads or processes, replace the client with an equal one.
+    let unfinished = clients.join(format!("{name}-{}-{:?}", std::process::id(), std::thread::current().id()));
+    succeed(compiler(&unfinished), BUILD_LIMIT)?;
+    std::fs::rename(&unfinished, &program).map_err(at("rename into place", &program))?;
+    Ok(Client { program })
+}
+
+/// The calls of a command's process that `strace` shows, one line each.
+pub fn traced(bed: &Bed, place: Place<'_>, calls: &str, words: &[&str]) -> Result<Vec<String>, BedError> {
+    let mut command = bed.command(place, "strace")?;
+    command.args(["-f", "-qq", "-e", "signal=none", "-e", &format!("trace={calls}")]).args(words);
+    let output = finish(command, RUN_LIMIT)?;
+    Ok(String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_client_is_read() {
+        let line = r#"{"call":"connect","errno":"ECONNREFUSED","to":"127.0.0.1:9","peer":null,"local":"[::]:1","from":null,"reply":null}"#;
+        let read = answer(line).unwrap();
+        assert_eq!((read.call.as_str(), read.errno.as_deref()), ("connect", Some("ECONNREFUSED")));
+        assert_eq!((read.peer, read.local.as_deref()), (None, Some("[::]:1")));
+        assert!(answer("perror: no").unwrap_err().to_string().contains("perror: no"));
+    }
+}

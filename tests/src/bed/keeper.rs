@@ -1,0 +1,92 @@
+//! A process that holds namespaces open, and removes the bed's cgroups when the one who started it is gone.
+//!
+//! Invariant: a keeper ends when its standard input does, so it cannot outlive a test that was killed. Deliberately
+//! absent: a name for the namespaces; whoever enters goes through the keeper's folder in /proc.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use super::{BedError, cgroup, spawn};
+
+/// What a child says when it is prepared.
+pub(super) const READY: &str = "ready";
+
+const BPFFS: &str = "/sys/fs/bpf";
+
+/// A keeper as its starter sees it.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    child: Child,
+}
+
+impl Keeper {
+    /// Starts one with a network of its own; the one that is given cgroups also has mounts of its own and removes them.
+    pub(super) fn start(program: &Path, cgroups: Option<&Path>) -> Result<Self, BedError> {
+        let mut command = Command::new(program);
+        command.arg("keep").args(cgroups);
+        // Ctrl-C reaches the test; the keeper has its work after that.
+        command.process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut keeper = Self { child: spawn(&mut command)? };
+        keeper.expect_ready()?;
+        Ok(keeper)
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn expect_ready(&mut self) -> Result<(), BedError> {
+        let said = self.child.stdout.take().map(first_line).unwrap_or_default();
+        if said == READY {
+            return Ok(());
+        }
+        let mut complaint = said;
+        if let Some(stderr) = self.child.stderr.as_mut() {
+            let _ = stderr.take(super::OUTPUT_BYTES_MAX).read_to_string(&mut complaint);
+        }
+        Err(BedError::Unexpected { who: "the keeper of the bed".to_owned(), said: complaint })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // The end of the pipe is the sign to end.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// The first line that a child says, without its end.
+pub(super) fn first_line(pipe: impl Read) -> String {
+    let mut line = String::new();
+    let _ = BufReader::new(pipe).read_line(&mut line);
+    line.trim_end().to_owned()
+}
+
+/// What the keeper process does.
+pub(super) fn keep(cgroups: Option<&Path>) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNET)?;
+    if cgroups.is_some() {
+        own_mounts()?;
+    }
+    writeln!(io::stdout(), "{READY}")?;
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    match cgroups {
+        Some(top) => cgroup::remove(top).map_err(io::Error::other),
+        None => Ok(()),
+    }
+}
+
+fn own_mounts() -> io::Result<()> {
+    let none: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), none)?;
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! Addresses and links of a bed, set with `ip`.
+//!
+//! Invariant: only interfaces of the bed's own namespaces are touched. Deliberately absent: forwarding, bridges; a
+//! neighbour reaches the node's own addresses, which is what a service load balancer of a node needs.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use super::{Bed, BedError, Place, at, spawn};
+
+/// What a bed has besides loopback.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// Further addresses of the node, on its loopback interface: `192.0.2.1/32`, `fd00::1/128`.
+    pub local: Vec<&'static str>,
+    /// Other networks, each at the other end of a link.
+    pub neighbours: Vec<Neighbour>,
+}
+
+/// A network of its own, one link away: a pod, another machine.
+#[derive(Clone, Debug)]
+pub struct Neighbour {
+    /// Also the name of the node's interface to it, so at most 15 characters.
+    pub name: &'static str,
+    /// The node's addresses on the link, with their prefix length; the neighbour's way to all others.
+    pub near: Vec<&'static str>,
+    /// The neighbour's addresses on the link, on an interface named `eth0`.
+    pub far: Vec<&'static str>,
+}
+
+/// Brings a fresh bed to its layout.
+pub(super) fn configure(bed: &Bed, layout: &Layout) -> Result<(), BedError> {
+    let mut node = up("lo");
+    node.extend(layout.local.iter().map(|address| add(address, "lo")));
+    for neighbour in &layout.neighbours {
+        let pid = bed.netns(Place::far(neighbour.name))?.pid();
+        node.push(format!("link add {} type veth peer name eth0 netns {pid}", neighbour.name));
+        node.extend(up(neighbour.name));
+        node.extend(neighbour.near.iter().map(|address| add(address, neighbour.name)));
+    }
+    batch(bed, Place::OUTSIDE, &node)?;
+    layout.neighbours.iter().try_for_each(|neighbour| configure_far(bed, neighbour))
+}
+
+fn configure_far(bed: &Bed, neighbour: &Neighbour) -> Result<(), BedError> {
+    let mut lines = [up("lo"), up("eth0")].concat();
+    lines.extend(neighbour.far.iter().map(|address| add(address, "eth0")));
+    let gateways = neighbour.near.iter().filter_map(|address| address.split('/').next());
+    lines.extend(gateways.map(|gateway| format!("route add default via {gateway}")));
+    batch(bed, Place::far(neighbour.name), &lines)
+}
+
+fn up(interface: &str) -> Vec<String> {
+    vec![format!("link set {interface} up")]
+}
+
+/// IPv6 addresses are used at once, without looking for a second owner.
+fn add(address: &str, interface: &str) -> String {
+    let at_once = if address.contains(':') { " nodad" } else { "" };
+    format!("address add {address} dev {interface}{at_once}")
+}
+
+fn batch(bed: &Bed, place: Place<'_>, lines: &[String]) -> Result<(), BedError> {
+    let mut command = bed.command(place, "ip")?;
+    command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut ip = spawn(&mut command)?;
+    let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+    if let Some(mut stdin) = ip.stdin.take() {
+        stdin.write_all(text.as_bytes()).map_err(at("write to", "ip".as_ref()))?;
+    }
+    let output = ip.wait_with_output().map_err(at("wait for", "ip".as_ref()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(BedError::Failed { program: format!("ip -batch:\n{text}"), status: output.status, said })
+}

@@ -1,0 +1,160 @@
+//! A process that makes connections, asks, or streams, in turns of a given length.
+//!
+//! Invariant: between two turns it does nothing, so two of them can take turns without disturbing each other.
+//! Deliberately absent: latencies and concurrency; a ratio of what two sides do in the same time needs neither.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::libc::linger;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket, sockopt,
+};
+
+use super::cpu::{self, Cpu};
+use super::{BedError, at, spawn};
+
+/// What one write of a stream offers to the kernel.
+const WRITE_BYTES: usize = 128 * 1024;
+
+/// What is done as often as possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Connect and reset, so that no port is kept.
+    Connect,
+    /// One byte there and back on one connection.
+    Request,
+    /// Bytes one way on one connection.
+    Stream,
+}
+
+const KINDS: [Kind; 3] = [Kind::Connect, Kind::Request, Kind::Stream];
+
+impl Kind {
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Request => "request",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+/// What was done in one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Connections, answers or bytes.
+    pub count: u64,
+    /// How long it took, the last one included.
+    pub took: Duration,
+}
+
+impl Turn {
+    /// How many in a second.
+    #[expect(clippy::cast_precision_loss, reason = "a rate is not exact")]
+    pub fn rate(&self) -> f64 {
+        self.count as f64 / self.took.as_secs_f64()
+    }
+}
+
+/// A generator of load that waits for its turns.
+#[derive(Debug)]
+pub struct Load {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Load {
+    pub(super) fn start(mut command: Command) -> Result<Self, BedError> {
+        let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(orders), Some(answers)) => Ok(Self { child, orders, answers: BufReader::new(answers) }),
+            _ => Err(unexpected("no pipes")),
+        }
+    }
+
+    /// Lets it work for so long.
+    pub fn turn(&mut self, length: Duration) -> Result<Turn, BedError> {
+        let pipe = "the pipe of a load generator".as_ref();
+        writeln!(self.orders, "{}", length.as_nanos()).map_err(at("write to", pipe))?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line).map_err(at("read from", pipe))?;
+        let mut numbers = line.split_whitespace().map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(count)), Some(Ok(took))) => Ok(Turn { count, took: Duration::from_nanos(took) }),
+            _ => Err(unexpected(&line)),
+        }
+    }
+}
+
+fn unexpected(said: &str) -> BedError {
+    BedError::Unexpected { who: "a load generator".to_owned(), said: said.to_owned() }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the process does: a turn for each line of its standard input, which says how many nanoseconds.
+pub(super) fn run(kind: &str, address: SocketAddr) -> io::Result<()> {
+    let known = KINDS.into_iter().find(|known| known.word() == kind);
+    let kind = known.ok_or_else(|| io::Error::other(format!("no load is called {kind}")))?;
+    cpu::pin(Some(Cpu::Last))?;
+    let mut operation = operation(kind, address)?;
+    for line in io::stdin().lines() {
+        let nanoseconds = line?.parse().map_err(io::Error::other)?;
+        let turn = take_turn(&mut operation, Duration::from_nanos(nanoseconds))?;
+        writeln!(io::stdout(), "{} {}", turn.count, turn.took.as_nanos())?;
+    }
+    Ok(())
+}
+
+type Operation = Box<dyn FnMut() -> io::Result<u64>>;
+
+fn take_turn(operation: &mut Operation, length: Duration) -> io::Result<Turn> {
+    let begun = Instant::now();
+    let mut turn = Turn { count: 0, took: Duration::ZERO };
+    while turn.took < length {
+        turn.count += operation()?;
+        turn.took = begun.elapsed();
+    }
+    Ok(turn)
+}
+
+fn operation(kind: Kind, address: SocketAddr) -> io::Result<Operation> {
+    Ok(match kind {
+        Kind::Connect => Box::new(move || connect_and_reset(address)),
+        Kind::Request => {
+            let mut stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            Box::new(move || ask(&mut stream))
+        }
+        Kind::Stream => {
+            let mut stream = TcpStream::connect(address)?;
+            let bytes = vec![0; WRITE_BYTES];
+            Box::new(move || Ok(stream.write(&bytes)? as u64))
+        }
+    })
+}
+
+fn connect_and_reset(address: SocketAddr) -> io::Result<u64> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket: OwnedFd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;
+    connect(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+    Ok(1)
+}
+
+fn ask(stream: &mut TcpStream) -> io::Result<u64> {
+    let mut byte = [0];
+    stream.write_all(&byte)?;
+    stream.read_exact(&mut byte)?;
+    Ok(1)
+}

@@ -1,0 +1,10 @@
+//! The processes of a test bed: keepers of namespaces, servers, generators of load, and whoever enters.
+//!
+//! Deliberately absent: anything of its own; `holdfast_tests::bed` starts it and says what it is.
+
+use std::ffi::OsString;
+
+fn main() -> std::io::Result<()> {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    holdfast_tests::bed::child::main(&arguments)
+}

@@ -1,0 +1,6 @@
+//! Real sockets and real programs, each test in a bed of its own. Needs root, so the `root` feature selects it.
+
+#[cfg(test)]
+mod bed;
+#[cfg(test)]
+mod clients;

@@ -1,0 +1,42 @@
+//! What can go wrong between a package mirror and a program in a kernel.
+//!
+//! Each failure says what was attempted, on what, and what to do where that is not plain.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Why there is no kernel, no guest or no result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{what} {}", path.display())]
+    File { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("start `{program}`; is it installed? `scripts/setup vm` brings what is needed")]
+    Start { program: String, source: io::Error },
+    #[error("`{program}` failed with {status}: {said}")]
+    Program { program: String, status: std::process::ExitStatus, said: String },
+    #[error("no kernel of series {series} among the packages; there are {known}")]
+    NoSuchKernel { series: String, known: String },
+    #[error("{what} was not fetched; run `scripts/setup vm`")]
+    NotFetched { what: String },
+    #[error("{} is packed in a way that is not known here", path.display())]
+    UnknownPacking { path: PathBuf },
+    #[error("the guest gave no exit code, {why}; its console ended so:\n{console}")]
+    NoResult { why: &'static str, console: String },
+}
+
+/// Names the file in an error of a file operation.
+pub(crate) fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Failure + 'a {
+    move |source| Failure::File { what, path: path.to_owned(), source }
+}
+
+/// Runs a program to its end and gives what it wrote to its standard output.
+pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>, Failure> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|source| Failure::Start { program: program.clone(), source })?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Failure::Program { program, status: output.status, said })
+}

@@ -1,0 +1,152 @@
+//! The file system of a guest: a shell, kernel modules, and the programs under test with their libraries.
+//!
+//! Invariant: the part that depends on the kernel alone is built once and kept. Deliberately absent: an init system, a
+//! disk, a network card; a test makes its own links.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cpio::Archive;
+use crate::failure::{Failure, at, output};
+use crate::modules;
+use crate::store::{Kernel, Store};
+
+const INIT: &str = include_str!("init.sh");
+
+/// Where programs under test lie in the guest.
+const PROGRAMS: &str = "/payload";
+
+/// What a test runs besides itself, as far as this machine has it.
+const COMPANIONS: [&str; 4] = ["/usr/sbin/ip", "/usr/bin/curl", "/usr/bin/strace", "/usr/bin/dig"];
+
+const FOLDERS: [&str; 7] = ["proc", "sys", "dev", "tmp", "run", "root", "var"];
+
+/// What is to be run: a program of this machine, its arguments, and files that lie beside it.
+#[derive(Debug)]
+pub(crate) struct Errand<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) arguments: &'a [String],
+    pub(crate) beside: &'a [PathBuf],
+    /// The line with the exit code begins so; nothing that the program writes does.
+    pub(crate) mark: &'a str,
+}
+
+/// Writes the file system of one run and gives its path.
+pub(crate) fn build(store: &Store, kernel: &Kernel, errand: &Errand<'_>) -> Result<PathBuf, Failure> {
+    let mut image = base(store, kernel)?;
+    image.extend(payload(errand)?);
+    let path = store.scratch()?.join(format!("{}.initrd", std::process::id()));
+    fs::write(&path, image).map_err(at("write", &path))?;
+    Ok(path)
+}
+
+/// The part that depends on the kernel, from the store or made now.
+fn base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
+    let mut hasher = DefaultHasher::new();
+    (INIT, modules::WANTED, &kernel.modules, COMPANIONS.map(|path| Path::new(path).exists()))
+        .hash(&mut hasher);
+    let path = store.scratch()?.join(format!("{:016x}.base", hasher.finish()));
+    if let Ok(bytes) = fs::read(&path) {
+        return Ok(bytes);
+    }
+    let bytes = build_base(store, kernel)?;
+    let unfinished = path.with_extension(format!("{}", std::process::id()));
+    fs::write(&unfinished, &bytes).map_err(at("write", &unfinished))?;
+    fs::rename(&unfinished, &path).map_err(at("rename into place", &path))?;
+    Ok(bytes)
+}
+
+fn build_base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
+    let mut archive = Archive::default();
+    FOLDERS.iter().for_each(|folder| archive.folder(folder));
+    archive.file("init", INIT.as_bytes().to_vec());
+    archive.file("etc/hosts", b"127.0.0.1 localhost\n::1 localhost\n".to_vec());
+    add_shell(&mut archive, &store.tools()?.join("bin/busybox"))?;
+    for program in COMPANIONS.iter().map(Path::new).filter(|program| program.exists()) {
+        add_program(&mut archive, program, &program.to_string_lossy())?;
+    }
+    for (at, (name, bytes)) in modules::ordered(&kernel.modules)?.into_iter().enumerate() {
+        archive.file(&format!("modules/{at:03}-{name}.ko"), bytes);
+    }
+    Ok(archive.bytes())
+}
+
+fn add_shell(archive: &mut Archive, busybox: &Path) -> Result<(), Failure> {
+    archive.file("bin/busybox", fs::read(busybox).map_err(at("read", busybox))?);
+    let applets = output(Command::new(busybox).arg("--list"))?;
+    for applet in String::from_utf8_lossy(&applets).lines().filter(|applet| *applet != "busybox") {
+        archive.link(&format!("bin/{applet}"), "busybox");
+    }
+    Ok(())
+}
+
+fn payload(errand: &Errand<'_>) -> Result<Vec<u8>, Failure> {
+    let mut archive = Archive::default();
+    for file in errand.beside.iter().map(PathBuf::as_path).chain([errand.program]) {
+        add_program(&mut archive, file, &inside(file))?;
+    }
+    archive.file("payload/mark", errand.mark.as_bytes().to_vec());
+    let words = std::iter::once(inside(errand.program)).chain(errand.arguments.iter().cloned());
+    let words: Vec<String> = words.map(|word| quoted(&word)).collect();
+    archive.file("payload/run", format!("#!/bin/sh\nexec {}\n", words.join(" ")).into_bytes());
+    Ok(archive.bytes())
+}
+
+fn inside(file: &Path) -> String {
+    format!("{PROGRAMS}/{}", file.file_name().unwrap_or_default().to_string_lossy())
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// Without debug symbols, which under emulation cost seconds. What strip does not know, a script, stays as it is.
+fn stripped(program: &Path) -> Result<Vec<u8>, Failure> {
+    let folder = tempfile::tempdir().map_err(at("create a folder for", program))?;
+    let lean = folder.path().join("lean");
+    let path = match output(Command::new("strip").arg("-o").arg(&lean).arg(program)) {
+        Ok(_) => &lean,
+        Err(_) => program,
+    };
+    fs::read(path).map_err(at("read", path))
+}
+
+/// A program and the libraries it names.
+fn add_program(archive: &mut Archive, program: &Path, inside: &str) -> Result<(), Failure> {
+    archive.file(inside, stripped(program)?);
+    // A static program or a script is no concern of ldd, which then fails.
+    let libraries = output(Command::new("ldd").arg(program)).unwrap_or_default();
+    for library in String::from_utf8_lossy(&libraries).lines().filter_map(library) {
+        if !archive.has(library) {
+            archive.file(library, fs::read(library).map_err(at("read", Path::new(library)))?);
+        }
+    }
+    Ok(())
+}
+
+/// The path in a line of ldd: `libc.so.6 => /lib/libc.so.6 (0x7f…)` or `/lib64/ld-linux-x86-64.so.2 (0x7f…)`.
+fn library(line: &str) -> Option<&str> {
+    let path = line.rsplit_once(" (0x")?.0.rsplit(' ').next()?.trim();
+    path.starts_with('/').then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read_from_what_ldd_says() {
+        assert_eq!(library("\tlibc.so.6 => /lib/x/libc.so.6 (0x00007f)"), Some("/lib/x/libc.so.6"));
+        assert_eq!(library("\t/lib64/ld-linux-x86-64.so.2 (0x00007f)"), Some("/lib64/ld-linux-x86-64.so.2"));
+        assert_eq!(library("\tlinux-vdso.so.1 (0x00007f)"), None);
+        assert_eq!(library("\tstatically linked"), None);
+    }
+
+    #[test]
+    fn a_word_reaches_the_program_as_it_is() {
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's $x"), "'it'\\''s $x'");
+    }
+}

@@ -1,0 +1,139 @@
+//! One run of a guest: an emulated machine without disk and network, two serial ports, a deadline.
+//!
+//! Invariant: the machine has ended when `run` returns. The first serial port is the kernel's console; the second one
+//! carries what the program writes and, as its last line, the exit code. Deliberately absent: hardware acceleration.
+//! A /dev/kvm that exists is no promise that a distribution's kernel boots under it, and emulation boots in seconds.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::failure::{Failure, at};
+use crate::store::{Kernel, Store};
+
+/// As much of the console as shows a panic with its trace.
+const CONSOLE_LINES: usize = 40;
+
+/// Lines that may wait between the machine and a slow terminal.
+const LINES_WAITING_MAX: usize = 1024;
+
+/// Debian's libraries in the folder of tools.
+const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+
+/// What a guest is made of besides its kernel and its file system.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) memory_mib: u32,
+    pub(crate) deadline: Duration,
+}
+
+/// Boots, passes the program's lines on, and gives its exit code.
+pub(crate) fn run(
+    store: &Store,
+    kernel: &Kernel,
+    initrd: &Path,
+    mark: &str,
+    limits: &Limits,
+) -> Result<u8, Failure> {
+    let console = initrd.with_extension("console");
+    let mut machine = start(command(&store.tools()?, kernel, initrd, &console, limits))?;
+    let until = Instant::now() + limits.deadline;
+    let code = machine.stdout.take().and_then(|port| follow(port, mark, until));
+    let in_time = Instant::now() < until;
+    machine.kill().and_then(|()| machine.wait()).map_err(at("end", Path::new("qemu")))?;
+    let said = fs::read(&console).unwrap_or_default();
+    for path in [initrd, &console] {
+        fs::remove_file(path).map_err(at("remove", path))?;
+    }
+    let why = if in_time { "it ended" } else { "time was up" };
+    code.ok_or_else(|| Failure::NoResult { why, console: tail(&said) })
+}
+
+fn start(mut command: Command) -> Result<Child, Failure> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.spawn().map_err(|source| Failure::Start { program, source })
+}
+
+/// The tools bring their own C library and so their own loader: nothing of this machine is mixed in.
+fn command(tools: &Path, kernel: &Kernel, initrd: &Path, console: &Path, limits: &Limits) -> Command {
+    let libraries: Vec<String> =
+        LIBRARIES.iter().map(|folder| tools.join(folder).display().to_string()).collect();
+    let mut command = Command::new(tools.join("lib64/ld-linux-x86-64.so.2"));
+    command.arg("--library-path").arg(libraries.join(":")).arg(tools.join("usr/bin/qemu-system-x86_64"));
+    command.env("QEMU_MODULE_DIR", tools.join("usr/lib/x86_64-linux-gnu/qemu"));
+    for firmware in ["usr/share/seabios", "usr/share/qemu"] {
+        command.arg("-L").arg(tools.join(firmware));
+    }
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", "2"]);
+    command.args(["-m", &limits.memory_mib.to_string(), "-nodefaults", "-no-reboot"]);
+    command.args(["-display", "none", "-monitor", "none"]);
+    command.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
+    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
+    // A panic ends the machine at once, and so the run.
+    command.args(["-append", "console=ttyS0 panic=-1 oops=panic loglevel=4"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+}
+
+/// Passes lines on until the mark, the end of the machine, or the deadline.
+fn follow(port: impl Read + Send + 'static, mark: &str, until: Instant) -> Option<u8> {
+    let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
+    // Ends with the machine, whose end of the pipe it reads.
+    thread::spawn(move || {
+        let lines = BufReader::new(port).split(b'\n').map_while(Result::ok);
+        lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
+    });
+    let mut out = std::io::stdout();
+    loop {
+        let line = lines.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?;
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end_matches('\r');
+        if let Some(code) = line.strip_prefix(mark) {
+            return code.parse().ok();
+        }
+        writeln!(out, "{line}").ok()?;
+    }
+}
+
+fn tail(console: &[u8]) -> String {
+    let text = String::from_utf8_lossy(console);
+    let lines: Vec<&str> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(CONSOLE_LINES)..).unwrap_or_default().join("\n")
+}
+
+/// How the line with the exit code begins; it differs from run to run.
+pub(crate) fn mark() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("exit-{:x}-{:x}-", std::process::id(), now.as_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &'static str, expected: Option<u8>) {
+        let until = Instant::now() + Duration::from_secs(5);
+        assert_eq!(follow(text.as_bytes(), "exit-1-", until), expected, "of {text:?}");
+    }
+
+    #[test]
+    fn the_exit_code_stands_behind_the_mark() {
+        check("a\r\nexit-1-0\r\n", Some(0));
+        check("exit-1-101\nafter\n", Some(101));
+        check("exit-2-0\nsays exit-1-0\n", None);
+        check("", None);
+    }
+
+    #[test]
+    fn the_deadline_ends_the_wait() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let begun = Instant::now();
+        assert_eq!(follow(reader, "exit", begun + Duration::from_millis(50)), None);
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
+}

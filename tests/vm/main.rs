@@ -1,0 +1,89 @@
+//! Runs a program of this machine in another kernel: Debian's kernels, in an emulated machine, within seconds.
+//!
+//! `vm fetch` brings qemu and the kernels into cargo's target folder, without root and without installing anything.
+//! `vm run KERNEL PROGRAM ARGUMENTS…` boots and ends with the program's own exit code; 125 says that there was none.
+
+mod apt;
+mod cpio;
+mod failure;
+mod guest;
+mod machine;
+mod modules;
+mod store;
+
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::failure::Failure;
+use crate::guest::Errand;
+use crate::machine::Limits;
+use crate::store::Store;
+
+/// As other programs that run programs (`timeout`, `env`) say it: the failure is ours, not the program's.
+const NO_RESULT: u8 = 125;
+
+#[derive(Debug, Parser)]
+#[command(about = "Run a program of this machine in another kernel")]
+enum Order {
+    /// Bring qemu and Debian's newest kernel of each series; what is there stays.
+    Fetch {
+        /// Series: 5.10, 6.1, 6.12, 7 (the newest 7.x).
+        #[arg(default_values_t = store::SERIES.map(str::to_owned))]
+        series: Vec<String>,
+    },
+    /// Boot a kernel and run a program as root; ends with its exit code.
+    Run {
+        /// A file that lies beside the program in the guest, in its PATH, with its libraries.
+        #[arg(long = "with")]
+        beside: Vec<PathBuf>,
+        /// Memory of the guest.
+        #[arg(long, default_value_t = 512)]
+        memory_mib: u32,
+        /// When to give up; emulation is about twelve times slower than this machine.
+        #[arg(long, default_value_t = 120)]
+        seconds: u64,
+        series: String,
+        program: PathBuf,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = Store::open().and_then(|store| obey(&store, Order::parse()));
+    done.map_or_else(|failure| complain(&failure), ExitCode::from)
+}
+
+fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
+    match order {
+        Order::Fetch { series } => {
+            let lines = store.fetch(&series)?.join("\n");
+            // Who closed the pipe wants no answer.
+            let _ = writeln!(std::io::stdout(), "{lines}");
+            Ok(0)
+        }
+        Order::Run { beside, memory_mib, seconds, series, program, arguments } => {
+            let (kernel, mark) = (store.kernel(&series)?, machine::mark());
+            let errand = Errand { program: &program, arguments: &arguments, beside: &beside, mark: &mark };
+            let initrd = guest::build(store, &kernel, &errand)?;
+            let limits = Limits { memory_mib, deadline: Duration::from_secs(seconds) };
+            machine::run(store, &kernel, &initrd, &mark, &limits)
+        }
+    }
+}
+
+fn complain(failure: &Failure) -> ExitCode {
+    let mut text = failure.to_string();
+    let mut cause = failure.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    let _ = writeln!(std::io::stderr(), "vm: {text}");
+    ExitCode::from(NO_RESULT)
+}

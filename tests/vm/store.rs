@@ -1,0 +1,208 @@
+//! Where kernels and tools are kept, and how they come there.
+//!
+//! Invariant: a folder of the store is whole or absent: it is filled under another name and renamed. Deliberately
+//! absent: pinned versions; point releases leave the mirrors, so each series is resolved by its name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::apt::{Apt, renew};
+use crate::failure::{Failure, at};
+
+/// What `fetch` takes when nothing is named: the floor, two stable releases, and the newest.
+pub(crate) const SERIES: [&str; 4] = ["5.10", "6.1", "6.12", "7"];
+
+/// Each series of Debian kernels has its newest package in one of these.
+const KERNEL_SUITES: [&str; 5] = [
+    "debian-security bullseye-security",
+    "debian-security bookworm-security",
+    "debian-security trixie-security",
+    "debian trixie-backports",
+    "debian sid",
+];
+
+const TOOL_SUITES: [&str; 2] = ["debian bookworm", "debian-security bookworm-security"];
+
+/// The machine, its firmware and the guest's shell. They bring their own libraries, down to the C library.
+const TOOLS: [&str; 2] = ["qemu-system-x86", "busybox-static"];
+
+/// Kernels for cloud machines: the same sources with fewer drivers, so they are small and boot fast.
+const FLAVOUR: &str = "-cloud-amd64";
+
+const IMAGE: &str = "linux-image-";
+
+/// The folder below cargo's target folder that holds everything.
+#[derive(Debug)]
+pub(crate) struct Store {
+    folder: PathBuf,
+}
+
+/// An unpacked kernel.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) image: PathBuf,
+    pub(crate) modules: PathBuf,
+}
+
+impl Store {
+    /// The store of the target folder that this program was built into.
+    pub(crate) fn open() -> Result<Self, Failure> {
+        let program = std::env::current_exe().map_err(at("find", Path::new("vm")))?;
+        // Two levels up: a program lies in the folder of its profile.
+        let target = program.ancestors().nth(2).unwrap_or(Path::new("/var/cache/holdfast"));
+        Ok(Self { folder: target.join("vm") })
+    }
+
+    /// A place for files of one run or one build.
+    pub(crate) fn scratch(&self) -> Result<PathBuf, Failure> {
+        let folder = self.folder.join("scratch");
+        fs::create_dir_all(&folder).map_err(at("create", &folder))?;
+        Ok(folder)
+    }
+
+    pub(crate) fn tools(&self) -> Result<PathBuf, Failure> {
+        let folder = self.folder.join("tools");
+        let missing = || Failure::NotFetched { what: "qemu".to_owned() };
+        folder.exists().then_some(folder).ok_or_else(missing)
+    }
+
+    pub(crate) fn kernel(&self, series: &str) -> Result<Kernel, Failure> {
+        let folder = self.kernel_folder(series);
+        let missing = || Failure::NotFetched { what: format!("kernel {series}") };
+        let modules = [folder.join("usr/lib/modules"), folder.join("lib/modules")];
+        let modules = modules.iter().find_map(|folder| only_entry(folder)).ok_or_else(missing)?;
+        let packed = only_entry_named(&folder.join("boot"), "vmlinuz-");
+        let image = packed.or_else(|| Some(modules.join("vmlinuz")).filter(|path| path.exists()));
+        Ok(Kernel { image: image.ok_or_else(missing)?, modules })
+    }
+
+    /// Brings what is absent; gives a line for each series.
+    pub(crate) fn fetch(&self, series: &[String]) -> Result<Vec<String>, Failure> {
+        if self.tools().is_err() {
+            let apt = Apt::read(&self.folder.join("apt-tools"), &TOOL_SUITES)?;
+            self.fill(&self.folder.join("tools"), |folder| apt.unpack_whole(&TOOLS, folder))?;
+        }
+        let absent: Vec<&String> = series.iter().filter(|series| self.kernel(series).is_err()).collect();
+        if !absent.is_empty() {
+            self.fetch_kernels(&absent)?;
+        }
+        series.iter().map(|series| self.describe(series)).collect()
+    }
+
+    fn fetch_kernels(&self, series: &[&String]) -> Result<(), Failure> {
+        let apt = Apt::read(&self.folder.join("apt-kernels"), &KERNEL_SUITES)?;
+        let names = apt.names("linux-")?;
+        for series in series {
+            let packages = packages(series, &names)?;
+            self.fill(&self.kernel_folder(series), |folder| apt.unpack(&packages, folder))?;
+        }
+        Ok(())
+    }
+
+    fn fill(&self, folder: &Path, fill: impl FnOnce(&Path) -> Result<(), Failure>) -> Result<(), Failure> {
+        let unfinished = folder.with_extension("unfinished");
+        renew(&unfinished)?;
+        fill(&unfinished)?;
+        fs::rename(&unfinished, folder).map_err(at("rename into place", folder))
+    }
+
+    fn describe(&self, series: &str) -> Result<String, Failure> {
+        let kernel = self.kernel(series)?;
+        let version = kernel.modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(format!("{series}\t{version}"))
+    }
+
+    fn kernel_folder(&self, series: &str) -> PathBuf {
+        self.folder.join("kernels").join(series.replace('.', "-"))
+    }
+}
+
+fn only_entry(folder: &Path) -> Option<PathBuf> {
+    only_entry_named(folder, "")
+}
+
+fn only_entry_named(folder: &Path, prefix: &str) -> Option<PathBuf> {
+    let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    let mut named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    named.next().map(|entry| entry.path())
+}
+
+/// The packages that make up the newest kernel of a series.
+fn packages(series: &str, names: &[String]) -> Result<Vec<String>, Failure> {
+    let mut found: Vec<&str> =
+        names.iter().filter_map(|name| version(name)).filter(|found| is_of(found, series)).collect();
+    found.sort_by_key(|version| numbers(version));
+    let Some(newest) = found.last() else {
+        let mut known: Vec<&str> = names.iter().filter_map(|name| version(name)).collect();
+        known.sort_by_key(|version| numbers(version));
+        return Err(Failure::NoSuchKernel { series: series.to_owned(), known: known.join(", ") });
+    };
+    // Newer packages hold the image and the modules apart.
+    let parts: Vec<String> = ["binary", "modules", "base"]
+        .iter()
+        .map(|part| format!("linux-{part}-{newest}{FLAVOUR}"))
+        .filter(|name| names.contains(name))
+        .collect();
+    let is_divided = parts.iter().any(|part| part.starts_with("linux-modules-"));
+    Ok(if is_divided { parts } else { vec![format!("{IMAGE}{newest}{FLAVOUR}")] })
+}
+
+/// `6.1.0-56` of `linux-image-6.1.0-56-cloud-amd64`; nothing for other packages.
+fn version(name: &str) -> Option<&str> {
+    let version = name.strip_prefix(IMAGE)?.strip_suffix(FLAVOUR)?;
+    version.starts_with(|c: char| c.is_ascii_digit()).then_some(version)
+}
+
+fn is_of(version: &str, series: &str) -> bool {
+    version.strip_prefix(series).is_some_and(|rest| rest.starts_with(['.', '-', '+']))
+}
+
+/// The numbers of a version in their order; what stands between them does not order kernels.
+fn numbers(version: &str) -> Vec<u64> {
+    let parts = version.split(|c: char| !c.is_ascii_digit());
+    parts.filter_map(|digits| digits.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 9] = [
+        "linux-image-6.1.0-9-cloud-amd64",
+        "linux-image-6.1.0-56-cloud-amd64",
+        "linux-image-6.1.0-57-cloud-amd64-unsigned",
+        "linux-image-6.12.95+deb12-cloud-amd64",
+        "linux-image-cloud-amd64",
+        "linux-image-7.2.13+deb14-cloud-amd64",
+        "linux-binary-7.2.13+deb14-cloud-amd64",
+        "linux-modules-7.2.13+deb14-cloud-amd64",
+        "linux-modules-6.1.0-56-amd64",
+    ];
+
+    #[track_caller]
+    fn check(series: &str, expected: &[&str]) {
+        let names: Vec<String> = NAMES.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(packages(series, &names).unwrap(), expected, "of {series}");
+    }
+
+    #[test]
+    fn the_newest_package_of_a_series_is_taken() {
+        check("6.1", &["linux-image-6.1.0-56-cloud-amd64"]);
+        check("6.12", &["linux-image-6.12.95+deb12-cloud-amd64"]);
+        check("6", &["linux-image-6.12.95+deb12-cloud-amd64"]);
+    }
+
+    #[test]
+    fn a_divided_kernel_is_taken_with_its_parts() {
+        let parts = ["linux-binary-7.2.13+deb14-cloud-amd64", "linux-modules-7.2.13+deb14-cloud-amd64"];
+        check("7", &parts);
+        check("7.2", &parts);
+    }
+
+    #[test]
+    fn an_unknown_series_names_the_known_ones() {
+        let names: Vec<String> = NAMES.iter().map(|&name| name.to_owned()).collect();
+        let error = packages("5.10", &names).unwrap_err().to_string();
+        assert!(error.contains("5.10") && error.contains("6.1.0-56, 6.12.95+deb12"), "{error}");
+    }
+}
