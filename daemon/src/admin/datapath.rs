@@ -135,9 +135,10 @@ impl<'a> Kernel<'a> {
             cells.put(value);
             cells
         });
-        aligned(facts.collect(), out);
+        aligned(&facts.collect::<Vec<_>>(), out);
         out.push(b'\n');
-        aligned(std::iter::once(heading()).chain(self.maps.iter().map(MapFill::cells)).collect(), out);
+        let rows = std::iter::once(heading()).chain(self.maps.iter().map(MapFill::cells));
+        aligned(&rows.collect::<Vec<_>>(), out);
     }
 }
 
@@ -160,7 +161,7 @@ fn heading() -> Cells {
     cells
 }
 
-fn aligned(lines: Vec<Cells>, out: &mut Vec<u8>) {
+fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
     let mut widths = Widths::default();
     lines.iter().for_each(|cells| widths.observe(cells));
     lines.iter().for_each(|cells| widths.line(cells, out));

@@ -147,11 +147,12 @@ fn heading(wide: bool) -> Cells {
 
 /// The whole answer, newest first.
 pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Response {
+    let filter = query.filter;
     let (told, snapshot, view) = (readings.refusals.told(), readings.snapshot(), readings.datapath());
     let owners = Owners::of(&snapshot, &told.latest);
     let rows =
         told.latest.iter().rev().map(|denied| RefusalRow::of(denied, owners.find(&denied.refusal.frontend)));
-    let rows: Vec<_> = rows.filter(|row| row.is_asked_for(&query.filter)).collect();
+    let rows: Vec<_> = rows.filter(|row| row.is_asked_for(&filter)).collect();
     let lost_total = view.status().map_or(0, |status| status.refusals_lost);
     match form {
         Form::Table | Form::Wide => answer::text(StatusCode::OK, text(&rows, form == Form::Wide)),
