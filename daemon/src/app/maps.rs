@@ -19,7 +19,7 @@ pub(super) const MARK: u32 = 0x686f_6c64;
 
 /// One kind of maps or the other.
 pub(super) enum AppMaps {
-    Memory(MemoryMaps),
+    Memory(Box<MemoryMaps>),
     Kernel(Box<KernelMaps>),
 }
 
@@ -28,7 +28,7 @@ impl AppMaps {
     pub(super) fn open(config: &Config) -> Result<Self, AppError> {
         let capacity = parts::capacity(config);
         match config.datapath.kind {
-            DatapathKind::Memory => Ok(Self::Memory(MemoryMaps::new(capacity))),
+            DatapathKind::Memory => Ok(Self::Memory(Box::new(MemoryMaps::new(capacity)))),
             DatapathKind::Kernel => Ok(Self::Kernel(Box::new(kernel(config, capacity)?))),
         }
     }

@@ -91,7 +91,7 @@ pub async fn run<M: Maps>(
 fn tell_drift(found: Result<Vec<Drift>, MapError>) {
     match found {
         Ok(drift) => {
-            drift.iter().for_each(|drift| tracing::warn!(%drift, "somebody changed the maps; repairing"))
+            drift.iter().for_each(|drift| tracing::warn!(%drift, "somebody changed the maps; repairing"));
         }
         Err(error) => tracing::warn!(%error, "cannot compare the maps with what was written"),
     }
