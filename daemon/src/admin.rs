@@ -151,7 +151,7 @@ impl Admin {
         self.address
     }
 
-    /// Takes no more clients, lets answers under way finish for at most [`limits::DRAIN_TIME_MAX`], and returns then.
+    /// Takes no more clients, lets answers under way finish for at most two seconds, and returns then.
     ///
     /// It blocks; asynchronous callers hand it to a thread.
     pub fn stop(mut self) {
