@@ -26,7 +26,8 @@ rung() {
 rung "core, simulation, scenarios, tidy" nothing cargo test --workspace --locked --no-fail-fast -- --skip kernel_
 rung "kernel: maps, programs, sockets" root cargo test --workspace --locked --no-fail-fast -- kernel_
 
-programs=(cargo test --locked --no-fail-fast -p holdfast-tests --features root --test programs)
+# The whole workspace again, so that its parts are not built anew for other features.
+programs=(cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test programs)
 ((EUID != 0)) || scripts/setup root
 rung "programs: real sockets in a bed" root "${programs[@]}" -- --skip go_client
 if command -v go >/dev/null; then
