@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
+use foldhash::fast::FixedState;
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{
@@ -57,7 +58,7 @@ enum Found {
 /// Maps in memory.
 #[derive(Debug, Default)]
 pub struct MemoryMaps {
-    frontends: HashMap<FrontendKey, FrontendValue>,
+    frontends: HashMap<FrontendKey, FrontendValue, FixedState>,
     words: Vec<[u64; 2]>,
     facts: HashMap<PortIndex, PortFacts>,
     slots: [Vec<Option<Slot>>; 2],

@@ -11,7 +11,9 @@ use core::mem;
 use super::World;
 use super::decide::is_bypassed;
 use crate::change::Change;
+use crate::claims::Frontends;
 use crate::facts::Timestamp;
+use crate::keys::FrontendKey;
 use crate::list::{Rows, Scope};
 use crate::op::{FrontendValue, PortIndex, ServiceId, WordFlags};
 use crate::program::{Port, Program, RealizedPort};
@@ -76,22 +78,20 @@ impl World {
 
     /// Forgets ports of which the maps hold nothing any more, and frontends that are certainly not this service's.
     fn drop_wiped(&mut self, id: ServiceId) {
-        let Some(program) = self.programs.get(id.0 as usize) else { return };
-        let mut wiped = Vec::new();
-        for port in program.ports.iter().skip(program.wanted) {
-            let Some(index) = port.index else { continue };
-            if port.realized.is_wiped() && !self.is_reachable(program, index) {
-                wiped.push(index);
+        let Self { programs, frontends, freed, .. } = self;
+        let Some(Program { ports, frontends: own, wanted, .. }) = programs.get_mut(id.0 as usize) else {
+            return;
+        };
+        let mut place = 0;
+        ports.retain(|port| {
+            place += 1;
+            let Some(index) = port.index.filter(|_| place > *wanted) else { return true };
+            let stays = !port.realized.is_wiped() || is_reachable(frontends, own, index);
+            if !stays {
+                freed.indices.push(index);
             }
-        }
-        let Some(program) = self.programs.get_mut(id.0 as usize) else { return };
-        program.ports.retain(|port| port.index.is_none_or(|index| !wiped.contains(&index)));
-        self.freed.indices.append(&mut wiped);
-    }
-
-    fn is_reachable(&self, program: &Program, index: PortIndex) -> bool {
-        let entries = || program.frontends.iter().filter_map(|key| self.frontends.get(key));
-        entries().any(|it| it.uncertain || it.realized.is_some_and(|realized| realized.value.port == index))
+            stays
+        });
     }
 
     /// What readers see while nothing may be written yet.
@@ -189,6 +189,12 @@ impl World {
         let program = self.programs.get(owner.0 as usize)?;
         program.ports.iter().find(|port| port.index == Some(index)).map(|port| &port.realized)
     }
+}
+
+/// Whether a client may still find this index by one of the service's frontends.
+fn is_reachable(frontends: &Frontends, own: &[FrontendKey], index: PortIndex) -> bool {
+    let mut entries = own.iter().filter_map(|key| frontends.get(key));
+    entries.any(|it| it.uncertain || it.realized.is_some_and(|realized| realized.value.port == index))
 }
 
 fn port_view(port: &Port) -> PortView {
