@@ -10,6 +10,7 @@ use core::net::SocketAddr;
 
 use super::World;
 use crate::keys::FrontendKey;
+use crate::limits;
 use crate::list::{Scope, SlotState};
 use crate::op::{
     Action, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, ServiceId, Word, WordFlags,
@@ -22,6 +23,9 @@ pub enum PlanError {
     /// No run of slots is long enough.
     #[error(transparent)]
     Slots(#[from] crate::ranges::NoRoom),
+    /// A word has 20 bits for the length of its list.
+    #[error("a list of {0} backends is longer than the {max} that the datapath can count; spread them over services", max = limits::BACKENDS_PER_LIST_MAX)]
+    List(u32),
     /// Every port index is taken.
     #[error("all {0} port indices are in use; raise `datapath.limits.frontends`")]
     Indices(u32),
@@ -172,8 +176,12 @@ fn plan_list(
     let realized = port.realized.list(scope);
     let flags = port.flags_for_now(scope);
     let same = !realized.uncertain && port.rows.same_list(scope, &realized.rows, scope);
+    let length = port.rows.len(scope);
+    if length as usize > limits::BACKENDS_PER_LIST_MAX {
+        return Err(PlanError::List(length));
+    }
     plan_new_members(port, index, scope, push);
-    let word = match port.rows.len(scope) {
+    let word = match length {
         // A frontend that left may still read it; it is emptied with the removals.
         _ if same || !port.uses(scope) => Word { flags, ..realized.word },
         0 => Word { base: 0, count: 0, flags },

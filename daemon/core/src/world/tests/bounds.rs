@@ -76,6 +76,35 @@ fn invariant_10_slots_and_port_indices() {
 }
 
 #[test]
+fn invariant_10_a_list_that_a_word_cannot_count_is_named_and_the_old_one_stays() {
+    let mut rig = Rig::new();
+    rig.world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
+    rig.world.apply(Event::Synced(SOURCE));
+    let part = |number: usize, endpoints: usize| {
+        let mut builder = EndpointsBuilder::new(Family::V4);
+        for place in 0..endpoints {
+            let bits = 0x0b00_0000 + u32::try_from(number * limits::ENDPOINTS_PER_SLICE_MAX + place).unwrap();
+            let address = core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(bits));
+            let conditions = Conditions::READY;
+            let endpoint =
+                Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+            builder.push(endpoint).unwrap();
+        }
+        let facts = slice_facts(&format!("part-{number:03}"), "a", &[]);
+        Event::SliceApplied(Arc::new(SliceFacts { endpoints: builder.finish(), ..facts }))
+    };
+    let before = rig.turn(vec![applied(service("a", "10.0.0.1", &[])), part(0, 3)]);
+    assert_eq!(row(&view(&before, "a"), "10.0.0.1").status, Status::Done);
+    let slices = limits::BACKENDS_PER_LIST_MAX / limits::ENDPOINTS_PER_SLICE_MAX + 1;
+    let snapshot =
+        rig.turn((0..slices).map(|number| part(number, limits::ENDPOINTS_PER_SLICE_MAX)).collect());
+    let view = view(&snapshot, "a");
+    let row = row(&view, "10.0.0.1");
+    assert!(matches!(row.status, Status::Error(_)), "{:?}", row.status);
+    assert_eq!(view.backends(row).count(), 3, "clients keep the list that was there");
+}
+
+#[test]
 fn invariant_06_a_rejected_object_keeps_its_last_good_version() {
     let mut rig = Rig::new();
     let facts = slice_facts("a", "a", &["1.1.1.1"]);
