@@ -88,7 +88,7 @@ impl World {
             let Some(index) = port.index.filter(|_| place > *wanted) else { return true };
             let stays = !port.realized.is_wiped() || is_reachable(frontends, own, index);
             if !stays {
-                freed.indices.push(index);
+                freed.now.indices.push(index);
             }
             stays
         });
