@@ -35,6 +35,8 @@ pub enum Cause {
     SettingsApplied,
     /// The maps refused an op before.
     Retry,
+    /// Nobody reads any more what it left behind, so that can be emptied.
+    ReadersLeft,
 }
 
 /// What came of it.

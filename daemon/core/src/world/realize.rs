@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use core::mem;
 use core::net::SocketAddr;
 
-use super::World;
+use super::{World, mark};
+use crate::change::Cause;
 use crate::claims::RealizedFrontend;
 use crate::keys::{Family, FrontendKey};
 use crate::list::{Rows, Scope};
@@ -98,7 +99,10 @@ impl World {
     pub fn end_grace(&mut self, ops: &mut Vec<Op>) {
         let Some((_, leaving)) = self.freed.waiting.pop_front() else { return };
         leaving.indices.into_iter().for_each(|index| self.indices.give_back(index));
-        leaving.services.into_iter().for_each(|id| self.retry(id));
+        let Self { tables, programs, dirty, .. } = self;
+        for id in leaving.services.into_iter().filter(|id| tables.get(*id).is_some()) {
+            mark(programs, dirty, id, Cause::ReadersLeft, false);
+        }
         let wipe = |range| Op { owner: Owner::Nobody, action: Action::FreeRange(range) };
         ops.extend(leaving.ranges.into_iter().map(wipe));
     }

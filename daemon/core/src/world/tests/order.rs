@@ -1,6 +1,7 @@
 //! The order of ops: what clients can still reach is not emptied.
 
 use super::*;
+use crate::change::Cause;
 use crate::list::Scope;
 use crate::op::WordFlags;
 
@@ -141,4 +142,6 @@ fn invariant_04_the_local_list_stays_while_readers_are_sent_there() {
     assert_eq!(places(&rig.log, Scope::Local).0, None, "{:?}", rig.log);
     rig.grace();
     assert!(places(&rig.log, Scope::Local).0.is_some(), "{:?}", rig.log);
+    let causes: Vec<_> = rig.changes.iter().flat_map(|change| &change.causes).collect();
+    assert!(matches!(causes[..], [Cause::ReadersLeft]), "{causes:?}");
 }

@@ -37,7 +37,7 @@ impl Writer {
     pub(super) fn step(&mut self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.world.apply(event));
         while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
-            self.plan(|world, ops| world.end_grace(ops));
+            self.plan(World::end_grace);
         }
         self.world.decide(Timestamp(0));
         let dirty: Vec<ServiceId> = self.world.dirty().to_vec();
