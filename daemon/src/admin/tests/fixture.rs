@@ -23,7 +23,7 @@ use holdfast_datapath::{Denial, Features, Refusal, Shape};
 use tokio::sync::watch;
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
-use crate::datapath::{DatapathView, Denied, RefusalLog};
+use crate::datapath::{DatapathView, RefusalLog};
 
 /// 2026-01-08T11:11:55Z
 pub(crate) const THEN: Timestamp = Timestamp(1_767_870_715);
@@ -485,7 +485,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
     }
 }
 
-/// What was dialled, by whom, a second after the one before: refused, dropped, serving by now, and nobody's.
+/// What was dialled, by whom, a second after the one before: refused twice, dropped, serving by now, and nobody's.
 fn refusals() -> Arc<RefusalLog> {
     let log = RefusalLog::none();
     let clients = [
@@ -507,7 +507,11 @@ fn refusals() -> Arc<RefusalLog> {
             port: PortIndex(second),
             denial,
         };
-        log.keep(Denied { at: Timestamp(THEN.0 + i64::from(second)), refusal });
+        let at = Timestamp(THEN.0 + i64::from(second));
+        log.keep(at, refusal.clone());
+        if second == 1 {
+            log.keep(Timestamp(at.0 + 1), refusal);
+        }
     }
     log
 }
