@@ -23,6 +23,7 @@ mod maps;
 mod memory;
 mod pins;
 mod probe;
+mod publish;
 mod refusals;
 mod shape;
 mod shared;

@@ -1,7 +1,7 @@
 //! From desired and realized to ops, in the order that clients in flight need.
 //!
-//! Invariant: range, then word, then frontend; a frontend goes before its word is wiped. Lists of all dirty services come
-//! first, removals after them, so that a frontend that changes hands is never missing in between. Deliberately absent:
+//! Invariant: range, then word, then frontend; a frontend goes, then a grace period passes, then its word is wiped. Lists
+//! of all dirty services come first, removals after them, so that a frontend that changes hands is never missing in between. Deliberately absent:
 //! executing, and knowing whether an op was accepted.
 
 use alloc::sync::Arc;
@@ -107,13 +107,16 @@ impl World {
         error
     }
 
-    /// Ops that take from the maps what a service no longer has. Planned when every dirty service has its lists.
+    /// Ops that take from the maps what a service no longer has. Planned when every dirty service has its lists. Words
+    /// are emptied in a later batch than the one that took away what led to them: a grace period lies between.
     pub fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         let Some(program) = self.programs.get(id.0 as usize) else { return };
         let owner = Owner::Service(id);
         let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
-        for key in program.frontends.iter().filter(unclaimed) {
-            ops.push(Op { owner, action: Action::RemoveFrontend(*key) });
+        let left = program.frontends.iter().filter(unclaimed);
+        ops.extend(left.clone().map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
+        if left.count() > 0 || self.freed.leads_to(id) {
+            return;
         }
         for (place, port) in program.ports.iter().enumerate() {
             let Some(index) = port.index.filter(|index| !self.is_dialled(id, program, *index)) else {
@@ -197,8 +200,8 @@ fn plan_list(
     Ok(())
 }
 
-/// Empties what none of the service's own frontends reads any more. The cluster word comes first: it points clients to
-/// the local one.
+/// Empties what none of the service's own frontends reads any more. A cluster word that sends nobody to the local one
+/// any more comes first, and then a grace period.
 fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let realized = port.realized.list(scope);
@@ -206,6 +209,9 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
         let word = Word { flags: port.flags(scope), ..kept };
         if word != realized.word {
             push(Action::PublishWord(index, scope, word));
+        }
+        if !word.flags.has(realized.word.flags.policy()) {
+            return;
         }
     }
 }
