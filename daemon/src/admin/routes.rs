@@ -238,7 +238,7 @@ struct SourceRow {
 
 fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot = readings.snapshot();
-    let reason = unready(&snapshot);
+    let reason = unready(&snapshot).or_else(|| waiting(readings));
     if form != Form::Json {
         return health(reason, form);
     }
@@ -258,6 +258,12 @@ fn unready(snapshot: &Snapshot) -> Option<String> {
     let missing: Vec<&str> =
         snapshot.sources.iter().filter(|(_, synced)| !**synced).map(|(source, _)| source.as_str()).collect();
     (!snapshot.is_synced()).then(|| format!("no first list yet from: {}", missing.join(", ")))
+}
+
+/// Why the maps are not yet what clients meet.
+fn waiting(readings: &Readings) -> Option<String> {
+    let waits = readings.datapath().status().is_some_and(|status| status.waiting);
+    waits.then(|| "another version's programs still serve".to_owned())
 }
 
 fn description(_: &Readings, _: Query, _: Form) -> Response {
