@@ -14,3 +14,4 @@ mod exempt;
 pub mod logging;
 pub mod node;
 pub mod sources;
+pub mod state;

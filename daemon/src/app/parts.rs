@@ -19,6 +19,7 @@ use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::config::Config;
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
+use crate::state;
 
 /// An engine that has not looked at the time for so long does not move. An idle one looks every second.
 const STALLED: Duration = Duration::from_secs(5);
@@ -68,6 +69,17 @@ pub(super) fn effective(config: &Config) -> EffectiveConfig {
 pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
     let services = config.services.iter().map(StaticService::from).collect();
     Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
+}
+
+/// What a former process wrote down. Without it the daemon starts as it would on a new node.
+pub(super) fn kept(folder: &state::Folder) -> Option<state::Kept> {
+    match folder.load() {
+        Ok(kept) => kept,
+        Err(error) => {
+            tracing::warn!(%error, "the snapshot is not used; a new one replaces it");
+            None
+        }
+    }
 }
 
 /// Spreads hash tables and health checks. Without randomness they are merely easier to guess.
