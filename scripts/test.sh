@@ -29,6 +29,8 @@ rung "kernel: maps, programs, sockets" root cargo test --workspace --locked --no
 # The whole workspace again, so that its parts are not built anew for other features.
 programs=(cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test programs)
 ((EUID != 0)) || scripts/setup root
+# They start the daemon's own program, which no test of cargo's asks for.
+((EUID != 0)) || cargo build --workspace --locked --features holdfast-tests/root --profile test --bins
 rung "programs: real sockets in a bed" root "${programs[@]}" -- --skip go_client
 if command -v go >/dev/null; then
 	rung "programs: the client in Go" root "${programs[@]}" -- go_client

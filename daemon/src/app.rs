@@ -69,6 +69,7 @@ struct App {
     keeper: Keeper,
     blocks: watch::Receiver<Arc<Blocks>>,
     seed: u64,
+    failures: mpsc::Receiver<AppError>,
     // Set when the daemon stops, for the thread that waits for refusals.
     refused_no_more: Arc<AtomicBool>,
 }
@@ -95,9 +96,14 @@ impl App {
         }
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
-        let look_after = move |maps: &mut AppMaps| {
-            maps.look_after();
-            views.send_replace(Arc::new(maps.view()));
+        let (fail, failures) = mpsc::channel(1);
+        let look_after = move |engine: &mut Engine<AppMaps>| {
+            let is_written = engine.is_written();
+            if let Err(error) = engine.maps_mut().look_after(is_written) {
+                // The first one ends the daemon.
+                let _ = fail.try_send(error);
+            }
+            views.send_replace(Arc::new(engine.maps().view()));
         };
         let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after)?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
@@ -115,12 +121,35 @@ impl App {
         let (blocks_out, blocks) = watch::channel(first_blocks);
         let config = watch::channel(Arc::new(config)).0;
         let reload = Reload { path: path.to_owned(), level, config, effective, blocks: blocks_out, events };
-        Ok(Self { reload, manifests, node, engine, admin, changes, keeper, blocks, seed, refused_no_more })
+        Ok(Self {
+            reload,
+            manifests,
+            node,
+            engine,
+            admin,
+            changes,
+            keeper,
+            blocks,
+            seed,
+            failures,
+            refused_no_more,
+        })
     }
 
     async fn run(self) -> Result<(), AppError> {
-        let Self { reload, manifests, node, engine, admin, changes, keeper, blocks, seed, refused_no_more } =
-            self;
+        let Self {
+            reload,
+            manifests,
+            node,
+            engine,
+            admin,
+            changes,
+            keeper,
+            blocks,
+            seed,
+            failures,
+            refused_no_more,
+        } = self;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
@@ -137,7 +166,7 @@ impl App {
             });
         }
         tracing::info!(address = %admin.address(), version = env!("CARGO_PKG_VERSION"), "started");
-        serve_signals(&reload).await?;
+        serve_signals(&reload, failures).await?;
         tracing::info!("stopping; what is programmed stays");
         stop.send_replace(true);
         refused_no_more.store(true, Ordering::Relaxed);
@@ -158,8 +187,8 @@ fn sources_of(config: &Config) -> Vec<Source> {
     [Source::Config].into_iter().chain(manifests).collect()
 }
 
-/// Reloads on SIGHUP, and returns on the signals that end the daemon.
-async fn serve_signals(reload: &Reload) -> Result<(), AppError> {
+/// Reloads on SIGHUP, and returns on the signals that end the daemon, or when it cannot go on.
+async fn serve_signals(reload: &Reload, mut failures: mpsc::Receiver<AppError>) -> Result<(), AppError> {
     let signals = |kind| signal(kind).map_err(AppError::Runtime);
     let [mut hangup, mut terminate, mut interrupt]: [Signal; 3] = [
         signals(SignalKind::hangup())?,
@@ -171,6 +200,7 @@ async fn serve_signals(reload: &Reload) -> Result<(), AppError> {
             _ = hangup.recv() => reload.now().await,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
+            Some(error) = failures.recv() => return Err(error),
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod datapath;
 pub mod engine;
+mod exempt;
 pub mod logging;
 pub mod node;
 pub mod sources;

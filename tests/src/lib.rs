@@ -8,4 +8,5 @@ pub mod fuzz;
 pub mod observing;
 pub mod scenario;
 pub mod simulation;
+pub mod soak;
 pub mod worlds;

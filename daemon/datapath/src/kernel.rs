@@ -19,7 +19,7 @@ use holdfast_core::op::{Action, Dump, FrontendValue, Grace, MemberKey, PortFacts
 use holdfast_core::world::Capacity;
 use libbpf_rs::ErrorKind;
 
-use crate::abi::{self, FrontendBytes};
+use crate::abi::{self, FrontendBytes, types};
 use crate::error::StartError;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
@@ -32,7 +32,7 @@ use crate::shared::Shared;
 
 pub use proof::SelfTestError;
 pub use repair::Repaired;
-pub use start::Options;
+pub use start::{Options, TakeOverError};
 pub use status::{Refused, Status};
 
 /// The kernel's maps.
@@ -55,6 +55,9 @@ pub struct KernelMaps {
 struct Attached {
     pins: Pins,
     links: Links,
+    // What this daemon tells the programs, and what the one before told them.
+    told: types::control,
+    before: types::control,
 }
 
 /// The setting that bounds frontends and ports.

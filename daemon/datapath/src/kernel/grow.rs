@@ -75,7 +75,7 @@ impl KernelMaps {
         *generation = load::load(shape, *features, shared.handles(), |object, mut maps| {
             let mut next = Generation::new(&maps)?;
             generation.copy_to(&mut next)?;
-            if let Some(attached) = attached {
+            if let Some(attached) = attached.as_mut().filter(|attached| attached.links.are_attached()) {
                 attached.pins.pin_generation(&mut maps)?;
                 attached.links.update(object, &attached.pins)?;
                 attached.pins.forget_older()?;

@@ -474,6 +474,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
         features: Features { set_retval: true },
         cgroup: Some("/sys/fs/cgroup".into()),
         pins: Some("/sys/fs/bpf/holdfast".into()),
+        waiting: false,
         generation: 2,
         growths: 1,
         shape: Shape { frontends: [16_384, 4096], ..first },
