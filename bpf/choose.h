@@ -47,10 +47,10 @@ INLINE __u64 read_word(struct dial *dial)
 	__u64 word;
 
 	dial->scope = SCOPE_CLUSTER;
-	if (!words)
+	if (UNLIKELY(!words))
 		return 0;
 	word = READ_ONCE(words->cluster);
-	if (dial->kind == CLUSTER_IP && word_flags(word) & WORD_INTERNAL_LOCAL) {
+	if (UNLIKELY(dial->kind == CLUSTER_IP && word_flags(word) & WORD_INTERNAL_LOCAL)) {
 		dial->scope = SCOPE_LOCAL;
 		word = READ_ONCE(*after(&words->local, word));
 	}
@@ -63,13 +63,13 @@ INLINE bool read_slot(const struct dial *dial, __u32 at, struct place *backend)
 	if (dial->v4) {
 		struct slot4 *slot = bpf_map_lookup_elem(&backends4, &at);
 
-		if (!slot || !slot->port)
+		if (UNLIKELY(!slot || !slot->port))
 			return false;
 		place4(backend, slot->address, slot->port);
 	} else {
 		struct slot6 *slot = bpf_map_lookup_elem(&backends6, &at);
 
-		if (!slot || !slot->port)
+		if (UNLIKELY(!slot || !slot->port))
 			return false;
 		copy_address(backend->address, slot->address);
 		backend->port = slot->port;

@@ -170,6 +170,8 @@ impl<M: Maps> Engine<M> {
     /// All lists first, then all removals: a frontend that changes hands is never missing in between.
     fn write_services(&mut self, now: Duration) {
         let dirty = self.world.dirty().to_vec();
+        // What does not fit shows in the op that needs it.
+        let _ = self.maps.make_room(&self.world.coming());
         let mut whole = Vec::with_capacity(dirty.len());
         for id in dirty {
             self.ops.clear();

@@ -15,7 +15,9 @@ use std::net::IpAddr;
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::SlotState;
-use holdfast_core::op::{Action, Dump, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range, Word};
+use holdfast_core::op::{
+    Action, Coming, Dump, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range, Word,
+};
 use holdfast_core::world::Capacity;
 use libbpf_rs::ErrorKind;
 
@@ -158,6 +160,10 @@ impl Maps for KernelMaps {
             Action::InsertNodeAddress(address) => self.insert_node_address(*address),
             Action::RemoveNodeAddress(address) => self.remove_node_address(*address),
         }
+    }
+
+    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+        self.make_room_for(coming)
     }
 
     fn begin_grace(&mut self) -> Grace {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::op::{Action, Coming, Dump, Grace};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, MapError, Maps, MemoryMaps, Options, Repaired};
 
@@ -100,6 +100,13 @@ impl Maps for AppMaps {
         match self {
             Self::Memory(maps) => maps.execute(action),
             Self::Kernel(maps) => maps.execute(action),
+        }
+    }
+
+    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+        match self {
+            Self::Memory(maps) => maps.make_room(coming),
+            Self::Kernel(maps) => maps.make_room(coming),
         }
     }
 

@@ -9,13 +9,15 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::World;
-use crate::keys::FrontendKey;
+use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::list::{Scope, SlotState};
 use crate::op::{
-    Action, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, ServiceId, Word, WordFlags,
+    Action, Coming, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, ServiceId, Word,
+    WordFlags,
 };
 use crate::program::{Port, Program};
+use crate::resolve::DesiredFrontend;
 
 /// Why a plan stops short of what is desired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +37,30 @@ pub enum PlanError {
 }
 
 impl World {
+    /// What the dirty services have not got yet.
+    pub fn coming(&self) -> Coming {
+        let mut coming = Coming::default();
+        let dirty = self.dirty.iter().filter_map(|id| self.programs.get(id.0 as usize));
+        dirty.for_each(|program| self.add_coming(program, &mut coming));
+        coming
+    }
+
+    fn add_coming(&self, program: &Program, coming: &mut Coming) {
+        let new = |key: &FrontendKey| self.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
+        for key in program.desired.iter().filter_map(DesiredFrontend::key).filter(new) {
+            *of(&mut coming.frontends, Family::of(key.address)) += 1;
+        }
+        for port in program.ports.iter().filter(|port| port.index.is_none()) {
+            coming.ports += 1;
+            let slots = |scope| match port.rows.len(scope) {
+                0 => 0,
+                count => count.next_power_of_two(),
+            };
+            let used = Scope::ALL.into_iter().filter(|scope| port.uses(*scope));
+            *of(&mut coming.slots, port.key.family) += used.map(slots).sum::<u32>();
+        }
+    }
+
     /// Ops that give a service its lists and frontends. What was planned before an error is to be executed all the same.
     pub fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let owner = Owner::Service(id);
@@ -59,7 +85,7 @@ impl World {
         if port.realized.facts != Some(port.facts()) {
             push(Action::WriteFacts(index, port.facts()));
         }
-        let ranges = if port.key.family == crate::keys::Family::V4 { v4 } else { v6 };
+        let ranges = if port.key.family == Family::V4 { v4 } else { v6 };
         let mut take = |count| ranges.take(count);
         for scope in publishing_order(port) {
             plan_list(port, index, scope, &mut take, push)?;
@@ -167,6 +193,11 @@ fn publishing_order(port: &Port) -> [Scope; 2] {
     } else {
         [Scope::Local, Scope::Cluster]
     }
+}
+
+fn of(pair: &mut [u32; 2], family: Family) -> &mut u32 {
+    let [v4, v6] = pair;
+    if family == Family::V4 { v4 } else { v6 }
 }
 
 fn plan_list(
