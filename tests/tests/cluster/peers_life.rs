@@ -34,7 +34,7 @@ fn a_cluster_comes_up_and_goes() {
 fn a_part_that_is_away_is_away_until_it_is_started() {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     let api = cluster.api(0).unwrap();
-    api.apply("{apiVersion: v1, kind: Namespace, metadata: {name: kept}}").unwrap();
+    api.apply("{apiVersion: v1, kind: Namespace, metadata: {name: kept, labels: {by: test}}}").unwrap();
     cluster.kill(Part::Apiserver(0)).unwrap();
     assert!(matches!(api.get(Kind::Namespace, "kept"), Err(PeersError::Unreached { .. })));
     assert!(matches!(cluster.kill(Part::Apiserver(0)), Err(PeersError::NoPart(Part::Apiserver(0)))));
