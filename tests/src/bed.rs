@@ -299,7 +299,7 @@ fn described(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-fn spawn(command: &mut Command) -> Result<Child, BedError> {
+pub(crate) fn spawn(command: &mut Command) -> Result<Child, BedError> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.spawn().map_err(|source| BedError::Start { program, source })
 }
@@ -320,7 +320,7 @@ fn collected(pipe: Option<Drained>) -> Vec<u8> {
 }
 
 /// Waits for the end of a child; past the limit it is killed and there is no status.
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + limit;
     while Instant::now() < until {
         if let Some(status) = child.try_wait()? {
