@@ -172,7 +172,7 @@ impl<'a> Daemon<'a> {
 
     /// Whether it follows its sources.
     pub fn is_ready(&self) -> bool {
-        self.status().is_some_and(|status| status["ready"] == true)
+        self.status().is_some_and(|status| status.get("ready") == Some(&true.into()))
     }
 
     /// Its own summary, good or not; nothing while it cannot be reached.

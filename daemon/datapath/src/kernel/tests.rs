@@ -64,7 +64,9 @@ fn attached(bed: &Bed) -> BTreeSet<u32> {
 }
 
 /// Somebody tells the programs other exemptions than the daemon did.
-const FORGETTING: [(fn(&types::control) -> types::control, &str); 2] = [
+type Forget = fn(&types::control) -> types::control;
+
+const FORGETTING: [(Forget, &str); 2] = [
     (
         |told| types::control { exempt_mark: MARK + 1, ..*told },
         "sockets with the mark 0x686f are translated, so this daemon could cut itself off",
