@@ -63,9 +63,9 @@ fn attached(bed: &Bed) -> BTreeSet<u32> {
     crate::load::HOOKS.iter().flat_map(attached).collect()
 }
 
-/// Somebody tells the programs other exemptions than the daemon did.
 type Forget = fn(&types::control) -> types::control;
 
+/// Somebody tells the programs other exemptions than the daemon did.
 const FORGETTING: [(Forget, &str); 2] = [
     (
         |told| types::control { exempt_mark: MARK + 1, ..*told },
