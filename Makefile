@@ -35,7 +35,7 @@ check: ## Formatting, lints, licences and advisories, documentation, shell scrip
 
 bench: ## Measure; docs/performance.md says what the figures mean.
 	@scripts/setup
-	cargo bench --locked -p holdfast-tests
+	cargo bench --locked -p holdfast-tests -p holdfast-datapath
 
 simulate: ## Seeded random life with faults and crashes, checked at each step: STEPS=1000000 SEED=1.
 	@scripts/setup
