@@ -4,3 +4,13 @@
 mod bed;
 #[cfg(test)]
 mod clients;
+#[cfg(test)]
+mod daemon;
+#[cfg(test)]
+mod denied;
+#[cfg(test)]
+mod facts;
+#[cfg(test)]
+mod node;
+#[cfg(test)]
+mod served;
