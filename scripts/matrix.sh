@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Runs the tests called kernel_… in Debian's kernels, emulated: one line for each kernel, and one for the page that shows
+# what was observed. Needs no root: the tests are root in there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup vm
+
+# As the other rungs build them, so that nothing is built twice.
+built=$(cargo test --workspace --locked --features holdfast-tests/root --no-run 2>&1) || {
+	echo "$built"
+	exit 1
+}
+# The test programs that have such tests.
+mapfile -t programs < <(sed -n 's/^ *Executable .*(\(.*\/\(kernel_\|holdfast_datapath-\|programs-\).*\))$/\1/p' <<<"$built")
+"${CARGO_TARGET_DIR:-target}/debug/vm" matrix --page docs/kernels.md "${programs[@]}"
