@@ -1,6 +1,6 @@
 //! Why the daemon does not start, and with which exit code.
 
-use holdfast_datapath::{SelfTestError, StartError};
+use holdfast_datapath::{SelfTestError, StartError, TakeOverError};
 
 use crate::admin::AdminError;
 use crate::config::{ConfigErrors, NoNodeName};
@@ -28,6 +28,9 @@ pub enum AppError {
     /// It started, and does not do what it must.
     #[error("the datapath failed its self-test: {0}")]
     SelfTest(#[from] SelfTestError),
+    /// It did not take the place of the one that was there, which stays.
+    #[error("the datapath did not take over, and the one before it stays: {0}")]
+    TakeOver(#[from] TakeOverError),
     /// This version does not talk to an apiserver.
     #[error(
         "this version does not watch an apiserver yet; remove `enabled` under [kubernetes], or set it to false"
@@ -51,7 +54,12 @@ impl AppError {
             Self::Config(_) | Self::Folder(_) | Self::Services(_) | Self::Node(_) | Self::NoKubernetes => {
                 ConfigErrors::EXIT_CODE
             }
-            Self::Datapath(_) | Self::SelfTest(_) | Self::Admin(_) | Self::Maps(_) | Self::Runtime(_) => 1,
+            Self::Datapath(_)
+            | Self::SelfTest(_)
+            | Self::TakeOver(_)
+            | Self::Admin(_)
+            | Self::Maps(_)
+            | Self::Runtime(_) => 1,
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::config::Config;
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
+use crate::state;
 
 /// An engine that has not looked at the time for so long does not move. An idle one looks every second.
 const STALLED: Duration = Duration::from_secs(5);
@@ -70,6 +71,17 @@ pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
     Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
 }
 
+/// What a former process wrote down. Without it the daemon starts as it would on a new node.
+pub(super) fn kept(folder: &state::Folder) -> Option<state::Kept> {
+    match folder.load() {
+        Ok(kept) => kept,
+        Err(error) => {
+            tracing::warn!(%error, "the snapshot is not used; a new one replaces it");
+            None
+        }
+    }
+}
+
 /// Spreads hash tables and health checks. Without randomness they are merely easier to guess.
 pub(super) fn seed() -> u64 {
     getrandom::u64().unwrap_or(0)
@@ -89,7 +101,7 @@ impl EngineThread {
         engine: Engine<M>,
         events: mpsc::Receiver<Vec<Event>>,
         changes: mpsc::Sender<Change>,
-        look_after: impl FnMut(&mut M) + Send + 'static,
+        look_after: impl FnMut(&mut Engine<M>) + Send + 'static,
     ) -> Result<Self, AppError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;

@@ -11,6 +11,12 @@ mod denied;
 #[cfg(test)]
 mod facts;
 #[cfg(test)]
+mod incident;
+#[cfg(test)]
 mod node;
 #[cfg(test)]
 mod served;
+#[cfg(test)]
+mod soak;
+#[cfg(test)]
+mod starts;

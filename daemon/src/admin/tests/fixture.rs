@@ -13,7 +13,7 @@ use holdfast_core::facts::{
 use holdfast_core::keys::{
     Family, FrontendKey, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
-use holdfast_core::list::{Row, Rows, Scope};
+use holdfast_core::list::{LastList, Row, Rows, Scope};
 use holdfast_core::op::{FrontendType, PortIndex};
 use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
@@ -23,7 +23,8 @@ use holdfast_datapath::{Denial, Features, Refusal, Shape};
 use tokio::sync::watch;
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
-use crate::datapath::{DatapathView, Denied, RefusalLog};
+use crate::datapath::{DatapathView, RefusalLog};
+use crate::state::Written;
 
 /// 2026-01-08T11:11:55Z
 pub(crate) const THEN: Timestamp = Timestamp(1_767_870_715);
@@ -154,6 +155,7 @@ impl Given {
             key: PortKey { name: port.into(), transport, family },
             index: None,
             rows: Arc::new(Rows::new(built, &Rows::default(), THEN)),
+            last: LastList::default(),
             cluster_used: self.facts.internal_policy == TrafficPolicy::Cluster,
             local_used: self.facts.external_policy == TrafficPolicy::Local,
         };
@@ -392,7 +394,8 @@ pub(crate) fn everything() -> Snapshot {
             changes: 12,
             changes_dropped: 2,
         },
-        fill: Fill { frontends: 9, ports: 7, slots: 16, retries: 1 },
+        fill: Fill { frontends: 9, ports: 7, slots: [14, 2], retries: 1 },
+        programmed: true,
         published: THEN,
         ..Snapshot::default()
     };
@@ -405,7 +408,7 @@ pub(crate) fn everything() -> Snapshot {
 /// Many services of one cluster IP each.
 pub(crate) fn many(services: usize, backends: u16) -> Snapshot {
     let sources = [(Source::Kubernetes, true)].into();
-    let mut snapshot = Snapshot { published: THEN, sources, ..Snapshot::default() };
+    let mut snapshot = Snapshot { published: THEN, programmed: true, sources, ..Snapshot::default() };
     for service in 0..services {
         let address = |network: u8, host: u16| {
             let [high, low] = host.to_be_bytes();
@@ -471,6 +474,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
         features: Features { set_retval: true },
         cgroup: Some("/sys/fs/cgroup".into()),
         pins: Some("/sys/fs/bpf/holdfast".into()),
+        waiting: false,
         generation: 2,
         growths: 1,
         shape: Shape { frontends: [16_384, 4096], ..first },
@@ -485,7 +489,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
     }
 }
 
-/// What was dialled, by whom, a second after the one before: refused, dropped, serving by now, and nobody's.
+/// What was dialled, by whom, a second after the one before: refused twice, dropped, serving by now, and nobody's.
 fn refusals() -> Arc<RefusalLog> {
     let log = RefusalLog::none();
     let clients = [
@@ -507,7 +511,11 @@ fn refusals() -> Arc<RefusalLog> {
             port: PortIndex(second),
             denial,
         };
-        log.keep(Denied { at: Timestamp(THEN.0 + i64::from(second)), refusal });
+        let at = Timestamp(THEN.0 + i64::from(second));
+        log.keep(at, refusal.clone());
+        if second == 1 {
+            log.keep(Timestamp(at.0 + 1), refusal);
+        }
     }
     log
 }
@@ -522,6 +530,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::kernel(status()))).1,
         refusals: refusals(),
+        written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }
