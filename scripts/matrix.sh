@@ -10,6 +10,8 @@ built=$(cargo test --workspace --locked --features holdfast-tests/root --no-run 
 	echo "$built"
 	exit 1
 }
+# The tests start the daemon's own program, which no test of cargo's asks for.
+cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins
 # What meets the kernel itself; the rest of the tests, the rules, is the same on each.
 tests='kernel_life|kernel_maps|kernel_sockets|kernel_refusals|holdfast_datapath|programs'
 mapfile -t programs < <(sed -nE "s/^ *Executable .*\((.*\/($tests)-[0-9a-f]+)\)$/\1/p" <<<"$built")

@@ -81,7 +81,8 @@ impl<'a> Payload<'a> {
     fn prepare(programs: &'a [PathBuf]) -> Result<Self, Failure> {
         let this = std::env::current_exe().map_err(crate::failure::at("find", Path::new("vm")))?;
         let c = Client::c()?.program().to_owned();
-        let mut payload = Self { programs, beside: vec![this.with_file_name("bed_child"), c], absent: None };
+        let [child, daemon] = ["bed_child", "holdfast"].map(|name| this.with_file_name(name));
+        let mut payload = Self { programs, beside: vec![child, daemon, c], absent: None };
         match Client::go() {
             Ok(go) => payload.beside.push(go.program().to_owned()),
             Err(BedError::Start { .. }) => payload.absent = Some(("go_client", "go")),
