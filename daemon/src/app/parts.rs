@@ -1,5 +1,7 @@
 //! From the configuration to what each part wants, and the engine's own thread.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,8 +17,10 @@ use holdfast_datapath::Maps;
 use tokio::sync::{mpsc, watch};
 
 use super::AppError;
+use super::maps::MARK;
 use crate::admin::{self, EffectiveConfig, Liveness};
-use crate::config::Config;
+use crate::apiserver::{self, Access};
+use crate::config::{Config, DatapathKind, Discovery};
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
 
@@ -34,10 +38,40 @@ pub(super) fn refuse_what_is_missing(config: &Config) -> Result<(), AppError> {
     Ok(())
 }
 
-pub(super) fn settings(config: &Config) -> Settings {
+/// Kubelet's kubeconfig where kubeadm puts it.
+const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
+
+/// The way to the apiserver; none where no object comes from there.
+pub(super) fn access(config: &Config, seed: u64) -> Result<Option<Access>, AppError> {
+    if !config.kubernetes.enabled {
+        return Ok(None);
+    }
+    let settings = apiserver::Settings {
+        sources: apiserver_sources(config),
+        // The memory datapath has no programs that would look at it.
+        mark: (config.datapath.kind == DatapathKind::Kernel).then_some(MARK),
+        state: config.state.path.clone(),
+        known_cluster: None,
+        seed,
+    };
+    Ok(Some(Access::new(&settings)?))
+}
+
+pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
+    let discovers = |tier| config.apiserver.discover.contains(&tier);
+    apiserver::Sources {
+        apiserver: config.apiserver.clone(),
+        kubelet: discovers(Discovery::Kubelet).then(|| KUBELET.into()),
+        learns: discovers(Discovery::Learned),
+    }
+}
+
+/// `apiservers` are the addresses that are an apiserver's beside the configured ones.
+pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
+    let configured = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address());
     Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
-        bypass: config.apiserver.endpoints.iter().map(|endpoint| endpoint.address()).collect(),
+        bypass: configured.chain(apiservers).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
     }
 }
