@@ -25,6 +25,7 @@ mod routes;
 mod serve;
 mod services;
 mod shown;
+mod stale;
 mod stall;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -42,6 +43,7 @@ use tokio::sync::watch;
 
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::state::Written;
 
 pub use listen::AdminError;
 
@@ -106,6 +108,8 @@ pub struct Readings {
     pub apiserver: Option<watch::Receiver<Arc<ApiserverView>>>,
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
+    /// How the last write of the snapshot went.
+    pub written: watch::Receiver<Written>,
     /// Whether the engine moves.
     pub liveness: Liveness,
     /// What does not change.

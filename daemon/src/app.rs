@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -30,6 +30,7 @@ use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
 use crate::logging::Level;
 use crate::sources::config::Blocks;
 use crate::sources::manifests::Manifests;
+use crate::state::{self, Keeper};
 use crate::{changes, logging, node, sources};
 
 pub use error::AppError;
@@ -47,6 +48,9 @@ pub fn run(path: &Path) -> Result<(), AppError> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     runtime.block_on(App::start(path, config, level)?.run())
 }
+
+/// How long the daemon waits for the disk when it stops; systemd gives it longer.
+const LAST_WRITE_WAIT: Duration = Duration::from_secs(10);
 
 /// Where reloads go.
 struct Reload {
@@ -66,8 +70,10 @@ struct App {
     engine: parts::EngineThread,
     admin: admin::Admin,
     changes: mpsc::Receiver<holdfast_core::change::Change>,
+    keeper: Keeper,
     blocks: watch::Receiver<Arc<Blocks>>,
     seed: u64,
+    failures: mpsc::Receiver<AppError>,
     // Set when the daemon stops, for the thread that waits for refusals.
     refused_no_more: Arc<AtomicBool>,
 }
@@ -79,29 +85,43 @@ impl App {
         let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
         let first_blocks = Arc::new(parts::blocks(&config, path)?);
         let seed = parts::seed();
-        let access = parts::access(&config, seed)?;
+        let folder = state::Folder::new(&config.state.path);
+        let kept = parts::kept(&folder);
+        let known_cluster = kept.as_ref().and_then(|kept| kept.context.cluster.as_deref());
+        let access = parts::access(&config, seed, known_cluster)?;
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
-        let (engine, found) = Engine::start(maps, Seed(seed), &sources_of(&config))?;
+        let (mut engine, found) = Engine::start(maps, Seed(seed), &sources_of(&config))?;
         for error in found {
             tracing::warn!(%error, "the maps hold something strange; it is written anew");
         }
+        if let Some(kept) = kept {
+            engine.remember(kept.remembered);
+        }
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
-        let look_after = move |maps: &mut AppMaps| {
-            maps.look_after();
-            views.send_replace(Arc::new(maps.view()));
+        let (fail, failures) = mpsc::channel(1);
+        let look_after = move |engine: &mut Engine<AppMaps>| {
+            let is_written = engine.is_written();
+            if let Err(error) = engine.maps_mut().look_after(is_written) {
+                // The first one ends the daemon.
+                let _ = fail.try_send(error);
+            }
+            views.send_replace(Arc::new(engine.maps().view()));
         };
         let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after)?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
+        let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
+        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
             datapath,
             apiserver: access.as_ref().map(Access::views),
             refusals,
+            written,
             liveness: engine.liveness(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
@@ -110,15 +130,40 @@ impl App {
         let config = watch::channel(Arc::new(config)).0;
         let path = path.to_owned();
         let reload = Reload { path, level, config, effective, blocks: blocks_out, access, events };
-        Ok(Self { reload, manifests, node, engine, admin, changes, blocks, seed, refused_no_more })
+        Ok(Self {
+            reload,
+            manifests,
+            node,
+            engine,
+            admin,
+            changes,
+            keeper,
+            blocks,
+            seed,
+            failures,
+            refused_no_more,
+        })
     }
 
     async fn run(self) -> Result<(), AppError> {
-        let Self { reload, manifests, node, engine, admin, changes, blocks, seed, refused_no_more } = self;
+        let Self {
+            reload,
+            manifests,
+            node,
+            engine,
+            admin,
+            changes,
+            keeper,
+            blocks,
+            seed,
+            failures,
+            refused_no_more,
+        } = self;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         reload.tell_settings().await;
+        let keeping = tokio::spawn(keeper.run(stopping.clone()));
         tasks.spawn(changes::run(changes));
         tasks.spawn(node::run(reload.config.subscribe(), node, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
@@ -133,12 +178,15 @@ impl App {
             });
         }
         tracing::info!(address = %admin.address(), version = env!("CARGO_PKG_VERSION"), "started");
-        serve_signals(&reload).await?;
+        serve_signals(&reload, failures).await?;
         tracing::info!("stopping; what is programmed stays");
         stop.send_replace(true);
         refused_no_more.store(true, Ordering::Relaxed);
         drop(reload);
         engine.stop();
+        if tokio::time::timeout(LAST_WRITE_WAIT, keeping).await.is_err() {
+            tracing::warn!("the last snapshot was not written in time; the one before stays");
+        }
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         Ok(())
@@ -151,8 +199,8 @@ fn sources_of(config: &Config) -> Vec<Source> {
     [Source::Config].into_iter().chain(manifests).collect()
 }
 
-/// Reloads on SIGHUP, and returns on the signals that end the daemon.
-async fn serve_signals(reload: &Reload) -> Result<(), AppError> {
+/// Reloads on SIGHUP, and returns on the signals that end the daemon, or when it cannot go on.
+async fn serve_signals(reload: &Reload, mut failures: mpsc::Receiver<AppError>) -> Result<(), AppError> {
     let signals = |kind| signal(kind).map_err(AppError::Runtime);
     let [mut hangup, mut terminate, mut interrupt]: [Signal; 3] = [
         signals(SignalKind::hangup())?,
@@ -166,6 +214,7 @@ async fn serve_signals(reload: &Reload) -> Result<(), AppError> {
             () = next(&mut apiservers) => reload.tell_settings().await,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
+            Some(error) = failures.recv() => return Err(error),
         }
     }
 }

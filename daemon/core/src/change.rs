@@ -35,6 +35,10 @@ pub enum Cause {
     SettingsApplied,
     /// The maps refused an op before.
     Retry,
+    /// A former process wrote it down.
+    Remembered,
+    /// Nobody reads any more what it left behind, so that can be emptied.
+    ReadersLeft,
 }
 
 /// What came of it.

@@ -120,6 +120,10 @@ pub enum FrontendType {
 }
 
 impl FrontendType {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::ClusterIp, Self::NodePort, Self::LoadBalancer, Self::ExternalIp, Self::Static];
+
     /// The one spelling in tables and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -241,6 +245,17 @@ pub struct Dump {
     pub members: alloc::vec::Vec<(MemberKey, SlotState)>,
     /// Every node address, sorted.
     pub node_addresses: alloc::vec::Vec<IpAddr>,
+}
+
+/// How much more the maps will hold when what is dirty now has been written; at most, since some of it may have its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coming {
+    /// Frontends of IPv4 and IPv6.
+    pub frontends: [u32; 2],
+    /// Port indices.
+    pub ports: u32,
+    /// Slots of IPv4 and IPv6.
+    pub slots: [u32; 2],
 }
 
 /// Names a grace period that the maps began: over once every reader has left that began before it.

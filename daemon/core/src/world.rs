@@ -1,7 +1,7 @@
 //! All state of the rules, and the order of one batch: apply, decide, plan, settle.
 //!
 //! Invariant: the engine calls these in this order and is the only one who does. Nothing is planned before every source
-//! has delivered, so nothing is removed by a start. Deliberately absent: the maps themselves; ops go out, answers come in.
+//! has delivered or what a former process wrote down stands in for it, so nothing is removed by a start. Deliberately absent: the maps themselves; ops go out, answers come in.
 //!
 //! ```text
 //! apply(event)*  →  decide(now)  →  for each dirty: plan_lists → plan_removals  →  plan_leftovers  →  settle(now)
@@ -13,6 +13,7 @@ mod decide;
 mod drift;
 mod plan;
 mod realize;
+mod remember;
 mod settle;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,8 +21,9 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::change::Cause;
-use crate::claims::Frontends;
+use crate::claims::{Frontends, RealizedFrontend};
 use crate::event::Event;
+use crate::facts::Timestamp;
 use crate::index::Seed;
 use crate::keys::{Family, FrontendKey, Source};
 use crate::limits;
@@ -33,6 +35,7 @@ use crate::tables::Tables;
 
 pub use adopt::AdoptError;
 pub use drift::Drift;
+pub use remember::Remembered;
 
 /// How much the maps may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub struct World {
     adopted: BTreeMap<PortIndex, adopt::Adopted>,
     /// Frontends that somebody else wrote.
     strays: BTreeSet<FrontendKey>,
+    /// When a former process wrote down what this one began with.
+    remembered_at: Option<Timestamp>,
     dirty: Vec<ServiceId>,
     woken: Vec<ServiceId>,
     snapshot: Snapshot,
@@ -91,6 +96,7 @@ impl World {
             uncertain_addresses: BTreeSet::new(),
             adopted: BTreeMap::new(),
             strays: BTreeSet::new(),
+            remembered_at: None,
             dirty: Vec::new(),
             woken: Vec::new(),
             snapshot: Snapshot::default(),
@@ -191,12 +197,55 @@ impl Indices {
     }
 }
 
-/// What no word points to any more, but a reader may still look at.
+/// What readers may still be on their way to, until a grace period has passed.
 #[derive(Debug, Default)]
 struct Freed {
+    now: Leaving,
+    waiting: VecDeque<(Grace, Leaving)>,
+}
+
+/// What was freed before one grace period began.
+#[derive(Debug, Default)]
+struct Leaving {
+    /// No word points to them any more.
     ranges: Vec<Range>,
+    /// Wiped.
     indices: Vec<PortIndex>,
-    waiting: VecDeque<(Grace, Vec<Range>, Vec<PortIndex>)>,
+    /// Fewer readers are sent to their words than before: by a frontend, or by a cluster word to the local one.
+    services: BTreeSet<ServiceId>,
+    /// As above, of ports that a restart found.
+    found: BTreeSet<PortIndex>,
+}
+
+impl Freed {
+    fn leavings(&self) -> impl Iterator<Item = &Leaving> {
+        core::iter::once(&self.now).chain(self.waiting.iter().map(|(_, leaving)| leaving))
+    }
+
+    /// Whether readers may be about to read a word of this service that nothing leads to any more.
+    fn leads_to(&self, id: ServiceId) -> bool {
+        self.leavings().any(|leaving| leaving.services.contains(&id))
+    }
+
+    /// As above, of a port that a restart found.
+    fn leads_to_found(&self, index: PortIndex) -> bool {
+        self.leavings().any(|leaving| leaving.found.contains(&index))
+    }
+}
+
+impl Leaving {
+    fn is_empty(&self) -> bool {
+        let Self { ranges, indices, services, found } = self;
+        ranges.is_empty() && indices.is_empty() && services.is_empty() && found.is_empty()
+    }
+
+    /// A frontend leads elsewhere now, or nowhere.
+    fn left(&mut self, before: RealizedFrontend) {
+        match before.owner {
+            Some(id) => self.services.insert(id),
+            None => self.found.insert(before.value.port),
+        };
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Why the daemon does not start, and with which exit code.
 
-use holdfast_datapath::{SelfTestError, StartError};
+use holdfast_datapath::{SelfTestError, StartError, TakeOverError};
 
 use crate::admin::AdminError;
 use crate::apiserver::SetupError;
@@ -29,6 +29,9 @@ pub enum AppError {
     /// It started, and does not do what it must.
     #[error("the datapath failed its self-test: {0}")]
     SelfTest(#[from] SelfTestError),
+    /// It did not take the place of the one that was there, which stays.
+    #[error("the datapath did not take over, and the one before it stays: {0}")]
+    TakeOver(#[from] TakeOverError),
     /// The configuration gives no way to the apiserver.
     #[error(transparent)]
     Access(#[from] SetupError),
@@ -58,7 +61,12 @@ impl AppError {
             | Self::Node(_)
             | Self::Access(_)
             | Self::NoKubernetes => ConfigErrors::EXIT_CODE,
-            Self::Datapath(_) | Self::SelfTest(_) | Self::Admin(_) | Self::Maps(_) | Self::Runtime(_) => 1,
+            Self::Datapath(_)
+            | Self::SelfTest(_)
+            | Self::TakeOver(_)
+            | Self::Admin(_)
+            | Self::Maps(_)
+            | Self::Runtime(_) => 1,
         }
     }
 }

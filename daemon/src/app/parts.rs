@@ -17,12 +17,12 @@ use holdfast_datapath::Maps;
 use tokio::sync::{mpsc, watch};
 
 use super::AppError;
-use super::maps::MARK;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
-use crate::config::{Config, DatapathKind, Discovery};
+use crate::config::{Config, Discovery};
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
+use crate::state;
 
 /// An engine that has not looked at the time for so long does not move. An idle one looks every second.
 const STALLED: Duration = Duration::from_secs(5);
@@ -42,16 +42,20 @@ pub(super) fn refuse_what_is_missing(config: &Config) -> Result<(), AppError> {
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
 
 /// The way to the apiserver; none where no object comes from there.
-pub(super) fn access(config: &Config, seed: u64) -> Result<Option<Access>, AppError> {
+///
+/// `known_cluster` is the one that the snapshot is from.
+pub(super) fn access(
+    config: &Config,
+    seed: u64,
+    known_cluster: Option<&str>,
+) -> Result<Option<Access>, AppError> {
     if !config.kubernetes.enabled {
         return Ok(None);
     }
     let settings = apiserver::Settings {
         sources: apiserver_sources(config),
-        // The memory datapath has no programs that would look at it.
-        mark: (config.datapath.kind == DatapathKind::Kernel).then_some(MARK),
         state: config.state.path.clone(),
-        known_cluster: None,
+        known_cluster: known_cluster.and_then(apiserver::ClusterId::new),
         seed,
     };
     Ok(Some(Access::new(&settings)?))
@@ -104,6 +108,17 @@ pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
     Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
 }
 
+/// What a former process wrote down. Without it the daemon starts as it would on a new node.
+pub(super) fn kept(folder: &state::Folder) -> Option<state::Kept> {
+    match folder.load() {
+        Ok(kept) => kept,
+        Err(error) => {
+            tracing::warn!(%error, "the snapshot is not used; a new one replaces it");
+            None
+        }
+    }
+}
+
 /// Spreads hash tables and health checks. Without randomness they are merely easier to guess.
 pub(super) fn seed() -> u64 {
     getrandom::u64().unwrap_or(0)
@@ -123,7 +138,7 @@ impl EngineThread {
         engine: Engine<M>,
         events: mpsc::Receiver<Vec<Event>>,
         changes: mpsc::Sender<Change>,
-        look_after: impl FnMut(&mut M) + Send + 'static,
+        look_after: impl FnMut(&mut Engine<M>) + Send + 'static,
     ) -> Result<Self, AppError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;

@@ -13,7 +13,7 @@ use holdfast_core::facts::{
 use holdfast_core::keys::{
     Family, FrontendKey, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
-use holdfast_core::list::{Row, Rows, Scope};
+use holdfast_core::list::{LastList, Row, Rows, Scope};
 use holdfast_core::op::{FrontendType, PortIndex};
 use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
@@ -24,7 +24,8 @@ use tokio::sync::watch;
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, State, Tier, View};
-use crate::datapath::{DatapathView, Denied, RefusalLog};
+use crate::datapath::{DatapathView, RefusalLog};
+use crate::state::Written;
 
 /// 2026-01-08T11:11:55Z
 pub(crate) const THEN: Timestamp = Timestamp(1_767_870_715);
@@ -155,6 +156,7 @@ impl Given {
             key: PortKey { name: port.into(), transport, family },
             index: None,
             rows: Arc::new(Rows::new(built, &Rows::default(), THEN)),
+            last: LastList::default(),
             cluster_used: self.facts.internal_policy == TrafficPolicy::Cluster,
             local_used: self.facts.external_policy == TrafficPolicy::Local,
         };
@@ -393,7 +395,8 @@ pub(crate) fn everything() -> Snapshot {
             changes: 12,
             changes_dropped: 2,
         },
-        fill: Fill { frontends: 9, ports: 7, slots: 16, retries: 1 },
+        fill: Fill { frontends: 9, ports: 7, slots: [14, 2], retries: 1 },
+        programmed: true,
         published: THEN,
         ..Snapshot::default()
     };
@@ -406,7 +409,7 @@ pub(crate) fn everything() -> Snapshot {
 /// Many services of one cluster IP each.
 pub(crate) fn many(services: usize, backends: u16) -> Snapshot {
     let sources = [(Source::Kubernetes, true)].into();
-    let mut snapshot = Snapshot { published: THEN, sources, ..Snapshot::default() };
+    let mut snapshot = Snapshot { published: THEN, programmed: true, sources, ..Snapshot::default() };
     for service in 0..services {
         let address = |network: u8, host: u16| {
             let [high, low] = host.to_be_bytes();
@@ -472,6 +475,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
         features: Features { set_retval: true },
         cgroup: Some("/sys/fs/cgroup".into()),
         pins: Some("/sys/fs/bpf/holdfast".into()),
+        waiting: false,
         generation: 2,
         growths: 1,
         shape: Shape { frontends: [16_384, 4096], ..first },
@@ -486,7 +490,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
     }
 }
 
-/// What was dialled, by whom, a second after the one before: refused, dropped, serving by now, and nobody's.
+/// What was dialled, by whom, a second after the one before: refused twice, dropped, serving by now, and nobody's.
 fn refusals() -> Arc<RefusalLog> {
     let log = RefusalLog::none();
     let clients = [
@@ -508,7 +512,11 @@ fn refusals() -> Arc<RefusalLog> {
             port: PortIndex(second),
             denial,
         };
-        log.keep(Denied { at: Timestamp(THEN.0 + i64::from(second)), refusal });
+        let at = Timestamp(THEN.0 + i64::from(second));
+        log.keep(at, refusal.clone());
+        if second == 1 {
+            log.keep(Timestamp(at.0 + 1), refusal);
+        }
     }
     log
 }
@@ -578,6 +586,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         datapath: watch::channel(Arc::new(DatapathView::kernel(status()))).1,
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         refusals: refusals(),
+        written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }
