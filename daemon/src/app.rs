@@ -7,6 +7,8 @@ mod error;
 mod maps;
 mod parts;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +23,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, About, EffectiveConfig, Readings};
+use crate::apiserver::Access;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
@@ -56,6 +59,7 @@ struct Reload {
     config: watch::Sender<Arc<Config>>,
     effective: watch::Sender<Arc<EffectiveConfig>>,
     blocks: watch::Sender<Arc<Blocks>>,
+    access: Option<Access>,
     events: mpsc::Sender<Vec<Event>>,
 }
 
@@ -83,6 +87,8 @@ impl App {
         let seed = parts::seed();
         let folder = state::Folder::new(&config.state.path);
         let kept = parts::kept(&folder);
+        let known_cluster = kept.as_ref().and_then(|kept| kept.context.cluster.as_deref());
+        let access = parts::access(&config, seed, known_cluster)?;
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
@@ -107,11 +113,13 @@ impl App {
         };
         let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after)?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), watch::channel(None).1);
+        let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
+        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
             datapath,
+            apiserver: access.as_ref().map(Access::views),
             refusals,
             written,
             liveness: engine.liveness(),
@@ -120,7 +128,8 @@ impl App {
         let admin = admin::start(&parts::admin_settings(&config), readings)?;
         let (blocks_out, blocks) = watch::channel(first_blocks);
         let config = watch::channel(Arc::new(config)).0;
-        let reload = Reload { path: path.to_owned(), level, config, effective, blocks: blocks_out, events };
+        let path = path.to_owned();
+        let reload = Reload { path, level, config, effective, blocks: blocks_out, access, events };
         Ok(Self {
             reload,
             manifests,
@@ -153,11 +162,14 @@ impl App {
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
-        tell(&events, Event::SettingsApplied(Arc::new(parts::settings(&reload.config.borrow())))).await;
+        reload.tell_settings().await;
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         tasks.spawn(changes::run(changes));
         tasks.spawn(node::run(reload.config.subscribe(), node, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
+        if let Some(access) = reload.access.clone() {
+            tasks.spawn(access.patrol());
+        }
         if let Some(manifests) = manifests {
             tasks.spawn(async move {
                 if let Err(error) = manifests.run(events, stopping).await {
@@ -195,14 +207,26 @@ async fn serve_signals(reload: &Reload, mut failures: mpsc::Receiver<AppError>) 
         signals(SignalKind::terminate())?,
         signals(SignalKind::interrupt())?,
     ];
+    let mut apiservers = reload.access.as_ref().map(Access::addresses);
     loop {
         tokio::select! {
             _ = hangup.recv() => reload.now().await,
+            () = next(&mut apiservers) => reload.tell_settings().await,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             Some(error) = failures.recv() => return Err(error),
         }
     }
+}
+
+/// The next time that other addresses are an apiserver's.
+async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
+    if let Some(apiservers) = apiservers
+        && apiservers.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 impl Reload {
@@ -221,6 +245,9 @@ impl Reload {
         }
         parts::refuse_what_is_missing(&config)?;
         let blocks = parts::blocks(&config, &self.path)?;
+        if let Some(access) = &self.access {
+            access.reload(&parts::apiserver_sources(&config))?;
+        }
         Ok((config, blocks))
     }
 
@@ -230,11 +257,18 @@ impl Reload {
             tracing::warn!(keys = waiting.join(", "), "these keys take effect with the next restart");
         }
         self.level.set(config.log.level);
-        tell(&self.events, Event::SettingsApplied(Arc::new(parts::settings(&config)))).await;
-        self.blocks.send_replace(Arc::new(blocks));
         self.effective.send_replace(Arc::new(parts::effective(&config)));
         self.config.send_replace(Arc::new(config));
+        self.tell_settings().await;
+        self.blocks.send_replace(Arc::new(blocks));
         tracing::info!("reloaded");
+    }
+
+    /// The settings of the configuration in force. No address that is an apiserver's now becomes a frontend.
+    async fn tell_settings(&self) {
+        let apiservers = self.access.as_ref().map(|access| access.addresses().borrow().clone());
+        let settings = parts::settings(&self.config.borrow(), apiservers.unwrap_or_default());
+        tell(&self.events, Event::SettingsApplied(Arc::new(settings))).await;
     }
 }
 

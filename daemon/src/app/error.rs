@@ -3,6 +3,7 @@
 use holdfast_datapath::{SelfTestError, StartError, TakeOverError};
 
 use crate::admin::AdminError;
+use crate::apiserver::SetupError;
 use crate::config::{ConfigErrors, NoNodeName};
 use crate::sources::config::InvalidService;
 use crate::sources::manifests::FolderError;
@@ -31,6 +32,9 @@ pub enum AppError {
     /// It did not take the place of the one that was there, which stays.
     #[error("the datapath did not take over, and the one before it stays: {0}")]
     TakeOver(#[from] TakeOverError),
+    /// The configuration gives no way to the apiserver.
+    #[error(transparent)]
+    Access(#[from] SetupError),
     /// This version does not talk to an apiserver.
     #[error(
         "this version does not watch an apiserver yet; remove `enabled` under [kubernetes], or set it to false"
@@ -51,9 +55,12 @@ impl AppError {
     /// 78 for what only an edit of the configuration can heal, 1 for the rest.
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Folder(_) | Self::Services(_) | Self::Node(_) | Self::NoKubernetes => {
-                ConfigErrors::EXIT_CODE
-            }
+            Self::Config(_)
+            | Self::Folder(_)
+            | Self::Services(_)
+            | Self::Node(_)
+            | Self::Access(_)
+            | Self::NoKubernetes => ConfigErrors::EXIT_CODE,
             Self::Datapath(_)
             | Self::SelfTest(_)
             | Self::TakeOver(_)

@@ -1,5 +1,7 @@
 //! From the configuration to what each part wants, and the engine's own thread.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +18,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::AppError;
 use crate::admin::{self, EffectiveConfig, Liveness};
-use crate::config::Config;
+use crate::apiserver::{self, Access};
+use crate::config::{Config, Discovery};
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
 use crate::state;
@@ -35,10 +38,44 @@ pub(super) fn refuse_what_is_missing(config: &Config) -> Result<(), AppError> {
     Ok(())
 }
 
-pub(super) fn settings(config: &Config) -> Settings {
+/// Kubelet's kubeconfig where kubeadm puts it.
+const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
+
+/// The way to the apiserver; none where no object comes from there.
+///
+/// `known_cluster` is the one that the snapshot is from.
+pub(super) fn access(
+    config: &Config,
+    seed: u64,
+    known_cluster: Option<&str>,
+) -> Result<Option<Access>, AppError> {
+    if !config.kubernetes.enabled {
+        return Ok(None);
+    }
+    let settings = apiserver::Settings {
+        sources: apiserver_sources(config),
+        state: config.state.path.clone(),
+        known_cluster: known_cluster.and_then(apiserver::ClusterId::new),
+        seed,
+    };
+    Ok(Some(Access::new(&settings)?))
+}
+
+pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
+    let discovers = |tier| config.apiserver.discover.contains(&tier);
+    apiserver::Sources {
+        apiserver: config.apiserver.clone(),
+        kubelet: discovers(Discovery::Kubelet).then(|| KUBELET.into()),
+        learns: discovers(Discovery::Learned),
+    }
+}
+
+/// `apiservers` are the addresses that are an apiserver's beside the configured ones.
+pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
+    let configured = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address());
     Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
-        bypass: config.apiserver.endpoints.iter().map(|endpoint| endpoint.address()).collect(),
+        bypass: configured.chain(apiservers).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
     }
 }

@@ -1,0 +1,291 @@
+//! The way to the apiserver: ordered, pinned, and never through what this daemon programs.
+//!
+//! Invariant: every address is an IP address, every socket is marked, every wait has an end, and failover sits above TLS and
+//! HTTP, so that a wrong certificate and a 503 lead to the next endpoint as a refused connection does. Deliberately
+//! absent: DNS, proxies, pools, and any retry of a request that an apiserver has judged.
+
+mod credentials;
+mod endpoints;
+mod http;
+mod identity;
+mod learned;
+mod lease;
+mod limits;
+mod patrol;
+mod setup;
+mod socket;
+mod tls;
+mod trouble;
+mod view;
+mod walk;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use holdfast_core::facts::Timestamp;
+use tokio::sync::{Notify, watch};
+
+use crate::config::Apiserver;
+use credentials::{Credentials, Told};
+use endpoints::{Endpoint, EndpointId};
+use learned::Memory;
+use lease::Shared;
+
+pub use endpoints::{State, Tier};
+pub use http::{Connection, Reply};
+pub use identity::ClusterId;
+pub use setup::{Settings, SetupError, Sources};
+pub use trouble::Trouble;
+pub use view::{CredentialsView, EndpointView, View};
+
+/// What one endpoint said, or why it said nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// `address:port`.
+    pub endpoint: Arc<str>,
+    /// What was wrong.
+    pub trouble: Trouble,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccessError {
+    /// Nothing says where an apiserver is.
+    #[error("no apiserver is known: neither configured, nor in kubelet's kubeconfig, nor learned")]
+    NoEndpoint,
+    /// Each endpoint that was asked, in order; one only if the answer broke off.
+    #[error("{}", .0.iter().map(|it| format!("{}: {}", it.endpoint, it.trouble)).collect::<Vec<_>>().join("; "))]
+    Failed(Vec<Failure>),
+}
+
+impl AccessError {
+    fn of(endpoint: &Arc<str>, trouble: Trouble) -> Self {
+        Self::Failed(vec![Failure { endpoint: Arc::clone(endpoint), trouble }])
+    }
+}
+
+/// What answers are asked in, unless the caller wants another form.
+const JSON: &str = "application/json";
+
+/// Ordered, pinned access. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Access {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: PathBuf,
+    asked: Mutex<Arc<Asked>>,
+    endpoints: Shared,
+    memory: Mutex<Memory>,
+    memory_problem: Mutex<Option<String>>,
+    // Something was learned that is worth writing down.
+    learned: Notify,
+    unverified: Mutex<Option<Arc<str>>>,
+    failovers: AtomicU64,
+    views: watch::Sender<Arc<View>>,
+    addresses: watch::Sender<BTreeSet<SocketAddr>>,
+    clusters: watch::Sender<Option<Arc<str>>>,
+}
+
+/// What a configuration asks for.
+#[derive(Debug)]
+struct Asked {
+    own: Credentials,
+    kubelet: Option<Credentials>,
+    learns: bool,
+}
+
+impl Asked {
+    /// Learned addresses go to servers of the configured tier, so they are shown its credentials.
+    const fn credentials(&self, tier: Tier) -> &Credentials {
+        match (tier, &self.kubelet) {
+            (Tier::Kubelet, Some(kubelet)) => kubelet,
+            _ => &self.own,
+        }
+    }
+}
+
+impl Access {
+    /// Reads the configuration; nothing is dialled yet.
+    pub fn new(settings: &Settings) -> Result<Self, SetupError> {
+        setup::access(settings)
+    }
+
+    /// Whether access can be built like that, or follow a reload.
+    pub fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
+        setup::own(apiserver).map(drop)
+    }
+
+    /// Follows a new configuration. Connections stay; what they were made from is used no more.
+    pub fn reload(&self, sources: &Sources) -> Result<(), SetupError> {
+        setup::reload(&self.inner, sources)
+    }
+
+    /// GETs, over `kept` if given, else over a new connection to the best endpoint that serves.
+    ///
+    /// A status that is about the request comes back as a reply; what is about the endpoint leads to the next one.
+    pub async fn get(&self, path_and_query: &str, kept: Option<Connection>) -> Result<Reply, AccessError> {
+        self.get_as(JSON, path_and_query, kept).await
+    }
+
+    /// [`Access::get`] in a form of its own, as `Accept` spells it.
+    pub async fn get_as(
+        &self,
+        accept: &'static str,
+        path_and_query: &str,
+        kept: Option<Connection>,
+    ) -> Result<Reply, AccessError> {
+        walk::get(&self.inner, &walk::Ask { accept, path_and_query }, kept).await
+    }
+
+    /// Adds addresses to the tier `learned`; nothing is ever taken away by it.
+    pub fn learn(&self, addresses: &[SocketAddr]) {
+        if self.inner.asked().learns && self.inner.memory().learn(addresses, now()) {
+            self.inner.set_learned();
+            self.inner.learned.notify_one();
+        }
+    }
+
+    /// The cluster, as soon as an apiserver has told.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.inner.memory().cluster.clone()
+    }
+
+    /// The uid of the cluster, as soon as somebody knows it.
+    pub fn clusters(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.inner.clusters.subscribe()
+    }
+
+    /// What there is to show, a second old at most while [`Access::patrol`] runs.
+    pub fn views(&self) -> watch::Receiver<Arc<View>> {
+        self.inner.views.subscribe()
+    }
+
+    /// What there is to show now.
+    pub fn view(&self) -> View {
+        self.inner.view()
+    }
+
+    /// Every address that is an apiserver's, so that none of them becomes a frontend.
+    pub fn addresses(&self) -> watch::Receiver<BTreeSet<SocketAddr>> {
+        self.inner.addresses.subscribe()
+    }
+
+    /// Looks after endpoints and memory until it is dropped: checks better endpoints, reads rotated files, writes down what was
+    /// learned, and publishes views.
+    pub async fn patrol(self) {
+        patrol::run(&self.inner).await;
+    }
+}
+
+impl Inner {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asked(&self) -> Arc<Asked> {
+        Arc::clone(&self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes what was learned into the table, without what stands there already.
+    fn set_learned(&self) {
+        let learned = if self.asked().learns { self.memory().addresses() } else { Vec::new() };
+        let mut table = self.endpoints.lock();
+        let own = table.rows().iter().filter(|row| row.tier != Tier::Learned);
+        let own: BTreeSet<SocketAddr> = own.map(|row| row.address).collect();
+        let new: Vec<SocketAddr> = learned.into_iter().filter(|address| !own.contains(address)).collect();
+        table.set(Tier::Learned, &new, Instant::now());
+        let all = table.rows().iter().map(|row| row.address).collect();
+        drop(table);
+        self.addresses.send_if_modified(|known| std::mem::replace(known, all) != *known);
+    }
+
+    /// The server of a kubeconfig that was read anew.
+    fn set_server(&self, tier: Tier, server: SocketAddr) {
+        let is_known = {
+            let table = self.endpoints.lock();
+            let mut own = table.rows().iter().filter(|row| row.tier == tier);
+            own.next().is_some_and(|row| row.address == server)
+        };
+        if !is_known {
+            self.endpoints.lock().set(tier, &[server], Instant::now());
+            self.set_learned();
+        }
+    }
+
+    fn view(&self) -> View {
+        let (at, preferred, rows) = {
+            let (table, at) = (self.endpoints.lock(), Instant::now());
+            (at, table.order(at).first().copied(), table.rows().to_vec())
+        };
+        let memory = self.memory().clone();
+        let asked = self.asked();
+        let own = (Tier::Configured, asked.own.told());
+        let kubelet = asked.kubelet.as_ref().map(|it| (Tier::Kubelet, it.told()));
+        View {
+            endpoints: rows.into_iter().map(|row| endpoint_view(row, at, preferred, &memory)).collect(),
+            credentials: [Some(own), kubelet].into_iter().flatten().map(credentials_view).collect(),
+            cluster: memory.cluster,
+            unverified: self.unverified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            memory_problem: self.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            failovers: self.failovers.load(Ordering::Relaxed),
+        }
+    }
+
+    fn publish(&self) {
+        let view = self.view();
+        self.views.send_if_modified(|known| {
+            let is_new = **known != view;
+            if is_new {
+                *known = Arc::new(view);
+            }
+            is_new
+        });
+    }
+}
+
+fn endpoint_view(row: Endpoint, at: Instant, preferred: Option<EndpointId>, memory: &Memory) -> EndpointView {
+    let wall = |then: Instant| Timestamp(now().0.saturating_sub(seconds(at.saturating_duration_since(then))));
+    EndpointView {
+        address: row.address,
+        tier: row.tier,
+        state: row.state,
+        since: wall(row.since),
+        active: row.connections > 0,
+        preferred: preferred == Some(row.id),
+        connections: row.connections,
+        last_error: row.trouble.map(|(trouble, then)| (trouble.to_string(), wall(then))),
+        seen: (row.tier == Tier::Learned).then(|| memory.seen(row.address)).flatten(),
+    }
+}
+
+fn credentials_view((tier, told): (Tier, Told)) -> CredentialsView {
+    CredentialsView {
+        tier,
+        kind: told.kind,
+        files: told.files.into_iter().map(|(path, modified)| (path, modified.map(timestamp))).collect(),
+        expires: told.expires.map(timestamp),
+        problem: told.problem.map(|(problem, then)| (problem, timestamp(then))),
+    }
+}
+
+fn now() -> Timestamp {
+    timestamp(SystemTime::now())
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    Timestamp(seconds(time.duration_since(UNIX_EPOCH).unwrap_or_default()))
+}
+
+fn seconds(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,108 @@
+//! The endpoint table as it is shared, and the count of connections to each endpoint.
+//!
+//! Invariant: a connection is counted from its handshake to its drop. Deliberately absent: waiting while the table is locked.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::endpoints::{Endpoint, EndpointId, Endpoints, State};
+use super::trouble::Trouble;
+
+/// The table, for everybody who dials.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(Arc<Mutex<Endpoints>>);
+
+impl Shared {
+    pub(super) fn new(endpoints: Endpoints) -> Self {
+        Self(Arc::new(Mutex::new(endpoints)))
+    }
+
+    /// The table. Whoever panicked with it held no half-made change: every change is one assignment after another.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Endpoints> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An endpoint to dial, if it is still there.
+    pub(super) fn place(&self, id: EndpointId) -> Option<Place> {
+        let table = self.lock();
+        let row = table.get(id)?;
+        Some(Place { shared: self.clone(), id, address: row.address, name: Arc::clone(&row.name) })
+    }
+}
+
+/// One endpoint, as somebody dials it.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    shared: Shared,
+    pub(super) id: EndpointId,
+    pub(super) address: SocketAddr,
+    pub(super) name: Arc<str>,
+}
+
+impl Place {
+    pub(super) fn served(&self) {
+        self.change(|table, now| table.served(self.id, now));
+    }
+
+    pub(super) fn dial_failed(&self, trouble: Trouble) {
+        self.change(|table, now| table.dial_failed(self.id, trouble, now));
+    }
+
+    pub(super) fn check_failed(&self, trouble: Trouble) {
+        self.change(|table, now| table.check_failed(self.id, trouble, now));
+    }
+
+    pub(super) fn noted(&self, trouble: Trouble) {
+        self.change(|table, now| table.noted(self.id, trouble, now));
+    }
+
+    /// Changes the row, and says so if its state or its trouble became another one.
+    fn change(&self, change: impl FnOnce(&mut Endpoints, Instant)) {
+        let (before, after) = {
+            let mut table = self.shared.lock();
+            let before = table.get(self.id).cloned();
+            change(&mut table, Instant::now());
+            (before, table.get(self.id).cloned())
+        };
+        if let (Some(before), Some(after)) = (before, after) {
+            say(&before, &after);
+        }
+    }
+
+    /// Counts a connection until the lease is dropped.
+    pub(super) fn lease(self) -> Lease {
+        self.shared.lock().connected(self.id);
+        Lease(self)
+    }
+}
+
+fn say(before: &Endpoint, after: &Endpoint) {
+    let (endpoint, state) = (&*after.name, after.state.as_str());
+    let trouble = |row: &Endpoint| row.trouble.as_ref().map(|(trouble, _)| trouble.clone());
+    let (old, new) = (trouble(before), trouble(after));
+    let has_failed = before.state != State::Failed && after.state == State::Failed;
+    match new {
+        Some(error) if old.as_ref() != Some(&error) || has_failed => {
+            tracing::warn!(endpoint, state, %error, "trouble with an apiserver");
+        }
+        _ if before.state != after.state => tracing::info!(endpoint, state, "apiserver changed its state"),
+        _ => {}
+    }
+}
+
+/// The count of one connection.
+#[derive(Debug)]
+pub(super) struct Lease(Place);
+
+impl Lease {
+    pub(super) const fn place(&self) -> &Place {
+        &self.0
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.shared.lock().disconnected(self.0.id);
+    }
+}

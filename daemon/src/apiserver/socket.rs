@@ -1,0 +1,55 @@
+//! TCP to an apiserver: exempt from translation, and never idle without being probed.
+//!
+//! Invariant: it is [`exempt::connect`] that dials. Deliberately absent: names; there is nothing to resolve.
+
+use std::net::SocketAddr;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::net::TcpStream;
+
+use super::limits::{KEEPALIVE, KEEPALIVE_PROBES, USER_TIMEOUT};
+use super::trouble::Trouble;
+use crate::exempt;
+
+/// A connection, without TLS and without a time limit of its own.
+pub(super) async fn connect(address: SocketAddr) -> Result<TcpStream, Trouble> {
+    let stream = exempt::connect(address).await.map_err(|error| Trouble::of_connect(&error))?;
+    if matches!((stream.local_addr(), stream.peer_addr()), (Ok(local), Ok(peer)) if local == peer) {
+        // A dial to a free port of this host can meet itself.
+        return Err(Trouble::Refused);
+    }
+    notice_death(&stream);
+    Ok(stream)
+}
+
+/// Each option makes a dead peer known sooner; without one of them the connection still works.
+fn notice_death(stream: &TcpStream) {
+    let seconds = u32::try_from(KEEPALIVE.as_secs()).unwrap_or(u32::MAX);
+    let user_timeout = u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+    let _ = stream.set_nodelay(true);
+    let _ = setsockopt(stream, sockopt::KeepAlive, &true);
+    let _ = setsockopt(stream, sockopt::TcpKeepIdle, &seconds);
+    let _ = setsockopt(stream, sockopt::TcpKeepInterval, &seconds);
+    let _ = setsockopt(stream, sockopt::TcpKeepCount, &KEEPALIVE_PROBES);
+    let _ = setsockopt(stream, sockopt::TcpUserTimeout, &user_timeout);
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::getsockopt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dead_peer_is_noticed_within_15_s() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = connect(listener.local_addr().unwrap()).await.unwrap();
+        let idle = getsockopt(&stream, sockopt::TcpKeepIdle).unwrap();
+        let interval = getsockopt(&stream, sockopt::TcpKeepInterval).unwrap();
+        let count = getsockopt(&stream, sockopt::TcpKeepCount).unwrap();
+        assert!(getsockopt(&stream, sockopt::KeepAlive).unwrap() && idle + interval * count <= 15);
+        assert_eq!(getsockopt(&stream, sockopt::TcpUserTimeout), Ok(10_000));
+        assert!(stream.nodelay().unwrap());
+    }
+}
