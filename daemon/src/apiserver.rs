@@ -214,4 +214,4 @@ const fn is_about_endpoint(status: u16) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -184,7 +184,7 @@ impl Reply {
     }
 
     /// The connection, once the body was read to its end.
-    pub(super) fn into_connection(self) -> Connection {
+    pub fn into_connection(self) -> Connection {
         self.connection
     }
 }

@@ -1,6 +1,6 @@
 //! Access against real sockets and real TLS, with a server that does as it is told.
 
-mod server;
+pub(crate) mod server;
 mod walking;
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::{Access, Settings};
 use crate::config::Config;
 
 /// Access as a configuration file asks for it.
-fn access(folder: &Path, keys: &str) -> Access {
+pub(crate) fn access(folder: &Path, keys: &str) -> Access {
     Access::new(&settings(folder, keys)).unwrap()
 }
 

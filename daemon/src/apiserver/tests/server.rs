@@ -15,19 +15,19 @@ use tokio_rustls::TlsAcceptor;
 pub(super) const OUR_UID: &str = "2f6d6a52-0001";
 
 /// A certificate authority.
-pub(super) struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(super) pem: String,
 }
 
 /// A certificate with its key, as PEM.
-pub(super) struct Leaf {
+pub(crate) struct Leaf {
     pub(super) certificate: String,
     pub(super) key: String,
 }
 
 impl Authority {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -35,7 +35,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    pub(super) fn leaf(&self, name: &str) -> Leaf {
+    pub(crate) fn leaf(&self, name: &str) -> Leaf {
         self.leaf_with(CertificateParams::new([name.to_owned()]).unwrap())
     }
 
@@ -46,14 +46,14 @@ impl Authority {
     }
 
     /// Writes the authority's certificate where a configuration can name it.
-    pub(super) fn write(&self, path: &Path) {
+    pub(crate) fn write(&self, path: &Path) {
         std::fs::write(path, &self.pem).unwrap();
     }
 }
 
 /// How a server meets those who come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(crate) enum Manner {
     /// TLS and answers.
     Serve,
     /// Accepts, and says nothing at all.
@@ -70,8 +70,8 @@ pub(super) enum Manner {
 
 /// What it was asked.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
-    pub(super) path: String,
+pub(crate) struct Asked {
+    pub(crate) path: String,
     pub(super) head: String,
 }
 
@@ -82,10 +82,10 @@ impl Asked {
     }
 }
 
-type Script = Arc<dyn Fn(&Asked) -> String + Send + Sync>;
+pub(crate) type Script = Arc<dyn Fn(&Asked) -> String + Send + Sync>;
 
 /// A running server; it ends when it is dropped.
-pub(super) struct Server {
+pub(crate) struct Server {
     pub(super) address: SocketAddr,
     pub(super) asked: Arc<Mutex<Vec<Asked>>>,
     manner: Arc<Mutex<Manner>>,
@@ -111,7 +111,7 @@ pub(super) fn namespace(uid: &str) -> String {
 }
 
 /// Answers identity as our cluster, everything else with `rest`.
-pub(super) fn ours(rest: impl Fn(&Asked) -> String + Send + Sync + 'static) -> Script {
+pub(crate) fn ours(rest: impl Fn(&Asked) -> String + Send + Sync + 'static) -> Script {
     Arc::new(move |asked| if asked.path.ends_with("/kube-system") { namespace(OUR_UID) } else { rest(asked) })
 }
 
@@ -121,7 +121,7 @@ pub(super) fn plain() -> Script {
 }
 
 impl Server {
-    pub(super) async fn start(leaf: &Leaf, manner: Manner, script: Script) -> Self {
+    pub(crate) async fn start(leaf: &Leaf, manner: Manner, script: Script) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::serve(listener, leaf, manner, script)
     }
@@ -158,11 +158,11 @@ impl Server {
         *self.manner.lock().unwrap() = manner;
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("\"https://{}\"", self.address)
     }
 
-    pub(super) fn paths(&self) -> Vec<String> {
+    pub(crate) fn paths(&self) -> Vec<String> {
         self.asked.lock().unwrap().iter().map(|asked| asked.path.clone()).collect()
     }
 }
