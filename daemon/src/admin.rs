@@ -24,6 +24,7 @@ mod routes;
 mod serve;
 mod services;
 mod shown;
+mod stale;
 mod stall;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -40,6 +41,7 @@ use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::state::Written;
 
 pub use listen::AdminError;
 
@@ -102,6 +104,8 @@ pub struct Readings {
     pub datapath: watch::Receiver<Arc<DatapathView>>,
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
+    /// How the last write of the snapshot went.
+    pub written: watch::Receiver<Written>,
     /// Whether the engine moves.
     pub liveness: Liveness,
     /// What does not change.

@@ -10,7 +10,7 @@ mod parts;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -28,6 +28,7 @@ use crate::logging::Level;
 use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
+use crate::state::{self, Keeper};
 use crate::{changes, logging, node, sources};
 
 pub use error::AppError;
@@ -46,6 +47,9 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     runtime.block_on(App::start(path, config, level)?.run())
 }
 
+/// How long the daemon waits for the disk when it stops; systemd gives it longer.
+const LAST_WRITE_WAIT: Duration = Duration::from_secs(10);
+
 /// Where reloads go.
 struct Reload {
     path: PathBuf,
@@ -58,15 +62,21 @@ struct Reload {
     events: mpsc::Sender<Vec<Event>>,
 }
 
-struct App {
-    reload: Reload,
+/// The sources, before they run.
+struct Sources {
     manifests: Option<Manifests>,
     kubernetes: Option<Kubernetes>,
+    blocks: watch::Receiver<Arc<Blocks>>,
+}
+
+struct App {
+    reload: Reload,
+    sources: Sources,
     node: crate::config::NodeName,
     engine: parts::EngineThread,
     admin: admin::Admin,
     changes: mpsc::Receiver<holdfast_core::change::Change>,
-    blocks: watch::Receiver<Arc<Blocks>>,
+    keeper: Keeper,
     seed: u64,
     // Set when the daemon stops, for the thread that waits for refusals.
     refused_no_more: Arc<AtomicBool>,
@@ -79,14 +89,20 @@ impl App {
         let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
         let first_blocks = Arc::new(parts::blocks(&config, path)?);
         let seed = parts::seed();
-        let kubernetes = parts::kubernetes(&config, &node, seed)?;
+        let folder = state::Folder::new(&config.state.path);
+        let kept = parts::kept(&folder);
+        let access = parts::access(&config, seed)?;
+        let kubernetes = access.map(|access| parts::kubernetes(&config, &node, access, kept.as_ref()));
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
-        let (engine, found) = Engine::start(maps, Seed(seed), &sources_of(&config))?;
+        let (mut engine, found) = Engine::start(maps, Seed(seed), &sources_of(&config))?;
         for error in found {
             tracing::warn!(%error, "the maps hold something strange; it is written anew");
+        }
+        if let Some(kept) = kept {
+            engine.remember(kept.remembered);
         }
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
@@ -96,11 +112,13 @@ impl App {
         };
         let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after)?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
+        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), watch::channel(None).1);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
             datapath,
             refusals,
+            written,
             liveness: engine.liveness(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
@@ -115,41 +133,18 @@ impl App {
             blocks: blocks_out,
             events,
         };
-        Ok(Self {
-            reload,
-            manifests,
-            kubernetes,
-            node,
-            engine,
-            admin,
-            changes,
-            blocks,
-            seed,
-            refused_no_more,
-        })
+        let sources = Sources { manifests, kubernetes, blocks };
+        Ok(Self { reload, sources, node, engine, admin, changes, keeper, seed, refused_no_more })
     }
 
     async fn run(self) -> Result<(), AppError> {
-        let Self {
-            reload,
-            manifests,
-            kubernetes,
-            node,
-            engine,
-            admin,
-            changes,
-            blocks,
-            seed,
-            refused_no_more,
-        } = self;
+        let Self { reload, sources, node, engine, admin, changes, keeper, seed, refused_no_more } = self;
+        let Sources { manifests, kubernetes, blocks } = sources;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
-        tell(
-            &events,
-            Event::SettingsApplied(Arc::new(parts::settings(&reload.config.borrow(), &reload.kubernetes))),
-        )
-        .await;
+        reload.tell_settings().await;
+        let keeping = tokio::spawn(keeper.run(stopping.clone()));
         tasks.spawn(changes::run(changes));
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zones_told, events.clone()));
@@ -171,6 +166,9 @@ impl App {
         refused_no_more.store(true, Ordering::Relaxed);
         drop(reload);
         engine.stop();
+        if tokio::time::timeout(LAST_WRITE_WAIT, keeping).await.is_err() {
+            tracing::warn!("the last snapshot was not written in time; the one before stays");
+        }
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         Ok(())
@@ -226,12 +224,17 @@ impl Reload {
             tracing::warn!(keys = waiting.join(", "), "these keys take effect with the next restart");
         }
         self.level.set(config.log.level);
-        tell(&self.events, Event::SettingsApplied(Arc::new(parts::settings(&config, &self.kubernetes))))
-            .await;
         self.blocks.send_replace(Arc::new(blocks));
         self.effective.send_replace(Arc::new(parts::effective(&config)));
         self.config.send_replace(Arc::new(config));
+        self.tell_settings().await;
         tracing::info!("reloaded");
+    }
+
+    /// The settings of the configuration in force.
+    async fn tell_settings(&self) {
+        let settings = parts::settings(&self.config.borrow(), &self.kubernetes);
+        tell(&self.events, Event::SettingsApplied(Arc::new(settings))).await;
     }
 }
 

@@ -90,6 +90,7 @@ fn cause(cause: &Cause) -> String {
         Cause::NodeApplied => "the node changed".to_owned(),
         Cause::SettingsApplied => "the configuration changed".to_owned(),
         Cause::Retry => "tried again".to_owned(),
+        Cause::Remembered => "remembered from before the restart".to_owned(),
     }
 }
 

@@ -17,7 +17,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::op::{Grace, Op, Owner, ServiceId};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::{AdoptError, Drift, World};
+use holdfast_core::world::{AdoptError, Drift, Remembered, World};
 use holdfast_datapath::{MapError, Maps};
 
 use retries::Retries;
@@ -27,6 +27,10 @@ const GRACE_POLL: Duration = Duration::from_millis(5);
 
 /// How soon ops of no service are tried again.
 const UPKEEP_WAIT: Duration = Duration::from_millis(100);
+
+/// How long the sources may take before what is remembered is written over what the maps hold. What they hold serves
+/// meanwhile, and is never older; a source that can be reached answers within a second.
+const REMEMBERED_WAIT: Duration = Duration::from_secs(3);
 
 /// The time of a step, on both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +49,10 @@ pub struct Engine<M> {
     retries: Retries,
     // Readers may hold what a former process freed; nothing is written before they have left.
     first_grace: Option<Grace>,
+    // The maps follow the rules.
+    is_open: bool,
+    // Nothing was found in the maps.
+    is_bare: bool,
     upkeep_due: Option<Duration>,
     ops: Vec<Op>,
 }
@@ -53,10 +61,25 @@ impl<M: Maps> Engine<M> {
     /// Takes what the maps hold for realized, and waits for the first whole list of each source.
     pub fn start(mut maps: M, seed: Seed, sources: &[Source]) -> Result<(Self, Vec<AdoptError>), MapError> {
         let mut world = World::new(seed, maps.capacity(), sources);
-        let errors = world.adopt(&maps.dump()?);
+        let dump = maps.dump()?;
+        let errors = world.adopt(&dump);
         let first_grace = Some(maps.begin_grace());
-        let retries = Retries::default();
-        Ok((Self { world, maps, retries, first_grace, upkeep_due: None, ops: Vec::new() }, errors))
+        let engine = Self {
+            world,
+            maps,
+            retries: Retries::default(),
+            first_grace,
+            is_open: false,
+            is_bare: dump.frontends.is_empty(),
+            upkeep_due: None,
+            ops: Vec::new(),
+        };
+        Ok((engine, errors))
+    }
+
+    /// Begins with what a former process wrote down. Called before any event.
+    pub fn remember(&mut self, remembered: Remembered) {
+        self.world.remember(remembered);
     }
 
     /// Takes one event in. It has its effect with the next step.
@@ -70,7 +93,7 @@ impl<M: Maps> Engine<M> {
             self.world.retry(id);
         }
         self.collect_freed();
-        let mut snapshot = if self.may_write() {
+        let mut snapshot = if self.may_write(now.mono) {
             self.world.decide(now.wall);
             self.write_services(now.mono);
             self.upkeep(now.mono);
@@ -87,7 +110,7 @@ impl<M: Maps> Engine<M> {
 
     /// Compares the maps with what was realized. What somebody else changed is written anew by the next step.
     pub fn check(&mut self) -> Result<Vec<Drift>, MapError> {
-        if !self.may_write_soon() || !self.world.dirty().is_empty() {
+        if !self.is_open || !self.world.dirty().is_empty() {
             return Ok(Vec::new());
         }
         Ok(self.world.check(&self.maps.dump()?))
@@ -95,12 +118,17 @@ impl<M: Maps> Engine<M> {
 
     /// When the next step is due although no event came.
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
-        if self.may_write_soon() && !self.world.dirty().is_empty() {
+        let opens = self.opens_at().filter(|_| !self.is_open);
+        let may_write = self.first_grace.is_none() && (self.is_open || opens.is_some_and(|due| due <= now));
+        if may_write && !self.world.dirty().is_empty() {
             return Some(now);
         }
         let waits_for_grace = self.first_grace.is_some() || self.world.next_grace().is_some();
         let poll = waits_for_grace.then(|| now + GRACE_POLL);
-        [self.retries.next_due(), self.upkeep_due, poll].into_iter().flatten().min()
+        [self.retries.next_due(), self.upkeep_due, poll, opens.filter(|due| *due > now)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The maps, as a crash would leave them.
@@ -118,13 +146,20 @@ impl<M: Maps> Engine<M> {
         &mut self.maps
     }
 
-    fn may_write_soon(&self) -> bool {
-        self.world.is_synced() && self.first_grace.is_none()
+    /// When the maps may be written at the latest, if that can be said.
+    fn opens_at(&self) -> Option<Duration> {
+        match (self.world.is_synced(), self.world.is_remembering()) {
+            (true, _) => Some(Duration::ZERO),
+            (false, true) if self.is_bare => Some(Duration::ZERO),
+            (false, true) => Some(REMEMBERED_WAIT),
+            (false, false) => None,
+        }
     }
 
-    fn may_write(&mut self) -> bool {
+    fn may_write(&mut self, now: Duration) -> bool {
         self.first_grace = self.first_grace.filter(|grace| !self.maps.is_over(*grace));
-        self.may_write_soon()
+        self.is_open |= self.opens_at().is_some_and(|due| due <= now) && self.first_grace.is_none();
+        self.is_open
     }
 
     /// All lists first, then all removals: a frontend that changes hands is never missing in between.

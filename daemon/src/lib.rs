@@ -14,3 +14,4 @@ pub mod engine;
 pub mod logging;
 pub mod node;
 pub mod sources;
+pub mod state;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use holdfast::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
 use holdfast::datapath::{DatapathView, RefusalLog};
 use holdfast::engine::{Engine, Now};
+use holdfast::state::Written;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
@@ -100,6 +101,7 @@ fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::memory())).1,
         refusals: RefusalLog::none(),
+        written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),
         about: About { version: "0", started: Timestamp(0) },
     };

@@ -16,6 +16,7 @@ use holdfast::datapath::{DatapathView, RefusalLog};
 use holdfast::engine::Engine;
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::sources::manifests::Manifests;
+use holdfast::state::Written;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
@@ -115,6 +116,7 @@ fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>) -> Admi
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::memory())).1,
         refusals: RefusalLog::none(),
+        written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),
         about: About { version: "0.1.0", started: Timestamp(1_767_870_000) },
     };

@@ -13,6 +13,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{FrontendKey, ServiceKey, Source, Transport};
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::snapshot::Snapshot;
+use holdfast_core::world::Remembered;
 use holdfast_datapath::{Answer, Maps, MemoryMaps};
 use holdfast_tests::simulation::Random;
 use holdfast_tests::simulation::population::{self, SERVICES_MAX, SLICES_MAX};
@@ -20,6 +21,9 @@ use holdfast_tests::simulation::watch::CLIENTS;
 use proptest::prelude::*;
 
 const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };
+
+/// When the sources have had their time.
+const LATER: Now = Now { wall: Timestamp(2_000), mono: Duration::from_secs(60) };
 
 fn start() -> Engine<MemoryMaps> {
     Engine::start(MemoryMaps::default(), Seed(7), &Source::ALL).unwrap().0
@@ -149,6 +153,37 @@ fn by_detours(random: &mut Random, events: &[Event], restart: bool) -> Picture {
     picture(&mut engine)
 }
 
+/// An older world lives, is written down at some moment, and lives on; then the process dies, maybe with the node, and the
+/// next one begins with what was written down and hears of the world as it is now.
+fn with_memory(random: &mut Random, events: &[Event]) -> Picture {
+    let mut engine = start();
+    synced(&mut engine);
+    let mut remembered = Remembered::default();
+    let mut older = world(random);
+    random.shuffle(&mut older);
+    for event in older {
+        engine.apply(event);
+        if random.chance(300) {
+            remembered = Remembered::from(&*step(&mut engine).0);
+        }
+    }
+    step(&mut engine);
+    let maps = if random.chance(500) { engine.into_maps() } else { MemoryMaps::default() };
+    let mut engine = Engine::start(maps, Seed(8), &Source::ALL).unwrap().0;
+    engine.remember(remembered);
+    let mut newer = events.to_vec();
+    random.shuffle(&mut newer);
+    let now = if random.chance(500) { NOW } else { LATER };
+    for event in newer {
+        engine.apply(event);
+        if random.chance(300) {
+            engine.step(now, &mut |_| ());
+        }
+    }
+    synced(&mut engine);
+    picture(&mut engine)
+}
+
 /// One thing happens to one service: its object or a slice of its own.
 fn one_event(random: &mut Random, events: &[Event]) -> (Event, ServiceKey) {
     loop {
@@ -201,6 +236,13 @@ proptest! {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         prop_assert_eq!(by_detours(&mut random, &events, true), from_scratch(events));
+    }
+
+    #[test]
+    fn invariant_08_what_is_remembered_gives_way_to_what_the_sources_say(seed: u64) {
+        let mut random = Random::new(seed);
+        let events = world(&mut random);
+        prop_assert_eq!(with_memory(&mut random, &events), from_scratch(events));
     }
 
     #[test]

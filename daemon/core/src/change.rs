@@ -35,6 +35,8 @@ pub enum Cause {
     SettingsApplied,
     /// The maps refused an op before.
     Retry,
+    /// A former process wrote it down.
+    Remembered,
 }
 
 /// What came of it.

@@ -9,6 +9,15 @@ use alloc::sync::Arc;
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
 use crate::keys::{ServiceKey, SliceKey, Source};
 
+/// The kinds of objects that an apiserver is watched for, each with a version of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Watched {
+    /// Services.
+    Services,
+    /// `EndpointSlices`.
+    Slices,
+}
+
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -28,6 +37,10 @@ pub enum Event {
     NodeApplied(Arc<NodeFacts>),
     /// The settings, whole.
     SettingsApplied(Arc<Settings>),
-    /// This source has delivered its first whole list.
+    /// What a restart remembers of this source holds; only differences follow.
+    Resumed(Source),
+    /// This source has delivered its first whole list. What a restart remembers of it and it did not speak of is gone.
     Synced(Source),
+    /// Everything up to this version of the apiserver has been told; a restart can go on from there.
+    Progress(Watched, Arc<str>),
 }

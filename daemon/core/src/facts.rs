@@ -65,6 +65,10 @@ pub enum ServiceType {
 }
 
 impl ServiceType {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::ClusterIp, Self::NodePort, Self::LoadBalancer, Self::ExternalName, Self::Static];
+
     /// Kubernetes' spelling.
     pub const fn as_str(self) -> &'static str {
         match self {

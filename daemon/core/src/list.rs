@@ -67,6 +67,23 @@ pub struct Row {
     since: u32,
 }
 
+/// A row as numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowParts {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: NonZeroU16,
+    /// Conditions, lists, and whether it was seen terminating.
+    pub bits: u8,
+    /// The place of its slice.
+    pub slice: u16,
+    /// Its place in that slice.
+    pub endpoint: u16,
+    /// Seconds since the Unix epoch.
+    pub since: u32,
+}
+
 const READY: u8 = 1;
 const SERVING: u8 = 1 << 1;
 const TERMINATING: u8 = 1 << 2;
@@ -88,6 +105,18 @@ impl Row {
             + u8::from(conditions.serving) * SERVING
             + u8::from(conditions.terminating) * (TERMINATING + SEEN_TERMINATING);
         Self { address, port, bits, slice, endpoint, since: 0 }
+    }
+
+    /// All of it as numbers, for a file.
+    pub const fn to_parts(&self) -> RowParts {
+        let Self { address, port, bits, slice, endpoint, since } = *self;
+        RowParts { address, port, bits, slice, endpoint, since }
+    }
+
+    /// A row that [`Self::to_parts`] took apart.
+    pub const fn from_parts(parts: RowParts) -> Self {
+        let RowParts { address, port, bits, slice, endpoint, since } = parts;
+        Self { address, port, bits, slice, endpoint, since }
     }
 
     /// Ready, serving, terminating.
@@ -173,6 +202,12 @@ impl Rows {
         Self::counted(rows.into())
     }
 
+    /// Rows that a former process wrote down. `None`: they are not sorted, or not unique.
+    pub fn remembered(rows: Vec<Row>) -> Option<Self> {
+        let sorted = rows.is_sorted_by(|a, b| a.place() < b.place());
+        sorted.then(|| Self::counted(rows.into()))
+    }
+
     /// The rows of a list that was found in the maps: chosen, with nothing else known.
     pub(crate) fn from_slots(slots: &[Slot], scope: Scope) -> Self {
         let row = |slot: &Slot| {
@@ -240,12 +275,22 @@ impl Rows {
 }
 
 /// A port's memory of its last list that was not empty.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LastList {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastList {
     rows: Option<Arc<Rows>>,
 }
 
 impl LastList {
+    /// The memory that a former process wrote down.
+    pub const fn remembered(rows: Option<Arc<Rows>>) -> Self {
+        Self { rows }
+    }
+
+    /// The rows as they were then, with the members that were seen terminating since.
+    pub const fn rows(&self) -> Option<&Arc<Rows>> {
+        self.rows.as_ref()
+    }
+
     /// Takes notice of new rows. While the list is empty, marks the members that are seen terminating, and unmarks
     /// none: a member that is ready again makes the list non-empty.
     pub(crate) fn observe(&mut self, now: &Arc<Rows>) {

@@ -120,6 +120,10 @@ pub enum FrontendType {
 }
 
 impl FrontendType {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::ClusterIp, Self::NodePort, Self::LoadBalancer, Self::ExternalIp, Self::Static];
+
     /// The one spelling in tables and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {

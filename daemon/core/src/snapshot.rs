@@ -9,9 +9,10 @@ use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
+use crate::event::Watched;
 use crate::facts::{NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts, Timestamp};
 use crate::keys::{PortKey, Protocol, ServiceKey, Source};
-use crate::list::{Row, Rows, Scope};
+use crate::list::{LastList, Row, Rows, Scope};
 use crate::op::{FrontendType, PortIndex};
 use crate::radix::Radix;
 
@@ -35,6 +36,17 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Serving,
+        Self::Draining,
+        Self::Refusing,
+        Self::Dropping,
+        Self::Bypassed,
+        Self::Conflict,
+        Self::Unprogrammed,
+    ];
+
     /// The one spelling in tables, JSON and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -71,6 +83,18 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::NoEndpoints,
+        Self::AllUnready,
+        Self::ScaledDown,
+        Self::Vanished,
+        Self::LocalPolicy,
+        Self::Claimed,
+        Self::Protocol,
+        Self::Control,
+    ];
+
     /// The one spelling in tables, JSON, journal and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -115,6 +139,16 @@ pub enum ServiceState {
 }
 
 impl ServiceState {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Served,
+        Self::NoAddress,
+        Self::Headless,
+        Self::ExternalName,
+        Self::OtherProxy,
+        Self::NoService,
+    ];
+
     /// The one spelling in tables and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -137,6 +171,8 @@ pub struct PortView {
     pub index: Option<PortIndex>,
     /// All endpoints, chosen or not.
     pub rows: Arc<Rows>,
+    /// Its last list that was not empty.
+    pub last: LastList,
     /// Whether any frontend uses the cluster list.
     pub cluster_used: bool,
     /// Whether any frontend uses the local list.
@@ -320,8 +356,14 @@ pub struct Snapshot {
     pub node: Arc<NodeFacts>,
     /// The settings in force.
     pub settings: Arc<Settings>,
-    /// Sources that must deliver before anything is programmed, and whether they have.
+    /// Sources that must deliver before anything is removed, and whether they have.
     pub sources: BTreeMap<Source, bool>,
+    /// Up to which version of the apiserver each kind is known.
+    pub progress: BTreeMap<Watched, Arc<str>>,
+    /// When a former process wrote down what is shown, as long as a source has not delivered since.
+    pub stale_since: Option<Timestamp>,
+    /// Whether the maps follow the rules: from the first whole lists on, or from what was remembered.
+    pub programmed: bool,
     /// Counters since the start.
     pub counters: Counters,
     /// How full the maps are.
@@ -331,7 +373,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Whether every source has delivered, so that the maps follow the rules.
+    /// Whether every source has delivered.
     pub fn is_synced(&self) -> bool {
         !self.sources.is_empty() && self.sources.values().all(|synced| *synced)
     }

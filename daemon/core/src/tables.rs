@@ -3,19 +3,22 @@
 //! Invariant: a service is found by its exact key only, and a slice belongs to the one service that its label names, in
 //! its own namespace and source. Deliberately absent: decisions, and any knowledge of the maps.
 
+mod remembered;
+
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::change::Cause;
-use crate::event::Event;
+use crate::event::{Event, Watched};
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
 use crate::index::{Index, Seed};
 use crate::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use crate::limits;
 use crate::op::ServiceId;
 use crate::snapshot::Rejections;
+use remembered::Unconfirmed;
 
 /// One service with its own slices; the object itself may not have come yet.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub(crate) struct Tables {
     pub(crate) settings: Arc<Settings>,
     pub(crate) rejections: Arc<Rejections>,
     pub(crate) synced: BTreeMap<Source, bool>,
+    pub(crate) progress: BTreeMap<Watched, Arc<str>>,
+    unconfirmed: Unconfirmed,
 }
 
 impl Tables {
@@ -53,6 +58,8 @@ impl Tables {
             settings: Arc::default(),
             rejections: Arc::default(),
             synced: sources.iter().map(|source| (*source, false)).collect(),
+            progress: BTreeMap::new(),
+            unconfirmed: Unconfirmed::default(),
         }
     }
 
@@ -64,11 +71,13 @@ impl Tables {
             Event::SliceApplied(facts) => self.slice_applied(facts, dirty),
             Event::SliceDeleted(key, meta) => self.slice_deleted(key, meta, dirty),
             Event::Rejected(rejection) => self.reject(rejection),
-            Event::RejectionEnded(object) => self.end_rejection(&object),
+            Event::RejectionEnded(object) => self.rejection_ended(&object, dirty),
             Event::NodeApplied(node) => self.node_applied(node, dirty),
             Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
-            Event::Synced(source) => {
-                self.synced.insert(source, true);
+            Event::Resumed(source) => self.unconfirmed.confirm_all(source),
+            Event::Synced(source) => self.source_synced(source, dirty),
+            Event::Progress(watched, version) => {
+                self.progress.insert(watched, version);
             }
         }
     }
@@ -103,7 +112,7 @@ impl Tables {
     }
 
     fn service_applied(&mut self, facts: Arc<ServiceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        self.end_rejection_of(|| ObjectKey::Service(facts.key.clone()));
+        self.spoken_of(|| ObjectKey::Service(facts.key.clone()));
         let Some(id) = self.id(&facts.key) else {
             return self.reject(too_many(ObjectKey::Service(facts.key.clone()), "services"));
         };
@@ -120,7 +129,7 @@ impl Tables {
         meta: Option<Box<Meta>>,
         dirty: &mut dyn FnMut(ServiceId, Cause),
     ) {
-        self.end_rejection_of(|| ObjectKey::Service(key.clone()));
+        self.spoken_of(|| ObjectKey::Service(key.clone()));
         let Some(id) = self.names.get(&key).copied() else { return };
         if self.known(id).is_some_and(|known| known.facts.take().is_some()) {
             dirty(id, Cause::ServiceDeleted(key, meta));
@@ -128,7 +137,7 @@ impl Tables {
     }
 
     fn slice_applied(&mut self, facts: Arc<SliceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        self.end_rejection_of(|| ObjectKey::Slice(facts.key.clone()));
+        self.spoken_of(|| ObjectKey::Slice(facts.key.clone()));
         if self.slices.get(&facts.key).is_some_and(|(old, _)| *old == facts) {
             return;
         }
@@ -157,7 +166,7 @@ impl Tables {
         meta: Option<Box<Meta>>,
         dirty: &mut dyn FnMut(ServiceId, Cause),
     ) {
-        self.end_rejection_of(|| ObjectKey::Slice(key.clone()));
+        self.spoken_of(|| ObjectKey::Slice(key.clone()));
         if let Some((_, Some(id))) = self.slices.remove(&key) {
             self.drop_slice(id, &key);
             dirty(id, Cause::SliceDeleted(key, meta));
@@ -234,9 +243,12 @@ impl Tables {
         }
     }
 
-    fn end_rejection_of(&mut self, object: impl FnOnce() -> ObjectKey) {
-        if !self.rejections.named.is_empty() {
-            self.end_rejection(&object());
+    /// An object was understood: it is neither rejected nor merely remembered any more.
+    fn spoken_of(&mut self, object: impl FnOnce() -> ObjectKey) {
+        if !self.rejections.named.is_empty() || !self.unconfirmed.is_empty() {
+            let object = object();
+            self.end_rejection(&object);
+            self.unconfirmed.confirm(&object);
         }
     }
 

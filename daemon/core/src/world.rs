@@ -1,7 +1,7 @@
 //! All state of the rules, and the order of one batch: apply, decide, plan, settle.
 //!
 //! Invariant: the engine calls these in this order and is the only one who does. Nothing is planned before every source
-//! has delivered, so nothing is removed by a start. Deliberately absent: the maps themselves; ops go out, answers come in.
+//! has delivered or what a former process wrote down stands in for it, so nothing is removed by a start. Deliberately absent: the maps themselves; ops go out, answers come in.
 //!
 //! ```text
 //! apply(event)*  →  decide(now)  →  for each dirty: plan_lists → plan_removals  →  plan_leftovers  →  settle(now)
@@ -13,6 +13,7 @@ mod decide;
 mod drift;
 mod plan;
 mod realize;
+mod remember;
 mod settle;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,6 +23,7 @@ use core::net::IpAddr;
 use crate::change::Cause;
 use crate::claims::Frontends;
 use crate::event::Event;
+use crate::facts::Timestamp;
 use crate::index::Seed;
 use crate::keys::{Family, FrontendKey, Source};
 use crate::limits;
@@ -33,6 +35,7 @@ use crate::tables::Tables;
 
 pub use adopt::AdoptError;
 pub use drift::Drift;
+pub use remember::Remembered;
 
 /// How much the maps may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub struct World {
     adopted: BTreeMap<PortIndex, adopt::Adopted>,
     /// Frontends that somebody else wrote.
     strays: BTreeSet<FrontendKey>,
+    /// When a former process wrote down what this one began with.
+    remembered_at: Option<Timestamp>,
     dirty: Vec<ServiceId>,
     woken: Vec<ServiceId>,
     snapshot: Snapshot,
@@ -91,6 +96,7 @@ impl World {
             uncertain_addresses: BTreeSet::new(),
             adopted: BTreeMap::new(),
             strays: BTreeSet::new(),
+            remembered_at: None,
             dirty: Vec::new(),
             woken: Vec::new(),
             snapshot: Snapshot::default(),

@@ -14,37 +14,14 @@ use holdfast_core::snapshot::{ServiceState, ServiceView, Snapshot, Status, Verdi
 use super::datapath::fills;
 use super::{About, Readings, backends, process};
 use crate::datapath::{DatapathView, spelled};
+use crate::state::Written;
 
 /// The exposition format, version 0.0.4.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-const STATES: [ServiceState; 6] = [
-    ServiceState::Served,
-    ServiceState::NoAddress,
-    ServiceState::Headless,
-    ServiceState::ExternalName,
-    ServiceState::OtherProxy,
-    ServiceState::NoService,
-];
-
-const TYPES: [FrontendType; 5] = [
-    FrontendType::ClusterIp,
-    FrontendType::NodePort,
-    FrontendType::LoadBalancer,
-    FrontendType::ExternalIp,
-    FrontendType::Static,
-];
-
-const VERDICTS: [Verdict; 7] = [
-    Verdict::Serving,
-    Verdict::Draining,
-    Verdict::Refusing,
-    Verdict::Dropping,
-    Verdict::Bypassed,
-    Verdict::Conflict,
-    Verdict::Unprogrammed,
-];
-
+const STATES: [ServiceState; 6] = ServiceState::ALL;
+const TYPES: [FrontendType; 5] = FrontendType::ALL;
+const VERDICTS: [Verdict; 7] = Verdict::ALL;
 const BACKEND_STATES: [&str; 3] = ["active", "draining", "unused"];
 const STATUSES: [&str; 3] = ["pending", "done", "error"];
 
@@ -130,6 +107,7 @@ pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) 
     refusals(&mut out, readings);
     work(&mut out, snapshot);
     rejections(&mut out, snapshot);
+    state(&mut out, &readings.written.borrow());
     usage(&mut out, about);
     out.0
 }
@@ -142,8 +120,19 @@ fn daemon(out: &mut Exposition, snapshot: &Snapshot, ready: bool) {
             out.sample("holdfast_source_synced", &[("source", source.as_str())], u8::from(*synced));
         }
     }
+    let help =
+        "Whether what is served was remembered from before a restart, and a source has not delivered since.";
+    out.gauge("holdfast_stale", help, u8::from(snapshot.stale_since.is_some()));
     let help = "When the newest view was published.";
     out.gauge("holdfast_snapshot_timestamp_seconds", help, snapshot.published.0);
+}
+
+fn state(out: &mut Exposition, written: &Written) {
+    let help = "When the snapshot was last written; 0: not by this process.";
+    out.gauge("holdfast_state_written_timestamp_seconds", help, written.at.map_or(0, |at| at.0));
+    out.gauge("holdfast_state_bytes", "The size of the snapshot.", written.bytes);
+    let help = "Whether the last write of the snapshot failed.";
+    out.gauge("holdfast_state_failed", help, u8::from(written.error.is_some()));
 }
 
 fn tables(out: &mut Exposition, counts: &Counts) {

@@ -21,6 +21,7 @@ use super::form::Form;
 use super::limits;
 use super::query::Filter;
 use super::shown::{Cells, Column, Widths};
+use super::stale;
 
 /// One kind of rows.
 pub(super) trait Table: Default + Send + Unpin + 'static {
@@ -207,6 +208,7 @@ impl<T: Table> Page<T> {
             Stage::Tail | Stage::Done => {
                 out.extend_from_slice(b"\n]");
                 T::tail(&self.snapshot, self.form, out);
+                stale::write(&self.snapshot, self.form, out);
                 out.extend_from_slice(b"}\n");
                 Stage::Done
             }
@@ -225,6 +227,7 @@ impl<T: Table> Page<T> {
             },
             Stage::Tail | Stage::Done => {
                 T::tail(&self.snapshot, self.form, out);
+                stale::write(&self.snapshot, self.form, out);
                 return Stage::Done;
             }
         }

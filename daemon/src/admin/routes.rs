@@ -22,7 +22,7 @@ use super::moment::Moment;
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, datapath, metrics, openapi, refusals};
+use super::{Readings, datapath, metrics, openapi, refusals, stale};
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -228,6 +228,16 @@ struct Readiness {
     healthy: bool,
     reason: Option<String>,
     sources: Vec<SourceRow>,
+    stale_since: Option<Moment>,
+    snapshot: SnapshotRow,
+}
+
+/// What a restart would begin with.
+#[derive(Serialize)]
+struct SnapshotRow {
+    written: Option<Moment>,
+    bytes: u64,
+    error: Option<Arc<str>>,
 }
 
 #[derive(Serialize)]
@@ -246,7 +256,11 @@ fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let row = |(source, synced): (&Source, &bool)| SourceRow { source: source.as_str(), synced: *synced };
     let sources = snapshot.sources.iter().map(row).collect();
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    answer::json(status, &Readiness { healthy, reason, sources })
+    let written = readings.written.borrow().clone();
+    let snapshot_row =
+        SnapshotRow { written: written.at.map(Moment), bytes: written.bytes, error: written.error };
+    let stale_since = snapshot.stale_since.map(Moment);
+    answer::json(status, &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row })
 }
 
 /// Why the maps do not follow the rules yet.
@@ -255,9 +269,11 @@ fn unready(snapshot: &Snapshot) -> Option<String> {
     if snapshot.published.0 == 0 {
         return Some("the engine has not published anything yet".to_owned());
     }
-    let missing: Vec<&str> =
-        snapshot.sources.iter().filter(|(_, synced)| !**synced).map(|(source, _)| source.as_str()).collect();
-    (!snapshot.is_synced()).then(|| format!("no first list yet from: {}", missing.join(", ")))
+    let waits = || match stale::missing(snapshot) {
+        none if none.is_empty() => "clients of the maps' former owner are waited for".to_owned(),
+        missing => format!("no first list yet from: {missing}"),
+    };
+    (!snapshot.programmed).then(waits)
 }
 
 fn description(_: &Readings, _: Query, _: Form) -> Response {

@@ -22,6 +22,7 @@ use crate::config::{self, Config, NodeName};
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
+use crate::state;
 
 /// An engine that has not looked at the time for so long does not move. An idle one looks every second.
 const STALLED: Duration = Duration::from_secs(5);
@@ -42,28 +43,35 @@ pub(super) fn settings(config: &Config, started: &config::Kubernetes) -> Setting
     }
 }
 
-/// The way to the apiserver, and what is watched there; nothing if no cluster is asked for.
-pub(super) fn kubernetes(
-    config: &Config,
-    node: &NodeName,
-    seed: u64,
-) -> Result<Option<Kubernetes>, AppError> {
+/// The way to the apiserver; none where no object comes from there.
+pub(super) fn access(config: &Config, seed: u64) -> Result<Option<Access>, AppError> {
     if !config.kubernetes.enabled {
         return Ok(None);
     }
-    let access = Access::new(&apiserver::Settings {
+    let settings = apiserver::Settings {
         apiserver: config.apiserver.clone(),
         mark: Some(MARK),
         state: config.state.path.clone(),
         known_cluster: None,
         seed,
-    })?;
+    };
+    Ok(Some(Access::new(&settings)?))
+}
+
+/// What is watched there, from where a former process was.
+pub(super) fn kubernetes(
+    config: &Config,
+    node: &NodeName,
+    access: Access,
+    kept: Option<&state::Kept>,
+) -> Kubernetes {
     let settings = kubernetes::Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),
         node: config.node.zone.is_none().then(|| node.clone()),
+        start: kept.map(|kept| kubernetes::Start::of(&kept.remembered)).unwrap_or_default(),
         ..kubernetes::Settings::default()
     };
-    Ok(Some(Kubernetes::new(access, settings)))
+    Kubernetes::new(access, settings)
 }
 
 /// A list takes the next power of two, so twice the slots hold that many backends whatever their lists are.
@@ -92,6 +100,17 @@ pub(super) fn effective(config: &Config) -> EffectiveConfig {
 pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
     let services = config.services.iter().map(StaticService::from).collect();
     Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
+}
+
+/// What a former process wrote down. Without it the daemon starts as it would on a new node.
+pub(super) fn kept(folder: &state::Folder) -> Option<state::Kept> {
+    match folder.load() {
+        Ok(kept) => kept,
+        Err(error) => {
+            tracing::warn!(%error, "the snapshot is not used; a new one replaces it");
+            None
+        }
+    }
 }
 
 /// Spreads hash tables and health checks. Without randomness they are merely easier to guess.

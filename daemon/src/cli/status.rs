@@ -27,6 +27,15 @@ struct Readiness {
     healthy: bool,
     reason: Option<String>,
     sources: Vec<Source>,
+    stale_since: Option<String>,
+    snapshot: Kept,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Kept {
+    written: Option<String>,
+    bytes: u64,
+    error: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -82,6 +91,8 @@ struct Status {
     reason: Option<String>,
     faults: Vec<String>,
     sources: Vec<Source>,
+    stale_since: Option<String>,
+    snapshot: Kept,
     services: usize,
     frontends: u64,
     backends: u64,
@@ -147,6 +158,8 @@ impl Status {
             reason: readiness.reason,
             faults,
             sources: readiness.sources,
+            stale_since: readiness.stale_since,
+            snapshot: readiness.snapshot,
             services: services.len(),
             frontends: services.iter().map(|service| service.frontends).sum(),
             backends: services.iter().map(|service| service.backends).sum(),
@@ -167,6 +180,10 @@ impl Status {
         let note = if datapath == "memory" { " (computed and shown; no traffic is touched)" } else { "" };
         writeln!(out, "datapath   {datapath}{note}")?;
         writeln!(out, "sources    {}", listed(self.sources.iter().map(Source::spelled)))?;
+        if let Some(since) = &self.stale_since {
+            writeln!(out, "stale      as remembered from {since}")?;
+        }
+        writeln!(out, "snapshot   {}", self.snapshot.spelled())?;
         let states = listed(self.states.iter().map(|(state, count)| format!("{count} {state}")));
         writeln!(out, "services   {} ({states})", self.services)?;
         writeln!(out, "frontends  {}", self.frontends)?;
@@ -228,6 +245,17 @@ impl Datapath {
             |hook: &String| format!("{hook}: the program or its pin was removed and cannot be put back");
         let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
         kernel.broken_hooks.iter().map(broken).chain(grace).collect()
+    }
+}
+
+impl Kept {
+    fn spelled(&self) -> String {
+        let written = match &self.written {
+            Some(written) => format!("{} bytes, written {written}", self.bytes),
+            None => "not written yet".to_owned(),
+        };
+        let error = self.error.as_deref().map(|error| format!("; {}", plain(error))).unwrap_or_default();
+        format!("{written}{error}")
     }
 }
 

@@ -118,34 +118,35 @@ fn status_tells_what_is_not_well() {
         &serve(everything()).ask(&["status"]),
         Exit::Finding,
         &expect![[r#"
-        holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
-        ready      yes
-        datapath   kernel
-        sources    config, kubernetes
-        services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy, 9 served)
-        frontends  11
-        backends   6
-        verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
+            holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
+            ready      yes
+            datapath   kernel
+            sources    config, kubernetes
+            snapshot   not written yet
+            services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy, 9 served)
+            frontends  11
+            backends   6
+            verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
 
-        datapath
-          sendmsg6: the program or its pin was removed and cannot be put back
+            datapath
+              sendmsg6: the program or its pin was removed and cannot be put back
 
-        not serving
-          default/elsewhere: dropping (local-policy)
-          default/gone: refusing (vanished)
-          default/thief: conflict (claimed)
-          kube-system/kube-dns: draining (scaled-down)
-          telecom/signalling: unprogrammed (protocol)
+            not serving
+              default/elsewhere: dropping (local-policy)
+              default/gone: refusing (vanished)
+              default/thief: conflict (claimed)
+              kube-system/kube-dns: draining (scaled-down)
+              telecom/signalling: unprogrammed (protocol)
 
-        errors
-          default/web: the map of frontends is full
+            errors
+              default/web: the map of frontends is full
 
-        rejected
-          Service default/bad: port 70000 is not legal
-          EndpointSlice default/web-a: endpoint 3: "10.1.0.x" is no address
-          File half.yaml: line 3: unexpected end
-          and 2 more
-    "#]],
+            rejected
+              Service default/bad: port 70000 is not legal
+              EndpointSlice default/web-a: endpoint 3: "10.1.0.x" is no address
+              File half.yaml: line 3: unexpected end
+              and 2 more
+        "#]],
         &expect![""],
     );
 }
@@ -161,6 +162,7 @@ fn status_is_good_when_all_is_well() {
         ready      yes
         datapath   memory (computed and shown; no traffic is touched)
         sources    kubernetes
+        snapshot   not written yet
         services   3 (3 served)
         frontends  3
         backends   6
@@ -176,6 +178,7 @@ fn status_is_good_when_all_is_well() {
 fn a_daemon_that_is_not_ready_is_a_finding() {
     let mut snapshot = many(1, 1);
     snapshot.sources = [(holdfast_core::keys::Source::Kubernetes, false)].into();
+    snapshot.programmed = false;
     let ran = serve(snapshot).ask(&["status"]);
     assert_eq!(ran.exit, Exit::Finding);
     assert!(ran.out.contains("ready      no: no first list yet from: kubernetes\n"), "{}", ran.out);

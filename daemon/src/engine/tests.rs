@@ -13,6 +13,8 @@ use holdfast_datapath::{Answer, MemoryMaps};
 
 use super::*;
 
+mod remembered;
+
 const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };
 const PORT: NonZeroU16 = NonZeroU16::new(80).unwrap();
 

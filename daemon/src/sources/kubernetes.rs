@@ -26,8 +26,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_core::event::Event;
-use holdfast_core::keys::ObjectName;
+use holdfast_core::event::{Event, Watched};
+use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::world;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -92,22 +93,45 @@ impl Default for Timing {
     }
 }
 
-/// Where an earlier run of the daemon was with one kind.
+/// What a former process knew of one kind.
 #[derive(Clone, Debug, Default)]
 pub struct Remembered {
-    /// The version up to which everything is known.
+    /// The version up to which it knew everything.
     pub resource_version: Arc<str>,
-    /// Every object that is known.
+    /// Every object that it knew.
     pub objects: Vec<(ObjectName, Version)>,
 }
 
-/// What to go on from; without it the lists are asked for.
+/// What to go on from, so that a restart costs the apiserver no list: both kinds or none.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
     /// Services.
     pub services: Option<Remembered>,
     /// `EndpointSlices`.
     pub slices: Option<Remembered>,
+}
+
+impl Start {
+    /// From the table as a former process wrote it down; nothing if it did not know all of an apiserver's objects.
+    pub fn of(table: &world::Remembered) -> Self {
+        let version = |watched| table.progress.get(&watched).cloned();
+        let versions = version(Watched::Services).zip(version(Watched::Slices));
+        versions.map_or_else(Self::default, |(services, slices)| {
+            let views = || table.services.iter().filter(|view| view.key.source == Source::Kubernetes);
+            let services_known = views().filter_map(|view| view.facts.as_ref());
+            let services_known = services_known.map(|it| (it.key.name.clone(), Version::of(&it.meta)));
+            let slices_known = views().flat_map(|view| view.slices.iter());
+            let slices_known = slices_known.map(|it| (it.key.name.clone(), Version::of(&it.meta)));
+            Self {
+                services: Some(Remembered { resource_version: services, objects: services_known.collect() }),
+                slices: Some(Remembered { resource_version: slices, objects: slices_known.collect() }),
+            }
+        })
+    }
+
+    const fn is_some(&self) -> bool {
+        self.services.is_some() && self.slices.is_some()
+    }
 }
 
 /// What is watched, and how.
@@ -117,7 +141,7 @@ pub struct Settings {
     pub service_proxy_name: Option<String>,
     /// The own Node, for its zone; none where the configuration gives the zone.
     pub node: Option<NodeName>,
-    /// What to go on from.
+    /// What to go on from; without it everything is told anew.
     pub start: Start,
     /// How long things take.
     pub timing: Timing,
@@ -128,6 +152,7 @@ pub struct Settings {
 pub struct Kubernetes {
     access: Access,
     timing: Timing,
+    is_resumed: bool,
     kinds: Vec<Kind>,
 }
 
@@ -150,10 +175,11 @@ impl Kubernetes {
     /// Sends nothing yet.
     pub fn new(access: Access, settings: Settings) -> Self {
         let Settings { service_proxy_name, node, start, timing } = settings;
+        let is_resumed = start.is_some();
         let services = Kind::new(Selection::services(service_proxy_name.as_deref()), start.services);
         let slices = Kind::new(Selection::slices(), start.slices);
         let node = node.map(|name| Kind::new(Selection::node(&name), None));
-        Self { access, timing, kinds: [services, slices].into_iter().chain(node).collect() }
+        Self { access, timing, is_resumed, kinds: [services, slices].into_iter().chain(node).collect() }
     }
 
     /// How the watches are doing.
@@ -163,6 +189,10 @@ impl Kubernetes {
 
     /// Runs until nobody listens to the events any more.
     pub async fn run(self, events: mpsc::Sender<Vec<Event>>, zones: mpsc::Sender<Zone>) {
+        // What was known holds, and is only told again where it is different.
+        if self.is_resumed && events.send(vec![Event::Resumed(Source::Kubernetes)]).await.is_err() {
+            return;
+        }
         let missing = Missing::new(self.kinds.len());
         let mut tasks = JoinSet::new();
         for kind in self.kinds {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use holdfast::admin::{self, About, Admin, EffectiveConfig, Liveness, Readings, Settings};
 use holdfast::datapath::{DatapathView, RefusalLog};
+use holdfast::state::Written;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
@@ -56,6 +57,7 @@ impl Requests {
             config: config_now,
             datapath: watch::channel(Arc::new(DatapathView::memory())).1,
             refusals: RefusalLog::none(),
+            written: watch::channel(Written::default()).1,
             liveness: Liveness::new(|| None),
             about: About { version: "0", started: Timestamp(0) },
         };

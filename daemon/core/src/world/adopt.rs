@@ -159,8 +159,11 @@ impl World {
         Some(index)
     }
 
-    /// Ops that remove what a restart found and no service has taken over.
+    /// Ops that remove what a restart found and no service has taken over, once every source has delivered.
     pub fn plan_leftovers(&self, ops: &mut Vec<Op>) {
+        if !self.tables.is_synced() {
+            return;
+        }
         let owner = Owner::Nobody;
         let strays = self.strays.iter().filter(|key| self.frontends.winner(key).is_none());
         ops.extend(strays.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));

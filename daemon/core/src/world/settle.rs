@@ -46,6 +46,7 @@ impl World {
         for id in mem::take(&mut self.woken) {
             self.retry(id);
         }
+        self.snapshot.programmed = true;
         self.publish(now)
     }
 
@@ -101,6 +102,8 @@ impl World {
         self.snapshot.node = Arc::clone(&self.tables.node);
         self.snapshot.settings = Arc::clone(&self.tables.settings);
         self.snapshot.sources.clone_from(&self.tables.synced);
+        self.snapshot.progress.clone_from(&self.tables.progress);
+        self.snapshot.stale_since = self.remembered_at.filter(|_| !self.tables.is_synced());
         self.snapshot.counters = Counters { ..self.counters };
         self.snapshot.fill =
             Fill { frontends: self.frontends_realized, ports: self.indices.used(), slots, retries: 0 };
@@ -202,6 +205,7 @@ fn port_view(port: &Port) -> PortView {
         key: port.key.clone(),
         index: port.index,
         rows: Arc::clone(&port.rows),
+        last: port.last.clone(),
         cluster_used: port.policy.cluster_used,
         local_used: port.policy.local_used,
     }

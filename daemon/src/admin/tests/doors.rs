@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::fixture::{self, Folder, everything, many, readings, serve, serve_with};
 use super::{exchange, got};
 use crate::admin::{AdminError, Liveness, Settings, limits, start};
+use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use std::sync::Arc;
@@ -274,19 +275,40 @@ fn stopping_lets_answers_finish_but_waits_for_nobody_long() {
 #[test]
 fn readiness_says_what_is_missing() {
     let mut snapshot = everything();
+    snapshot.programmed = false;
     snapshot.sources =
         [(Source::Config, true), (Source::Manifests, false), (Source::Kubernetes, false)].into();
-    let served = serve(snapshot);
+    let served = serve(snapshot.clone());
     let got = served.get("/readyz", "");
     assert_eq!((got.status, got.body.as_str()), (503, "no first list yet from: manifests, kubernetes\n"));
     let got = served.get("/readyz?format=json", "");
     let ready: serde_json::Value = serde_json::from_str(&got.body).unwrap();
     assert_eq!((got.status, &ready["sources"][1]["synced"]), (503, &false.into()));
     assert_eq!(served.get("/healthz", "").status, 200);
+    snapshot.sources = everything().sources;
+    served.snapshots.send_replace(Arc::new(snapshot));
+    assert_eq!(served.get("/readyz", "").body, "clients of the maps' former owner are waited for\n");
     served.snapshots.send_replace(Arc::new(everything()));
     assert_eq!(served.get("/readyz", "").body, "ok\n");
     served.snapshots.send_replace(Arc::default());
     assert_eq!(served.get("/readyz", "").body, "the engine has not published anything yet\n");
+}
+
+#[test]
+fn what_is_remembered_says_so_and_is_ready() {
+    let mut snapshot = everything();
+    snapshot.sources = [(Source::Config, true), (Source::Kubernetes, false)].into();
+    snapshot.stale_since = Some(Timestamp(1_767_870_000));
+    let served = serve(snapshot);
+    assert_eq!(served.get("/readyz", "").body, "ok\n");
+    let line = "\nstale: as remembered from 2026-01-08T11:00:00Z; no first list yet from: kubernetes\n";
+    assert!(served.get("/frontends", "").body.ends_with(line));
+    for path in ["/frontends", "/backends", "/services", "/readyz"] {
+        let got = served.get(&format!("{path}?format=json"), "");
+        let shown: serde_json::Value = serde_json::from_str(&got.body).unwrap();
+        assert_eq!(shown["stale_since"], "2026-01-08T11:00:00Z", "{path}");
+    }
+    assert!(served.get("/metrics", "").body.contains("\nholdfast_stale 1\n"));
 }
 
 #[test]

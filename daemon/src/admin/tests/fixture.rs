@@ -13,7 +13,7 @@ use holdfast_core::facts::{
 use holdfast_core::keys::{
     Family, FrontendKey, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
-use holdfast_core::list::{Row, Rows, Scope};
+use holdfast_core::list::{LastList, Row, Rows, Scope};
 use holdfast_core::op::{FrontendType, PortIndex};
 use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
@@ -24,6 +24,7 @@ use tokio::sync::watch;
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
 use crate::datapath::{DatapathView, Denied, RefusalLog};
+use crate::state::Written;
 
 /// 2026-01-08T11:11:55Z
 pub(crate) const THEN: Timestamp = Timestamp(1_767_870_715);
@@ -154,6 +155,7 @@ impl Given {
             key: PortKey { name: port.into(), transport, family },
             index: None,
             rows: Arc::new(Rows::new(built, &Rows::default(), THEN)),
+            last: LastList::default(),
             cluster_used: self.facts.internal_policy == TrafficPolicy::Cluster,
             local_used: self.facts.external_policy == TrafficPolicy::Local,
         };
@@ -393,6 +395,7 @@ pub(crate) fn everything() -> Snapshot {
             changes_dropped: 2,
         },
         fill: Fill { frontends: 9, ports: 7, slots: 16, retries: 1 },
+        programmed: true,
         published: THEN,
         ..Snapshot::default()
     };
@@ -405,7 +408,7 @@ pub(crate) fn everything() -> Snapshot {
 /// Many services of one cluster IP each.
 pub(crate) fn many(services: usize, backends: u16) -> Snapshot {
     let sources = [(Source::Kubernetes, true)].into();
-    let mut snapshot = Snapshot { published: THEN, sources, ..Snapshot::default() };
+    let mut snapshot = Snapshot { published: THEN, programmed: true, sources, ..Snapshot::default() };
     for service in 0..services {
         let address = |network: u8, host: u16| {
             let [high, low] = host.to_be_bytes();
@@ -522,6 +525,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::kernel(status()))).1,
         refusals: refusals(),
+        written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }

@@ -37,6 +37,11 @@ impl Told {
         Self::Event(Event::RejectionEnded(object))
     }
 
+    /// That everything up to a version has been told, for a restart to go on from.
+    pub(super) fn progress(what: What, version: &Arc<str>) -> Option<Self> {
+        Some(Self::Event(Event::Progress(what.watched()?, Arc::clone(version))))
+    }
+
     /// That an object is gone, with its last version if it is known. A Node that is gone keeps its zone, as it does for
     /// kube-proxy.
     pub(super) fn gone(what: What, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {

@@ -27,6 +27,9 @@ async fn lists_come_first_and_the_watches_go_on_from_them() {
     assert!(["+a@3", "+a-1@4"].iter().all(|first| told[..synced].contains(&(*first).to_owned())), "{told:?}");
     told.sort();
     assert_eq!(told, ["+a-1@4", "+a@12", "+a@3", "-a-1@13", "synced"]);
+    let mut progress = bed.progress().to_vec();
+    progress.sort();
+    assert_eq!(progress, ["10", "11", "12", "13"], "each group ends with the version that it leads to");
     assert_eq!(bed.asked("services", "resourceVersion"), ["10"]);
     assert_eq!(bed.asked("endpointslices", "resourceVersion"), ["11"]);
     assert_eq!(bed.asked("services", "fieldSelector"), ["spec.clusterIP%21%3DNone"; 2]);
@@ -170,9 +173,26 @@ async fn a_start_from_memory_needs_no_list() {
     let old = event("ADDED", &service("a", "3", "10.96.0.1"));
     bed.watches("services", [bed::hang(&[old, event("DELETED", &service("b", "78", "10.96.0.2"))])]);
     bed.start(Settings { start, ..Settings::default() }).await;
-    assert_eq!(bed.told(2).await, ["-b@78", "synced"]);
+    assert_eq!(bed.told(3).await, ["resumed", "-b@78", "synced"]);
     assert_eq!(bed.asked("services", "resourceVersion"), ["77"]);
     assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_start_from_memory_whose_version_is_gone_tells_differences() {
+    let mut bed = Bed::new();
+    let known = |name: &str| {
+        let version = Version { uid: name.into(), resource_version: "3".into() };
+        (ObjectName::new("default", name).unwrap(), version)
+    };
+    let remembered = |objects| Some(Remembered { resource_version: "77".into(), objects });
+    bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
+    bed.lists("services", [list("90", &[service("a", "3", "10.96.0.1"), service("c", "80", "10.96.0.3")])]);
+    let start = Start { services: remembered(vec![known("a"), known("b")]), slices: remembered(vec![]) };
+    bed.start(Settings { start, ..Settings::default() }).await;
+    let told = bed.told(4).await;
+    assert_eq!((told[0].as_str(), told.contains(&"+a@3".to_owned())), ("resumed", false));
+    assert!(["+c@80", "-b@", "synced"].iter().all(|it| told.contains(&(*it).to_owned())), "{told:?}");
 }
 
 #[tokio::test]

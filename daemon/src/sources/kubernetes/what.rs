@@ -4,6 +4,8 @@
 
 use std::fmt::{self, Write};
 
+use holdfast_core::event::Watched;
+
 use crate::config::NodeName;
 
 /// Items of one page. A page is one read of etcd, and a server keeps a whole one in memory.
@@ -18,6 +20,17 @@ pub enum What {
     Slices,
     /// The own Node.
     Node,
+}
+
+impl What {
+    /// As the engine knows it; the own Node is nothing of its.
+    pub(super) const fn watched(self) -> Option<Watched> {
+        match self {
+            Self::Services => Some(Watched::Services),
+            Self::Slices => Some(Watched::Slices),
+            Self::Node => None,
+        }
+    }
 }
 
 /// The resource's name, as it stands in paths.

@@ -32,7 +32,8 @@ impl<C: Codec> Reflector<C> {
         let limit = self.timing.list_deadline;
         let version = tokio::time::timeout(limit, self.pages()).await.map_err(|_| Ending::Late(limit))??;
         let what = self.selection.what;
-        let commit = self.shelf.lock().commit(|name| Told::gone(what, name, None));
+        let mut commit = self.shelf.lock().commit(|name| Told::gone(what, name, None));
+        commit.told.extend(Told::progress(what, &version));
         let is_loss = commit.is_loss();
         if is_loss {
             self.tell_loss(&commit);

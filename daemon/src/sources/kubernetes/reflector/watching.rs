@@ -78,7 +78,8 @@ impl<C: Codec> Reflector<C> {
     }
 
     async fn hand_over(&mut self, batch: Batch) -> Result<(), Stop> {
-        let Batch { told, version, events, ending } = batch;
+        let Batch { mut told, version, events, ending } = batch;
+        told.extend(version.as_ref().and_then(|version| Told::progress(self.selection.what, version)));
         self.outlet.deliver(told).await?;
         if version.is_some() {
             self.version = version;

@@ -59,6 +59,7 @@ struct Running {
     events: mpsc::Receiver<Vec<Event>>,
     zones: mpsc::Receiver<Zone>,
     ready: VecDeque<String>,
+    progress: Vec<String>,
     _tasks: JoinSet<()>,
     _folder: tempfile::TempDir,
 }
@@ -114,7 +115,9 @@ impl Bed {
         let (view, mut tasks) = (kubernetes.view(), JoinSet::new());
         tasks.spawn(kubernetes.run(events_in, zones_in));
         let ready = VecDeque::new();
-        self.running = Some(Running { server, view, events, zones, ready, _tasks: tasks, _folder: folder });
+        let progress = Vec::new();
+        self.running =
+            Some(Running { server, view, events, zones, ready, progress, _tasks: tasks, _folder: folder });
     }
 
     /// The next things told, as text.
@@ -130,12 +133,13 @@ impl Bed {
                 timeout(PATIENCE, running.more()).await.unwrap_or_else(|_| panic!("only {told:?} came"));
             running.ready.extend(more);
         }
-        assert!(
-            running.ready.is_empty() && running.events.is_empty(),
-            "{told:?}, and {:?} more",
-            running.ready
-        );
+        assert!(running.ready.is_empty(), "{told:?}, and {:?} more", running.ready);
         told
+    }
+
+    /// The versions up to which everything was told, of all kinds, in the order in which they came.
+    pub(super) fn progress(&self) -> &[String] {
+        &self.running.as_ref().unwrap().progress
     }
 
     /// The values of a parameter in all requests for a resource that had it.
@@ -187,7 +191,14 @@ impl Running {
                 zone.told.send(()).unwrap();
                 vec![format!("zone {}", zone.name.as_deref().unwrap_or("none"))]
             }
-            Some(group) = self.events.recv() => group.iter().map(show).collect(),
+            Some(group) = self.events.recv() => {
+                let versions = group.iter().filter_map(|event| match event {
+                    Event::Progress(_, version) => Some(version.to_string()),
+                    _ => None,
+                });
+                self.progress.extend(versions);
+                group.iter().filter(|event| !matches!(event, Event::Progress(..))).map(show).collect()
+            }
         }
     }
 }
@@ -211,6 +222,7 @@ fn show(event: &Event) -> String {
         }
         Event::Rejected(it) => format!("!{}", it.object),
         Event::Synced(_) => "synced".to_owned(),
+        Event::Resumed(_) => "resumed".to_owned(),
         other => format!("{other:?}"),
     }
 }

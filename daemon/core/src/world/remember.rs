@@ -1,0 +1,83 @@
+//! Beginning with what a former process wrote down, before any source has spoken.
+//!
+//! Invariant: what is remembered is decided anew like anything else, and keeps the times and the memory of its last lists.
+//! It may be written to the maps before the sources have delivered, but nothing found in the maps is removed for it.
+//! Deliberately absent: files.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::{World, mark};
+use crate::change::Cause;
+use crate::event::Watched;
+use crate::facts::Timestamp;
+use crate::program::{Port, Program};
+use crate::snapshot::{ServiceView, Snapshot, Status};
+
+/// What a former process knew.
+#[derive(Clone, Debug, Default)]
+pub struct Remembered {
+    /// When it wrote this down.
+    pub at: Timestamp,
+    /// All services, as readers saw them.
+    pub services: Vec<ServiceView>,
+    /// Up to which version of the apiserver.
+    pub progress: BTreeMap<Watched, Arc<str>>,
+}
+
+impl From<&Snapshot> for Remembered {
+    /// What is to be written down of what readers see.
+    fn from(snapshot: &Snapshot) -> Self {
+        let services = snapshot.services.iter().map(|view| ServiceView::clone(view)).collect();
+        Self { at: snapshot.published, services, progress: snapshot.progress.clone() }
+    }
+}
+
+impl World {
+    /// Begins with what is remembered of the sources that are still asked. Called once, before any event.
+    pub fn remember(&mut self, remembered: Remembered) {
+        self.remembered_at = Some(remembered.at);
+        self.tables.progress = remembered.progress;
+        for view in remembered.services {
+            if self.tables.synced.contains_key(&view.key.source) {
+                self.remember_service(view);
+            }
+        }
+    }
+
+    /// Whether there is something to serve although no source has spoken yet.
+    pub const fn is_remembering(&self) -> bool {
+        self.remembered_at.is_some()
+    }
+
+    fn remember_service(&mut self, mut view: ServiceView) {
+        let Some(id) = self.tables.remember(&view) else { return };
+        for port in &mut view.ports {
+            port.index = None;
+        }
+        for frontend in &mut view.frontends {
+            frontend.status = Status::Pending;
+        }
+        mark(&mut self.programs, &mut self.dirty, id, Cause::Remembered, true);
+        let view = Arc::new(view);
+        if let Some(program) = self.program(id) {
+            program.begin_with(&view);
+        }
+        self.snapshot.services.set(id.0 as usize, Some(view));
+    }
+}
+
+impl Program {
+    /// The rows with their times and the last lists; what the maps hold is not remembered but read off the maps.
+    fn begin_with(&mut self, view: &Arc<ServiceView>) {
+        let port = |port: &crate::snapshot::PortView| Port {
+            rows: Arc::clone(&port.rows),
+            last: port.last.clone(),
+            ..Port::new(port.key.clone())
+        };
+        self.ports = view.ports.iter().map(port).collect();
+        self.wanted = self.ports.len();
+        self.view = Some(Arc::clone(view));
+    }
+}

@@ -1,0 +1,154 @@
+//! A start with what a former process wrote down.
+
+use holdfast_core::event::Watched;
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::snapshot::{Reason, Verdict};
+use holdfast_core::world::Remembered;
+
+use super::*;
+
+const LATER: Now = Now { wall: Timestamp(5_000), mono: Duration::from_secs(4) };
+
+/// What the process knew at its end, and the maps that it left.
+fn former() -> (Remembered, MemoryMaps) {
+    let mut engine = engine(vec![
+        service("a", "10.0.0.1"),
+        slice("a", &["1.1.1.1"]),
+        service("b", "10.0.0.2"),
+        slice("b", &["1.1.1.2"]),
+        service("lost", "10.0.0.3"),
+        slice("lost", &["1.1.1.3"]),
+        Event::Progress(Watched::Slices, "77".into()),
+    ]);
+    engine.apply(slice("lost", &[]));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    (Remembered::from(&*snapshot), engine.into_maps())
+}
+
+fn start(maps: MemoryMaps, remembered: Remembered) -> Engine<MemoryMaps> {
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    engine.remember(remembered);
+    engine
+}
+
+#[test]
+fn what_is_remembered_serves_at_once_where_the_maps_are_bare() {
+    let mut engine = start(MemoryMaps::default(), former().0);
+    assert_eq!(engine.next_due(Duration::ZERO), Some(GRACE_POLL), "only readers are waited for");
+    let snapshot = engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
+    assert_eq!((snapshot.programmed, snapshot.is_synced()), (true, false));
+    assert_eq!(snapshot.stale_since, Some(Timestamp(1_000)));
+    assert_eq!(snapshot.progress.get(&Watched::Slices).map(AsRef::as_ref), Some("77"));
+}
+
+#[test]
+fn what_the_maps_hold_serves_on_until_the_sources_had_their_time() {
+    let (mut remembered, maps) = former();
+    // What was written down is older than what the maps hold.
+    remembered.services.retain(|view| view.key.name.name() != "a");
+    let mut engine = start(maps, remembered);
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert!(!snapshot.programmed);
+    assert_eq!(engine.next_due(NOW.mono), Some(REMEMBERED_WAIT), "then it is time");
+    let snapshot = engine.step(LATER, &mut |_| ());
+    assert!(snapshot.programmed);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+}
+
+#[test]
+fn invariant_08_nothing_found_is_removed_for_what_is_remembered() {
+    let (mut remembered, maps) = former();
+    remembered.services.clear();
+    let mut engine = start(maps, remembered);
+    engine.step(LATER, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(LATER, &mut |_| ());
+    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), Answer::Passed);
+}
+
+#[test]
+fn times_and_reasons_survive() {
+    let (remembered, maps) = former();
+    let mut engine = start(maps, remembered);
+    for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), service("lost", "10.0.0.3")] {
+        engine.apply(event);
+    }
+    engine.apply(slice("lost", &[]));
+    engine.apply(Event::Synced(Source::Manifests));
+    let snapshot = engine.step(LATER, &mut |_| ());
+    let row = |name: &str| {
+        let view = snapshot.services.iter().find(|view| view.key.name.name() == name).unwrap();
+        let row = view.frontends.first().unwrap();
+        (row.verdict, row.reason, row.since)
+    };
+    assert_eq!(row("a"), (Verdict::Serving, None, Timestamp(1_000)));
+    assert_eq!(row("lost"), (Verdict::Refusing, Some(Reason::Vanished), Timestamp(1_000)));
+    assert!(snapshot.services.iter().all(|view| view.key.name.name() != "b"), "nobody spoke of it");
+    assert_eq!(snapshot.stale_since, None);
+}
+
+#[test]
+fn a_source_that_resumes_tells_differences_only() {
+    let (remembered, maps) = former();
+    let mut engine = start(maps, remembered);
+    engine.apply(Event::Resumed(Source::Manifests));
+    engine.apply(slice("b", &["1.1.1.9"]));
+    engine.apply(Event::Synced(Source::Manifests));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert_eq!(snapshot.services.iter().count(), 3);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.9:80"]);
+}
+
+#[test]
+fn invariant_06_what_cannot_be_understood_after_a_restart_stays_as_it_is_remembered() {
+    let (remembered, maps) = former();
+    let mut engine = start(maps, remembered);
+    let object = ObjectKey::Slice(SliceKey { name: name("a-1"), source: Source::Manifests });
+    engine.apply(service("a", "10.0.0.1"));
+    engine.apply(Event::Rejected(Rejection {
+        object: object.clone(),
+        origin: None,
+        reason: "bad".into(),
+        partial: false,
+    }));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    engine.apply(Event::RejectionEnded(object));
+    engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &[]);
+}
+
+#[test]
+fn invariant_06_a_file_that_cannot_be_read_keeps_all_that_is_remembered_of_it() {
+    let (mut remembered, maps) = former();
+    for view in &mut remembered.services {
+        let of = |meta: &Meta| Meta { origin: Some("b.yaml".into()), ..meta.clone() };
+        if view.key.name.name() == "b" {
+            view.facts =
+                view.facts.as_ref().map(|it| Arc::new(ServiceFacts { meta: of(&it.meta), ..(**it).clone() }));
+            let slices =
+                view.slices.iter().map(|it| Arc::new(SliceFacts { meta: of(&it.meta), ..(**it).clone() }));
+            view.slices = slices.collect();
+        }
+    }
+    let mut engine = start(maps, remembered);
+    let file = ObjectKey::File(Source::Manifests, "b.yaml".into());
+    let rejection = Rejection { object: file.clone(), origin: None, reason: "bad".into(), partial: false };
+    engine.apply(Event::Rejected(rejection));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
+    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), Answer::Passed, "of no file");
+    engine.apply(Event::RejectionEnded(file));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(
+        engine.maps().dial("10.0.0.2:80".parse().unwrap()),
+        Answer::Passed,
+        "the file is whole without it"
+    );
+}

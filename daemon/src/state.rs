@@ -1,0 +1,74 @@
+//! What survives a restart: the table as readers saw it, in one file, so that a node that boots while the apiserver is
+//! away still serves.
+//!
+//! Invariant: the file is whole or it is not used; a new one replaces it in one step. Nothing here can stop the daemon:
+//! what is wrong with the folder or the file is named, and tried again. Deliberately absent: any decision from it, which
+//! is the engine's, and the history, which is a file of its own.
+
+mod codec;
+mod file;
+mod form;
+mod keeper;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::world::Remembered;
+
+pub use file::{LoadError, StoreError};
+pub use keeper::{Keeper, Written};
+
+/// The name of the file in the state's folder.
+const FILE: &str = "snapshot";
+
+/// What goes with the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    /// The boot in which it was written; wall clocks may jump between two boots.
+    pub boot: Arc<str>,
+    /// The uid of the cluster that the objects came from.
+    pub cluster: Option<Arc<str>>,
+    /// The node's zone, as the apiserver told it.
+    pub zone: Option<Arc<str>>,
+}
+
+/// All that the file holds.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    /// What goes with the table.
+    pub context: Context,
+    /// The table.
+    pub remembered: Remembered,
+}
+
+/// The folder of what survives a restart.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// The folder itself is made when something is written.
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
+    /// What a former process wrote down. `None`: nothing yet.
+    pub fn load(&self) -> Result<Option<Kept>, LoadError> {
+        file::load(&self.path.join(FILE))
+    }
+
+    /// Writes all of it, or leaves what is there.
+    pub fn store(&self, context: &Context, snapshot: &Snapshot) -> Result<u64, StoreError> {
+        file::store(&self.path, FILE, context, snapshot)
+    }
+}
+
+/// The identity of this boot; empty where the kernel does not tell.
+pub fn boot_id() -> Arc<str> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
+}

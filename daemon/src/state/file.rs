@@ -1,0 +1,211 @@
+//! The file: a magic, a version, records with their length, a checksum over all of it.
+//!
+//! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all of what
+//! was stored or an error that says what is wrong. Deliberately absent: what the records mean.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use holdfast_core::snapshot::Snapshot;
+
+use super::codec;
+use super::{Context, Kept};
+
+const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
+
+/// The version of the records. Another version is not read.
+const VERSION: u32 = 1;
+
+/// One record is one service; 100,000 endpoints take about 8 MB.
+const RECORD_BYTES_MAX: u32 = 256 << 20;
+
+/// Only root reads it: it names every service of the cluster.
+const MODE: u32 = 0o600;
+
+/// Why what is in the file cannot be used. The daemon starts without it.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The system said no.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Not one of ours.
+    #[error("{} is no snapshot of holdfast", .0.display())]
+    Foreign(PathBuf),
+    /// Written by another version.
+    #[error("{} has format {found}; this version reads {VERSION}", path.display())]
+    Version {
+        /// Which file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// Cut short, or changed since it was written.
+    #[error("{} is damaged: {what}", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// Where it shows.
+        what: &'static str,
+    },
+}
+
+/// Why it could not be written. What was there before stays.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct StoreError {
+    /// Which file or folder.
+    pub path: PathBuf,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+/// Writes beside the file, and puts it in its place when all of it is on disk. Gives its size.
+pub(super) fn store(
+    folder: &Path,
+    name: &str,
+    context: &Context,
+    snapshot: &Snapshot,
+) -> Result<u64, StoreError> {
+    let fresh = folder.join(format!("{name}.new"));
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| StoreError { path, source }
+    };
+    fs::create_dir_all(folder).map_err(failed(folder))?;
+    let written = write(&fresh, context, snapshot)
+        .inspect_err(|_| drop(fs::remove_file(&fresh)))
+        .map_err(failed(&fresh))?;
+    fs::rename(&fresh, folder.join(name)).map_err(failed(&fresh))?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed(folder))?;
+    Ok(written)
+}
+
+fn write(path: &Path, context: &Context, snapshot: &Snapshot) -> io::Result<u64> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    let mut out =
+        Summed { inner: BufWriter::with_capacity(1 << 18, file), sum: crc32fast::Hasher::new(), bytes: 0 };
+    out.write_all(MAGIC)?;
+    out.write_all(&VERSION.to_le_bytes())?;
+    codec::encode(context, snapshot, &mut |record| write_record(&mut out, record))?;
+    out.write_all(&0_u32.to_le_bytes())?;
+    let sum = out.sum.clone().finalize();
+    out.write_all(&sum.to_le_bytes())?;
+    let bytes = out.bytes;
+    out.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    Ok(bytes)
+}
+
+fn write_record(out: &mut impl Write, record: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(record.len()).ok().filter(|length| *length <= RECORD_BYTES_MAX);
+    let length = length.ok_or_else(|| io::Error::other("a service is too large to be written down"))?;
+    out.write_all(&length.to_le_bytes())?;
+    out.write_all(record)
+}
+
+/// Reads it twice: first for the checksum, so that nothing of a damaged file is ever looked at.
+pub(super) fn load(path: &Path) -> Result<Option<Kept>, LoadError> {
+    let failed = |source| LoadError::Io { path: path.to_owned(), source };
+    let damaged = |what| LoadError::Damaged { path: path.to_owned(), what };
+    let length = match fs::metadata(path) {
+        Ok(found) if found.is_file() => found.len(),
+        Ok(_) => return Err(LoadError::Foreign(path.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    check_head(path)?;
+    if !is_whole(path, length).map_err(failed)? {
+        return Err(damaged("its checksum is wrong; it was cut short or changed"));
+    }
+    let mut input = open(path).map_err(failed)?;
+    skip(&mut input, MAGIC.len() + 4).map_err(failed)?;
+    let mut record = Vec::new();
+    let mut kept = Kept::default();
+    let mut reading = codec::Reading::new(&mut kept);
+    while next_record(&mut input, &mut record).map_err(failed)? {
+        reading.take(&record).ok_or_else(|| damaged("a record cannot be read"))?;
+    }
+    reading.is_complete().then_some(()).ok_or_else(|| damaged("it has no head"))?;
+    Ok(Some(kept))
+}
+
+fn check_head(path: &Path) -> Result<(), LoadError> {
+    let mut head = [0; MAGIC.len() + 4];
+    let mut input = open(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
+    let foreign = || LoadError::Foreign(path.to_owned());
+    input.read_exact(&mut head).map_err(|_| foreign())?;
+    let (magic, version) = head.split_at(MAGIC.len());
+    let found = u32::from_le_bytes(version.try_into().map_err(|_| foreign())?);
+    match (magic == MAGIC, found == VERSION) {
+        (true, true) => Ok(()),
+        (true, false) => Err(LoadError::Version { path: path.to_owned(), found }),
+        (false, _) => Err(foreign()),
+    }
+}
+
+fn is_whole(path: &Path, length: u64) -> io::Result<bool> {
+    let Some(summed) = length.checked_sub(4) else { return Ok(false) };
+    let mut input = open(path)?;
+    let mut sum = crc32fast::Hasher::new();
+    let mut buffer = vec![0; 1 << 18];
+    let mut body = (&mut input).take(summed);
+    loop {
+        let read = body.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        sum.update(buffer.get(..read).unwrap_or_default());
+    }
+    let mut written = [0; 4];
+    Ok(input.read_exact(&mut written).is_ok() && u32::from_le_bytes(written) == sum.finalize())
+}
+
+fn next_record(input: &mut impl Read, record: &mut Vec<u8>) -> io::Result<bool> {
+    let mut length = [0; 4];
+    input.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length);
+    if length > RECORD_BYTES_MAX {
+        return Err(io::Error::other("a record is too large"));
+    }
+    record.clear();
+    input.take(u64::from(length)).read_to_end(record)?;
+    Ok(length > 0)
+}
+
+fn open(path: &Path) -> io::Result<BufReader<File>> {
+    Ok(BufReader::with_capacity(1 << 18, File::open(path)?))
+}
+
+fn skip(input: &mut impl Read, bytes: usize) -> io::Result<()> {
+    let bytes = bytes as u64;
+    let skipped = io::copy(&mut input.take(bytes), &mut io::sink())?;
+    if skipped == bytes { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// A writer that sums up what goes through.
+struct Summed<W> {
+    inner: W,
+    sum: crc32fast::Hasher,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Summed<W> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(data)?;
+        self.sum.update(data.get(..written).unwrap_or_default());
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

@@ -1,0 +1,142 @@
+//! Writes the table down whenever it has changed.
+//!
+//! Invariant: a change is on disk within a second, unless writing all of it takes longer than a twentieth of that; then the
+//! pause grows with it, so that a disk and a core have other work to do too. Only a table that is whole is written: one of
+//! which a source has not spoken yet would replace a better one. Deliberately absent: waiting by anybody else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_core::event::Watched;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::watch;
+
+use super::{Context, Folder};
+
+/// The least time between two writes: a burst of changes is one write.
+const GAP: Duration = Duration::from_secs(1);
+
+/// Writing takes at most this share of the time.
+const SHARE: u32 = 20;
+
+/// The longest pause; a crash forgets at most this much of a very large table.
+const GAP_MAX: Duration = Duration::from_secs(60);
+
+/// After a failure: a full disk is not made better by haste.
+const GAP_FAILED: Duration = Duration::from_secs(5);
+
+/// How the last write went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// When the file was last written, as its own contents say.
+    pub at: Option<Timestamp>,
+    /// Its size.
+    pub bytes: u64,
+    /// Why the last try failed.
+    pub error: Option<Arc<str>>,
+}
+
+/// Watches snapshots and writes them down.
+#[derive(Debug)]
+pub struct Keeper {
+    folder: Folder,
+    boot: Arc<str>,
+    cluster: watch::Receiver<Option<Arc<str>>>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    written: watch::Sender<Written>,
+    known: Option<Content>,
+}
+
+/// What makes two snapshots worth two files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Content {
+    changes: u64,
+    progress: BTreeMap<Watched, Arc<str>>,
+    zone: Option<Arc<str>>,
+    cluster: Option<Arc<str>>,
+}
+
+impl Keeper {
+    /// A keeper, and where it tells how it goes.
+    pub fn new(
+        folder: Folder,
+        snapshots: watch::Receiver<Arc<Snapshot>>,
+        cluster: watch::Receiver<Option<Arc<str>>>,
+    ) -> (Self, watch::Receiver<Written>) {
+        let (written, reader) = watch::channel(Written::default());
+        (Self { folder, boot: super::boot_id(), cluster, snapshots, written, known: None }, reader)
+    }
+
+    /// Writes until `stop` says so, and once more then.
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        loop {
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => break,
+                changed = self.snapshots.changed() => if changed.is_err() { break },
+            }
+            let Some(pause) = self.write_now().await else { continue };
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => break,
+                () = tokio::time::sleep(pause) => self.snapshots.mark_changed(),
+            }
+        }
+        self.write_now().await;
+    }
+
+    /// Gives how long to wait after a write; `None`: there was nothing to write.
+    pub(super) async fn write_now(&mut self) -> Option<Duration> {
+        let snapshot = Arc::clone(&self.snapshots.borrow_and_update());
+        let content = self.content(&snapshot);
+        let whole = snapshot.is_synced() || snapshot.stale_since.is_some();
+        if !whole || !snapshot.programmed || self.known.as_ref() == Some(&content) {
+            return None;
+        }
+        let context = Context {
+            boot: Arc::clone(&self.boot),
+            cluster: content.cluster.clone(),
+            zone: content.zone.clone(),
+        };
+        let (folder, at) = (self.folder.clone(), snapshot.published);
+        let begun = Instant::now();
+        let stored = tokio::task::spawn_blocking(move || folder.store(&context, &snapshot)).await;
+        Some(match stored {
+            Ok(Ok(bytes)) => {
+                self.known = Some(content);
+                self.tell(Written { at: Some(at), bytes, error: None });
+                (begun.elapsed() * SHARE).clamp(GAP, GAP_MAX)
+            }
+            Ok(Err(error)) => self.failed(&error.to_string()),
+            Err(error) => self.failed(&error.to_string()),
+        })
+    }
+
+    fn content(&self, snapshot: &Snapshot) -> Content {
+        Content {
+            changes: snapshot.counters.changes,
+            progress: snapshot.progress.clone(),
+            zone: snapshot.node.zone.clone(),
+            cluster: self.cluster.borrow().clone(),
+        }
+    }
+
+    fn failed(&self, error: &str) -> Duration {
+        let before = self.written.borrow().clone();
+        self.tell(Written { error: Some(error.into()), ..before });
+        GAP_FAILED
+    }
+
+    /// A log line per transition; readers always get the last word.
+    fn tell(&self, now: Written) {
+        let error = now.error.clone();
+        let before = self.written.send_replace(now);
+        match (&before.error, &error) {
+            (None, Some(error)) => {
+                tracing::warn!(%error, "cannot write the snapshot; a restart would begin without the last changes");
+            }
+            (Some(_), None) => tracing::info!("the snapshot is written again"),
+            _ => {}
+        }
+    }
+}

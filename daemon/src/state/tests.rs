@@ -1,0 +1,183 @@
+//! What is written comes back, and what is damaged does not.
+
+use std::fs;
+
+use holdfast_core::event::{Event, Watched};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::world::{Capacity, World};
+use proptest::prelude::*;
+use tokio::sync::watch;
+
+use super::*;
+use crate::sources::manifests::Texts;
+
+const MANIFESTS: &str = include_str!("tests/everything.yaml");
+
+/// A world that has seen every field of every kind.
+fn snapshot() -> Snapshot {
+    let mut world = World::new(Seed::default(), Capacity::default(), &[Source::Manifests]);
+    let files = [("everything.yaml".into(), MANIFESTS.as_bytes().to_vec())].into();
+    let mut turn = |events: Vec<Event>, at| {
+        events.into_iter().for_each(|event| world.apply(event));
+        world.decide(Timestamp(at));
+        for id in world.dirty().to_vec() {
+            let mut ops = Vec::new();
+            world.plan_lists(id, &mut ops).unwrap();
+            ops.iter().for_each(|op| world.accepted(op));
+        }
+        world.settle(Timestamp(at), &mut |_| ())
+    };
+    let mut texts = Texts::new("/folder");
+    let mut events = texts.replace(&files);
+    events.push(Event::Synced(Source::Manifests));
+    events.push(Event::Progress(Watched::Services, "41".into()));
+    turn(events, 1_000);
+    // One service loses its endpoints, so that its last list differs from its rows.
+    let emptied = MANIFESTS.replace("addresses: [192.0.2.9]", "addresses: []");
+    turn(texts.replace(&[("everything.yaml".into(), emptied.into_bytes())].into()), 2_000)
+}
+
+use holdfast_core::facts::Timestamp;
+
+fn context() -> Context {
+    Context { boot: "boot".into(), cluster: Some("uid".into()), zone: Some("zone-a".into()) }
+}
+
+fn written() -> (tempfile::TempDir, Folder) {
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(&folder.path().join("state"));
+    state.store(&context(), &snapshot()).unwrap();
+    (folder, state)
+}
+
+#[test]
+fn what_is_written_comes_back() {
+    let (_folder, state) = written();
+    let kept = state.load().unwrap().unwrap();
+    assert_eq!(kept.context, context());
+    let expected = Remembered::from(&snapshot());
+    assert_eq!((kept.remembered.at, &kept.remembered.progress), (expected.at, &expected.progress));
+    assert!(expected.services.len() > 4, "the example has several services");
+    for (found, mut view) in kept.remembered.services.into_iter().zip(expected.services) {
+        // What the maps hold is read off the maps.
+        view.ports.iter_mut().for_each(|port| port.index = None);
+        for frontend in &mut view.frontends {
+            frontend.status = holdfast_core::snapshot::Status::Pending;
+        }
+        assert_eq!(format!("{found:#?}"), format!("{view:#?}"));
+    }
+}
+
+#[test]
+fn nothing_there_is_no_error() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(Folder::new(folder.path()).load().unwrap().is_none());
+}
+
+#[track_caller]
+fn check_refused(what: &str, damage: impl FnOnce(&mut Vec<u8>), expected: &str) {
+    let (_folder, state) = written();
+    let path = state.path.join(FILE);
+    let mut bytes = fs::read(&path).unwrap();
+    damage(&mut bytes);
+    fs::write(&path, bytes).unwrap();
+    let error = state.load().unwrap_err().to_string();
+    let said = error.strip_prefix(&path.display().to_string()).unwrap();
+    assert_eq!(said, expected, "{what}");
+}
+
+#[test]
+fn a_file_that_is_not_whole_is_named_and_not_used() {
+    let damaged = " is damaged: its checksum is wrong; it was cut short or changed";
+    check_refused("empty", Vec::clear, " is no snapshot of holdfast");
+    check_refused(
+        "another file",
+        |it| *it = b"[apiserver]\nendpoints = []\n".to_vec(),
+        " is no snapshot of holdfast",
+    );
+    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 1");
+    check_refused("cut in the middle", |it| it.truncate(it.len() / 2), damaged);
+    check_refused("cut at the end", |it| it.truncate(it.len() - 1), damaged);
+    check_refused("cut behind the head", |it| it.truncate(16), damaged);
+    check_refused("longer", |it| it.push(0), damaged);
+    check_refused("a flipped bit", |it| it[100] ^= 4, damaged);
+}
+
+#[test]
+fn a_folder_in_the_place_of_the_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join(FILE)).unwrap();
+    let error = Folder::new(folder.path()).load().unwrap_err();
+    assert!(matches!(error, LoadError::Foreign(_)), "{error}");
+}
+
+#[test]
+fn a_failed_write_leaves_the_old_file() {
+    let (_folder, state) = written();
+    let before = fs::read(state.path.join(FILE)).unwrap();
+    fs::create_dir(state.path.join("snapshot.new")).unwrap();
+    let error = state.store(&context(), &snapshot()).unwrap_err();
+    assert!(error.to_string().ends_with("snapshot.new: Is a directory (os error 21)"), "{error}");
+    assert_eq!(fs::read(state.path.join(FILE)).unwrap(), before);
+}
+
+proptest! {
+    #[test]
+    fn no_change_of_a_byte_goes_unnoticed(place in any::<prop::sample::Index>(), bit in 0_u8..8) {
+        let (_folder, state) = written();
+        let path = state.path.join(FILE);
+        let mut bytes = fs::read(&path).unwrap();
+        let place = place.index(bytes.len());
+        bytes[place] ^= 1 << bit;
+        fs::write(&path, bytes).unwrap();
+        prop_assert!(state.load().is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_table_of_which_a_source_has_not_spoken_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(folder.path());
+    let mut early = snapshot();
+    early.sources.insert(Source::Kubernetes, false);
+    let (snapshots, reader) = watch::channel(Arc::new(early));
+    let (keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1);
+    let (stop, stopping) = watch::channel(false);
+    let running = tokio::spawn(keeper.run(stopping));
+    snapshots.send_modify(|_| ());
+    stop.send_replace(true);
+    running.await.unwrap();
+    assert!(state.load().unwrap().is_none());
+}
+
+#[tokio::test]
+async fn the_last_change_is_written_when_the_daemon_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(folder.path());
+    let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
+    let (keeper, written) = Keeper::new(state.clone(), reader, watch::channel(Some("uid".into())).1);
+    let (stop, stopping) = watch::channel(false);
+    snapshots.send_replace(Arc::new(snapshot()));
+    stop.send_replace(true);
+    keeper.run(stopping).await;
+    let kept = state.load().unwrap().unwrap();
+    assert_eq!(kept.context.cluster.as_deref(), Some("uid"));
+    assert_eq!(kept.remembered.services.len(), snapshot().services.iter().count());
+    assert_eq!(written.borrow().at, Some(Timestamp(2_000)));
+}
+
+#[tokio::test]
+async fn a_disk_that_takes_nothing_is_told_and_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("not-a-folder");
+    fs::write(&file, "").unwrap();
+    let (_snapshots, reader) = watch::channel(Arc::new(snapshot()));
+    let (mut keeper, written) = Keeper::new(Folder::new(&file), reader, watch::channel(None).1);
+    assert!(keeper.write_now().await.is_some(), "it is tried again");
+    assert!(written.borrow().error.is_some());
+    fs::remove_file(&file).unwrap();
+    keeper.write_now().await;
+    assert_eq!((written.borrow().error.clone(), written.borrow().at), (None, Some(Timestamp(2_000))));
+}
