@@ -9,7 +9,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 STEPS ?= 1000000
 SECONDS ?= 60
 
-.PHONY: help setup build run try test check bench simulate fuzz bless clean
+.PHONY: help setup build run try test check bench simulate fuzz soak bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -44,6 +44,11 @@ simulate: ## Seeded random life with faults and crashes, checked at each step: S
 fuzz: ## Feed broken configuration, manifests and queries to the parsers: SECONDS=60.
 	@scripts/setup
 	cargo run --release --locked -p holdfast-tests --bin fuzz -- --seconds $(SECONDS)
+
+soak: ## Kill, grow and replace under clients that connect all the time, as root: SECONDS=60 SEED=1.
+	@scripts/setup
+	cargo build --release --locked -p holdfast -p holdfast-tests --bins
+	target/release/soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 bless: ## Rewrite the golden files from what the code says now; read the diff before you commit.
 	@scripts/setup

@@ -29,6 +29,16 @@ INLINE __u32 word_flags(__u64 word)
 	return word >> 52;
 }
 
+/*
+ * The same place, but not known before `first` is, so no processor reads it earlier. A branch alone does not
+ * order two reads.
+ */
+INLINE const __u64 *after(const __u64 *place, __u64 first)
+{
+	asm volatile("%0 &= 0" : "+r"(first));
+	return place + first;
+}
+
 /* The word of the list that is meant for this client. A port that is not there refuses. */
 INLINE __u64 read_word(struct dial *dial)
 {
@@ -37,12 +47,12 @@ INLINE __u64 read_word(struct dial *dial)
 	__u64 word;
 
 	dial->scope = SCOPE_CLUSTER;
-	if (!words)
+	if (UNLIKELY(!words))
 		return 0;
 	word = READ_ONCE(words->cluster);
-	if (dial->kind == CLUSTER_IP && word_flags(word) & WORD_INTERNAL_LOCAL) {
+	if (UNLIKELY(dial->kind == CLUSTER_IP && word_flags(word) & WORD_INTERNAL_LOCAL)) {
 		dial->scope = SCOPE_LOCAL;
-		word = READ_ONCE(words->local);
+		word = READ_ONCE(*after(&words->local, word));
 	}
 	return word;
 }
@@ -53,13 +63,13 @@ INLINE bool read_slot(const struct dial *dial, __u32 at, struct place *backend)
 	if (dial->v4) {
 		struct slot4 *slot = bpf_map_lookup_elem(&backends4, &at);
 
-		if (!slot || !slot->port)
+		if (UNLIKELY(!slot || !slot->port))
 			return false;
 		place4(backend, slot->address, slot->port);
 	} else {
 		struct slot6 *slot = bpf_map_lookup_elem(&backends6, &at);
 
-		if (!slot || !slot->port)
+		if (UNLIKELY(!slot || !slot->port))
 			return false;
 		copy_address(backend->address, slot->address);
 		backend->port = slot->port;

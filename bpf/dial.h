@@ -11,8 +11,16 @@
 #include "abi.h"
 
 #define INLINE static __always_inline
+/*
+ * What few clients need stands apart: after a system call little of a program is in the processor's caches, so a run
+ * costs what it touches.
+ */
+#define APART static __noinline
 /* One access, which the compiler neither repeats nor divides. */
 #define READ_ONCE(place) (*(const volatile typeof(place) *)&(place))
+
+#define LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
 /* The third part of ::ffff:a.b.c.d. */
 #define MAPPED bpf_htonl(0xffff)
@@ -39,8 +47,8 @@ struct dial {
 	bool connecting;
 };
 
-/* What became of it: not ours, on its way to the backend, or an end. */
-enum outcome { PASSED, SERVED, DENIED };
+/* What became of it: not ours, on its way to the backend, an end, or to be looked at with care. */
+enum outcome { PASSED, SERVED, DENIED, UNSURE };
 
 INLINE bool is_mapped(struct bpf_sock_addr *ctx)
 {

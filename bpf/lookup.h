@@ -13,7 +13,7 @@ INLINE struct control *the_control(void)
 	return bpf_map_lookup_elem(&control, &zero);
 }
 
-/* The daemon's own sockets, and those of its cgroup, see the world as it is. */
+/* The daemon's own sockets see the world as it is. */
 INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 {
 	struct control *told = the_control();
@@ -21,26 +21,35 @@ INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 
 	if (!told)
 		return true;
-	if (sk && told->exempt_mark && sk->mark == told->exempt_mark)
-		return true;
-	return told->exempt_cgroup && told->exempt_cgroup == bpf_get_current_cgroup_id();
+	return sk && told->exempt_mark && sk->mark == told->exempt_mark;
 }
+
+/* So does its cgroup. Asked last, since it costs more than a lookup and matters only where one has found something. */
+INLINE bool is_in_exempt_cgroup(void)
+{
+	struct control *told = the_control();
+
+	return told && told->exempt_cgroup && told->exempt_cgroup == bpf_get_current_cgroup_id();
+}
+
+/* No target is like this one: kinds are small. */
+#define NOT_FOUND (~0ULL)
 
 INLINE bool take_target(struct dial *dial, __u64 target)
 {
 	dial->port_index = (__u32)target;
 	dial->kind = target >> 32;
-	return true;
+	return target != NOT_FOUND;
 }
 
 /* Twice: an element that was reused under our eyes is found anew at its place, or not at all. */
-INLINE bool find4(struct dial *dial, __u32 address)
+INLINE __u64 find4(__u32 address, __u16 port, __u8 transport)
 {
 	/* Compared as one number. */
 	struct frontend4_key key __attribute__((aligned(8))) = {
 		.address = address,
-		.port = dial->to.port,
-		.transport = dial->transport,
+		.port = port,
+		.transport = transport,
 	};
 
 	for (int attempt = 0; attempt < 2; attempt++) {
@@ -48,19 +57,19 @@ INLINE bool find4(struct dial *dial, __u32 address)
 		__u64 target;
 
 		if (!found)
-			return false;
+			return NOT_FOUND;
 		target = READ_ONCE(found->target);
-		if (READ_ONCE(*(__u64 *)found) == *(__u64 *)&key)
-			return take_target(dial, target);
+		if (LIKELY(READ_ONCE(*(__u64 *)found) == *(__u64 *)&key))
+			return target;
 	}
-	return false;
+	return NOT_FOUND;
 }
 
-INLINE bool find6(struct dial *dial, const __u32 *address)
+INLINE __u64 find6(const __u32 *address, __u16 port, __u8 transport)
 {
 	struct frontend6_key key = {
-		.port = dial->to.port,
-		.transport = dial->transport,
+		.port = port,
+		.transport = transport,
 	};
 
 	copy_address(key.address, address);
@@ -69,13 +78,13 @@ INLINE bool find6(struct dial *dial, const __u32 *address)
 		__u64 target;
 
 		if (!found)
-			return false;
+			return NOT_FOUND;
 		target = READ_ONCE(found->target);
-		if (same_address(found->address, key.address) && found->port == key.port &&
-		    found->transport == key.transport)
-			return take_target(dial, target);
+		if (LIKELY(same_address(found->address, key.address) && found->port == key.port &&
+			   found->transport == key.transport))
+			return target;
 	}
-	return false;
+	return NOT_FOUND;
 }
 
 INLINE bool any_node_port(__u16 port)
@@ -115,18 +124,32 @@ INLINE bool is_node6(struct bpf_sock_addr *ctx, const __u32 *address)
 	return bpf_map_lookup_elem(&node_addresses6, &key) != NULL;
 }
 
-/* An exact frontend, or a node port on an address of this node. */
-INLINE bool find(struct bpf_sock_addr *ctx, struct dial *dial)
+INLINE bool find_exact(struct dial *dial)
+{
+	__u16 port = dial->to.port;
+	__u64 target = dial->v4 ? find4(dial->to.address[3], port, dial->transport) :
+				  find6(dial->to.address, port, dial->transport);
+
+	return take_target(dial, target);
+}
+
+INLINE bool find_node_port(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	const __u32 any[4] = {};
 
-	if (dial->v4 ? find4(dial, dial->to.address[3]) : find6(dial, dial->to.address))
-		return true;
-	if (!any_node_port(dial->to.port))
-		return false;
 	if (dial->v4)
-		return is_node4(ctx, dial->to.address[3]) && find4(dial, 0);
-	return is_node6(ctx, dial->to.address) && find6(dial, any);
+		return is_node4(ctx, dial->to.address[3]) &&
+		       take_target(dial, find4(0, dial->to.port, dial->transport));
+	return is_node6(ctx, dial->to.address) &&
+	       take_target(dial, find6(any, dial->to.port, dial->transport));
+}
+
+/* An exact frontend, or a node port on an address of this node. */
+INLINE bool find(struct bpf_sock_addr *ctx, struct dial *dial)
+{
+	if (find_exact(dial))
+		return true;
+	return any_node_port(dial->to.port) && find_node_port(ctx, dial);
 }
 
 #endif

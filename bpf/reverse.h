@@ -7,21 +7,23 @@
 #include "dial.h"
 #include "maps.h"
 
-INLINE __u32 mix_place(__u32 mixed, const __u32 *address, __u16 port)
+INLINE __u64 mix(__u64 mixed, __u32 low, __u32 high)
 {
-	mixed = (mixed ^ address[0]) * 0x9e3779b1;
-	mixed = (mixed ^ address[1]) * 0x85ebca77;
-	mixed = (mixed ^ address[2]) * 0xc2b2ae3d;
-	mixed = (mixed ^ address[3]) * 0x27d4eb2f;
-	return (mixed ^ port ^ mixed >> 15) * 0x165667b1;
+	mixed = (mixed ^ ((__u64)high << 32 | low)) * 0x9e3779b97f4a7c15;
+	return mixed ^ mixed >> 29;
+}
+
+INLINE __u64 mix_place(__u64 mixed, const __u32 *address, __u16 port)
+{
+	mixed = mix(mixed, address[3], address[2] ^ port);
+	return mix(mixed, address[1], address[0]);
 }
 
 INLINE __u32 reverse_check(const struct reverse_entry *entry, const struct place *backend)
 {
-	__u32 mixed = (__u32)entry->cookie ^ (__u32)(entry->cookie >> 32);
+	__u64 mixed = mix_place(entry->cookie, entry->address, entry->port);
 
-	mixed = mix_place(mixed, entry->address, entry->port);
-	return mix_place(mixed, backend->address, backend->port);
+	return mix_place(mixed, backend->address, backend->port) >> 32;
 }
 
 INLINE struct reverse_entry *reverse_of(__u64 cookie)
@@ -36,7 +38,7 @@ INLINE void remember_tcp(struct bpf_sock_addr *ctx, const struct dial *dial)
 	__u64 cookie = bpf_get_socket_cookie(ctx);
 	struct reverse_entry *entry = reverse_of(cookie);
 
-	if (!entry)
+	if (UNLIKELY(!entry))
 		return;
 	entry->cookie = cookie;
 	copy_address(entry->address, dial->to.address);

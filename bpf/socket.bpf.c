@@ -28,7 +28,7 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
 	dial->transport = ctx->protocol;
 	if (dial->transport != IPPROTO_TCP && dial->transport != IPPROTO_UDP)
 		return false;
-	return !is_exempt(ctx) && find(ctx, dial);
+	return !is_exempt(ctx) && find(ctx, dial) && !is_in_exempt_cgroup();
 }
 
 /*
@@ -60,42 +60,92 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial)
 	return deny(ctx, dial, word_flags(word));
 }
 
-INLINE int dial4(struct bpf_sock_addr *ctx, bool connecting)
+/*
+ * What translate() does with nearly every TCP connect: not ours, or a list that is not empty and has no affinity.
+ * Whatever else is met is left as it was.
+ */
+INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *dial)
 {
-	struct dial dial = { .v4 = true, .connecting = connecting };
-	enum outcome outcome;
+	__u64 word;
 
-	place4(&dial.to, ctx->user_ip4, ctx->user_port);
-	outcome = translate(ctx, &dial);
-	if (outcome == SERVED)
-		go4(ctx, &dial.backend);
+	dial->transport = ctx->protocol;
+	if (UNLIKELY(dial->transport != IPPROTO_TCP))
+		return UNSURE;
+	if (is_exempt(ctx))
+		return PASSED;
+	if (!find_exact(dial))
+		return UNLIKELY(any_node_port(dial->to.port)) ? UNSURE : PASSED;
+	if (is_in_exempt_cgroup())
+		return PASSED;
+	word = read_word(dial);
+	if (UNLIKELY(!word_count(word) || word_flags(word) & WORD_AFFINITY || !choose_random(dial, word)))
+		return UNSURE;
+	remember_tcp(ctx, dial);
+	return SERVED;
+}
+
+/* The three ways in: IPv4, IPv4 by an IPv6 socket, IPv6. */
+enum way { WAY4, WAY_MAPPED, WAY6 };
+
+INLINE void enter(struct bpf_sock_addr *ctx, struct dial *dial, enum way way)
+{
+	dial->v4 = way != WAY6;
+	if (way == WAY6)
+		place6(&dial->to, ctx);
+	else
+		place4(&dial->to, way == WAY4 ? ctx->user_ip4 : ctx->user_ip6[3], ctx->user_port);
+}
+
+INLINE int leave(struct bpf_sock_addr *ctx, const struct dial *dial, enum way way, enum outcome outcome)
+{
+	if (outcome == SERVED && way == WAY4)
+		go4(ctx, &dial->backend);
+	else if (outcome == SERVED)
+		go6(ctx, &dial->backend);
 	return outcome == DENIED ? DENY : ALLOW;
 }
 
-INLINE int dial_mapped(struct bpf_sock_addr *ctx, bool connecting)
+INLINE int dial(struct bpf_sock_addr *ctx, enum way way, bool connecting)
 {
-	struct dial dial = { .v4 = true, .connecting = connecting };
-	enum outcome outcome;
+	struct dial dial = { .connecting = connecting };
 
-	place4(&dial.to, ctx->user_ip6[3], ctx->user_port);
-	outcome = translate(ctx, &dial);
-	if (outcome == SERVED)
-		go6(ctx, &dial.backend);
-	return outcome == DENIED ? DENY : ALLOW;
+	enter(ctx, &dial, way);
+	return leave(ctx, &dial, way, translate(ctx, &dial));
 }
 
-INLINE int dial6(struct bpf_sock_addr *ctx, bool connecting)
+/* Each begins anew: whatever a caller has found out is not worth the room that it takes in the verifier. */
+APART int connect_with_care4(struct bpf_sock_addr *ctx)
 {
-	struct dial dial = { .v4 = false, .connecting = connecting };
+	return dial(ctx, WAY4, true);
+}
+
+APART int connect_with_care_mapped(struct bpf_sock_addr *ctx)
+{
+	return dial(ctx, WAY_MAPPED, true);
+}
+
+APART int connect_with_care6(struct bpf_sock_addr *ctx)
+{
+	return dial(ctx, WAY6, true);
+}
+
+INLINE int connect_with_care(struct bpf_sock_addr *ctx, enum way way)
+{
+	if (way == WAY4)
+		return connect_with_care4(ctx);
+	return way == WAY_MAPPED ? connect_with_care_mapped(ctx) : connect_with_care6(ctx);
+}
+
+INLINE int connect_by(struct bpf_sock_addr *ctx, enum way way)
+{
+	struct dial dial = { .connecting = true };
 	enum outcome outcome;
 
-	if (is_mapped(ctx))
-		return dial_mapped(ctx, connecting);
-	place6(&dial.to, ctx);
-	outcome = translate(ctx, &dial);
-	if (outcome == SERVED)
-		go6(ctx, &dial.backend);
-	return outcome == DENIED ? DENY : ALLOW;
+	enter(ctx, &dial, way);
+	outcome = translate_quickly(ctx, &dial);
+	if (UNLIKELY(outcome == UNSURE))
+		return connect_with_care(ctx, way);
+	return leave(ctx, &dial, way, outcome);
 }
 
 INLINE int peer4(struct bpf_sock_addr *ctx)
@@ -121,25 +171,25 @@ INLINE int peer6(struct bpf_sock_addr *ctx)
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
-	return dial4(ctx, true);
+	return connect_by(ctx, WAY4);
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
-	return dial6(ctx, true);
+	return is_mapped(ctx) ? connect_by(ctx, WAY_MAPPED) : connect_by(ctx, WAY6);
 }
 
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return dial4(ctx, false);
+	return dial(ctx, WAY4, false);
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
-	return dial6(ctx, false);
+	return is_mapped(ctx) ? dial(ctx, WAY_MAPPED, false) : dial(ctx, WAY6, false);
 }
 
 SEC("cgroup/recvmsg4")

@@ -22,18 +22,36 @@ rung() {
 	"$@" 2>&1 | tee -a "$log" || broken=$((broken + 1))
 }
 
+# A rung that needs what this machine lacks. In CI everything is there, or CI has to say so.
+lacks() {
+	absent+=("not run here: $1")
+	[[ -z ${CI:-} ]] || broken=$((broken + 1))
+}
+
 # Tests that load programs say so by their names; without root they fail.
 rung "core, simulation, scenarios, tidy" nothing cargo test --workspace --locked --no-fail-fast -- --skip kernel_
 rung "kernel: maps, programs, sockets" root cargo test --workspace --locked --no-fail-fast -- kernel_
 
 # The whole workspace again, so that its parts are not built anew for other features.
-programs=(cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test programs)
+whole=(cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test)
 ((EUID != 0)) || scripts/setup root
-rung "programs: real sockets in a bed" root "${programs[@]}" -- --skip go_client
+# They start the daemon's own program, which no test of cargo's asks for.
+((EUID != 0)) || cargo build --workspace --locked --features holdfast-tests/root --profile test --bins
+rung "programs: real sockets in a bed" root "${whole[@]}" programs -- --skip go_client
 if command -v go >/dev/null; then
-	rung "programs: the client in Go" root "${programs[@]}" -- go_client
+	rung "programs: the client in Go" root "${whole[@]}" programs -- go_client
 else
-	absent+=("not run here: programs: the client in Go (needs go: scripts/setup go)")
+	lacks "programs: the client in Go (needs go: scripts/setup go)"
+fi
+
+cluster="cluster: etcd and Kubernetes' own servers"
+if ((EUID != 0)); then
+	absent+=("not run here: $cluster (needs root)")
+elif scripts/peers.sh; then
+	# Each test starts servers of its own, and they take a whole CPU until they are ready.
+	rung "$cluster" root "${whole[@]}" cluster -- --test-threads 2 --show-output
+else
+	lacks "$cluster (needs what scripts/peers.sh said above; scripts/setup go brings Go)"
 fi
 
 # The sum over the lines in which each test binary says how it went.

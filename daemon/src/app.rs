@@ -78,6 +78,7 @@ struct App {
     changes: mpsc::Receiver<holdfast_core::change::Change>,
     keeper: Keeper,
     seed: u64,
+    failures: mpsc::Receiver<AppError>,
     // Set when the daemon stops, for the thread that waits for refusals.
     refused_no_more: Arc<AtomicBool>,
 }
@@ -106,9 +107,14 @@ impl App {
         }
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
-        let look_after = move |maps: &mut AppMaps| {
-            maps.look_after();
-            views.send_replace(Arc::new(maps.view()));
+        let (fail, failures) = mpsc::channel(1);
+        let look_after = move |engine: &mut Engine<AppMaps>| {
+            let is_written = engine.is_written();
+            if let Err(error) = engine.maps_mut().look_after(is_written) {
+                // The first one ends the daemon.
+                let _ = fail.try_send(error);
+            }
+            views.send_replace(Arc::new(engine.maps().view()));
         };
         let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after)?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
@@ -134,11 +140,12 @@ impl App {
             events,
         };
         let sources = Sources { manifests, kubernetes, blocks };
-        Ok(Self { reload, sources, node, engine, admin, changes, keeper, seed, refused_no_more })
+        Ok(Self { reload, sources, node, engine, admin, changes, keeper, seed, failures, refused_no_more })
     }
 
     async fn run(self) -> Result<(), AppError> {
-        let Self { reload, sources, node, engine, admin, changes, keeper, seed, refused_no_more } = self;
+        let Self { reload, sources, node, engine, admin, changes, keeper, seed, failures, refused_no_more } =
+            self;
         let Sources { manifests, kubernetes, blocks } = sources;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -160,7 +167,7 @@ impl App {
             });
         }
         tracing::info!(address = %admin.address(), version = env!("CARGO_PKG_VERSION"), "started");
-        serve_signals(&reload).await?;
+        serve_signals(&reload, failures).await?;
         tracing::info!("stopping; what is programmed stays");
         stop.send_replace(true);
         refused_no_more.store(true, Ordering::Relaxed);
@@ -182,8 +189,8 @@ fn sources_of(config: &Config) -> Vec<Source> {
     [Source::Config].into_iter().chain(manifests).chain(kubernetes).collect()
 }
 
-/// Reloads on SIGHUP, and returns on the signals that end the daemon.
-async fn serve_signals(reload: &Reload) -> Result<(), AppError> {
+/// Reloads on SIGHUP, and returns on the signals that end the daemon, or when it cannot go on.
+async fn serve_signals(reload: &Reload, mut failures: mpsc::Receiver<AppError>) -> Result<(), AppError> {
     let signals = |kind| signal(kind).map_err(AppError::Runtime);
     let [mut hangup, mut terminate, mut interrupt]: [Signal; 3] = [
         signals(SignalKind::hangup())?,
@@ -195,6 +202,7 @@ async fn serve_signals(reload: &Reload) -> Result<(), AppError> {
             _ = hangup.recv() => reload.now().await,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
+            Some(error) = failures.recv() => return Err(error),
         }
     }
 }

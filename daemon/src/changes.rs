@@ -91,6 +91,7 @@ fn cause(cause: &Cause) -> String {
         Cause::SettingsApplied => "the configuration changed".to_owned(),
         Cause::Retry => "tried again".to_owned(),
         Cause::Remembered => "remembered from before the restart".to_owned(),
+        Cause::ReadersLeft => "nobody reads what it left behind".to_owned(),
     }
 }
 

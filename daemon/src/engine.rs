@@ -110,10 +110,15 @@ impl<M: Maps> Engine<M> {
 
     /// Compares the maps with what was realized. What somebody else changed is written anew by the next step.
     pub fn check(&mut self) -> Result<Vec<Drift>, MapError> {
-        if !self.is_open || !self.world.dirty().is_empty() {
+        if !self.is_written() {
             return Ok(Vec::new());
         }
         Ok(self.world.check(&self.maps.dump()?))
+    }
+
+    /// Whether the maps hold what all sources have told so far, but for what they refused.
+    pub fn is_written(&self) -> bool {
+        self.is_open && self.world.dirty().is_empty()
     }
 
     /// When the next step is due although no event came.
@@ -165,6 +170,8 @@ impl<M: Maps> Engine<M> {
     /// All lists first, then all removals: a frontend that changes hands is never missing in between.
     fn write_services(&mut self, now: Duration) {
         let dirty = self.world.dirty().to_vec();
+        // What does not fit shows in the op that needs it.
+        let _ = self.maps.make_room(&self.world.coming());
         let mut whole = Vec::with_capacity(dirty.len());
         for id in dirty {
             self.ops.clear();

@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 pub mod datapath;
 pub mod engine;
+mod exempt;
 pub mod logging;
 pub mod node;
 pub mod sources;

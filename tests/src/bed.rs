@@ -10,6 +10,7 @@ pub mod child;
 pub mod clients;
 pub mod compare;
 mod cpu;
+pub mod daemon;
 mod keeper;
 mod links;
 pub mod load;
@@ -53,6 +54,12 @@ pub enum BedError {
     /// The test was built without its companion.
     #[error("bed_child is not beside {}; build it: cargo build -p holdfast-tests --bins", near.display())]
     NoChild {
+        /// The program that looked for it.
+        near: PathBuf,
+    },
+    /// The tests were built without the daemon.
+    #[error("holdfast is not beside {}; build it: cargo build -p holdfast", near.display())]
+    NoDaemon {
         /// The program that looked for it.
         near: PathBuf,
     },
@@ -194,10 +201,19 @@ impl Bed {
         place: Place<'_>,
         program: impl AsRef<std::ffi::OsStr>,
     ) -> Result<Command, BedError> {
+        Ok(self.entering(self.netns(place)?, self.tree.of(place), program.as_ref()))
+    }
+
+    /// A command that will run in the node's network and in a cgroup of `child_cgroup`.
+    pub fn command_in(&self, cgroup: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        self.entering(&self.keeper, cgroup, program.as_ref())
+    }
+
+    fn entering(&self, network: &Keeper, cgroup: &Path, program: &std::ffi::OsStr) -> Command {
         let mut command = Command::new(&self.child);
-        command.arg("enter").arg(self.netns(place)?.pid().to_string());
-        command.arg(self.keeper.pid().to_string()).arg(self.tree.of(place)).arg(program);
-        Ok(command)
+        command.arg("enter").arg(network.pid().to_string());
+        command.arg(self.keeper.pid().to_string()).arg(cgroup).arg(program);
+        command
     }
 
     /// This very test once more, as a process in a place. There `is_inside()` holds, and the test takes its other part.
@@ -283,7 +299,7 @@ fn described(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-fn spawn(command: &mut Command) -> Result<Child, BedError> {
+pub(crate) fn spawn(command: &mut Command) -> Result<Child, BedError> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.spawn().map_err(|source| BedError::Start { program, source })
 }
@@ -304,7 +320,7 @@ fn collected(pipe: Option<Drained>) -> Vec<u8> {
 }
 
 /// Waits for the end of a child; past the limit it is killed and there is no status.
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let until = Instant::now() + limit;
     while Instant::now() < until {
         if let Some(status) = child.try_wait()? {

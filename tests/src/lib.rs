@@ -6,6 +6,8 @@
 pub mod bed;
 pub mod fuzz;
 pub mod observing;
+pub mod peers;
 pub mod scenario;
 pub mod simulation;
+pub mod soak;
 pub mod worlds;

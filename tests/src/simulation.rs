@@ -360,7 +360,11 @@ fn foreign_cause(change: &Change) -> Option<String> {
         Cause::SliceLeft(facts) => facts.key.source == change.service.source,
         Cause::SliceDeleted(key, _) => key.source == change.service.source,
         Cause::ClaimWon(_, other) | Cause::ClaimLost(_, other) => *other != change.service,
-        Cause::NodeApplied | Cause::SettingsApplied | Cause::Retry | Cause::Remembered => true,
+        Cause::NodeApplied
+        | Cause::SettingsApplied
+        | Cause::Retry
+        | Cause::Remembered
+        | Cause::ReadersLeft => true,
     };
     let justified = !change.causes.is_empty() && change.causes.iter().all(own);
     (!justified)

@@ -56,7 +56,7 @@ fn kernel_refusals_are_kept_with_their_time_also_those_from_before_the_start() {
         assert_eq!(log.totals(), [(Denial::Refused, 1), (Denial::Dropped, 1)]);
         assert!(told.latest.iter().all(|it| it.refusal.process == std::process::id()));
         let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()).unwrap();
-        let ago: Vec<_> = told.latest.iter().map(|it| now - it.at.0).collect();
+        let ago: Vec<_> = told.latest.iter().map(|it| now - it.last.0).collect();
         assert!(ago[0] - ago[1] >= 1, "the first is older: {ago:?}");
         assert!((0..60).contains(&ago[1]), "{ago:?}");
         assert_eq!(told.failure, None);

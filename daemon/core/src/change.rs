@@ -37,6 +37,8 @@ pub enum Cause {
     Retry,
     /// A former process wrote it down.
     Remembered,
+    /// Nobody reads any more what it left behind, so that can be emptied.
+    ReadersLeft,
 }
 
 /// What came of it.

@@ -247,6 +247,17 @@ pub struct Dump {
     pub node_addresses: alloc::vec::Vec<IpAddr>,
 }
 
+/// How much more the maps will hold when what is dirty now has been written; at most, since some of it may have its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coming {
+    /// Frontends of IPv4 and IPv6.
+    pub frontends: [u32; 2],
+    /// Port indices.
+    pub ports: u32,
+    /// Slots of IPv4 and IPv6.
+    pub slots: [u32; 2],
+}
+
 /// Names a grace period that the maps began: over once every reader has left that began before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Grace(pub u64);

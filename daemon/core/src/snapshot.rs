@@ -339,8 +339,8 @@ pub struct Fill {
     pub frontends: usize,
     /// Port indices in use, those in their grace period included.
     pub ports: usize,
-    /// Slots in use, in whole blocks, both families.
-    pub slots: u64,
+    /// Slots of IPv4 and IPv6 in use, in whole blocks.
+    pub slots: [u64; 2],
     /// Services waiting for another try.
     pub retries: usize,
 }

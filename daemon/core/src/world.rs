@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use crate::change::Cause;
-use crate::claims::Frontends;
+use crate::claims::{Frontends, RealizedFrontend};
 use crate::event::Event;
 use crate::facts::Timestamp;
 use crate::index::Seed;
@@ -197,12 +197,55 @@ impl Indices {
     }
 }
 
-/// What no word points to any more, but a reader may still look at.
+/// What readers may still be on their way to, until a grace period has passed.
 #[derive(Debug, Default)]
 struct Freed {
+    now: Leaving,
+    waiting: VecDeque<(Grace, Leaving)>,
+}
+
+/// What was freed before one grace period began.
+#[derive(Debug, Default)]
+struct Leaving {
+    /// No word points to them any more.
     ranges: Vec<Range>,
+    /// Wiped.
     indices: Vec<PortIndex>,
-    waiting: VecDeque<(Grace, Vec<Range>, Vec<PortIndex>)>,
+    /// Fewer readers are sent to their words than before: by a frontend, or by a cluster word to the local one.
+    services: BTreeSet<ServiceId>,
+    /// As above, of ports that a restart found.
+    found: BTreeSet<PortIndex>,
+}
+
+impl Freed {
+    fn leavings(&self) -> impl Iterator<Item = &Leaving> {
+        core::iter::once(&self.now).chain(self.waiting.iter().map(|(_, leaving)| leaving))
+    }
+
+    /// Whether readers may be about to read a word of this service that nothing leads to any more.
+    fn leads_to(&self, id: ServiceId) -> bool {
+        self.leavings().any(|leaving| leaving.services.contains(&id))
+    }
+
+    /// As above, of a port that a restart found.
+    fn leads_to_found(&self, index: PortIndex) -> bool {
+        self.leavings().any(|leaving| leaving.found.contains(&index))
+    }
+}
+
+impl Leaving {
+    fn is_empty(&self) -> bool {
+        let Self { ranges, indices, services, found } = self;
+        ranges.is_empty() && indices.is_empty() && services.is_empty() && found.is_empty()
+    }
+
+    /// A frontend leads elsewhere now, or nowhere.
+    fn left(&mut self, before: RealizedFrontend) {
+        match before.owner {
+            Some(id) => self.services.insert(id),
+            None => self.found.insert(before.value.port),
+        };
+    }
 }
 
 #[cfg(test)]

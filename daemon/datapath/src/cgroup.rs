@@ -59,7 +59,7 @@ impl Cgroup {
 
 /// Where the hierarchy is mounted with its root on top.
 fn root() -> Option<PathBuf> {
-    mount_point(&fs::read_to_string("/proc/self/mountinfo").ok()?)
+    mount_point(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }
 
 /// From `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: root, place, and after the dash the type.

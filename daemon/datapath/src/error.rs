@@ -1,13 +1,16 @@
 //! Why the datapath did not start: what, which, and what to do.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The datapath did not start. What was attached before stays as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Too few privileges.
-    #[error("loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
+    #[error(
+        "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; before Linux \
+         5.11 also raise the limit of locked memory (`ulimit -l unlimited`)"
+    )]
     NotPermitted(#[source] libbpf_rs::Error),
     /// The kernel refused the programs or maps.
     #[error(
@@ -55,6 +58,25 @@ pub enum StartError {
         #[source]
         source: libbpf_rs::Error,
     },
+    /// Something else where a folder of pins should be.
+    #[error(
+        "{} is no folder, so nothing can be pinned below it; remove it, or check `datapath.bpffs`",
+        path.display()
+    )]
+    NoFolder {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Mounted so, or made so by the service's sandbox.
+    #[error(
+        "{} cannot be written, because the file system is read-only here; mount it `rw`, or name it in the unit's \
+         `ReadWritePaths`",
+        path.display()
+    )]
+    ReadOnly {
+        /// What should have been made or removed.
+        path: PathBuf,
+    },
     /// Another daemon has the pins.
     #[error("another holdfast runs with the pins in {}; stop it first", path.display())]
     Locked {
@@ -88,13 +110,19 @@ pub enum StartError {
 impl StartError {
     /// An error of loading, by what can be done about it.
     pub(crate) fn loading(source: libbpf_rs::Error) -> Self {
-        if is_eperm(&source) { Self::NotPermitted(source) } else { Self::Load(source) }
+        if is(&source, libc::EPERM) { Self::NotPermitted(source) } else { Self::Load(source) }
+    }
+
+    /// An error of opening a pin, which the kernel does for writing only.
+    pub(crate) fn opening(path: &Path, source: libbpf_rs::Error) -> Self {
+        let path = path.to_owned();
+        if is(&source, libc::EROFS) { Self::ReadOnly { path } } else { Self::ForeignPin { path, source } }
     }
 }
 
 /// libbpf-rs keeps the errno to itself, and its kinds do not tell EPERM from the verifier's EACCES; its text does.
-fn is_eperm(error: &libbpf_rs::Error) -> bool {
-    format!("{error:#}").contains(&format!("(os error {})", libc::EPERM))
+fn is(error: &libbpf_rs::Error, errno: i32) -> bool {
+    format!("{error:#}").contains(&format!("(os error {errno})"))
 }
 
 #[cfg(test)]
@@ -106,5 +134,28 @@ mod tests {
         let loading = |errno| StartError::loading(libbpf_rs::Error::from_raw_os_error(errno));
         assert!(matches!(loading(libc::EPERM), StartError::NotPermitted(_)));
         assert!(matches!(loading(libc::EACCES), StartError::Load(_)));
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_comes_with_what_to_do() {
+        for (errno, begins) in [
+            // Too few privileges, a locked-down kernel, or too little locked memory.
+            (
+                libc::EPERM,
+                "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; before Linux 5.11 also raise the limit of locked memory (`ulimit -l unlimited`)",
+            ),
+            // The verifier, and a kernel without it.
+            (
+                libc::EACCES,
+                "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: ",
+            ),
+            (
+                libc::ENOSYS,
+                "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: ",
+            ),
+        ] {
+            let said = StartError::loading(libbpf_rs::Error::from_raw_os_error(errno)).to_string();
+            assert!(said.starts_with(begins), "{said}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: the same seed fails the same ops. Half of the failures have had their effect all the same, as a system call
 //! may that was interrupted. Deliberately absent: faults of reading, which a start treats as fatal.
 
-use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::op::{Action, Coming, Dump, Grace};
 use holdfast_core::world::Capacity;
 
 use crate::maps::{MapError, Maps};
@@ -66,6 +66,10 @@ impl<M: Maps> Maps for FaultyMaps<M> {
             return Err(MapError::Refused { op: action.name(), cause: "a fault on purpose".to_owned() });
         }
         Ok(())
+    }
+
+    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+        self.inner.make_room(coming)
     }
 
     fn begin_grace(&mut self) -> Grace {

@@ -14,6 +14,7 @@ use libbpf_rs::{MapCore, MapHandle};
 use crate::abi;
 use crate::error::StartError;
 use crate::load::{self, GENERATION_MAPS, Maps};
+use crate::publish;
 use crate::shape::{PROBE_ENTRIES, Shape, place};
 use crate::table::Table;
 use crate::view::View;
@@ -108,10 +109,10 @@ impl Generation {
         Word::unpack(word.map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
-    /// One aligned store: programs see the list before or the list after. What was written before is visible with it.
+    /// One aligned store: programs see the list before or the list after.
     pub(crate) fn publish(&self, index: PortIndex, scope: Scope, word: Word) {
         if let Some(place) = self.words.get(Self::word_at(index, scope)) {
-            place.store(word.pack(), Ordering::Release);
+            publish::publish(place, word);
         }
     }
 
@@ -133,15 +134,8 @@ impl Generation {
     }
 
     /// Writes a range that no word points to. Slots that are not given are wiped.
-    pub(crate) fn fill(&self, range: Range, mut slots: impl Iterator<Item = Slot>) {
-        let words = abi::slot_words(range.family);
-        let from = range.base as usize * words;
-        let places = self.slots(range.family).get(from..from + range.count as usize * words);
-        for place in places.unwrap_or_default().chunks_exact(words) {
-            let slot = slots.next().and_then(|slot| abi::slot_in(range.family, &slot)).unwrap_or_default();
-            place.iter().zip(slot).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
-        }
-        fence(Ordering::Release);
+    pub(crate) fn fill(&self, range: Range, slots: impl Iterator<Item = Slot>) {
+        publish::fill(self.slots(range.family), range, slots);
     }
 
     /// The backends that a word points to; wiped slots and what lies beyond the array left out.

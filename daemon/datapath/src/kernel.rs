@@ -15,11 +15,13 @@ use std::net::IpAddr;
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::SlotState;
-use holdfast_core::op::{Action, Dump, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range, Word};
+use holdfast_core::op::{
+    Action, Coming, Dump, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range, Word,
+};
 use holdfast_core::world::Capacity;
 use libbpf_rs::ErrorKind;
 
-use crate::abi::{self, FrontendBytes};
+use crate::abi::{self, FrontendBytes, types};
 use crate::error::StartError;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
@@ -32,7 +34,7 @@ use crate::shared::Shared;
 
 pub use proof::SelfTestError;
 pub use repair::Repaired;
-pub use start::Options;
+pub use start::{Options, TakeOverError};
 pub use status::{Refused, Status};
 
 /// The kernel's maps.
@@ -55,6 +57,9 @@ pub struct KernelMaps {
 struct Attached {
     pins: Pins,
     links: Links,
+    // What this daemon tells the programs, and what the one before told them.
+    told: types::control,
+    before: types::control,
 }
 
 /// The setting that bounds frontends and ports.
@@ -155,6 +160,10 @@ impl Maps for KernelMaps {
             Action::InsertNodeAddress(address) => self.insert_node_address(*address),
             Action::RemoveNodeAddress(address) => self.remove_node_address(*address),
         }
+    }
+
+    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+        self.make_room_for(coming)
     }
 
     fn begin_grace(&mut self) -> Grace {

@@ -23,6 +23,7 @@ mod maps;
 mod memory;
 mod pins;
 mod probe;
+mod publish;
 mod refusals;
 mod shape;
 mod shared;
@@ -33,7 +34,7 @@ mod view;
 
 pub use error::StartError;
 pub use faulty::{Faults, FaultyMaps};
-pub use kernel::{KernelMaps, Options, Refused, Repaired, SelfTestError, Status};
+pub use kernel::{KernelMaps, Options, Refused, Repaired, SelfTestError, Status, TakeOverError};
 pub use maps::{MapError, Maps};
 pub use memory::{Answer, Client, MemoryMaps, Reading};
 pub use pins::cleanup;

@@ -3,11 +3,14 @@
 //! Invariant: a hook that has a program has one at every moment; a new program takes the place of the old one in one step.
 //! Programs of others on the same hooks are left alone. Deliberately absent: what the programs do.
 
+#![allow(unsafe_code)]
+
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, Object, ProgramMut};
+use libbpf_rs::{Link, Object, Program, ProgramMut, libbpf_sys};
 
 use crate::cgroup::Cgroup;
 use crate::error::StartError;
@@ -20,16 +23,68 @@ use crate::pins::Pins;
 pub(crate) struct Links {
     cgroup: Cgroup,
     links: Vec<(&'static str, Link)>,
+    former: Vec<(&'static str, Former)>,
+}
+
+/// What a hook had before.
+#[derive(Debug)]
+enum Former {
+    Nothing,
+    Program(OwnedFd),
+    /// A program that only CAP_SYS_ADMIN may ask for.
+    Hidden,
+}
+
+impl Former {
+    fn of(link: &Link) -> Self {
+        let program = link.info().and_then(|known| Program::fd_from_id(known.prog_id));
+        program.map_or(Self::Hidden, Self::Program)
+    }
 }
 
 impl Links {
+    /// No program of ours yet.
+    pub(crate) const fn none(cgroup: Cgroup) -> Self {
+        Self { cgroup, links: Vec::new(), former: Vec::new() }
+    }
+
+    /// Whether the hooks have programs of ours.
+    pub(crate) const fn are_attached(&self) -> bool {
+        !self.links.is_empty()
+    }
+
     /// Attaches the programs, or puts them in the place of those that a former daemon left attached.
-    pub(crate) fn attach(object: &Object, cgroup: Cgroup, pins: &Pins) -> Result<Self, StartError> {
-        let mut links = Vec::new();
+    pub(crate) fn attach_all(&mut self, object: &Object, pins: &Pins) -> Result<(), StartError> {
         for (hook, program) in programs(object) {
-            links.push((hook, attach_hook(hook, &program, &cgroup, &pins.link(hook))?));
+            let pin = pins.link(hook);
+            let left = if pin.exists() { Some(open(&pin)?) } else { None };
+            let here = left.as_ref().filter(|link| is_on(link, &self.cgroup));
+            self.former.push((hook, here.map_or(Former::Nothing, Former::of)));
+            self.links.push((hook, attach_hook(hook, &program, &self.cgroup, &pin, left)?));
         }
-        Ok(Self { cgroup, links })
+        Ok(())
+    }
+
+    /// The programs are good: what was there before is not needed any more.
+    pub(crate) fn keep(&mut self) {
+        self.former.clear();
+    }
+
+    /// As if they had not been attached: a former program is back in its place, and where none was there is none. Where the
+    /// former one cannot be had, ours stays. `true`: nothing is attached any more.
+    pub(crate) fn withdraw(&mut self, pins: &Pins) -> bool {
+        let former = std::mem::take(&mut self.former);
+        let links = std::mem::take(&mut self.links);
+        let mut is_bare = true;
+        for ((hook, link), (_, former)) in links.into_iter().zip(former) {
+            match former {
+                // At once: a link that only loses its pin is detached some time later.
+                Former::Nothing => drop((link.detach(), std::fs::remove_file(pins.link(hook)))),
+                Former::Program(program) => is_bare &= !put_back(&link, &program),
+                Former::Hidden => is_bare = false,
+            }
+        }
+        is_bare
     }
 
     /// Puts other programs in place. A link that cannot be moved is replaced, so that no hook stays behind.
@@ -38,7 +93,8 @@ impl Links {
         for (hook, program) in programs(object) {
             for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
                 if link.update_prog(&program).is_err() {
-                    match attach_hook(hook, &program, &self.cgroup, &pins.link(hook)) {
+                    let pin = pins.link(hook);
+                    match reattach(hook, &program, &self.cgroup, &pin) {
                         Ok(anew) => *link = anew,
                         Err(error) => result = Err(error),
                     }
@@ -59,7 +115,7 @@ impl Links {
         let broken = self.broken(pins);
         for (hook, program) in programs(object).filter(|(hook, _)| broken.contains(hook)) {
             for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
-                *link = attach_hook(hook, &program, &self.cgroup, &pins.link(hook))?;
+                *link = reattach(hook, &program, &self.cgroup, &pins.link(hook))?;
             }
         }
         Ok(broken)
@@ -91,13 +147,24 @@ fn attach_error(hook: &'static str, cgroup: &Cgroup, source: libbpf_rs::Error) -
     StartError::Attach { hook, cgroup: cgroup.path().to_owned(), source }
 }
 
-fn attach_hook(
+fn reattach(
     hook: &'static str,
     program: &ProgramMut<'_>,
     cgroup: &Cgroup,
     pin: &Path,
 ) -> Result<Link, StartError> {
     let left = if pin.exists() { Some(open(pin)?) } else { None };
+    attach_hook(hook, program, cgroup, pin, left)
+}
+
+/// `left`: the link that is pinned there.
+fn attach_hook(
+    hook: &'static str,
+    program: &ProgramMut<'_>,
+    cgroup: &Cgroup,
+    pin: &Path,
+    left: Option<Link>,
+) -> Result<Link, StartError> {
     let Some(mut link) = left else {
         return attach_anew(hook, program, cgroup, pin);
     };
@@ -114,7 +181,7 @@ fn attach_hook(
 }
 
 fn open(pin: &Path) -> Result<Link, StartError> {
-    Link::open(pin).map_err(|source| StartError::ForeignPin { path: pin.to_owned(), source })
+    Link::open(pin).map_err(|source| StartError::opening(pin, source))
 }
 
 fn attach_anew(
@@ -129,6 +196,15 @@ fn attach_anew(
         StartError::Pin { attempt: "pin", path: pin.to_owned(), source }
     })?;
     Ok(link)
+}
+
+/// `false`: the link holds nothing any more.
+fn put_back(link: &Link, program: &OwnedFd) -> bool {
+    // SAFETY: both are open, and no options are given.
+    let returned = unsafe {
+        libbpf_sys::bpf_link_update(link.as_fd().as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+    };
+    returned == 0
 }
 
 fn is_on(link: &Link, cgroup: &Cgroup) -> bool {

@@ -1,6 +1,6 @@
 //! The contract between the engine and whatever holds the maps.
 
-use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::op::{Action, Coming, Dump, Grace};
 use holdfast_core::world::Capacity;
 
 /// The maps refused an op.
@@ -29,6 +29,12 @@ pub trait Maps: Send {
     /// Executes one op. An error does not promise that it had no effect.
     fn execute(&mut self, action: &Action) -> Result<(), MapError>;
 
+    /// Makes room for many ops at once, so that the maps need not grow in several steps. It changes nothing that a client
+    /// meets, and what does not fit shows in the ops. Maps that are as large as they get have nothing to do.
+    fn make_room(&mut self, _: &Coming) -> Result<(), MapError> {
+        Ok(())
+    }
+
     /// Begins a grace period: it is over when every reader has left that is under way now.
     fn begin_grace(&mut self) -> Grace;
 
@@ -45,6 +51,10 @@ pub trait Maps: Send {
 impl<M: Maps + ?Sized> Maps for Box<M> {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         (**self).execute(action)
+    }
+
+    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+        (**self).make_room(coming)
     }
 
     fn begin_grace(&mut self) -> Grace {

@@ -5,10 +5,11 @@
 //! <bpffs>/v1/shared/affinity …   maps that keep their size
 //! <bpffs>/v1/g3/frontends4 …     one generation of the maps that grow
 //! <bpffs>/v1/filling/…           a generation that is not whole yet: ignored and removed by a start
+//! <bpffs>/v0/…                   what another version of the daemon left, until this one has taken over
 //! ```
 //!
-//! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. One daemon
-//! at a time holds the lock. Deliberately absent: what the maps hold.
+//! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. It is there
+//! only while clients may be served from it. One daemon at a time holds the lock. Deliberately absent: what the maps hold.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,11 +18,11 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::MapHandle;
 
 use crate::error::StartError;
-use crate::load::Maps;
+use crate::load::{HOOKS, Maps};
 use crate::sys;
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
-const VERSION: &str = "v1";
+pub(crate) const VERSION: u32 = 1;
 const LINKS: &str = "links";
 const SHARED: &str = "shared";
 const FILLING: &str = "filling";
@@ -30,41 +31,66 @@ const FILLING: &str = "filling";
 #[derive(Debug)]
 pub(crate) struct Pins {
     root: PathBuf,
+    version: u32,
     generation: u32,
+    // Also of what is no whole generation.
+    highest: u32,
     // Held as long as the daemon lives; the kernel lets go of it however the daemon ends.
     _lock: File,
 }
 
 fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StartError {
-    move |source| StartError::Pin { attempt, path: path.to_owned(), source }
+    move |source| match source.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => StartError::ReadOnly { path: path.to_owned() },
+        _ => StartError::Pin { attempt, path: path.to_owned(), source },
+    }
+}
+
+/// What stands where a folder of ours should be is not ours.
+fn occupied(path: &Path) -> impl FnOnce(io::Error) -> StartError {
+    move |source| match source.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            StartError::NoFolder { path: path.to_owned() }
+        }
+        _ => failed("make", path)(source),
+    }
 }
 
 impl Pins {
     /// Makes the folders where they are missing, and takes the lock.
-    pub(crate) fn open(root: &Path) -> Result<Self, StartError> {
+    pub(crate) fn open(root: &Path, version: u32) -> Result<Self, StartError> {
         let lock = lock(root)?;
-        let mut pins = Self { root: root.to_owned(), generation: 0, _lock: lock };
-        for folder in [pins.root.join(LINKS), pins.version().join(SHARED)] {
-            fs::create_dir_all(&folder).map_err(failed("make", &folder))?;
+        let mut pins = Self { root: root.to_owned(), version, generation: 0, highest: 0, _lock: lock };
+        for folder in [pins.root.join(LINKS), pins.version()] {
+            fs::create_dir_all(&folder).map_err(occupied(&folder))?;
         }
         remove_folder(&pins.version().join(FILLING)).map_err(failed("remove", &pins.version()))?;
-        pins.generation = pins.generations()?.into_iter().max().unwrap_or(0);
+        let numbers = pins.generations()?;
+        pins.highest = numbers.iter().copied().max().unwrap_or(0);
+        pins.generation = numbers.into_iter().filter(|number| pins.is_whole(*number)).max().unwrap_or(0);
         Ok(pins)
     }
 
-    /// The maps that a former daemon left; empty at the first start.
+    /// The maps that a former daemon left; none without a generation, because the shared ones alone tell nothing.
     pub(crate) fn adopt(&self) -> Result<Maps, StartError> {
         let mut maps = Maps::new();
-        adopt_folder(&self.version().join(SHARED), &crate::load::SHARED_MAPS, &mut maps)?;
-        if self.generation > 0 {
+        if self.has_generation() {
+            adopt_folder(&self.version().join(SHARED), &crate::load::SHARED_MAPS, &mut maps)?;
             adopt_folder(&self.numbered(self.generation), &crate::load::GENERATION_MAPS, &mut maps)?;
         }
         Ok(maps)
     }
 
-    /// Pins the shared maps that are not pinned yet.
-    pub(crate) fn pin_shared(&self, maps: &mut Maps) -> Result<(), StartError> {
-        pin_folder(&self.version().join(SHARED), &crate::load::SHARED_MAPS, maps)
+    /// Pins all maps, those that were adopted only where their pin is missing. From now on a start adopts these.
+    pub(crate) fn pin(&mut self, maps: &mut Maps) -> Result<(), StartError> {
+        let shared = self.version().join(SHARED);
+        if self.has_generation() {
+            return pin_folder(&shared, &crate::load::SHARED_MAPS, maps);
+        }
+        remove_folder(&shared).map_err(failed("remove", &shared))?;
+        fs::create_dir(&shared).map_err(failed("make", &shared))?;
+        pin_folder(&shared, &crate::load::SHARED_MAPS, maps)?;
+        self.pin_generation(maps)
     }
 
     /// Pins a generation that is whole, under the next number. The one before stays until [`Self::forget_older`].
@@ -73,9 +99,10 @@ impl Pins {
         remove_folder(&filling).map_err(failed("remove", &filling))?;
         fs::create_dir(&filling).map_err(failed("make", &filling))?;
         pin_folder(&filling, &crate::load::GENERATION_MAPS, maps)?;
-        let numbered = self.numbered(self.generation + 1);
+        let numbered = self.numbered(self.highest + 1);
         fs::rename(&filling, &numbered).map_err(failed("make", &numbered))?;
-        self.generation += 1;
+        self.highest += 1;
+        self.generation = self.highest;
         Ok(())
     }
 
@@ -105,9 +132,32 @@ impl Pins {
         self.generation
     }
 
+    /// Whether hooks have programs, of any version.
+    pub(crate) fn has_links(&self) -> bool {
+        HOOKS.iter().any(|hook| self.link(hook).exists())
+    }
+
+    /// Removes the pins of other versions' maps. Programs that still use them keep them.
+    pub(crate) fn forget_versions(&self) -> Result<(), StartError> {
+        let own = format!("v{}", self.version);
+        let is_other = |name: &str| {
+            name != own && name.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        let entries = fs::read_dir(&self.root).map_err(failed("read", &self.root))?;
+        for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_other)) {
+            remove_folder(&entry.path()).map_err(failed("remove", &entry.path()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything, where nothing is attached.
+    pub(crate) fn forget_all(&self) -> Result<(), StartError> {
+        remove_folder(&self.root).map_err(failed("remove", &self.root))
+    }
+
     /// Removes what no program uses any more.
     pub(crate) fn forget_older(&self) -> Result<(), StartError> {
-        for number in self.generations()?.into_iter().filter(|number| *number < self.generation) {
+        for number in self.generations()?.into_iter().filter(|number| *number != self.generation) {
             let folder = self.numbered(number);
             remove_folder(&folder).map_err(failed("remove", &folder))?;
         }
@@ -124,11 +174,17 @@ impl Pins {
     }
 
     fn version(&self) -> PathBuf {
-        self.root.join(VERSION)
+        self.root.join(format!("v{}", self.version))
     }
 
     fn numbered(&self, number: u32) -> PathBuf {
         self.version().join(format!("g{number}"))
+    }
+
+    /// A map of a generation that somebody took away cannot be replaced by an empty one.
+    fn is_whole(&self, number: u32) -> bool {
+        let folder = self.numbered(number);
+        crate::load::GENERATION_MAPS.iter().all(|name| folder.join(name).exists())
     }
 
     fn generations(&self) -> Result<Vec<u32>, StartError> {
@@ -149,6 +205,9 @@ fn lock(root: &Path) -> Result<File, StartError> {
         }
         fs::create_dir(root).map_err(failed("make", root))?;
     }
+    if !root.is_dir() {
+        return Err(StartError::NoFolder { path: root.to_owned() });
+    }
     let folder = File::open(root).map_err(failed("open", root))?;
     if sys::file_system(&folder).map_err(failed("read", root))? != sys::BPFFS {
         return Err(no_bpffs());
@@ -164,7 +223,7 @@ fn adopt_folder(folder: &Path, names: &[&'static str], maps: &mut Maps) -> Resul
         let path = folder.join(name);
         if path.exists() {
             let map = MapHandle::from_pinned_path(&path);
-            maps.insert(name, map.map_err(|source| StartError::ForeignPin { path, source })?);
+            maps.insert(name, map.map_err(|source| StartError::opening(&path, source))?);
         }
     }
     Ok(())
@@ -181,9 +240,10 @@ fn pin_folder(folder: &Path, names: &[&'static str], maps: &mut Maps) -> Result<
     Ok(())
 }
 
-/// Removes a folder of pins; one that is not there is gone already.
+/// Removes a folder of pins, or what stands there instead; one that is not there is gone already.
 fn remove_folder(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => fs::remove_file(folder),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -212,5 +272,5 @@ pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
 fn detach(pin: &Path) -> Result<(), StartError> {
     let link = libbpf_rs::Link::open(pin);
     let detached = link.and_then(|link| link.detach());
-    detached.map_err(|source| StartError::ForeignPin { path: pin.to_owned(), source })
+    detached.map_err(|source| StartError::opening(pin, source))
 }

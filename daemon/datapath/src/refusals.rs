@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::op::PortIndex;
-use libbpf_rs::{MapHandle, RingBufferBuilder};
+use libbpf_rs::{ErrorKind, MapHandle, RingBufferBuilder};
 
 use crate::abi::{self, types};
 
@@ -71,7 +71,11 @@ impl Refusals {
         })?;
         let ring = builder.build()?;
         while !stop.load(Ordering::Relaxed) {
-            ring.poll(POLL)?;
+            match ring.poll(POLL) {
+                // A signal of the daemon's happened to meet this thread.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                polled => polled?,
+            }
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! Invariant: a shape never passes the limits it was made with, and never shrinks. Deliberately absent: the maps.
 
 use holdfast_core::keys::Family;
+use holdfast_core::op::Coming;
 use holdfast_core::world::Capacity;
 
 /// What a node with a few hundred services never grows out of: half a megabyte in all.
@@ -100,6 +101,40 @@ impl Shape {
         }
     }
 
+    /// With what is about to be written.
+    pub(crate) fn and(self, coming: &Coming) -> Self {
+        let sum = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.saturating_add(c), b.saturating_add(d)];
+        Self {
+            frontends: sum(self.frontends, coming.frontends),
+            ports: self.ports.saturating_add(coming.ports),
+            slots: sum(self.slots, coming.slots),
+            members: self.members,
+        }
+    }
+
+    /// Large enough for so much, and where it grows, for the next that comes too: hash maps stay half empty.
+    pub(crate) fn holding(self, used: &Self, limits: &Self) -> Self {
+        let array = |entries: u32, used: u32, limit: u32| match used <= entries {
+            true => entries,
+            false => used.checked_next_power_of_two().unwrap_or(limit).min(limit),
+        };
+        let hash = |entries: u32, used: u32, limit| match is_crowded(used, entries) {
+            true => array(entries, used.saturating_mul(2), limit),
+            false => entries,
+        };
+        let each = |size: &dyn Fn(u32, u32, u32) -> u32,
+                    [a, b]: [u32; 2],
+                    [c, d]: [u32; 2],
+                    [e, f]: [u32; 2]| [size(a, c, e), size(b, d, f)];
+        Self {
+            frontends: each(&hash, self.frontends, used.frontends, limits.frontends),
+            ports: array(self.ports, used.ports, limits.ports),
+            slots: each(&array, self.slots, used.slots, limits.slots),
+            members: self.members,
+        }
+        .or_larger(self)
+    }
+
     /// Both, each where it is larger.
     pub(crate) fn or_larger(self, other: Self) -> Self {
         let most = |[a, b]: [u32; 2], [c, d]: [u32; 2]| [a.max(c), b.max(d)];
@@ -165,6 +200,27 @@ mod tests {
         let next = first.with_room_for(&used, &limits);
         assert_eq!(next, Shape { frontends: [65_536, 4096], ports: 65_536, ..first });
         assert_eq!(next.with_room_for(&used, &limits), next, "once is enough");
+    }
+
+    #[track_caller]
+    fn check_holding(coming: Coming, expected: Shape) {
+        let limits = Shape::limits(Capacity::default());
+        let first = Shape::first(limits);
+        assert_eq!(first.holding(&Shape::NONE.and(&coming), &limits), expected);
+    }
+
+    #[test]
+    fn room_for_many_is_made_in_one_step() {
+        let first = Shape::first(Shape::limits(Capacity::default()));
+        check_holding(Coming::default(), first);
+        let few = Coming { frontends: [3071, 0], ports: 4096, slots: [16_384, 0] };
+        check_holding(few, first);
+        let many = Coming { frontends: [50_000, 0], ports: 50_000, slots: [50_000, 20_000] };
+        let larger = Shape { frontends: [131_072, 4096], ports: 65_536, slots: [65_536, 32_768], ..first };
+        check_holding(many, larger);
+        let limits = Shape::limits(Capacity { slots: 1000, ports: 10, services: 1 });
+        let first = Shape::first(limits);
+        assert_eq!(first.holding(&Shape::NONE.and(&many), &limits), first, "within the limits");
     }
 
     #[test]

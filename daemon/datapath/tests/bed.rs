@@ -10,7 +10,8 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
-    clippy::indexing_slicing
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation
 )]
 
 use std::fs;
@@ -117,6 +118,17 @@ impl Bed {
         let child = self.cgroup.join(name);
         self.add_cgroup(&child);
         child
+    }
+
+    /// The BPF file system, all of it.
+    pub(crate) fn bpffs(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// From now on nothing can be pinned or removed, or again.
+    pub(crate) fn set_read_only(&self, read_only: bool) {
+        let flags = if read_only { libc::MS_RDONLY } else { 0 };
+        mount("bpf", self.folder.path(), libc::MS_REMOUNT | flags);
     }
 
     /// A cgroup beside the one that is served, for clients without programs.
@@ -247,6 +259,69 @@ pub(crate) const NONE: WordFlags = Word::EMPTY.flags;
 
 pub(crate) fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
+}
+
+/// What a thread may do to the kernel.
+pub(crate) const CAP_NET_ADMIN: u64 = 1 << 12;
+pub(crate) const CAP_PERFMON: u64 = 1 << 38;
+pub(crate) const CAP_BPF: u64 = 1 << 39;
+
+/// Runs with these capabilities only. They come back.
+pub(crate) fn with_capabilities<T>(allowed: u64, run: impl FnOnce() -> T) -> T {
+    let all = capabilities();
+    set_effective(all, allowed);
+    let done = run();
+    set_effective(all, all[0][1] | all[1][1] << 32);
+    done
+}
+
+/// Two rows for each of the low and the high 32: effective, permitted, inheritable.
+type Capabilities = [[u64; 3]; 2];
+
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+
+fn capabilities() -> Capabilities {
+    let header = [CAPABILITY_VERSION_3, 0];
+    let mut rows = [[0_u32; 3]; 2];
+    // SAFETY: header and rows are as this version of the call wants them.
+    must(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), rows.as_mut_ptr()) } as i32, "capget");
+    rows.map(|row| row.map(u64::from))
+}
+
+fn set_effective(all: Capabilities, allowed: u64) {
+    let header = [CAPABILITY_VERSION_3, 0];
+    let low = |number: u64| (number & 0xffff_ffff) as u32;
+    let mut rows = all.map(|row| row.map(low));
+    rows[0][0] = low(allowed);
+    rows[1][0] = low(allowed >> 32);
+    // SAFETY: as above; only this thread is changed.
+    must(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), rows.as_ptr()) } as i32, "capset");
+}
+
+/// Runs on a thread with mounts of its own, which end with it, after something was mounted or unmounted there.
+pub(crate) fn with_mounts<T: Send>(change: impl FnOnce() + Send, run: impl FnOnce() -> T + Send) -> T {
+    let body = || {
+        // SAFETY: only this thread is moved.
+        must(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "unshare");
+        change();
+        run()
+    };
+    std::thread::scope(|scope| scope.spawn(body).join().unwrap())
+}
+
+/// Hides what is below a folder.
+pub(crate) fn hide(place: &Path) {
+    mount("tmpfs", place, 0);
+}
+
+/// Unmounts every cgroup v2.
+pub(crate) fn unmount_cgroups() {
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    for line in mounts.lines().filter(|line| line.contains(" - cgroup2 ")) {
+        let place = std::ffi::CString::new(line.split(' ').nth(4).unwrap()).unwrap();
+        // SAFETY: the string ends in zero and outlives the call.
+        must(unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) }, "unmount");
+    }
 }
 
 /// Accepts until the bed ends.

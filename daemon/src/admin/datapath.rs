@@ -50,18 +50,19 @@ struct Features {
     set_retval: bool,
 }
 
-/// How full one map is. The slots in use are known for both families together only.
+/// How full one map is. Slots are counted in whole blocks.
 #[derive(Debug, Serialize)]
 pub(super) struct MapFill {
     pub(super) map: &'static str,
-    pub(super) used: Option<u64>,
+    pub(super) used: u64,
     pub(super) size: u32,
     pub(super) limit: u32,
 }
 
 /// All maps that grow.
 pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
-    let [frontends4, frontends6] = status.frontends.map(|used| Some(u64::from(used)));
+    let [frontends4, frontends6] = status.frontends.map(u64::from);
+    let [backends4, backends6] = fill.slots;
     let of = |map, used, place: fn(&holdfast_datapath::Shape) -> u32| MapFill {
         map,
         used,
@@ -71,10 +72,10 @@ pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
     [
         of("frontends4", frontends4, |shape| shape.frontends[0]),
         of("frontends6", frontends6, |shape| shape.frontends[1]),
-        of("ports", u64::try_from(fill.ports).ok(), |shape| shape.ports),
-        of("backends4", None, |shape| shape.slots[0]),
-        of("backends6", None, |shape| shape.slots[1]),
-        of("members", Some(u64::from(status.members)), |shape| shape.members),
+        of("ports", fill.ports as u64, |shape| shape.ports),
+        of("backends4", backends4, |shape| shape.slots[0]),
+        of("backends6", backends6, |shape| shape.slots[1]),
+        of("members", u64::from(status.members), |shape| shape.members),
     ]
 }
 
@@ -146,7 +147,7 @@ impl MapFill {
     fn cells(&self) -> Cells {
         let mut cells = Cells::default();
         cells.put(self.map);
-        cells.put_optional(self.used);
+        cells.put(self.used);
         cells.put(self.size);
         cells.put(self.limit);
         cells

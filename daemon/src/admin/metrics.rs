@@ -165,7 +165,7 @@ fn maps(out: &mut Exposition, snapshot: &Snapshot) {
     let fill = &snapshot.fill;
     out.gauge("holdfast_map_frontends", "Frontends in the maps.", fill.frontends);
     out.gauge("holdfast_map_ports", "Port indices in use.", fill.ports);
-    out.gauge("holdfast_map_slots", "Slots in use, in whole blocks.", fill.slots);
+    out.gauge("holdfast_map_slots", "Slots in use, in whole blocks.", fill.slots.iter().sum::<u64>());
     out.gauge("holdfast_retries", "Services waiting for another try.", fill.retries);
 }
 
@@ -174,11 +174,7 @@ fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
     let Some(status) = view.status() else { return };
     let fills = fills(status, &snapshot.fill);
     out.begin("holdfast_map_used", "gauge", "Entries in use.");
-    for fill in &fills {
-        if let Some(used) = fill.used {
-            out.sample("holdfast_map_used", &[("map", fill.map)], used);
-        }
-    }
+    fills.iter().for_each(|fill| out.sample("holdfast_map_used", &[("map", fill.map)], fill.used));
     out.begin("holdfast_map_size", "gauge", "Entries that the map has room for; it grows.");
     fills.iter().for_each(|fill| out.sample("holdfast_map_size", &[("map", fill.map)], fill.size));
     out.begin("holdfast_map_limit", "gauge", "Entries that the map may grow to.");

@@ -36,6 +36,8 @@ struct Refusals<'a> {
 #[derive(Serialize)]
 struct RefusalRow<'a> {
     time: Moment,
+    first_time: Moment,
+    count: u64,
     verdict: &'static str,
     address: IpAddr,
     port: u16,
@@ -97,7 +99,9 @@ impl<'a> RefusalRow<'a> {
     fn of(denied: &'a Denied, owner: Option<Owner<'a>>) -> Self {
         let it = &denied.refusal;
         Self {
-            time: Moment(denied.at),
+            time: Moment(denied.last),
+            first_time: Moment(denied.first),
+            count: denied.count,
             verdict: spelled(it.denial),
             address: it.frontend.address,
             port: it.frontend.port.get(),
@@ -125,8 +129,10 @@ impl<'a> RefusalRow<'a> {
         cells.put(format_args!("{}/{}", SocketAddr::new(self.address, self.port), self.protocol));
         cells.put_optional(self.service);
         cells.put_optional(self.reason);
+        cells.put(self.count);
         cells.put(self.pid);
         if wide {
+            cells.put(self.first_time);
             cells.put_optional(self.port_name);
             cells.put(self.thread);
             cells.put(self.cgroup);
@@ -138,8 +144,8 @@ impl<'a> RefusalRow<'a> {
 }
 
 fn heading(wide: bool) -> Cells {
-    let first = ["TIME", "VERDICT", "FRONTEND", "SERVICE", "REASON", "PID"];
-    let more = if wide { &["PORT", "THREAD", "CGROUP", "NETNS"][..] } else { &[] };
+    let first = ["TIME", "VERDICT", "FRONTEND", "SERVICE", "REASON", "COUNT", "PID"];
+    let more = if wide { &["FIRST", "PORT", "THREAD", "CGROUP", "NETNS"][..] } else { &[] };
     let mut cells = Cells::default();
     first.iter().chain(more).chain(&["COMM"]).for_each(|title| cells.put(title));
     cells

@@ -248,7 +248,7 @@ struct SourceRow {
 
 fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot = readings.snapshot();
-    let reason = unready(&snapshot);
+    let reason = unready(&snapshot).or_else(|| waiting(readings));
     if form != Form::Json {
         return health(reason, form);
     }
@@ -274,6 +274,12 @@ fn unready(snapshot: &Snapshot) -> Option<String> {
         missing => format!("no first list yet from: {missing}"),
     };
     (!snapshot.programmed).then(waits)
+}
+
+/// Why the maps are not yet what clients meet.
+fn waiting(readings: &Readings) -> Option<String> {
+    let waits = readings.datapath().status().is_some_and(|status| status.waiting);
+    waits.then(|| "another version's programs still serve".to_owned())
 }
 
 fn description(_: &Readings, _: Query, _: Form) -> Response {

@@ -1,6 +1,6 @@
 //! Why the daemon does not start, and with which exit code.
 
-use holdfast_datapath::{SelfTestError, StartError};
+use holdfast_datapath::{SelfTestError, StartError, TakeOverError};
 
 use crate::admin::AdminError;
 use crate::apiserver::SetupError;
@@ -32,6 +32,9 @@ pub enum AppError {
     /// The configuration gives no way to the apiserver.
     #[error(transparent)]
     Access(#[from] SetupError),
+    /// It did not take the place of the one that was there, which stays.
+    #[error("the datapath did not take over, and the one before it stays: {0}")]
+    TakeOver(#[from] TakeOverError),
     /// The admin API cannot listen.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -50,7 +53,12 @@ impl AppError {
             Self::Config(_) | Self::Folder(_) | Self::Services(_) | Self::Node(_) | Self::Access(_) => {
                 ConfigErrors::EXIT_CODE
             }
-            Self::Datapath(_) | Self::SelfTest(_) | Self::Admin(_) | Self::Maps(_) | Self::Runtime(_) => 1,
+            Self::Datapath(_)
+            | Self::SelfTest(_)
+            | Self::TakeOver(_)
+            | Self::Admin(_)
+            | Self::Maps(_)
+            | Self::Runtime(_) => 1,
         }
     }
 }

@@ -1,21 +1,19 @@
 //! The maps that the configuration asks for.
 //!
-//! Invariant: the kernel's maps are given out only when the self-test has shown that clients are served and that this
-//! daemon is not translated. Deliberately absent: a fall-back from one kind to the other.
+//! Invariant: clients meet this daemon's programs only when the self-test has shown that those serve and that this daemon is
+//! not translated. Deliberately absent: a fall-back from one kind to the other.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::op::{Action, Coming, Dump, Grace};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, MapError, Maps, MemoryMaps, Options, Repaired};
 
 use super::{AppError, parts};
 use crate::config::{Cgroup, Config, DatapathKind};
 use crate::datapath::{DatapathView, RefusalLog};
-
-/// The mark of the daemon's own sockets, `hold` in ASCII.
-pub(super) const MARK: u32 = 0x686f_6c64;
+use crate::exempt;
 
 /// One kind of maps or the other.
 pub(super) enum AppMaps {
@@ -49,25 +47,36 @@ impl AppMaps {
         }
     }
 
-    /// Puts back what somebody took away, and ends sockets whose backend has left, so that their owners connect anew.
-    pub(super) fn look_after(&mut self) {
-        let Self::Kernel(maps) = self else { return };
-        match maps.repair() {
-            Ok(repaired) if repaired == Repaired::default() => {}
-            Ok(Repaired { hooks, pins }) => {
-                tracing::warn!(
-                    hooks = hooks.join(", "),
-                    pins,
-                    "somebody took programs or pins away; they are back"
-                );
-            }
-            Err(error) => tracing::warn!(%error, "cannot put back programs or pins"),
+    /// Takes over from another version's programs once everything is written. After that: puts back what somebody took away,
+    /// and ends sockets whose backend has left, so that their owners connect anew.
+    pub(super) fn look_after(&mut self, is_written: bool) -> Result<(), AppError> {
+        let Self::Kernel(maps) = self else { return Ok(()) };
+        if !maps.is_waiting() {
+            look_after(maps);
+        } else if is_written {
+            maps.take_over()?;
+            tracing::info!("took over from the programs that were there");
         }
-        match maps.end_stale_udp() {
-            Ok(0) => {}
-            Ok(sockets) => tracing::info!(sockets, "ended UDP sockets whose backend has left"),
-            Err(error) => tracing::debug!(%error, "cannot end UDP sockets whose backend has left"),
+        Ok(())
+    }
+}
+
+fn look_after(maps: &mut KernelMaps) {
+    match maps.repair() {
+        Ok(repaired) if repaired == Repaired::default() => {}
+        Ok(Repaired { hooks, pins }) => {
+            tracing::warn!(
+                hooks = hooks.join(", "),
+                pins,
+                "somebody took programs or pins away; they are back"
+            );
         }
+        Err(error) => tracing::warn!(%error, "cannot put back programs or pins"),
+    }
+    match maps.end_stale_udp() {
+        Ok(0) => {}
+        Ok(sockets) => tracing::info!(sockets, "ended UDP sockets whose backend has left"),
+        Err(error) => tracing::debug!(%error, "cannot end UDP sockets whose backend has left"),
     }
 }
 
@@ -76,9 +85,13 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
         Cgroup::Auto => None,
         Cgroup::Path(path) => Some(path.clone()),
     };
-    let options = Options { cgroup, bpffs: config.datapath.bpffs.clone(), capacity, mark: MARK };
+    let options = Options { cgroup, bpffs: config.datapath.bpffs.clone(), capacity, mark: exempt::MARK };
     let mut maps = KernelMaps::start(&options)?;
-    maps.self_test()?;
+    if maps.is_waiting() {
+        tracing::info!("other programs serve until everything is written");
+    } else {
+        maps.self_test()?;
+    }
     Ok(maps)
 }
 
@@ -87,6 +100,13 @@ impl Maps for AppMaps {
         match self {
             Self::Memory(maps) => maps.execute(action),
             Self::Kernel(maps) => maps.execute(action),
+        }
+    }
+
+    fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
+        match self {
+            Self::Memory(maps) => maps.make_room(coming),
+            Self::Kernel(maps) => maps.make_room(coming),
         }
     }
 

@@ -132,7 +132,7 @@ impl EngineThread {
         engine: Engine<M>,
         events: mpsc::Receiver<Vec<Event>>,
         changes: mpsc::Sender<Change>,
-        look_after: impl FnMut(&mut M) + Send + 'static,
+        look_after: impl FnMut(&mut Engine<M>) + Send + 'static,
     ) -> Result<Self, AppError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;

@@ -75,8 +75,8 @@ fn refusals_name_the_client_and_the_service() {
         &serve(everything()).ask(&["refusals", "--service", "default/gone", "--address", "10.96.0.20"]),
         Exit::Good,
         &expect![[r#"
-            TIME                  VERDICT  FRONTEND           SERVICE       REASON    PID   COMM
-            2026-01-08T11:11:56Z  refused  10.96.0.20:80/TCP  default/gone  vanished  4701  curl
+            TIME                  VERDICT  FRONTEND           SERVICE       REASON    COUNT  PID   COMM
+            2026-01-08T11:11:57Z  refused  10.96.0.20:80/TCP  default/gone  vanished  2      4701  curl
         "#]],
         &expect![""],
     );

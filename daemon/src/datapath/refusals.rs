@@ -1,4 +1,5 @@
-//! The latest clients that were not served.
+//! The latest clients that were not served. Who tries again and again is one entry with a count, so that a single client in
+//! a loop does not push out all others.
 //!
 //! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. What fell out of
 //! the list is still counted. Deliberately absent: keeping it over a restart.
@@ -16,22 +17,34 @@ use nix::time::{ClockId, clock_gettime};
 use super::lines::Lines;
 use super::pace::Pace;
 
-/// What a person reads through, and 200 KiB. An hour of one client that tries every four seconds.
+/// What a person reads through, and 200 KiB.
 const KEPT_MAX: usize = 1_000;
 
-/// A client that was not served, with the time as people read it.
+/// A client that was not served, once or again and again, with times as people read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// When.
-    pub at: Timestamp,
-    /// Who, and what it dialled.
+    /// When first.
+    pub first: Timestamp,
+    /// When last.
+    pub last: Timestamp,
+    /// How often.
+    pub count: u64,
+    /// Who, and what it dialled; of the last time.
     pub refusal: Refusal,
+}
+
+impl Denied {
+    /// Whether this is the same process that met the same at the same frontend.
+    fn is_again(&self, refusal: &Refusal) -> bool {
+        let what = |it: &Refusal| (it.process, it.frontend, it.denial, it.cgroup);
+        what(&self.refusal) == what(refusal)
+    }
 }
 
 /// What readers get.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
-    /// The latest ones, oldest first.
+    /// The latest ones; who tried last comes last.
     pub latest: Vec<Arc<Denied>>,
     /// Those that met ECONNREFUSED, since the start.
     pub refused: u64,
@@ -86,17 +99,25 @@ impl RefusalLog {
         [(Denial::Refused, kept.refused), (Denial::Dropped, kept.dropped)]
     }
 
-    pub(crate) fn keep(&self, denied: Denied) {
-        let denied = Arc::new(denied);
+    pub(crate) fn keep(&self, at: Timestamp, refusal: Refusal) {
         let mut kept = self.kept();
-        match denied.refusal.denial {
+        match refusal.denial {
             Denial::Refused => kept.refused += 1,
             Denial::Dropped => kept.dropped += 1,
         }
+        // From the end: who tries in a tight loop is found at once.
+        let before = kept.latest.iter().rposition(|denied| denied.is_again(&refusal));
+        let before = before.and_then(|place| kept.latest.remove(place));
         if kept.latest.len() >= KEPT_MAX {
             kept.latest.pop_front();
         }
-        kept.latest.push_back(denied);
+        let (first, count) = before.map_or((at, 1), |before| (before.first, before.count + 1));
+        kept.latest.push_back(Arc::new(Denied { first, last: at, count, refusal }));
+    }
+
+    /// No more will be read.
+    fn fail(&self, why: String) {
+        self.kept().failure = Some(why);
     }
 
     fn listen(&self, refusals: &Refusals, stop: &AtomicBool) {
@@ -106,19 +127,19 @@ impl RefusalLog {
             if let Some(count) = lines.due(refusal.frontend, refusal.at) {
                 write_line(&refusal, count);
             }
-            self.keep(Denied { at: wall_time(now.saturating_sub(refusal.at)), refusal });
+            self.keep(wall_time(now.saturating_sub(refusal.at)), refusal);
             if let Some(pause) = pace.pause(now) {
                 std::thread::sleep(pause);
             }
         });
         if let Err(error) = listened {
             tracing::error!(%error, "refusals are no longer read; they go on being refused");
-            self.kept().failure = Some(format!("{error:#}"));
+            self.fail(format!("{error:#}"));
         }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        // Each change is one assignment, so what a panic left is whole.
+        // Nothing in a change can panic half-way, so what is there is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -164,10 +185,12 @@ mod tests {
 
     use super::*;
 
-    fn denied(process: u32, denial: Denial) -> Denied {
+    const NOW: Timestamp = Timestamp(5);
+
+    fn refusal(process: u32, denial: Denial) -> Refusal {
         let frontend =
             FrontendKey { address: [10, 96, 0, 10].into(), port: NonZeroU16::MIN, transport: Transport::Tcp };
-        let refusal = Refusal {
+        Refusal {
             at: Duration::from_secs(5),
             process,
             thread: process,
@@ -177,15 +200,15 @@ mod tests {
             frontend,
             port: PortIndex(0),
             denial,
-        };
-        Denied { at: Timestamp(5), refusal }
+        }
     }
 
     #[test]
     fn the_latest_are_kept_and_all_are_counted() {
         let log = RefusalLog::none();
         for process in 0..1_500 {
-            log.keep(denied(process, if process % 3 == 0 { Denial::Dropped } else { Denial::Refused }));
+            let denial = if process % 3 == 0 { Denial::Dropped } else { Denial::Refused };
+            log.keep(NOW, refusal(process, denial));
         }
         let told = log.told();
         assert_eq!((told.refused, told.dropped), (1_000, 500));
@@ -195,11 +218,47 @@ mod tests {
     }
 
     #[test]
+    fn who_tries_again_is_one_entry_with_a_count() {
+        let log = RefusalLog::none();
+        let tries = [
+            (5, 1, Denial::Refused),
+            (6, 2, Denial::Refused),
+            (9, 1, Denial::Refused),
+            (9, 1, Denial::Dropped),
+        ];
+        for (at, process, denial) in tries {
+            log.keep(Timestamp(at), refusal(process, denial));
+        }
+        let told = log.told();
+        let kept = told.latest.iter().map(|it| (it.refusal.process, it.first.0, it.last.0, it.count));
+        assert_eq!(kept.collect::<Vec<_>>(), [(2, 6, 6, 1), (1, 5, 9, 2), (1, 9, 9, 1)]);
+        assert_eq!((told.refused, told.dropped), (3, 1), "each is counted");
+    }
+
+    #[test]
+    fn one_client_in_a_loop_pushes_nobody_out() {
+        let log = RefusalLog::none();
+        log.keep(NOW, refusal(1, Denial::Refused));
+        (0..2_000).for_each(|_| log.keep(NOW, refusal(2, Denial::Refused)));
+        assert_eq!(log.told().latest.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 2_000]);
+    }
+
+    #[test]
+    fn why_no_more_are_read_is_told_beside_what_was() {
+        let log = RefusalLog::none();
+        log.keep(NOW, refusal(1, Denial::Refused));
+        assert_eq!(log.told().failure, None);
+        log.fail("EPERM".to_owned());
+        let told = log.told();
+        assert_eq!((told.failure.as_deref(), told.latest.len()), (Some("EPERM"), 1));
+    }
+
+    #[test]
     fn what_a_reader_holds_does_not_change() {
         let log = RefusalLog::none();
-        log.keep(denied(1, Denial::Refused));
+        log.keep(NOW, refusal(1, Denial::Refused));
         let told = log.told();
-        log.keep(denied(2, Denial::Refused));
+        log.keep(NOW, refusal(2, Denial::Refused));
         assert_eq!((told.latest.len(), log.told().latest.len()), (1, 2));
     }
 

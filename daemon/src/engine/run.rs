@@ -48,12 +48,12 @@ pub struct Ends {
     pub stop: watch::Receiver<bool>,
 }
 
-/// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `look_after` gets the maps
-/// about once a second, between two steps.
+/// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `look_after` gets
+/// the engine about once a second, between two steps.
 pub async fn run<M: Maps>(
     mut engine: Engine<M>,
     mut ends: Ends,
-    mut look_after: impl FnMut(&mut M),
+    mut look_after: impl FnMut(&mut Engine<M>),
 ) -> Engine<M> {
     let started = Instant::now();
     let mut dropped = 0;
@@ -76,7 +76,7 @@ pub async fn run<M: Maps>(
         Arc::make_mut(&mut snapshot).counters.changes_dropped = dropped;
         ends.snapshots.send_replace(snapshot);
         if looked.elapsed() >= IDLE || looked == started {
-            look_after(engine.maps_mut());
+            look_after(&mut engine);
             looked = Instant::now();
         }
         if checked.elapsed() >= CHECK {

@@ -138,7 +138,7 @@ impl Bench {
         self.apply(group)?;
         let left = self.show(View::Maps)? + &self.show(View::Services)?;
         let fill = self.snapshot.fill;
-        if left.is_empty() && (fill.frontends, fill.ports, fill.slots) == (0, 0, 0) {
+        if left.is_empty() && (fill.frontends, fill.ports, fill.slots) == (0, 0, [0; 2]) {
             return Ok(());
         }
         Err(format!("everything is deleted, and this is left: {fill:?}\n{left}"))

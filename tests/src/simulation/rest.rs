@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ServiceType, Settings};
-use holdfast_core::keys::{FrontendKey, Protocol, ServiceKey, Transport};
+use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{Dump, FrontendType, PortIndex};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot, Status, Verdict};
@@ -171,11 +171,14 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
 
 fn compare_fill(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
     let ports = || model.services.values().flat_map(|it| it.ports.values());
-    let lists = ports().flat_map(|port| [some(port.cluster.as_ref()).len(), some(port.local.as_ref()).len()]);
-    let blocks: usize = lists.filter(|len| *len > 0).map(usize::next_power_of_two).sum();
+    let lists = || ports().flat_map(|port| [some(port.cluster.as_ref()), some(port.local.as_ref())]);
+    let blocks = Family::ALL.map(|family| {
+        let own = lists().filter(|list| list.first().is_some_and(|it| Family::of(it.address) == family));
+        own.map(|list| list.len().next_power_of_two() as u64).sum::<u64>()
+    });
     equal("frontends in use", &snapshot.fill.frontends, &model.owners.len())?;
     equal("indices in use", &snapshot.fill.ports, &ports().count())?;
-    equal("slots in use", &snapshot.fill.slots, &u64::try_from(blocks).unwrap_or(0))?;
+    equal("slots in use", &snapshot.fill.slots, &blocks)?;
     equal("ops that were not their owner's", &snapshot.counters.cross_service, &0)
 }
 

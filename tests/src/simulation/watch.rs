@@ -283,9 +283,8 @@ impl SlowClient {
         } else {
             maps.begin_dial(address, port.get(), transport, client)
         };
-        // Without the word, it may also come upon a list that was emptied after its frontend had gone.
-        let legal = if has_word { vec![now] } else { vec![now, Vec::new()] };
-        Some(Self { reading: reading?, key: dialled.key, holders: dialled.holders.clone(), legal, has_word })
+        let holders = dialled.holders.clone();
+        Some(Self { reading: reading?, key: dialled.key, holders, legal: vec![now], has_word })
     }
 
     /// While it waits, the lists of whoever held its frontend may change.
@@ -294,7 +293,8 @@ impl SlowClient {
             return;
         }
         let dialled = watch.dialled.iter().filter(|it| it.key == self.key);
-        let met = dialled.flat_map(|it| it.actual.iter().cloned());
+        // That the frontend has gone since is nothing that it could notice.
+        let met = dialled.flat_map(|it| it.actual.iter().cloned()).filter(|it| *it != Answer::Passed);
         let held = self.holders.iter().flat_map(|holder| watch.lists(holder));
         for list in met.chain(held).map(|it| slots(&it)).collect::<Vec<_>>() {
             if !self.legal.contains(&list) {

@@ -4,3 +4,9 @@
 mod bed;
 #[cfg(test)]
 mod clients;
+#[cfg(test)]
+mod incident;
+#[cfg(test)]
+mod soak;
+#[cfg(test)]
+mod starts;

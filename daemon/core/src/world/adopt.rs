@@ -170,9 +170,10 @@ impl World {
         for (index, adopted) in &self.adopted {
             let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
             let left = adopted.frontends.iter().filter(unclaimed);
-            ops.extend(left.clone().map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
-            // A frontend with a new owner is replaced by it; until then its clients keep this list.
-            if left.count() == adopted.frontends.len() {
+            ops.extend(left.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
+            // A frontend with a new owner is replaced by it, and until then its clients keep this list, as do those who
+            // are on their way from a frontend that has gone.
+            if adopted.frontends.is_empty() && !self.freed.leads_to_found(*index) {
                 plan_wipe(&adopted.as_port(), *index, &mut |action| ops.push(Op { owner, action }));
             }
         }
@@ -180,7 +181,7 @@ impl World {
 
     /// Forgets leftovers that are wiped, and frees their indices.
     pub(super) fn settle_leftovers(&mut self) {
-        let freed = &mut self.freed.indices;
+        let freed = &mut self.freed.now.indices;
         self.adopted.retain(|index, adopted| {
             let stays = !(adopted.frontends.is_empty() && adopted.realized.is_wiped());
             if !stays {

@@ -1,7 +1,7 @@
 //! From desired and realized to ops, in the order that clients in flight need.
 //!
-//! Invariant: range, then word, then frontend; a frontend goes before its word is wiped. Lists of all dirty services come
-//! first, removals after them, so that a frontend that changes hands is never missing in between. Deliberately absent:
+//! Invariant: range, then word, then frontend; a frontend goes, then a grace period passes, then its word is wiped. Lists
+//! of all dirty services come first, removals after them, so that a frontend that changes hands is never missing in between. Deliberately absent:
 //! executing, and knowing whether an op was accepted.
 
 use alloc::sync::Arc;
@@ -9,13 +9,15 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::World;
-use crate::keys::FrontendKey;
+use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::list::{Scope, SlotState};
 use crate::op::{
-    Action, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, ServiceId, Word, WordFlags,
+    Action, Coming, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, ServiceId, Word,
+    WordFlags,
 };
 use crate::program::{Port, Program};
+use crate::resolve::DesiredFrontend;
 
 /// Why a plan stops short of what is desired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +37,30 @@ pub enum PlanError {
 }
 
 impl World {
+    /// What the dirty services have not got yet.
+    pub fn coming(&self) -> Coming {
+        let mut coming = Coming::default();
+        let dirty = self.dirty.iter().filter_map(|id| self.programs.get(id.0 as usize));
+        dirty.for_each(|program| self.add_coming(program, &mut coming));
+        coming
+    }
+
+    fn add_coming(&self, program: &Program, coming: &mut Coming) {
+        let new = |key: &FrontendKey| self.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
+        for key in program.desired.iter().filter_map(DesiredFrontend::key).filter(new) {
+            *of(&mut coming.frontends, Family::of(key.address)) += 1;
+        }
+        for port in program.ports.iter().filter(|port| port.index.is_none()) {
+            coming.ports += 1;
+            let slots = |scope| match port.rows.len(scope) {
+                0 => 0,
+                count => count.next_power_of_two(),
+            };
+            let used = Scope::ALL.into_iter().filter(|scope| port.uses(*scope));
+            *of(&mut coming.slots, port.key.family) += used.map(slots).sum::<u32>();
+        }
+    }
+
     /// Ops that give a service its lists and frontends. What was planned before an error is to be executed all the same.
     pub fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let owner = Owner::Service(id);
@@ -59,7 +85,7 @@ impl World {
         if port.realized.facts != Some(port.facts()) {
             push(Action::WriteFacts(index, port.facts()));
         }
-        let ranges = if port.key.family == crate::keys::Family::V4 { v4 } else { v6 };
+        let ranges = if port.key.family == Family::V4 { v4 } else { v6 };
         let mut take = |count| ranges.take(count);
         for scope in publishing_order(port) {
             plan_list(port, index, scope, &mut take, push)?;
@@ -107,13 +133,16 @@ impl World {
         error
     }
 
-    /// Ops that take from the maps what a service no longer has. Planned when every dirty service has its lists.
+    /// Ops that take from the maps what a service no longer has. Planned when every dirty service has its lists. Words
+    /// are emptied in a later batch than the one that took away what led to them: a grace period lies between.
     pub fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         let Some(program) = self.programs.get(id.0 as usize) else { return };
         let owner = Owner::Service(id);
         let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
-        for key in program.frontends.iter().filter(unclaimed) {
-            ops.push(Op { owner, action: Action::RemoveFrontend(*key) });
+        let left = program.frontends.iter().filter(unclaimed);
+        ops.extend(left.clone().map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
+        if left.count() > 0 || self.freed.leads_to(id) {
+            return;
         }
         for (place, port) in program.ports.iter().enumerate() {
             let Some(index) = port.index.filter(|index| !self.is_dialled(id, program, *index)) else {
@@ -166,6 +195,11 @@ fn publishing_order(port: &Port) -> [Scope; 2] {
     }
 }
 
+fn of(pair: &mut [u32; 2], family: Family) -> &mut u32 {
+    let [v4, v6] = pair;
+    if family == Family::V4 { v4 } else { v6 }
+}
+
 fn plan_list(
     port: &Port,
     index: PortIndex,
@@ -197,8 +231,8 @@ fn plan_list(
     Ok(())
 }
 
-/// Empties what none of the service's own frontends reads any more. The cluster word comes first: it points clients to
-/// the local one.
+/// Empties what none of the service's own frontends reads any more. A cluster word that sends nobody to the local one
+/// any more comes first, and then a grace period.
 fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for scope in Scope::ALL {
         let realized = port.realized.list(scope);
@@ -206,6 +240,9 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
         let word = Word { flags: port.flags(scope), ..kept };
         if word != realized.word {
             push(Action::PublishWord(index, scope, word));
+        }
+        if !word.flags.has(realized.word.flags.policy()) {
+            return;
         }
     }
 }

@@ -8,7 +8,8 @@ use alloc::vec::Vec;
 use core::mem;
 use core::net::SocketAddr;
 
-use super::World;
+use super::{World, mark};
+use crate::change::Cause;
 use crate::claims::RealizedFrontend;
 use crate::keys::{Family, FrontendKey};
 use crate::list::{Rows, Scope};
@@ -63,7 +64,7 @@ impl World {
             Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => {
                 self.doubt_frontend(op.owner, *key);
             }
-            Action::FreeRange(range) => self.freed.ranges.push(*range),
+            Action::FreeRange(range) => self.freed.now.ranges.push(*range),
             Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
                 self.uncertain_addresses.insert(*address);
             }
@@ -78,38 +79,43 @@ impl World {
         }
     }
 
-    /// Something that no reader can see any more may be used again after a grace period. Gives whether there is any.
+    /// Whether something waits for a grace period that has not begun.
     pub fn has_freed(&self) -> bool {
-        !(self.freed.ranges.is_empty() && self.freed.indices.is_empty())
+        !self.freed.now.is_empty()
     }
 
     /// The maps began a grace period for all that was freed until now.
     pub fn begin_grace(&mut self, grace: Grace) {
-        let ranges = mem::take(&mut self.freed.ranges);
-        let indices = mem::take(&mut self.freed.indices);
-        self.freed.waiting.push_back((grace, ranges, indices));
+        self.freed.waiting.push_back((grace, mem::take(&mut self.freed.now)));
     }
 
     /// The grace period that ends next, if one is under way.
     pub fn next_grace(&self) -> Option<Grace> {
-        self.freed.waiting.front().map(|(grace, ..)| *grace)
+        self.freed.waiting.front().map(|(grace, _)| *grace)
     }
 
-    /// The next grace period is over: gives its indices back and the ops that wipe its ranges.
+    /// The next grace period is over: gives its indices back and the ops that wipe its ranges. Services whose words no
+    /// reader is on its way to go on with their removals.
     pub fn end_grace(&mut self, ops: &mut Vec<Op>) {
-        let Some((_, ranges, indices)) = self.freed.waiting.pop_front() else { return };
-        indices.into_iter().for_each(|index| self.indices.give_back(index));
+        let Some((_, leaving)) = self.freed.waiting.pop_front() else { return };
+        leaving.indices.into_iter().for_each(|index| self.indices.give_back(index));
+        let Self { tables, programs, dirty, .. } = self;
+        for id in leaving.services.into_iter().filter(|id| tables.get(*id).is_some()) {
+            mark(programs, dirty, id, Cause::ReadersLeft, false);
+        }
         let wipe = |range| Op { owner: Owner::Nobody, action: Action::FreeRange(range) };
-        ops.extend(ranges.into_iter().map(wipe));
+        ops.extend(leaving.ranges.into_iter().map(wipe));
     }
 
     fn published(&mut self, owner: Owner, index: PortIndex, scope: Scope, word: Word) {
-        let mut freed = mem::take(&mut self.freed.ranges);
+        let mut freed = mem::take(&mut self.freed.now.ranges);
+        let mut redirects = false;
         self.with_port(owner, index, |port| {
             let list = port.realized.list_mut(scope);
             let now = word.range(port.family);
-            let before = mem::replace(&mut list.word, word).range(port.family);
-            list.uncertain = false;
+            let old = mem::replace(&mut list.word, word);
+            let before = old.range(port.family);
+            redirects = mem::take(&mut list.uncertain) || !word.flags.has(old.flags.policy());
             if now != before {
                 list.rows = if now.is_some() { Arc::clone(port.rows) } else { Arc::default() };
             }
@@ -117,7 +123,10 @@ impl World {
                 mem::take(&mut list.suspects).into_iter().chain(before).filter(|range| Some(*range) != now),
             );
         });
-        self.freed.ranges = freed;
+        self.freed.now.ranges = freed;
+        if let (true, Owner::Service(id)) = (redirects, owner) {
+            self.freed.now.services.insert(id);
+        }
     }
 
     /// Publishing failed, or seemed to: readers may see the old range or the new one, so both stay.
@@ -173,6 +182,11 @@ impl World {
             before = (mem::replace(&mut entry.realized, now), mem::take(&mut entry.doubters));
             entry.uncertain = false;
         });
+        let (realized, doubters) = &before;
+        if let Some(left) = realized.filter(|it| now.is_none_or(|now| now.value != it.value)) {
+            self.freed.now.left(left);
+        }
+        self.freed.now.services.extend(doubters.iter().copied());
         before
     }
 

@@ -89,7 +89,7 @@ impl World {
             let Some(index) = port.index.filter(|_| place > *wanted) else { return true };
             let stays = !port.realized.is_wiped() || is_reachable(frontends, own, index);
             if !stays {
-                freed.indices.push(index);
+                freed.now.indices.push(index);
             }
             stays
         });
@@ -97,7 +97,7 @@ impl World {
 
     /// What readers see while nothing may be written yet.
     pub fn publish(&mut self, now: Timestamp) -> Snapshot {
-        let slots = self.ranges.iter().map(|ranges| u64::from(ranges.used())).sum();
+        let slots = self.ranges.each_ref().map(|ranges| u64::from(ranges.used()));
         self.snapshot.rejections = Arc::clone(&self.tables.rejections);
         self.snapshot.node = Arc::clone(&self.tables.node);
         self.snapshot.settings = Arc::clone(&self.tables.settings);

@@ -80,6 +80,17 @@ impl Rig {
         self.world.settle(Timestamp(self.now), &mut |change| changes.push(change))
     }
 
+    /// Every reader leaves that is under way, and the next batch comes.
+    pub(super) fn grace(&mut self) -> Snapshot {
+        self.world.begin_grace(Grace(0));
+        let mut ops = Vec::new();
+        while self.world.next_grace().is_some() {
+            self.world.end_grace(&mut ops);
+        }
+        self.execute(&ops);
+        self.turn(vec![])
+    }
+
     fn execute(&mut self, ops: &[Op]) -> bool {
         for (place, op) in ops.iter().enumerate() {
             if (self.refuse)(op) {

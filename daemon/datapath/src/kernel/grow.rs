@@ -4,7 +4,7 @@
 //! client meets the same answer in both. A crash at any point leaves links on whole maps. Deliberately absent: shrinking.
 
 use holdfast_core::keys::Family;
-use holdfast_core::op::{PortIndex, Range};
+use holdfast_core::op::{Coming, PortIndex, Range};
 
 use super::{BACKENDS, FRONTENDS, KernelMaps, growth_refused};
 use crate::error::StartError;
@@ -62,20 +62,35 @@ impl KernelMaps {
         self.grow(shape).map_err(growth_refused("write range"))
     }
 
-    fn grow(&mut self, shape: Shape) -> Result<(), StartError> {
-        let used = Shape {
+    pub(super) fn make_room_for(&mut self, coming: &Coming) -> Result<(), MapError> {
+        let used = self.used().and(coming);
+        let shape = self.generation.shape.holding(&used, &self.limits);
+        if shape == self.generation.shape {
+            return Ok(());
+        }
+        self.build(shape).map_err(growth_refused("make room"))
+    }
+
+    fn used(&self) -> Shape {
+        Shape {
             frontends: Family::ALL.map(|family| self.generation.frontends(family).used()),
             members: self.generation.members.used(),
             ..self.reached
-        };
+        }
+    }
+
+    fn grow(&mut self, shape: Shape) -> Result<(), StartError> {
         // What grows already is not to grow twice.
-        let along = self.generation.shape.with_room_for(&used, &self.limits);
-        let shape = shape.or_larger(along);
+        let along = self.generation.shape.with_room_for(&self.used(), &self.limits);
+        self.build(shape.or_larger(along))
+    }
+
+    fn build(&mut self, shape: Shape) -> Result<(), StartError> {
         let Self { generation, shared, attached, features, growths, .. } = self;
         *generation = load::load(shape, *features, shared.handles(), |object, mut maps| {
             let mut next = Generation::new(&maps)?;
             generation.copy_to(&mut next)?;
-            if let Some(attached) = attached {
+            if let Some(attached) = attached.as_mut().filter(|attached| attached.links.are_attached()) {
                 attached.pins.pin_generation(&mut maps)?;
                 attached.links.update(object, &attached.pins)?;
                 attached.pins.forget_older()?;

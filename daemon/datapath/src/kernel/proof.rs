@@ -1,7 +1,7 @@
 //! The self-test: with the programs attached, a probe frontend is translated and the daemon's own sockets are not.
 //!
 //! Invariant: the probe uses a port index and a slot that no service can have, on a loopback address that no service may
-//! claim, and is gone when the test is over. Deliberately absent: what follows from a failure; the daemon does not start.
+//! claim, and is gone when the test is over. A failed test undoes the start. Deliberately absent: another try.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{FrontendType, FrontendValue, Word};
 
-use super::KernelMaps;
+use super::{Attached, KernelMaps};
 use crate::abi::{FrontendBytes, types};
 use crate::sys;
 
@@ -70,8 +70,28 @@ struct Reached {
 }
 
 impl KernelMaps {
-    /// Proves with real sockets that clients are translated and this daemon is not.
+    /// Proves with real sockets that clients are translated and this daemon is not. If not, this start is undone: clients are
+    /// served as they were before it, or not at all if they were not.
     pub fn self_test(&mut self) -> Result<(), SelfTestError> {
+        let proven = self.test();
+        match (&proven, &mut self.attached) {
+            (Ok(()), Some(attached)) => attached.links.keep(),
+            (Err(_), Some(_)) => self.withdraw(),
+            _ => {}
+        }
+        proven
+    }
+
+    /// Goes as far as it can: the failure of the test is what there is to tell.
+    fn withdraw(&mut self) {
+        let Some(Attached { pins, mut links, before, .. }) = self.attached.take() else { return };
+        self.shared.tell(&before);
+        if links.withdraw(&pins) {
+            let _ = pins.forget_all();
+        }
+    }
+
+    fn test(&mut self) -> Result<(), SelfTestError> {
         let listener =
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(setup("listen on the loopback"))?;
         let port = listener.local_addr().map_err(setup("listen on the loopback"))?.port();
@@ -79,9 +99,10 @@ impl KernelMaps {
         let key = FrontendKey { address: PROBE.into(), port, transport: Transport::Tcp };
         let slot = Slot { address: Ipv4Addr::LOCALHOST.into(), port, state: SlotState::Active };
         self.insert_probe(&key, slot).map_err(SelfTestError::Map)?;
-        let told = self.shared.control();
-        let proven = self.prove(SocketAddrV4::new(PROBE, port.get()), &told);
-        self.shared.tell(&told);
+        let proven = self.prove(SocketAddrV4::new(PROBE, port.get()));
+        if let Some(attached) = &self.attached {
+            self.shared.tell(&attached.told);
+        }
         self.remove_probe(&key).map_err(SelfTestError::Map)?;
         proven
     }
@@ -104,14 +125,14 @@ impl KernelMaps {
         removed.map(drop)
     }
 
-    fn prove(&self, probe: SocketAddrV4, told: &types::control) -> Result<(), SelfTestError> {
-        let Some(attached) = &self.attached else { return Ok(()) };
-        let cgroup = attached.links.cgroup().path();
+    fn prove(&self, probe: SocketAddrV4) -> Result<(), SelfTestError> {
+        let Some(Attached { links, told, .. }) = &self.attached else { return Ok(()) };
+        let cgroup = links.cgroup().path();
         if told.exempt_cgroup != 0 && reach(probe, 0)? {
             return Err(SelfTestError::CgroupTranslated);
         }
         // For a moment this cgroup is like any other. The daemon has no socket yet that is not marked.
-        self.shared.tell(&types::control { exempt_cgroup: 0, ..*told });
+        self.shared.tell(&types::control { exempt_cgroup: 0, ..self.shared.control() });
         let mark = told.exempt_mark;
         let here = Reached { plain: reach(probe, 0)?, marked: mark != 0 && reach(probe, mark)? };
         let reached = if here.plain { here } else { reach_from(cgroup, probe, mark)? };

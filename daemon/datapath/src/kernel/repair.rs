@@ -20,7 +20,10 @@ impl KernelMaps {
     /// Looks whether all programs and pins are in place, and puts back what is not.
     pub fn repair(&mut self) -> Result<Repaired, StartError> {
         let Self { generation, shared, attached, features, .. } = self;
-        let Some(Attached { pins, links }) = attached else { return Ok(Repaired::default()) };
+        let Some(Attached { pins, links, .. }) = attached.as_mut().filter(|it| it.links.are_attached())
+        else {
+            return Ok(Repaired::default());
+        };
         let mut maps = load::copies(shared.handles().iter().chain(generation.handles()))?;
         let repinned = pins.repair(&mut maps)?;
         if links.broken(pins).is_empty() {

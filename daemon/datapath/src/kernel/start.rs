@@ -1,7 +1,7 @@
 //! From nothing, or from what a former daemon left, to maps that work.
 //!
-//! Invariant: programs go into place only when they have maps that hold what the former ones held. Deliberately absent:
-//! deciding what should be in the maps.
+//! Invariant: programs go into place only when they have maps that hold what the former ones held; so where another version
+//! serves, they wait. Deliberately absent: deciding what should be in the maps.
 
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
@@ -10,7 +10,9 @@ use std::path::PathBuf;
 
 use holdfast_core::world::Capacity;
 
-use super::{Attached, KernelMaps, dump};
+use libbpf_rs::Object;
+
+use super::{Attached, KernelMaps, SelfTestError, dump};
 use crate::abi::types;
 use crate::cgroup::{self, Cgroup};
 use crate::error::StartError;
@@ -18,7 +20,7 @@ use crate::generation::Generation;
 use crate::grace::GracePeriods;
 use crate::links::Links;
 use crate::load::{self, Maps};
-use crate::pins::Pins;
+use crate::pins::{Pins, VERSION};
 use crate::probe::Features;
 use crate::shape::Shape;
 use crate::shared::Shared;
@@ -37,31 +39,75 @@ pub struct Options {
     pub mark: u32,
 }
 
+/// Why another daemon's programs stay in place.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeOverError {
+    /// Ours are not attached.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Ours do not do what they must.
+    #[error(transparent)]
+    SelfTest(#[from] SelfTestError),
+}
+
+impl Attached {
+    /// Programs over empty maps would take from clients what other maps give them.
+    fn may_serve(&self) -> bool {
+        self.pins.has_generation() || !self.pins.has_links()
+    }
+
+    /// Other versions' pins go before their programs do: what is pinned is always fit to be adopted.
+    fn serve(&mut self, object: &Object, maps: &mut Maps) -> Result<(), StartError> {
+        self.pins.pin(maps)?;
+        self.pins.forget_versions()?;
+        if let Err(error) = self.links.attach_all(object, &self.pins) {
+            self.links.withdraw(&self.pins);
+            return Err(error);
+        }
+        self.pins.forget_older()
+    }
+}
+
 impl KernelMaps {
     /// Takes over what a former daemon left, or begins anew, and attaches the programs.
     pub fn start(options: &Options) -> Result<Self, StartError> {
         libbpf_rs::set_print(None);
-        Self::start_with(options, Features::probe()?)
+        Self::start_as(options, Features::probe()?, VERSION)
     }
 
-    /// As on a kernel with these features.
-    pub(crate) fn start_with(options: &Options, features: Features) -> Result<Self, StartError> {
+    /// As on a kernel with these features, by a daemon of that version.
+    pub(crate) fn start_as(options: &Options, features: Features, version: u32) -> Result<Self, StartError> {
         let cgroup = Cgroup::open(options.cgroup.as_deref())?;
-        let mut pins = Pins::open(&options.bpffs)?;
+        let pins = Pins::open(&options.bpffs, version)?;
         let first = Shape::first(Shape::limits(options.capacity));
         let told = control(options.mark, &cgroup);
         load::load(first, features, &pins.adopt()?, |object, mut maps| {
-            pins.pin_shared(&mut maps)?;
-            if !pins.has_generation() {
-                pins.pin_generation(&mut maps)?;
-            }
             let mut this = Self::over(&maps, features, options.capacity)?;
+            let before = this.shared.control();
             this.shared.tell(&told);
-            let links = Links::attach(object, cgroup, &pins)?;
-            pins.forget_older()?;
-            this.attached = Some(Attached { pins, links });
+            let mut attached = Attached { pins, links: Links::none(cgroup), told, before };
+            if attached.may_serve() {
+                attached.serve(object, &mut maps)?;
+            }
+            this.attached = Some(attached);
             Ok(this)
         })
+    }
+
+    /// Whether clients are still served by what another daemon left, until [`Self::take_over`].
+    pub fn is_waiting(&self) -> bool {
+        self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
+    }
+
+    /// Puts the programs in the place of another daemon's, once the maps hold what clients need, and proves them.
+    pub fn take_over(&mut self) -> Result<(), TakeOverError> {
+        let Self { generation, shared, attached, features, .. } = self;
+        if let Some(attached) = attached.as_mut().filter(|attached| !attached.links.are_attached()) {
+            let mut maps = load::copies(shared.handles().iter().chain(generation.handles()))?;
+            let given = load::copies(&maps)?;
+            load::load(generation.shape, *features, &given, |object, _| attached.serve(object, &mut maps))?;
+        }
+        Ok(self.self_test()?)
     }
 
     /// Maps with no program attached and no pin: they are gone with this value.

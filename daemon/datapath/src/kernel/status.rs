@@ -21,6 +21,8 @@ pub struct Status {
     pub cgroup: Option<PathBuf>,
     /// Where everything is pinned.
     pub pins: Option<PathBuf>,
+    /// Whether another daemon's programs still serve, until this one's maps are filled.
+    pub waiting: bool,
     /// Which generation of maps is in use; 0 without pins.
     pub generation: u32,
     /// How often the maps have grown since the daemon started.
@@ -63,6 +65,7 @@ impl KernelMaps {
             features: self.features,
             cgroup: attached.map(|it| it.links.cgroup().path().to_owned()),
             pins: attached.map(|it| it.pins.root().to_owned()),
+            waiting: self.is_waiting(),
             generation: attached.map_or(0, |it| it.pins.generation()),
             growths: self.growths,
             shape: self.generation.shape,

@@ -1,17 +1,23 @@
 //! What only this crate can arrange: an older kernel, and maps that somebody else has changed. Needs root.
 
+use std::collections::BTreeSet;
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_core::keys::Transport;
 use holdfast_core::op::WordFlags;
 
-use super::bed::{NONE, Port, address, bed, check_errno, dial, tcp_backend, udp_client};
+use super::bed::{Bed, MARK, NONE, Port, address, bed, check_errno, dial, tcp_backend, udp_client};
 use super::*;
+use crate::cgroup::Cgroup;
+use crate::foreign;
+use crate::pins::VERSION;
 
 #[test]
 fn kernel_without_set_retval_a_refused_client_still_never_sees_eperm() {
     bed(|bed| {
-        let mut maps = KernelMaps::start_with(&bed.options(), Features::FLOOR).unwrap();
+        let mut maps = KernelMaps::start_as(&bed.options(), Features::FLOOR, VERSION).unwrap();
         bed.join(&bed.cgroup);
         for (index, frontend, flags) in
             [(1, "10.96.0.10:80", NONE), (2, "10.96.0.11:80", WordFlags::DROP), (3, "[fd00::10]:80", NONE)]
@@ -41,4 +47,172 @@ fn kernel_contents_that_nobody_wrote_are_left_out_of_a_dump() {
     let key = [1, 2, 3, 4, 0, 0, 255, 0];
     maps.generation.frontends_mut(Family::V4).put(&key, &[9; 16]).unwrap();
     assert_eq!(maps.dump().unwrap(), Dump::default());
+}
+
+const VIP: &str = "10.96.0.10:80";
+
+fn serve(maps: &mut KernelMaps) {
+    let backends = [tcp_backend("127.0.0.2:0")];
+    Port { frontends: &[VIP], backends: &backends, ..Port::TCP }.serve(maps);
+}
+
+/// The numbers of all programs on all hooks of the bed's cgroup.
+fn attached(bed: &Bed) -> BTreeSet<u32> {
+    let cgroup = Cgroup::open(Some(&bed.cgroup)).unwrap();
+    let attached = |hook: &&str| foreign::attached(&cgroup, hook).unwrap();
+    crate::load::HOOKS.iter().flat_map(attached).collect()
+}
+
+/// Somebody tells the programs other exemptions than the daemon did.
+const FORGETTING: [(fn(&types::control) -> types::control, &str); 2] = [
+    (
+        |told| types::control { exempt_mark: MARK + 1, ..*told },
+        "sockets with the mark 0x686f are translated, so this daemon could cut itself off",
+    ),
+    (
+        |told| types::control { exempt_cgroup: 0, ..*told },
+        "sockets of this daemon's cgroup are translated, so it could cut itself off",
+    ),
+];
+
+#[test]
+fn kernel_a_failed_self_test_leaves_nothing_of_a_first_start() {
+    for (forget, said) in FORGETTING {
+        bed(move |bed| {
+            bed.join(&bed.child_cgroup("daemon"));
+            let mut maps = KernelMaps::start(&bed.options()).unwrap();
+            serve(&mut maps);
+            maps.shared.tell(&forget(&maps.shared.control()));
+            assert_eq!(maps.self_test().unwrap_err().to_string(), said);
+            drop(maps);
+            bed.join(&bed.cgroup);
+            assert_eq!(attached(bed), BTreeSet::new());
+            assert!(!bed.options().bpffs.exists());
+            check_errno(TcpStream::connect(address(VIP)), libc::ENETUNREACH, "nothing is translated");
+        });
+    }
+}
+
+#[test]
+fn kernel_a_failed_self_test_leaves_what_a_former_daemon_attached() {
+    for (forget, said) in FORGETTING {
+        bed(move |bed| {
+            bed.join(&bed.child_cgroup("daemon"));
+            let mut maps = KernelMaps::start(&bed.options()).unwrap();
+            serve(&mut maps);
+            maps.self_test().unwrap();
+            let told = |maps: &KernelMaps| {
+                let control = maps.shared.control();
+                (control.exempt_cgroup, control.exempt_mark, control.host_netns)
+            };
+            let before = (attached(bed), told(&maps));
+            drop(maps);
+            let mut maps = KernelMaps::start(&bed.options()).unwrap();
+            assert_ne!(attached(bed), before.0, "the new programs are in place");
+            maps.shared.tell(&forget(&maps.shared.control()));
+            assert_eq!(maps.self_test().unwrap_err().to_string(), said);
+            assert_eq!((attached(bed), told(&maps)), before);
+            drop(maps);
+            bed.join(&bed.cgroup);
+            assert_eq!(dial(VIP), address(VIP), "clients are served as before");
+            KernelMaps::start(&bed.options()).unwrap().self_test().unwrap();
+        });
+    }
+}
+
+/// Connects without a pause until it is dropped; a failed connect is a failed test.
+struct Clients {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<u32>>,
+}
+
+impl Clients {
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let dial_all = move || {
+            let mut connects = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let stream = TcpStream::connect(address(VIP)).unwrap();
+                super::bed::reset_when_closed(&stream).unwrap();
+                connects += 1;
+            }
+            connects
+        };
+        Self { stop, thread: Some(std::thread::spawn(dial_all)) }
+    }
+
+    fn end(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let connects = self.thread.take().unwrap().join().unwrap();
+        assert!(connects > 100, "{connects}");
+    }
+}
+
+#[test]
+fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
+    bed(|bed| {
+        let (start, root) = (|version| start_as(bed, version), bed.options().bpffs);
+        let mut old = start(VERSION - 1);
+        bed.join(&bed.cgroup);
+        serve(&mut old);
+        let old_programs = attached(bed);
+        let clients = Clients::start();
+        drop(old);
+        // One that dies while it fills its maps leaves nothing that could be taken for whole.
+        let mut new = start(VERSION);
+        assert!(new.is_waiting() && new.status().waiting);
+        assert_eq!(new.dump().unwrap(), Dump::default(), "nothing is adopted from another version");
+        drop(new);
+        let mut new = start(VERSION);
+        assert!(new.is_waiting());
+        // Also when it has to grow meanwhile.
+        for number in 0..4000_u32 {
+            let vip = format!("10.100.{}.{}:80", number >> 8, number & 255);
+            Port { index: number + 10, frontends: &[&vip], ..Port::TCP }.serve(&mut new);
+        }
+        assert!(new.status().growths > 0);
+        serve(&mut new);
+        assert_eq!(attached(bed), old_programs, "the old ones serve until now");
+        assert!(root.join("v0/g1").exists() && !root.join("v1/g1").exists());
+        new.take_over().unwrap();
+        assert!(!new.is_waiting());
+        assert_eq!(attached(bed).intersection(&old_programs).count(), 0);
+        assert!(!root.join("v0").exists() && root.join("v1/g1").exists());
+        let dump = new.dump().unwrap();
+        drop(new);
+        // And back again, as whoever is unhappy with an upgrade does.
+        let mut old = start(VERSION - 1);
+        assert!(old.is_waiting());
+        serve(&mut old);
+        old.take_over().unwrap();
+        assert!(root.join("v0/g1").exists() && !root.join("v1").exists());
+        assert_ne!(old.dump().unwrap(), dump);
+        clients.end();
+    });
+}
+
+fn start_as(bed: &Bed, version: u32) -> KernelMaps {
+    KernelMaps::start_as(&bed.options(), Features::probe().unwrap(), version).unwrap()
+}
+
+#[test]
+fn kernel_another_version_that_fails_its_self_test_gives_the_old_one_back() {
+    bed(|bed| {
+        let mut old = start_as(bed, VERSION - 1);
+        serve(&mut old);
+        let before = attached(bed);
+        drop(old);
+        let mut new = start_as(bed, VERSION);
+        serve(&mut new);
+        if let Some(attached) = &mut new.attached {
+            attached.told.exempt_mark = MARK + 1;
+        }
+        let error = new.take_over().unwrap_err().to_string();
+        assert!(error.starts_with("sockets with the mark 0x6870 are translated"), "{error}");
+        drop(new);
+        assert_eq!(attached(bed), before);
+        bed.join(&bed.cgroup);
+        assert_eq!(dial(VIP), address(VIP));
+    });
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::fixture::{self, Folder, everything, many, readings, serve, serve_with};
 use super::{exchange, got};
 use crate::admin::{AdminError, Liveness, Settings, limits, start};
+use crate::datapath::DatapathView;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
@@ -292,6 +293,16 @@ fn readiness_says_what_is_missing() {
     assert_eq!(served.get("/readyz", "").body, "ok\n");
     served.snapshots.send_replace(Arc::default());
     assert_eq!(served.get("/readyz", "").body, "the engine has not published anything yet\n");
+}
+
+#[test]
+fn a_daemon_whose_programs_wait_is_not_ready() {
+    let served = serve_with(everything(), |readings| {
+        let status = holdfast_datapath::Status { waiting: true, ..fixture::status() };
+        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+    });
+    let got = served.get("/readyz", "");
+    assert_eq!((got.status, got.body.as_str()), (503, "another version's programs still serve\n"));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use holdfast_datapath::{Denial, Features, Refusal, Shape};
 use tokio::sync::watch;
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
-use crate::datapath::{DatapathView, Denied, RefusalLog};
+use crate::datapath::{DatapathView, RefusalLog};
 use crate::state::Written;
 
 /// 2026-01-08T11:11:55Z
@@ -394,7 +394,7 @@ pub(crate) fn everything() -> Snapshot {
             changes: 12,
             changes_dropped: 2,
         },
-        fill: Fill { frontends: 9, ports: 7, slots: 16, retries: 1 },
+        fill: Fill { frontends: 9, ports: 7, slots: [14, 2], retries: 1 },
         programmed: true,
         published: THEN,
         ..Snapshot::default()
@@ -474,6 +474,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
         features: Features { set_retval: true },
         cgroup: Some("/sys/fs/cgroup".into()),
         pins: Some("/sys/fs/bpf/holdfast".into()),
+        waiting: false,
         generation: 2,
         growths: 1,
         shape: Shape { frontends: [16_384, 4096], ..first },
@@ -488,7 +489,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
     }
 }
 
-/// What was dialled, by whom, a second after the one before: refused, dropped, serving by now, and nobody's.
+/// What was dialled, by whom, a second after the one before: refused twice, dropped, serving by now, and nobody's.
 fn refusals() -> Arc<RefusalLog> {
     let log = RefusalLog::none();
     let clients = [
@@ -510,7 +511,11 @@ fn refusals() -> Arc<RefusalLog> {
             port: PortIndex(second),
             denial,
         };
-        log.keep(Denied { at: Timestamp(THEN.0 + i64::from(second)), refusal });
+        let at = Timestamp(THEN.0 + i64::from(second));
+        log.keep(at, refusal.clone());
+        if second == 1 {
+            log.keep(Timestamp(at.0 + 1), refusal);
+        }
     }
     log
 }

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use super::{CheckKind, HealthCheck};
+use crate::exempt;
 
 /// Far above any status line; what a backend can make us read.
 const STATUS_LINE_BYTES_MAX: u64 = 8 * 1024;
@@ -60,9 +61,8 @@ pub(super) async fn run(check: &HealthCheck, backend: SocketAddr) -> Result<(), 
     tokio::time::timeout(check.timeout, ask).await.unwrap_or(Err(CheckFailed::TimedOut(check.timeout)))
 }
 
-/// The one place that dials, so that sockets are marked here and nowhere else.
 async fn connect(backend: SocketAddr) -> Result<TcpStream, CheckFailed> {
-    let stream = TcpStream::connect(backend).await.map_err(CheckFailed::Connect)?;
+    let stream = exempt::connect(backend).await.map_err(CheckFailed::Connect)?;
     if is_own_socket(&stream) { Err(CheckFailed::OwnSocket) } else { Ok(stream) }
 }
 

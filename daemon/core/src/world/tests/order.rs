@@ -1,6 +1,7 @@
 //! The order of ops: what clients can still reach is not emptied.
 
 use super::*;
+use crate::change::Cause;
 use crate::list::Scope;
 use crate::op::WordFlags;
 
@@ -26,7 +27,11 @@ fn invariant_04_a_list_outlives_the_last_frontend_that_reads_it() {
     rig.turn(vec![applied(internal("a", "10.0.0.1", &["10.0.0.9"])), endpoints]);
     rig.turn(vec![applied(internal("a", "10.0.0.1", &[]))]);
     let (emptied, removed) = places(&rig.log, Scope::Cluster);
-    assert!(removed.is_some() && emptied > removed, "{:?}", rig.log);
+    assert!(removed.is_some() && emptied.is_none(), "a reader may have found the frontend: {:?}", rig.log);
+    rig.turn(vec![applied(internal("a", "10.0.0.1", &[]))]);
+    assert_eq!(places(&rig.log, Scope::Cluster).0, None, "and may still be there: {:?}", rig.log);
+    rig.grace();
+    assert!(places(&rig.log, Scope::Cluster).0.is_some(), "{:?}", rig.log);
 }
 
 #[test]
@@ -48,7 +53,9 @@ fn invariant_04_a_list_outlives_a_frontend_that_another_service_takes_over() {
         log.append(&mut rig.log);
     }
     let (emptied, moved) = places(&log, Scope::Cluster);
-    assert!(moved.is_some() && emptied > moved, "{log:?}");
+    assert!(moved.is_some() && emptied.is_none(), "{log:?}");
+    rig.grace();
+    assert!(places(&rig.log, Scope::Cluster).0.is_some(), "{:?}", rig.log);
 }
 
 #[test]
@@ -67,7 +74,12 @@ fn invariant_04_outside_clients_keep_the_local_list_until_their_frontend_goes() 
         matches!(op.action, Action::PublishWord(_, Scope::Cluster, word) if !word.flags.has(flag))
     };
     let (_, removed) = places(&rig.log, Scope::Local);
-    assert!(removed.is_some() && rig.log.iter().position(redirects) > removed, "{:?}", rig.log);
+    assert!(removed.is_some() && !rig.log.iter().any(redirects), "{:?}", rig.log);
+    rig.grace();
+    let (emptied, _) = places(&rig.log, Scope::Local);
+    assert!(rig.log.iter().any(redirects) && emptied.is_none(), "some were sent there: {:?}", rig.log);
+    rig.grace();
+    assert!(places(&rig.log, Scope::Local).0.is_some(), "{:?}", rig.log);
 }
 
 #[test]
@@ -78,8 +90,12 @@ fn invariant_04_range_then_word_then_frontend() {
     assert_eq!(names, ["write range", "publish word", "insert frontend"]);
     rig.turn(vec![deleted("a")]);
     let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
-    assert_eq!(names, ["remove frontend", "publish word"]);
-    assert!(rig.world.has_freed(), "the range waits until every reader has left");
+    assert_eq!(names, ["remove frontend"]);
+    assert!(rig.world.has_freed(), "the word waits until every reader has left that found the frontend");
+    rig.grace();
+    let names: Vec<_> = rig.log.iter().map(|op| op.action.name()).collect();
+    assert_eq!(names, ["publish word"]);
+    assert!(rig.world.has_freed(), "the range waits as well");
 }
 
 #[test]
@@ -103,4 +119,29 @@ fn invariant_04_clients_that_return_from_the_local_list_meet_no_other_one() {
         _ => None,
     });
     assert_eq!(published.collect::<Vec<_>>(), [Scope::Local, Scope::Cluster], "and on the way there");
+}
+
+#[test]
+fn invariant_04_a_port_that_is_renamed_keeps_its_list_until_every_reader_has_left() {
+    let mut rig = Rig::new();
+    rig.turn(vec![applied(service("a", "10.0.0.9", &[])), slice("a", &["1.1.1.1"])]);
+    let mut renamed = service("a", "10.0.0.9", &[]);
+    renamed.ports.iter_mut().for_each(|port| port.name = "web".into());
+    rig.turn(vec![applied(renamed)]);
+    let (emptied, moved) = places(&rig.log, Scope::Cluster);
+    assert!(moved.is_some() && emptied.is_none(), "{:?}", rig.log);
+    rig.grace();
+    assert!(places(&rig.log, Scope::Cluster).0.is_some(), "{:?}", rig.log);
+}
+
+#[test]
+fn invariant_04_the_local_list_stays_while_readers_are_sent_there() {
+    let mut rig = Rig::new();
+    rig.turn(vec![applied(internal("a", "10.0.0.9", &[])), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
+    rig.turn(vec![applied(service("a", "10.0.0.9", &[]))]);
+    assert_eq!(places(&rig.log, Scope::Local).0, None, "{:?}", rig.log);
+    rig.grace();
+    assert!(places(&rig.log, Scope::Local).0.is_some(), "{:?}", rig.log);
+    let causes: Vec<_> = rig.changes.iter().flat_map(|change| &change.causes).collect();
+    assert!(matches!(causes[..], [Cause::ReadersLeft]), "{causes:?}");
 }

@@ -1,0 +1,58 @@
+//! What a program does between a client's destination and its backend, one read at a time.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use holdfast_core::keys::Family;
+use holdfast_core::list::Scope;
+use holdfast_core::op::{Word, WordFlags};
+
+use super::memory::{Fault, Memory, ModelCell, port_of, word_at};
+use crate::abi;
+
+/// What a client met.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Met {
+    /// No frontend.
+    Passed,
+    /// Nobody.
+    Denied,
+    /// These, by the last byte of their addresses.
+    Served(Vec<u8>),
+    /// A list with slots that nobody wrote.
+    Torn(Vec<u8>),
+}
+
+/// Dials once.
+pub(super) fn dial(memory: &Memory, address: &str, fault: Fault) -> Met {
+    memory.enter();
+    let met = find(memory, address.parse().unwrap(), fault);
+    memory.leave();
+    met
+}
+
+fn find(memory: &Memory, address: IpAddr, fault: Fault) -> Met {
+    let (_, cell) = memory.frontends.iter().find(|(it, _)| *it == address).unwrap();
+    let Some(port) = port_of(cell.load(Ordering::Acquire)) else { return Met::Passed };
+    let read = |scope| Word::unpack(memory.words[word_at(port, scope)].load());
+    let early = (fault == Fault::LocalEarly).then(|| read(Scope::Local));
+    let cluster = read(Scope::Cluster);
+    let word = if cluster.flags.has(WordFlags::INTERNAL_LOCAL) {
+        early.unwrap_or_else(|| read(Scope::Local))
+    } else {
+        cluster
+    };
+    if word.count == 0 { Met::Denied } else { slots(memory, word) }
+}
+
+fn slots(memory: &Memory, word: Word) -> Met {
+    let places = &memory.slots[word.base as usize..][..word.count as usize];
+    let slot = |place: &ModelCell| abi::slot_of(Family::V4, [place.load()].into_iter());
+    let found: Vec<_> = places.iter().map(slot).collect();
+    let last = |address| match address {
+        IpAddr::V4(address) => address.octets()[3],
+        IpAddr::V6(_) => 0,
+    };
+    let backends = found.iter().flatten().map(|slot| last(slot.address)).collect();
+    if found.contains(&None) { Met::Torn(backends) } else { Met::Served(backends) }
+}

@@ -1,0 +1,120 @@
+//! The one writer: core's rules, in the order of a batch, over the explored maps.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ServiceFacts, ServicePort,
+    ServiceType, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
+};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::op::{Op, ServiceId};
+use holdfast_core::world::World;
+
+use super::memory::{CAPACITY, Fault, Memory, ModelMaps};
+use crate::maps::Maps;
+
+const SOURCE: Source = Source::Manifests;
+
+/// Rules and maps.
+pub(super) struct Writer {
+    world: World,
+    maps: ModelMaps,
+}
+
+impl Writer {
+    pub(super) fn new(memory: &Arc<Memory>, fault: Fault) -> Self {
+        let mut world = World::new(Seed(7), CAPACITY, &[SOURCE]);
+        let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
+        world.apply(Event::NodeApplied(Arc::new(node)));
+        world.apply(Event::Synced(SOURCE));
+        Self { world, maps: ModelMaps::new(memory, fault) }
+    }
+
+    /// One batch, in the engine's order.
+    pub(super) fn step(&mut self, events: Vec<Event>) {
+        events.into_iter().for_each(|event| self.world.apply(event));
+        while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
+            self.plan(World::end_grace);
+        }
+        self.world.decide(Timestamp(0));
+        let dirty: Vec<ServiceId> = self.world.dirty().to_vec();
+        for id in &dirty {
+            self.plan(|world, ops| world.plan_lists(*id, ops).unwrap());
+        }
+        for id in &dirty {
+            self.plan(|world, ops| world.plan_removals(*id, ops));
+        }
+        self.plan(|world, ops| world.plan_leftovers(ops));
+        self.world.settle(Timestamp(0), &mut |_| {});
+        if self.world.has_freed() {
+            self.world.begin_grace(self.maps.begin_grace());
+        }
+    }
+
+    fn plan(&mut self, plan: impl FnOnce(&mut World, &mut Vec<Op>)) {
+        let mut ops = Vec::new();
+        plan(&mut self.world, &mut ops);
+        for op in &ops {
+            self.maps.execute(&op.action).unwrap();
+            self.world.accepted(op);
+        }
+    }
+}
+
+fn key(name: &str) -> ServiceKey {
+    ServiceKey { name: ObjectName::new("default", name).unwrap(), source: SOURCE }
+}
+
+fn facts(name: &str, address: &str, port_name: &str) -> ServiceFacts {
+    let port = NonZeroU16::new(80).unwrap();
+    ServiceFacts {
+        cluster_ips: vec![address.parse().unwrap()],
+        ports: vec![ServicePort { name: port_name.into(), protocol: Protocol::TCP, port, node_port: None }],
+        ..ServiceFacts::new(key(name), ServiceType::ClusterIp)
+    }
+}
+
+/// A service with a cluster IP.
+pub(super) fn service(name: &str, address: &str) -> Event {
+    named(name, address, "")
+}
+
+/// As above, and its port has a name.
+pub(super) fn named(name: &str, address: &str, port_name: &str) -> Event {
+    Event::ServiceApplied(Arc::new(facts(name, address, port_name)))
+}
+
+/// As above, and only backends on this node are meant.
+pub(super) fn internal(name: &str, address: &str) -> Event {
+    let internal_policy = TrafficPolicy::Local;
+    Event::ServiceApplied(Arc::new(ServiceFacts { internal_policy, ..facts(name, address, "") }))
+}
+
+pub(super) fn deleted(name: &str) -> Event {
+    Event::ServiceDeleted(key(name), None)
+}
+
+/// The slice of a service, with ready endpoints; `@` before an address: on this node.
+pub(super) fn slice(service: &str, endpoints: &[&str]) -> Event {
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    for text in endpoints {
+        let address = text.trim_start_matches('@').parse().unwrap();
+        let node = text.starts_with('@').then_some("here");
+        let conditions = Conditions::READY;
+        builder.push(Endpoint { address, conditions, node, zone: None, hints: None, target: None }).unwrap();
+    }
+    let port = NonZeroU16::new(8080).unwrap();
+    Event::SliceApplied(Arc::new(SliceFacts {
+        key: SliceKey { name: ObjectName::new("default", service).unwrap(), source: SOURCE },
+        meta: Meta::default(),
+        service: Some(service.into()),
+        headless: false,
+        address_type: AddressType::Ip(Family::V4),
+        ports: ["", "web"].map(|name| SlicePort { name: name.into(), protocol: Protocol::TCP, port }).into(),
+        endpoints: builder.finish(),
+        endpoints_null: false,
+    }))
+}

@@ -1,0 +1,215 @@
+//! What is wrong at a start is named with what to do, and changes nothing for clients. Needs root.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod bed;
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+use bed::{
+    Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, Port, address, bed, check_errno, dial, hide, tcp_backend,
+    unmount_cgroups, with_capabilities, with_mounts,
+};
+use holdfast_datapath::{KernelMaps, Maps, Options};
+
+const VIP: &str = "10.96.0.10:80";
+
+fn serve(maps: &mut impl Maps) {
+    let backends = [tcp_backend("127.0.0.2:0")];
+    Port { frontends: &[VIP], backends: &backends, ..Port::TCP }.serve(maps);
+}
+
+/// The start must fail, and say this. `{}` stands for the folder of the pins.
+#[track_caller]
+fn check(options: &Options, expected: &str) {
+    let error = KernelMaps::start(options).map(drop).expect_err(expected).to_string();
+    let expected = expected.replace("{}", options.bpffs.to_str().unwrap());
+    assert!(error.starts_with(&expected), "{error}\nshould begin with\n{expected}");
+}
+
+/// Whatever is wrong, clients go on, and the next start in order does too.
+#[track_caller]
+fn check_served(bed: &Bed) {
+    assert_eq!(dial(VIP), address(VIP));
+    let maps = KernelMaps::start(&bed.options()).unwrap();
+    assert_eq!(dial(VIP), address(VIP));
+    assert_eq!(maps.status().broken_hooks, [""; 0]);
+}
+
+#[test]
+fn kernel_without_privileges_a_start_says_which_are_missing() {
+    bed(|bed| {
+        serve(&mut bed.start());
+        let missing =
+            "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON";
+        for too_few in [0, CAP_NET_ADMIN, CAP_BPF | CAP_PERFMON] {
+            with_capabilities(too_few, || check(&bed.options(), missing));
+        }
+        check_served(bed);
+        let enough = CAP_BPF | CAP_NET_ADMIN | CAP_PERFMON;
+        with_capabilities(enough, || {
+            let mut maps = KernelMaps::start(&bed.options()).unwrap();
+            assert_eq!(maps.status().broken_hooks, [""; 0]);
+            maps.dump().unwrap();
+        });
+        check_served(bed);
+    });
+}
+
+#[test]
+fn kernel_without_its_own_type_information_a_kernel_will_do() {
+    bed(|bed| {
+        let btf = Path::new("/sys/kernel/btf");
+        with_mounts(
+            || hide(btf),
+            || {
+                assert!(!btf.join("vmlinux").exists());
+                KernelMaps::start(&bed.options()).unwrap();
+            },
+        );
+    });
+}
+
+#[test]
+fn kernel_without_a_cgroup_hierarchy_a_start_says_so() {
+    bed(|bed| {
+        let options = Options { cgroup: None, ..bed.options() };
+        let expected = "no cgroup v2 hierarchy is mounted; mount one, or set `datapath.cgroup`";
+        with_mounts(unmount_cgroups, move || check(&options, expected));
+        check(
+            &Options { cgroup: Some("/nowhere".into()), ..bed.options() },
+            "/nowhere is no cgroup v2 folder",
+        );
+    });
+}
+
+#[test]
+fn kernel_where_nothing_can_be_pinned_a_start_says_so() {
+    bed(|bed| {
+        let elsewhere = tempfile::tempdir().unwrap();
+        let options = Options { bpffs: elsewhere.path().join("pins"), ..bed.options() };
+        check(&options, "{} is not on a BPF file system; mount one (`mount -t bpf bpf /sys/fs/bpf`)");
+        assert!(!options.bpffs.exists());
+
+        bed.set_read_only(true);
+        check(
+            &bed.options(),
+            "{} cannot be written, because the file system is read-only here; mount it `rw`",
+        );
+        bed.set_read_only(false);
+        serve(&mut bed.start());
+        bed.set_read_only(true);
+        // Opening a pin is writing.
+        check(
+            &bed.options(),
+            "{}/v1/shared/node_addresses4 cannot be written, because the file system is read-only here",
+        );
+        bed.set_read_only(false);
+        check_served(bed);
+    });
+}
+
+#[test]
+fn kernel_a_pin_where_a_folder_belongs_is_named() {
+    bed(|bed| {
+        drop(bed.start());
+        let pin = bed.options().bpffs.join("v1/g1/ports");
+        let stray = Options { bpffs: bed.bpffs().join("stray"), ..bed.options() };
+        fs::hard_link(&pin, &stray.bpffs).unwrap();
+        check(&stray, "{} is no folder, so nothing can be pinned below it; remove it");
+        fs::remove_file(&stray.bpffs).unwrap();
+        for folder in ["links", "v1"] {
+            fs::create_dir(&stray.bpffs).unwrap();
+            fs::hard_link(&pin, stray.bpffs.join(folder)).unwrap();
+            check(
+                &stray,
+                &format!("{{}}/{folder} is no folder, so nothing can be pinned below it; remove it"),
+            );
+            fs::remove_dir_all(&stray.bpffs).unwrap();
+        }
+        let link = bed.options().bpffs.join("links/connect4");
+        fs::remove_file(&link).unwrap();
+        fs::hard_link(&pin, &link).unwrap();
+        let maps = KernelMaps::start(&bed.options()).unwrap();
+        assert_eq!(maps.status().broken_hooks, [""; 0], "what is no link is replaced by one");
+    });
+}
+
+extern "C" fn do_nothing(_: libc::c_int) {}
+
+#[test]
+fn kernel_a_signal_does_not_end_the_reading_of_refusals() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        Port { frontends: &[VIP], ..Port::TCP }.serve(&mut maps);
+        let (refusals, stop, thread) = (maps.refusals().unwrap(), AtomicBool::new(false), AtomicI32::new(0));
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                interrupted_by_usr1(&thread);
+                refusals.listen(&stop, |_| stop.store(true, Ordering::Relaxed))
+            });
+            while thread.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            for _ in 0..5 {
+                std::thread::sleep(Duration::from_millis(20));
+                interrupt(thread.load(Ordering::Relaxed));
+            }
+            assert!(!reader.is_finished(), "{:?}", reader.join());
+            check_errno(TcpStream::connect(address(VIP)), libc::ECONNREFUSED, "nobody");
+            reader.join().unwrap().unwrap();
+        });
+    });
+}
+
+#[allow(unsafe_code)]
+fn interrupted_by_usr1(thread: &AtomicI32) {
+    // SAFETY: the handler does nothing, and the number of a thread is only read.
+    unsafe {
+        libc::signal(libc::SIGUSR1, do_nothing as *const () as libc::sighandler_t);
+        thread.store(libc::gettid(), Ordering::Relaxed);
+    }
+}
+
+#[allow(unsafe_code)]
+fn interrupt(thread: i32) {
+    // SAFETY: only numbers are passed.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
+    assert_eq!(sent, 0);
+}
+
+#[test]
+fn kernel_a_generation_that_is_not_whole_is_never_adopted() {
+    for broken in ["a map is gone", "all are gone", "a pin in its place"] {
+        bed(move |bed| {
+            let mut maps = bed.start();
+            serve(&mut maps);
+            let dump = maps.dump().unwrap();
+            drop(maps);
+            let folder = bed.options().bpffs.join("v1/g1");
+            match broken {
+                "a map is gone" => fs::remove_file(folder.join("frontends4")).unwrap(),
+                "all are gone" => fs::remove_dir_all(&folder).unwrap(),
+                _ => {
+                    fs::hard_link(folder.join("ports"), bed.bpffs().join("pin")).unwrap();
+                    fs::remove_dir_all(&folder).unwrap();
+                    fs::rename(bed.bpffs().join("pin"), &folder).unwrap();
+                }
+            }
+            let mut maps = KernelMaps::start(&bed.options()).unwrap();
+            assert!(maps.is_waiting(), "{broken}");
+            assert_eq!(dial(VIP), address(VIP), "the programs have what somebody unpinned");
+            serve(&mut maps);
+            maps.take_over().unwrap();
+            assert_eq!(dial(VIP), address(VIP));
+            assert_eq!(maps.dump().unwrap().frontends, dump.frontends);
+            drop(maps);
+            check_served(bed);
+        });
+    }
+}

@@ -1,0 +1,242 @@
+//! The daemon itself in a bed: the program that users run, with the kernel's datapath.
+//!
+//! Invariant: its pins and its sources stay when it ends. Deliberately absent: what it should say; that is the tests' business.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{Bed, BedError, at, finish, spawn, succeed, this_program, wait};
+
+/// A daemon is ready in less than a second; a busy machine may take its time, and an emulated kernel more of it.
+const READY_LIMIT: Duration = Duration::from_secs(120);
+
+/// One answer of its command line.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// From SIGTERM to its end.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// Of its log, in an error.
+const LINES_TOLD: usize = 20;
+
+/// How often it is asked whether it is there yet.
+const READY_POLL: Duration = Duration::from_millis(20);
+
+/// One daemon: its configuration, its sources, and its process while it runs.
+#[derive(Debug)]
+pub struct Daemon<'a> {
+    bed: &'a Bed,
+    program: PathBuf,
+    cgroup: PathBuf,
+    pins: String,
+    folder: TempDir,
+    child: Option<Child>,
+}
+
+impl<'a> Daemon<'a> {
+    /// A daemon that does not run yet, in a cgroup of its own. The tables of `more` are added to its configuration.
+    pub fn new(bed: &'a Bed, more: &str) -> Result<Self, BedError> {
+        Self::within(bed, bed.child_cgroup("daemon")?, more)
+    }
+
+    /// One in any cgroup.
+    pub fn within(bed: &'a Bed, cgroup: PathBuf, more: &str) -> Result<Self, BedError> {
+        let program = program()?;
+        let temporary = std::env::temp_dir();
+        let folder = TempDir::new().map_err(at("create a folder in", &temporary))?;
+        let mut daemon = Self { bed, program, cgroup, pins: "holdfast".to_owned(), folder, child: None };
+        let manifests = daemon.manifests();
+        fs::create_dir(&manifests).map_err(at("create", &manifests))?;
+        daemon.configure(more)?;
+        Ok(daemon)
+    }
+
+    /// Has its pins elsewhere, from its next start.
+    pub fn move_pins(&mut self, name: &str, more: &str) -> Result<(), BedError> {
+        name.clone_into(&mut self.pins);
+        self.configure(more)
+    }
+
+    fn configure(&mut self, more: &str) -> Result<(), BedError> {
+        let path = |path: &Path| path.display().to_string();
+        let text = format!(
+            "[datapath]\ncgroup = {:?}\nbpffs = \"/sys/fs/bpf/{}\"\n[admin]\nsocket = {:?}\n[manifests]\npath = {:?}\n{more}",
+            path(self.bed.cgroup()),
+            self.pins,
+            path(&self.socket()),
+            path(&self.manifests()),
+        );
+        fs::write(self.config(), text).map_err(at("write", &self.config()))
+    }
+
+    /// The folder that it watches.
+    pub fn manifests(&self) -> PathBuf {
+        self.folder.path().join("manifests")
+    }
+
+    /// Puts a manifest into place in one step, or replaces it.
+    pub fn write_manifest(&self, name: &str, text: &str) -> Result<(), BedError> {
+        let (new, path) = (self.manifests().join(format!(".{name}")), self.manifests().join(name));
+        fs::write(&new, text).map_err(at("write", &new))?;
+        fs::rename(&new, &path).map_err(at("rename into place", &path))
+    }
+
+    /// Where its pins are, as a path that works from outside the bed too.
+    pub fn pins(&self) -> PathBuf {
+        self.bed.bpffs().join(&self.pins)
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("config.toml")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("admin.sock")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    /// What it has logged since its last start.
+    pub fn logged(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// Starts it and does not wait.
+    pub fn launch(&mut self) -> Result<(), BedError> {
+        self.launch_by(&[])
+    }
+
+    /// As the argument of a program that takes something from it first, such as privileges.
+    fn launch_by(&mut self, wrapper: &[&str]) -> Result<(), BedError> {
+        let log = File::create(self.log()).map_err(at("create", &self.log()))?;
+        let both = log.try_clone().map_err(at("open", &self.log()))?;
+        let mut command = self.run(wrapper);
+        self.child = Some(spawn(command.stdin(Stdio::null()).stdout(log).stderr(both))?);
+        Ok(())
+    }
+
+    fn run(&self, wrapper: &[&str]) -> Command {
+        let config = self.config();
+        let own = [self.program.as_os_str(), "run".as_ref(), "--config".as_ref(), config.as_os_str()];
+        let mut words = wrapper.iter().map(OsStr::new).chain(own);
+        let first = words.next().unwrap_or(self.program.as_os_str());
+        let mut command = self.bed.command_in(&self.cgroup, first);
+        command.args(words);
+        command
+    }
+
+    /// Starts it and waits until it is ready.
+    pub fn start(&mut self) -> Result<(), BedError> {
+        self.start_by(&[])
+    }
+
+    /// As the argument of another program.
+    pub fn start_by(&mut self, wrapper: &[&str]) -> Result<(), BedError> {
+        self.launch_by(wrapper)?;
+        self.wait_until(|daemon| Ok(daemon.is_ready()))
+    }
+
+    /// Starts it where it must not start: gives its exit code and what it said.
+    pub fn start_in_vain(&self, wrapper: &[&str]) -> Result<(Option<i32>, String), BedError> {
+        let output = finish(self.run(wrapper), ANSWER_LIMIT)?;
+        Ok((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
+    /// Waits until something holds, as long as it runs.
+    pub fn wait_until(&mut self, holds: impl Fn(&Self) -> Result<bool, BedError>) -> Result<(), BedError> {
+        let until = Instant::now() + READY_LIMIT;
+        while !holds(self)? {
+            if Instant::now() > until || !self.is_running() {
+                return Err(self.unexpected());
+            }
+            thread::sleep(READY_POLL);
+        }
+        Ok(())
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Whether it follows its sources.
+    pub fn is_ready(&self) -> bool {
+        self.status().is_some_and(|status| status["ready"] == true)
+    }
+
+    /// Its own summary, good or not; nothing while it cannot be reached.
+    pub fn status(&self) -> Option<Value> {
+        let output = finish(self.question(&["status", "-o", "json"]), ANSWER_LIMIT).ok()?;
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    /// What its command line answers, as JSON.
+    pub fn ask(&self, words: &[&str]) -> Result<Value, BedError> {
+        let said = succeed(self.question(&[words, &["-o", "json"]].concat()), ANSWER_LIMIT)?;
+        let wrong = |_| BedError::Unexpected { who: "the daemon".to_owned(), said: said.clone() };
+        serde_json::from_str(&said).map_err(wrong)
+    }
+
+    fn question(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--socket").arg(self.socket()).args(words);
+        command
+    }
+
+    /// Removes what it left in the kernel, as its user would.
+    pub fn cleanup(&self) -> Result<(), BedError> {
+        let mut command = self.bed.command_in(&self.cgroup, &self.program);
+        command.arg("cleanup").arg("--config").arg(self.config());
+        succeed(command, ANSWER_LIMIT).map(drop)
+    }
+
+    /// Ends it at this very moment, wherever it is.
+    pub fn kill(&mut self) -> Result<(), BedError> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        child.kill().and_then(|()| child.wait()).map(drop).map_err(at("kill", &self.program))
+    }
+
+    /// Ends it as its service would.
+    pub fn stop(&mut self) -> Result<(), BedError> {
+        let Some(mut child) = self.child.take() else { return Ok(()) };
+        let pid = Pid::from_raw(child.id().try_into().unwrap_or_default());
+        let ended = kill(pid, Signal::SIGTERM).map_err(std::io::Error::from);
+        let ended = ended.and_then(|()| wait(&mut child, STOP_LIMIT)).map_err(at("stop", &self.program))?;
+        match ended {
+            Some(status) if status.success() => Ok(()),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    /// With the end of its log.
+    fn unexpected(&self) -> BedError {
+        let lines: Vec<String> = self.logged().lines().rev().take(LINES_TOLD).map(str::to_owned).collect();
+        let said = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
+        BedError::Unexpected { who: "the daemon".to_owned(), said }
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+/// The daemon's program, which cargo builds beside this one.
+fn program() -> Result<PathBuf, BedError> {
+    let near = this_program()?;
+    let folders = near.ancestors().skip(1).take(2);
+    let found = folders.map(|folder| folder.join("holdfast")).find(|path| path.is_file());
+    found.ok_or(BedError::NoDaemon { near })
+}

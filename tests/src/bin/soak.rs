@@ -1,0 +1,56 @@
+//! Kills, growth and replacement under load: `soak [--seconds N] [--seed S] [--connects N] [--replacements N]`.
+//!
+//! Each of the two parts takes the seconds, and as much longer as it needs for the least numbers. Needs root, and the
+//! daemon's program beside it.
+
+use std::io::{Write, stdout};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use holdfast_tests::soak::{
+    Lives, Replaced, SoakError, World, kill_again_and_again, replace_again_and_again,
+};
+
+#[derive(Debug, Parser)]
+struct Wanted {
+    /// For each part
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Gives the same orders again
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The least while the daemon is killed
+    #[arg(long, default_value_t = 0)]
+    connects: u64,
+    /// The least, under a fifth as many connects
+    #[arg(long, default_value_t = 0)]
+    replacements: u64,
+}
+
+fn main() -> ExitCode {
+    let mut out = stdout();
+    match run(&Wanted::parse(), &mut out) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(out, "failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(wanted: &Wanted, out: &mut impl Write) -> Result<(), SoakError> {
+    let world = World::new()?;
+    let time = Duration::from_secs(wanted.seconds);
+    let least = Replaced { replacements: wanted.replacements, connects: wanted.replacements / 5 };
+    let Replaced { replacements, connects } = replace_again_and_again(&world, time, least)?;
+    writeln!(out, "{replacements} whole lists replaced under {connects} connects, 0 failed")
+        .map_err(SoakError::Say)?;
+    let Lives { lives, kills, growths, connects } =
+        kill_again_and_again(&world, wanted.seed, time, wanted.connects)?;
+    writeln!(
+        out,
+        "{kills} kills in {lives} lives, of which {growths} with growth, under {connects} connects, 0 failed"
+    )
+    .map_err(SoakError::Say)
+}

@@ -1,0 +1,92 @@
+//! How each server is started: where its program lies, and its arguments.
+//!
+//! Invariant: as a cluster of users is set up where clients can tell the difference (TLS, certificates, authorization,
+//! service accounts), and quick where they cannot (no fsync, no leader election). Deliberately absent: choices of a test.
+
+use std::path::{Path, PathBuf};
+
+use super::server::Server;
+use super::{ADVERTISED, APISERVER_PORT, Authority, ETCD, Part, PeersError, SERVICE_CIDRS, apiserver};
+
+/// Those without which services have no slices, and namespaces neither accounts nor an end.
+const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,endpoints-controller,\
+    namespace-controller,serviceaccount-controller";
+
+/// A part of the cluster, ready to be started.
+pub(super) fn server(
+    part: Part,
+    folder: &Path,
+    authority: &Authority,
+    apiservers: usize,
+) -> Result<Server, PeersError> {
+    let (program, flags) = match part {
+        Part::Etcd => ("etcd", etcd(folder)),
+        Part::Apiserver(index) => ("kube-apiserver", kube_apiserver(index, authority)?),
+        Part::Controllers => ("kube-controller-manager", controllers(authority, apiservers)?),
+    };
+    let arguments = flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect();
+    Ok(Server::new(part, program_path(program)?, arguments, folder))
+}
+
+type Flags = Vec<(&'static str, String)>;
+
+fn etcd(folder: &Path) -> Flags {
+    let (clients, peers) = (format!("http://{ETCD}"), "http://127.0.0.1:2380".to_owned());
+    vec![
+        ("data-dir", folder.join("etcd").display().to_string()),
+        ("listen-client-urls", clients.clone()),
+        ("advertise-client-urls", clients),
+        ("listen-peer-urls", peers.clone()),
+        ("initial-advertise-peer-urls", peers.clone()),
+        ("initial-cluster", format!("default={peers}")),
+        // What survives a power cut is not the question here.
+        ("unsafe-no-fsync", "true".to_owned()),
+    ]
+}
+
+fn kube_apiserver(index: usize, authority: &Authority) -> Result<Flags, PeersError> {
+    let credential = authority.server(index)?;
+    let tokens = authority.tokens();
+    Ok(vec![
+        ("etcd-servers", format!("http://{ETCD}")),
+        ("bind-address", apiserver(index)?.ip().to_string()),
+        ("secure-port", APISERVER_PORT.to_string()),
+        ("advertise-address", ADVERTISED.to_string()),
+        ("tls-cert-file", credential.certificate.display().to_string()),
+        ("tls-private-key-file", credential.key.display().to_string()),
+        ("client-ca-file", authority.file().display().to_string()),
+        ("authorization-mode", "Node,RBAC".to_owned()),
+        ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
+        ("service-account-key-file", tokens.certificate.display().to_string()),
+        ("service-account-signing-key-file", tokens.key.display().to_string()),
+        ("service-cluster-ip-range", SERVICE_CIDRS.to_owned()),
+        // A pod need not wait for an account that it never uses.
+        ("disable-admission-plugins", "ServiceAccount".to_owned()),
+    ])
+}
+
+/// They use the last apiserver, so that tests can stop an earlier one.
+fn controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
+    let credential = authority.client("system:kube-controller-manager", &[])?;
+    let kubeconfig = authority.kubeconfig(apiservers.saturating_sub(1), &credential)?;
+    Ok(vec![
+        ("kubeconfig", kubeconfig.display().to_string()),
+        ("controllers", CONTROLLERS.to_owned()),
+        ("use-service-account-credentials", "true".to_owned()),
+        ("leader-elect", "false".to_owned()),
+        // Nobody asks them anything.
+        ("secure-port", "0".to_owned()),
+        // The defaults make a test wait for permission to write.
+        ("kube-api-qps", "1000".to_owned()),
+        ("kube-api-burst", "1000".to_owned()),
+    ])
+}
+
+/// The folder `peers` lies in the target folder, some folders above the test's own program.
+fn program_path(program: &str) -> Result<PathBuf, PeersError> {
+    let near = std::env::current_exe()
+        .map_err(|source| PeersError::File { path: PathBuf::from("/proc/self/exe"), source })?;
+    let mut paths = near.ancestors().skip(1).map(|folder| folder.join("peers").join(program));
+    let found = paths.find(|path| path.is_file());
+    found.ok_or_else(|| PeersError::NotBuilt { program: program.to_owned(), near })
+}

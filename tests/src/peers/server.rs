@@ -1,0 +1,109 @@
+//! One server of the cluster: a process with a log, which can be stopped, killed and started again.
+//!
+//! Invariant: at most one process at a time, always started with the same arguments. Deliberately absent: restarts by
+//! itself; a server that ends unasked is a finding.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{Part, PeersError};
+use crate::bed::{Bed, Place, wait};
+
+/// An apiserver ends within a few seconds, after it has answered what was asked.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// What of a log a person reads to see why.
+const LOG_BYTES: usize = 4096;
+
+/// A server, whether it runs or not.
+#[derive(Debug)]
+pub(super) struct Server {
+    part: Part,
+    program: PathBuf,
+    arguments: Vec<String>,
+    log: PathBuf,
+    running: Mutex<Option<Child>>,
+}
+
+impl Server {
+    pub(super) fn new(part: Part, program: PathBuf, arguments: Vec<String>, folder: &Path) -> Self {
+        let name = format!("{part:?}.log").replace(['(', ')'], "-");
+        Self { part, program, arguments, log: folder.join(name), running: Mutex::new(None) }
+    }
+
+    pub(super) fn part(&self) -> Part {
+        self.part
+    }
+
+    /// Starts it outside of the node's cgroup; it is as another machine is.
+    pub(super) fn start(&self, bed: &Bed) -> Result<(), PeersError> {
+        let file = |source| PeersError::File { path: self.log.clone(), source };
+        let log = File::options().create(true).append(true).open(&self.log).map_err(file)?;
+        let mut command = bed.command(Place::OUTSIDE, &self.program)?;
+        command.args(&self.arguments).stdin(Stdio::null());
+        command.stdout(log.try_clone().map_err(file)?).stderr(log);
+        *self.running() = Some(crate::bed::spawn(&mut command)?);
+        Ok(())
+    }
+
+    pub(super) fn stop(&self) -> Result<Duration, PeersError> {
+        let begin = Instant::now();
+        self.end(Signal::SIGTERM)?;
+        Ok(begin.elapsed())
+    }
+
+    pub(super) fn kill(&self) -> Result<(), PeersError> {
+        self.end(Signal::SIGKILL)
+    }
+
+    fn end(&self, signal: Signal) -> Result<(), PeersError> {
+        let Some(mut child) = self.running().take() else { return Err(PeersError::NoPart(self.part)) };
+        let failed = |source| PeersError::Signal { part: self.part, source };
+        let pid = i32::try_from(child.id()).map_err(io::Error::other).map_err(failed)?;
+        kill(Pid::from_raw(pid), signal).map_err(io::Error::from).map_err(failed)?;
+        let status = wait(&mut child, STOP_LIMIT).map_err(failed)?;
+        let late = || PeersError::Late { what: format!("end of {:?}", self.part), limit: STOP_LIMIT };
+        status.map(drop).ok_or_else(late)
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        self.running().as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// An error that shows the log.
+    pub(super) fn unready(&self, how: &'static str) -> PeersError {
+        PeersError::Unready { part: self.part, how, said: self.log() }
+    }
+
+    /// The end of what it has written.
+    fn log(&self) -> String {
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        let end = bytes.get(bytes.len().saturating_sub(LOG_BYTES)..).unwrap_or_default();
+        String::from_utf8_lossy(end).into_owned()
+    }
+
+    /// Writes the end of the log where a person sees it.
+    pub(super) fn show(&self) {
+        let _ = writeln!(io::stderr(), "--- the log of {:?} ends with:\n{}", self.part, self.log());
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Child>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.running().take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

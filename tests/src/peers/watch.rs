@@ -1,0 +1,110 @@
+//! A watch that tests read: what an apiserver says of one object, and when.
+//!
+//! Invariant: what came is kept in its order, with the time at which it came; past the bound the reader waits, and with it
+//! the apiserver. Deliberately absent: a new watch after the end of this one.
+
+use std::io::{BufRead, BufReader, Read};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::PeersError;
+
+/// More than any test lets gather.
+const LINES_MAX: usize = 1024;
+
+/// One event of a watch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// Since the watch began.
+    pub after: Duration,
+    /// `ADDED`, `MODIFIED`, `DELETED`.
+    pub event: String,
+    /// The object, as it was sent.
+    pub object: Value,
+}
+
+/// A watch that is open.
+#[derive(Debug)]
+pub struct Watch {
+    lines: Receiver<(Duration, String)>,
+}
+
+impl Watch {
+    /// A thread reads, so that the time of an event is when it came. It ends with the connection, or when nobody
+    /// listens any more.
+    pub(super) fn start(body: impl Read + Send + 'static) -> Self {
+        let (sender, lines) = sync_channel(LINES_MAX);
+        let begin = Instant::now();
+        thread::spawn(move || read(BufReader::new(body), begin, &sender));
+        Self { lines }
+    }
+
+    /// The next event, or nothing when none comes in this time or the connection has ended.
+    pub fn next(&self, limit: Duration) -> Result<Option<Seen>, PeersError> {
+        self.lines.recv_timeout(limit).ok().map(seen).transpose()
+    }
+
+    /// The first event that is looked for; what comes before is passed over.
+    pub fn find(
+        &self,
+        limit: Duration,
+        what: &str,
+        is_it: impl Fn(&Seen) -> bool,
+    ) -> Result<Seen, PeersError> {
+        let end = Instant::now() + limit;
+        while let Some(seen) = self.next(end.saturating_duration_since(Instant::now()))? {
+            if is_it(&seen) {
+                return Ok(seen);
+            }
+        }
+        Err(PeersError::Late { what: what.to_owned(), limit })
+    }
+}
+
+fn read(body: impl BufRead, begin: Instant, sender: &SyncSender<(Duration, String)>) {
+    for line in body.lines() {
+        let Ok(line) = line else { return };
+        if sender.send((begin.elapsed(), line)).is_err() {
+            return;
+        }
+    }
+}
+
+fn seen((after, line): (Duration, String)) -> Result<Seen, PeersError> {
+    let malformed = || PeersError::Malformed { what: line.clone(), said: "no event of a watch".to_owned() };
+    let mut whole: Value = serde_json::from_str(&line).map_err(|_| malformed())?;
+    let event = whole.get("type").and_then(Value::as_str).map(str::to_owned).ok_or_else(malformed)?;
+    let object = whole.get_mut("object").map(Value::take).ok_or_else(malformed)?;
+    Ok(Seen { after, event, object })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINES: &str =
+        "{\"type\":\"ADDED\",\"object\":{\"a\":1}}\n{\"type\":\"MODIFIED\",\"object\":{\"a\":2}}\n";
+
+    #[test]
+    fn events_come_in_their_order() {
+        let watch = Watch::start(LINES.as_bytes());
+        let words: Vec<(String, Value)> = std::iter::from_fn(|| watch.next(Duration::from_secs(5)).unwrap())
+            .map(|seen| (seen.event, seen.object["a"].clone()))
+            .collect();
+        assert_eq!(words, [("ADDED".to_owned(), 1.into()), ("MODIFIED".to_owned(), 2.into())]);
+    }
+
+    #[test]
+    fn what_is_looked_for_is_found_or_late() {
+        let watch = Watch::start(LINES.as_bytes());
+        let found = watch.find(Duration::from_secs(5), "a change", |seen| seen.event == "MODIFIED").unwrap();
+        assert_eq!(found.object["a"], 2);
+        let late = watch.find(Duration::from_millis(10), "an end", |_| true).unwrap_err();
+        assert_eq!(late.to_string(), "no an end within 10ms");
+        let wrong = Watch::start("{}\n".as_bytes());
+        assert!(wrong.next(Duration::from_secs(5)).is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! The daemon that users run, killed at any moment of its life: at its start, while maps grow, while it removes.
+//!
+//! Invariant: each life begins with pins of its own and small maps, so that growth is met again and again; clients never
+//! notice. Deliberately absent: a place in the code where it dies; the moments are spread over the time that things take.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, Maps, Options, cleanup};
+
+use super::cluster::Cluster;
+use super::{Dice, SoakError, World};
+use crate::bed::BedError;
+use crate::bed::daemon::Daemon;
+
+/// Kills of one life.
+const KILLS: u32 = 6;
+
+/// Thousands of frontends come and go.
+const QUIET: &str = "[log]\nlevel = \"warn\"\n";
+
+/// How long a life takes to be consistent, before it was measured.
+const FIRST_SPAN: Duration = Duration::from_secs(1);
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lives {
+    /// Times that everything began anew.
+    pub lives: u64,
+    /// Times that the daemon was killed.
+    pub kills: u64,
+    /// Lives in which the maps grew, between kills or under one.
+    pub growths: u64,
+    /// Connects, all of which succeeded.
+    pub connects: u64,
+}
+
+/// Lives until the time is over and so many connects were made.
+pub fn kill_again_and_again(
+    world: &World,
+    seed: u64,
+    time: Duration,
+    connects_min: u64,
+) -> Result<Lives, SoakError> {
+    let mut daemon = Daemon::new(&world.bed, QUIET)?;
+    Cluster::SMALL.write(&daemon, None)?;
+    daemon.start()?;
+    wait_for(&mut daemon, Cluster::SMALL)?;
+    let mut life = Life { world, dice: Dice::new(seed), lives: Lives::default(), span: FIRST_SPAN };
+    world.under_load(|connects| {
+        let until = Instant::now() + time;
+        loop {
+            life.live(&mut daemon)?;
+            life.lives.connects = connects.load(Ordering::Relaxed);
+            if Instant::now() > until && life.lives.connects >= connects_min {
+                return Ok(());
+            }
+            is_alive(connects, life.lives.connects)?;
+        }
+    })?;
+    Ok(life.lives)
+}
+
+/// A client that died ends the run at once, not when the time is over.
+fn is_alive(connects: &AtomicU64, before: u64) -> Result<(), SoakError> {
+    let until = Instant::now() + Duration::from_secs(10);
+    while connects.load(Ordering::Relaxed) == before {
+        if Instant::now() > until {
+            return Err(SoakError::Differs("the clients do not connect any more".to_owned()));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+struct Life<'a> {
+    world: &'a World,
+    dice: Dice,
+    lives: Lives,
+    // From the start with a large table until it is written.
+    span: Duration,
+}
+
+impl Life<'_> {
+    /// Small maps, then kills, then a daemon that is let alone until all is as it was asked for.
+    fn live(&mut self, daemon: &mut Daemon<'_>) -> Result<(), SoakError> {
+        let former = daemon.pins();
+        daemon.stop()?;
+        daemon.move_pins(&format!("life-{}", self.lives.lives), QUIET)?;
+        let mut cluster = Cluster::SMALL;
+        cluster.write(daemon, None)?;
+        daemon.start()?;
+        wait_for(daemon, cluster)?;
+        // From here on only this life's programs serve.
+        if let Some(error) = cleanup(&former)?.pop() {
+            return Err(error.into());
+        }
+        for kill in 0..KILLS {
+            // Growth is under way at the first kills, and at the end it has happened.
+            let is_large = kill == 0 || kill == KILLS - 1;
+            let next = if is_large { Cluster::large(&mut self.dice) } else { Cluster::any(&mut self.dice) };
+            next.write(daemon, Some(cluster))?;
+            cluster = self.replace_for_a_while(daemon, next)?;
+            daemon.kill()?;
+            self.lives.kills += 1;
+            daemon.launch()?;
+        }
+        self.end(daemon, cluster)
+    }
+
+    /// Other lists for the service that is dialled, up to some moment.
+    fn replace_for_a_while(
+        &mut self,
+        daemon: &Daemon<'_>,
+        mut cluster: Cluster,
+    ) -> Result<Cluster, SoakError> {
+        let span = u64::try_from(self.span.as_micros()).unwrap_or(u64::MAX);
+        let until = Instant::now() + Duration::from_micros(self.dice.below(span));
+        while Instant::now() < until {
+            thread::sleep(Duration::from_millis(20).min(until - Instant::now()));
+            let next = cluster.with_other_backends(&mut self.dice);
+            next.write(daemon, Some(cluster))?;
+            cluster = next;
+        }
+        Ok(cluster)
+    }
+
+    fn end(&mut self, daemon: &mut Daemon<'_>, cluster: Cluster) -> Result<(), SoakError> {
+        let begun = Instant::now();
+        wait_for(daemon, cluster)?;
+        self.span = self.span.max(begun.elapsed());
+        daemon.stop()?;
+        cluster.check(&self.options(daemon).and_then(|options| Ok(KernelMaps::start(&options)?.dump()?))?)?;
+        self.lives.lives += 1;
+        self.lives.growths += u64::from(!daemon.pins().join("v1/g1").exists());
+        Ok(daemon.start()?)
+    }
+
+    /// For another process that takes over what the daemon left, and gives it back.
+    fn options(&self, daemon: &Daemon<'_>) -> Result<Options, SoakError> {
+        Ok(Options {
+            cgroup: Some(self.world.bed.cgroup().to_owned()),
+            bpffs: daemon.pins(),
+            capacity: Capacity::default(),
+            mark: 0,
+        })
+    }
+}
+
+/// Until every frontend is programmed. The sources are read from the beginning by each start, so the lists are new too.
+fn wait_for(daemon: &mut Daemon<'_>, cluster: Cluster) -> Result<(), SoakError> {
+    let is_written = |daemon: &Daemon<'_>| {
+        let Some(status) = daemon.status() else { return Ok::<_, BedError>(false) };
+        Ok(status["good"] == true && status["frontends"] == cluster.frontends())
+    };
+    Ok(daemon.wait_until(is_written)?)
+}

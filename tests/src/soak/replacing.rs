@@ -1,0 +1,129 @@
+//! Whole lists replaced as fast as the maps take them, under clients that dial them.
+//!
+//! Invariant: a range is written again only when its grace period is over; what it held is wiped first, so a reader that
+//! came too late would find nobody. Deliberately absent: the engine, which is slower than this.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use holdfast_core::facts::{Conditions, Timestamp};
+use holdfast_core::keys::{Family, FrontendKey, Transport};
+use holdfast_core::list::{Row, Rows, Scope};
+use holdfast_core::op::{Action, FrontendType, FrontendValue, Grace, PortIndex, Range, Word};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, MapError, Maps, Options};
+
+use super::{BACKENDS, SoakError, VIP, World, backends};
+
+/// Ranges that are used in turn: as many as are replaced in a grace period.
+const RANGES: u32 = 4_096;
+
+const SLOTS: u32 = 4;
+const _: () = assert!(SLOTS as usize == BACKENDS.len(), "a range holds all backends");
+
+const PORT: PortIndex = PortIndex(1);
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    /// Lists that were replaced by another one.
+    pub replacements: u64,
+    /// Connects, all of which succeeded.
+    pub connects: u64,
+}
+
+/// Replaces until the time is over, and until so much has happened.
+pub fn replace_again_and_again(
+    world: &World,
+    time: Duration,
+    least: Replaced,
+) -> Result<Replaced, SoakError> {
+    let options = Options {
+        cgroup: Some(world.bed.cgroup().to_owned()),
+        bpffs: world.bed.bpffs().join("replacing"),
+        capacity: Capacity { slots: RANGES * SLOTS, ports: 16, services: 1 },
+        mark: 0,
+    };
+    let mut lists = Lists { maps: KernelMaps::start(&options)?, lists: lists(), waiting: VecDeque::new() };
+    lists.replace(0)?;
+    lists.insert()?;
+    let replaced = world.under_load(|connects| {
+        let until = Instant::now() + time;
+        let mut done = Replaced::default();
+        while Instant::now() < until
+            || done.replacements < least.replacements
+            || done.connects < least.connects
+        {
+            for _ in 0..RANGES {
+                done.replacements += 1;
+                lists.replace(done.replacements)?;
+            }
+            done.connects = connects.load(Ordering::Relaxed);
+        }
+        Ok(done)
+    });
+    drop(lists);
+    holdfast_datapath::cleanup(&options.bpffs)?;
+    replaced
+}
+
+struct Lists {
+    maps: KernelMaps,
+    lists: Vec<Arc<Rows>>,
+    // Of the ranges that are out of use, the oldest first.
+    waiting: VecDeque<Grace>,
+}
+
+impl Lists {
+    fn insert(&mut self) -> Result<(), MapError> {
+        let Some(key) = key() else { return Ok(()) };
+        let value = FrontendValue { port: PORT, kind: FrontendType::ClusterIp };
+        self.maps.execute(&Action::InsertFrontend(key, value))
+    }
+
+    fn replace(&mut self, number: u64) -> Result<(), MapError> {
+        let place = u32::try_from(number % u64::from(RANGES)).unwrap_or_default();
+        let count = 1 + place % SLOTS;
+        let Some(rows) = self.lists.get(count as usize - 1).map(Arc::clone) else { return Ok(()) };
+        self.wait_for_a_range();
+        let whole = Range { family: Family::V4, base: place * SLOTS, count: SLOTS };
+        self.maps.execute(&Action::FreeRange(whole))?;
+        self.maps.execute(&Action::WriteRange(Range { count, ..whole }, Scope::Cluster, rows))?;
+        let word = Word { base: whole.base, count, ..Word::EMPTY };
+        self.maps.execute(&Action::PublishWord(PORT, Scope::Cluster, word))?;
+        self.waiting.push_back(self.maps.begin_grace());
+        Ok(())
+    }
+
+    /// All but one are out of use or were never used; the oldest comes next.
+    fn wait_for_a_range(&mut self) {
+        if self.waiting.len() < RANGES as usize - 1 {
+            return;
+        }
+        while self.waiting.front().is_some_and(|grace| !self.maps.is_over(*grace)) {
+            std::thread::yield_now();
+        }
+        self.waiting.pop_front();
+    }
+}
+
+fn key() -> Option<FrontendKey> {
+    let vip: std::net::SocketAddr = VIP.parse().ok()?;
+    Some(FrontendKey { address: vip.ip(), port: vip.port().try_into().ok()?, transport: Transport::Tcp })
+}
+
+/// The first backend, the first two, and so on.
+fn lists() -> Vec<Arc<Rows>> {
+    let list = |count: usize| {
+        let row = |backend: std::net::SocketAddr| {
+            let mut row = Row::new(backend.ip(), backend.port().try_into().ok()?, Conditions::READY, 0, 0);
+            row.choose(Scope::Cluster);
+            Some(row)
+        };
+        let rows = backends().take(count).filter_map(row).collect();
+        Arc::new(Rows::new(rows, &Rows::default(), Timestamp(0)))
+    };
+    (1..=BACKENDS.len()).map(list).collect()
+}

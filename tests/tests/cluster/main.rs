@@ -1,0 +1,9 @@
+//! Against a real control plane: what upstream's servers do, and what holdfast makes of it. Needs root, and the servers
+//! that `scripts/peers.sh` builds, so the `root` feature selects it.
+
+#[cfg(test)]
+mod peers_access;
+#[cfg(test)]
+mod peers_life;
+#[cfg(test)]
+mod peers_slices;

@@ -1,0 +1,76 @@
+//! The control plane itself: it comes, its parts can be stopped and started, and it flaps as in the incident.
+
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::Layout;
+use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Seen, until};
+use serde_json::{Value, json};
+
+/// What upstream says of its own service.
+const KUBERNETES: &str = "default/kubernetes";
+
+fn addresses(slice: &Value) -> Vec<&str> {
+    let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+    endpoints.filter_map(|endpoint| endpoint["addresses"][0].as_str()).collect()
+}
+
+#[test]
+fn a_cluster_comes_up_and_goes() {
+    let begin = Instant::now();
+    let cluster = Cluster::start(Layout::default(), 1).unwrap();
+    println!("one apiserver and its controllers: ready after {:?}", begin.elapsed());
+    let api = cluster.api(0).unwrap();
+    let version = api.request("GET", "version", None).unwrap().object().unwrap();
+    assert_eq!((&version["major"], &version["minor"]), (&json!("1"), &json!("36")));
+    let ready = || Ok(api.get(Kind::Slice, KUBERNETES)?.filter(|slice| !addresses(slice).is_empty()));
+    let slice = until(SOON, "endpoints of default/kubernetes", ready).unwrap();
+    assert_eq!(addresses(&slice), [ADVERTISED.to_string()]);
+    let folder = cluster.folder().to_owned();
+    drop(cluster);
+    assert!(!folder.exists());
+}
+
+#[test]
+fn a_part_that_is_away_is_away_until_it_is_started() {
+    let cluster = Cluster::start(Layout::default(), 1).unwrap();
+    let api = cluster.api(0).unwrap();
+    api.apply("{apiVersion: v1, kind: Namespace, metadata: {name: kept, labels: {by: test}}}").unwrap();
+    cluster.kill(Part::Apiserver(0)).unwrap();
+    assert!(matches!(api.get(Kind::Namespace, "kept"), Err(PeersError::Unreached { .. })));
+    assert!(matches!(cluster.kill(Part::Apiserver(0)), Err(PeersError::NoPart(Part::Apiserver(0)))));
+    cluster.stop(Part::Etcd).unwrap();
+    cluster.start_part(Part::Etcd).unwrap();
+    cluster.start_part(Part::Apiserver(0)).unwrap();
+    let kept = api.get(Kind::Namespace, "kept").unwrap().unwrap();
+    assert_eq!(kept["metadata"]["managedFields"][0]["manager"], "holdfast-tests");
+}
+
+#[test]
+fn a_cluster_has_the_parts_that_it_was_given() {
+    let none = Cluster::start(Layout::default(), 0).unwrap_err();
+    assert_eq!(none.to_string(), "0 apiservers; a cluster has 1 to 3");
+    let cluster = Cluster::start(Layout::default(), 1).unwrap();
+    assert!(matches!(cluster.api(1), Err(PeersError::NoPart(Part::Apiserver(1)))));
+}
+
+/// The cause of the incident, by upstream's own code: a stopping apiserver takes everybody's address away.
+#[test]
+fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
+    let begin = Instant::now();
+    let cluster = Cluster::start(Layout::default(), 2).unwrap();
+    println!("two apiservers and their controllers: ready after {:?}", begin.elapsed());
+    let api = cluster.api(1).unwrap();
+    let watch = api.watch(Kind::Slice, KUBERNETES).unwrap();
+    let is_full = |seen: &Seen| addresses(&seen.object) == [ADVERTISED.to_string()];
+    watch.find(SOON, "full slice", is_full).unwrap();
+    let took = cluster.stop(Part::Apiserver(0)).unwrap();
+    let empty = watch.find(SOON, "empty slice", |seen| !is_full(seen)).unwrap();
+    let (endpoints, ports) = (empty.object.get("endpoints"), empty.object.get("ports"));
+    assert_eq!((endpoints, ports), (Some(&Value::Null), Some(&Value::Null)), "{empty:?}");
+    let writer = &empty.object["metadata"]["managedFields"][0];
+    assert_eq!(writer["manager"], "kube-apiserver");
+    let back = watch.find(SOON, "full slice again", is_full).unwrap();
+    let gap = back.after - empty.after;
+    println!("SIGTERM took {took:?}; endpoints were null for {gap:?}");
+    assert!(gap > Duration::from_millis(100), "a flap, not a blink: {gap:?}");
+}

@@ -1,0 +1,197 @@
+//! What somebody else changes in the kernel's maps is told and put back, by a running daemon and by a restart. Needs root.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../../daemon/datapath/tests/bed.rs"]
+mod bed;
+
+use std::fs;
+use std::num::NonZeroU16;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use bed::{Bed, bed};
+use holdfast::engine::{Engine, Now};
+use holdfast_core::event::Event;
+use holdfast_core::facts::{NodeFacts, Timestamp};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::{Family, FrontendKey, Source, Transport};
+use holdfast_core::list::{Scope, SlotState};
+use holdfast_core::op::{
+    Action, Dump, FrontendType, FrontendValue, MemberKey, PortFacts, PortIndex, Range, Word,
+};
+use holdfast_core::snapshot::{FrontendView, Snapshot, Status};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, Maps, Options};
+use holdfast_tests::worlds::{Shape, cluster_ip};
+
+const WORLD: Shape = Shape { services: 5, endpoints: 3 };
+
+/// What is due only then has failed several times.
+const LATER: Duration = Duration::from_millis(500);
+
+/// An engine that has written its world.
+fn engine(options: &Options, world: Shape) -> Engine<KernelMaps> {
+    let maps = KernelMaps::start(options).unwrap();
+    let (mut engine, _strange) = Engine::start(maps, Seed::default(), &[Source::Kubernetes]).unwrap();
+    let node =
+        NodeFacts { node_port_addresses: ["192.0.2.1".parse().unwrap()].into(), ..NodeFacts::default() };
+    let events = world.events().into_iter().chain([Event::NodeApplied(node.into())]);
+    events.chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
+    settle(&mut engine);
+    engine
+}
+
+/// Steps until nothing is due, as the engine's loop does.
+fn settle(engine: &mut Engine<KernelMaps>) -> Arc<Snapshot> {
+    // The engine's clock never steps back.
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    loop {
+        let now = Now { wall: Timestamp(1_000), mono: BEGUN.elapsed() };
+        let snapshot = engine.step(now, &mut |_| ());
+        if engine.next_due(now.mono).is_none_or(|due| due > now.mono + LATER) {
+            return snapshot;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn dump(engine: &mut Engine<KernelMaps>) -> Dump {
+    engine.maps_mut().dump().unwrap()
+}
+
+/// Another pair of hands on the same maps: they are pinned once more, and other programs stand over them.
+fn intruder(bed: &Bed, options: &Options) -> KernelMaps {
+    let (own, other) = (&options.bpffs, bed.bpffs().join("intruder"));
+    for folder in ["v1/shared", "v1/g1"] {
+        fs::create_dir_all(other.join(folder)).unwrap();
+        for pin in fs::read_dir(own.join(folder)).unwrap().flatten() {
+            fs::hard_link(pin.path(), other.join(folder).join(pin.file_name())).unwrap();
+        }
+    }
+    KernelMaps::start(&Options { bpffs: other, cgroup: Some(bed.other_cgroup()), ..options.clone() }).unwrap()
+}
+
+fn frontend(service: u32) -> FrontendKey {
+    FrontendKey { address: cluster_ip(service), port: NonZeroU16::MIN, transport: Transport::Tcp }
+}
+
+/// What can be done to the first service's port, by its index and its list.
+fn deeds(index: PortIndex, list: Range, other: PortIndex) -> Vec<(Action, &'static str)> {
+    let word = |base, count| Action::PublishWord(index, Scope::Cluster, Word { base, count, ..Word::EMPTY });
+    let lead = |to| FrontendValue { port: to, kind: FrontendType::ClusterIp };
+    let member = MemberKey { port: index, scope: Scope::Cluster, backend: "192.0.2.9:80".parse().unwrap() };
+    let lost = "frontend 10.96.0.1:1/TCP of default/web-00000 is gone or points elsewhere";
+    let changed = "the backends of port http/TCP of default/web-00000 were changed";
+    vec![
+        (Action::RemoveFrontend(frontend(0)), lost),
+        (Action::InsertFrontend(frontend(0), lead(other)), lost),
+        (Action::InsertFrontend(frontend(0), lead(PortIndex(4_000))), lost),
+        (
+            Action::InsertFrontend(frontend(77), lead(index)),
+            "frontend 10.96.0.78:1/TCP is in the maps, and nobody wrote it",
+        ),
+        (word(0, 0), changed),
+        (word(list.base, 1), changed),
+        (word(u32::MAX, 0xf_ffff), changed),
+        (word(16_384, 8), changed),
+        (Action::FreeRange(Range { count: 1, ..list }), changed),
+        (Action::WriteFacts(index, PortFacts { affinity_timeout: 5 }), changed),
+        (Action::InsertMember(member, SlotState::Active), changed),
+        (
+            Action::InsertNodeAddress("192.0.2.7".parse().unwrap()),
+            "node address 192.0.2.7 was added or removed",
+        ),
+        (
+            Action::RemoveNodeAddress("192.0.2.1".parse().unwrap()),
+            "node address 192.0.2.1 was added or removed",
+        ),
+    ]
+}
+
+fn deeds_to(found: &Dump) -> Vec<(Action, &'static str)> {
+    let index = |service| found.frontends.iter().find(|(key, _)| *key == frontend(service)).unwrap().1.port;
+    let port = found.ports.iter().find(|port| port.index == index(0)).unwrap();
+    deeds(index(0), port.cluster.0.range(Family::V4).unwrap(), index(1))
+}
+
+/// By meaning: the list may have moved.
+fn lists(dump: &Dump) -> Vec<String> {
+    let list = |port: &holdfast_core::op::DumpPort| format!("{:?} {:?}", port.facts, port.cluster.1);
+    let of = |index| dump.ports.iter().find(|port| port.index == index).map(list);
+    let mut lines: Vec<_> =
+        dump.frontends.iter().map(|(key, value)| format!("{key} {:?}", of(value.port))).collect();
+    lines.push(format!("{:?} {:?} {:?}", dump.orphans, dump.members, dump.node_addresses));
+    lines
+}
+
+#[test]
+fn kernel_what_somebody_changes_is_told_and_put_back() {
+    bed(|bed| {
+        let mut engine = engine(&bed.options(), WORLD);
+        let mut intruder = intruder(bed, &bed.options());
+        let whole = lists(&dump(&mut engine));
+        for place in 0..deeds_to(&dump(&mut engine)).len() {
+            let (deed, told) = deeds_to(&dump(&mut engine)).swap_remove(place);
+            intruder.execute(&deed).unwrap();
+            let drift: Vec<_> = engine.check().unwrap().iter().map(ToString::to_string).collect();
+            assert_eq!(drift, [told], "{deed:?}");
+            settle(&mut engine);
+            assert_eq!(lists(&dump(&mut engine)), whole, "after {deed:?}");
+            assert_eq!(engine.check().unwrap(), [], "after {deed:?}");
+        }
+    });
+}
+
+#[test]
+fn kernel_what_somebody_changed_while_nobody_ran_is_put_back_by_a_start() {
+    bed(|bed| {
+        let whole = lists(&dump(&mut engine(&bed.options(), WORLD)));
+        let mut intruder = intruder(bed, &bed.options());
+        for (deed, _) in deeds_to(&intruder.dump().unwrap()) {
+            intruder.execute(&deed).unwrap();
+            let mut engine = engine(&bed.options(), WORLD);
+            assert_eq!(lists(&dump(&mut engine)), whole, "after {deed:?}");
+            assert_eq!(engine.check().unwrap(), [], "after {deed:?}");
+        }
+    });
+}
+
+/// The errors of all frontends that have one.
+fn errors(snapshot: &Snapshot) -> Vec<String> {
+    let error = |row: &FrontendView| match &row.status {
+        Status::Error(error) => Some(format!("{} {error}", row.address)),
+        Status::Pending | Status::Done => None,
+    };
+    let rows = snapshot.services.iter().flat_map(|service| service.frontends.iter());
+    rows.filter_map(error).collect()
+}
+
+#[test]
+fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
+    bed(|bed| {
+        let capacity = Capacity { ports: 4, ..bed.options().capacity };
+        let two = Shape { services: 2, endpoints: 3 };
+        let options = Options { capacity, ..bed.options() };
+        let mut engine = engine(&options, two);
+        let mut intruder = intruder(bed, &options);
+        for stray in [77, 78] {
+            let value = FrontendValue { port: PortIndex(0), kind: FrontendType::ClusterIp };
+            intruder.execute(&Action::InsertFrontend(frontend(stray), value)).unwrap();
+        }
+        two.service_events(2).into_iter().for_each(|event| engine.apply(event));
+        let said = "10.96.0.3 cannot insert frontend: the map is full; raise `datapath.limits.frontends` in the configuration";
+        assert_eq!(errors(&settle(&mut engine)), [said]);
+        two.service_events(1).into_iter().for_each(|event| engine.apply(event));
+        engine.apply(two.slice(1, 0, 1));
+        assert_eq!(errors(&settle(&mut engine)), [said], "another service is changed as ever");
+        assert_eq!(engine.check().unwrap().len(), 2, "the strays");
+        settle(&mut engine);
+        std::thread::sleep(LATER);
+        two.service_events(2).into_iter().for_each(|event| engine.apply(event));
+        assert_eq!(errors(&settle(&mut engine)), [""; 0]);
+        let served: Vec<_> = dump(&mut engine).frontends.iter().map(|(key, _)| key.address).collect();
+        assert_eq!(served, [cluster_ip(0), cluster_ip(1), cluster_ip(2)]);
+    });
+}

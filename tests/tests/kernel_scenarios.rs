@@ -1,0 +1,98 @@
+//! Every scenario file over the kernel's maps, which must hold what the memory maps hold. Needs root.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, MapError, Maps, MemoryMaps};
+use holdfast_tests::scenario::{MapMaker, check};
+
+/// How often the kernel is asked whether a grace period is over; one takes some ten milliseconds.
+const GRACE_POLL: Duration = Duration::from_millis(1);
+
+/// The kernel's maps, and beside them memory maps that get the same ops.
+struct Pair {
+    kernel: KernelMaps,
+    memory: MemoryMaps,
+}
+
+/// One pair for all scenarios: each leaves it empty.
+#[derive(Clone)]
+struct Kernel(Arc<Mutex<Pair>>);
+
+impl Kernel {
+    fn pair(&self) -> MutexGuard<'_, Pair> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Maps for Kernel {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        let mut pair = self.pair();
+        pair.kernel.execute(action)?;
+        pair.memory.execute(action)
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.pair().kernel.begin_grace()
+    }
+
+    /// Waits: the scenarios' clock would run ahead of the kernel's.
+    fn is_over(&self, grace: Grace) -> bool {
+        while !self.pair().kernel.is_over(grace) {
+            std::thread::sleep(GRACE_POLL);
+        }
+        true
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        let mut pair = self.pair();
+        let (kernel, memory) = (pair.kernel.dump()?, pair.memory.dump()?);
+        assert_eq!(kernel, memory, "kernel, memory");
+        Ok(kernel)
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.pair().kernel.capacity()
+    }
+}
+
+impl MapMaker for Kernel {
+    fn name(&self) -> String {
+        "kernel".to_owned()
+    }
+
+    fn make(&self) -> Result<Box<dyn Maps>, String> {
+        let mut maps = self.clone();
+        let left = maps.dump().map_err(|error| error.to_string())?;
+        // A scenario that fails may leave something; the next one is not to be blamed for it.
+        if left != Dump::default() {
+            let kernel = KernelMaps::unattached(maps.capacity()).map_err(|error| error.to_string())?;
+            *maps.pair() = Pair { kernel, memory: MemoryMaps::default() };
+        }
+        Ok(Box::new(maps))
+    }
+}
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "scenario"));
+    files.sort();
+    files
+}
+
+#[test]
+fn kernel_every_scenario_holds_over_the_kernels_maps() {
+    let kernel = KernelMaps::unattached(Capacity::default()).unwrap();
+    let maker = Kernel(Arc::new(Mutex::new(Pair { kernel, memory: MemoryMaps::default() })));
+    let files = files();
+    assert!(files.len() >= 70, "only {} scenarios", files.len());
+    let failures: Vec<String> = files.iter().filter_map(|file| check(file, &[&maker], false).err()).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

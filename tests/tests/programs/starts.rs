@@ -1,0 +1,168 @@
+//! The daemon that users run, where it cannot or must not start, and where it takes over.
+
+use std::fs;
+use std::time::Duration;
+
+use holdfast_core::keys::{FrontendKey, Transport};
+use holdfast_core::list::Scope;
+use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Word};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, Maps, Options, cleanup};
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::load::Kind;
+use holdfast_tests::bed::{Bed, Layout, Place, Role, Server, succeed};
+
+/// The ephemeral ports of the bed, so few that each can be a node port.
+const PORTS: std::ops::RangeInclusive<u16> = 40_000..=40_063;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn narrow_ephemeral_ports(bed: &Bed) {
+    let mut command = bed.command(Place::OUTSIDE, "sh").unwrap();
+    let write = format!("echo {} {} > /proc/sys/net/ipv4/ip_local_port_range", PORTS.start(), PORTS.end());
+    command.args(["-c", &write]);
+    succeed(command, SOON).unwrap();
+}
+
+/// Somebody else's programs, which refuse every port of the loopback that the self-test could use.
+fn refuse_all(bed: &Bed) -> KernelMaps {
+    let options = Options {
+        cgroup: Some(bed.cgroup().to_owned()),
+        bpffs: bed.bpffs().join("others"),
+        capacity: Capacity { slots: 1024, ports: 1024, services: 1 },
+        mark: 1,
+    };
+    let mut others = KernelMaps::start(&options).unwrap();
+    others.execute(&Action::PublishWord(PortIndex(1), Scope::Cluster, Word::EMPTY)).unwrap();
+    for port in PORTS {
+        let key = FrontendKey {
+            address: "0.0.0.0".parse().unwrap(),
+            port: port.try_into().unwrap(),
+            transport: Transport::Tcp,
+        };
+        let value = FrontendValue { port: PortIndex(1), kind: FrontendType::NodePort };
+        others.execute(&Action::InsertFrontend(key, value)).unwrap();
+    }
+    others
+}
+
+const SERVED: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {type: ClusterIP, clusterIP: 10.96.0.10, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [192.0.2.1]}]
+";
+
+const VIP: &str = "10.96.0.10:80";
+
+fn bed() -> (Bed, Server) {
+    let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32"], ..Layout::default() }).unwrap();
+    let backend =
+        bed.serve(Place::OUTSIDE, Role::Accept, "backend", "192.0.2.1:8080".parse().unwrap()).unwrap();
+    (bed, backend)
+}
+
+fn daemon(bed: &Bed) -> Daemon<'_> {
+    let daemon = Daemon::new(bed, "").unwrap();
+    daemon.write_manifest("web.yaml", SERVED).unwrap();
+    daemon
+}
+
+/// Whether a client of the node is served.
+fn is_served(bed: &Bed) -> bool {
+    let mut load = bed.load(Place::NODE, Kind::Connect, VIP.parse().unwrap()).unwrap();
+    load.turn(Duration::from_millis(50)).is_ok_and(|turn| turn.count > 0)
+}
+
+#[track_caller]
+fn check_in_vain(daemon: &Daemon<'_>, wrapper: &[&str], expected: &str) {
+    let (code, said) = daemon.start_in_vain(wrapper).unwrap();
+    assert!(said.contains(&format!("holdfast: {expected}")), "{said}");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(!daemon.is_ready());
+}
+
+fn not_translated(bed: &Bed) -> String {
+    let cgroup = bed.cgroup().display();
+    format!(
+        "the datapath failed its self-test: a client in {cgroup} is not translated; another program may decide before ours"
+    )
+}
+
+#[test]
+fn a_first_start_whose_self_test_fails_ends_and_leaves_nothing() {
+    let (bed, _backend) = bed();
+    narrow_ephemeral_ports(&bed);
+    let others = bed.within(Place::NODE, || refuse_all(&bed)).unwrap();
+    let daemon = daemon(&bed);
+    check_in_vain(&daemon, &[], &not_translated(&bed));
+    assert!(!daemon.pins().exists());
+    assert_eq!(others.status().shared_hooks, [], "nothing but the others' programs is attached");
+}
+
+#[test]
+fn a_restart_whose_self_test_fails_ends_and_leaves_clients_served() {
+    let (bed, _backend) = bed();
+    let mut daemon = daemon(&bed);
+    daemon.start().unwrap();
+    daemon.kill().unwrap();
+    narrow_ephemeral_ports(&bed);
+    let others = bed.within(Place::NODE, || refuse_all(&bed)).unwrap();
+    check_in_vain(&daemon, &[], &not_translated(&bed));
+    assert_eq!(others.status().shared_hooks.len(), 8, "what was there is there");
+    drop(others);
+    assert!(cleanup(&bed.bpffs().join("others")).unwrap().is_empty());
+    assert!(is_served(&bed));
+    daemon.start().unwrap();
+    assert!(is_served(&bed));
+}
+
+#[test]
+fn a_second_daemon_on_the_same_pins_ends_and_disturbs_nobody() {
+    let (bed, _backend) = bed();
+    let (mut first, second) = (daemon(&bed), daemon(&bed));
+    first.start().unwrap();
+    check_in_vain(&second, &[], "another holdfast runs with the pins in /sys/fs/bpf/holdfast; stop it first");
+    assert!(first.is_ready() && is_served(&bed));
+}
+
+#[test]
+fn a_daemon_without_privileges_ends_and_says_which_it_needs() {
+    let (bed, _backend) = bed();
+    let missing =
+        "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON";
+    check_in_vain(&daemon(&bed), &["setpriv", "--bounding-set=-all", "--inh-caps=-all"], missing);
+}
+
+#[test]
+fn little_locked_memory_is_enough() {
+    let (bed, _backend) = bed();
+    let mut daemon = daemon(&bed);
+    daemon.start_by(&["prlimit", "--memlock=65536:65536"]).unwrap();
+    assert!(is_served(&bed));
+}
+
+#[test]
+fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
+    let (bed, _backend) = bed();
+    let mut daemon = daemon(&bed);
+    daemon.start().unwrap();
+    let mut load = bed.load(Place::NODE, Kind::Connect, VIP.parse().unwrap()).unwrap();
+    daemon.kill().unwrap();
+    fs::remove_dir_all(daemon.pins().join("v1/g1")).unwrap();
+    let turn = std::thread::scope(|scope| {
+        let turn = scope.spawn(|| load.turn(Duration::from_secs(4)));
+        daemon.start().unwrap();
+        turn.join().unwrap()
+    });
+    assert!(turn.unwrap().count > 100);
+    assert!(daemon.logged().contains("took over from the programs that were there"), "{}", daemon.logged());
+    assert!(daemon.pins().join("v1/g1/frontends4").exists());
+}
