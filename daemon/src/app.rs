@@ -7,6 +7,8 @@ mod error;
 mod maps;
 mod parts;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +23,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, About, EffectiveConfig, Readings};
+use crate::apiserver::Access;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
@@ -59,6 +62,7 @@ struct Reload {
     config: watch::Sender<Arc<Config>>,
     effective: watch::Sender<Arc<EffectiveConfig>>,
     blocks: watch::Sender<Arc<Blocks>>,
+    access: Option<Access>,
     events: mpsc::Sender<Vec<Event>>,
 }
 
@@ -93,7 +97,8 @@ impl App {
         let folder = state::Folder::new(&config.state.path);
         let kept = parts::kept(&folder);
         let access = parts::access(&config, seed)?;
-        let kubernetes = access.map(|access| parts::kubernetes(&config, &node, access, kept.as_ref()));
+        let kubernetes = access.clone();
+        let kubernetes = kubernetes.map(|access| parts::kubernetes(&config, &node, access, kept.as_ref()));
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
@@ -123,6 +128,7 @@ impl App {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
             datapath,
+            apiserver: access.as_ref().map(Access::views),
             refusals,
             written,
             liveness: engine.liveness(),
@@ -137,6 +143,7 @@ impl App {
             config: watch::channel(Arc::new(config)).0,
             effective,
             blocks: blocks_out,
+            access,
             events,
         };
         let sources = Sources { manifests, kubernetes, blocks };
@@ -158,6 +165,9 @@ impl App {
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
         if let Some(kubernetes) = kubernetes {
             tasks.spawn(kubernetes.run(events.clone(), zones));
+        }
+        if let Some(access) = reload.access.clone() {
+            tasks.spawn(access.patrol());
         }
         if let Some(manifests) = manifests {
             tasks.spawn(async move {
@@ -197,14 +207,26 @@ async fn serve_signals(reload: &Reload, mut failures: mpsc::Receiver<AppError>) 
         signals(SignalKind::terminate())?,
         signals(SignalKind::interrupt())?,
     ];
+    let mut apiservers = reload.access.as_ref().map(Access::addresses);
     loop {
         tokio::select! {
             _ = hangup.recv() => reload.now().await,
+            () = next(&mut apiservers) => reload.tell_settings().await,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             Some(error) = failures.recv() => return Err(error),
         }
     }
+}
+
+/// The next time that other addresses are an apiserver's.
+async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
+    if let Some(apiservers) = apiservers
+        && apiservers.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 impl Reload {
@@ -223,6 +245,9 @@ impl Reload {
         }
         parts::warn_of_what_is_missing(&config);
         let blocks = parts::blocks(&config, &self.path)?;
+        if let Some(access) = &self.access {
+            access.reload(&parts::apiserver_sources(&config))?;
+        }
         Ok((config, blocks))
     }
 
@@ -232,16 +257,18 @@ impl Reload {
             tracing::warn!(keys = waiting.join(", "), "these keys take effect with the next restart");
         }
         self.level.set(config.log.level);
-        self.blocks.send_replace(Arc::new(blocks));
         self.effective.send_replace(Arc::new(parts::effective(&config)));
         self.config.send_replace(Arc::new(config));
         self.tell_settings().await;
+        self.blocks.send_replace(Arc::new(blocks));
         tracing::info!("reloaded");
     }
 
-    /// The settings of the configuration in force.
+    /// The settings of the configuration in force. No address that is an apiserver's now becomes a frontend.
     async fn tell_settings(&self) {
-        let settings = parts::settings(&self.config.borrow(), &self.kubernetes);
+        let apiservers = self.access.as_ref().map(|access| access.addresses().borrow().clone());
+        let settings =
+            parts::settings(&self.config.borrow(), &self.kubernetes, apiservers.unwrap_or_default());
         tell(&self.events, Event::SettingsApplied(Arc::new(settings))).await;
     }
 }

@@ -115,6 +115,7 @@ fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>) -> Admi
         snapshots,
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+        apiserver: None,
         refusals: RefusalLog::none(),
         written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),

@@ -56,6 +56,7 @@ impl Requests {
             snapshots: snapshots_now,
             config: config_now,
             datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+            apiserver: None,
             refusals: RefusalLog::none(),
             written: watch::channel(Written::default()).1,
             liveness: Liveness::new(|| None),
