@@ -11,6 +11,7 @@ pub mod clients;
 pub mod compare;
 mod cpu;
 pub mod daemon;
+mod dial;
 mod keeper;
 mod links;
 pub mod load;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 
 use self::cgroup::Tree;
+pub use self::dial::{Dialer, Tally};
 use self::keeper::Keeper;
 pub use self::links::{Layout, Neighbour};
 use self::load::{Kind, Load};
@@ -260,6 +262,13 @@ impl Bed {
         let mut command = self.command(place, &self.child)?;
         command.args(["load", kind.word(), &address.to_string()]);
         Load::start(command)
+    }
+
+    /// Starts a client that dials an address all the time.
+    pub fn dial(&self, place: Place<'_>, address: SocketAddr) -> Result<Dialer, BedError> {
+        let mut command = self.command(place, &self.child)?;
+        command.args(["dial", &address.to_string()]);
+        Dialer::start(command)
     }
 
     fn netns(&self, place: Place<'_>) -> Result<&Keeper, BedError> {

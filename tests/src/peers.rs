@@ -30,12 +30,14 @@
 //! would have written (`Pod`). The bed ends all of it, also when a test is killed.
 
 mod api;
+mod audit;
 mod authority;
 mod flags;
 mod server;
 mod watch;
 mod workload;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -267,6 +269,13 @@ impl Cluster {
     pub fn api_as(&self, index: usize, identity: &Identity<'_>) -> Result<Api<'_>, PeersError> {
         self.server(Part::Apiserver(index))?;
         Api::new(&self.bed, apiserver(index)?, &self.authority, identity)
+    }
+
+    /// What somebody has asked all apiservers for, and how often: `list services`, `watch nodes`.
+    ///
+    /// Only users that the audit's policy names are counted: who is called `holdfast`, or has its account.
+    pub fn requests_of(&self, user: &str) -> Result<BTreeMap<String, usize>, PeersError> {
+        audit::requests(self.folder(), user)
     }
 
     /// Asks one part to end (SIGTERM), waits until it has, and says how long that took.

@@ -53,7 +53,7 @@ impl<'a> Daemon<'a> {
         let program = program()?;
         let temporary = std::env::temp_dir();
         let folder = TempDir::new().map_err(at("create a folder in", &temporary))?;
-        let mut daemon = Self { bed, program, cgroup, pins: "holdfast".to_owned(), folder, child: None };
+        let daemon = Self { bed, program, cgroup, pins: "holdfast".to_owned(), folder, child: None };
         let manifests = daemon.manifests();
         fs::create_dir(&manifests).map_err(at("create", &manifests))?;
         daemon.configure(more)?;
@@ -66,7 +66,8 @@ impl<'a> Daemon<'a> {
         self.configure(more)
     }
 
-    fn configure(&mut self, more: &str) -> Result<(), BedError> {
+    /// Replaces what was added to its configuration, from its next start.
+    pub fn configure(&self, more: &str) -> Result<(), BedError> {
         let path = |path: &Path| path.display().to_string();
         let text = format!(
             "[datapath]\ncgroup = {:?}\nbpffs = \"/sys/fs/bpf/{}\"\n[admin]\nsocket = {:?}\n[manifests]\npath = {:?}\n\

@@ -144,7 +144,8 @@ fn operation(kind: Kind, address: SocketAddr) -> io::Result<Operation> {
     })
 }
 
-fn connect_and_reset(address: SocketAddr) -> io::Result<u64> {
+/// A reset leaves no port behind.
+pub(super) fn connect_and_reset(address: SocketAddr) -> io::Result<u64> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket: OwnedFd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&socket, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;

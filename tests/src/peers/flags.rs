@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::server::Server;
-use super::{ADVERTISED, APISERVER_PORT, Authority, ETCD, Part, PeersError, SERVICE_CIDRS, apiserver};
+use super::{ADVERTISED, APISERVER_PORT, Authority, ETCD, Part, PeersError, SERVICE_CIDRS, apiserver, audit};
 
 /// Those without which services have no slices, and namespaces neither accounts nor an end.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,endpoints-controller,\
@@ -21,7 +21,7 @@ pub(super) fn server(
 ) -> Result<Server, PeersError> {
     let (program, flags) = match part {
         Part::Etcd => ("etcd", etcd(folder)),
-        Part::Apiserver(index) => ("kube-apiserver", kube_apiserver(index, authority)?),
+        Part::Apiserver(index) => ("kube-apiserver", kube_apiserver(index, folder, authority)?),
         Part::Controllers => ("kube-controller-manager", controllers(authority, apiservers)?),
     };
     let arguments = flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect();
@@ -44,9 +44,10 @@ fn etcd(folder: &Path) -> Flags {
     ]
 }
 
-fn kube_apiserver(index: usize, authority: &Authority) -> Result<Flags, PeersError> {
+fn kube_apiserver(index: usize, folder: &Path, authority: &Authority) -> Result<Flags, PeersError> {
     let credential = authority.server(index)?;
     let tokens = authority.tokens();
+    let (audit_policy, audit_log) = (audit::policy(folder)?, audit::log(folder, index));
     Ok(vec![
         ("etcd-servers", format!("http://{ETCD}")),
         ("bind-address", apiserver(index)?.ip().to_string()),
@@ -60,6 +61,8 @@ fn kube_apiserver(index: usize, authority: &Authority) -> Result<Flags, PeersErr
         ("service-account-key-file", tokens.certificate.display().to_string()),
         ("service-account-signing-key-file", tokens.key.display().to_string()),
         ("service-cluster-ip-range", SERVICE_CIDRS.to_owned()),
+        ("audit-policy-file", audit_policy.display().to_string()),
+        ("audit-log-path", audit_log.display().to_string()),
         // A pod need not wait for an account that it never uses.
         ("disable-admission-plugins", "ServiceAccount".to_owned()),
     ])

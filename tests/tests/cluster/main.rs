@@ -2,8 +2,16 @@
 //! that `scripts/peers.sh` builds, so the `root` feature selects it.
 
 #[cfg(test)]
+mod daemon_away;
+#[cfg(test)]
+mod daemon_first_look;
+#[cfg(test)]
+mod daemon_incident;
+#[cfg(test)]
 mod peers_access;
 #[cfg(test)]
 mod peers_life;
 #[cfg(test)]
 mod peers_slices;
+#[cfg(test)]
+mod stage;

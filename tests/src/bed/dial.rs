@@ -1,0 +1,127 @@
+//! A client that dials one address again and again, and counts what came of it.
+//!
+//! Invariant: each attempt is counted once, in the tally that is taken after it. Deliberately absent: data; an address is
+//! served when a connection to it comes about.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::load::connect_and_reset;
+use super::{BedError, at, spawn};
+
+/// Between two attempts: often enough to meet an outage of a few milliseconds, seldom enough to leave the servers alone.
+const PAUSE: Duration = Duration::from_millis(4);
+
+/// What came of the attempts since the tally before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Tally {
+    /// Connections that came about.
+    pub connected: u64,
+    /// Those that did not, by errno: `ECONNREFUSED`.
+    pub failed: BTreeMap<String, u64>,
+}
+
+/// A client that dials until it is dropped.
+#[derive(Debug)]
+pub struct Dialer {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Dialer {
+    pub(super) fn start(mut command: Command) -> Result<Self, BedError> {
+        let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(orders), Some(answers)) => Ok(Self { child, orders, answers: BufReader::new(answers) }),
+            _ => Err(unexpected("no pipes")),
+        }
+    }
+
+    /// What came of the attempts since the last time.
+    pub fn tally(&mut self) -> Result<Tally, BedError> {
+        let pipe = "the pipe of a dialing client".as_ref();
+        writeln!(self.orders).map_err(at("write to", pipe))?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line).map_err(at("read from", pipe))?;
+        serde_json::from_str(&line).map_err(|_| unexpected(&line))
+    }
+}
+
+fn unexpected(said: &str) -> BedError {
+    BedError::Unexpected { who: "a dialing client".to_owned(), said: said.to_owned() }
+}
+
+impl Drop for Dialer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the process does: a tally for each line of its standard input, and nothing more after the last one.
+pub(super) fn run(address: SocketAddr) -> io::Result<()> {
+    let tally = Arc::new(Mutex::new(Tally::default()));
+    let counting = Arc::clone(&tally);
+    thread::spawn(move || dial(address, &counting));
+    for line in io::stdin().lines() {
+        line?;
+        let taken = std::mem::take(&mut *tally.lock().unwrap_or_else(PoisonError::into_inner));
+        writeln!(io::stdout(), "{}", serde_json::to_string(&taken)?)?;
+    }
+    Ok(())
+}
+
+fn dial(address: SocketAddr, tally: &Mutex<Tally>) {
+    loop {
+        let begun = Instant::now();
+        let result = connect_and_reset(address);
+        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+        match result {
+            Ok(_) => tally.connected += 1,
+            Err(error) => *tally.failed.entry(word(&error)).or_default() += 1,
+        }
+        drop(tally);
+        thread::sleep(PAUSE.saturating_sub(begun.elapsed()));
+    }
+}
+
+fn word(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(|| error.to_string(), |errno| format!("{:?}", Errno::from_raw(errno)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn attempts_are_counted_by_what_came_of_them() {
+        let tally = Arc::new(Mutex::new(Tally::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let counting = Arc::clone(&tally);
+        // It ends with the test's process.
+        thread::spawn(move || dial(address, &counting));
+        let reached = |is_it: &dyn Fn(&Tally) -> bool| {
+            let end = Instant::now() + Duration::from_secs(20);
+            while !is_it(&tally.lock().unwrap()) {
+                assert!(Instant::now() < end, "{tally:?}");
+                thread::sleep(PAUSE);
+            }
+        };
+        reached(&|tally| tally.connected > 2);
+        assert_eq!(tally.lock().unwrap().failed, BTreeMap::new());
+        drop(listener);
+        reached(&|tally| tally.failed.get("ECONNREFUSED").is_some_and(|count| *count > 2));
+    }
+}

@@ -1,0 +1,150 @@
+//! Both apiservers away, and the daemon ended and started meanwhile: the node serves on.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Dialer, Layout, Place, Role, Server};
+use holdfast_tests::peers::{Api, Cluster, Kind, Part, SOON, until};
+
+use crate::stage::{self, expect, rows, stale, watched, word};
+
+const SERVICE: &str = "default/web";
+
+const SERVING: &str = "serving 10.1.0.1:8080 10.1.0.2:8080";
+
+/// Long enough for every wait of the daemon to have grown to its bound.
+const AWAY: Duration = Duration::from_secs(20);
+
+/// From an apiserver that is ready to a table that is confirmed.
+const SYNCED_MAX: Duration = Duration::from_secs(5);
+
+/// From the start of the daemon to the first client that is served by what it remembered.
+const COLD_MAX: Duration = Duration::from_secs(5);
+
+const WEB: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: '', port: 8080}]
+endpoints: [{addresses: [10.1.0.1]}, {addresses: [10.1.0.2]}]
+";
+
+struct World {
+    cluster: Cluster,
+    frontend: SocketAddr,
+    _servers: Vec<Server>,
+}
+
+fn world() -> World {
+    let layout = Layout { local: vec!["10.1.0.1/32", "10.1.0.2/32"], ..Layout::default() };
+    let cluster = Cluster::start(layout, 2).unwrap();
+    let serve = |address: &str| {
+        cluster.bed().serve(Place::OUTSIDE, Role::Accept, "pod", address.parse().unwrap()).unwrap()
+    };
+    let servers = ["10.1.0.1:8080", "10.1.0.2:8080"].map(serve).into();
+    let api = cluster.api(1).unwrap();
+    stage::prepare(&api);
+    api.apply(WEB).unwrap();
+    let frontend = cluster_ip(&api);
+    World { cluster, frontend, _servers: servers }
+}
+
+fn cluster_ip(api: &Api<'_>) -> SocketAddr {
+    let service = api.get(Kind::Service, SERVICE).unwrap().unwrap();
+    format!("{}:80", service["spec"]["clusterIP"].as_str().unwrap()).parse().unwrap()
+}
+
+#[track_caller]
+fn check_served(clients: &mut Dialer, what: &str) {
+    let tally = clients.tally().unwrap();
+    println!("{what}: {tally:?}");
+    assert!(tally.failed.is_empty() && tally.connected > 0, "{what}: {tally:?}");
+}
+
+/// Ready, well, and honest about where the table is from.
+#[track_caller]
+fn check_remembered(daemon: &Daemon<'_>) {
+    let status = daemon.ask(&["status"]).expect("exit code 0: ready, and nothing is wrong");
+    assert_eq!(status["ready"], true, "{status}");
+    assert!(status["stale_since"].is_string(), "{status}");
+    expect(daemon, SERVICE, SERVING);
+}
+
+/// Each apiserver is tried again and again, and its error is named.
+fn check_tried(daemon: &Daemon<'_>) {
+    let refused = || {
+        let rows = rows(daemon, &["apiserver"], "endpoints");
+        let configured = rows.iter().filter(|row| row["tier"] == "configured");
+        let errors: Vec<String> = configured.map(|row| word(row, "last_error")).collect();
+        Ok((errors == ["connection refused", "connection refused"]).then_some(()))
+    };
+    until(SOON, "both refused", refused).unwrap();
+    assert_eq!(watched(daemon), []);
+}
+
+/// As after a reboot: the kernel knows nothing, the disk does.
+fn reboot(daemon: &mut Daemon<'_>, clients: &mut Dialer) {
+    daemon.stop().unwrap();
+    daemon.cleanup().unwrap();
+    clients.tally().unwrap();
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(clients.tally().unwrap().connected, 0, "nobody serves");
+    let begun = Instant::now();
+    daemon.launch().unwrap();
+    until(SOON, "a served client", || Ok((clients.tally().unwrap().connected > 0).then_some(()))).unwrap();
+    let cold = begun.elapsed();
+    println!("started with empty maps and no apiserver: a client is served after {cold:?}");
+    assert!(cold < COLD_MAX, "{cold:?}");
+    daemon.wait_until(|daemon| Ok(daemon.is_ready())).unwrap();
+}
+
+#[test]
+fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
+    let World { cluster, frontend, _servers } = world();
+    let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 2)).unwrap();
+    daemon.start().unwrap();
+    expect(&daemon, SERVICE, SERVING);
+    let mut clients = cluster.bed().dial(Place::NODE, frontend).unwrap();
+    // The snapshot follows within a second.
+    thread::sleep(Duration::from_secs(2));
+    check_served(&mut clients, "before");
+    let before = cluster.requests_of(stage::USER).unwrap();
+
+    let away = Instant::now();
+    cluster.kill(Part::Apiserver(0)).unwrap();
+    cluster.kill(Part::Apiserver(1)).unwrap();
+    check_tried(&daemon);
+    check_served(&mut clients, "while both apiservers went away");
+    assert!(daemon.is_ready());
+    daemon.kill().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    daemon.start().unwrap();
+    check_remembered(&daemon);
+    check_tried(&daemon);
+    check_served(&mut clients, "while the daemon was killed and started");
+    reboot(&mut daemon, &mut clients);
+    check_remembered(&daemon);
+    thread::sleep(AWAY.saturating_sub(away.elapsed()));
+    println!("{}", daemon.logged());
+    check_served(&mut clients, "while nothing but the snapshot was there");
+
+    let asked = || cluster.requests_of(stage::USER).unwrap();
+    println!("away for {:?}", away.elapsed());
+    cluster.start_part(Part::Apiserver(0)).unwrap();
+    let back = Instant::now();
+    until(SOON, "a confirmed table", || Ok(stale(&daemon).is_none().then_some(()))).unwrap();
+    let synced = back.elapsed();
+    cluster.start_part(Part::Apiserver(1)).unwrap();
+    println!("confirmed {synced:?} after an apiserver was ready; asked before {before:?}, in all {:?}", asked());
+    assert!(synced < SYNCED_MAX, "{synced:?}");
+    check_served(&mut clients, "while the apiservers came back");
+    println!("{}", daemon.logged());
+}

@@ -1,0 +1,219 @@
+//! The incident, for real: apiservers that share an address, a VIP of our own table before one of them, and the daemon
+//! between.
+//!
+//! What is lost by mistake is refused here: `default/kubernetes` while it flaps, and the VIP while its own slice is away.
+//! That no other service is touched, and that the daemon keeps its way to repair both, is what this is about.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Dialer, Layout, Place, Role, Tally};
+use holdfast_tests::peers::{ADVERTISED, APISERVER_PORT, Api, Cluster, Kind, Part, SOON, Seen, apiserver, until};
+use serde_json::{Value, json};
+
+use crate::stage::{self, expect, rows, watched};
+
+/// The Service whose name begins with that of `default/kubernetes`, and which leads to an apiserver too.
+const INTRANET: &str = "default/kubernetes-intranet";
+
+const KUBERNETES: &str = "default/kubernetes";
+
+const VIP: &str = "10.15.1.8:443";
+
+/// Nothing but the test writes its slice, to see whether the daemon hears.
+const BEAT: &str = "default/beat";
+
+/// As in the record: a load balancer without a selector.
+const SERVICES: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: kubernetes-intranet}
+spec: {type: LoadBalancer, ports: [{name: https, port: 443, targetPort: 60002}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: beat}
+spec: {ports: [{port: 80}]}
+";
+
+const SLICE: &str = "default/kubernetes-intranet-qxgk4";
+
+/// The apiserver that stays is what the VIP leads to.
+const LIVE: usize = 1;
+
+/// A table that is a second old is a broken watch. A refused or closed connection leads to the next apiserver at once, and
+/// one that says nothing within three seconds.
+const FAILOVER_MAX: Duration = Duration::from_secs(3);
+
+/// How often the daemon is told something.
+const BEAT_PAUSE: Duration = Duration::from_millis(20);
+
+fn cluster() -> Cluster {
+    let cluster = Cluster::start(Layout::default(), 2).unwrap();
+    let api = cluster.api(LIVE).unwrap();
+    stage::prepare(&api);
+    api.apply(SERVICES).unwrap();
+    let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": "10.15.1.8"}]}}});
+    api.merge_status(Kind::Service, INTRANET, &ingress).unwrap();
+    lead_vip_to_live(&api);
+    cluster
+}
+
+/// A slice as somebody writes it by hand.
+fn slice(name: &str, service: &str, to: SocketAddr) -> Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": service}},
+        "addressType": "IPv4",
+        "ports": [{"name": if service == "beat" { "" } else { "https" }, "port": to.port()}],
+        "endpoints": [{"addresses": [to.ip().to_string()]}],
+    })
+}
+
+fn lead_vip_to_live(api: &Api<'_>) {
+    let slice = slice("kubernetes-intranet-qxgk4", "kubernetes-intranet", apiserver(LIVE).unwrap());
+    api.apply_object(&slice).unwrap();
+}
+
+fn is_full(seen: &Seen) -> bool {
+    seen.object["endpoints"][0]["addresses"][0] == ADVERTISED.to_string()
+}
+
+/// Tells the daemon something all the time until it is stopped; gives how long it took at most until its table had it.
+fn beat(api: &Api<'_>, daemon: &Daemon<'_>, stop: &AtomicBool) -> (u32, Duration) {
+    let (mut beats, mut longest) = (0, Duration::ZERO);
+    while !stop.load(Ordering::Relaxed) {
+        let port = u16::try_from(1024 + beats).unwrap();
+        let begun = Instant::now();
+        api.apply_object(&slice("beat-1", "beat", SocketAddr::new(ADVERTISED.into(), port))).unwrap();
+        until(SOON, "beat", || Ok(has_port(daemon, port).then_some(()))).unwrap();
+        longest = longest.max(begun.elapsed());
+        beats += 1;
+        thread::sleep(BEAT_PAUSE);
+    }
+    (beats, longest)
+}
+
+fn has_port(daemon: &Daemon<'_>, port: u16) -> bool {
+    let rows = rows(daemon, &["frontends", "--service", BEAT], "frontends");
+    rows.first().is_some_and(|row| row["backends"][0]["port"] == port)
+}
+
+/// Runs something while the daemon is told beats, and says how they came.
+fn while_it_hears(cluster: &Cluster, daemon: &Daemon<'_>, what: &str, run: impl FnOnce()) {
+    let (api, stop) = (cluster.api(LIVE).unwrap(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let beating = scope.spawn(|| beat(&api, daemon, &stop));
+        // The scope waits for the beats, also when this fails.
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        stop.store(true, Ordering::Relaxed);
+        let (beats, longest) = beating.join().unwrap();
+        println!("{what}: {beats} changes written meanwhile; the slowest was in the table after {longest:?}");
+        ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        assert!(longest < FAILOVER_MAX, "{what}: the daemon did not hear for {longest:?}");
+    });
+}
+
+#[track_caller]
+fn check_served(dialer: &mut Dialer, what: &str) {
+    let tally = dialer.tally().unwrap();
+    println!("{what}: {tally:?}");
+    assert!(tally.failed.is_empty() && tally.connected > 0, "{what}: {tally:?}");
+}
+
+struct Clients {
+    vip: Dialer,
+    cluster_ip: Dialer,
+}
+
+impl Clients {
+    fn start(cluster: &Cluster) -> Self {
+        let service = cluster.api(LIVE).unwrap().get(Kind::Service, INTRANET).unwrap().unwrap();
+        let cluster_ip = format!("{}:443", service["spec"]["clusterIP"].as_str().unwrap());
+        let dial = |address: &str| cluster.bed().dial(Place::NODE, address.parse().unwrap()).unwrap();
+        Self { vip: dial(VIP), cluster_ip: dial(&cluster_ip) }
+    }
+
+    #[track_caller]
+    fn check_served(&mut self, what: &str) {
+        check_served(&mut self.vip, &format!("{what}, the VIP"));
+        check_served(&mut self.cluster_ip, &format!("{what}, its ClusterIP"));
+    }
+
+    fn tallies(&mut self) -> [Tally; 2] {
+        [self.vip.tally().unwrap(), self.cluster_ip.tally().unwrap()]
+    }
+}
+
+fn touch(api: &Api<'_>, word: &str) {
+    api.merge(Kind::Service, INTRANET, &json!({"metadata": {"annotations": {"touched": word}}})).unwrap();
+}
+
+/// Steps 2 to 5 of the record: an apiserver ends, `default/kubernetes` flaps, and somebody touches the VIP's Service.
+fn flap(cluster: &Cluster, daemon: &Daemon<'_>) {
+    let api = cluster.api(LIVE).unwrap();
+    let watch = api.watch(Kind::Slice, KUBERNETES).unwrap();
+    watch.find(SOON, "full slice", is_full).unwrap();
+    let took = thread::scope(|scope| {
+        let stopping = scope.spawn(|| cluster.stop(Part::Apiserver(0)).unwrap());
+        let empty = watch.find(SOON, "empty slice", |seen| !is_full(seen)).unwrap();
+        assert_eq!(empty.object.get("endpoints"), Some(&Value::Null));
+        let heard = expect(daemon, KUBERNETES, "refusing");
+        touch(&api, "while it was empty");
+        let back = watch.find(SOON, "full slice again", is_full).unwrap();
+        let gap = back.after - empty.after;
+        println!("default/kubernetes had endpoints: null for {gap:?}; the daemon showed it after {heard:?}");
+        stopping.join().unwrap()
+    });
+    expect(daemon, KUBERNETES, &format!("serving {ADVERTISED}:{APISERVER_PORT}"));
+    touch(&api, "when it was back");
+    expect(daemon, INTRANET, &format!("serving {}", apiserver(LIVE).unwrap()));
+    println!("SIGTERM took {took:?}");
+}
+
+/// Step 6: the VIP itself has nobody, and then it has.
+fn recreate(cluster: &Cluster, daemon: &Daemon<'_>, clients: &mut Clients) {
+    let api = cluster.api(LIVE).unwrap();
+    clients.check_served("before its slice goes");
+    let begun = Instant::now();
+    api.delete(Kind::Slice, SLICE).unwrap();
+    expect(daemon, INTRANET, "refusing");
+    lead_vip_to_live(&api);
+    let live = format!("serving {}", apiserver(LIVE).unwrap());
+    expect(daemon, INTRANET, &live);
+    println!("without its slice for {:?}: {:?}", begun.elapsed(), clients.tallies());
+}
+
+#[test]
+fn the_incident_touches_neither_the_vip_nor_the_daemons_own_watch() {
+    let cluster = cluster();
+    let other = SocketAddr::new(ADVERTISED.into(), APISERVER_PORT);
+    let _advertised = cluster.bed().serve(Place::OUTSIDE, Role::Accept, "advertised", other).unwrap();
+    let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 2)).unwrap();
+    daemon.start().unwrap();
+    let live = format!("serving {}", apiserver(LIVE).unwrap());
+    expect(&daemon, INTRANET, &live);
+    let three = |index: usize| vec![(apiserver(index).unwrap().to_string(), 3)];
+    until(SOON, "three watches", || Ok((watched(&daemon) == three(0)).then_some(()))).unwrap();
+
+    let mut clients = Clients::start(&cluster);
+    thread::sleep(Duration::from_secs(1));
+    clients.check_served("before");
+    while_it_hears(&cluster, &daemon, "while an apiserver ends", || flap(&cluster, &daemon));
+    clients.check_served("while default/kubernetes flapped");
+    assert_eq!(watched(&daemon), three(LIVE), "all watches are at the one that lives");
+    while_it_hears(&cluster, &daemon, "while the VIP has nobody", || recreate(&cluster, &daemon, &mut clients));
+    thread::sleep(Duration::from_secs(1));
+    clients.check_served("with its slice again");
+
+    cluster.start_part(Part::Apiserver(0)).unwrap();
+    clients.check_served("while the apiserver came back");
+    let asked = cluster.requests_of(stage::USER).unwrap();
+    println!("asked of both apiservers: {asked:?}");
+    assert_eq!((asked["list services"], asked["list endpointslices"]), (1, 1), "a failover costs no list");
+    println!("{}", daemon.logged());
+}

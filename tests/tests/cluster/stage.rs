@@ -1,0 +1,105 @@
+//! A daemon at a real control plane: how it is configured, and what its tables say.
+//!
+//! Invariant: the daemon has no more than what `contrib/kubernetes/rbac.yaml` gives it. Deliberately absent: the tests'
+//! objects.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::peers::{Api, Cluster, PeersError, SOON, apiserver, until};
+use serde_json::Value;
+
+/// What an operator applies before the first daemon.
+const MANIFEST: &str = include_str!("../../../contrib/kubernetes/rbac.yaml");
+
+/// The node that the daemon serves.
+pub(crate) const NODE: &str = "n1";
+
+/// A user of the manifest, by certificate.
+pub(crate) const USER: &str = "holdfast";
+
+/// A user of the manifest, by token.
+pub(crate) const ACCOUNT: &str = "kube-system/holdfast";
+
+/// The same one, as an apiserver calls it.
+pub(crate) const ACCOUNT_USER: &str = "system:serviceaccount:kube-system:holdfast";
+
+/// Gives the daemon what an operator gives it: permissions and its Node.
+pub(crate) fn prepare(api: &Api<'_>) {
+    api.apply(MANIFEST).unwrap();
+    api.add_node(NODE, "zone-a").unwrap();
+}
+
+/// The daemon's configuration but for who it is: the apiservers in their order.
+fn configuration(cluster: &Cluster, apiservers: usize) -> String {
+    let addresses = (0..apiservers).map(|index| format!("\"https://{}\"", apiserver(index).unwrap()));
+    let addresses = addresses.collect::<Vec<_>>().join(", ");
+    let authority = cluster.authority().file();
+    format!(
+        "[node]\nname = \"{NODE}\"\nnode_port_addresses = [\"all\"]\n[apiserver]\nendpoints = [{addresses}]\nca_file = {authority:?}\n"
+    )
+}
+
+/// With a client certificate.
+pub(crate) fn by_certificate(cluster: &Cluster, apiservers: usize) -> String {
+    let own = cluster.authority().client(USER, &[]).unwrap();
+    let mut text = configuration(cluster, apiservers);
+    let (certificate, key) = (own.certificate, own.key);
+    write!(text, "client_certificate_file = {certificate:?}\nclient_key_file = {key:?}\n").unwrap();
+    text
+}
+
+/// With a token in a file.
+pub(crate) fn by_token(cluster: &Cluster, apiservers: usize, file: &Path) -> String {
+    configuration(cluster, apiservers) + &format!("token_file = {file:?}\n")
+}
+
+/// The rows of a table.
+pub(crate) fn rows(daemon: &Daemon<'_>, words: &[&str], table: &str) -> Vec<Value> {
+    daemon.ask(words).unwrap()[table].as_array().unwrap().clone()
+}
+
+/// `ClusterIP serving 10.1.0.1:8080 10.1.0.2:8080` for each frontend of a service.
+pub(crate) fn frontends(daemon: &Daemon<'_>, service: &str) -> Vec<String> {
+    rows(daemon, &["frontends", "--service", service], "frontends").iter().map(frontend).collect()
+}
+
+fn frontend(row: &Value) -> String {
+    let mut words = vec![word(row, "type"), word(row, "verdict")];
+    let backends = row["backends"].as_array().unwrap();
+    let backends = backends.iter().map(|it| format!("{}:{}", word(it, "address"), it["port"]));
+    words.extend(backends);
+    words.join(" ")
+}
+
+/// The text of a field.
+pub(crate) fn word(row: &Value, field: &str) -> String {
+    row[field].as_str().unwrap_or("-").to_owned()
+}
+
+/// Waits until every frontend of a service says this, and tells how long that took.
+#[track_caller]
+pub(crate) fn expect(daemon: &Daemon<'_>, service: &str, expected: &str) -> Duration {
+    let (begun, mut last) = (Instant::now(), Vec::new());
+    let shown = until(SOON, expected, || {
+        last = frontends(daemon, service);
+        Ok((!last.is_empty() && last.iter().all(|row| row.ends_with(expected))).then_some(()))
+    });
+    shown.unwrap_or_else(|error: PeersError| panic!("{error}: {service} has {last:?}; {}", daemon.logged()));
+    begun.elapsed()
+}
+
+/// Where the watches are: the endpoints with connections, and how many each has.
+pub(crate) fn watched(daemon: &Daemon<'_>) -> Vec<(String, u64)> {
+    let rows = rows(daemon, &["apiserver"], "endpoints");
+    let used = rows.iter().map(|row| (word(row, "address"), row["connections"].as_u64().unwrap()));
+    used.filter(|(_, connections)| *connections > 0).collect()
+}
+
+/// Since when the table is only remembered; nothing while every source has delivered.
+pub(crate) fn stale(daemon: &Daemon<'_>) -> Option<String> {
+    let status = daemon.status().expect("a daemon that answers");
+    status["stale_since"].as_str().map(str::to_owned)
+}
