@@ -561,9 +561,9 @@ fn apiserver() -> View {
             CredentialsView {
                 tier: Tier::Kubelet,
                 kind: "none",
-                files: vec![("/etc/kubernetes/kubelet.conf".into(), None)],
+                files: vec![("/etc/kubernetes/kubelet.conf".into(), Some(THEN))],
                 expires: None,
-                problem: Some(("/etc/kubernetes/kubelet.conf: does not exist".to_owned(), THEN)),
+                problem: Some(("/etc/kubernetes/kubelet.conf: is no kubeconfig".to_owned(), THEN)),
             },
         ],
         cluster: ClusterId::new("2f6d6a52-0001"),

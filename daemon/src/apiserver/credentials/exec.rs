@@ -1,8 +1,9 @@
 //! Exec plugins: a program of the operator's that prints a credential.
 //!
-//! Invariant: a plugin has 10 s and 64 KiB, and when it is given up, so is everything that it started. Deliberately absent: a
+//! Invariant: a plugin has 10 s and 64 KiB, and when it ends or is given up, so is everything that it started. Deliberately absent: a
 //! terminal; a plugin that wants to ask a person fails.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
@@ -44,11 +45,18 @@ pub(super) struct Plugin {
 }
 
 /// What a plugin gave.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Issued {
     pub(super) token: Option<String>,
     pub(super) pair: Option<(Vec<u8>, Vec<u8>)>,
     pub(super) expires: Option<SystemTime>,
+}
+
+impl fmt::Debug for Issued {
+    /// Nobody shall find a secret in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issued").field("expires", &self.expires).finish_non_exhaustive()
+    }
 }
 
 impl Plugin {
@@ -156,13 +164,13 @@ fn execution(exec: &ExecConfig, cluster: &Cluster, version: &str) -> String {
     let mut spec = json!({ "interactive": false });
     if exec.provide_cluster_info {
         let extensions = cluster.extensions.iter().flatten();
-        let own =
+        let mut own =
             extensions.filter(|it| it.name == "client.authentication.k8s.io/exec").map(|it| &it.extension);
         spec = json!({ "interactive": false, "cluster": {
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
             "certificate-authority-data": cluster.certificate_authority_data,
-            "config": own.last(),
+            "config": own.next_back(),
         }});
     }
     json!({ "apiVersion": version, "kind": "ExecCredential", "spec": spec }).to_string()
