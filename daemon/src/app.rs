@@ -29,6 +29,7 @@ use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
 use crate::logging::Level;
 use crate::sources::config::Blocks;
+use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
 use crate::{changes, logging, node, sources};
@@ -43,7 +44,7 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    parts::refuse_what_is_missing(&config)?;
+    parts::warn_of_what_is_missing(&config);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     runtime.block_on(App::start(path, config, level)?.run())
@@ -56,6 +57,8 @@ const LAST_WRITE_WAIT: Duration = Duration::from_secs(10);
 struct Reload {
     path: PathBuf,
     level: Level,
+    /// As it was at the start, and stays.
+    kubernetes: crate::config::Kubernetes,
     config: watch::Sender<Arc<Config>>,
     effective: watch::Sender<Arc<EffectiveConfig>>,
     blocks: watch::Sender<Arc<Blocks>>,
@@ -63,15 +66,21 @@ struct Reload {
     events: mpsc::Sender<Vec<Event>>,
 }
 
+/// The sources, before they run.
+struct Sources {
+    manifests: Option<Manifests>,
+    kubernetes: Option<Kubernetes>,
+    blocks: watch::Receiver<Arc<Blocks>>,
+}
+
 struct App {
     reload: Reload,
-    manifests: Option<Manifests>,
+    sources: Sources,
     node: crate::config::NodeName,
     engine: parts::EngineThread,
     admin: admin::Admin,
     changes: mpsc::Receiver<holdfast_core::change::Change>,
     keeper: Keeper,
-    blocks: watch::Receiver<Arc<Blocks>>,
     seed: u64,
     failures: mpsc::Receiver<AppError>,
     // Set when the daemon stops, for the thread that waits for refusals.
@@ -89,6 +98,8 @@ impl App {
         let kept = parts::kept(&folder);
         let known_cluster = kept.as_ref().and_then(|kept| kept.context.cluster.as_deref());
         let access = parts::access(&config, seed, known_cluster)?;
+        let kubernetes = access.clone();
+        let kubernetes = kubernetes.map(|access| parts::kubernetes(&config, &node, access, kept.as_ref()));
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
@@ -127,46 +138,36 @@ impl App {
         };
         let admin = admin::start(&parts::admin_settings(&config), readings)?;
         let (blocks_out, blocks) = watch::channel(first_blocks);
-        let config = watch::channel(Arc::new(config)).0;
-        let path = path.to_owned();
-        let reload = Reload { path, level, config, effective, blocks: blocks_out, access, events };
-        Ok(Self {
-            reload,
-            manifests,
-            node,
-            engine,
-            admin,
-            changes,
-            keeper,
-            blocks,
-            seed,
-            failures,
-            refused_no_more,
-        })
+        let reload = Reload {
+            path: path.to_owned(),
+            level,
+            kubernetes: config.kubernetes.clone(),
+            config: watch::channel(Arc::new(config)).0,
+            effective,
+            blocks: blocks_out,
+            access,
+            events,
+        };
+        let sources = Sources { manifests, kubernetes, blocks };
+        Ok(Self { reload, sources, node, engine, admin, changes, keeper, seed, failures, refused_no_more })
     }
 
     async fn run(self) -> Result<(), AppError> {
-        let Self {
-            reload,
-            manifests,
-            node,
-            engine,
-            admin,
-            changes,
-            keeper,
-            blocks,
-            seed,
-            failures,
-            refused_no_more,
-        } = self;
+        let Self { reload, sources, node, engine, admin, changes, keeper, seed, failures, refused_no_more } =
+            self;
+        let Sources { manifests, kubernetes, blocks } = sources;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         reload.tell_settings().await;
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         tasks.spawn(changes::run(changes));
-        tasks.spawn(node::run(reload.config.subscribe(), node, events.clone()));
+        let (zones, zones_told) = mpsc::channel(1);
+        tasks.spawn(node::run(reload.config.subscribe(), node, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
+        if let Some(kubernetes) = kubernetes {
+            tasks.spawn(kubernetes.run(events.clone(), zones));
+        }
         if let Some(access) = reload.access.clone() {
             tasks.spawn(access.patrol());
         }
@@ -196,7 +197,8 @@ impl App {
 /// The sources that must deliver before anything is programmed.
 fn sources_of(config: &Config) -> Vec<Source> {
     let manifests = config.manifests.path.is_some().then_some(Source::Manifests);
-    [Source::Config].into_iter().chain(manifests).collect()
+    let kubernetes = config.kubernetes.enabled.then_some(Source::Kubernetes);
+    [Source::Config].into_iter().chain(manifests).chain(kubernetes).collect()
 }
 
 /// Reloads on SIGHUP, and returns on the signals that end the daemon, or when it cannot go on.
@@ -243,7 +245,7 @@ impl Reload {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        parts::refuse_what_is_missing(&config)?;
+        parts::warn_of_what_is_missing(&config);
         let blocks = parts::blocks(&config, &self.path)?;
         if let Some(access) = &self.access {
             access.reload(&parts::apiserver_sources(&config))?;
@@ -267,7 +269,8 @@ impl Reload {
     /// The settings of the configuration in force. No address that is an apiserver's now becomes a frontend.
     async fn tell_settings(&self) {
         let apiservers = self.access.as_ref().map(|access| access.addresses().borrow().clone());
-        let settings = parts::settings(&self.config.borrow(), apiservers.unwrap_or_default());
+        let settings =
+            parts::settings(&self.config.borrow(), &self.kubernetes, apiservers.unwrap_or_default());
         tell(&self.events, Event::SettingsApplied(Arc::new(settings))).await;
     }
 }

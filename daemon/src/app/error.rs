@@ -29,17 +29,12 @@ pub enum AppError {
     /// It started, and does not do what it must.
     #[error("the datapath failed its self-test: {0}")]
     SelfTest(#[from] SelfTestError),
-    /// It did not take the place of the one that was there, which stays.
-    #[error("the datapath did not take over, and the one before it stays: {0}")]
-    TakeOver(#[from] TakeOverError),
     /// The configuration gives no way to the apiserver.
     #[error(transparent)]
     Access(#[from] SetupError),
-    /// This version does not talk to an apiserver.
-    #[error(
-        "this version does not watch an apiserver yet; remove `enabled` under [kubernetes], or set it to false"
-    )]
-    NoKubernetes,
+    /// It did not take the place of the one that was there, which stays.
+    #[error("the datapath did not take over, and the one before it stays: {0}")]
+    TakeOver(#[from] TakeOverError),
     /// The admin API cannot listen.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -55,12 +50,9 @@ impl AppError {
     /// 78 for what only an edit of the configuration can heal, 1 for the rest.
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_)
-            | Self::Folder(_)
-            | Self::Services(_)
-            | Self::Node(_)
-            | Self::Access(_)
-            | Self::NoKubernetes => ConfigErrors::EXIT_CODE,
+            Self::Config(_) | Self::Folder(_) | Self::Services(_) | Self::Node(_) | Self::Access(_) => {
+                ConfigErrors::EXIT_CODE
+            }
             Self::Datapath(_)
             | Self::SelfTest(_)
             | Self::TakeOver(_)

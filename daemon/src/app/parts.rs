@@ -19,23 +19,20 @@ use tokio::sync::{mpsc, watch};
 use super::AppError;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
-use crate::config::{Config, Discovery};
+use crate::config::{self, Config, Discovery, NodeName};
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
+use crate::sources::kubernetes::{self, Kubernetes};
 use crate::state;
 
 /// An engine that has not looked at the time for so long does not move. An idle one looks every second.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// What the configuration asks for and this version cannot do.
-pub(super) fn refuse_what_is_missing(config: &Config) -> Result<(), AppError> {
-    if config.kubernetes.enabled {
-        return Err(AppError::NoKubernetes);
-    }
-    if config.hold != crate::config::Hold::default() {
+/// What the configuration asks for and this version does not do.
+pub(super) fn warn_of_what_is_missing(config: &Config) {
+    if config.hold != config::Hold::default() {
         tracing::warn!("[hold] has no effect in this version: empty lists refuse at once");
     }
-    Ok(())
 }
 
 /// Kubelet's kubeconfig where kubeadm puts it.
@@ -70,14 +67,35 @@ pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
     }
 }
 
-/// `apiservers` are the addresses that are an apiserver's beside the configured ones.
-pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
+/// The proxy's name is that of the start, because the watches select by it; `apiservers` are the addresses that are an
+/// apiserver's beside the configured ones.
+pub(super) fn settings(
+    config: &Config,
+    started: &config::Kubernetes,
+    apiservers: BTreeSet<SocketAddr>,
+) -> Settings {
     let configured = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address());
     Settings {
-        service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
+        service_proxy_name: started.service_proxy_name.as_deref().map(Into::into),
         bypass: configured.chain(apiservers).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
     }
+}
+
+/// What is watched there, from where a former process was.
+pub(super) fn kubernetes(
+    config: &Config,
+    node: &NodeName,
+    access: Access,
+    kept: Option<&state::Kept>,
+) -> Kubernetes {
+    let settings = kubernetes::Settings {
+        service_proxy_name: config.kubernetes.service_proxy_name.clone(),
+        node: config.node.zone.is_none().then(|| node.clone()),
+        start: kept.map(|kept| kubernetes::Start::of(&kept.remembered)).unwrap_or_default(),
+        ..kubernetes::Settings::default()
+    };
+    Kubernetes::new(access, settings)
 }
 
 /// A list takes the next power of two, so twice the slots hold that many backends whatever their lists are.
