@@ -131,6 +131,7 @@ impl App {
             config: effective_now,
             datapath,
             apiserver: access.as_ref().map(Access::views),
+            watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
             written,
             liveness: engine.liveness(),
