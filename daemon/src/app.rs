@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use crate::admin::{self, About, EffectiveConfig, Readings};
 use crate::apiserver::Access;
 use crate::config::Config;
+use crate::datapath::DatapathView;
 use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
 use crate::logging::Level;
@@ -116,15 +117,7 @@ impl App {
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
-        let look_after = move |engine: &mut Engine<AppMaps>| {
-            let is_written = engine.is_written();
-            if let Err(error) = engine.maps_mut().look_after(is_written) {
-                // The first one ends the daemon.
-                let _ = fail.try_send(error);
-            }
-            views.send_replace(Arc::new(engine.maps().view()));
-        };
-        let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after)?;
+        let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after(views, fail))?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
         let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
         let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
@@ -133,6 +126,7 @@ impl App {
             config: effective_now,
             datapath,
             apiserver: access.as_ref().map(Access::views),
+            watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
             written,
             liveness: engine.liveness(),
@@ -215,6 +209,21 @@ impl App {
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         Ok(())
+    }
+}
+
+/// What the engine's thread does beside its events: it keeps the maps well, and shows how they are.
+fn look_after(
+    views: watch::Sender<Arc<DatapathView>>,
+    fail: mpsc::Sender<AppError>,
+) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static {
+    move |engine| {
+        let is_written = engine.is_written();
+        if let Err(error) = engine.maps_mut().look_after(is_written) {
+            // The first one ends the daemon.
+            let _ = fail.try_send(error);
+        }
+        views.send_replace(Arc::new(engine.maps().view()));
     }
 }
 
