@@ -26,6 +26,7 @@ use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
 use crate::logging::Level;
 use crate::sources::config::Blocks;
+use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::{changes, logging, node, sources};
 
@@ -39,7 +40,7 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    parts::refuse_what_is_missing(&config)?;
+    parts::warn_of_what_is_missing(&config);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     runtime.block_on(App::start(path, config, level)?.run())
@@ -49,6 +50,8 @@ pub fn run(path: &Path) -> Result<(), AppError> {
 struct Reload {
     path: PathBuf,
     level: Level,
+    /// As it was at the start, and stays.
+    kubernetes: crate::config::Kubernetes,
     config: watch::Sender<Arc<Config>>,
     effective: watch::Sender<Arc<EffectiveConfig>>,
     blocks: watch::Sender<Arc<Blocks>>,
@@ -58,6 +61,7 @@ struct Reload {
 struct App {
     reload: Reload,
     manifests: Option<Manifests>,
+    kubernetes: Option<Kubernetes>,
     node: crate::config::NodeName,
     engine: parts::EngineThread,
     admin: admin::Admin,
@@ -75,6 +79,7 @@ impl App {
         let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
         let first_blocks = Arc::new(parts::blocks(&config, path)?);
         let seed = parts::seed();
+        let kubernetes = parts::kubernetes(&config, &node, seed)?;
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
@@ -101,20 +106,57 @@ impl App {
         };
         let admin = admin::start(&parts::admin_settings(&config), readings)?;
         let (blocks_out, blocks) = watch::channel(first_blocks);
-        let config = watch::channel(Arc::new(config)).0;
-        let reload = Reload { path: path.to_owned(), level, config, effective, blocks: blocks_out, events };
-        Ok(Self { reload, manifests, node, engine, admin, changes, blocks, seed, refused_no_more })
+        let reload = Reload {
+            path: path.to_owned(),
+            level,
+            kubernetes: config.kubernetes.clone(),
+            config: watch::channel(Arc::new(config)).0,
+            effective,
+            blocks: blocks_out,
+            events,
+        };
+        Ok(Self {
+            reload,
+            manifests,
+            kubernetes,
+            node,
+            engine,
+            admin,
+            changes,
+            blocks,
+            seed,
+            refused_no_more,
+        })
     }
 
     async fn run(self) -> Result<(), AppError> {
-        let Self { reload, manifests, node, engine, admin, changes, blocks, seed, refused_no_more } = self;
+        let Self {
+            reload,
+            manifests,
+            kubernetes,
+            node,
+            engine,
+            admin,
+            changes,
+            blocks,
+            seed,
+            refused_no_more,
+        } = self;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
-        tell(&events, Event::SettingsApplied(Arc::new(parts::settings(&reload.config.borrow())))).await;
+        tell(
+            &events,
+            Event::SettingsApplied(Arc::new(parts::settings(&reload.config.borrow(), &reload.kubernetes))),
+        )
+        .await;
         tasks.spawn(changes::run(changes));
-        tasks.spawn(node::run(reload.config.subscribe(), node, events.clone()));
+        let (zones, zones_told) = mpsc::channel(1);
+        tasks.spawn(node::run(reload.config.subscribe(), node, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
+        if let Some(kubernetes) = kubernetes {
+            tasks.spawn(kubernetes.run(events.clone(), zones));
+        }
         if let Some(manifests) = manifests {
             tasks.spawn(async move {
                 if let Err(error) = manifests.run(events, stopping).await {
@@ -138,7 +180,8 @@ impl App {
 /// The sources that must deliver before anything is programmed.
 fn sources_of(config: &Config) -> Vec<Source> {
     let manifests = config.manifests.path.is_some().then_some(Source::Manifests);
-    [Source::Config].into_iter().chain(manifests).collect()
+    let kubernetes = config.kubernetes.enabled.then_some(Source::Kubernetes);
+    [Source::Config].into_iter().chain(manifests).chain(kubernetes).collect()
 }
 
 /// Reloads on SIGHUP, and returns on the signals that end the daemon.
@@ -172,7 +215,7 @@ impl Reload {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        parts::refuse_what_is_missing(&config)?;
+        parts::warn_of_what_is_missing(&config);
         let blocks = parts::blocks(&config, &self.path)?;
         Ok((config, blocks))
     }
@@ -183,7 +226,8 @@ impl Reload {
             tracing::warn!(keys = waiting.join(", "), "these keys take effect with the next restart");
         }
         self.level.set(config.log.level);
-        tell(&self.events, Event::SettingsApplied(Arc::new(parts::settings(&config)))).await;
+        tell(&self.events, Event::SettingsApplied(Arc::new(parts::settings(&config, &self.kubernetes))))
+            .await;
         self.blocks.send_replace(Arc::new(blocks));
         self.effective.send_replace(Arc::new(parts::effective(&config)));
         self.config.send_replace(Arc::new(config));

@@ -1,7 +1,7 @@
 //! What the host says of itself: its name, and the local addresses that answer NodePorts.
 //!
 //! Invariant: which addresses count is decided by a pure function of the setting and what the kernel lists. Deliberately
-//! absent: the Node object of a cluster, which an apiserver tells.
+//! absent: the Node object of a cluster; its zone is told by the source that watches it.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,7 +12,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::NodeFacts;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Config, NoNodeName, NodeName, NodePortAddresses};
 
@@ -45,19 +45,38 @@ pub fn facts(config: &Config, name: &NodeName) -> NodeFacts {
     }
 }
 
-/// Tells the engine of the node, now and whenever its addresses or the configuration change.
-pub async fn run(mut config: watch::Receiver<Arc<Config>>, name: NodeName, events: mpsc::Sender<Vec<Event>>) {
-    let mut told = None;
+/// The zone in which a cluster says that the node is.
+#[derive(Debug)]
+pub struct Zone {
+    /// Its name; none if the cluster does not say.
+    pub name: Option<Arc<str>>,
+    /// Answered when the engine has been told.
+    pub told: oneshot::Sender<()>,
+}
+
+/// Tells the engine of the node, now and whenever its addresses, its zone or the configuration change. The configuration's
+/// zone goes before a cluster's.
+pub async fn run(
+    mut config: watch::Receiver<Arc<Config>>,
+    name: NodeName,
+    mut zones: mpsc::Receiver<Zone>,
+    events: mpsc::Sender<Vec<Event>>,
+) {
+    let (mut told, mut zone, mut heard) = (None, None, None);
     loop {
-        let now = facts(&config.borrow_and_update().clone(), &name);
+        let mut now = facts(&config.borrow_and_update().clone(), &name);
+        now.zone = now.zone.or_else(|| zone.clone());
         if told.as_ref() != Some(&now) {
             told = Some(now.clone());
             if events.send(vec![Event::NodeApplied(Arc::new(now))]).await.is_err() {
                 return;
             }
         }
+        // Whoever asked may have gone meanwhile.
+        let _ = heard.take().map(|heard: oneshot::Sender<()>| heard.send(()));
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
+            Some(new) = zones.recv() => (zone, heard) = (new.name, Some(new.told)),
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
     }

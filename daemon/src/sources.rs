@@ -4,5 +4,6 @@
 //! decisions. A source does not know which endpoint gets traffic.
 
 pub mod config;
+pub mod kubernetes;
 pub mod manifests;
 pub mod objects;

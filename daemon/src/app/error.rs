@@ -3,6 +3,7 @@
 use holdfast_datapath::{SelfTestError, StartError};
 
 use crate::admin::AdminError;
+use crate::apiserver::SetupError;
 use crate::config::{ConfigErrors, NoNodeName};
 use crate::sources::config::InvalidService;
 use crate::sources::manifests::FolderError;
@@ -28,11 +29,9 @@ pub enum AppError {
     /// It started, and does not do what it must.
     #[error("the datapath failed its self-test: {0}")]
     SelfTest(#[from] SelfTestError),
-    /// This version does not talk to an apiserver.
-    #[error(
-        "this version does not watch an apiserver yet; remove `enabled` under [kubernetes], or set it to false"
-    )]
-    NoKubernetes,
+    /// The configuration gives no way to the apiserver.
+    #[error(transparent)]
+    Access(#[from] SetupError),
     /// The admin API cannot listen.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -48,7 +47,7 @@ impl AppError {
     /// 78 for what only an edit of the configuration can heal, 1 for the rest.
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Folder(_) | Self::Services(_) | Self::Node(_) | Self::NoKubernetes => {
+            Self::Config(_) | Self::Folder(_) | Self::Services(_) | Self::Node(_) | Self::Access(_) => {
                 ConfigErrors::EXIT_CODE
             }
             Self::Datapath(_) | Self::SelfTest(_) | Self::Admin(_) | Self::Maps(_) | Self::Runtime(_) => 1,

@@ -15,31 +15,55 @@ use holdfast_datapath::Maps;
 use tokio::sync::{mpsc, watch};
 
 use super::AppError;
+use super::maps::MARK;
 use crate::admin::{self, EffectiveConfig, Liveness};
-use crate::config::Config;
+use crate::apiserver::{self, Access};
+use crate::config::{self, Config, NodeName};
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
+use crate::sources::kubernetes::{self, Kubernetes};
 
 /// An engine that has not looked at the time for so long does not move. An idle one looks every second.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// What the configuration asks for and this version cannot do.
-pub(super) fn refuse_what_is_missing(config: &Config) -> Result<(), AppError> {
-    if config.kubernetes.enabled {
-        return Err(AppError::NoKubernetes);
-    }
-    if config.hold != crate::config::Hold::default() {
+/// What the configuration asks for and this version does not do.
+pub(super) fn warn_of_what_is_missing(config: &Config) {
+    if config.hold != config::Hold::default() {
         tracing::warn!("[hold] has no effect in this version: empty lists refuse at once");
     }
-    Ok(())
 }
 
-pub(super) fn settings(config: &Config) -> Settings {
+/// The proxy's name is that of the start, because the watches select by it.
+pub(super) fn settings(config: &Config, started: &config::Kubernetes) -> Settings {
     Settings {
-        service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
+        service_proxy_name: started.service_proxy_name.as_deref().map(Into::into),
         bypass: config.apiserver.endpoints.iter().map(|endpoint| endpoint.address()).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
     }
+}
+
+/// The way to the apiserver, and what is watched there; nothing if no cluster is asked for.
+pub(super) fn kubernetes(
+    config: &Config,
+    node: &NodeName,
+    seed: u64,
+) -> Result<Option<Kubernetes>, AppError> {
+    if !config.kubernetes.enabled {
+        return Ok(None);
+    }
+    let access = Access::new(&apiserver::Settings {
+        apiserver: config.apiserver.clone(),
+        mark: Some(MARK),
+        state: config.state.path.clone(),
+        known_cluster: None,
+        seed,
+    })?;
+    let settings = kubernetes::Settings {
+        service_proxy_name: config.kubernetes.service_proxy_name.clone(),
+        node: config.node.zone.is_none().then(|| node.clone()),
+        ..kubernetes::Settings::default()
+    };
+    Ok(Some(Kubernetes::new(access, settings)))
 }
 
 /// A list takes the next power of two, so twice the slots hold that many backends whatever their lists are.

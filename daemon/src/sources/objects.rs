@@ -25,6 +25,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use refusal::Refusal;
+pub(in crate::sources) use refusal::quoted;
 pub use service::service;
 pub use slice::slice;
 pub use wire::{

@@ -145,7 +145,7 @@ impl Refusal {
         Self::Word { field: field.to_owned(), shown: quoted(text), legal }
     }
 
-    pub(super) fn shape(path: &str, reason: &dyn std::fmt::Display) -> Self {
+    pub(in crate::sources) fn shape(path: &str, reason: &dyn std::fmt::Display) -> Self {
         Self::Shape { path: path.to_owned(), reason: reason.to_string() }
     }
 }

@@ -1,0 +1,274 @@
+//! The endpoints of the apiserver, in order, and what is known of each: a state machine without a clock or a socket.
+//!
+//! Invariant: no endpoint is ever left out. What failed is asked later than the others, and when all failed all are asked, in
+//! their order. Deliberately absent: choosing by speed or by load. The operator's order is the order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::limits::{CHECK_EVERY, CONFIRM_AFTER, PENALTY_FIRST, PENALTY_MOST};
+use super::trouble::Trouble;
+
+/// Where an address comes from; an earlier tier goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// `[apiserver]`: `endpoints`, or else the kubeconfig's server.
+    Configured,
+    /// Kubelet's own kubeconfig.
+    Kubelet,
+    /// The backends of `default/kubernetes`, as seen some time.
+    Learned,
+}
+
+impl Tier {
+    /// As it is spelled.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Kubelet => "kubelet",
+            Self::Learned => "learned",
+        }
+    }
+}
+
+/// What the last attempts say of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nobody has tried yet.
+    Unknown,
+    /// It served.
+    Healthy,
+    /// It failed, and has served once since.
+    Recovering,
+    /// It failed.
+    Failed,
+}
+
+impl State {
+    /// As it is spelled.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Healthy => "healthy",
+            Self::Recovering => "recovering",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Names one endpoint as long as the daemon runs; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct EndpointId(u64);
+
+/// One endpoint.
+#[derive(Clone, Debug)]
+pub(super) struct Endpoint {
+    pub(super) id: EndpointId,
+    pub(super) tier: Tier,
+    pub(super) address: SocketAddr,
+    pub(super) name: Arc<str>,
+    pub(super) state: State,
+    pub(super) since: Instant,
+    pub(super) connections: usize,
+    pub(super) trouble: Option<(Trouble, Instant)>,
+    failures: u32,
+    missed_checks: u32,
+    held_off_until: Option<Instant>,
+    next_check: Option<Instant>,
+}
+
+/// How soon an endpoint is asked; equal ranks keep the operator's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Usable,
+    Recovering,
+    Failed,
+    HeldOff,
+}
+
+impl Endpoint {
+    fn rank(&self, now: Instant) -> Rank {
+        match self.state {
+            State::Unknown | State::Healthy => Rank::Usable,
+            State::Recovering => Rank::Recovering,
+            State::Failed if self.held_off_until.is_some_and(|until| now < until) => Rank::HeldOff,
+            State::Failed => Rank::Failed,
+        }
+    }
+
+    fn enter(&mut self, state: State, now: Instant) {
+        if self.state != state {
+            self.state = state;
+            self.since = now;
+        }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let waits = matches!(self.state, State::Failed | State::Recovering);
+        waits && self.next_check.is_none_or(|next| next <= now)
+    }
+}
+
+/// All endpoints, by tier and within a tier as given.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    rows: Vec<Endpoint>,
+    next_id: u64,
+    // Spreads penalties, so that a thousand nodes do not come back in one moment.
+    noise: u64,
+}
+
+impl Endpoints {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { rows: Vec::new(), next_id: 0, noise: seed | 1 }
+    }
+
+    /// All of them, in the operator's order.
+    pub(super) fn rows(&self) -> &[Endpoint] {
+        &self.rows
+    }
+
+    /// Makes a tier consist of these addresses; what is known of those that stay is kept.
+    pub(super) fn set(&mut self, tier: Tier, addresses: &[SocketAddr], now: Instant) {
+        let (own, mut rows): (Vec<_>, Vec<_>) = self.rows.drain(..).partition(|row| row.tier == tier);
+        for address in addresses {
+            let known = own.iter().find(|row| row.address == *address).cloned();
+            rows.push(known.unwrap_or_else(|| self.unknown(tier, *address, now)));
+        }
+        rows.sort_by_key(|row| row.tier);
+        self.rows = rows;
+    }
+
+    fn unknown(&mut self, tier: Tier, address: SocketAddr, now: Instant) -> Endpoint {
+        let id = EndpointId(self.next_id);
+        self.next_id = self.next_id.saturating_add(1);
+        Endpoint {
+            id,
+            tier,
+            address,
+            name: address.to_string().into(),
+            state: State::Unknown,
+            since: now,
+            connections: 0,
+            trouble: None,
+            failures: 0,
+            missed_checks: 0,
+            held_off_until: None,
+            next_check: None,
+        }
+    }
+
+    /// In which order they are dialled now.
+    pub(super) fn order(&self, now: Instant) -> Vec<EndpointId> {
+        let mut order: Vec<_> = self.rows.iter().map(|row| (row.rank(now), row.id)).collect();
+        order.sort_by_key(|(rank, _)| *rank);
+        order.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The endpoints that would be better than one in use, and are due for a check.
+    pub(super) fn due(&self, now: Instant) -> Vec<EndpointId> {
+        let worst = self.rows.iter().rposition(|row| row.connections > 0).unwrap_or(0);
+        self.rows.iter().take(worst).filter(|row| row.is_due(now)).map(|row| row.id).collect()
+    }
+
+    pub(super) fn get(&self, id: EndpointId) -> Option<&Endpoint> {
+        self.rows.iter().find(|row| row.id == id)
+    }
+
+    fn get_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
+        self.rows.iter_mut().find(|row| row.id == id)
+    }
+
+    /// It served a request, or answered a check.
+    pub(super) fn served(&mut self, id: EndpointId, now: Instant) {
+        let pause = self.jittered(CONFIRM_AFTER);
+        let Some(row) = self.get_mut(id) else { return };
+        row.missed_checks = 0;
+        row.held_off_until = None;
+        match row.state {
+            State::Failed => {
+                row.next_check = now.checked_add(pause);
+                row.enter(State::Recovering, now);
+            }
+            State::Unknown | State::Recovering | State::Healthy => {
+                row.failures = 0;
+                row.enter(State::Healthy, now);
+            }
+        }
+    }
+
+    /// Somebody wanted to use it, and could not.
+    pub(super) fn dial_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
+        let noise = self.noise();
+        let Some(row) = self.get_mut(id) else { return };
+        let penalty = penalty(row.failures, noise);
+        row.failures = row.failures.saturating_add(1);
+        row.held_off_until = now.checked_add(penalty);
+        row.next_check = row.held_off_until;
+        row.trouble = Some((trouble, now));
+        row.enter(State::Failed, now);
+    }
+
+    /// A check failed. The port may serve all the same, so one miss of a healthy endpoint changes nothing but the record.
+    pub(super) fn check_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
+        let pause = self.jittered(CHECK_EVERY);
+        let Some(row) = self.get_mut(id) else { return };
+        row.missed_checks = row.missed_checks.saturating_add(1);
+        row.trouble = Some((trouble, now));
+        row.next_check = now.checked_add(pause);
+        let is_doubted = row.state == State::Recovering || row.missed_checks >= MISSED_CHECKS;
+        if is_doubted {
+            row.enter(State::Failed, now);
+        }
+    }
+
+    /// Something to remember that says nothing about the next attempt.
+    pub(super) fn noted(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
+        if let Some(row) = self.get_mut(id) {
+            row.trouble = Some((trouble, now));
+        }
+    }
+
+    pub(super) fn connected(&mut self, id: EndpointId) {
+        if let Some(row) = self.get_mut(id) {
+            row.connections = row.connections.saturating_add(1);
+        }
+    }
+
+    pub(super) fn disconnected(&mut self, id: EndpointId) {
+        if let Some(row) = self.get_mut(id) {
+            row.connections = row.connections.saturating_sub(1);
+        }
+    }
+
+    /// Between three quarters and five quarters of a time.
+    fn jittered(&mut self, time: Duration) -> Duration {
+        let noise = self.noise();
+        spread(time, noise)
+    }
+
+    /// xorshift: enough to spread clients, and no more is asked of it.
+    fn noise(&mut self) -> u64 {
+        self.noise ^= self.noise << 13;
+        self.noise ^= self.noise >> 7;
+        self.noise ^= self.noise << 17;
+        self.noise
+    }
+}
+
+/// Checks of a healthy endpoint that may fail before it counts as failed; of a dial, one is enough.
+const MISSED_CHECKS: u32 = 2;
+
+/// For how long an endpoint goes last after its n-th failure in a row.
+fn penalty(failures: u32, noise: u64) -> Duration {
+    let grown = PENALTY_FIRST.saturating_mul(2_u32.saturating_pow(failures));
+    spread(grown.min(PENALTY_MOST), noise).min(PENALTY_MOST)
+}
+
+fn spread(time: Duration, noise: u64) -> Duration {
+    const STEPS: u64 = 1 << 16;
+    let half = time / 2;
+    let part = u32::try_from(noise % STEPS).unwrap_or(0);
+    (time - time / 4).saturating_add(half.saturating_mul(part) / 65_536)
+}

@@ -1,0 +1,190 @@
+//! HTTP/1.1 over one TLS connection: one request at a time, the body piece by piece.
+//!
+//! Invariant: whoever holds a [`Connection`] or a [`Reply`] holds the only use of it, so nothing waits behind anything else.
+//! Deliberately absent: a pool, HTTP/2 (one stalled stream there holds up the others), compression, redirects.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{self, HeaderValue};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::AccessError;
+use super::lease::{Lease, Place};
+use super::socket;
+use super::trouble::Trouble;
+
+const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
+
+/// An established connection to one endpoint.
+#[derive(Debug)]
+pub struct Connection {
+    sender: SendRequest<String>,
+    // Moves the bytes; it ends when this is dropped.
+    _driver: JoinSet<()>,
+    lease: Lease,
+}
+
+/// What a request says beside its path.
+#[derive(Clone, Debug)]
+pub(super) struct Headers {
+    pub(super) accept: &'static str,
+    pub(super) authorization: Option<HeaderValue>,
+}
+
+/// How a connection is made.
+pub(super) struct Dial {
+    pub(super) place: Place,
+    pub(super) mark: Option<u32>,
+    pub(super) tls: Arc<rustls::ClientConfig>,
+    pub(super) server_name: ServerName<'static>,
+}
+
+impl Dial {
+    /// TCP and TLS within `limit`.
+    pub(super) async fn connect(self, limit: Duration) -> Result<Connection, Trouble> {
+        let deadline = tokio::time::Instant::now() + limit;
+        let tcp = socket::connect(self.place.address, self.mark);
+        let tcp = tokio::time::timeout_at(deadline, tcp).await.map_err(|_| Trouble::Unreachable)??;
+        let tls = TlsConnector::from(self.tls).connect(self.server_name, tcp);
+        let tls = tokio::time::timeout_at(deadline, tls).await.map_err(|_| Trouble::Silent)?;
+        let tls = tls.map_err(|error| Trouble::of_stream(&error))?;
+        let shaken = http1::handshake(TokioIo::new(tls)).await;
+        let (sender, connection) = shaken.map_err(|error| Trouble::of_http(&error))?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            // Its error reaches whoever waits for the answer.
+            let _ = connection.await;
+        });
+        Ok(Connection { sender, _driver: driver, lease: self.place.lease() })
+    }
+}
+
+impl Connection {
+    /// Whose it is.
+    pub(super) const fn place(&self) -> &Place {
+        self.lease.place()
+    }
+
+    /// Sends a GET and waits for the headers of its answer.
+    pub(super) async fn get(
+        mut self,
+        path_and_query: &str,
+        headers: &Headers,
+        limit: Duration,
+    ) -> Result<Reply, Trouble> {
+        let request = request(path_and_query, self.place().address, headers)?;
+        let exchange = async {
+            self.sender.ready().await?;
+            self.sender.send_request(request).await
+        };
+        let answer = timeout(limit, exchange).await.map_err(|_| Trouble::Silent)?;
+        let answer = answer.map_err(|error| Trouble::of_http(&error))?;
+        Ok(Reply::new(answer, self))
+    }
+}
+
+fn request(path_and_query: &str, host: SocketAddr, headers: &Headers) -> Result<Request<String>, Trouble> {
+    let mut request = Request::get(path_and_query)
+        .header(header::HOST, host.to_string())
+        .header(header::USER_AGENT, USER_AGENT)
+        .header(header::ACCEPT, headers.accept)
+        // Watches that are compressed one event at a time confuse decoders, and the CPU is the scarcer thing here.
+        .header(header::ACCEPT_ENCODING, "identity")
+        .body(String::new())
+        .map_err(|error| Trouble::NotAnApiserver(error.to_string()))?;
+    if let Some(authorization) = &headers.authorization {
+        request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+    }
+    Ok(request)
+}
+
+/// The beginning of an answer; its body comes piece by piece.
+#[derive(Debug)]
+pub struct Reply {
+    /// The HTTP status; 2xx, or an error that is about the request.
+    pub status: u16,
+    /// For how long the server asks us to wait.
+    pub retry_after: Option<Duration>,
+    /// Which endpoint answered, as `address:port`.
+    pub endpoint: Arc<str>,
+    body: Incoming,
+    connection: Connection,
+}
+
+impl Reply {
+    fn new(answer: Response<Incoming>, connection: Connection) -> Self {
+        let (parts, body) = answer.into_parts();
+        let seconds = parts.headers.get(header::RETRY_AFTER).and_then(|it| it.to_str().ok()?.parse().ok());
+        Self {
+            status: parts.status.as_u16(),
+            retry_after: seconds.map(Duration::from_secs),
+            endpoint: Arc::clone(&connection.place().name),
+            body,
+            connection,
+        }
+    }
+
+    /// The next piece of the body, or `None` at its end. More than `idle` without a byte is an error.
+    pub async fn chunk(&mut self, idle: Duration) -> Result<Option<Bytes>, AccessError> {
+        let piece = self.piece(idle).await;
+        piece.map_err(|trouble| self.broke(trouble))
+    }
+
+    /// The whole body, at most `most` bytes, and the connection, which is free for the next request.
+    pub async fn whole(mut self, most: usize, idle: Duration) -> Result<(Bytes, Connection), AccessError> {
+        match self.collect(most, idle).await {
+            Ok(whole) => Ok((whole, self.connection)),
+            Err(trouble) => Err(self.broke(trouble)),
+        }
+    }
+
+    pub(super) async fn collect(&mut self, most: usize, idle: Duration) -> Result<Bytes, Trouble> {
+        let mut whole = BytesMut::new();
+        while let Some(piece) = self.piece(idle).await? {
+            if whole.len().saturating_add(piece.len()) > most {
+                return Err(Trouble::TooLarge(most));
+            }
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole.freeze())
+    }
+
+    async fn piece(&mut self, idle: Duration) -> Result<Option<Bytes>, Trouble> {
+        loop {
+            let frame = poll_fn(|context| Pin::new(&mut self.body).poll_frame(context));
+            match timeout(idle, frame).await.map_err(|_| Trouble::Silent)? {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(Trouble::of_http(&error)),
+                Some(Ok(frame)) => {
+                    if let Ok(piece) = frame.into_data() {
+                        return Ok(Some(piece));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What ended the body early is remembered; whether the endpoint still serves, the next request finds out.
+    fn broke(&self, trouble: Trouble) -> AccessError {
+        let place = self.connection.place();
+        place.noted(trouble.clone());
+        AccessError::of(&place.name, trouble)
+    }
+
+    /// The connection, once the body was read to its end.
+    pub fn into_connection(self) -> Connection {
+        self.connection
+    }
+}

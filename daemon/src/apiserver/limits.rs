@@ -1,0 +1,38 @@
+//! Every bound of the way to an apiserver, each with its reason.
+
+use std::time::Duration;
+
+/// From the first packet to a finished TLS handshake: three round trips, and a lost packet on top. While another endpoint
+/// waits to be tried, the check of the cluster's identity has to fit in as well.
+pub(super) const DIAL: Duration = Duration::from_secs(3);
+
+/// Until the headers of an answer. A loaded apiserver takes seconds to begin a list; a dead one takes for ever.
+pub(super) const HEADERS: Duration = Duration::from_secs(10);
+
+/// Between two pieces of a short answer's body, such as the cluster's identity.
+pub(super) const SHORT_BODY: Duration = Duration::from_secs(3);
+
+/// The largest short answer: a Namespace with annotations, or an error page. An apiserver's objects end at 1.5 MB, but
+/// `kube-system` has a few KB.
+pub(super) const SHORT_BODY_BYTES_MAX: usize = 256 << 10;
+
+/// When an idle connection is probed, and how far apart the probes are.
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
+
+/// How many probes may stay unanswered: with [`KEEPALIVE`] a dead peer is noticed in 15 s at the latest.
+pub(super) const KEEPALIVE_PROBES: u32 = 2;
+
+/// How long sent bytes may stay unacknowledged.
+pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often a better endpoint than the one in use is looked at.
+pub(super) const CHECK_EVERY: Duration = Duration::from_secs(15);
+
+/// How soon a first good check is confirmed by a second one.
+pub(super) const CONFIRM_AFTER: Duration = Duration::from_secs(2);
+
+/// For how long a failed endpoint goes last, the first time.
+pub(super) const PENALTY_FIRST: Duration = Duration::from_secs(1);
+
+/// For how long at most, however often it failed: an apiserver that is back shall be found soon.
+pub(super) const PENALTY_MOST: Duration = Duration::from_secs(30);

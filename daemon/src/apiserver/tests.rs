@@ -1,0 +1,26 @@
+//! Access against real sockets and real TLS, with a server that does as it is told.
+
+pub(crate) mod server;
+mod walking;
+
+use std::path::Path;
+
+use super::{Access, Settings};
+use crate::config::Config;
+
+/// Access as a configuration file asks for it.
+pub(crate) fn access(folder: &Path, keys: &str) -> Access {
+    Access::new(&settings(folder, keys)).unwrap()
+}
+
+fn settings(folder: &Path, keys: &str) -> Settings {
+    let text = format!("[node]\nname = \"n\"\n[apiserver]\n{keys}");
+    let config = Config::parse(&text, &folder.join("config.toml").to_string_lossy()).unwrap().0;
+    Settings {
+        apiserver: config.apiserver,
+        mark: None,
+        state: folder.to_owned(),
+        known_cluster: None,
+        seed: 7,
+    }
+}

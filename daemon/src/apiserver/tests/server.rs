@@ -1,0 +1,220 @@
+//! An apiserver of a few lines: it answers what the test tells it, or misbehaves as told.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+pub(super) const OUR_UID: &str = "2f6d6a52-0001";
+
+/// A certificate authority.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub(super) pem: String,
+}
+
+/// A certificate with its key, as PEM.
+pub(crate) struct Leaf {
+    pub(super) certificate: String,
+    pub(super) key: String,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    pub(crate) fn leaf(&self, name: &str) -> Leaf {
+        self.leaf_with(CertificateParams::new([name.to_owned()]).unwrap())
+    }
+
+    pub(super) fn leaf_with(&self, params: CertificateParams) -> Leaf {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Leaf { certificate, key: key.serialize_pem() }
+    }
+
+    /// Writes the authority's certificate where a configuration can name it.
+    pub(crate) fn write(&self, path: &Path) {
+        std::fs::write(path, &self.pem).unwrap();
+    }
+}
+
+/// How a server meets those who come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// TLS and answers.
+    Serve,
+    /// Accepts, and says nothing at all.
+    SilentTcp,
+    /// TLS, and then nothing.
+    SilentHttp,
+    /// Closes at once.
+    Close,
+    /// TLS, reads the request, closes.
+    CloseAfterRequest,
+    /// Answers the handshake with plain text.
+    PlainText,
+}
+
+/// What it was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) path: String,
+    pub(super) head: String,
+}
+
+impl Asked {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}
+
+pub(crate) type Script = Arc<dyn Fn(&Asked) -> String + Send + Sync>;
+
+/// A running server; it ends when it is dropped.
+pub(crate) struct Server {
+    pub(super) address: SocketAddr,
+    pub(super) asked: Arc<Mutex<Vec<Asked>>>,
+    manner: Arc<Mutex<Manner>>,
+    _tasks: JoinSet<()>,
+}
+
+/// An answer with a length.
+pub(super) fn answer(status: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The answer about the cluster's identity.
+pub(super) fn namespace(uid: &str) -> String {
+    answer(
+        "200 OK",
+        &format!(
+            r#"{{"kind":"Namespace","apiVersion":"v1","metadata":{{"name":"kube-system","uid":"{uid}"}}}}"#
+        ),
+    )
+}
+
+/// Answers identity as our cluster, everything else with `rest`.
+pub(crate) fn ours(rest: impl Fn(&Asked) -> String + Send + Sync + 'static) -> Script {
+    Arc::new(move |asked| if asked.path.ends_with("/kube-system") { namespace(OUR_UID) } else { rest(asked) })
+}
+
+/// Our cluster, with an empty object for everything.
+pub(super) fn plain() -> Script {
+    ours(|_| answer("200 OK", "{}"))
+}
+
+impl Server {
+    pub(crate) async fn start(leaf: &Leaf, manner: Manner, script: Script) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::serve(listener, leaf, manner, script)
+    }
+
+    /// At an address where nobody listened before.
+    pub(super) async fn start_at(address: SocketAddr, leaf: &Leaf, script: Script) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        Self::serve(listener, leaf, Manner::Serve, script)
+    }
+
+    fn serve(listener: TcpListener, leaf: &Leaf, manner: Manner, script: Script) -> Self {
+        let address = listener.local_addr().unwrap();
+        let acceptor = TlsAcceptor::from(config(leaf));
+        let (asked, manner) = (Arc::default(), Arc::new(Mutex::new(manner)));
+        let mut tasks = JoinSet::new();
+        let (record, how) = (Arc::clone(&asked), Arc::clone(&manner));
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let manner = *how.lock().unwrap();
+                connections.spawn(meet(
+                    stream,
+                    manner,
+                    acceptor.clone(),
+                    Arc::clone(&script),
+                    Arc::clone(&record),
+                ));
+            }
+        });
+        Self { address, asked, manner, _tasks: tasks }
+    }
+
+    pub(super) fn set(&self, manner: Manner) {
+        *self.manner.lock().unwrap() = manner;
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("\"https://{}\"", self.address)
+    }
+
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.asked.lock().unwrap().iter().map(|asked| asked.path.clone()).collect()
+    }
+}
+
+fn config(leaf: &Leaf) -> Arc<ServerConfig> {
+    use rustls::pki_types::pem::PemObject;
+    let chain = CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).map(Result::unwrap).collect();
+    let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap())
+}
+
+async fn meet(
+    mut stream: TcpStream,
+    manner: Manner,
+    tls: TlsAcceptor,
+    script: Script,
+    asked: Arc<Mutex<Vec<Asked>>>,
+) {
+    match manner {
+        Manner::Close => return,
+        Manner::SilentTcp => return std::future::pending().await,
+        Manner::PlainText => {
+            let _ = stream.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\n").await;
+            return;
+        }
+        Manner::Serve | Manner::SilentHttp | Manner::CloseAfterRequest => {}
+    }
+    let Ok(mut stream) = tls.accept(stream).await else { return };
+    while let Some(request) = head(&mut stream).await {
+        match manner {
+            Manner::SilentHttp => return std::future::pending().await,
+            Manner::CloseAfterRequest => return,
+            _ => {}
+        }
+        let path = request.split(' ').nth(1).unwrap().to_owned();
+        let request = Asked { path, head: request };
+        let answer = script(&request);
+        asked.lock().unwrap().push(request);
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// One request's head; none at the end.
+async fn head(stream: &mut (impl AsyncReadExt + Unpin)) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    String::from_utf8(head).ok()
+}

@@ -1,0 +1,60 @@
+//! What TLS needs, from PEM.
+//!
+//! Invariant: a certificate is always verified against the given authorities and a name. Deliberately absent: the system's
+//! own authorities, and any way to leave the verification out.
+
+use std::sync::Arc;
+
+use rustls::client::WantsClientCert;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
+
+/// Certificates in a bundle: real ones have a handful; the largest public collection has about 150.
+const AUTHORITIES_MAX: usize = 1_000;
+
+/// A client's certificate chain and its key.
+pub(super) struct Pair<'a> {
+    pub(super) certificate: &'a [u8],
+    pub(super) key: &'a [u8],
+}
+
+/// A configuration that trusts `authorities` and shows `pair`.
+pub(super) fn config(authorities: &[u8], pair: Option<&Pair<'_>>) -> Result<Arc<ClientConfig>, String> {
+    let builder = verifying(authorities)?;
+    let mut config = match pair {
+        None => builder.with_no_client_auth(),
+        Some(pair) => {
+            let chain = certificates(pair.certificate, "the client certificate")?;
+            let key = PrivateKeyDer::from_pem_slice(pair.key)
+                .map_err(|error| format!("the client key is not readable: {error}"))?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => {
+                    "the client certificate and its key do not belong together".to_owned()
+                }
+                other => format!("the client certificate cannot be used: {other}"),
+            })?
+        }
+    };
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn verifying(authorities: &[u8]) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, String> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(authorities, "the certificate authority")? {
+        roots.add(authority).map_err(|error| format!("a certificate authority cannot be used: {error}"))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    Ok(builder.map_err(|error| format!("tls: {error}"))?.with_root_certificates(roots))
+}
+
+fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = CertificateDer::pem_slice_iter(pem).take(AUTHORITIES_MAX).collect::<Result<Vec<_>, _>>();
+    match found {
+        Ok(found) if found.is_empty() => Err(format!("{what} has no PEM certificate in it")),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("{what} is no PEM, or was cut short: {error}")),
+    }
+}

@@ -1,0 +1,226 @@
+//! What can be wrong with an apiserver, in the words that an operator reads.
+//!
+//! Invariant: a trouble names its cause, never merely "down", and repeats no secret. Deliberately absent: what to do about
+//! it, which is the endpoint table's to decide.
+
+use std::io;
+
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError};
+
+use super::identity::ClusterId;
+
+/// The most characters of a server's text that a trouble repeats, so that it stays one line.
+const SAID_CHARACTERS_MAX: usize = 200;
+
+/// Why an apiserver did not serve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// Nobody listens there.
+    #[error("connection refused")]
+    Refused,
+    /// The host knows no way there.
+    #[error("no route")]
+    NoRoute,
+    /// This host does not let the connection out: a firewall, or a program of another load balancer.
+    #[error(
+        "this host forbids the connection (EPERM): look for a firewall or another load balancer's programs"
+    )]
+    Forbidden,
+    /// Not a single packet came back.
+    #[error("does not answer")]
+    Unreachable,
+    /// The connection stands, and nothing comes.
+    #[error("accepts but does not answer")]
+    Silent,
+    /// The other side ended the connection before the answer was whole.
+    #[error("closed the connection")]
+    Closed,
+    /// Another error of the socket.
+    #[error("socket: {0}")]
+    Socket(String),
+    /// The certificate is somebody else's.
+    #[error("certificate is for {presented}, not {expected}")]
+    WrongName {
+        /// The names that it has.
+        presented: String,
+        /// The name that it should have.
+        expected: String,
+    },
+    /// The certificate comes from elsewhere.
+    #[error("certificate not signed by the given CA")]
+    UnknownAuthority,
+    /// The certificate is too old, or this host's clock is wrong.
+    #[error("certificate expired")]
+    Expired,
+    /// The certificate is too young, or this host's clock is wrong.
+    #[error("certificate not valid yet: compare the clocks")]
+    NotYetValid,
+    /// The server does not accept who we are, in the handshake.
+    #[error("client certificate rejected ({0})")]
+    ClientCertificate(String),
+    /// Another error of TLS.
+    #[error("tls: {0}")]
+    Tls(String),
+    /// The apiserver of another cluster.
+    #[error("another cluster (uid {found}, not {known})")]
+    AnotherCluster {
+        /// The uid of its `kube-system`.
+        found: ClusterId,
+        /// The uid of ours.
+        known: ClusterId,
+    },
+    /// The server does not know who we are.
+    #[error("401: {credential} rejected")]
+    Unauthorized {
+        /// What was shown to it.
+        credential: &'static str,
+    },
+    /// A status that says nothing about the request.
+    #[error("{status}: {said}")]
+    Status {
+        /// The status.
+        status: u16,
+        /// What came with it, shortened.
+        said: String,
+    },
+    /// Something that is no answer of an apiserver.
+    #[error("not an apiserver: {0}")]
+    NotAnApiserver(String),
+    /// An answer beyond its bound.
+    #[error("the answer has more than {0} bytes")]
+    TooLarge(usize),
+    /// We have nothing to show, or nothing to trust.
+    #[error("credentials: {0}")]
+    Credentials(String),
+}
+
+impl Trouble {
+    /// A status with what the server says, shortened to a line.
+    pub(super) fn status(status: u16, body: &[u8]) -> Self {
+        let said = message(body).unwrap_or_else(|| reason(status).to_owned());
+        Self::Status { status, said }
+    }
+
+    pub(super) fn of_connect(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Refused,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Self::NoRoute,
+            io::ErrorKind::PermissionDenied => Self::Forbidden,
+            io::ErrorKind::TimedOut => Self::Unreachable,
+            io::ErrorKind::ConnectionReset => Self::Closed,
+            _ => Self::Socket(line(&error.to_string())),
+        }
+    }
+
+    /// An error on a connection that stands: TLS errors travel inside of it.
+    pub(super) fn of_stream(error: &io::Error) -> Self {
+        if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            return Self::of_tls(tls);
+        }
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                Self::Closed
+            }
+            io::ErrorKind::TimedOut => Self::Silent,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Self::NoRoute,
+            _ => Self::Socket(line(&error.to_string())),
+        }
+    }
+
+    fn of_tls(error: &rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidCertificate(invalid) => Self::of_certificate(invalid),
+            rustls::Error::AlertReceived(alert) if is_about_us(*alert) => {
+                Self::ClientCertificate(format!("{alert:?}"))
+            }
+            rustls::Error::InvalidMessage(_) => Self::NotAnApiserver("it does not speak TLS".to_owned()),
+            other => Self::Tls(line(&other.to_string())),
+        }
+    }
+
+    fn of_certificate(invalid: &CertificateError) -> Self {
+        match invalid {
+            CertificateError::NotValidForNameContext { expected, presented } => {
+                Self::WrongName { presented: names(presented), expected: name(expected) }
+            }
+            CertificateError::NotValidForName => {
+                Self::WrongName { presented: "another name".to_owned(), expected: "the given one".to_owned() }
+            }
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownAuthority,
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Self::NotYetValid,
+            other => Self::Tls(line(&format!("certificate: {other}"))),
+        }
+    }
+
+    /// An error of HTTP: what is below it says more than it does.
+    pub(super) fn of_http(error: &hyper::Error) -> Self {
+        let mut cause = std::error::Error::source(error);
+        while let Some(found) = cause {
+            if let Some(error) = found.downcast_ref::<io::Error>() {
+                return Self::of_stream(error);
+            }
+            cause = found.source();
+        }
+        if error.is_parse() {
+            return Self::NotAnApiserver(line(&error.to_string()));
+        }
+        let broke_off = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
+        if broke_off { Self::Closed } else { Self::Socket(line(&error.to_string())) }
+    }
+}
+
+/// Alerts with which a server turns away our certificate, or misses it.
+fn is_about_us(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::CertificateRequired
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+    )
+}
+
+fn name(expected: &ServerName<'_>) -> String {
+    match expected {
+        ServerName::IpAddress(address) => std::net::IpAddr::from(*address).to_string(),
+        other => other.to_str().into_owned(),
+    }
+}
+
+/// rustls spells names as `DnsName("a")` and `IpAddress(1.2.3.4)`; people do not.
+fn names(presented: &[String]) -> String {
+    let bare = |name: &String| {
+        let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+        inner.unwrap_or(name).trim_matches('"').to_owned()
+    };
+    match presented {
+        [] => "no name".to_owned(),
+        some => line(&some.iter().map(bare).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+/// One line of what somebody else wrote.
+fn line(text: &str) -> String {
+    let clean = text.chars().map(|it| if it.is_control() { ' ' } else { it });
+    clean.take(SAID_CHARACTERS_MAX).collect::<String>().trim().to_owned()
+}
+
+/// The message of a `Status`, if it is one.
+fn message(body: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Status {
+        message: String,
+    }
+    let status: Status = serde_json::from_slice(body).ok()?;
+    Some(line(&status.message)).filter(|message| !message.is_empty())
+}
+
+fn reason(status: u16) -> &'static str {
+    hyper::StatusCode::from_u16(status).ok().and_then(|it| it.canonical_reason()).unwrap_or("unknown status")
+}

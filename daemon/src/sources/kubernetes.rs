@@ -1,0 +1,216 @@
+//! Services, `EndpointSlices` and the own Node, from an apiserver.
+//!
+//! Invariant: one watch per kind, each over a connection of its own. An object that cannot be read rejects itself only; a
+//! list counts whole or not at all; what is known is served while no apiserver answers. Deliberately absent: the way to the
+//! apiserver, which `apiserver` knows, and any decision on what is read.
+
+mod audit;
+mod codec;
+mod ending;
+mod envelope;
+mod line;
+mod object;
+mod outlet;
+mod pace;
+mod page;
+mod piece;
+mod reflector;
+mod shelf;
+mod view;
+mod what;
+
+#[cfg(test)]
+mod tests;
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_core::event::Event;
+use holdfast_core::keys::ObjectName;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::apiserver::Access;
+use crate::config::NodeName;
+use crate::node::Zone;
+use audit::Audit;
+use codec::Json;
+use outlet::{Missing, Outlet};
+use pace::Quota;
+use reflector::{Reflector, SharedShelf};
+use shelf::Shelf;
+use what::Selection;
+
+pub use shelf::Version;
+pub use view::{LastError, State, View, Watch};
+pub use what::What;
+
+/// How long things take and may take.
+#[derive(Clone, Debug)]
+pub struct Timing {
+    /// The least time that a watch is asked for; up to a quarter more, by chance. Its end is when it may move to a better
+    /// endpoint.
+    pub watch_length: Duration,
+    /// How much later than asked for a server may end a watch.
+    pub watch_overrun: Duration,
+    /// How long a watch may be silent. An apiserver sends a bookmark each minute.
+    pub watch_idle: Duration,
+    /// A watch that ends earlier did not end by itself.
+    pub watch_short: Duration,
+    /// How long a list may pause.
+    pub list_idle: Duration,
+    /// How long a list may take.
+    pub list_deadline: Duration,
+    /// Over how long the lists of many nodes spread when their versions are gone all at once.
+    pub list_spread: Duration,
+    /// How long a watch that goes on where another daemon was must be quiet to have nothing to tell.
+    pub quiet: Duration,
+    /// How often a watch is audited; up to a quarter more, by chance.
+    pub audit_every: Duration,
+    /// How long a difference must last.
+    pub audit_again: Duration,
+    /// How often the own Node is asked for where it may not be read.
+    pub node_wait: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            watch_length: Duration::from_secs(240),
+            watch_overrun: Duration::from_secs(30),
+            watch_idle: Duration::from_secs(90),
+            watch_short: Duration::from_secs(10),
+            list_idle: Duration::from_secs(30),
+            list_deadline: Duration::from_secs(300),
+            list_spread: Duration::from_secs(1),
+            quiet: Duration::from_millis(500),
+            audit_every: Duration::from_secs(3_600),
+            audit_again: Duration::from_secs(5),
+            node_wait: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Where an earlier run of the daemon was with one kind.
+#[derive(Clone, Debug, Default)]
+pub struct Remembered {
+    /// The version up to which everything is known.
+    pub resource_version: Arc<str>,
+    /// Every object that is known.
+    pub objects: Vec<(ObjectName, Version)>,
+}
+
+/// What to go on from; without it the lists are asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// Services.
+    pub services: Option<Remembered>,
+    /// `EndpointSlices`.
+    pub slices: Option<Remembered>,
+}
+
+/// What is watched, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means those without it.
+    pub service_proxy_name: Option<String>,
+    /// The own Node, for its zone; none where the configuration gives the zone.
+    pub node: Option<NodeName>,
+    /// What to go on from.
+    pub start: Start,
+    /// How long things take.
+    pub timing: Timing,
+}
+
+/// The source, before it runs.
+#[derive(Debug)]
+pub struct Kubernetes {
+    access: Access,
+    timing: Timing,
+    kinds: Vec<Kind>,
+}
+
+/// One kind, before it is watched.
+#[derive(Debug)]
+struct Kind {
+    selection: Selection,
+    start: Option<Remembered>,
+    view: watch::Sender<Watch>,
+}
+
+impl Kind {
+    fn new(selection: Selection, start: Option<Remembered>) -> Self {
+        let view = watch::Sender::new(Watch::new(selection.what));
+        Self { selection, start, view }
+    }
+}
+
+impl Kubernetes {
+    /// Sends nothing yet.
+    pub fn new(access: Access, settings: Settings) -> Self {
+        let Settings { service_proxy_name, node, start, timing } = settings;
+        let services = Kind::new(Selection::services(service_proxy_name.as_deref()), start.services);
+        let slices = Kind::new(Selection::slices(), start.slices);
+        let node = node.map(|name| Kind::new(Selection::node(&name), None));
+        Self { access, timing, kinds: [services, slices].into_iter().chain(node).collect() }
+    }
+
+    /// How the watches are doing.
+    pub fn view(&self) -> View {
+        View { watches: self.kinds.iter().map(|kind| kind.view.subscribe()).collect() }
+    }
+
+    /// Runs until nobody listens to the events any more.
+    pub async fn run(self, events: mpsc::Sender<Vec<Event>>, zones: mpsc::Sender<Zone>) {
+        let missing = Missing::new(self.kinds.len());
+        let mut tasks = JoinSet::new();
+        for kind in self.kinds {
+            let outlet = Outlet {
+                access: self.access.clone(),
+                events: events.clone(),
+                zones: zones.clone(),
+                missing: Some(missing.clone()),
+                quota: Quota::default(),
+                started: Instant::now(),
+            };
+            start(kind, outlet, &self.timing, &mut tasks);
+        }
+        drop((events, zones));
+        // Whichever ends first has found nobody to listen; the rest ends with the set.
+        tasks.join_next().await;
+    }
+}
+
+fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
+    let Kind { selection, start, view } = kind;
+    let (version, objects) = start.map(|it| (it.resource_version, it.objects)).unzip();
+    let shelf = SharedShelf::new(Shelf::remembered(objects.unwrap_or_default()));
+    let (found, differences) = mpsc::channel(1);
+    if selection.what != What::Node {
+        let audit = Audit::<Json> {
+            access: outlet.access.clone(),
+            selection: selection.clone(),
+            timing: timing.clone(),
+            shelf: shelf.clone(),
+            view: view.clone(),
+            found,
+            codec: PhantomData,
+        };
+        tasks.spawn(audit.run());
+    }
+    let reflector = Reflector::<Json> {
+        access: outlet.access.clone(),
+        selection,
+        timing: timing.clone(),
+        shelf,
+        outlet,
+        view,
+        differences,
+        version,
+        codec: PhantomData,
+    };
+    tasks.spawn(async move {
+        let _closed = reflector.run().await;
+    });
+}

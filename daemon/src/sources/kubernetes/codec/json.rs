@@ -1,0 +1,162 @@
+//! JSON.
+//!
+//! Invariant: the text of an object is checked for UTF-8 once and read once; only one that does not fit is read again, for
+//! the path to what is wrong. Deliberately absent: rules about values, which are those of every source.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::Rejection;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{Codec, Frame, NoFrame, Splitter};
+use crate::sources::kubernetes::envelope::{self, Identity};
+use crate::sources::kubernetes::line::Lines;
+use crate::sources::kubernetes::object::{Object, Told, named};
+use crate::sources::kubernetes::page::{ListFrame, NoPage, Page};
+use crate::sources::kubernetes::piece::Piece;
+use crate::sources::kubernetes::what::What;
+use crate::sources::objects::{self, Kind, Provenance, Refusal, ServiceWire, SliceWire};
+
+/// The label by which a Node says where it is.
+const ZONE_LABEL: &str = "/metadata/labels/topology.kubernetes.io~1zone";
+
+/// What is wrong where no field is.
+const WHOLE: &str = "the object";
+
+/// The encoding.
+#[derive(Debug)]
+pub(in crate::sources::kubernetes) struct Json;
+
+impl Splitter for Page {
+    fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) -> Result<(), NoPage> {
+        self.take(chunk, each)
+    }
+}
+
+impl Splitter for Lines {
+    fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) -> Result<(), NoPage> {
+        self.take(chunk, each);
+        Ok(())
+    }
+}
+
+impl Codec for Json {
+    const OBJECTS: &'static str = "application/json";
+    const METADATA: &'static str =
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+    type Page = Page;
+    type Frames = Lines;
+
+    fn end(page: Page) -> Result<ListFrame, NoPage> {
+        page.end()
+    }
+
+    fn frame(bytes: &[u8]) -> Result<Frame<'_>, NoFrame> {
+        let refuse = |error: &dyn Display| NoFrame(error.to_string());
+        let text = str::from_utf8(bytes).map_err(|error| refuse(&error))?;
+        let frame: envelope::Frame<'_> = serde_json::from_str(text).map_err(|error| refuse(&error))?;
+        let object = frame.object.get();
+        match &*frame.kind {
+            "ADDED" | "MODIFIED" => Ok(Frame::Applied(object.as_bytes())),
+            "DELETED" => Ok(Frame::Deleted(object.as_bytes())),
+            "BOOKMARK" => bookmark(object).map(Frame::Bookmark),
+            "ERROR" => serde_json::from_str(object).map(Frame::Failed).map_err(|error| refuse(&error)),
+            other => Err(NoFrame(format!("its type is {}", objects::quoted(other)))),
+        }
+    }
+
+    fn peek(bytes: &[u8]) -> Option<Identity> {
+        Identity::peek(bytes)
+    }
+
+    fn read(what: What, bytes: &[u8], provenance: &Provenance) -> Object {
+        let fitted = match str::from_utf8(bytes) {
+            Err(error) => Err((None, Refusal::shape(WHOLE, &error))),
+            Ok(text) => match what {
+                What::Services => fit::<ServiceWire>(text).map(|wire| service(&wire, provenance)),
+                What::Slices => fit::<SliceWire>(text).map(|wire| slice(&wire, provenance)),
+                What::Node => fit::<Value>(text).map(|node| vec![zone(&node)]),
+            },
+        };
+        fitted.map_or_else(
+            |(value, refusal)| refused(what, bytes, value, &refusal, provenance),
+            |told| Object::new(told, || named(what, &Identity::peek(bytes)?)),
+        )
+    }
+
+    fn refuse(what: What, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object {
+        refused(what, bytes, None, &Refusal::shape(WHOLE, reason), provenance)
+    }
+}
+
+/// Never read as the object that it is shaped like: it is not one.
+fn bookmark(object: &str) -> Result<String, NoFrame> {
+    let version = Identity::peek(object.as_bytes()).and_then(|identity| identity.resource_version);
+    version.filter(|it| !it.is_empty()).ok_or_else(|| NoFrame("a bookmark without a version".to_owned()))
+}
+
+fn fit<Wire: DeserializeOwned>(text: &str) -> Result<Wire, (Option<Value>, Refusal)> {
+    serde_json::from_str(text).map_err(|error| match serde_json::from_str::<Value>(text) {
+        Ok(value) => {
+            let refusal = objects::from_value::<Wire>(&value).err();
+            let refusal = refusal.unwrap_or_else(|| Refusal::shape(WHOLE, &error));
+            (Some(value), refusal)
+        }
+        Err(error) => (None, Refusal::shape(WHOLE, &format!("no JSON: {error}"))),
+    })
+}
+
+fn service(wire: &ServiceWire, provenance: &Provenance) -> Vec<Told> {
+    let event = match objects::service(wire, provenance) {
+        Ok(facts) => Event::ServiceApplied(Arc::new(facts)),
+        Err(rejection) => Event::Rejected(rejection),
+    };
+    vec![Told::Event(event)]
+}
+
+fn slice(wire: &SliceWire, provenance: &Provenance) -> Vec<Told> {
+    match objects::slice(wire, provenance) {
+        Ok((facts, partial)) => {
+            let applied = Event::SliceApplied(Arc::new(facts));
+            // What was skipped is told after the object, because an applied object ends earlier rejections.
+            [Some(applied), partial.map(Event::Rejected)].into_iter().flatten().map(Told::Event).collect()
+        }
+        Err(rejection) => vec![Told::Event(Event::Rejected(rejection))],
+    }
+}
+
+fn zone(node: &Value) -> Told {
+    let zone = node.pointer(ZONE_LABEL).and_then(Value::as_str);
+    Told::Zone(zone.filter(|zone| !zone.is_empty()).map(Into::into))
+}
+
+/// An object that does not even fit its type, named as far as its metadata tells.
+fn refused(
+    what: What,
+    bytes: &[u8],
+    value: Option<Value>,
+    refusal: &Refusal,
+    provenance: &Provenance,
+) -> Object {
+    let identity = Identity::peek(bytes).unwrap_or_default();
+    let known = || json!({"metadata": {"namespace": identity.namespace, "name": identity.name}});
+    let value = value.unwrap_or_else(known);
+    let told = rejection(what, &value, refusal, provenance).map(|it| Told::Event(Event::Rejected(it)));
+    Object { name: named(what, &identity), told: told.into_iter().collect(), is_bad: true }
+}
+
+/// The own Node is no object of the engine's: it keeps the zone that it had.
+fn rejection(what: What, value: &Value, refusal: &Refusal, provenance: &Provenance) -> Option<Rejection> {
+    let kind = match what {
+        What::Services => Kind::Service,
+        What::Slices => Kind::Slice,
+        What::Node => return None,
+    };
+    Some(objects::reject(kind, value, refusal, provenance))
+}
+
+#[cfg(test)]
+mod tests;

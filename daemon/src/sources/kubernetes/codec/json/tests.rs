@@ -1,0 +1,160 @@
+//! Frames and objects as an apiserver writes them, and as it should not.
+
+use holdfast_core::keys::ObjectName;
+
+use super::*;
+use crate::sources::objects::Defaulting;
+use holdfast_core::keys::Source;
+
+fn provenance() -> Provenance {
+    Provenance {
+        source: Source::Kubernetes,
+        origin: Some("10.0.0.1:6443".into()),
+        defaulting: Defaulting::Done,
+    }
+}
+
+#[track_caller]
+fn check_frame(text: &str, expected: &str) {
+    let shown = match Json::frame(text.as_bytes()) {
+        Ok(Frame::Applied(object)) => format!("applied {}", String::from_utf8_lossy(object)),
+        Ok(Frame::Deleted(object)) => format!("deleted {}", String::from_utf8_lossy(object)),
+        Ok(Frame::Bookmark(version)) => format!("bookmark {version}"),
+        Ok(Frame::Failed(status)) => format!("failed {status}"),
+        Err(none) => none.to_string(),
+    };
+    assert_eq!(shown, expected);
+}
+
+#[test]
+fn frames_of_a_watch() {
+    check_frame(r#"{"type":"ADDED","object":{"a":[1]}}"#, r#"applied {"a":[1]}"#);
+    check_frame(r#"{"type":"MODIFIED","object":{}}"#, "applied {}");
+    check_frame(r#"{"type":"DELETED","object":{}}"#, "deleted {}");
+    let bookmark = r#"{"type":"BOOKMARK","object":{"kind":"EndpointSlice","metadata":{"resourceVersion":"12"},"addressType":"","endpoints":null}}"#;
+    check_frame(bookmark, "bookmark 12");
+    let error =
+        r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}"#;
+    check_frame(error, "failed 410 Expired: too old");
+}
+
+#[test]
+fn what_is_no_frame_is_told_in_words() {
+    check_frame(r#"{"type":"NEWS","object":{}}"#, r#"an event that is none: its type is "NEWS""#);
+    check_frame(r#"{"type":"BOOKMARK","object":{}}"#, "an event that is none: a bookmark without a version");
+    check_frame(r#"{"type":"ADDED"}"#, "an event that is none: missing field `object` at line 1 column 16");
+    check_frame("<html>", "an event that is none: expected value at line 1 column 1");
+}
+
+/// What is told of an object, whether it is bad, and which version it is.
+fn read(what: What, text: &str) -> (Vec<String>, bool, Option<(String, String)>) {
+    let object = Json::read(what, text.as_bytes(), &provenance());
+    let told = object.told.iter().map(|told| match told {
+        Told::Event(Event::ServiceApplied(facts)) => format!("+{}", facts.key),
+        Told::Event(Event::SliceApplied(facts)) => format!("+{} {}", facts.key, facts.endpoints.len()),
+        Told::Event(Event::Rejected(it)) => format!("!{} {}", it.object, it.reason),
+        Told::Zone(zone) => format!("zone {zone:?}"),
+        other @ Told::Event(_) => format!("{other:?}"),
+    });
+    let name = object.name.map(|(name, version)| (name.to_string(), version.resource_version.to_string()));
+    (told.collect(), object.is_bad, name)
+}
+
+#[track_caller]
+fn check(what: What, text: &str, told: &[&str], is_bad: bool, name: Option<(&str, &str)>) {
+    let (found, found_bad, found_name) = read(what, text);
+    assert_eq!((found, found_bad), (told.iter().map(|&it| it.to_owned()).collect(), is_bad), "{text}");
+    assert_eq!(found_name, name.map(|(name, version)| (name.to_owned(), version.to_owned())), "{text}");
+}
+
+const META: &str = r#""metadata":{"name":"a","namespace":"d","uid":"u","resourceVersion":"7"}"#;
+
+#[test]
+fn good_objects() {
+    let known = Some(("d/a", "7"));
+    let service = format!(r#"{{{META},"spec":{{"clusterIP":"10.96.0.1","ports":[{{"port":80}}]}}}}"#);
+    check(What::Services, &service, &["+d/a"], false, known);
+    let slice =
+        format!(r#"{{{META},"addressType":"IPv4","endpoints":[{{"addresses":["10.0.0.1"]}}],"new":1}}"#);
+    check(What::Slices, &slice, &["+d/a 1"], false, known);
+    let null = format!(r#"{{{META},"addressType":"IPv4","endpoints":null,"ports":null}}"#);
+    check(What::Slices, &null, &["+d/a 0"], false, known);
+}
+
+#[test]
+fn a_node_tells_its_zone() {
+    let node =
+        |labels: &str| format!(r#"{{"metadata":{{"name":"n1","resourceVersion":"3","labels":{labels}}}}}"#);
+    let known = Some(("-/n1", "3"));
+    check(What::Node, &node(r#"{"topology.kubernetes.io/zone":"a"}"#), &["zone Some(\"a\")"], false, known);
+    check(What::Node, &node(r#"{"topology.kubernetes.io/zone":""}"#), &["zone None"], false, known);
+    check(What::Node, &node("null"), &["zone None"], false, known);
+    check(What::Node, "{wrong", &[], true, None);
+}
+
+#[test]
+fn a_bad_object_rejects_itself_by_name() {
+    let known = Some(("d/a", "7"));
+    check(
+        What::Slices,
+        &format!(r#"{{{META},"addressType":"IPv4","ports":"all"}}"#),
+        &[r#"!EndpointSlice d/a ports: invalid type: string "all", expected a sequence"#],
+        true,
+        known,
+    );
+    check(
+        What::Slices,
+        &format!(r#"{{{META},"addressType":"IPX"}}"#),
+        &[r#"!EndpointSlice d/a addressType is "IPX"; IPv4, IPv6 and FQDN are legal"#],
+        true,
+        known,
+    );
+    check(
+        What::Services,
+        &format!(r#"{{{META},"spec":{{wrong}}}}"#),
+        &["!Service d/a the object: no JSON: key must be a string at line 1 column 82"],
+        true,
+        known,
+    );
+    check(
+        What::Services,
+        r#"{"metadata":{"name":7},"spec":{}}"#,
+        &[
+            "!object in 10.0.0.1:6443, Service \"\" metadata.name: invalid type: integer `7`, expected a string",
+        ],
+        true,
+        None,
+    );
+}
+
+#[test]
+fn a_bad_endpoint_is_skipped_and_the_slice_is_good() {
+    let slice = format!(
+        r#"{{{META},"addressType":"IPv4","endpoints":[{{"addresses":["10.0.0.1"]}},{{"addresses":["x"]}}]}}"#
+    );
+    let (told, is_bad, _) = read(What::Slices, &slice);
+    assert_eq!(told.first().map(String::as_str), Some("+d/a 1"));
+    assert!(told.get(1).is_some_and(|it| it.contains("1 endpoint skipped")), "{told:?}");
+    assert!(!is_bad);
+}
+
+#[test]
+fn what_is_not_utf_8_is_named_where_it_can_be() {
+    let mut bytes = format!(r#"{{{META},"spec":{{"type":""#).into_bytes();
+    bytes.extend(b"\xff\"}}");
+    let object = Json::read(What::Services, &bytes, &provenance());
+    assert_eq!(object.name.map(|(name, _)| name), ObjectName::new("d", "a").ok());
+    assert!(object.is_bad);
+}
+
+#[test]
+fn a_cut_object_is_refused_by_name() {
+    let cut = format!(r#"{{"type":"ADDED","object":{{{META},"spec":{{"#);
+    let object = Json::refuse(What::Services, cut.as_bytes(), &"too long", &provenance());
+    let rejection = object.rejection().unwrap();
+    assert_eq!(
+        (rejection.object.to_string().as_str(), &*rejection.reason),
+        ("Service d/a", "the object: too long")
+    );
+    assert_eq!(object.name.map(|(_, version)| version.resource_version), Some("7".into()));
+}

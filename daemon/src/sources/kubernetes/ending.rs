@@ -1,0 +1,194 @@
+//! Why a list or a watch ended, and what follows from it.
+//!
+//! Invariant: pure. Every ending leads to another request; a version from which nothing comes any more is given up after two
+//! tries. Deliberately absent: when the next request is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::codec::NoFrame;
+use super::envelope::Status;
+use super::page::NoPage;
+use crate::apiserver::{AccessError, Trouble};
+
+/// Endings in a row, from one version and of a kind that the version may be to blame for, after which a list is asked for.
+const STUCK_MAX: u32 = 2;
+
+/// Why it ended.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum Ending {
+    /// As it should.
+    #[error("the server ended the watch")]
+    Over,
+    /// No endpoint gave an answer.
+    #[error("{0}")]
+    Away(AccessError),
+    /// The answer broke off.
+    #[error("{0}")]
+    Broken(AccessError),
+    /// Nothing came for too long.
+    #[error("nothing came for {} s; an apiserver sends a bookmark each minute", .0.as_secs())]
+    Silent(Duration),
+    /// The server did not end the watch when it should have.
+    #[error("the server did not end the watch in time")]
+    Overrun,
+    /// The list took too long.
+    #[error("the list was not complete after {} s", .0.as_secs())]
+    Late(Duration),
+    /// The server refused the request.
+    #[error("{status}")]
+    Refused { status: Status, retry_after: Option<Duration> },
+    /// The server ended the watch with an error.
+    #[error("the watch failed: {0}")]
+    Failed(Status),
+    /// An event that is none, and cannot be laid to any object.
+    #[error(transparent)]
+    NoFrame(#[from] NoFrame),
+    /// A body that is no list.
+    #[error(transparent)]
+    NoPage(#[from] NoPage),
+    /// The watch has not told what the server has.
+    #[error("the watch has not told the truth: {0}")]
+    Differs(Arc<str>),
+}
+
+impl Ending {
+    /// An answer that broke off, or stayed away for `idle`.
+    pub(super) fn of_body(error: AccessError, idle: Duration) -> Self {
+        let is_silence = |error: &AccessError| match error {
+            AccessError::Failed(failures) => failures.iter().all(|it| it.trouble == Trouble::Silent),
+            AccessError::NoEndpoint => false,
+        };
+        if is_silence(&error) { Self::Silent(idle) } else { Self::Broken(error) }
+    }
+
+    /// Whether what was asked for is too old.
+    pub(super) fn is_gone(&self) -> bool {
+        match self {
+            Self::Refused { status, .. } | Self::Failed(status) => status.is_gone(),
+            _ => false,
+        }
+    }
+
+    /// Whether the request itself makes no sense to the server.
+    pub(super) fn is_bad_request(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(400 | 422)))
+    }
+
+    /// Whether asking again soon is of no use: the server has judged.
+    pub(super) fn is_verdict(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(401 | 403 | 404)))
+    }
+
+    pub(super) const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// Whether the version from which the watch began may be to blame.
+    fn may_be_version(&self) -> bool {
+        matches!(self, Self::Silent(_) | Self::NoFrame(_) | Self::NoPage(_) | Self::Failed(_))
+    }
+}
+
+/// How often in a row the same version led nowhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stuck(u32);
+
+impl Stuck {
+    /// A watch has ended: whether the next request must be a list.
+    pub(super) fn needs_list(&mut self, ending: &Ending, has_moved: bool) -> bool {
+        if has_moved {
+            self.0 = 0;
+        }
+        self.0 += u32::from(ending.may_be_version());
+        let is_needed = ending.is_gone()
+            || ending.is_bad_request()
+            || matches!(ending, Ending::Differs(_))
+            || self.0 >= STUCK_MAX;
+        if is_needed {
+            self.0 = 0;
+        }
+        is_needed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::Failure;
+
+    fn refused(code: u16) -> Ending {
+        Ending::Refused { status: Status { code: Some(code), ..Status::default() }, retry_after: None }
+    }
+
+    fn failed(code: u16, reason: &str) -> Ending {
+        Ending::Failed(Status { code: Some(code), reason: Some(reason.to_owned()), message: None })
+    }
+
+    fn broken(troubles: &[Trouble]) -> AccessError {
+        let failure =
+            |trouble: &Trouble| Failure { endpoint: "1.2.3.4:6443".into(), trouble: trouble.clone() };
+        AccessError::Failed(troubles.iter().map(failure).collect())
+    }
+
+    /// For each ending in a row, `l` if a list follows and `w` if the watch goes on.
+    #[track_caller]
+    fn check(name: &str, endings: &[(Ending, bool)], expected: &str) {
+        let mut stuck = Stuck::default();
+        let follows = |(ending, has_moved): &(Ending, bool)| {
+            if stuck.needs_list(ending, *has_moved) { 'l' } else { 'w' }
+        };
+        assert_eq!(endings.iter().map(follows).collect::<String>(), expected, "{name}");
+    }
+
+    #[test]
+    fn what_follows_from_an_ending() {
+        let silent = || Ending::Silent(Duration::from_secs(90));
+        check(
+            "a watch that ended goes on",
+            &[(Ending::Over, true), (Ending::Over, false), (Ending::Over, false)],
+            "www",
+        );
+        check(
+            "a version that is gone needs a list",
+            &[(refused(410), false), (failed(410, ""), false)],
+            "ll",
+        );
+        check("however it is spelled", &[(failed(500, "Expired"), true), (failed(0, "Gone"), true)], "ll");
+        check("a version that is no version needs a list", &[(refused(400), false)], "l");
+        check(
+            "servers that are away change nothing",
+            &[(refused(503), false), (refused(429), false), (refused(403), false)],
+            "www",
+        );
+        check(
+            "nor do broken connections",
+            &[(Ending::Broken(broken(&[Trouble::Closed])), false), (Ending::Overrun, false)],
+            "ww",
+        );
+        check(
+            "silence twice from one version needs a list",
+            &[(silent(), false), (silent(), false), (silent(), false)],
+            "wlw",
+        );
+        check("silence after news does not", &[(silent(), true), (silent(), true)], "ww");
+        check(
+            "an error twice from one version needs a list",
+            &[(failed(500, ""), false), (failed(500, ""), false)],
+            "wl",
+        );
+        check("a watch that lies is not asked again", &[(Ending::Differs("a".into()), true)], "l");
+    }
+
+    #[test]
+    fn silence_is_told_from_a_broken_answer() {
+        let idle = Duration::from_secs(90);
+        let silent = Ending::of_body(broken(&[Trouble::Silent]), idle);
+        assert_eq!(silent.to_string(), "nothing came for 90 s; an apiserver sends a bookmark each minute");
+        let closed = Ending::of_body(broken(&[Trouble::Closed]), idle);
+        assert_eq!(closed.to_string(), "1.2.3.4:6443: closed the connection");
+    }
+}

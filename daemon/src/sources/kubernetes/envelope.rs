@@ -1,0 +1,181 @@
+//! What stands around objects: the frame of a watch event, the `Status` of an error, and who an object is.
+//!
+//! Invariant: an object is known by its metadata alone, so that one that is wrong further on, or cut, still has a name.
+//! Deliberately absent: what objects say.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// Characters shown of what a server says of an error.
+const MESSAGE_LENGTH_MAX: usize = 200;
+
+/// One event of a watch.
+#[derive(Debug, Deserialize)]
+pub(super) struct Frame<'a> {
+    /// `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or `ERROR`.
+    #[serde(borrow, rename = "type")]
+    pub(super) kind: Cow<'a, str>,
+    #[serde(borrow)]
+    pub(super) object: &'a RawValue,
+}
+
+/// What a server says of an error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    pub(super) code: Option<u16>,
+    pub(super) reason: Option<String>,
+    pub(super) message: Option<String>,
+}
+
+impl Status {
+    /// The `Status` in a body, or as much of a text as an operator can use.
+    pub(super) fn of_body(code: u16, body: &[u8]) -> Self {
+        let status: Option<Self> = serde_json::from_slice(body).ok();
+        let text = || String::from_utf8_lossy(body).split_whitespace().collect::<Vec<_>>().join(" ");
+        let status = status.unwrap_or_else(|| Self { message: Some(text()), ..Self::default() });
+        Self { code: Some(code), ..status }
+    }
+
+    /// Whether the version or token that was asked for is too old.
+    pub(super) fn is_gone(&self) -> bool {
+        self.code == Some(410) || matches!(self.reason.as_deref(), Some("Gone" | "Expired"))
+    }
+}
+
+/// `410 Expired: too old resource version`.
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [self.code.map(|code| code.to_string()), self.reason.clone()];
+        f.write_str(&words.into_iter().flatten().collect::<Vec<_>>().join(" "))?;
+        match self.message.as_deref().unwrap_or_default() {
+            "" => Ok(()),
+            message => write!(f, ": {}", message.chars().take(MESSAGE_LENGTH_MAX).collect::<String>()),
+        }
+    }
+}
+
+/// Who an object is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Identity {
+    pub(super) namespace: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) uid: Option<String>,
+    pub(super) resource_version: Option<String>,
+}
+
+impl Identity {
+    /// Reads no further than the metadata of an object, or of the object in an event, so that the rest may be wrong or
+    /// missing.
+    pub(super) fn peek(text: &[u8]) -> Option<Self> {
+        let mut found = None;
+        // Always an error: the metadata is found and the rest is not wanted, or it is not there.
+        let _stopped = Peek(&mut found).deserialize(&mut serde_json::Deserializer::from_slice(text));
+        found
+    }
+}
+
+/// Stops at the metadata, and leaves it in its place.
+struct Peek<'p>(&'p mut Option<Identity>);
+
+impl<'de> DeserializeSeed<'de> for Peek<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Peek<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+            match &*key {
+                "metadata" => {
+                    *self.0 = Some(map.next_value()?);
+                    return Err(A::Error::custom("seen"));
+                }
+                "object" => return map.next_value_seed(self),
+                _ => {
+                    let _unread: IgnoredAny = map.next_value()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_peek(text: &str, expected: Option<[&str; 4]>) {
+        let found = Identity::peek(text.as_bytes()).map(|found| {
+            [found.namespace, found.name, found.uid, found.resource_version].map(Option::unwrap_or_default)
+        });
+        assert_eq!(found, expected.map(|it| it.map(str::to_owned)), "of {text}");
+    }
+
+    #[test]
+    fn an_object_is_known_by_its_metadata_alone() {
+        let metadata =
+            r#""metadata":{"name":"n","namespace":"s","uid":"u","resourceVersion":"7","labels":{"a":"b"}}"#;
+        let known = Some(["s", "n", "u", "7"]);
+        check_peek(&format!("{{{metadata}}}"), known);
+        check_peek(&format!(r#"{{"kind":"Service","a":[1,{{}}],{metadata},"spec":{{wrong"#), known);
+        check_peek(&format!(r#"{{"type":"ADDED","object":{{{metadata},"endpoints":[{{"addr"#), known);
+        check_peek(r#"{"metadata":{"name":"n","namespace":null}}"#, Some(["", "n", "", ""]));
+    }
+
+    #[test]
+    fn an_object_without_legible_metadata_is_nobody() {
+        for text in [
+            "",
+            "null",
+            "{}",
+            "[]",
+            r#"{"metadata":"#,
+            r#"{"metadata":{"name":7}}"#,
+            r#"{"spec":{}}"#,
+            "<html>",
+        ] {
+            check_peek(text, None);
+        }
+    }
+
+    #[test]
+    fn a_frame_is_read_in_any_order_of_its_fields() {
+        for text in [r#"{"type":"ADDED","object":{"a":1}}"#, r#"{"object":{"a":1}, "type":"ADDED"}"#] {
+            let frame: Frame<'_> = serde_json::from_str(text).unwrap();
+            assert_eq!((&*frame.kind, frame.object.get()), ("ADDED", r#"{"a":1}"#));
+        }
+    }
+
+    #[track_caller]
+    fn check_status(code: u16, body: &str, shown: &str, is_gone: bool) {
+        let status = Status::of_body(code, body.as_bytes());
+        assert_eq!((status.to_string().as_str(), status.is_gone()), (shown, is_gone));
+    }
+
+    #[test]
+    fn errors_are_shown_in_few_words() {
+        let gone = r#"{"kind":"Status","code":410,"reason":"Expired","message":"too old resource version"}"#;
+        check_status(410, gone, "410 Expired: too old resource version", true);
+        check_status(410, "", "410", true);
+        check_status(503, "<html>\n  <b>no</b>\n</html>", "503: <html> <b>no</b> </html>", false);
+        check_status(500, r#"{"reason":"Gone","message":null}"#, "500 Gone", true);
+        let long = Status::of_body(500, "x".repeat(9_000).as_bytes()).to_string();
+        assert_eq!(long.len(), "500: ".len() + MESSAGE_LENGTH_MAX);
+    }
+}

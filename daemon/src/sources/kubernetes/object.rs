@@ -1,0 +1,130 @@
+//! One object as it was read: who it is, which version, and what is to be told of it.
+//!
+//! Invariant: an object that cannot be understood tells of nothing but its own rejection. Deliberately absent: what was
+//! known of it before.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{Meta, ObjectKey, Rejection, SliceFacts};
+use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
+
+use super::envelope::Identity;
+use super::shelf::Version;
+use super::what::What;
+
+/// What stands where a cluster-wide object has no namespace; no namespace can have this name.
+const NO_NAMESPACE: &str = "-";
+
+/// The slices of the service by which an apiserver makes itself known.
+const APISERVER: (&str, &str) = ("default", "kubernetes");
+
+/// The port of that service.
+const APISERVER_PORT: &str = "https";
+
+/// What is to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// To the engine.
+    Event(Event),
+    /// To whoever knows the node: its zone.
+    Zone(Option<Arc<str>>),
+}
+
+impl Told {
+    pub(super) const fn rejection_ended(object: ObjectKey) -> Self {
+        Self::Event(Event::RejectionEnded(object))
+    }
+
+    /// That an object is gone, with its last version if it is known. A Node that is gone keeps its zone, as it does for
+    /// kube-proxy.
+    pub(super) fn gone(what: What, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
+        let (name, source, meta) = (name.clone(), Source::Kubernetes, meta.map(Box::new));
+        match what {
+            What::Services => Some(Self::Event(Event::ServiceDeleted(ServiceKey { name, source }, meta))),
+            What::Slices => Some(Self::Event(Event::SliceDeleted(SliceKey { name, source }, meta))),
+            What::Node => None,
+        }
+    }
+
+    /// Where an apiserver says that apiservers are.
+    pub(super) fn apiservers(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::Event(Event::SliceApplied(slice)) if is_of_apiservers(slice) => addresses(slice),
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn is_of_apiservers(slice: &SliceFacts) -> bool {
+    (slice.key.name.namespace(), slice.service.as_deref()) == (APISERVER.0, Some(APISERVER.1))
+}
+
+fn addresses(slice: &SliceFacts) -> Vec<SocketAddr> {
+    let port = slice.ports.iter().find(|port| &*port.name == APISERVER_PORT);
+    let address = |port: u16| slice.endpoints.iter().map(move |it| SocketAddr::new(it.address, port));
+    port.into_iter().flat_map(|port| address(port.port.get())).collect()
+}
+
+/// One object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Object {
+    /// Nothing if it does not say who it is.
+    pub(super) name: Option<(ObjectName, Version)>,
+    pub(super) told: Vec<Told>,
+    /// It could not be understood.
+    pub(super) is_bad: bool,
+}
+
+impl Object {
+    /// One that was read; `name` is asked only if what it tells does not say who it is.
+    pub(super) fn new(told: Vec<Told>, name: impl FnOnce() -> Option<(ObjectName, Version)>) -> Self {
+        let is_bad = told.iter().any(|it| matches!(it, Told::Event(Event::Rejected(one)) if !one.partial));
+        let own = told.iter().find_map(|it| match it {
+            Told::Event(Event::ServiceApplied(facts)) => {
+                Some((facts.key.name.clone(), Version::of(&facts.meta)))
+            }
+            Told::Event(Event::SliceApplied(facts)) => {
+                Some((facts.key.name.clone(), Version::of(&facts.meta)))
+            }
+            _ => None,
+        });
+        Self { name: own.or_else(name), told, is_bad }
+    }
+
+    /// What could not be understood of it.
+    pub(super) fn rejected(&self) -> Option<ObjectKey> {
+        self.rejection().map(|rejection| rejection.object.clone())
+    }
+
+    pub(super) fn rejection(&self) -> Option<&Rejection> {
+        self.told.iter().find_map(|told| match told {
+            Told::Event(Event::Rejected(rejection)) => Some(rejection),
+            _ => None,
+        })
+    }
+
+    /// The version of a good one, with its last writer.
+    pub(super) fn meta(&self) -> Option<&Meta> {
+        self.told.iter().find_map(|told| match told {
+            Told::Event(Event::ServiceApplied(facts)) => Some(&facts.meta),
+            Told::Event(Event::SliceApplied(facts)) => Some(&facts.meta),
+            _ => None,
+        })
+    }
+}
+
+/// Name and version, if an object says who it is.
+pub(super) fn named(what: What, identity: &Identity) -> Option<(ObjectName, Version)> {
+    let namespace = match what {
+        What::Node => Some(NO_NAMESPACE),
+        What::Services | What::Slices => identity.namespace.as_deref(),
+    };
+    let name = ObjectName::new(namespace?, identity.name.as_deref()?).ok()?;
+    let version = Version {
+        uid: identity.uid.as_deref().unwrap_or_default().into(),
+        resource_version: identity.resource_version.as_deref().unwrap_or_default().into(),
+    };
+    Some((name, version))
+}

@@ -1,0 +1,129 @@
+//! How long to wait before the next request.
+//!
+//! Invariant: whatever a server does, requests of one kind come at a bounded rate, and those of many nodes spread. Chance is
+//! an argument. Deliberately absent: clocks.
+
+use std::time::Duration;
+
+/// After the first short life: long enough for a server that merely restarted its process, short for everybody who waits.
+const WAIT_MIN: Duration = Duration::from_millis(100);
+
+/// The longest of the doubling waits; after an apiserver returns, this is the most that is lost.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// A watch that lived for so long was a good one, whatever ended it.
+const LIVED: Duration = Duration::from_secs(10);
+
+/// The longest wait that a server can ask for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// A share of a whole, out of [`u32::MAX`].
+pub(super) type Chance = u32;
+
+/// A part of a time, by chance.
+pub(super) fn part(whole: Duration, chance: Chance) -> Duration {
+    whole.mul_f64(f64::from(chance) / f64::from(Chance::MAX))
+}
+
+/// How often in a row it went badly.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    short_lives: u32,
+}
+
+impl Pace {
+    /// One request or watch has ended after `lived`: the wait before the next one.
+    pub(super) fn wait(
+        &mut self,
+        lived: Duration,
+        retry_after: Option<Duration>,
+        chance: Chance,
+    ) -> Duration {
+        if lived >= LIVED {
+            self.short_lives = 0;
+        }
+        let full = WAIT_MIN.saturating_mul(1 << self.short_lives.min(16)).min(WAIT_MAX);
+        self.short_lives = self.short_lives.saturating_add(1);
+        let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        // Half of the wait is chance, so that nodes which fell together do not rise together.
+        asked + full / 2 + part(full / 2, chance)
+    }
+}
+
+/// Quota about bad objects in one window; who writes one bad object writes thousands.
+const LINES_MAX: u64 = 10;
+
+/// Long enough for a flood to stay readable.
+const LINES_WINDOW: Duration = Duration::from_secs(60);
+
+/// How many lines were written lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Quota {
+    begun: Duration,
+    wanted: u64,
+    unsaid: u64,
+}
+
+impl Quota {
+    /// Whether a line may be written now and, if so, how many were not since the last one. `now` never steps back.
+    pub(super) fn say(&mut self, now: Duration) -> Option<u64> {
+        if now >= self.begun + LINES_WINDOW {
+            *self = Self { begun: now, wanted: 0, unsaid: self.unsaid };
+        }
+        self.wanted += 1;
+        if self.wanted > LINES_MAX {
+            self.unsaid += 1;
+            return None;
+        }
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn waits_double_up_to_a_bound() {
+        let mut pace = Pace::default();
+        let waits: Vec<u128> = (0..8).map(|_| pace.wait(ms(1), None, Chance::MAX).as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert!((0..100).all(|_| pace.wait(ms(1), None, Chance::MAX) <= WAIT_MAX));
+    }
+
+    #[test]
+    fn half_of_a_wait_is_chance() {
+        assert_eq!(Pace::default().wait(ms(1), None, 0), ms(50));
+        assert_eq!(Pace::default().wait(ms(1), None, Chance::MAX), ms(100));
+    }
+
+    #[test]
+    fn a_life_that_was_long_enough_is_forgiven() {
+        let mut pace = Pace::default();
+        for _ in 0..9 {
+            let _ = pace.wait(ms(1), None, 0);
+        }
+        assert_eq!(pace.wait(LIVED, None, 0), ms(50));
+        assert_eq!(pace.wait(ms(1), None, 0), ms(100));
+    }
+
+    #[test]
+    fn a_server_may_ask_for_patience_within_reason() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.wait(ms(1), Some(ms(3_000)), 0), ms(3_050));
+        assert_eq!(pace.wait(ms(1), Some(Duration::MAX), 0), RETRY_AFTER_MAX + ms(100));
+    }
+
+    #[test]
+    fn a_flood_of_bad_objects_is_a_few_lines() {
+        let mut quota = Quota::default();
+        let said = (0..1_000).filter(|_| quota.say(ms(5)).is_some()).count();
+        assert_eq!(said as u64, LINES_MAX);
+        assert_eq!(quota.say(LINES_WINDOW + ms(5)), Some(990));
+        assert_eq!(quota.say(LINES_WINDOW + ms(6)), Some(0));
+    }
+}

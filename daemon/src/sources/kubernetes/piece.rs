@@ -1,0 +1,58 @@
+//! One object's worth of a body, as the splitters of pages and of watch lines give it out.
+//!
+//! Invariant: no piece is longer than [`PIECE_BYTES_MAX`], whatever a server sends. Deliberately absent: what is in it.
+
+/// The longest piece that is kept: ten times a slice of 1,000 endpoints, and far more than etcd stores of one object.
+pub(super) const PIECE_BYTES_MAX: usize = 4 << 20;
+
+/// What a splitter gives out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    /// All of it.
+    Whole(&'a [u8]),
+    /// The beginning of one that is too long; the rest was skipped.
+    Cut(&'a [u8]),
+}
+
+impl<'a> Piece<'a> {
+    /// As much as there is.
+    pub(super) const fn bytes(self) -> &'a [u8] {
+        let (Self::Whole(bytes) | Self::Cut(bytes)) = self;
+        bytes
+    }
+}
+
+/// Why a piece that was cut is not read.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("more than {PIECE_BYTES_MAX} bytes, which is the most that is read")]
+pub(super) struct TooLong;
+
+/// A piece that may be longer than the chunks in which it comes.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    bytes: Vec<u8>,
+    is_cut: bool,
+}
+
+impl Gathered {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(super) fn push(&mut self, run: &[u8]) {
+        let room = PIECE_BYTES_MAX - self.bytes.len();
+        self.is_cut |= run.len() > room;
+        let (kept, _) = run.split_at(run.len().min(room));
+        self.bytes.extend_from_slice(kept);
+    }
+
+    /// Gives the piece out and begins the next one. The memory of a giant is not kept for dwarfs.
+    pub(super) fn give(&mut self, each: &mut dyn FnMut(Piece<'_>)) {
+        each(if self.is_cut { Piece::Cut(&self.bytes) } else { Piece::Whole(&self.bytes) });
+        let kept = std::mem::take(self).bytes;
+        if kept.capacity() <= PIECE_BYTES_MAX / 8 {
+            self.bytes = kept;
+            self.bytes.clear();
+        }
+    }
+}

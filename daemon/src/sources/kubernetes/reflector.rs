@@ -1,0 +1,216 @@
+//! The loop of one kind of objects: a list, then watches, one after another, and a list again only where nothing else helps.
+//!
+//! Invariant: no ending is the last one; what is known stays until a whole list says otherwise. A version is remembered for
+//! the cluster, not for an endpoint: after a failover the watch goes on where it was. Deliberately absent: streaming lists,
+//! which cost an apiserver three times as much as pages, and any periodic list.
+
+mod listing;
+mod watching;
+
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+
+use super::Timing;
+use super::codec::Codec;
+use super::ending::{Ending, Stuck};
+use super::envelope::Status;
+use super::outlet::{Closed, Outlet};
+use super::pace::{self, Chance, Pace};
+use super::shelf::Shelf;
+use super::view::{State, Watch};
+use super::what::{Selection, What};
+use crate::apiserver::{Access, Reply};
+
+/// A body that explains a refusal is read no further.
+const REFUSAL_BYTES_MAX: usize = 64 << 10;
+
+/// The shelf of one kind, which its audit reads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedShelf(Arc<Mutex<Shelf>>);
+
+impl SharedShelf {
+    pub(super) fn new(shelf: Shelf) -> Self {
+        Self(Arc::new(Mutex::new(shelf)))
+    }
+
+    /// A panic ends the process, so nobody ever sees a shelf that was left half-changed.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Shelf> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The loop of one kind.
+#[derive(Debug)]
+pub(super) struct Reflector<C> {
+    pub(super) access: Access,
+    pub(super) selection: Selection,
+    pub(super) timing: Timing,
+    pub(super) shelf: SharedShelf,
+    pub(super) outlet: Outlet,
+    pub(super) view: watch::Sender<Watch>,
+    /// What an audit has found.
+    pub(super) differences: mpsc::Receiver<Arc<str>>,
+    /// Where the next watch begins; nothing if a list is needed.
+    pub(super) version: Option<Arc<str>>,
+    pub(super) codec: PhantomData<C>,
+}
+
+/// What the loop remembers of its failures.
+#[derive(Debug, Default)]
+struct Failures {
+    pace: Pace,
+    stuck: Stuck,
+    /// It has been said that it goes badly.
+    is_told: bool,
+}
+
+/// Why a list or a watch stopped: for a reason of its own, or because nobody listens.
+#[derive(Debug)]
+enum Stop {
+    Ending(Ending),
+    Closed,
+}
+
+impl From<Ending> for Stop {
+    fn from(ending: Ending) -> Self {
+        Self::Ending(ending)
+    }
+}
+
+impl From<Closed> for Stop {
+    fn from(_: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+impl<C: Codec> Reflector<C> {
+    /// Runs until nobody listens.
+    pub(super) async fn run(mut self) -> Closed {
+        let mut failures = Failures::default();
+        loop {
+            let begun = Instant::now();
+            let from = self.version.clone();
+            let stopped = match &from {
+                None => self.list().await.err(),
+                Some(version) => Some(self.watch(version).await),
+            };
+            let went_on = match stopped {
+                Some(Stop::Closed) => Err(Closed),
+                None => {
+                    self.recovered(&mut failures);
+                    Ok(())
+                }
+                // A list that took long and failed has achieved nothing.
+                Some(Stop::Ending(ending)) => {
+                    let lived = from.as_ref().map_or(Duration::ZERO, |_| begun.elapsed());
+                    self.ended(&ending, from.as_ref(), lived, &mut failures).await
+                }
+            };
+            if went_on.is_err() {
+                return Closed;
+            }
+        }
+    }
+
+    /// Decides what follows from an ending, says so, and waits.
+    async fn ended(
+        &mut self,
+        ending: &Ending,
+        from: Option<&Arc<str>>,
+        lived: Duration,
+        failures: &mut Failures,
+    ) -> Result<(), Closed> {
+        let has_moved = self.version.as_ref() != from;
+        if has_moved {
+            self.recovered(failures);
+        }
+        let mut wait = failures.pace.wait(lived, ending.retry_after(), chance());
+        if failures.stuck.needs_list(ending, has_moved) && self.version.take().is_some() {
+            wait += pace::part(self.timing.list_spread, chance());
+        }
+        if ending.is_bad_request()
+            && let Some(selection) = self.selection.without_fields()
+        {
+            self.selection = selection;
+        }
+        if ending.is_verdict() && self.selection.what == What::Node {
+            self.no_node(ending).await.map_err(|_| Closed)?;
+            wait = wait.max(self.timing.node_wait);
+        }
+        self.say(ending, lived, failures);
+        tokio::time::sleep(wait).await;
+        Ok(())
+    }
+
+    /// The Node tells nothing but the zone, and services are served without it too.
+    async fn no_node(&mut self, reason: &(dyn std::fmt::Display + Sync)) -> Result<(), Stop> {
+        if self.outlet.is_awaited() {
+            tracing::warn!(
+                %reason,
+                "the own Node cannot be read, so hints for zones have no effect; set `zone` under [node]"
+            );
+        }
+        Ok(self.outlet.arrived().await?)
+    }
+
+    fn say(&self, ending: &Ending, lived: Duration, failures: &mut Failures) {
+        let is_normal = matches!(ending, Ending::Over) && lived >= self.timing.watch_short;
+        if is_normal {
+            return;
+        }
+        self.view.send_modify(|view| {
+            view.enter(State::Waiting);
+            view.restarts += 1;
+            view.failed(ending);
+        });
+        let what = self.selection.what;
+        if std::mem::replace(&mut failures.is_told, true) {
+            tracing::debug!(watch = %what, error = %ending, "still not watching");
+        } else {
+            tracing::warn!(watch = %what, error = %ending, "the watch was interrupted; what is known stays");
+        }
+    }
+
+    /// Something came that shows that it goes well again.
+    fn recovered(&self, failures: &mut Failures) {
+        if std::mem::take(&mut failures.is_told) {
+            tracing::info!(watch = %self.selection.what, "watching again");
+        }
+    }
+
+    /// An answer that is one, or what is wrong with it.
+    async fn accepted(&self, reply: Reply) -> Result<Reply, Ending> {
+        self.view.send_modify(|view| {
+            view.endpoint = Some(Arc::clone(&reply.endpoint));
+            view.heard = Some(Instant::now());
+        });
+        if reply.status == 200 {
+            return Ok(reply);
+        }
+        let (code, retry_after) = (reply.status, reply.retry_after);
+        let body = reply.whole(REFUSAL_BYTES_MAX, self.timing.list_idle).await;
+        let body = body.map(|(body, _)| body).unwrap_or_default();
+        Err(Ending::Refused { status: Status::of_body(code, &body), retry_after })
+    }
+
+    /// Shows where it stands, and what else has changed.
+    fn show(&self, change: impl FnOnce(&mut Watch)) {
+        let (objects, bad) = {
+            let shelf = self.shelf.lock();
+            (shelf.len(), shelf.bad())
+        };
+        self.view.send_modify(|view| {
+            view.resource_version.clone_from(&self.version);
+            (view.objects, view.bad) = (objects, bad);
+            change(view);
+        });
+    }
+}
+
+/// Without randomness nodes merely move together.
+pub(super) fn chance() -> Chance {
+    getrandom::u32().unwrap_or(Chance::MAX / 2)
+}

@@ -1,0 +1,145 @@
+//! The watch: what each chunk brings is one group.
+//!
+//! Invariant: the version moves with each event and each bookmark; an event that cannot be read moves it too, if it says
+//! which version it is. Deliberately absent: what follows when it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::listing::provenance;
+use super::{Reflector, Stop, chance};
+use crate::apiserver::Reply;
+use crate::sources::kubernetes::codec::{Codec, Frame, NoFrame, Splitter};
+use crate::sources::kubernetes::ending::Ending;
+use crate::sources::kubernetes::object::{Object, Told};
+use crate::sources::kubernetes::pace;
+use crate::sources::kubernetes::piece::{Piece, TooLong};
+use crate::sources::kubernetes::shelf::Shelf;
+use crate::sources::kubernetes::view::State;
+use crate::sources::kubernetes::what::What;
+use crate::sources::objects::Provenance;
+
+/// What one chunk brought.
+#[derive(Debug, Default)]
+struct Batch {
+    told: Vec<Told>,
+    version: Option<Arc<str>>,
+    events: u64,
+    ending: Option<Ending>,
+}
+
+impl<C: Codec> Reflector<C> {
+    /// Hears of changes until something ends it.
+    pub(super) async fn watch(&mut self, version: &str) -> Stop {
+        self.hear(version).await.err().unwrap_or(Stop::Ending(Ending::Over))
+    }
+
+    async fn hear(&mut self, version: &str) -> Result<(), Stop> {
+        let length = self.timing.watch_length + pace::part(self.timing.watch_length / 4, chance());
+        let query = self.selection.watch(version, length.as_secs().max(1));
+        let reply = self.access.get_as(C::OBJECTS, &query, None).await.map_err(Ending::Away)?;
+        let mut reply = self.accepted(reply).await?;
+        self.view.send_modify(|view| view.enter(State::Watching));
+        let provenance = provenance(&reply.endpoint);
+        let deadline = Instant::now() + length + self.timing.watch_overrun;
+        let mut frames = C::Frames::default();
+        while let Some(chunk) = self.next(&mut reply, deadline).await? {
+            let batch = self.batch(&mut frames, &chunk, &provenance)?;
+            self.hand_over(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// The next chunk. A watch that goes on where another daemon was has arrived when it was quiet for a moment.
+    async fn next(&mut self, reply: &mut Reply, deadline: Instant) -> Result<Option<Bytes>, Stop> {
+        let idle = self.timing.watch_idle;
+        if self.outlet.is_awaited() {
+            if let Ok(first) = timeout(self.timing.quiet, chunk(reply, idle)).await {
+                return Ok(first?);
+            }
+            self.outlet.arrived().await?;
+            self.show(|_| ());
+        }
+        tokio::select! {
+            chunk = chunk(reply, idle) => Ok(chunk?),
+            Some(difference) = self.differences.recv() => Err(Ending::Differs(difference).into()),
+            () = sleep_until(deadline) => Err(Ending::Overrun.into()),
+        }
+    }
+
+    fn batch(&self, frames: &mut C::Frames, chunk: &[u8], provenance: &Provenance) -> Result<Batch, Ending> {
+        let (mut batch, what) = (Batch::default(), self.selection.what);
+        let mut shelf = self.shelf.lock();
+        frames.take(chunk, &mut |piece| batch.take::<C>(&mut shelf, what, piece, provenance))?;
+        Ok(batch)
+    }
+
+    async fn hand_over(&mut self, batch: Batch) -> Result<(), Stop> {
+        let Batch { told, version, events, ending } = batch;
+        self.outlet.deliver(told).await?;
+        if version.is_some() {
+            self.version = version;
+            self.outlet.arrived().await?;
+        }
+        self.show(|view| {
+            view.heard = Some(std::time::Instant::now());
+            view.events += events;
+        });
+        ending.map_or(Ok(()), |ending| Err(ending.into()))
+    }
+}
+
+async fn chunk(reply: &mut Reply, idle: Duration) -> Result<Option<Bytes>, Ending> {
+    reply.chunk(idle).await.map_err(|error| Ending::of_body(error, idle))
+}
+
+impl Batch {
+    fn take<C: Codec>(&mut self, shelf: &mut Shelf, what: What, piece: Piece<'_>, provenance: &Provenance) {
+        let frame = match piece {
+            _ if self.ending.is_some() => return,
+            Piece::Whole(bytes) => C::frame(bytes),
+            Piece::Cut(_) => Err(NoFrame(TooLong.to_string())),
+        };
+        match frame {
+            Ok(Frame::Applied(bytes)) => self.apply(shelf, C::read(what, bytes, provenance)),
+            Ok(Frame::Deleted(bytes)) => self.delete(shelf, what, &C::read(what, bytes, provenance)),
+            Ok(Frame::Bookmark(version)) => self.version = Some(version.into()),
+            Ok(Frame::Failed(status)) => self.ending = Some(Ending::Failed(status)),
+            Err(none) => self.bad(shelf, C::refuse(what, piece.bytes(), &none, provenance), none),
+        }
+    }
+
+    fn apply(&mut self, shelf: &mut Shelf, object: Object) {
+        self.advance(&object);
+        if shelf.apply(&object) {
+            self.events += 1;
+            self.told.extend(object.told);
+        }
+    }
+
+    fn delete(&mut self, shelf: &mut Shelf, what: What, object: &Object) {
+        self.advance(object);
+        if let Some((name, _)) = object.name.as_ref().filter(|(name, _)| shelf.remove(name)) {
+            self.events += 1;
+            self.told.extend(Told::gone(what, name, object.meta().cloned()));
+        }
+    }
+
+    /// A line that cannot be read is laid to the object that it names; without a name, something is wrong with the watch.
+    fn bad(&mut self, shelf: &mut Shelf, object: Object, none: NoFrame) {
+        match object.name {
+            Some(_) => self.apply(shelf, object),
+            None => self.ending = Some(none.into()),
+        }
+    }
+
+    fn advance(&mut self, object: &Object) {
+        let version = object.name.as_ref().map(|(_, version)| &version.resource_version);
+        if let Some(version) = version.filter(|version| !version.is_empty()) {
+            self.version = Some(Arc::clone(version));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Which objects of one kind were delivered, and in which version: what a new list is compared with.
+//!
+//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or by their
+//! own deletion; what is known already is told to nobody. Deliberately absent: the objects, which the engine has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use holdfast_core::facts::{Meta, ObjectKey};
+use holdfast_core::keys::ObjectName;
+use holdfast_core::limits;
+
+use super::object::{Object, Told};
+
+/// A list that would remove so few objects is never called a loss.
+const LOSS_MIN: usize = 10;
+
+/// One version of one object. Versions are compared for equality only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// Tells a re-created object from the old one of the same name.
+    pub uid: Arc<str>,
+    /// The apiserver's version.
+    pub resource_version: Arc<str>,
+}
+
+impl Version {
+    pub(super) fn of(meta: &Meta) -> Self {
+        let text = |text: &Option<Arc<str>>| text.clone().unwrap_or_default();
+        Self { uid: text(&meta.uid), resource_version: text(&meta.resource_version) }
+    }
+
+    /// An object without a version may be any version.
+    fn is_same(&self, other: &Self) -> bool {
+        self == other && !self.resource_version.is_empty()
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    version: Version,
+    is_bad: bool,
+    /// The last list that had it.
+    list: u64,
+}
+
+/// What a committed list did.
+#[derive(Debug, Default)]
+pub(super) struct Commit {
+    pub(super) told: Vec<Told>,
+    pub(super) removed: usize,
+    /// How many there were before.
+    pub(super) before: usize,
+}
+
+impl Commit {
+    /// Whether so much has gone at once that somebody should look.
+    pub(super) const fn is_loss(&self) -> bool {
+        let is_everything = self.removed == self.before && self.before > 0;
+        is_everything || (self.before > LOSS_MIN && self.removed * 2 > self.before)
+    }
+}
+
+/// A list that has begun.
+#[derive(Debug, Default)]
+struct Listing {
+    pending: Vec<(ObjectName, Version, bool)>,
+    told: Vec<Told>,
+    unnamed: BTreeSet<ObjectKey>,
+}
+
+/// What was delivered.
+#[derive(Debug, Default)]
+pub(super) struct Shelf {
+    kept: BTreeMap<ObjectName, Kept>,
+    /// How many of them are bad.
+    bad: usize,
+    lists: u64,
+    listing: Listing,
+    /// Rejections of objects without a name; nothing but a new list can end them.
+    unnamed: BTreeSet<ObjectKey>,
+}
+
+impl Shelf {
+    /// What an earlier run of the daemon delivered.
+    pub(super) fn remembered(objects: Vec<(ObjectName, Version)>) -> Self {
+        let keep = |(name, version)| (name, Kept { version, is_bad: false, list: 0 });
+        Self { kept: objects.into_iter().map(keep).collect(), ..Self::default() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Objects whose last version could not be understood.
+    pub(super) fn bad(&self) -> usize {
+        self.bad + self.unnamed.len()
+    }
+
+    pub(super) fn version(&self, name: &ObjectName) -> Option<&Version> {
+        self.kept.get(name).map(|kept| &kept.version)
+    }
+
+    pub(super) fn versions(&self) -> impl Iterator<Item = (&ObjectName, &Version)> {
+        self.kept.iter().map(|(name, kept)| (name, &kept.version))
+    }
+
+    /// Begins a list; what one that was broken off had brought is forgotten.
+    pub(super) fn begin(&mut self) {
+        self.lists += 1;
+        self.listing = Listing::default();
+    }
+
+    /// The list has this version of this object. `true`: it is known, and need not be read.
+    pub(super) fn has_listed(&mut self, name: &ObjectName, version: &Version) -> bool {
+        let list = self.lists;
+        let Some(kept) = self.kept.get_mut(name) else { return false };
+        kept.list = list;
+        kept.version.is_same(version)
+    }
+
+    /// The list has this object, and it is new or changed.
+    pub(super) fn list(&mut self, object: Object) {
+        match object.name {
+            Some((name, version)) => self.listing.pending.push((name, version, object.is_bad)),
+            None => self.listing.unnamed.extend(object.rejected()),
+        }
+        self.listing.told.extend(object.told);
+    }
+
+    /// The list is whole: everything that it changes, at once.
+    pub(super) fn commit(&mut self, gone: impl Fn(&ObjectName) -> Option<Told>) -> Commit {
+        let Listing { pending, mut told, unnamed } = std::mem::take(&mut self.listing);
+        let before = self.kept.len();
+        for (name, version, is_bad) in pending {
+            self.put(name, Kept { version, is_bad, list: self.lists });
+        }
+        // An object that is missing may be the one that has lost its name.
+        let removed = if unnamed.is_empty() { self.sweep() } else { Vec::new() };
+        told.extend(removed.iter().filter_map(gone));
+        told.extend(self.unnamed.difference(&unnamed).cloned().map(Told::rejection_ended));
+        self.unnamed = unnamed;
+        Commit { told, removed: removed.len(), before }
+    }
+
+    fn sweep(&mut self) -> Vec<ObjectName> {
+        let list = self.lists;
+        let is_gone = |(name, kept): (&ObjectName, &Kept)| (kept.list != list).then(|| name.clone());
+        let gone: Vec<ObjectName> = self.kept.iter().filter_map(is_gone).collect();
+        gone.into_iter().filter(|name| self.remove(name)).collect()
+    }
+
+    fn put(&mut self, name: ObjectName, kept: Kept) {
+        self.bad += usize::from(kept.is_bad);
+        let before = self.kept.insert(name, kept);
+        self.bad -= usize::from(before.is_some_and(|before| before.is_bad));
+    }
+
+    /// An event brought this object. `false`: it is known already.
+    pub(super) fn apply(&mut self, object: &Object) -> bool {
+        let Some((name, version)) = &object.name else {
+            if self.unnamed.len() < limits::REJECTIONS_MAX {
+                self.unnamed.extend(object.rejected());
+            }
+            return true;
+        };
+        if self.version(name).is_some_and(|known| known.is_same(version)) {
+            return false;
+        }
+        self.put(name.clone(), Kept { version: version.clone(), is_bad: object.is_bad, list: self.lists });
+        true
+    }
+
+    /// An event says that this object is gone. `false`: it was not known.
+    pub(super) fn remove(&mut self, name: &ObjectName) -> bool {
+        let removed = self.kept.remove(name);
+        self.bad -= usize::from(removed.as_ref().is_some_and(|removed| removed.is_bad));
+        removed.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;

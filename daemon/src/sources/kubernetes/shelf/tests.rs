@@ -1,0 +1,138 @@
+//! What lists and events tell, given what was told before.
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::{ServiceKey, Source};
+
+use super::*;
+use crate::sources::kubernetes::what::What;
+
+fn name(text: &str) -> ObjectName {
+    ObjectName::new("default", text).unwrap()
+}
+
+/// `a@7` is an object; `a@7!` one that cannot be understood; `a@7#2` one with another uid; `!x` one without a name.
+fn object(text: &str) -> Object {
+    let key = |name| ServiceKey { name, source: Source::Kubernetes };
+    let rejected = |object| {
+        Told::Event(Event::Rejected(Rejection { object, origin: None, reason: "bad".into(), partial: false }))
+    };
+    if let Some(place) = text.strip_prefix('!') {
+        let told = vec![rejected(ObjectKey::Unnamed(Source::Kubernetes, place.into()))];
+        return Object { name: None, told, is_bad: true };
+    }
+    let (own, rest) = text.split_once('@').unwrap();
+    let is_bad = rest.ends_with('!');
+    let (resource_version, uid) =
+        rest.trim_end_matches('!').split_once('#').unwrap_or((rest.trim_end_matches('!'), "1"));
+    let version = Version { uid: uid.into(), resource_version: resource_version.into() };
+    let told = match is_bad {
+        true => rejected(ObjectKey::Service(key(name(own)))),
+        // Any event that shows the object's name will do.
+        false => Told::Event(Event::RejectionEnded(ObjectKey::File(Source::Kubernetes, text.into()))),
+    };
+    Object { name: Some((name(own), version)), told: vec![told], is_bad }
+}
+
+fn show(told: &[Told]) -> String {
+    let words = told.iter().map(|told| match told {
+        Told::Event(Event::RejectionEnded(ObjectKey::File(_, text))) => format!("+{text}"),
+        Told::Event(Event::RejectionEnded(object)) => format!("ok {object}"),
+        Told::Event(Event::Rejected(rejection)) => format!("!{}", rejection.object),
+        Told::Event(Event::ServiceDeleted(key, _)) => format!("-{}", key.name.name()),
+        other => format!("{other:?}"),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn list(shelf: &mut Shelf, objects: &str) -> Commit {
+    shelf.begin();
+    for text in objects.split_whitespace() {
+        let object = object(text);
+        let is_known = object.name.as_ref().is_some_and(|(name, version)| shelf.has_listed(name, version));
+        if !is_known {
+            shelf.list(object);
+        }
+    }
+    shelf.commit(|name| Told::gone(What::Services, name, None))
+}
+
+#[track_caller]
+fn check(lists: &[&str], expected: &str) {
+    let mut shelf = Shelf::default();
+    let told = lists.iter().map(|objects| show(&list(&mut shelf, objects).told)).last().unwrap();
+    assert_eq!(told, expected, "after {lists:?}");
+}
+
+#[test]
+fn a_list_tells_what_it_changes() {
+    check(&["a@1 b@2"], "+a@1 +b@2");
+    check(&["a@1 b@2", "a@1 b@2"], "");
+    check(&["a@1 b@2", "a@1 b@3 c@4"], "+b@3 +c@4");
+    check(&["a@1 b@2", "b@2"], "-a");
+    check(&["a@1 b@2", ""], "-a -b");
+    check(&["a@1", "a@1#2"], "+a@1#2");
+    check(&["a@1", "a@2!"], "!Service default/a");
+    check(&["a@2!", "a@2!"], "");
+    check(&["a@2!", "a@3"], "+a@3");
+    check(&["a@2!", ""], "-a");
+}
+
+#[test]
+fn what_is_missing_may_be_what_has_no_name() {
+    check(&["a@1 b@1", "a@1 !x"], "!object in x");
+    check(&["a@1 b@1", "a@1 !x", "a@1"], "-b ok object in x");
+    check(&["a@1 !x", "a@1 !x"], "!object in x");
+}
+
+#[test]
+fn a_list_that_breaks_off_changes_nothing() {
+    let mut shelf = Shelf::default();
+    list(&mut shelf, "a@1 b@1");
+    shelf.begin();
+    shelf.list(object("c@9"));
+    assert!(shelf.has_listed(&name("a"), &object("a@1").name.unwrap().1));
+    assert_eq!((shelf.len(), shelf.version(&name("c"))), (2, None));
+    assert_eq!(show(&list(&mut shelf, "a@1 b@1").told), "", "and is forgotten by the next one");
+}
+
+#[test]
+fn an_event_counts_once() {
+    let mut shelf = Shelf::default();
+    list(&mut shelf, "a@1");
+    assert!(!shelf.apply(&object("a@1")), "known from the list");
+    assert!(shelf.apply(&object("a@2")));
+    assert!(!shelf.apply(&object("a@2")), "a duplicate");
+    assert!(shelf.apply(&object("a@2#2")), "deleted and created again unseen");
+    assert!(shelf.apply(&object("b@3!")));
+    assert_eq!((shelf.len(), shelf.bad()), (2, 1));
+    assert!(shelf.remove(&name("a")) && !shelf.remove(&name("a")));
+    assert_eq!(show(&list(&mut shelf, "b@3").told), "");
+}
+
+#[test]
+fn an_object_without_a_version_is_always_news() {
+    let mut shelf = Shelf::default();
+    list(&mut shelf, "a@");
+    assert!(shelf.apply(&object("a@")));
+}
+
+#[test]
+fn what_was_remembered_is_known() {
+    let of = |text: &str| object(text).name.unwrap();
+    let mut shelf = Shelf::remembered(vec![of("a@1"), of("b@1")]);
+    assert!(!shelf.apply(&object("a@1")));
+    assert_eq!(show(&list(&mut shelf, "a@1 c@2").told), "+c@2 -b");
+}
+
+#[test]
+fn a_loss_is_more_than_half_or_everything() {
+    let loss = |before: usize, after: usize| {
+        let some = |count: usize| (0..count).map(|at| format!("o{at}@1")).collect::<Vec<_>>().join(" ");
+        let mut shelf = Shelf::default();
+        list(&mut shelf, &some(before));
+        list(&mut shelf, &some(after)).is_loss()
+    };
+    assert_eq!([loss(1, 0), loss(12, 0), loss(12, 5)], [true; 3]);
+    assert_eq!([loss(0, 0), loss(10, 4), loss(12, 6), loss(5, 9)], [false; 4]);
+}

@@ -1,0 +1,227 @@
+//! The loop against an apiserver that does as it is told, over real TLS.
+
+mod bed;
+
+use std::time::{Duration, Instant};
+
+use bed::{Bed, bookmark, error, event, list, page, service, slice, status};
+use holdfast_core::keys::ObjectName;
+
+use super::{Remembered, Settings, Start, State, Timing, Version, What};
+use crate::config::NodeName;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+#[tokio::test]
+async fn lists_come_first_and_the_watches_go_on_from_them() {
+    let mut bed = Bed::new();
+    bed.lists("services", [list("10", &[service("a", "3", "10.96.0.1")])]);
+    bed.lists("endpointslices", [list("11", &[slice("a-1", "4", "10.0.0.1")])]);
+    bed.watches("services", [bed::hang(&[event("MODIFIED", &service("a", "12", "10.96.0.2"))])]);
+    bed.watches("endpointslices", [bed::hang(&[event("DELETED", &slice("a-1", "13", "10.0.0.1"))])]);
+    bed.start(Settings::default()).await;
+    let mut told = bed.told(5).await;
+    let synced = told.iter().position(|it| it == "synced").unwrap();
+    assert!(["+a@3", "+a-1@4"].iter().all(|first| told[..synced].contains(&(*first).to_owned())), "{told:?}");
+    told.sort();
+    assert_eq!(told, ["+a-1@4", "+a@12", "+a@3", "-a-1@13", "synced"]);
+    assert_eq!(bed.asked("services", "resourceVersion"), ["10"]);
+    assert_eq!(bed.asked("endpointslices", "resourceVersion"), ["11"]);
+    assert_eq!(bed.asked("services", "fieldSelector"), ["spec.clusterIP%21%3DNone"; 2]);
+    bed.until(|watch| watch.what == What::Services && watch.events == 1).await;
+    let services = bed.watch(What::Services);
+    assert_eq!((services.state, services.resource_version.as_deref()), (State::Watching, Some("12")));
+    assert_eq!((services.objects, services.lists, services.restarts, services.bad), (1, 1, 0, 0));
+}
+
+#[tokio::test]
+async fn pages_are_one_list() {
+    let mut bed = Bed::new();
+    let first = page("10", "t1", &[service("a", "1", "10.96.0.1")]);
+    bed.lists("services", [first, page("10", "", &[service("b", "2", "10.96.0.2")])]);
+    bed.start(Settings::default()).await;
+    assert_eq!(bed.told(3).await, ["+a@1", "+b@2", "synced"]);
+    assert_eq!(bed.asked("services", "continue"), ["t1"]);
+    bed.requests("services", 3).await;
+    bed.requests("endpointslices", 2).await;
+    assert_eq!(bed.connections(), 4, "both pages came over one of them");
+}
+
+#[tokio::test]
+async fn a_token_that_is_too_old_leads_to_one_answer() {
+    let mut bed = Bed::new();
+    let first = page("10", "t1", &[service("a", "1", "10.96.0.1"), service("gone", "1", "10.96.0.9")]);
+    let second = list("20", &[service("a", "1", "10.96.0.1"), service("b", "2", "10.96.0.2")]);
+    bed.lists("services", [first, status("410 Gone", "", "Expired"), second]);
+    bed.start(Settings::default()).await;
+    assert_eq!(bed.told(3).await, ["+a@1", "+b@2", "synced"]);
+    bed.requests("services", 4).await;
+    assert_eq!(bed.asked("services", "limit"), ["500", "500"]);
+    assert_eq!(bed.asked("services", "resourceVersion"), ["20"]);
+}
+
+#[tokio::test]
+async fn a_bad_object_rejects_itself_only() {
+    let mut bed = Bed::new();
+    let bad = service("bad", "5", "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,");
+    bed.lists("services", [list("10", &[service("a", "3", "10.96.0.1"), bad.clone()])]);
+    let broken = event("MODIFIED", &service("a", "11", "10.96.0.1")).replace("\"spec\":{", "\"spec\":{oops");
+    bed.watches("services", [bed::hang(&[broken, event("ADDED", &service("c", "12", "10.96.0.4"))])]);
+    bed.start(Settings::default()).await;
+    let told = bed.told(5).await;
+    assert_eq!(told[..2], ["+a@3", "!Service default/bad"]);
+    assert!(
+        told.contains(&"!Service default/a".to_owned()) && told.contains(&"+c@12".to_owned()),
+        "{told:?}"
+    );
+    bed.until(|watch| watch.bad == 2).await;
+    assert_eq!(bed.watch(What::Services).resource_version.as_deref(), Some("12"));
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_goes_on_where_it_was() {
+    let mut bed = Bed::new();
+    bed.lists("services", [list("10", &[])]);
+    let first = bed::ends(&[event("ADDED", &service("a", "11", "10.96.0.1")), bookmark("15")]);
+    let again = event("ADDED", &service("a", "11", "10.96.0.1"));
+    let torn = bed::tears(&[again, event("ADDED", &service("b", "16", "10.96.0.2"))], "{\"type\":\"ADD");
+    bed.watches("services", [first, torn]);
+    bed.start(Settings::default()).await;
+    let mut told = bed.told(3).await;
+    told.sort();
+    assert_eq!(told, ["+a@11", "+b@16", "synced"], "a duplicate is told once");
+    bed.requests("services", 4).await;
+    assert_eq!(bed.asked("services", "resourceVersion"), ["10", "15", "16"]);
+    assert_eq!(bed.watch(What::Services).lists, 1);
+}
+
+#[tokio::test]
+async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
+    for gone in [bed::hang(&[error(410, "Expired")]), status("410 Gone", "", "Expired")] {
+        let mut bed = Bed::new();
+        let [a, b, c] = ["a", "b", "c"].map(|name| service(name, "1", "10.96.0.1"));
+        bed.lists("services", [list("10", &[a.clone(), b]), list("30", &[a, c])]);
+        bed.watches("services", [gone]);
+        bed.start(Settings::default()).await;
+        let mut told = bed.told(5).await;
+        told.retain(|it| it != "synced");
+        assert_eq!(told, ["+a@1", "+b@1", "+c@1", "-b@"]);
+        bed.requests("services", 4).await;
+        assert_eq!(bed.asked("services", "resourceVersion"), ["10", "30"]);
+    }
+}
+
+#[tokio::test]
+async fn silence_twice_from_one_version_leads_to_a_list() {
+    let mut bed = Bed::new();
+    bed.lists("services", [list("99", &[]), list("10", &[])]);
+    let timing = Timing { watch_idle: ms(150), ..bed.timing() };
+    bed.start(Settings { timing, ..Settings::default() }).await;
+    bed.requests("services", 5).await;
+    assert_eq!(bed.asked("services", "resourceVersion")[..3], ["99", "99", "10"]);
+    let error = bed.watch(What::Services).last_error.unwrap();
+    assert!(error.text.starts_with("nothing came for"), "{}", error.text);
+}
+
+#[tokio::test]
+async fn a_server_that_ends_each_watch_at_once_is_asked_at_a_bounded_rate() {
+    let mut bed = Bed::new();
+    bed.watches("services", vec![bed::ends(&[]); 100]);
+    bed.start(Settings::default()).await;
+    tokio::time::sleep(ms(1_500)).await;
+    let requests = bed.asked("services", "resourceVersion").len();
+    assert!((3..=7).contains(&requests), "{requests} requests");
+}
+
+#[tokio::test]
+async fn a_server_may_ask_for_patience() {
+    let mut bed = Bed::new();
+    bed.lists("services", [status("429 Too Many Requests", "retry-after: 1\r\n", "TooManyRequests")]);
+    let begun = Instant::now();
+    bed.start(Settings::default()).await;
+    assert_eq!(bed.told(1).await, ["synced"]);
+    assert!(begun.elapsed() >= ms(1_000), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn an_older_server_is_asked_without_the_field_that_it_does_not_know() {
+    let mut bed = Bed::new();
+    bed.lists(
+        "services",
+        [status("400 Bad Request", "", "BadRequest"), list("10", &[service("a", "1", "10.96.0.1")])],
+    );
+    bed.start(Settings::default()).await;
+    assert_eq!(bed.told(2).await, ["+a@1", "synced"]);
+    bed.requests("services", 3).await;
+    assert_eq!(bed.asked("services", "fieldSelector").len(), 1);
+}
+
+#[tokio::test]
+async fn a_start_from_memory_needs_no_list() {
+    let mut bed = Bed::new();
+    let known = |name: &str| {
+        let version = Version { uid: name.into(), resource_version: "3".into() };
+        (ObjectName::new("default", name).unwrap(), version)
+    };
+    let remembered = |objects| Some(Remembered { resource_version: "77".into(), objects });
+    let start = Start { services: remembered(vec![known("a"), known("b")]), slices: remembered(vec![]) };
+    let old = event("ADDED", &service("a", "3", "10.96.0.1"));
+    bed.watches("services", [bed::hang(&[old, event("DELETED", &service("b", "78", "10.96.0.2"))])]);
+    bed.start(Settings { start, ..Settings::default() }).await;
+    assert_eq!(bed.told(2).await, ["-b@78", "synced"]);
+    assert_eq!(bed.asked("services", "resourceVersion"), ["77"]);
+    assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
+}
+
+#[tokio::test]
+async fn the_own_node_tells_the_zone_before_the_source_is_synced() {
+    let mut bed = Bed::new();
+    let node = r#"{"metadata":{"name":"n1","uid":"n","resourceVersion":"4","labels":{"topology.kubernetes.io/zone":"z1"}}}"#;
+    bed.lists("nodes", [list("10", &[node.to_owned()])]);
+    bed.start(Settings { node: NodeName::of_host("n1").ok(), ..Settings::default() }).await;
+    assert_eq!(bed.told(2).await, ["zone z1", "synced"]);
+    assert_eq!(bed.asked("nodes", "fieldSelector"), ["metadata.name%3Dn1"]);
+}
+
+#[tokio::test]
+async fn a_node_that_may_not_be_read_holds_up_nothing() {
+    for answer in [status("403 Forbidden", "", "Forbidden"), list("10", &[])] {
+        let mut bed = Bed::new();
+        bed.lists("nodes", [answer]);
+        bed.start(Settings { node: NodeName::of_host("n1").ok(), ..Settings::default() }).await;
+        assert_eq!(bed.told(1).await, ["synced"]);
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_lies_is_found_by_the_audit() {
+    let mut bed = Bed::new();
+    let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
+    // The event of version 12 is lost; the bookmark says that everything up to 15 was told.
+    bed.lists("services", [list("10", &[old.clone()])]);
+    bed.lists_after("services", list("20", &[new]));
+    bed.watches("services", [bed::hang(&[bookmark("15")])]);
+    let timing = Timing { audit_every: ms(100), audit_again: ms(50), ..bed.timing() };
+    bed.start(Settings { timing, ..Settings::default() }).await;
+    assert_eq!(bed.told(3).await, ["+a@1", "synced", "+a@12"]);
+    bed.until(|watch| watch.lists == 2).await;
+    let services = bed.watch(What::Services);
+    assert_eq!(services.differences, 1);
+    assert_eq!(
+        services.last_error.unwrap().text.to_string(),
+        "the watch has not told the truth: 1 of services differ: default/a"
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_list_is_not_taken_for_an_empty_one() {
+    let mut bed = Bed::new();
+    let html = bed::answer("200 OK", "", "<html>maintenance</html>");
+    bed.lists("services", [list("10", &[service("a", "1", "10.96.0.1")]), html.clone(), html]);
+    bed.lists_after("services", list("30", &[service("a", "2", "10.96.0.1")]));
+    bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
+    bed.start(Settings::default()).await;
+    assert_eq!(bed.told(3).await, ["+a@1", "synced", "+a@2"]);
+}

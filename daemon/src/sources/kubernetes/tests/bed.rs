@@ -1,0 +1,283 @@
+//! A source, a scripted apiserver, and what the one told after the other answered.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use holdfast_core::event::Event;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::super::{Kubernetes, Settings, Timing, View, Watch, What};
+use crate::apiserver::tests::access;
+use crate::apiserver::tests::server::{Asked, Authority, Manner, Server, ours};
+use crate::node::Zone;
+
+/// Longer than any test waits for what comes.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The answers that are left, by resource and whether it is a watch.
+#[derive(Default)]
+struct Script {
+    next: HashMap<(String, bool), VecDeque<String>>,
+    /// For lists when nothing is left.
+    last: HashMap<String, String>,
+}
+
+impl Script {
+    fn answer(&mut self, asked: &Asked) -> String {
+        let resource = resource(&asked.path);
+        let is_watch = parameter(&asked.path, "watch").is_some();
+        let next = self.next.get_mut(&(resource.clone(), is_watch)).and_then(VecDeque::pop_front);
+        next.unwrap_or_else(|| match is_watch {
+            true => hang(&[]),
+            false => self.last.get(&resource).cloned().unwrap_or_else(|| list("10", &[])),
+        })
+    }
+}
+
+fn resource(path: &str) -> String {
+    path.split('?').next().unwrap().rsplit('/').next().unwrap().to_owned()
+}
+
+fn parameter(path: &str, name: &str) -> Option<String> {
+    let query = path.split_once('?')?.1;
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.find(|(found, _)| *found == name).map(|(_, value)| value.to_owned())
+}
+
+pub(super) struct Bed {
+    script: Arc<Mutex<Script>>,
+    running: Option<Running>,
+}
+
+struct Running {
+    server: Server,
+    view: View,
+    events: mpsc::Receiver<Vec<Event>>,
+    zones: mpsc::Receiver<Zone>,
+    ready: VecDeque<String>,
+    _tasks: JoinSet<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Bed {
+    pub(super) fn new() -> Self {
+        Self { script: Arc::default(), running: None }
+    }
+
+    /// As in production, but without waiting where a test would.
+    pub(super) fn timing(&self) -> Timing {
+        Timing {
+            list_spread: Duration::from_millis(10),
+            quiet: Duration::from_millis(100),
+            ..Timing::default()
+        }
+    }
+
+    pub(super) fn lists(&self, resource: &str, answers: impl IntoIterator<Item = String>) {
+        self.answers(resource, false, answers);
+    }
+
+    /// The list when all others have been given.
+    pub(super) fn lists_after(&self, resource: &str, answer: String) {
+        self.script.lock().unwrap().last.insert(resource.to_owned(), answer);
+    }
+
+    pub(super) fn watches(&self, resource: &str, answers: impl IntoIterator<Item = String>) {
+        self.answers(resource, true, answers);
+    }
+
+    fn answers(&self, resource: &str, is_watch: bool, answers: impl IntoIterator<Item = String>) {
+        self.script
+            .lock()
+            .unwrap()
+            .next
+            .insert((resource.to_owned(), is_watch), answers.into_iter().collect());
+    }
+
+    pub(super) async fn start(&mut self, mut settings: Settings) {
+        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+        authority.write(&folder.path().join("ca.crt"));
+        let script = Arc::clone(&self.script);
+        let answer = ours(move |asked| script.lock().unwrap().answer(asked));
+        let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, answer).await;
+        let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+        if settings.timing.list_spread == Timing::default().list_spread {
+            settings.timing = self.timing();
+        }
+        let kubernetes = Kubernetes::new(access, settings);
+        let (events_in, events) = mpsc::channel(4);
+        let (zones_in, zones) = mpsc::channel(1);
+        let (view, mut tasks) = (kubernetes.view(), JoinSet::new());
+        tasks.spawn(kubernetes.run(events_in, zones_in));
+        let ready = VecDeque::new();
+        self.running = Some(Running { server, view, events, zones, ready, _tasks: tasks, _folder: folder });
+    }
+
+    /// The next things told, as text.
+    pub(super) async fn told(&mut self, count: usize) -> Vec<String> {
+        let running = self.running.as_mut().unwrap();
+        let mut told = Vec::new();
+        while told.len() < count {
+            if let Some(one) = running.ready.pop_front() {
+                told.push(one);
+                continue;
+            }
+            let more =
+                timeout(PATIENCE, running.more()).await.unwrap_or_else(|_| panic!("only {told:?} came"));
+            running.ready.extend(more);
+        }
+        assert!(
+            running.ready.is_empty() && running.events.is_empty(),
+            "{told:?}, and {:?} more",
+            running.ready
+        );
+        told
+    }
+
+    /// The values of a parameter in all requests for a resource that had it.
+    pub(super) fn asked(&self, resource: &str, name: &str) -> Vec<String> {
+        self.paths(resource).iter().filter_map(|path| parameter(path, name)).collect()
+    }
+
+    fn paths(&self, of: &str) -> Vec<String> {
+        let running = self.running.as_ref().unwrap();
+        running.server.paths().into_iter().filter(|path| resource(path) == of).collect()
+    }
+
+    /// How many connections there were: each asks for the cluster first.
+    pub(super) fn connections(&self) -> usize {
+        self.paths("kube-system").len()
+    }
+
+    /// Waits until a resource has been asked for so often.
+    pub(super) async fn requests(&self, resource: &str, count: usize) {
+        let enough = async {
+            while self.paths(resource).len() < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, enough).await.unwrap_or_else(|_| panic!("only {:?}", self.paths(resource)));
+    }
+
+    pub(super) fn watch(&self, what: What) -> Watch {
+        let watches = self.running.as_ref().unwrap().view.now();
+        watches.into_iter().find(|watch| watch.what == what).unwrap()
+    }
+
+    pub(super) async fn until(&self, is_so: impl Fn(&Watch) -> bool) {
+        let view = &self.running.as_ref().unwrap().view;
+        let so = async {
+            while !view.now().iter().any(&is_so) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, so).await.unwrap_or_else(|_| panic!("only {:?}", view.now()));
+    }
+}
+
+impl Running {
+    async fn more(&mut self) -> Vec<String> {
+        tokio::select! {
+            biased;
+            Some(zone) = self.zones.recv() => {
+                zone.told.send(()).unwrap();
+                vec![format!("zone {}", zone.name.as_deref().unwrap_or("none"))]
+            }
+            Some(group) = self.events.recv() => group.iter().map(show).collect(),
+        }
+    }
+}
+
+fn show(event: &Event) -> String {
+    let version = |text: Option<&Arc<str>>| text.map(ToString::to_string).unwrap_or_default();
+    match event {
+        Event::ServiceApplied(it) => {
+            format!("+{}@{}", it.key.name.name(), version(it.meta.resource_version.as_ref()))
+        }
+        Event::SliceApplied(it) => {
+            format!("+{}@{}", it.key.name.name(), version(it.meta.resource_version.as_ref()))
+        }
+        Event::ServiceDeleted(key, meta) => {
+            let meta = meta.as_ref().and_then(|meta| meta.resource_version.as_ref());
+            format!("-{}@{}", key.name.name(), version(meta))
+        }
+        Event::SliceDeleted(key, meta) => {
+            let meta = meta.as_ref().and_then(|meta| meta.resource_version.as_ref());
+            format!("-{}@{}", key.name.name(), version(meta))
+        }
+        Event::Rejected(it) => format!("!{}", it.object),
+        Event::Synced(_) => "synced".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A Service; its uid is its name.
+pub(super) fn service(name: &str, version: &str, ip: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"{name}","resourceVersion":"{version}"}},"spec":{{"clusterIP":"{ip}","ports":[{{"port":80}}]}}}}"#
+    )
+}
+
+/// A slice with one endpoint.
+pub(super) fn slice(name: &str, version: &str, address: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"{name}","resourceVersion":"{version}","labels":{{"kubernetes.io/service-name":"a"}}}},"addressType":"IPv4","endpoints":[{{"addresses":["{address}"]}}],"ports":[{{"name":"","port":80}}]}}"#
+    )
+}
+
+pub(super) fn list(version: &str, items: &[String]) -> String {
+    page(version, "", items)
+}
+
+pub(super) fn page(version: &str, token: &str, items: &[String]) -> String {
+    let items = items.join(",");
+    let body = format!(
+        r#"{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"{version}","continue":"{token}"}},"items":[{items}]}}"#
+    );
+    answer("200 OK", "", &body)
+}
+
+pub(super) fn status(line: &str, headers: &str, reason: &str) -> String {
+    let code = line.split(' ').next().unwrap();
+    let body = format!(r#"{{"kind":"Status","code":{code},"reason":"{reason}","message":"as told"}}"#);
+    answer(line, headers, &body)
+}
+
+pub(super) fn answer(line: &str, headers: &str, body: &str) -> String {
+    format!("HTTP/1.1 {line}\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
+}
+
+pub(super) fn event(kind: &str, object: &str) -> String {
+    format!(r#"{{"type":"{kind}","object":{object}}}"#)
+}
+
+pub(super) fn bookmark(version: &str) -> String {
+    event("BOOKMARK", &format!(r#"{{"metadata":{{"resourceVersion":"{version}"}},"endpoints":null}}"#))
+}
+
+pub(super) fn error(code: u16, reason: &str) -> String {
+    event("ERROR", &format!(r#"{{"kind":"Status","code":{code},"reason":"{reason}"}}"#))
+}
+
+/// A watch that says this and nothing more.
+pub(super) fn hang(lines: &[String]) -> String {
+    let mut text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_owned();
+    for line in lines {
+        write!(text, "{:x}\r\n{line}\n\r\n", line.len() + 1).unwrap();
+    }
+    text
+}
+
+/// A watch that says this and ends.
+pub(super) fn ends(lines: &[String]) -> String {
+    hang(lines) + "0\r\n\r\n"
+}
+
+/// A watch that says this, begins another line, and ends.
+pub(super) fn tears(lines: &[String], half: &str) -> String {
+    format!("{}{:x}\r\n{half}\r\n0\r\n\r\n", hang(lines), half.len())
+}

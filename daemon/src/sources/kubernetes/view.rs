@@ -1,0 +1,128 @@
+//! How each watch is doing, for whoever shows it.
+//!
+//! Invariant: reading never waits for a watch, and a watch never waits for readers. Deliberately absent: judgement; data that
+//! is old is served all the same.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::what::What;
+
+/// What a watch is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It waits before its next request: the last one went badly, or there was none.
+    Waiting,
+    /// It asks for the whole list.
+    Listing,
+    /// It hears of each change.
+    Watching,
+}
+
+impl State {
+    /// The one spelling used in tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Listing => "listing",
+            Self::Watching => "watching",
+        }
+    }
+}
+
+/// What went wrong last, and when.
+#[derive(Clone, Debug)]
+pub struct LastError {
+    /// In words.
+    pub text: Arc<str>,
+    /// When.
+    pub at: Instant,
+}
+
+/// One watch.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    /// Of which objects.
+    pub what: What,
+    /// What it is doing.
+    pub state: State,
+    /// Since when.
+    pub since: Instant,
+    /// Which apiserver answered last.
+    pub endpoint: Option<Arc<str>>,
+    /// The version up to which everything is known.
+    pub resource_version: Option<Arc<str>>,
+    /// When the last byte came.
+    pub heard: Option<Instant>,
+    /// Objects that are known.
+    pub objects: usize,
+    /// Objects whose last version could not be understood.
+    pub bad: usize,
+    /// Lists that were completed.
+    pub lists: u64,
+    /// Lists and watches that went badly.
+    pub restarts: u64,
+    /// Events that changed something.
+    pub events: u64,
+    /// Lists that would have removed more than half of everything, and did.
+    pub losses: u64,
+    /// Comparisons with what the server has.
+    pub audits: u64,
+    /// Comparisons that found the watch to have lied.
+    pub differences: u64,
+    /// What went wrong last.
+    pub last_error: Option<LastError>,
+}
+
+impl Watch {
+    pub(super) fn new(what: What) -> Self {
+        Self {
+            what,
+            state: State::Waiting,
+            since: Instant::now(),
+            endpoint: None,
+            resource_version: None,
+            heard: None,
+            objects: 0,
+            bad: 0,
+            lists: 0,
+            restarts: 0,
+            events: 0,
+            losses: 0,
+            audits: 0,
+            differences: 0,
+            last_error: None,
+        }
+    }
+
+    /// How long nothing has come; nothing at all if nothing ever did.
+    pub fn silence(&self, now: Instant) -> Option<Duration> {
+        self.heard.map(|heard| now.saturating_duration_since(heard))
+    }
+
+    pub(super) fn enter(&mut self, state: State) {
+        if self.state != state {
+            self.state = state;
+            self.since = Instant::now();
+        }
+    }
+
+    pub(super) fn failed(&mut self, error: &dyn std::fmt::Display) {
+        self.last_error = Some(LastError { text: error.to_string().into(), at: Instant::now() });
+    }
+}
+
+/// All watches. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    pub(super) watches: Vec<watch::Receiver<Watch>>,
+}
+
+impl View {
+    /// How they are doing now; none if no apiserver is watched.
+    pub fn now(&self) -> Vec<Watch> {
+        self.watches.iter().map(|watch| watch.borrow().clone()).collect()
+    }
+}

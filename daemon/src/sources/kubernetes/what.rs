@@ -1,0 +1,160 @@
+//! The three kinds of objects that are watched, and what is asked for each.
+//!
+//! Invariant: the selectors are kube-proxy's. Deliberately absent: who answers, and how the answer is read.
+
+use std::fmt::{self, Write};
+
+use crate::config::NodeName;
+
+/// Items of one page. A page is one read of etcd, and a server keeps a whole one in memory.
+const PAGE_ITEMS: u32 = 500;
+
+/// One kind of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// Services.
+    Services,
+    /// `EndpointSlices`.
+    Slices,
+    /// The own Node.
+    Node,
+}
+
+/// The resource's name, as it stands in paths.
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Services => "services",
+            Self::Slices => "endpointslices",
+            Self::Node => "nodes",
+        })
+    }
+}
+
+/// Which objects of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Selection {
+    pub(super) what: What,
+    labels: String,
+    /// An older server may not know the field; see [`Self::without_fields`].
+    fields: String,
+}
+
+impl Selection {
+    /// Services that are ours and have an address: without the label, or with the label of this proxy's name.
+    pub(super) fn services(proxy_name: Option<&str>) -> Self {
+        const LABEL: &str = "service.kubernetes.io/service-proxy-name";
+        let labels = proxy_name.map_or_else(|| format!("!{LABEL}"), |name| format!("{LABEL}={name}"));
+        Self { what: What::Services, labels, fields: "spec.clusterIP!=None".to_owned() }
+    }
+
+    /// Slices that are for proxies.
+    pub(super) fn slices() -> Self {
+        let labels = "!service.kubernetes.io/headless".to_owned();
+        Self { what: What::Slices, labels, fields: String::new() }
+    }
+
+    /// The own Node.
+    pub(super) fn node(name: &NodeName) -> Self {
+        Self { what: What::Node, labels: String::new(), fields: format!("metadata.name={}", name.as_str()) }
+    }
+
+    /// The same for a server that does not select Services by address. Headless ones come too then; they have no rows.
+    pub(super) fn without_fields(&self) -> Option<Self> {
+        let is_optional = self.what == What::Services && !self.fields.is_empty();
+        is_optional.then(|| Self { fields: String::new(), ..self.clone() })
+    }
+
+    /// One page of the list; an empty token asks for the first one.
+    pub(super) fn page(&self, token: &str) -> String {
+        let mut query = self.list();
+        push(&mut query, "limit", &PAGE_ITEMS.to_string());
+        push(&mut query, "continue", token);
+        query
+    }
+
+    /// The list in one answer.
+    pub(super) fn list(&self) -> String {
+        let mut query = format!("{}?", self.path());
+        push(&mut query, "labelSelector", &self.labels);
+        push(&mut query, "fieldSelector", &self.fields);
+        query
+    }
+
+    /// What happens after a version.
+    pub(super) fn watch(&self, version: &str, timeout_s: u64) -> String {
+        let mut query = self.list();
+        push(&mut query, "watch", "true");
+        push(&mut query, "allowWatchBookmarks", "true");
+        push(&mut query, "resourceVersion", version);
+        push(&mut query, "timeoutSeconds", &timeout_s.to_string());
+        query
+    }
+
+    const fn path(&self) -> &'static str {
+        match self.what {
+            What::Services => "/api/v1/services",
+            What::Slices => "/apis/discovery.k8s.io/v1/endpointslices",
+            What::Node => "/api/v1/nodes",
+        }
+    }
+}
+
+/// Adds a parameter that says something, in the characters that a query may have.
+fn push(query: &mut String, name: &str, value: &str) {
+    if value.is_empty() {
+        return;
+    }
+    if !query.ends_with('?') {
+        query.push('&');
+    }
+    query.push_str(name);
+    query.push('=');
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                query.push(char::from(byte))
+            }
+            _ => {
+                let _always_fits = write!(query, "%{byte:02X}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_selectors_are_those_of_kube_proxy() {
+        assert_eq!(
+            Selection::services(None).list(),
+            "/api/v1/services?labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
+             &fieldSelector=spec.clusterIP%21%3DNone"
+        );
+        assert_eq!(
+            Selection::services(Some("edge")).without_fields().unwrap().list(),
+            "/api/v1/services?labelSelector=service.kubernetes.io%2Fservice-proxy-name%3Dedge"
+        );
+        assert_eq!(
+            Selection::slices().list(),
+            "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=%21service.kubernetes.io%2Fheadless"
+        );
+        let node = Selection::node(&NodeName::of_host("n1").unwrap());
+        assert_eq!(node.list(), "/api/v1/nodes?fieldSelector=metadata.name%3Dn1");
+        assert_eq!((node.without_fields(), Selection::slices().without_fields()), (None, None));
+    }
+
+    #[test]
+    fn pages_and_watches_say_where_they_begin() {
+        let slices = Selection::slices();
+        assert!(slices.page("").ends_with("headless&limit=500"));
+        assert!(slices.page("a b+/=").ends_with("&limit=500&continue=a%20b%2B%2F%3D"));
+        assert!(
+            slices.watch("17", 240).ends_with(
+                "headless&watch=true&allowWatchBookmarks=true&resourceVersion=17&timeoutSeconds=240"
+            )
+        );
+    }
+}
