@@ -5,6 +5,7 @@
 //! beyond what loopback and the socket's permissions give.
 
 mod answer;
+mod apiserver;
 mod backends;
 mod datapath;
 mod form;
@@ -39,6 +40,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
+use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
 
 pub use listen::AdminError;
@@ -100,6 +102,8 @@ pub struct Readings {
     pub config: watch::Receiver<Arc<EffectiveConfig>>,
     /// The newest view of programs and maps.
     pub datapath: watch::Receiver<Arc<DatapathView>>,
+    /// The newest view of the way to the apiserver; none where none is used.
+    pub apiserver: Option<watch::Receiver<Arc<ApiserverView>>>,
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
     /// Whether the engine moves.
@@ -115,6 +119,10 @@ impl Readings {
 
     fn datapath(&self) -> Arc<DatapathView> {
         Arc::clone(&self.datapath.borrow())
+    }
+
+    fn apiserver(&self) -> Option<Arc<ApiserverView>> {
+        self.apiserver.as_ref().map(|views| Arc::clone(&views.borrow()))
     }
 }
 

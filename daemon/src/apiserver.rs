@@ -8,59 +8,42 @@ mod credentials;
 mod endpoints;
 mod http;
 mod identity;
+mod learned;
 mod lease;
 mod limits;
+mod patrol;
+mod setup;
 mod socket;
 mod tls;
 mod trouble;
+mod view;
+mod walk;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use rustls::pki_types::ServerName;
+use holdfast_core::facts::Timestamp;
+use tokio::sync::{Notify, watch};
 
 use crate::config::Apiserver;
-use credentials::Places;
-use endpoints::Endpoints;
-use http::{Dial, Headers};
-use lease::{Place, Shared};
-use limits::{DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
+use credentials::{Credentials, Told};
+use endpoints::{Endpoint, EndpointId};
+use learned::Memory;
+use lease::Shared;
 
 pub use endpoints::{State, Tier};
 pub use http::{Connection, Reply};
 pub use identity::ClusterId;
+pub use setup::{Settings, SetupError, Sources};
 pub use trouble::Trouble;
-
-/// What access is built from.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// `[apiserver]`.
-    pub apiserver: Apiserver,
-    /// The mark of this daemon's sockets; none where nothing would look at it.
-    pub mark: Option<u32>,
-    /// The folder for what is learned.
-    pub state: PathBuf,
-    /// The cluster that this node belongs to, if something remembers it.
-    pub known_cluster: Option<ClusterId>,
-    /// Spreads penalties and checks.
-    pub seed: u64,
-}
-
-/// Why access cannot be built: only an edit of the configuration helps.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// Nothing says whom to trust.
-    #[error("[apiserver] names no certificate authority: set `ca_file` or `kubeconfig`")]
-    NoAuthority,
-    /// The name cannot stand in a certificate.
-    #[error("[apiserver] tls_server_name {0:?} is neither a DNS name nor an IP address")]
-    ServerName(String),
-}
+pub use view::{CredentialsView, EndpointView, View};
 
 /// What one endpoint said, or why it said nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// `address:port`.
     pub endpoint: Arc<str>,
@@ -69,7 +52,7 @@ pub struct Failure {
 }
 
 /// Why there is no answer.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     /// Nothing says where an apiserver is.
     #[error("no apiserver is known: neither configured, nor in kubelet's kubeconfig, nor learned")]
@@ -96,34 +79,52 @@ pub struct Access {
 
 #[derive(Debug)]
 struct Inner {
-    endpoints: Shared,
-    places: Places,
-    server_name: Option<ServerName<'static>>,
     mark: Option<u32>,
-    cluster: Mutex<Option<ClusterId>>,
+    state: PathBuf,
+    asked: Mutex<Arc<Asked>>,
+    endpoints: Shared,
+    memory: Mutex<Memory>,
+    memory_problem: Mutex<Option<String>>,
+    // Something was learned that is worth writing down.
+    learned: Notify,
+    unverified: Mutex<Option<Arc<str>>>,
+    failovers: AtomicU64,
+    views: watch::Sender<Arc<View>>,
+    addresses: watch::Sender<BTreeSet<SocketAddr>>,
+}
+
+/// What a configuration asks for.
+#[derive(Debug)]
+struct Asked {
+    own: Credentials,
+    kubelet: Option<Credentials>,
+    learns: bool,
+}
+
+impl Asked {
+    /// Learned addresses go to servers of the configured tier, so they are shown its credentials.
+    const fn credentials(&self, tier: Tier) -> &Credentials {
+        match (tier, &self.kubelet) {
+            (Tier::Kubelet, Some(kubelet)) => kubelet,
+            _ => &self.own,
+        }
+    }
 }
 
 impl Access {
     /// Reads the configuration; nothing is dialled yet.
     pub fn new(settings: &Settings) -> Result<Self, SetupError> {
-        let apiserver = &settings.apiserver;
-        let ca_file = apiserver.ca_file.clone().ok_or(SetupError::NoAuthority)?;
-        let server_name = apiserver
-            .tls_server_name
-            .clone()
-            .map(|name| ServerName::try_from(name.clone()).map_err(|_| SetupError::ServerName(name)));
-        let mut endpoints = Endpoints::new(settings.seed);
-        let configured: Vec<_> = apiserver.endpoints.iter().map(|it| it.address()).collect();
-        endpoints.set(Tier::Configured, &configured, Instant::now());
-        Ok(Self {
-            inner: Arc::new(Inner {
-                endpoints: Shared::new(endpoints),
-                places: Places { ca_file, identity: apiserver.identity.clone() },
-                server_name: server_name.transpose()?,
-                mark: settings.mark,
-                cluster: Mutex::new(settings.known_cluster.clone()),
-            }),
-        })
+        setup::access(settings)
+    }
+
+    /// Whether access can be built like that, or follow a reload.
+    pub fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
+        setup::own(apiserver).map(drop)
+    }
+
+    /// Follows a new configuration. Connections stay; what they were made from is used no more.
+    pub fn reload(&self, sources: &Sources) -> Result<(), SetupError> {
+        setup::reload(&self.inner, sources)
     }
 
     /// GETs, over `kept` if given, else over a new connection to the best endpoint that serves.
@@ -133,84 +134,152 @@ impl Access {
         self.get_as(JSON, path_and_query, kept).await
     }
 
-    /// [`Access::get`] with a form of its own, as `Accept` spells it.
+    /// [`Access::get`] in a form of its own, as `Accept` spells it.
     pub async fn get_as(
         &self,
         accept: &'static str,
         path_and_query: &str,
         kept: Option<Connection>,
     ) -> Result<Reply, AccessError> {
-        if let Some(reply) = self.get_over(kept, accept, path_and_query).await {
-            return Ok(reply);
-        }
-        let order = self.inner.endpoints.lock().order(Instant::now());
-        let mut failures = Vec::new();
-        for place in order.into_iter().filter_map(|id| self.inner.endpoints.place(id)) {
-            match self.attempt(&place, accept, path_and_query).await {
-                Ok(reply) => {
-                    place.served();
-                    return Ok(reply);
-                }
-                Err(trouble) => {
-                    place.dial_failed(trouble.clone());
-                    failures.push(Failure { endpoint: place.name, trouble });
-                }
-            }
-        }
-        if failures.is_empty() { Err(AccessError::NoEndpoint) } else { Err(AccessError::Failed(failures)) }
-    }
-
-    /// Over a connection that may have died while it was idle: that says nothing about its endpoint.
-    async fn get_over(&self, kept: Option<Connection>, accept: &'static str, path: &str) -> Option<Reply> {
-        let shown = credentials::read(&self.inner.places).await.ok()?;
-        let headers = Headers { accept, authorization: shown.authorization };
-        let reply = kept?.get(path, &headers, HEADERS).await.ok()?;
-        (!is_about_endpoint(reply.status)).then_some(reply)
-    }
-
-    async fn attempt(&self, place: &Place, accept: &'static str, path: &str) -> Result<Reply, Trouble> {
-        let shown = credentials::read(&self.inner.places).await.map_err(Trouble::Credentials)?;
-        let address_name = || ServerName::IpAddress(place.address.ip().into());
-        let server_name = self.inner.server_name.clone().unwrap_or_else(address_name);
-        let dial = Dial { place: place.clone(), mark: self.inner.mark, tls: shown.tls, server_name };
-        let connection = dial.connect(DIAL).await?;
-        let mut headers = Headers { accept: JSON, authorization: shown.authorization };
-        let mut reply = connection.get(identity::PATH, &headers, HEADERS).await?;
-        let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await?;
-        if reply.status == 200 {
-            self.verify(&body)?;
-        }
-        headers.accept = accept;
-        let mut reply = reply.into_connection().get(path, &headers, HEADERS).await?;
-        if is_about_endpoint(reply.status) {
-            let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await.unwrap_or_default();
-            return Err(Trouble::status(reply.status, &body));
-        }
-        Ok(reply)
-    }
-
-    fn verify(&self, namespace: &[u8]) -> Result<(), Trouble> {
-        let found = ClusterId::of_namespace(namespace)
-            .ok_or_else(|| Trouble::NotAnApiserver("kube-system has no uid".to_owned()))?;
-        let mut cluster = self.inner.cluster.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = cluster.get_or_insert_with(|| found.clone()).clone();
-        if known == found { Ok(()) } else { Err(Trouble::AnotherCluster { found, known }) }
+        walk::get(&self.inner, &walk::Ask { accept, path_and_query }, kept).await
     }
 
     /// Adds addresses to the tier `learned`; nothing is ever taken away by it.
     pub fn learn(&self, addresses: &[SocketAddr]) {
-        self.inner.endpoints.lock().set(Tier::Learned, addresses, Instant::now());
+        if self.inner.asked().learns && self.inner.memory().learn(addresses, now()) {
+            self.inner.set_learned();
+            self.inner.learned.notify_one();
+        }
     }
 
     /// The cluster, as soon as an apiserver has told.
     pub fn cluster(&self) -> Option<ClusterId> {
-        self.inner.cluster.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.memory().cluster.clone()
+    }
+
+    /// What there is to show, a second old at most while [`Access::patrol`] runs.
+    pub fn views(&self) -> watch::Receiver<Arc<View>> {
+        self.inner.views.subscribe()
+    }
+
+    /// What there is to show now.
+    pub fn view(&self) -> View {
+        self.inner.view()
+    }
+
+    /// Every address that is an apiserver's, so that none of them becomes a frontend.
+    pub fn addresses(&self) -> watch::Receiver<BTreeSet<SocketAddr>> {
+        self.inner.addresses.subscribe()
+    }
+
+    /// Looks after endpoints and memory until it is dropped: checks better endpoints, reads rotated files, writes down what was
+    /// learned, and publishes views.
+    pub async fn patrol(self) {
+        patrol::run(&self.inner).await;
     }
 }
 
-/// Statuses that say that this server, or the proxy before it, cannot serve at all.
-const fn is_about_endpoint(status: u16) -> bool {
-    matches!(status, 502..=504)
+impl Inner {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asked(&self) -> Arc<Asked> {
+        Arc::clone(&self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes what was learned into the table, without what stands there already.
+    fn set_learned(&self) {
+        let learned = if self.asked().learns { self.memory().addresses() } else { Vec::new() };
+        let mut table = self.endpoints.lock();
+        let own = table.rows().iter().filter(|row| row.tier != Tier::Learned);
+        let own: BTreeSet<SocketAddr> = own.map(|row| row.address).collect();
+        let new: Vec<SocketAddr> = learned.into_iter().filter(|address| !own.contains(address)).collect();
+        table.set(Tier::Learned, &new, Instant::now());
+        let all = table.rows().iter().map(|row| row.address).collect();
+        drop(table);
+        self.addresses.send_if_modified(|known| std::mem::replace(known, all) != *known);
+    }
+
+    /// The server of a kubeconfig that was read anew.
+    fn set_server(&self, tier: Tier, server: SocketAddr) {
+        let is_known = {
+            let table = self.endpoints.lock();
+            let mut own = table.rows().iter().filter(|row| row.tier == tier);
+            own.next().is_some_and(|row| row.address == server)
+        };
+        if !is_known {
+            self.endpoints.lock().set(tier, &[server], Instant::now());
+            self.set_learned();
+        }
+    }
+
+    fn view(&self) -> View {
+        let (at, preferred, rows) = {
+            let (table, at) = (self.endpoints.lock(), Instant::now());
+            (at, table.order(at).first().copied(), table.rows().to_vec())
+        };
+        let memory = self.memory().clone();
+        let asked = self.asked();
+        let own = (Tier::Configured, asked.own.told());
+        let kubelet = asked.kubelet.as_ref().map(|it| (Tier::Kubelet, it.told()));
+        View {
+            endpoints: rows.into_iter().map(|row| endpoint_view(row, at, preferred, &memory)).collect(),
+            credentials: [Some(own), kubelet].into_iter().flatten().map(credentials_view).collect(),
+            cluster: memory.cluster,
+            unverified: self.unverified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            memory_problem: self.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            failovers: self.failovers.load(Ordering::Relaxed),
+        }
+    }
+
+    fn publish(&self) {
+        let view = self.view();
+        self.views.send_if_modified(|known| {
+            let is_new = **known != view;
+            if is_new {
+                *known = Arc::new(view);
+            }
+            is_new
+        });
+    }
+}
+
+fn endpoint_view(row: Endpoint, at: Instant, preferred: Option<EndpointId>, memory: &Memory) -> EndpointView {
+    let wall = |then: Instant| Timestamp(now().0.saturating_sub(seconds(at.saturating_duration_since(then))));
+    EndpointView {
+        address: row.address,
+        tier: row.tier,
+        state: row.state,
+        since: wall(row.since),
+        active: row.connections > 0,
+        preferred: preferred == Some(row.id),
+        connections: row.connections,
+        last_error: row.trouble.map(|(trouble, then)| (trouble.to_string(), wall(then))),
+        seen: (row.tier == Tier::Learned).then(|| memory.seen(row.address)).flatten(),
+    }
+}
+
+fn credentials_view((tier, told): (Tier, Told)) -> CredentialsView {
+    CredentialsView {
+        tier,
+        kind: told.kind,
+        files: told.files.into_iter().map(|(path, modified)| (path, modified.map(timestamp))).collect(),
+        expires: told.expires.map(timestamp),
+        problem: told.problem.map(|(problem, then)| (problem, timestamp(then))),
+    }
+}
+
+fn now() -> Timestamp {
+    timestamp(SystemTime::now())
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    Timestamp(seconds(time.duration_since(UNIX_EPOCH).unwrap_or_default()))
+}
+
+fn seconds(duration: std::time::Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

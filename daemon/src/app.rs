@@ -7,6 +7,8 @@ mod error;
 mod maps;
 mod parts;
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +23,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, About, EffectiveConfig, Readings};
+use crate::apiserver::Access;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
@@ -51,10 +54,10 @@ struct Reload {
     path: PathBuf,
     level: Level,
     /// As it was at the start, and stays.
-    kubernetes: crate::config::Kubernetes,
     config: watch::Sender<Arc<Config>>,
     effective: watch::Sender<Arc<EffectiveConfig>>,
     blocks: watch::Sender<Arc<Blocks>>,
+    access: Option<Access>,
     events: mpsc::Sender<Vec<Event>>,
 }
 
@@ -79,7 +82,8 @@ impl App {
         let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
         let first_blocks = Arc::new(parts::blocks(&config, path)?);
         let seed = parts::seed();
-        let kubernetes = parts::kubernetes(&config, &node, seed)?;
+        let access = parts::access(&config, seed)?;
+        let kubernetes = access.clone().map(|access| parts::source(&config, &node, access));
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
@@ -100,21 +104,16 @@ impl App {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
             datapath,
+            apiserver: access.as_ref().map(Access::views),
             refusals,
             liveness: engine.liveness(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
         let admin = admin::start(&parts::admin_settings(&config), readings)?;
         let (blocks_out, blocks) = watch::channel(first_blocks);
-        let reload = Reload {
-            path: path.to_owned(),
-            level,
-            kubernetes: config.kubernetes.clone(),
-            config: watch::channel(Arc::new(config)).0,
-            effective,
-            blocks: blocks_out,
-            events,
-        };
+        let config = watch::channel(Arc::new(config)).0;
+        let path = path.to_owned();
+        let reload = Reload { path, level, config, effective, blocks: blocks_out, access, events };
         Ok(Self {
             reload,
             manifests,
@@ -145,17 +144,16 @@ impl App {
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
-        tell(
-            &events,
-            Event::SettingsApplied(Arc::new(parts::settings(&reload.config.borrow(), &reload.kubernetes))),
-        )
-        .await;
+        reload.tell_settings().await;
         tasks.spawn(changes::run(changes));
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
         if let Some(kubernetes) = kubernetes {
             tasks.spawn(kubernetes.run(events.clone(), zones));
+        }
+        if let Some(access) = reload.access.clone() {
+            tasks.spawn(access.patrol());
         }
         if let Some(manifests) = manifests {
             tasks.spawn(async move {
@@ -192,13 +190,25 @@ async fn serve_signals(reload: &Reload) -> Result<(), AppError> {
         signals(SignalKind::terminate())?,
         signals(SignalKind::interrupt())?,
     ];
+    let mut apiservers = reload.access.as_ref().map(Access::addresses);
     loop {
         tokio::select! {
             _ = hangup.recv() => reload.now().await,
+            () = next(&mut apiservers) => reload.tell_settings().await,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
         }
     }
+}
+
+/// The next time that other addresses are an apiserver's.
+async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
+    if let Some(apiservers) = apiservers
+        && apiservers.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 impl Reload {
@@ -217,6 +227,9 @@ impl Reload {
         }
         parts::warn_of_what_is_missing(&config);
         let blocks = parts::blocks(&config, &self.path)?;
+        if let Some(access) = &self.access {
+            access.reload(&parts::apiserver_sources(&config))?;
+        }
         Ok((config, blocks))
     }
 
@@ -226,12 +239,18 @@ impl Reload {
             tracing::warn!(keys = waiting.join(", "), "these keys take effect with the next restart");
         }
         self.level.set(config.log.level);
-        tell(&self.events, Event::SettingsApplied(Arc::new(parts::settings(&config, &self.kubernetes))))
-            .await;
-        self.blocks.send_replace(Arc::new(blocks));
         self.effective.send_replace(Arc::new(parts::effective(&config)));
         self.config.send_replace(Arc::new(config));
+        self.tell_settings().await;
+        self.blocks.send_replace(Arc::new(blocks));
         tracing::info!("reloaded");
+    }
+
+    /// The settings of the configuration in force. No address that is an apiserver's now becomes a frontend.
+    async fn tell_settings(&self) {
+        let apiservers = self.access.as_ref().map(|access| access.addresses().borrow().clone());
+        let settings = parts::settings(&self.config.borrow(), apiservers.unwrap_or_default());
+        tell(&self.events, Event::SettingsApplied(Arc::new(settings))).await;
     }
 }
 

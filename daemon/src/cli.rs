@@ -135,6 +135,8 @@ pub enum Question {
     Refusals(RefusalFilter),
     /// Programs and maps in the kernel, and how full those are
     Datapath,
+    /// Which apiserver is used, why that one, and what is wrong with the others
+    Apiserver,
     /// Detach every program and remove every map of a daemon that does not run
     Cleanup {
         /// The configuration, which says where those are [default: /etc/holdfast/config.toml, if it is there]
@@ -250,6 +252,7 @@ impl Cli {
                 self.table("refusals", &[("service", service), ("address", address)], out)
             }
             Question::Datapath => self.table("datapath", &[], out),
+            Question::Apiserver => self.table("apiserver", &[], out),
             Question::Cleanup { config } => cleanup::cleanup(config.as_deref(), out, err).map_err(Into::into),
             Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),

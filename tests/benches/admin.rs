@@ -99,6 +99,7 @@ fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+        apiserver: None,
         refusals: RefusalLog::none(),
         liveness: Liveness::new(|| None),
         about: About { version: "0", started: Timestamp(0) },

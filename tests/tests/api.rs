@@ -114,6 +114,7 @@ fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>) -> Admi
         snapshots,
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+        apiserver: None,
         refusals: RefusalLog::none(),
         liveness: Liveness::new(|| None),
         about: About { version: "0.1.0", started: Timestamp(1_767_870_000) },

@@ -13,6 +13,7 @@ use holdfast_core::snapshot::{ServiceState, ServiceView, Snapshot, Status, Verdi
 
 use super::datapath::fills;
 use super::{About, Readings, backends, process};
+use crate::apiserver::{State, Tier, View};
 use crate::datapath::{DatapathView, spelled};
 
 /// The exposition format, version 0.0.4.
@@ -128,6 +129,9 @@ pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) 
     maps(&mut out, snapshot);
     kernel(&mut out, snapshot, &view);
     refusals(&mut out, readings);
+    if let Some(view) = readings.apiserver() {
+        apiserver(&mut out, &view);
+    }
     work(&mut out, snapshot);
     rejections(&mut out, snapshot);
     usage(&mut out, about);
@@ -207,6 +211,31 @@ fn refusals(out: &mut Exposition, readings: &Readings) {
     out.begin("holdfast_refusals_total", "counter", "Clients that were not served, by what they met.");
     for (denial, count) in readings.refusals.totals() {
         out.sample("holdfast_refusals_total", &[("verdict", spelled(denial))], count);
+    }
+}
+
+const TIERS: [Tier; 3] = [Tier::Configured, Tier::Kubelet, Tier::Learned];
+const ENDPOINT_STATES: [State; 4] = [State::Unknown, State::Healthy, State::Recovering, State::Failed];
+
+/// The way to the apiserver; where none is used there is nothing to tell.
+fn apiserver(out: &mut Exposition, view: &View) {
+    out.begin("holdfast_apiserver_endpoints", "gauge", "Known addresses of apiservers by tier and state.");
+    for tier in TIERS {
+        for state in ENDPOINT_STATES {
+            let here = view.endpoints.iter().filter(|it| it.tier == tier && it.state == state).count();
+            let labels = [("tier", tier.as_str()), ("state", state.as_str())];
+            out.sample("holdfast_apiserver_endpoints", &labels, here);
+        }
+    }
+    let connections: usize = view.endpoints.iter().map(|it| it.connections).sum();
+    out.gauge("holdfast_apiserver_connections", "Connections to apiservers.", connections);
+    let help = "Requests that went on to another endpoint.";
+    out.counter("holdfast_apiserver_failovers_total", help, view.failovers);
+    let problems = view.credentials.iter().filter(|it| it.problem.is_some()).count();
+    out.gauge("holdfast_apiserver_credentials_failed", "Credentials that cannot be read.", problems);
+    if let Some(expires) = view.credentials.iter().filter_map(|it| it.expires).min() {
+        let help = "When the first of the credentials ends.";
+        out.gauge("holdfast_apiserver_credentials_expiry_timestamp_seconds", help, expires.0);
     }
 }
 

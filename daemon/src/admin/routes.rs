@@ -22,7 +22,7 @@ use super::moment::Moment;
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, datapath, metrics, openapi, refusals};
+use super::{Readings, apiserver, datapath, metrics, openapi, refusals};
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -36,7 +36,7 @@ struct Path {
     answer: Answer,
 }
 
-static PATHS: [Path; 13] = [
+static PATHS: [Path; 14] = [
     Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: index },
     Path {
         path: "/frontends",
@@ -67,6 +67,12 @@ static PATHS: [Path; 13] = [
         about: "programs and maps in the kernel",
         legal: Legal::FORMAT,
         answer: datapath::datapath,
+    },
+    Path {
+        path: "/apiserver",
+        about: "which apiserver is used, and why that one",
+        legal: Legal::FORMAT,
+        answer: apiserver::apiserver,
     },
     Path { path: "/config", about: "the configuration in force", legal: Legal::FORMAT, answer: config },
     Path { path: "/version", about: "what runs here, since when", legal: Legal::FORMAT, answer: version },

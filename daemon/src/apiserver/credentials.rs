@@ -1,53 +1,375 @@
-//! Who we are to the apiserver and whom we trust, read from files that rotate.
+//! Who we are to the apiserver and whom we trust, from files and programs that rotate.
 //!
-//! Invariant: what was good stays in force until something better is read. Deliberately absent: the request.
+//! Invariant: what was good stays in force until something better was read as a whole; a half-written file, a key that does
+//! not fit and a plugin that hangs are named and change nothing. Nobody waits for a refresh while there is something good to
+//! use. Deliberately absent: the request.
 
+mod exec;
+mod expiry;
+mod files;
+mod kubeconfig;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use hyper::header::HeaderValue;
 use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 
 use super::tls::{self, Pair};
-use crate::config::ClientIdentity;
+use crate::config::{Apiserver, ApiserverUrl, ClientIdentity};
+use exec::{Issued, Plugin};
+use files::{Files, Seen};
+use kubeconfig::Context;
+
+/// How old credentials may be before their files are read again although none looks changed.
+const READ_AGAIN: Duration = Duration::from_secs(60);
+
+/// How often a 401 may cause a reading: a plugin must not run for each answer of a server that knows nobody.
+const DOUBT_EVERY: Duration = Duration::from_secs(5);
+
+/// A plugin's credential is renewed so long before its end.
+const RENEW_BEFORE: Duration = Duration::from_secs(60);
+
+/// How long the reading of all files may take: a file on a network that hangs must not hang us.
+const READ_MAX: Duration = Duration::from_secs(3);
 
 /// Where the credentials are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Places {
-    pub(super) ca_file: PathBuf,
-    pub(super) identity: Option<ClientIdentity>,
+    kubeconfig: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
+    identity: Option<ClientIdentity>,
+    tls_server_name: Option<String>,
+    // Whether the kubeconfig is what says where the apiserver is.
+    asks_for_server: bool,
 }
 
-/// What one connection needs.
-#[derive(Clone, Debug)]
-pub(super) struct Shown {
-    pub(super) tls: Arc<ClientConfig>,
-    pub(super) authorization: Option<HeaderValue>,
-}
-
-/// Reads everything.
-pub(super) async fn read(places: &Places) -> Result<Shown, String> {
-    let authorities = file(&places.ca_file).await?;
-    match &places.identity {
-        None => Ok(Shown { tls: tls::config(&authorities, None)?, authorization: None }),
-        Some(ClientIdentity::TokenFile(path)) => {
-            let token = file(path).await?;
-            let token = std::str::from_utf8(&token)
-                .map_err(|_| format!("{}: the token is no text", path.display()))?
-                .trim();
-            let mut header = HeaderValue::from_str(&format!("Bearer {token}"))
-                .map_err(|_| format!("{}: the token has control characters", path.display()))?;
-            header.set_sensitive(true);
-            Ok(Shown { tls: tls::config(&authorities, None)?, authorization: Some(header) })
+impl Places {
+    /// As `[apiserver]` says.
+    pub(super) fn configured(apiserver: &Apiserver) -> Self {
+        Self {
+            kubeconfig: apiserver.kubeconfig.clone(),
+            ca_file: apiserver.ca_file.clone(),
+            identity: apiserver.identity.clone(),
+            tls_server_name: apiserver.tls_server_name.clone(),
+            asks_for_server: apiserver.endpoints.is_empty(),
         }
-        Some(ClientIdentity::Certificate { certificate_file, key_file }) => {
-            let (certificate, key) = (file(certificate_file).await?, file(key_file).await?);
-            let pair = Pair { certificate: &certificate, key: &key };
-            Ok(Shown { tls: tls::config(&authorities, Some(&pair))?, authorization: None })
+    }
+
+    /// Everything from one kubeconfig.
+    pub(super) const fn kubeconfig(path: PathBuf) -> Self {
+        Self {
+            kubeconfig: Some(path),
+            ca_file: None,
+            identity: None,
+            tls_server_name: None,
+            asks_for_server: true,
+        }
+    }
+
+    pub(super) const fn names_an_authority(&self) -> bool {
+        self.ca_file.is_some() || self.kubeconfig.is_some()
+    }
+}
+
+/// Why nothing could be put together.
+#[derive(Debug)]
+pub(super) enum GatherError {
+    /// A file is not there or not readable now. That may change.
+    Unreadable(String),
+    /// What is there cannot be meant.
+    Wrong(String),
+}
+
+impl GatherError {
+    fn into_text(self) -> String {
+        match self {
+            Self::Unreadable(text) | Self::Wrong(text) => text,
         }
     }
 }
 
-async fn file(path: &Path) -> Result<Vec<u8>, String> {
-    tokio::fs::read(path).await.map_err(|error| format!("{}: {error}", path.display()))
+/// Who we are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Client {
+    token: Option<String>,
+    pair: Option<(Vec<u8>, Vec<u8>)>,
+    plugin: Option<Plugin>,
+}
+
+/// Everything that files say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Gathered {
+    authorities: Vec<u8>,
+    client: Client,
+    server: Option<ApiserverUrl>,
+    tls_server_name: Option<String>,
+}
+
+/// What one connection needs.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) tls: Arc<ClientConfig>,
+    pub(super) authorization: Option<HeaderValue>,
+    pub(super) server_name: Option<ServerName<'static>>,
+    /// Where the kubeconfig says that the apiserver is.
+    pub(super) server: Option<SocketAddr>,
+    kind: &'static str,
+    expires: Option<SystemTime>,
+    from: Gathered,
+    issued: Option<Issued>,
+}
+
+impl Shown {
+    /// What a server that knows nobody has turned away.
+    pub(super) const fn kind(&self) -> &'static str {
+        self.kind
+    }
+}
+
+/// For people: what the credentials are, and what is wrong with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) kind: &'static str,
+    pub(super) files: Vec<(PathBuf, Option<SystemTime>)>,
+    pub(super) expires: Option<SystemTime>,
+    pub(super) problem: Option<(String, SystemTime)>,
+}
+
+/// One set of credentials.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    places: Places,
+    refreshing: tokio::sync::Mutex<()>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    good: Option<Arc<Shown>>,
+    seen: Vec<Seen>,
+    read: Option<Instant>,
+    problem: Option<(String, SystemTime)>,
+}
+
+impl Kept {
+    fn is_fresh(&self, doubted: bool) -> bool {
+        let age = self.read.map(|read| read.elapsed());
+        let most = if doubted || self.problem.is_some() { DOUBT_EVERY } else { READ_AGAIN };
+        let ends = self.good.as_ref().and_then(|good| good.issued.as_ref()?.expires);
+        let ends_soon = ends.is_some_and(|it| it <= SystemTime::now() + RENEW_BEFORE);
+        // A plugin that hangs is not called by every request.
+        let may_run = age.is_none_or(|age| age >= DOUBT_EVERY);
+        let is_young = age.is_some_and(|age| age < most);
+        is_young && !(ends_soon && may_run) && !self.seen.iter().any(Seen::has_changed)
+    }
+}
+
+impl Credentials {
+    pub(super) fn new(places: Places) -> Self {
+        Self { places, refreshing: tokio::sync::Mutex::default(), kept: Mutex::default() }
+    }
+
+    /// What cannot be meant in files that are there already.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match gather(&self.places).0 {
+            Err(GatherError::Wrong(why)) => Err(why),
+            Ok(_) | Err(GatherError::Unreadable(_)) => Ok(()),
+        }
+    }
+
+    /// What is in force. After a 401 it is `doubted`, and read again although nothing looks changed.
+    pub(super) async fn current(&self, doubted: bool) -> Result<Arc<Shown>, String> {
+        if !self.kept().is_fresh(doubted) {
+            let good = self.kept().good.clone();
+            match (self.refreshing.try_lock(), good) {
+                (Ok(_refreshing), _) => self.refresh(doubted).await,
+                // Somebody else is at it.
+                (Err(_), Some(good)) => return Ok(good),
+                (Err(_), None) => drop(self.refreshing.lock().await),
+            }
+        }
+        let kept = self.kept();
+        let problem =
+            || kept.problem.as_ref().map_or("nothing was read yet", |(problem, _)| problem).to_owned();
+        kept.good.clone().ok_or_else(problem)
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn refresh(&self, doubted: bool) {
+        let places = self.places.clone();
+        let reading = tokio::task::spawn_blocking(move || gather(&places));
+        let (gathered, seen) = match tokio::time::timeout(READ_MAX, reading).await {
+            Ok(Ok((gathered, seen))) => (gathered.map_err(GatherError::into_text), Some(seen)),
+            Ok(Err(_)) | Err(_) => (Err("the files cannot be read in time".to_owned()), None),
+        };
+        let before = self.kept().good.clone();
+        let shown = match gathered {
+            Ok(gathered) => shown(gathered, before, doubted).await,
+            Err(why) => Err(why),
+        };
+        self.keep(shown, seen);
+    }
+
+    fn keep(&self, shown: Result<Arc<Shown>, String>, seen: Option<Vec<Seen>>) {
+        let mut kept = self.kept();
+        kept.read = Some(Instant::now());
+        if let Some(seen) = seen {
+            kept.seen = seen;
+        }
+        match shown {
+            Ok(shown) => {
+                if kept.problem.take().is_some() {
+                    tracing::info!(kind = shown.kind, "credentials are good again");
+                }
+                kept.good = Some(shown);
+            }
+            Err(why) => {
+                let is_new = kept.problem.as_ref().is_none_or(|(known, _)| *known != why);
+                if is_new {
+                    let keeps_old = kept.good.is_some();
+                    tracing::warn!(error = %why, keeps_old, "credentials cannot be read");
+                    kept.problem = Some((why, SystemTime::now()));
+                }
+            }
+        }
+    }
+
+    /// For people.
+    pub(super) fn told(&self) -> Told {
+        let kept = self.kept();
+        Told {
+            kind: kept.good.as_ref().map_or("none", |good| good.kind),
+            files: kept.seen.iter().map(|seen| (seen.path.clone(), seen.modified())).collect(),
+            expires: kept.good.as_ref().and_then(|good| good.expires),
+            problem: kept.problem.clone(),
+        }
+    }
+}
+
+/// Reads every file that is named, and tells which those were.
+fn gather(places: &Places) -> (Result<Gathered, GatherError>, Vec<Seen>) {
+    let mut files = Files::default();
+    let gathered = gather_into(places, &mut files);
+    (gathered, files.into_seen())
+}
+
+fn gather_into(places: &Places, files: &mut Files) -> Result<Gathered, GatherError> {
+    let context = places.kubeconfig.as_deref().map(|path| Context::read(path, files)).transpose()?;
+    let wrong =
+        || GatherError::Wrong("there is no certificate authority: set `ca_file` or `kubeconfig`".to_owned());
+    let authorities = match (&places.ca_file, &context) {
+        (Some(path), _) => files.read(path).map_err(GatherError::Unreadable)?,
+        (None, Some(context)) => context.authorities(files)?,
+        (None, None) => return Err(wrong()),
+    };
+    let client = match (&places.identity, &context) {
+        (Some(identity), _) => identified(identity, files)?,
+        (None, Some(context)) => context.client(files)?,
+        (None, None) => Client::default(),
+    };
+    let server = match &context {
+        Some(context) if places.asks_for_server => Some(context.server().map_err(GatherError::Wrong)?),
+        _ => None,
+    };
+    let named = places.tls_server_name.clone();
+    let tls_server_name = named.or_else(|| context.as_ref().and_then(Context::tls_server_name));
+    Ok(Gathered { authorities, client, server, tls_server_name })
+}
+
+fn identified(identity: &ClientIdentity, files: &mut Files) -> Result<Client, GatherError> {
+    match identity {
+        ClientIdentity::TokenFile(path) => {
+            Ok(Client { token: Some(token(path, files)?), ..Client::default() })
+        }
+        ClientIdentity::Certificate { certificate_file, key_file } => {
+            let certificate = files.read(certificate_file).map_err(GatherError::Unreadable)?;
+            let key = files.read(key_file).map_err(GatherError::Unreadable)?;
+            Ok(Client { pair: Some((certificate, key)), ..Client::default() })
+        }
+    }
+}
+
+/// A token without the line end that editors and `echo` add.
+fn token(path: &Path, files: &mut Files) -> Result<String, GatherError> {
+    let text = files.text(path).map_err(GatherError::Unreadable)?;
+    let token = text.trim();
+    let said = |what| GatherError::Unreadable(format!("{}: {what}", path.display()));
+    match token {
+        "" => Err(said("is empty")),
+        _ if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(token.to_owned()),
+        _ => Err(said("is no token: it has spaces or control characters inside")),
+    }
+}
+
+/// The credentials of these files; the old ones if nothing has changed, because their TLS sessions can be resumed.
+async fn shown(gathered: Gathered, before: Option<Arc<Shown>>, doubted: bool) -> Result<Arc<Shown>, String> {
+    let same = before.filter(|before| before.from == gathered);
+    let issued = match &gathered.client.plugin {
+        None => None,
+        Some(plugin) => Some(issued(plugin, same.as_deref(), doubted).await?),
+    };
+    match same {
+        Some(same) if same.issued == issued => Ok(same),
+        _ => Shown::new(gathered, issued).map(Arc::new),
+    }
+}
+
+async fn issued(plugin: &Plugin, before: Option<&Shown>, doubted: bool) -> Result<Issued, String> {
+    let lasts = |issued: &&Issued| issued.expires.is_none_or(|it| it > SystemTime::now() + RENEW_BEFORE);
+    match before.and_then(|before| before.issued.as_ref()).filter(lasts) {
+        Some(issued) if !doubted => Ok(issued.clone()),
+        _ => plugin.run().await,
+    }
+}
+
+impl Shown {
+    fn new(from: Gathered, issued: Option<Issued>) -> Result<Self, String> {
+        let client = &from.client;
+        let token = issued.as_ref().and_then(|it| it.token.as_ref()).or(client.token.as_ref());
+        let pair = issued.as_ref().and_then(|it| it.pair.as_ref()).or(client.pair.as_ref());
+        let kind = match (&issued, token, pair) {
+            (Some(_), _, _) => "exec plugin",
+            (None, Some(_), None) => "token",
+            (None, None, Some(_)) => "client certificate",
+            (None, Some(_), Some(_)) => "token and client certificate",
+            (None, None, None) => "anonymous request",
+        };
+        let ends = [
+            issued.as_ref().and_then(|it| it.expires),
+            token.and_then(|token| expiry::of_token(token)),
+            pair.and_then(|(certificate, _)| expiry::of_certificate(certificate)),
+        ];
+        Ok(Self {
+            tls: tls::config(&from.authorities, pair.map(Pair::of).as_ref())?,
+            authorization: token.map(|token| bearer(token)).transpose()?,
+            server_name: from.tls_server_name.as_deref().map(server_name).transpose()?,
+            server: from.server.map(ApiserverUrl::address),
+            kind,
+            expires: ends.into_iter().flatten().min(),
+            from,
+            issued,
+        })
+    }
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, String> {
+    let header = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut header = header.map_err(|_| "the token has characters that no header may have".to_owned())?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+/// A name that can stand in a certificate.
+pub(super) fn server_name(name: &str) -> Result<ServerName<'static>, String> {
+    let parsed = ServerName::try_from(name.to_owned());
+    parsed.map_err(|_| format!("tls_server_name {name:?} is neither a DNS name nor an IP address"))
 }

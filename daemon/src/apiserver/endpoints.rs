@@ -272,3 +272,6 @@ fn spread(time: Duration, noise: u64) -> Duration {
     let part = u32::try_from(noise % STEPS).unwrap_or(0);
     (time - time / 4).saturating_add(half.saturating_mul(part) / 65_536)
 }
+
+#[cfg(test)]
+mod tests;

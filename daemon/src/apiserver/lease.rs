@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::endpoints::{EndpointId, Endpoints};
+use super::endpoints::{Endpoint, EndpointId, Endpoints, State};
 use super::trouble::Trouble;
 
 /// The table, for everybody who dials.
@@ -42,21 +42,52 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn served(&self) {
-        self.shared.lock().served(self.id, Instant::now());
+        self.change(|table, now| table.served(self.id, now));
     }
 
     pub(super) fn dial_failed(&self, trouble: Trouble) {
-        self.shared.lock().dial_failed(self.id, trouble, Instant::now());
+        self.change(|table, now| table.dial_failed(self.id, trouble, now));
+    }
+
+    pub(super) fn check_failed(&self, trouble: Trouble) {
+        self.change(|table, now| table.check_failed(self.id, trouble, now));
     }
 
     pub(super) fn noted(&self, trouble: Trouble) {
-        self.shared.lock().noted(self.id, trouble, Instant::now());
+        self.change(|table, now| table.noted(self.id, trouble, now));
+    }
+
+    /// Changes the row, and says so if its state or its trouble became another one.
+    fn change(&self, change: impl FnOnce(&mut Endpoints, Instant)) {
+        let (before, after) = {
+            let mut table = self.shared.lock();
+            let before = table.get(self.id).cloned();
+            change(&mut table, Instant::now());
+            (before, table.get(self.id).cloned())
+        };
+        if let (Some(before), Some(after)) = (before, after) {
+            say(&before, &after);
+        }
     }
 
     /// Counts a connection until the lease is dropped.
     pub(super) fn lease(self) -> Lease {
         self.shared.lock().connected(self.id);
         Lease(self)
+    }
+}
+
+fn say(before: &Endpoint, after: &Endpoint) {
+    let (endpoint, state) = (&*after.name, after.state.as_str());
+    let trouble = |row: &Endpoint| row.trouble.as_ref().map(|(trouble, _)| trouble.clone());
+    let (old, new) = (trouble(before), trouble(after));
+    let has_failed = before.state != State::Failed && after.state == State::Failed;
+    match new {
+        Some(error) if old.as_ref() != Some(&error) || has_failed => {
+            tracing::warn!(endpoint, state, %error, "trouble with an apiserver");
+        }
+        _ if before.state != after.state => tracing::info!(endpoint, state, "apiserver changed its state"),
+        _ => {}
     }
 }
 

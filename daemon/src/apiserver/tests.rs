@@ -1,11 +1,13 @@
 //! Access against real sockets and real TLS, with a server that does as it is told.
 
 pub(crate) mod server;
+mod tiers;
 mod walking;
+mod words;
 
 use std::path::Path;
 
-use super::{Access, Settings};
+use super::{Access, Settings, Sources};
 use crate::config::Config;
 
 /// Access as a configuration file asks for it.
@@ -17,7 +19,7 @@ fn settings(folder: &Path, keys: &str) -> Settings {
     let text = format!("[node]\nname = \"n\"\n[apiserver]\n{keys}");
     let config = Config::parse(&text, &folder.join("config.toml").to_string_lossy()).unwrap().0;
     Settings {
-        apiserver: config.apiserver,
+        sources: Sources { apiserver: config.apiserver, kubelet: None, learns: true },
         mark: None,
         state: folder.to_owned(),
         known_cluster: None,

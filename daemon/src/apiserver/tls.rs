@@ -19,6 +19,12 @@ pub(super) struct Pair<'a> {
     pub(super) key: &'a [u8],
 }
 
+impl<'a> Pair<'a> {
+    pub(super) fn of((certificate, key): &'a (Vec<u8>, Vec<u8>)) -> Self {
+        Self { certificate, key }
+    }
+}
+
 /// A configuration that trusts `authorities` and shows `pair`.
 pub(super) fn config(authorities: &[u8], pair: Option<&Pair<'_>>) -> Result<Arc<ClientConfig>, String> {
     let builder = verifying(authorities)?;

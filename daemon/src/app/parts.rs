@@ -1,5 +1,7 @@
 //! From the configuration to what each part wants, and the engine's own thread.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ use super::AppError;
 use super::maps::MARK;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
-use crate::config::{self, Config, NodeName};
+use crate::config::{Config, DatapathKind, Discovery, NodeName};
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
@@ -28,42 +30,57 @@ const STALLED: Duration = Duration::from_secs(5);
 
 /// What the configuration asks for and this version does not do.
 pub(super) fn warn_of_what_is_missing(config: &Config) {
-    if config.hold != config::Hold::default() {
+    if config.hold != crate::config::Hold::default() {
         tracing::warn!("[hold] has no effect in this version: empty lists refuse at once");
     }
 }
 
-/// The proxy's name is that of the start, because the watches select by it.
-pub(super) fn settings(config: &Config, started: &config::Kubernetes) -> Settings {
+/// Kubelet's kubeconfig where kubeadm puts it.
+const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
+
+/// The way to the apiserver; none where no object comes from there.
+pub(super) fn access(config: &Config, seed: u64) -> Result<Option<Access>, AppError> {
+    if !config.kubernetes.enabled {
+        return Ok(None);
+    }
+    let settings = apiserver::Settings {
+        sources: apiserver_sources(config),
+        // The memory datapath has no programs that would look at it.
+        mark: (config.datapath.kind == DatapathKind::Kernel).then_some(MARK),
+        state: config.state.path.clone(),
+        known_cluster: None,
+        seed,
+    };
+    Ok(Some(Access::new(&settings)?))
+}
+
+pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
+    let discovers = |tier| config.apiserver.discover.contains(&tier);
+    apiserver::Sources {
+        apiserver: config.apiserver.clone(),
+        kubelet: discovers(Discovery::Kubelet).then(|| KUBELET.into()),
+        learns: discovers(Discovery::Learned),
+    }
+}
+
+/// `apiservers` are the addresses that are an apiserver's beside the configured ones.
+pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
+    let configured = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address());
     Settings {
-        service_proxy_name: started.service_proxy_name.as_deref().map(Into::into),
-        bypass: config.apiserver.endpoints.iter().map(|endpoint| endpoint.address()).collect(),
+        service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
+        bypass: configured.chain(apiservers).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
     }
 }
 
-/// The way to the apiserver, and what is watched there; nothing if no cluster is asked for.
-pub(super) fn kubernetes(
-    config: &Config,
-    node: &NodeName,
-    seed: u64,
-) -> Result<Option<Kubernetes>, AppError> {
-    if !config.kubernetes.enabled {
-        return Ok(None);
-    }
-    let access = Access::new(&apiserver::Settings {
-        apiserver: config.apiserver.clone(),
-        mark: Some(MARK),
-        state: config.state.path.clone(),
-        known_cluster: None,
-        seed,
-    })?;
+/// What is watched there.
+pub(super) fn source(config: &Config, node: &NodeName, access: Access) -> Kubernetes {
     let settings = kubernetes::Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),
         node: config.node.zone.is_none().then(|| node.clone()),
         ..kubernetes::Settings::default()
     };
-    Ok(Some(Kubernetes::new(access, settings)))
+    Kubernetes::new(access, settings)
 }
 
 /// A list takes the next power of two, so twice the slots hold that many backends whatever their lists are.

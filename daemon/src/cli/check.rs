@@ -5,13 +5,18 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use super::Exit;
+use crate::apiserver::{Access, SetupError};
 use crate::config::Config;
 
 /// Errors and warnings go where errors go; a good configuration is said to be good.
 pub(super) fn check(path: &Path, out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
     match Config::load(path) {
-        Ok((_, warnings)) => {
+        Ok((config, warnings)) => {
             list(err, "warning", &warnings)?;
+            if let Some(problem) = access_problem(&config) {
+                list(err, "error", &[format!("{}: {problem}", path.display())])?;
+                return Ok(Exit::Config);
+            }
             writeln!(out, "{}: good", path.display())?;
             Ok(Exit::Good)
         }
@@ -24,6 +29,14 @@ pub(super) fn check(path: &Path, out: &mut impl Write, err: &mut impl Write) -> 
             Ok(Exit::Config)
         }
     }
+}
+
+/// What a kubeconfig says that nobody can follow. Files that are not there may come, and are no problem.
+fn access_problem(config: &Config) -> Option<SetupError> {
+    if !config.kubernetes.enabled {
+        return None;
+    }
+    Access::check(&config.apiserver).err()
 }
 
 fn list(err: &mut impl Write, kind: &str, problems: &[impl Display]) -> io::Result<()> {

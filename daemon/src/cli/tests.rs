@@ -83,6 +83,17 @@ fn refusals_name_the_client_and_the_service() {
 }
 
 #[test]
+fn the_apiserver_is_shown_as_the_api_says_it() {
+    let ran = serve(everything()).ask(&["apiserver"]);
+    assert_eq!(ran.exit, Exit::Good);
+    assert!(
+        ran.out.starts_with("cluster    2f6d6a52-0001\n") && ran.out.contains("active, preferred"),
+        "{}",
+        ran.out
+    );
+}
+
+#[test]
 fn the_datapath_is_shown_as_the_api_says_it() {
     let ran = serve(everything()).ask(&["datapath"]);
     assert_eq!(ran.exit, Exit::Good);

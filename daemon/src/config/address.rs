@@ -21,6 +21,26 @@ impl ApiserverUrl {
     pub fn address(self) -> SocketAddr {
         self.0
     }
+
+    /// The address in a URL, as the configuration and kubeconfigs have it; an error says why it is none.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        // First of all, so that no message repeats a secret.
+        if text.contains('@') {
+            return Err(
+                "credentials do not belong into the URL: use token_file or a client certificate".to_owned()
+            );
+        }
+        let Some(authority) = text.strip_prefix("https://") else {
+            let legal = "only https is legal, such as \"https://10.0.0.10:6443\"";
+            return Err(format!("{} does not begin with https://: {legal}", quote(text)));
+        };
+        if let Some(end) = authority.find(['/', '?', '#']) {
+            let whole = quote(text);
+            let kept = quote(authority.get(..end).unwrap_or_default());
+            return Err(format!("{whole} has a path: write no more than \"https://\" and {kept}"));
+        }
+        dialable(parse_authority(authority)?).map(Self)
+    }
 }
 
 impl fmt::Display for ApiserverUrl {
@@ -96,23 +116,7 @@ pub(super) fn listen_address(value: &DeValue<'_>) -> Result<ListenAddress, Strin
 
 /// An apiserver's URL.
 pub(super) fn apiserver_url(value: &DeValue<'_>) -> Result<ApiserverUrl, String> {
-    let text = string(value, "a URL such as \"https://10.0.0.10:6443\"")?;
-    // First of all, so that no message repeats a secret.
-    if text.contains('@') {
-        return Err(
-            "credentials do not belong into the URL: use token_file or a client certificate".to_owned()
-        );
-    }
-    let Some(authority) = text.strip_prefix("https://") else {
-        let legal = "only https is legal, such as \"https://10.0.0.10:6443\"";
-        return Err(format!("{} does not begin with https://: {legal}", quote(text)));
-    };
-    if let Some(end) = authority.find(['/', '?', '#']) {
-        let whole = quote(text);
-        let kept = quote(authority.get(..end).unwrap_or_default());
-        return Err(format!("{whole} has a path: write no more than \"https://\" and {kept}"));
-    }
-    dialable(parse_authority(authority)?).map(ApiserverUrl)
+    ApiserverUrl::parse(string(value, "a URL such as \"https://10.0.0.10:6443\"")?)
 }
 
 /// A range of addresses.

@@ -55,6 +55,7 @@ impl Requests {
             snapshots: snapshots_now,
             config: config_now,
             datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+            apiserver: None,
             refusals: RefusalLog::none(),
             liveness: Liveness::new(|| None),
             about: About { version: "0", started: Timestamp(0) },

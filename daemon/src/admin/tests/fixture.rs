@@ -23,6 +23,7 @@ use holdfast_datapath::{Denial, Features, Refusal, Shape};
 use tokio::sync::watch;
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
+use crate::apiserver::{ClusterId, CredentialsView, EndpointView, State, Tier, View};
 use crate::datapath::{DatapathView, Denied, RefusalLog};
 
 /// 2026-01-08T11:11:55Z
@@ -512,6 +513,60 @@ fn refusals() -> Arc<RefusalLog> {
     log
 }
 
+/// The configured endpoint lost its name, the learned one serves, kubelet's token is gone.
+fn apiserver() -> View {
+    let endpoint = |address: &str, tier, state| EndpointView {
+        address: address.parse().unwrap(),
+        tier,
+        state,
+        since: THEN,
+        active: false,
+        preferred: false,
+        connections: 0,
+        last_error: None,
+        seen: None,
+    };
+    let wrong = "certificate is for other.example, not kubernetes".to_owned();
+    View {
+        endpoints: vec![
+            EndpointView {
+                last_error: Some((wrong, Timestamp(THEN.0 + 5))),
+                ..endpoint("10.0.0.10:6443", Tier::Configured, State::Failed)
+            },
+            endpoint("10.0.0.11:6443", Tier::Kubelet, State::Unknown),
+            EndpointView {
+                active: true,
+                preferred: true,
+                connections: 3,
+                seen: Some(THEN),
+                ..endpoint("[fd00::12]:6443", Tier::Learned, State::Healthy)
+            },
+        ],
+        credentials: vec![
+            CredentialsView {
+                tier: Tier::Configured,
+                kind: "client certificate",
+                files: vec![("/etc/holdfast/client.crt".into(), Some(THEN))],
+                expires: Some(Timestamp(THEN.0 + 86_400)),
+                problem: None,
+            },
+            CredentialsView {
+                tier: Tier::Kubelet,
+                kind: "none",
+                files: vec![("/etc/kubernetes/kubelet.conf".into(), None)],
+                expires: None,
+                problem: Some(("/etc/kubernetes/kubelet.conf: does not exist".to_owned(), THEN)),
+            },
+        ],
+        cluster: ClusterId::new("2f6d6a52-0001"),
+        unverified: None,
+        memory_problem: Some(
+            "/var/lib/holdfast/apiserver.json: Read-only file system (os error 30)".to_owned(),
+        ),
+        failovers: 4,
+    }
+}
+
 pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     let config = EffectiveConfig {
         text: "[admin]\nlisten = \"127.0.0.1:9890\"\n".to_owned(),
@@ -521,6 +576,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::kernel(status()))).1,
+        apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         refusals: refusals(),
         liveness: Liveness::new(|| None),
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
@@ -530,6 +586,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
 /// No programs, and nobody turned away.
 pub(crate) fn in_memory(readings: &mut Readings) {
     readings.datapath = watch::channel(Arc::new(DatapathView::memory())).1;
+    readings.apiserver = None;
     readings.refusals = RefusalLog::none();
 }
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::fixture::{Served, everything, in_memory, many, serve, serve_with, status};
+use crate::apiserver::View;
 use crate::datapath::DatapathView;
 
 #[track_caller]
@@ -29,6 +30,7 @@ fn tables_for_people() {
     check("/refusals", &expect_file!["golden/refusals.txt"]);
     check("/refusals?format=wide", &expect_file!["golden/refusals-wide.txt"]);
     check("/datapath", &expect_file!["golden/datapath.txt"]);
+    check("/apiserver", &expect_file!["golden/apiserver.txt"]);
     check("/", &expect_file!["golden/index.txt"]);
 }
 
@@ -39,6 +41,7 @@ fn tables_for_programs() {
     check("/services?format=json", &expect_file!["golden/services.json"]);
     check("/refusals?format=json", &expect_file!["golden/refusals.json"]);
     check("/datapath?format=json", &expect_file!["golden/datapath.json"]);
+    check("/apiserver?format=json", &expect_file!["golden/apiserver.json"]);
 }
 
 #[test]
@@ -51,6 +54,23 @@ fn memory_maps_say_that_they_touch_nothing() {
     let metrics = served.get("/metrics", "").body;
     assert!(metrics.contains("holdfast_refusals_total{verdict=\"refused\"} 0\n"), "{metrics}");
     assert!(!metrics.contains("holdfast_map_size"), "{metrics}");
+}
+
+#[test]
+fn without_an_apiserver_its_page_says_so() {
+    let served = serve_with(everything(), in_memory);
+    let text = served.get("/apiserver", "").body;
+    assert_eq!(text, "no apiserver is used: [kubernetes] is not enabled\n");
+}
+
+#[test]
+fn a_cluster_that_cannot_be_verified_is_told() {
+    let served = serve_with(everything(), |readings| {
+        let view = View { unverified: Some("403: no".into()), ..View::default() };
+        readings.apiserver = Some(watch::channel(Arc::new(view)).1);
+    });
+    let text = served.get("/apiserver", "").body;
+    assert!(text.starts_with("cluster    cannot be verified, 403: no\nfailovers  0\n"), "{text}");
 }
 
 #[test]

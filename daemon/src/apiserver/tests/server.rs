@@ -126,12 +126,6 @@ impl Server {
         Self::serve(listener, leaf, manner, script)
     }
 
-    /// At an address where nobody listened before.
-    pub(super) async fn start_at(address: SocketAddr, leaf: &Leaf, script: Script) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
-        Self::serve(listener, leaf, Manner::Serve, script)
-    }
-
     fn serve(listener: TcpListener, leaf: &Leaf, manner: Manner, script: Script) -> Self {
         let address = listener.local_addr().unwrap();
         let acceptor = TlsAcceptor::from(config(leaf));

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::{AccessError, State, patrol};
 use super::access;
-use super::server::{Authority, Manner, OUR_UID, Server, plain};
+use super::server::{Authority, Manner, OUR_UID, Server, ours, plain};
 
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -37,4 +38,99 @@ async fn a_refused_connection_costs_less_than_50_ms() {
     let reply = access.get("/readyz", None).await.unwrap();
     assert_eq!(*reply.endpoint, server.address.to_string());
     assert!(start.elapsed() < Duration::from_millis(50), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_silent_server_costs_3_seconds_once() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(&folder.path().join("ca.crt"));
+    let leaf = authority.leaf("127.0.0.1");
+    for manner in [Manner::SilentTcp, Manner::SilentHttp] {
+        let silent = Server::start(&leaf, manner, plain()).await;
+        let good = Server::start(&leaf, Manner::Serve, plain()).await;
+        let keys = format!("endpoints = [{}, {}]\nca_file = \"ca.crt\"", silent.url(), good.url());
+        let access = access(folder.path(), &keys);
+        for (most, what) in [(3_500, "the first time"), (500, "when it is known")] {
+            let start = Instant::now();
+            assert_eq!(*access.get("/", None).await.unwrap().endpoint, good.address.to_string());
+            assert!(start.elapsed().as_millis() < most, "{manner:?} {what}: {:?}", start.elapsed());
+        }
+    }
+}
+
+#[tokio::test]
+async fn when_all_have_failed_all_are_asked_in_order() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(&folder.path().join("ca.crt"));
+    let leaf = authority.leaf("127.0.0.1");
+    let servers = [
+        Server::start(&leaf, Manner::Close, plain()).await,
+        Server::start(&leaf, Manner::Close, plain()).await,
+    ];
+    let keys = format!("endpoints = [{}, {}]\nca_file = \"ca.crt\"", servers[0].url(), servers[1].url());
+    let access = access(folder.path(), &keys);
+    for _ in 0..2 {
+        let AccessError::Failed(failures) = access.get("/", None).await.unwrap_err() else { panic!() };
+        let asked: Vec<_> = failures.iter().map(|it| it.endpoint.to_string()).collect();
+        assert_eq!(asked, servers.each_ref().map(|it| it.address.to_string()));
+    }
+    servers[1].set(Manner::Serve);
+    access.get("/", None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_died_is_replaced_without_blame() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(&folder.path().join("ca.crt"));
+    let closing = ours(|_| "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}".to_owned());
+    let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, closing).await;
+    let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+    let mut kept = None;
+    for _ in 0..3 {
+        let reply = access.get("/", kept.take()).await.unwrap();
+        kept = Some(reply.whole(10, IDLE).await.unwrap().1);
+    }
+    let row = access.view().endpoints.remove(0);
+    assert_eq!((row.state, row.last_error, row.connections), (State::Healthy, None, 1));
+    drop(kept);
+    assert_eq!(access.view().endpoints[0].connections, 0);
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_an_error_with_its_endpoint() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(&folder.path().join("ca.crt"));
+    let script = ours(|_| "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n".to_owned());
+    let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, script).await;
+    let access = access(folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+    let mut reply = access.get("/", None).await.unwrap();
+    assert_eq!(reply.chunk(IDLE).await.unwrap().as_deref(), Some(&b"{}"[..]));
+    let silent = reply.chunk(Duration::from_millis(50)).await.unwrap_err();
+    assert_eq!(silent.to_string(), format!("{}: accepts but does not answer", server.address));
+    drop(server);
+    let closed = reply.chunk(IDLE).await.unwrap_err();
+    assert!(closed.to_string().ends_with(": closed the connection"), "{closed}");
+    assert!(access.view().endpoints[0].last_error.is_some());
+}
+
+/// A better endpoint that is back gets the next connection.
+#[tokio::test]
+async fn a_better_endpoint_that_is_back_is_found_by_checks() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    authority.write(&folder.path().join("ca.crt"));
+    let leaf = authority.leaf("127.0.0.1");
+    let first = Server::start(&leaf, Manner::Close, plain()).await;
+    let second = Server::start(&leaf, Manner::Serve, plain()).await;
+    let keys = format!("endpoints = [{}, {}]\nca_file = \"ca.crt\"", first.url(), second.url());
+    let access = access(folder.path(), &keys);
+    let _held = access.get("/", None).await.unwrap();
+    assert_eq!(access.view().endpoints[0].state, State::Failed);
+    first.set(Manner::Serve);
+    let id = access.inner.endpoints.lock().rows()[0].id;
+    let place = access.inner.endpoints.place(id).unwrap();
+    for expected in [State::Recovering, State::Healthy] {
+        patrol::check(&access.inner, &place).await;
+        assert_eq!(access.view().endpoints[0].state, expected);
+    }
+    assert_eq!(*access.get("/", None).await.unwrap().endpoint, first.address.to_string());
 }

@@ -1,0 +1,95 @@
+//! Reading files that others rewrite at any time, and telling when they did.
+//!
+//! Invariant: a stamp is taken before the file is read, so a change during the reading is seen as a change. Deliberately
+//! absent: notices of changes; a look per request costs less than watching every folder on the way of a symbolic link.
+
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// The largest file of credentials: a bundle of a few hundred authorities.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What changes when a file is rewritten or replaced, through symbolic links too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+/// A file as it was when it was read; no stamp if it could not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) path: PathBuf,
+    stamp: Option<Stamp>,
+}
+
+impl Seen {
+    fn now(path: &Path) -> Self {
+        let found = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
+        let stamp = found.map(|it| Stamp {
+            device: it.dev(),
+            inode: it.ino(),
+            bytes: it.size(),
+            modified: (it.mtime(), it.mtime_nsec()),
+        });
+        Self { path: path.to_owned(), stamp }
+    }
+
+    pub(super) fn has_changed(&self) -> bool {
+        *self != Self::now(&self.path)
+    }
+
+    /// When it was last written.
+    pub(super) fn modified(&self) -> Option<SystemTime> {
+        let (seconds, nanoseconds) = self.stamp?.modified;
+        let since = Duration::new(u64::try_from(seconds).ok()?, u32::try_from(nanoseconds).ok()?);
+        SystemTime::UNIX_EPOCH.checked_add(since)
+    }
+}
+
+/// Reads files, and remembers which.
+#[derive(Debug, Default)]
+pub(super) struct Files(Vec<Seen>);
+
+impl Files {
+    /// What was read, in order.
+    pub(super) fn into_seen(self) -> Vec<Seen> {
+        self.0
+    }
+
+    /// A file's content, which is not empty.
+    pub(super) fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
+        let seen = Seen::now(path);
+        let is_file = seen.stamp.is_some();
+        self.0.push(seen);
+        let said = |what: &str| format!("{}: {what}", path.display());
+        let opened = std::fs::File::open(path).map_err(|error| said(&plainly(&error)))?;
+        if !is_file {
+            return Err(said("is no file"));
+        }
+        let mut content = Vec::new();
+        opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(|error| said(&plainly(&error)))?;
+        match u64::try_from(content.len()) {
+            Ok(0) => Err(said("is empty")),
+            Ok(1..=FILE_BYTES_MAX) => Ok(content),
+            _ => Err(said("is larger than 1 MiB")),
+        }
+    }
+
+    /// The same as text.
+    pub(super) fn text(&mut self, path: &Path) -> Result<String, String> {
+        String::from_utf8(self.read(path)?).map_err(|_| format!("{}: is no text", path.display()))
+    }
+}
+
+fn plainly(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "does not exist".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "may not be read".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,148 @@
+//! What the current context of a kubeconfig says, and what of it cannot be used.
+//!
+//! Invariant: nothing in a kubeconfig is ignored that would change who we are or whom we trust. What is not supported is an
+//! error with its name. Deliberately absent: merging several files, `KUBECONFIG`, and proxies.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig};
+use secrecy::ExposeSecret;
+
+use super::exec::Plugin;
+use super::files::Files;
+use super::{Client, GatherError};
+use crate::config::ApiserverUrl;
+
+/// The current context.
+pub(super) struct Context {
+    cluster: Cluster,
+    user: AuthInfo,
+    folder: PathBuf,
+}
+
+impl Context {
+    /// The context of the file at `path`.
+    pub(super) fn read(path: &Path, files: &mut Files) -> Result<Self, GatherError> {
+        let text = files.text(path).map_err(GatherError::Unreadable)?;
+        let said = |what: String| GatherError::Wrong(format!("{}: {what}", path.display()));
+        // Its text can quote the file, and the file has secrets.
+        let parsed = Kubeconfig::from_yaml(&text).map_err(|_| said("is no kubeconfig".to_owned()))?;
+        let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
+        Self::of(parsed, folder).map_err(said)
+    }
+
+    fn of(parsed: Kubeconfig, folder: PathBuf) -> Result<Self, String> {
+        let current = parsed.current_context.filter(|it| !it.is_empty()).ok_or("has no current-context")?;
+        let context = parsed.contexts.into_iter().find(|it| it.name == current).and_then(|it| it.context);
+        let context =
+            context.ok_or_else(|| format!("its current-context {current:?} is not among its contexts"))?;
+        let cluster =
+            parsed.clusters.into_iter().find(|it| it.name == context.cluster).and_then(|it| it.cluster);
+        let missing = || {
+            format!("its context {current:?} names the cluster {:?}, which it does not have", context.cluster)
+        };
+        let cluster = cluster.ok_or_else(missing)?;
+        let user = match context.user.filter(|user| !user.is_empty()) {
+            None => AuthInfo::default(),
+            Some(name) => {
+                let found =
+                    parsed.auth_infos.into_iter().find(|it| it.name == name).and_then(|it| it.auth_info);
+                found.ok_or_else(|| {
+                    format!("its context {current:?} names the user {name:?}, which it does not have")
+                })?
+            }
+        };
+        Ok(Self { cluster, user, folder })
+    }
+
+    /// Where the apiserver is; an error says why nobody can dial that.
+    pub(super) fn server(&self) -> Result<ApiserverUrl, String> {
+        let server = self.cluster.server.as_deref().ok_or("its cluster has no server")?;
+        ApiserverUrl::parse(server.trim_end_matches('/')).map_err(|why| format!("its server {why}"))
+    }
+
+    pub(super) fn tls_server_name(&self) -> Option<String> {
+        self.cluster.tls_server_name.clone().filter(|name| !name.is_empty())
+    }
+
+    /// Whom to trust.
+    pub(super) fn authorities(&self, files: &mut Files) -> Result<Vec<u8>, GatherError> {
+        if self.cluster.insecure_skip_tls_verify == Some(true) {
+            let message =
+                "insecure-skip-tls-verify is not supported: give its cluster a certificate-authority";
+            return Err(GatherError::Wrong(message.to_owned()));
+        }
+        let data = self.cluster.certificate_authority_data.as_deref();
+        let found =
+            self.bytes("certificate-authority", data, self.cluster.certificate_authority.as_deref(), files)?;
+        found.ok_or_else(|| GatherError::Wrong("its cluster has no certificate-authority".to_owned()))
+    }
+
+    /// Who we are.
+    pub(super) fn client(&self, files: &mut Files) -> Result<Client, GatherError> {
+        self.refuse_unsupported()?;
+        let user = &self.user;
+        let certificate = user.client_certificate_data.as_deref();
+        let certificate =
+            self.bytes("client-certificate", certificate, user.client_certificate.as_deref(), files)?;
+        let key = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
+        let key = self.bytes("client-key", key, user.client_key.as_deref(), files)?;
+        let pair = match (certificate, key) {
+            (None, None) => None,
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            _ => {
+                return Err(GatherError::Wrong(
+                    "its user has a client certificate or a key, not both".to_owned(),
+                ));
+            }
+        };
+        Ok(Client { token: self.token(files)?, pair, plugin: self.plugin(user.exec.as_ref())? })
+    }
+
+    /// The file wins over the text, as everywhere else: text cannot rotate.
+    fn token(&self, files: &mut Files) -> Result<Option<String>, GatherError> {
+        match self.user.token_file.as_deref().filter(|path| !path.is_empty()) {
+            Some(path) => super::token(&self.folder.join(path), files).map(Some),
+            None => Ok(self.user.token.as_ref().map(|token| token.expose_secret().trim().to_owned())),
+        }
+    }
+
+    fn plugin(&self, exec: Option<&ExecConfig>) -> Result<Option<Plugin>, GatherError> {
+        let Some(exec) = exec else { return Ok(None) };
+        Plugin::new(exec, &self.cluster, &self.folder).map(Some).map_err(GatherError::Wrong)
+    }
+
+    fn refuse_unsupported(&self) -> Result<(), GatherError> {
+        let user = &self.user;
+        let unsupported = [
+            ("auth-provider", user.auth_provider.is_some()),
+            ("username and password", user.username.is_some() || user.password.is_some()),
+            ("impersonation", user.impersonate.is_some()),
+        ];
+        match unsupported.into_iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((what, _)) => {
+                let instead = "use a token, a client certificate or an exec plugin";
+                Err(GatherError::Wrong(format!("its user has {what}, which is not supported: {instead}")))
+            }
+        }
+    }
+
+    /// Inline text wins over a file, as in every client of Kubernetes.
+    fn bytes(
+        &self,
+        what: &str,
+        data: Option<&str>,
+        file: Option<&str>,
+        files: &mut Files,
+    ) -> Result<Option<Vec<u8>>, GatherError> {
+        if let Some(data) = data.filter(|data| !data.is_empty()) {
+            let decoded = BASE64_STANDARD.decode(data.trim());
+            return decoded.map(Some).map_err(|_| GatherError::Wrong(format!("{what}-data is no base64")));
+        }
+        let Some(file) = file.filter(|file| !file.is_empty()) else { return Ok(None) };
+        files.read(&self.folder.join(file)).map(Some).map_err(GatherError::Unreadable)
+    }
+}

@@ -1,0 +1,245 @@
+//! Files that rotate, disappear, are half-written, and do not fit.
+
+use std::path::Path;
+
+use rcgen::{CertificateParams, KeyPair};
+use tempfile::TempDir;
+
+use super::*;
+
+struct Bench {
+    folder: TempDir,
+    credentials: Credentials,
+}
+
+/// A certificate with its key, as PEM; every call makes another one.
+fn pair() -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(["a".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
+    (certificate, key.serialize_pem())
+}
+
+const BY_TOKEN: &str = "ca_file = \"ca\"\ntoken_file = \"token\"\n";
+const BY_PAIR: &str = "ca_file = \"ca\"\nclient_certificate_file = \"crt\"\nclient_key_file = \"key\"\n";
+const BY_KUBECONFIG: &str = "kubeconfig = \"kubeconfig\"\n";
+
+impl Bench {
+    fn new(keys: &str, files: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let endpoints = if keys == BY_KUBECONFIG { "" } else { "endpoints = [\"https://10.0.0.1\"]\n" };
+        let text = format!("[node]\nname = \"n\"\n[apiserver]\n{endpoints}{keys}");
+        let file = folder.path().join("config.toml");
+        let config = crate::config::Config::parse(&text, &file.to_string_lossy()).unwrap().0;
+        let bench = Self { folder, credentials: Credentials::new(Places::configured(&config.apiserver)) };
+        bench.write("ca", &pair().0);
+        files.iter().for_each(|(name, content)| bench.write(name, content));
+        bench
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Renamed into place, as everybody who rotates credentials does it.
+    fn write(&self, name: &str, content: &str) {
+        let beside = self.path().join("beside");
+        std::fs::write(&beside, content).unwrap();
+        std::fs::rename(beside, self.path().join(name)).unwrap();
+    }
+
+    async fn shown(&self) -> Result<String, String> {
+        let shown = self.credentials.current(false).await;
+        let shown = shown.map_err(|error| error.replace(&format!("{}/", self.path().display()), ""))?;
+        Ok(shown.authorization.as_ref().map_or(shown.kind, |it| it.to_str().unwrap()).to_owned())
+    }
+
+    fn problem(&self) -> Option<String> {
+        let (problem, _) = self.credentials.told().problem?;
+        Some(problem.replace(&format!("{}/", self.path().display()), ""))
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_trimmed_and_followed() {
+    let bench = Bench::new(BY_TOKEN, &[("token", "t1\n")]);
+    assert_eq!(bench.shown().await.unwrap(), "Bearer t1");
+    bench.write("token", "t2");
+    assert_eq!(bench.shown().await.unwrap(), "Bearer t2");
+    for (bad, why) in [
+        ("", "token: is empty"),
+        (" \n", "token: is empty"),
+        ("a b", "token: is no token: it has spaces or control characters inside"),
+    ] {
+        bench.write("token", bad);
+        assert_eq!(bench.shown().await.unwrap(), "Bearer t2", "the last good one");
+        assert_eq!(bench.problem().as_deref(), Some(why));
+    }
+    std::fs::remove_file(bench.path().join("token")).unwrap();
+    assert_eq!(bench.shown().await.unwrap(), "Bearer t2");
+    assert_eq!(bench.problem().as_deref(), Some("token: does not exist"));
+    bench.write("token", "t3");
+    assert_eq!((bench.shown().await.unwrap().as_str(), bench.problem()), ("Bearer t3", None));
+}
+
+#[tokio::test]
+async fn a_token_behind_a_turned_link_is_followed() {
+    let bench = Bench::new(BY_TOKEN, &[("t1", "one"), ("t2", "two")]);
+    let turn = |to: &str| {
+        std::os::unix::fs::symlink(bench.path().join(to), bench.path().join("new")).unwrap();
+        std::fs::rename(bench.path().join("new"), bench.path().join("token")).unwrap();
+    };
+    turn("t1");
+    assert_eq!(bench.shown().await.unwrap(), "Bearer one");
+    turn("t2");
+    assert_eq!(bench.shown().await.unwrap(), "Bearer two");
+}
+
+#[tokio::test]
+async fn nothing_changes_while_no_file_does() {
+    let bench = Bench::new(BY_TOKEN, &[("token", "t1")]);
+    let first = bench.credentials.current(false).await.unwrap();
+    bench.write("token", "t1");
+    let second = bench.credentials.current(false).await.unwrap();
+    assert!(Arc::ptr_eq(&first, &second), "sessions of TLS can be resumed");
+}
+
+#[tokio::test]
+async fn a_certificate_and_its_key_are_followed_together() {
+    let ((old, old_key), (new, new_key)) = (pair(), pair());
+    let bench = Bench::new(BY_PAIR, &[("crt", &old), ("key", &old_key)]);
+    assert_eq!(bench.shown().await.unwrap(), "client certificate");
+    let first = bench.credentials.current(false).await.unwrap();
+    bench.write("crt", &new);
+    let between = bench.credentials.current(false).await.unwrap();
+    assert!(Arc::ptr_eq(&first, &between), "half of a pair counts for nothing");
+    assert_eq!(bench.problem().as_deref(), Some("the client certificate and its key do not belong together"));
+    bench.write("key", &new_key);
+    let after = bench.credentials.current(false).await.unwrap();
+    assert!(!Arc::ptr_eq(&first, &after) && bench.problem().is_none());
+    assert!(after.expires.is_some());
+    bench.write("key", &new_key[..40]);
+    assert_eq!(bench.shown().await.unwrap(), "client certificate");
+    assert!(bench.problem().unwrap().contains("client key is not readable"));
+}
+
+#[tokio::test]
+async fn authorities_are_followed_and_a_bad_bundle_changes_nothing() {
+    let bench = Bench::new(BY_TOKEN, &[("token", "t")]);
+    let first = bench.credentials.current(false).await.unwrap();
+    bench.write("ca", "-----BEGIN CERTIFICATE-----\nMII");
+    assert!(Arc::ptr_eq(&first, &bench.credentials.current(false).await.unwrap()));
+    assert!(bench.problem().unwrap().contains("certificate authority"));
+    bench.write("ca", &pair().0);
+    assert!(!Arc::ptr_eq(&first, &bench.credentials.current(false).await.unwrap()));
+}
+
+#[tokio::test]
+async fn files_that_come_later_are_found() {
+    let bench = Bench::new(BY_TOKEN, &[]);
+    assert_eq!(bench.shown().await, Err("token: does not exist".to_owned()));
+    bench.credentials.check().unwrap();
+    bench.write("token", "t");
+    assert_eq!(bench.shown().await.unwrap(), "Bearer t");
+}
+
+/// A kubeconfig with this cluster and this user.
+fn kubeconfig(cluster: &str, user: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\nclusters: [{{name: k, cluster: {cluster}}}]\nusers: [{{name: u, user: {user}}}]\n"
+    )
+}
+
+const CLUSTER: &str =
+    "{server: \"https://10.0.0.7:6443\", certificate-authority: ca, tls-server-name: kubernetes}";
+
+#[tokio::test]
+async fn a_kubeconfig_says_it_all() {
+    let user = "{token: inline, tokenFile: token}";
+    let bench = Bench::new(BY_KUBECONFIG, &[("token", "file"), ("kubeconfig", &kubeconfig(CLUSTER, user))]);
+    assert_eq!(bench.shown().await.unwrap(), "Bearer file", "the file wins");
+    let shown = bench.credentials.current(false).await.unwrap();
+    assert_eq!(shown.server, Some("10.0.0.7:6443".parse().unwrap()));
+    assert_eq!(shown.server_name, Some("kubernetes".try_into().unwrap()));
+    bench.write("kubeconfig", &kubeconfig(CLUSTER, "{token: t2}"));
+    assert_eq!(bench.shown().await.unwrap(), "Bearer t2");
+    let (certificate, key) = pair();
+    use base64::Engine;
+    let encode = |text: &str| base64::prelude::BASE64_STANDARD.encode(text);
+    let user =
+        format!("{{client-certificate-data: {}, client-key-data: {}}}", encode(&certificate), encode(&key));
+    bench.write("kubeconfig", &kubeconfig(CLUSTER, &user));
+    assert_eq!(bench.shown().await.unwrap(), "client certificate");
+}
+
+#[track_caller]
+fn check_wrong(kubeconfig: &str, expected: &str) {
+    let bench = Bench::new(BY_KUBECONFIG, &[("kubeconfig", kubeconfig)]);
+    let found = bench.credentials.check().unwrap_err();
+    assert!(found.contains(expected), "{found}");
+}
+
+#[test]
+fn a_kubeconfig_that_nobody_can_follow_is_named_at_the_start() {
+    let cluster = |keys: &str| kubeconfig(&format!("{{certificate-authority: ca, {keys}}}"), "{}");
+    check_wrong("[", "is no kubeconfig");
+    check_wrong("kind: Config", "has no current-context");
+    check_wrong(
+        &kubeconfig(CLUSTER, "{}").replace("name: c,", "name: d,"),
+        "current-context \"c\" is not among its contexts",
+    );
+    check_wrong(
+        &kubeconfig(CLUSTER, "{}").replace("name: k,", "name: x,"),
+        "names the cluster \"k\", which it does not have",
+    );
+    check_wrong(
+        &kubeconfig(CLUSTER, "{}").replace("name: u,", "name: x,"),
+        "names the user \"u\", which it does not have",
+    );
+    check_wrong(
+        &cluster("server: \"https://apiserver.example:6443\""),
+        "is not an IP address: host names are not legal",
+    );
+    check_wrong(&cluster("server: \"http://10.0.0.1\""), "does not begin with https://");
+    check_wrong(&cluster("server: \"https://10.0.0.1/k8s\""), "has a path");
+    check_wrong(&cluster(""), "has no server");
+    check_wrong(
+        &cluster("server: \"https://10.0.0.1\", insecure-skip-tls-verify: true"),
+        "insecure-skip-tls-verify",
+    );
+    check_wrong(&kubeconfig("{server: \"https://10.0.0.1\"}", "{}"), "no certificate-authority");
+    check_wrong(&kubeconfig(CLUSTER, "{username: a, password: b}"), "username and password");
+    check_wrong(&kubeconfig(CLUSTER, "{auth-provider: {name: gcp, config: {}}}"), "auth-provider");
+    check_wrong(&kubeconfig(CLUSTER, "{as: root}"), "impersonation");
+    check_wrong(&kubeconfig(CLUSTER, "{client-certificate-data: AAAA}"), "not both");
+    check_wrong(&kubeconfig(CLUSTER, "{exec: {apiVersion: v2, command: x}}"), "apiVersion \"v2\"");
+}
+
+#[tokio::test]
+async fn a_plugin_runs_once_until_its_credential_ends_or_is_doubted() {
+    let plugin = "exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, args: [-c, 'echo >> FOLDER/runs; cat FOLDER/out']}";
+    let bench = Bench::new(BY_KUBECONFIG, &[]);
+    let plugin = plugin.replace("FOLDER", &bench.path().display().to_string());
+    let credential = |token: &str, end: &str| {
+        format!(
+            r#"{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"{token}","expirationTimestamp":"{end}"}}}}"#
+        )
+    };
+    bench.write("out", &credential("t1", "2090-01-01T00:00:00Z"));
+    bench.write("kubeconfig", &kubeconfig(CLUSTER, &format!("{{{plugin}}}")));
+    let runs = || std::fs::read_to_string(bench.path().join("runs")).unwrap().len();
+    for _ in 0..3 {
+        assert_eq!(bench.shown().await.unwrap(), "Bearer t1");
+    }
+    assert_eq!(runs(), 1);
+    bench.write("out", &credential("t2", "2090-01-01T00:00:00Z"));
+    bench.credentials.current(true).await.unwrap();
+    assert_eq!(
+        (bench.shown().await.unwrap().as_str(), runs()),
+        ("Bearer t1", 1),
+        "doubts of a fresh one are ignored"
+    );
+    bench.credentials.kept().read = Instant::now().checked_sub(DOUBT_EVERY);
+    assert_eq!(bench.shown().await.unwrap(), "Bearer t1");
+    bench.credentials.current(true).await.unwrap();
+    assert_eq!((bench.shown().await.unwrap().as_str(), runs()), ("Bearer t2", 2));
+}

@@ -1,0 +1,153 @@
+//! The state machine, step by step. Endpoints are called a, b, c … in the operator's order.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+struct Bench {
+    table: Endpoints,
+    start: Instant,
+    now: Instant,
+}
+
+fn addresses(names: &str) -> Vec<SocketAddr> {
+    names.bytes().map(|name| SocketAddr::from(([10, 0, 0, name], 443))).collect()
+}
+
+fn letter(row: &Endpoint) -> char {
+    match row.address.ip() {
+        std::net::IpAddr::V4(address) => address.octets()[3].into(),
+        std::net::IpAddr::V6(_) => '?',
+    }
+}
+
+impl Bench {
+    fn new(configured: &str) -> Self {
+        let now = Instant::now();
+        let mut table = Endpoints::new(1);
+        table.set(Tier::Configured, &addresses(configured), now);
+        Self { table, start: now, now }
+    }
+
+    fn id(&self, name: char) -> EndpointId {
+        self.table.rows().iter().find(|row| letter(row) == name).unwrap().id
+    }
+
+    fn names(&self, ids: &[EndpointId]) -> String {
+        ids.iter().map(|id| letter(self.table.get(*id).unwrap())).collect()
+    }
+
+    /// `+a` served, `-a` dial failed, `!a` check failed, `>a` and `<a` connection made and gone, `5s` time passes.
+    fn step(&mut self, step: &str) {
+        if let Some(seconds) = step.strip_suffix('s') {
+            self.now += Duration::from_secs(seconds.parse().unwrap());
+            return;
+        }
+        let mut letters = step.chars();
+        let (what, id) = (letters.next().unwrap(), self.id(letters.next().unwrap()));
+        match what {
+            '+' => self.table.served(id, self.now),
+            '-' => self.table.dial_failed(id, Trouble::Refused, self.now),
+            '!' => self.table.check_failed(id, Trouble::Silent, self.now),
+            '>' => self.table.connected(id),
+            '<' => self.table.disconnected(id),
+            _ => panic!("{step}"),
+        }
+    }
+
+    fn run(&mut self, steps: &str) {
+        steps.split_whitespace().for_each(|step| self.step(step));
+    }
+
+    fn order(&self) -> String {
+        self.names(&self.table.order(self.now))
+    }
+
+    fn states(&self) -> BTreeMap<char, &'static str> {
+        self.table.rows().iter().map(|row| (letter(row), row.state.as_str())).collect()
+    }
+}
+
+/// After these steps: the order of dials, and a's state.
+#[track_caller]
+fn check(name: &str, steps: &str, order: &str, state: &str) {
+    let mut bench = Bench::new("abc");
+    bench.run(steps);
+    assert_eq!((bench.order().as_str(), bench.states()[&'a']), (order, state), "{name}");
+}
+
+#[test]
+fn the_order_is_the_operators_and_failures_go_last() {
+    check("nothing is known", "", "abc", "unknown");
+    check("it served", "+a", "abc", "healthy");
+    check("one dial is enough", "+a -a", "bca", "failed");
+    check("one check is not", "+a !a", "abc", "healthy");
+    check("two are", "+a !a !a", "bca", "failed");
+    check("a good one between them starts anew", "+a !a +a !a", "abc", "healthy");
+    check("a check that fails leaves an unknown one unknown", "!a", "abc", "unknown");
+    check("back once goes behind those that never failed", "-a +a", "bca", "recovering");
+    check("back twice goes first again", "-a +a +a", "abc", "healthy");
+    check("a recovering one that misses a check has failed", "-a +a !a", "bca", "failed");
+    check("all failed: all are asked in order", "-c -b -a", "abc", "failed");
+    check("the one whose penalty is over goes before", "-a -a -a -a -b -c 2s", "bca", "failed");
+    check("a recovering one goes before the failed", "-a -b -c +b", "bac", "failed");
+}
+
+#[test]
+fn penalties_grow_to_a_bound_and_are_spread() {
+    for (failures, least, most) in
+        [(0, 750, 1250), (1, 1500, 2500), (4, 12_000, 20_000), (5, 22_500, 30_000), (99, 22_500, 30_000)]
+    {
+        let found: Vec<_> = (0..200_u64).map(|noise| penalty(failures, noise * 7_919).as_millis()).collect();
+        assert!(found.iter().all(|it| (least..=most).contains(it)), "{failures}: {found:?}");
+        assert!(found.iter().collect::<std::collections::BTreeSet<_>>().len() > 20, "spread");
+    }
+}
+
+/// After these steps, what is due for a check.
+#[track_caller]
+fn check_due(name: &str, steps: &str, due: &str) {
+    let mut bench = Bench::new("abc");
+    bench.run(steps);
+    assert_eq!(bench.names(&bench.table.due(bench.now)), due, "{name}");
+}
+
+#[test]
+fn what_is_better_than_one_in_use_is_checked() {
+    check_due("nothing in use, the next request finds out", "-a -b 60s", "");
+    check_due("a better one that failed", "-a >b 60s", "a");
+    check_due("not before its penalty is over", "-a >b", "");
+    check_due("worse ones are not of interest", "-c >b 60s", "");
+    check_due("all that are better", "-a -b >c 60s", "ab");
+    check_due("healthy ones get the next connection anyway", "+a >b 60s", "");
+    check_due("the second check follows soon", "-a >b 60s +a 3s", "a");
+    check_due("but not at once", "-a >b 60s +a", "");
+    check_due("a failed check is repeated", "-a >b 60s !a 10s", "");
+    check_due("after about 15 s", "-a >b 60s !a 19s", "a");
+    check_due("until nothing worse is in use", "-a >b 60s <b", "");
+}
+
+#[test]
+fn a_tier_that_changes_keeps_what_is_known_of_those_that_stay() {
+    let mut bench = Bench::new("ab");
+    bench.table.set(Tier::Learned, &addresses("xy"), bench.now);
+    bench.table.set(Tier::Kubelet, &addresses("k"), bench.now);
+    assert_eq!(bench.order(), "abkxy");
+    bench.run("-a >b -x 60s");
+    bench.table.set(Tier::Learned, &addresses("zyx"), bench.now);
+    bench.table.set(Tier::Configured, &addresses("ba"), bench.now);
+    assert_eq!(bench.order(), "bkzyax");
+    let row = bench.table.get(bench.id('b')).unwrap();
+    assert_eq!((row.connections, row.since), (1, bench.start));
+}
+
+#[test]
+fn what_is_gone_can_no_longer_be_changed() {
+    let mut bench = Bench::new("a");
+    let gone = bench.id('a');
+    bench.table.set(Tier::Configured, &addresses("b"), bench.now);
+    bench.table.dial_failed(gone, Trouble::Refused, bench.now);
+    bench.table.disconnected(gone);
+    assert_eq!(bench.states(), BTreeMap::from([('b', "unknown")]));
+    assert_ne!(bench.id('b'), gone);
+}

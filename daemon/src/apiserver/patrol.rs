@@ -1,0 +1,86 @@
+//! What goes on between requests: checks of better endpoints, rotated files, memory, views.
+//!
+//! Invariant: an endpoint is checked as it would be used, with TLS, credentials and the cluster's identity. Deliberately
+//! absent: closing connections that work. Watches end by themselves every few minutes, and go to the better endpoint then.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use tokio::time::MissedTickBehavior;
+
+use super::lease::Place;
+use super::trouble::Trouble;
+use super::walk::{self, Ask, Patience};
+use super::{Inner, JSON};
+
+/// How often it is looked whether something is due.
+const TICK: Duration = Duration::from_secs(1);
+
+/// How soon a memory that could not be written is written again.
+const WRITE_AGAIN: Duration = Duration::from_secs(60);
+
+/// A path that costs a server little and says whether it can serve.
+const READY: Ask<'static> = Ask { accept: JSON, path_and_query: "/readyz" };
+
+pub(super) async fn run(inner: &Inner) {
+    tokio::join!(look(inner), remember(inner), publish(inner));
+}
+
+async fn publish(inner: &Inner) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        inner.publish();
+    }
+}
+
+async fn look(inner: &Inner) {
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        inner.refresh().await;
+        let due = inner.endpoints.lock().due(Instant::now());
+        for place in due.into_iter().filter_map(|id| inner.endpoints.place(id)) {
+            check(inner, &place).await;
+        }
+    }
+}
+
+pub(super) async fn check(inner: &Inner, place: &Place) {
+    match walk::ask_twice(inner, place, &READY, Patience::Short).await {
+        // Whoever may not ask for its health got an answer all the same.
+        Ok(reply) if matches!(reply.status, 200 | 403) => place.served(),
+        Ok(reply) => place.check_failed(Trouble::status(reply.status, b"")),
+        Err(trouble) => place.check_failed(trouble),
+    }
+}
+
+/// Writes down what was learned, as soon as the cluster is known that it belongs to.
+async fn remember(inner: &Inner) {
+    loop {
+        inner.learned.notified().await;
+        while !written(inner).await {
+            tokio::time::sleep(WRITE_AGAIN).await;
+        }
+    }
+}
+
+async fn written(inner: &Inner) -> bool {
+    let (memory, folder) = (inner.memory().clone(), inner.state.clone());
+    let writing = tokio::task::spawn_blocking(move || memory.write(&folder));
+    let problem = match writing.await {
+        Ok(done) => done.err(),
+        Err(error) => Some(error.to_string()),
+    };
+    let mut known = inner.memory_problem.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(error) = &problem
+        && *known != problem
+    {
+        tracing::warn!(%error, "what was learned of the apiserver cannot be written down");
+    }
+    let is_written = problem.is_none();
+    *known = problem;
+    is_written
+}

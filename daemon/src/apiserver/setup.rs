@@ -1,0 +1,137 @@
+//! Building access: what is asked for, what is remembered, and what only an edit can heal.
+//!
+//! Invariant: a file that is missing or half-written at the start is no error here, because it may come; a file that says what
+//! nobody can follow is one.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::{Notify, watch};
+
+use super::credentials::{self, Credentials, Places};
+use super::endpoints::{Endpoints, Tier};
+use super::identity::ClusterId;
+use super::learned::Memory;
+use super::lease::Shared;
+use super::view::View;
+use super::{Access, Asked, Inner};
+use crate::config::Apiserver;
+
+/// Where apiservers and credentials are to be found. A reload may change it.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// `[apiserver]`.
+    pub apiserver: Apiserver,
+    /// Kubelet's kubeconfig, if its server is to be a tier.
+    pub kubelet: Option<PathBuf>,
+    /// Whether addresses that the cluster tells are to be a tier.
+    pub learns: bool,
+}
+
+/// What access is built from.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where to look.
+    pub sources: Sources,
+    /// The mark of this daemon's sockets; none where nothing would look at it.
+    pub mark: Option<u32>,
+    /// The folder for what is learned.
+    pub state: PathBuf,
+    /// The cluster that this node belongs to, if something remembers it.
+    pub known_cluster: Option<ClusterId>,
+    /// Spreads penalties and checks.
+    pub seed: u64,
+}
+
+/// Why access cannot be built: only an edit of the configuration or of the kubeconfig helps.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// Nothing says whom to trust.
+    #[error("[apiserver] names no certificate authority: set `ca_file` or `kubeconfig`")]
+    NoAuthority,
+    /// The name cannot stand in a certificate.
+    #[error("[apiserver] {0}")]
+    ServerName(String),
+    /// What the kubeconfig says cannot be followed.
+    #[error("[apiserver] kubeconfig: {0}")]
+    Kubeconfig(String),
+}
+
+pub(super) fn access(settings: &Settings) -> Result<Access, SetupError> {
+    let asked = asked(&settings.sources)?;
+    let (memory, memory_problem) = remembered(settings);
+    let inner = Inner {
+        mark: settings.mark,
+        state: settings.state.clone(),
+        asked: Mutex::new(Arc::new(asked)),
+        endpoints: Shared::new(Endpoints::new(settings.seed)),
+        memory: Mutex::new(memory),
+        memory_problem: Mutex::new(memory_problem),
+        learned: Notify::new(),
+        unverified: Mutex::default(),
+        failovers: AtomicU64::new(0),
+        views: watch::channel(Arc::new(View::default())).0,
+        addresses: watch::channel(BTreeSet::new()).0,
+    };
+    set_configured(&inner, &settings.sources.apiserver);
+    inner.publish();
+    Ok(Access { inner: Arc::new(inner) })
+}
+
+pub(super) fn reload(inner: &Inner, sources: &Sources) -> Result<(), SetupError> {
+    let asked = asked(sources)?;
+    let has_kubelet = asked.kubelet.is_some();
+    *inner.asked.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(asked);
+    if !has_kubelet {
+        inner.endpoints.lock().set(Tier::Kubelet, &[], Instant::now());
+    }
+    set_configured(inner, &sources.apiserver);
+    Ok(())
+}
+
+/// Without `endpoints` the kubeconfig says where the apiserver is, as soon as it is read.
+fn set_configured(inner: &Inner, apiserver: &Apiserver) {
+    let configured: Vec<_> = apiserver.endpoints.iter().map(|it| it.address()).collect();
+    inner.endpoints.lock().set(Tier::Configured, &configured, Instant::now());
+    inner.set_learned();
+}
+
+fn asked(sources: &Sources) -> Result<Asked, SetupError> {
+    let kubelet = sources.kubelet.clone().map(Places::kubeconfig).map(Credentials::new);
+    Ok(Asked { own: own(&sources.apiserver)?, kubelet, learns: sources.learns })
+}
+
+/// The configured credentials, if what they say can be followed.
+pub(super) fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
+    let places = Places::configured(apiserver);
+    if !places.names_an_authority() {
+        return Err(SetupError::NoAuthority);
+    }
+    if let Some(name) = &apiserver.tls_server_name {
+        credentials::server_name(name).map_err(SetupError::ServerName)?;
+    }
+    let own = Credentials::new(places);
+    own.check().map_err(SetupError::Kubeconfig)?;
+    Ok(own)
+}
+
+/// The file's memory. What somebody else remembers of the cluster goes before it.
+fn remembered(settings: &Settings) -> (Memory, Option<String>) {
+    let (mut memory, problem) = match Memory::read(&settings.state) {
+        Ok(memory) => (memory, None),
+        Err(problem) => {
+            tracing::warn!(error = %problem, "what was learned of the apiserver is lost");
+            (Memory::default(), Some(problem))
+        }
+    };
+    if let Some(known) = &settings.known_cluster
+        && memory.cluster.as_ref() != Some(known)
+    {
+        // The addresses of another cluster are of no use.
+        memory = Memory { cluster: Some(known.clone()), learned: Vec::new() };
+    }
+    (memory, problem)
+}

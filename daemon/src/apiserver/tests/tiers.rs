@@ -1,0 +1,192 @@
+//! Where endpoints come from: the configuration, kubeconfigs, the cluster, and a former daemon's memory.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::{Access, AccessError, Sources, Tier};
+use super::server::{Asked, Authority, Manner, Script, Server, answer, ours, plain};
+use super::{access, settings};
+
+/// A kubeconfig beside `ca.crt` whose server is this one.
+fn kubeconfig(server: &Server, token: &str) -> String {
+    format!(
+        "kind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+         clusters: [{{name: k, cluster: {{server: {}, certificate-authority: ca.crt}}}}]\n\
+         users: [{{name: u, user: {{token: {token}}}}}]\n",
+        server.url()
+    )
+}
+
+fn rows(access: &Access) -> Vec<(Tier, String)> {
+    access.view().endpoints.iter().map(|row| (row.tier, row.address.to_string())).collect()
+}
+
+fn of(tier: Tier, server: &Server) -> (Tier, String) {
+    (tier, server.address.to_string())
+}
+
+/// Whoever shows this token is let in.
+fn knows(token: &'static str) -> Script {
+    let all = plain();
+    Arc::new(move |asked: &Asked| match asked.header("authorization") {
+        Some(shown) if shown == format!("Bearer {token}") => all(asked),
+        _ => answer("401 Unauthorized", "{}"),
+    })
+}
+
+struct Bench {
+    folder: tempfile::TempDir,
+    authority: Authority,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+        authority.write(&folder.path().join("ca.crt"));
+        Self { folder, authority }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        std::fs::write(self.path().join("beside"), content).unwrap();
+        std::fs::rename(self.path().join("beside"), self.path().join(name)).unwrap();
+    }
+
+    async fn server(&self, script: Script) -> Server {
+        Server::start(&self.authority.leaf("127.0.0.1"), Manner::Serve, script).await
+    }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_alone_is_enough_and_its_server_is_followed() {
+    let bench = Bench::new();
+    let (old, new) = (bench.server(knows("t1")).await, bench.server(knows("t2")).await);
+    bench.write("kubeconfig", &kubeconfig(&old, "t1"));
+    let access = access(bench.path(), "kubeconfig = \"kubeconfig\"");
+    access.get("/", None).await.unwrap();
+    assert_eq!(rows(&access), [of(Tier::Configured, &old)]);
+    bench.write("kubeconfig", &kubeconfig(&new, "t2"));
+    access.get("/", None).await.unwrap();
+    assert_eq!(rows(&access), [of(Tier::Configured, &new)]);
+    assert_eq!(*access.addresses().borrow(), [new.address].into());
+}
+
+#[tokio::test]
+async fn kubelets_kubeconfig_is_a_tier_as_soon_as_it_is_there() {
+    let bench = Bench::new();
+    let (own, kubelet) = (bench.server(knows("t1")).await, bench.server(knows("kubelet")).await);
+    bench.write("token", "t1");
+    let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"\ntoken_file = \"token\"", own.url());
+    let mut settings = settings(bench.path(), &keys);
+    settings.sources.kubelet = Some(bench.path().join("kubelet.conf"));
+    let access = Access::new(&settings).unwrap();
+    access.get("/", None).await.unwrap();
+    assert_eq!(rows(&access), [of(Tier::Configured, &own)]);
+    bench.write("kubelet.conf", &kubeconfig(&kubelet, "kubelet"));
+    own.set(Manner::Close);
+    // Each tier is shown its own credentials.
+    assert_eq!(*access.get("/", None).await.unwrap().endpoint, kubelet.address.to_string());
+    assert_eq!(rows(&access), [of(Tier::Configured, &own), of(Tier::Kubelet, &kubelet)]);
+    settings.sources.kubelet = None;
+    access.reload(&settings.sources).unwrap();
+    assert_eq!(rows(&access), [of(Tier::Configured, &own)]);
+}
+
+#[tokio::test]
+async fn what_was_learned_outlives_the_daemon() {
+    let bench = Bench::new();
+    let (own, learned) = (bench.server(plain()).await, bench.server(plain()).await);
+    let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", own.url());
+    let first = access(bench.path(), &keys);
+    first.get("/", None).await.unwrap();
+    let patrol = tokio::spawn(first.clone().patrol());
+    first.learn(&[learned.address, own.address]);
+    first.learn(&[]);
+    let expected = [of(Tier::Configured, &own), of(Tier::Learned, &learned)];
+    assert_eq!(rows(&first), expected);
+    assert_eq!(*first.addresses().borrow(), [own.address, learned.address].into());
+    let file = bench.path().join("apiserver.json");
+    let start = Instant::now();
+    while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(&learned.address.to_string())) {
+        assert!(start.elapsed() < Duration::from_secs(10), "the file is written");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    patrol.abort();
+    drop((first, own));
+    let second = access(bench.path(), &keys);
+    assert_eq!(rows(&second), expected);
+    assert_eq!(*second.get("/", None).await.unwrap().endpoint, learned.address.to_string());
+    assert!(second.view().endpoints[1].seen.is_some());
+    // The cluster is remembered too.
+    assert!(second.cluster().is_some());
+    let stranger = bench.server(Arc::new(|_: &Asked| super::server::namespace("uid-b"))).await;
+    let third = access(bench.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", stranger.url()));
+    drop(learned);
+    assert!(third.get("/", None).await.unwrap_err().to_string().contains("another cluster (uid uid-b"));
+}
+
+#[tokio::test]
+async fn nothing_is_learned_where_nobody_asked_for_it() {
+    let bench = Bench::new();
+    let server = bench.server(plain()).await;
+    let mut settings =
+        settings(bench.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+    settings.sources.learns = false;
+    let access = Access::new(&settings).unwrap();
+    access.learn(&["10.0.0.1:443".parse().unwrap()]);
+    assert_eq!(rows(&access), [of(Tier::Configured, &server)]);
+}
+
+#[tokio::test]
+async fn a_token_that_was_rotated_in_use_is_followed() {
+    let bench = Bench::new();
+    let server = bench.server(knows("t2")).await;
+    bench.write("token", "t1");
+    let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"\ntoken_file = \"token\"", server.url());
+    let access = access(bench.path(), &keys);
+    let AccessError::Failed(failures) = access.get("/", None).await.unwrap_err() else { panic!() };
+    assert_eq!(failures[0].trouble.to_string(), "401: token rejected");
+    bench.write("token", "t2");
+    let (_, kept) = access.get("/", None).await.unwrap().whole(10, Duration::from_secs(5)).await.unwrap();
+    bench.write("token", "t3");
+    // The kept connection is given up for a new one, and that one is turned away.
+    assert!(access.get("/", Some(kept)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_reload_changes_where_to_look_and_a_bad_one_changes_nothing() {
+    let bench = Bench::new();
+    let (old, new) = (bench.server(plain()).await, bench.server(plain()).await);
+    let keys = |server: &Server| format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url());
+    let access = access(bench.path(), &keys(&old));
+    access.get("/", None).await.unwrap();
+    let bad = Sources { apiserver: crate::config::Apiserver::default(), kubelet: None, learns: true };
+    assert!(access.reload(&bad).is_err());
+    assert_eq!(rows(&access), [of(Tier::Configured, &old)]);
+    access.reload(&settings(bench.path(), &keys(&new)).sources).unwrap();
+    assert_eq!(*access.get("/", None).await.unwrap().endpoint, new.address.to_string());
+    assert_eq!(*access.addresses().borrow(), [new.address].into());
+}
+
+#[tokio::test]
+async fn without_any_endpoint_the_error_says_so() {
+    let bench = Bench::new();
+    let access = access(bench.path(), "kubeconfig = \"missing\"");
+    assert_eq!(access.get("/", None).await.unwrap_err(), AccessError::NoEndpoint);
+    assert!(access.view().credentials[0].problem.as_ref().unwrap().0.ends_with("missing: does not exist"));
+}
+
+#[tokio::test]
+async fn retry_after_comes_with_the_reply() {
+    let bench = Bench::new();
+    let script =
+        ours(|_| "HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n".to_owned());
+    let server = bench.server(script).await;
+    let access = access(bench.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+    let reply = access.get("/", None).await.unwrap();
+    assert_eq!((reply.status, reply.retry_after), (429, Some(Duration::from_secs(7))));
+}

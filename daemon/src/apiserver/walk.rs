@@ -1,0 +1,225 @@
+//! One request: from endpoint to endpoint until one answers it.
+//!
+//! Invariant: what an endpoint did wrong is written to its row before the next one is asked, and a connection carries a request
+//! only after its server has named our cluster. Deliberately absent: waiting between two rounds; that is the caller's.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::ServerName;
+
+use super::credentials::Shown;
+use super::http::{Connection, Dial, Headers, Reply};
+use super::identity::{self, ClusterId};
+use super::lease::Place;
+use super::limits::{DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
+use super::trouble::Trouble;
+use super::{AccessError, Failure, Inner, JSON, Tier};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    pub(super) accept: &'static str,
+    pub(super) path_and_query: &'a str,
+}
+
+impl Ask<'_> {
+    fn headers(&self, shown: &Shown) -> Headers {
+        Headers { accept: self.accept, authorization: shown.authorization.clone() }
+    }
+}
+
+/// How long an endpoint may take until it has named its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Somebody else waits to be asked.
+    Short,
+    /// There is nobody else.
+    Long,
+}
+
+impl Patience {
+    fn limit(self) -> Duration {
+        match self {
+            Self::Short => DIAL,
+            Self::Long => DIAL + HEADERS,
+        }
+    }
+}
+
+pub(super) async fn get(
+    inner: &Inner,
+    ask: &Ask<'_>,
+    kept: Option<Connection>,
+) -> Result<Reply, AccessError> {
+    if let Some(reply) = get_over(inner, ask, kept).await {
+        return Ok(reply);
+    }
+    inner.refresh().await;
+    let order = inner.endpoints.lock().order(Instant::now());
+    let mut places = order.into_iter().filter_map(|id| inner.endpoints.place(id)).peekable();
+    let mut failures = Vec::new();
+    while let Some(place) = places.next() {
+        let patience = if places.peek().is_some() { Patience::Short } else { Patience::Long };
+        match attempt(inner, &place, ask, patience).await {
+            Ok(reply) => return Ok(reply),
+            Err(trouble) => failures.push(Failure { endpoint: place.name, trouble }),
+        }
+        if places.peek().is_some() {
+            inner.failovers.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    if failures.is_empty() { Err(AccessError::NoEndpoint) } else { Err(AccessError::Failed(failures)) }
+}
+
+/// Over a connection that may have died while it was idle: that says nothing about its endpoint.
+async fn get_over(inner: &Inner, ask: &Ask<'_>, kept: Option<Connection>) -> Option<Reply> {
+    let kept = kept?;
+    let tier = inner.endpoints.lock().get(kept.place().id)?.tier;
+    let asked = inner.asked();
+    let shown = asked.credentials(tier).current(false).await.ok()?;
+    let reply = kept.get(ask.path_and_query, &ask.headers(&shown), HEADERS).await.ok()?;
+    (reply.status != UNAUTHORIZED && !is_about_endpoint(reply.status)).then_some(reply)
+}
+
+/// A request to one endpoint, with its consequences for the endpoint.
+async fn attempt(inner: &Inner, place: &Place, ask: &Ask<'_>, patience: Patience) -> Result<Reply, Trouble> {
+    match ask_twice(inner, place, ask, patience).await {
+        Ok(reply) => {
+            place.served();
+            if reply.status == FORBIDDEN {
+                place.noted(Trouble::status(FORBIDDEN, b""));
+            }
+            Ok(reply)
+        }
+        Err(trouble @ Trouble::Credentials(_)) => {
+            place.noted(trouble.clone());
+            Err(trouble)
+        }
+        Err(trouble) => {
+            place.dial_failed(trouble.clone());
+            Err(trouble)
+        }
+    }
+}
+
+/// A 401 can mean that our files have changed a moment ago: they are read again, and it is tried once more.
+pub(super) async fn ask_twice(
+    inner: &Inner,
+    place: &Place,
+    ask: &Ask<'_>,
+    patience: Patience,
+) -> Result<Reply, Trouble> {
+    let tier = inner.endpoints.lock().get(place.id).map_or(Tier::Configured, |row| row.tier);
+    let asked = inner.asked();
+    let credentials = asked.credentials(tier);
+    let shown = credentials.current(false).await.map_err(Trouble::Credentials)?;
+    match ask_once(inner, place, ask, &shown, patience).await {
+        Err(Trouble::Unauthorized { .. }) => {
+            let shown = credentials.current(true).await.map_err(Trouble::Credentials)?;
+            ask_once(inner, place, ask, &shown, patience).await
+        }
+        other => other,
+    }
+}
+
+async fn ask_once(
+    inner: &Inner,
+    place: &Place,
+    ask: &Ask<'_>,
+    shown: &Shown,
+    patience: Patience,
+) -> Result<Reply, Trouble> {
+    let opened = tokio::time::timeout(patience.limit(), open(inner, place, shown)).await;
+    let connection = opened.map_err(|_| Trouble::Silent)??;
+    let reply = connection.get(ask.path_and_query, &ask.headers(shown), HEADERS).await?;
+    judged(reply, shown).await
+}
+
+/// A connection whose server belongs to our cluster.
+async fn open(inner: &Inner, place: &Place, shown: &Shown) -> Result<Connection, Trouble> {
+    let address = || ServerName::IpAddress(place.address.ip().into());
+    let server_name = shown.server_name.clone().unwrap_or_else(address);
+    let dial = Dial { place: place.clone(), mark: inner.mark, tls: shown.tls.clone(), server_name };
+    let connection = dial.connect(DIAL).await?;
+    let ask = Ask { accept: JSON, path_and_query: identity::PATH };
+    let reply = connection.get(ask.path_and_query, &ask.headers(shown), HEADERS).await?;
+    let mut reply = judged(reply, shown).await?;
+    let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await?;
+    match reply.status {
+        200 => inner.verify(&body)?,
+        // Certificate authority and name have to do.
+        FORBIDDEN => inner.cannot_verify(&body),
+        status => return Err(Trouble::status(status, &body)),
+    }
+    Ok(reply.into_connection())
+}
+
+/// Sorts out the answers that say nothing about the request.
+async fn judged(mut reply: Reply, shown: &Shown) -> Result<Reply, Trouble> {
+    if reply.status == UNAUTHORIZED {
+        return Err(Trouble::Unauthorized { credential: shown.kind() });
+    }
+    if is_about_endpoint(reply.status) {
+        let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await.unwrap_or_default();
+        return Err(Trouble::status(reply.status, &body));
+    }
+    Ok(reply)
+}
+
+const UNAUTHORIZED: u16 = 401;
+const FORBIDDEN: u16 = 403;
+
+/// Statuses that say that this server, or the proxy before it, cannot serve at all; an apiserver never redirects.
+const fn is_about_endpoint(status: u16) -> bool {
+    matches!(status, 300..=399 | 502..=504)
+}
+
+impl Inner {
+    fn verify(&self, namespace: &[u8]) -> Result<(), Trouble> {
+        let found = ClusterId::of_namespace(namespace)
+            .ok_or_else(|| Trouble::NotAnApiserver("its kube-system has no uid".to_owned()))?;
+        let mut memory = self.memory();
+        match memory.cluster.clone() {
+            Some(known) if known != found => return Err(Trouble::AnotherCluster { found, known }),
+            Some(_) => {}
+            None => {
+                tracing::info!(cluster = %found, "this is the cluster from now on");
+                memory.cluster = Some(found);
+                self.learned.notify_one();
+            }
+        }
+        drop(memory);
+        self.unverified.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(())
+    }
+
+    /// Said once: it is a matter of permissions, and they seldom change.
+    fn cannot_verify(&self, answer: &[u8]) {
+        let why = Trouble::status(FORBIDDEN, answer).to_string();
+        let mut unverified = self.unverified.lock().unwrap_or_else(PoisonError::into_inner);
+        if unverified.is_none() {
+            tracing::warn!(error = %why, "cannot verify the cluster's identity; its certificate has to do");
+            *unverified = Some(why.into());
+        }
+    }
+
+    /// Looks for rotated files, and for servers in kubeconfigs that were written anew.
+    pub(super) async fn refresh(&self) {
+        let asked = self.asked();
+        let kubelet = async {
+            match &asked.kubelet {
+                Some(kubelet) => kubelet.current(false).await.ok(),
+                None => None,
+            }
+        };
+        let (own, kubelet) = tokio::join!(asked.own.current(false), kubelet);
+        if let Some(server) = own.ok().and_then(|shown| shown.server) {
+            self.set_server(Tier::Configured, server);
+        }
+        if let Some(server) = kubelet.and_then(|shown| shown.server) {
+            self.set_server(Tier::Kubelet, server);
+        }
+    }
+}
