@@ -17,11 +17,11 @@ use holdfast_datapath::Maps;
 use tokio::sync::{mpsc, watch};
 
 use super::AppError;
-use super::maps::MARK;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
 use crate::config::{self, Config, DatapathKind, Discovery, NodeName};
 use crate::engine::{Engine, run};
+use crate::exempt::MARK;
 use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
 use crate::state;
