@@ -9,7 +9,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 STEPS ?= 1000000
 SECONDS ?= 60
 
-.PHONY: help setup build run try test check bench simulate fuzz soak bless clean
+.PHONY: help setup build run try test matrix check bench simulate fuzz soak bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,12 +30,15 @@ try: ## Ask the holdfast that `make run` started, from another terminal.
 test: ## Run every test that can run here; ends with `N passed, N failed`.
 	@scripts/test.sh
 
+matrix: ## The kernel's tests in Debian's kernels, emulated; BLESS=1 rewrites the table in docs/kernels.md.
+	@scripts/matrix.sh
+
 check: ## Formatting, lints, licences and advisories, documentation, shell scripts.
 	@scripts/check.sh
 
 bench: ## Measure; docs/performance.md says what the figures mean.
 	@scripts/setup
-	cargo bench --locked -p holdfast-tests
+	cargo bench --locked -p holdfast-tests -p holdfast-datapath
 
 simulate: ## Seeded random life with faults and crashes, checked at each step: STEPS=1000000 SEED=1.
 	@scripts/setup

@@ -54,8 +54,14 @@ else
 	lacks "$cluster (needs what scripts/peers.sh said above; scripts/setup go brings Go)"
 fi
 
-# The sum over the lines in which each test binary says how it went.
-sum() { awk -v field="$1" '/^test result: / { for (i = 2; i <= NF; i++) if ($i ~ "^" field) n += $(i - 1) } END { print n + 0 }' "$log"; }
+if [[ $(uname -m) == x86_64 ]] && command -v apt-get >/dev/null; then
+	rung "kernel matrix: 5.10, 6.1, 6.12, 7.x" nothing scripts/matrix.sh
+else
+	absent+=("not run here: kernel matrix (needs Debian's packages, on x86_64)")
+fi
+
+# The sum over the lines in which each test binary, and each kernel of the matrix, says how it went.
+sum() { awk -v field="$1" '/^test result: |^kernel [^:]*: / { for (i = 2; i <= NF; i++) if ($i ~ "^" field) n += $(i - 1) } END { print n + 0 }' "$log"; }
 passed=$(sum passed)
 failed=$(sum failed)
 

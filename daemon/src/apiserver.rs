@@ -79,7 +79,6 @@ pub struct Access {
 
 #[derive(Debug)]
 struct Inner {
-    mark: Option<u32>,
     state: PathBuf,
     asked: Mutex<Arc<Asked>>,
     endpoints: Shared,
@@ -91,6 +90,7 @@ struct Inner {
     failovers: AtomicU64,
     views: watch::Sender<Arc<View>>,
     addresses: watch::Sender<BTreeSet<SocketAddr>>,
+    clusters: watch::Sender<Option<Arc<str>>>,
 }
 
 /// What a configuration asks for.
@@ -155,6 +155,11 @@ impl Access {
     /// The cluster, as soon as an apiserver has told.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.inner.memory().cluster.clone()
+    }
+
+    /// The uid of the cluster, as soon as somebody knows it.
+    pub fn clusters(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.inner.clusters.subscribe()
     }
 
     /// What there is to show, a second old at most while [`Access::patrol`] runs.

@@ -96,7 +96,8 @@ impl App {
         let seed = parts::seed();
         let folder = state::Folder::new(&config.state.path);
         let kept = parts::kept(&folder);
-        let access = parts::access(&config, seed)?;
+        let known_cluster = kept.as_ref().and_then(|kept| kept.context.cluster.as_deref());
+        let access = parts::access(&config, seed, known_cluster)?;
         let kubernetes = access.clone();
         let kubernetes = kubernetes.map(|access| parts::kubernetes(&config, &node, access, kept.as_ref()));
         let maps = AppMaps::open(&config)?;
@@ -123,7 +124,8 @@ impl App {
         };
         let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after)?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), watch::channel(None).1);
+        let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
+        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,

@@ -5,29 +5,44 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use holdfast::engine::{Engine, Now};
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, Options};
 use holdfast_tests::bed::compare::{Ratio, compare};
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Place, Role, Server};
+use holdfast_tests::worlds::{SERVED, Shape, served_by};
 
 /// How far the direct way may be from itself, once its interval is taken off.
 const DOUBT: f64 = 0.01;
 
 const PORT: u16 = 8080;
 
+const KINDS: [(Kind, Role); 3] =
+    [(Kind::Connect, Role::Accept), (Kind::Request, Role::Echo), (Kind::Stream, Role::Sink)];
+
 type Failed = Box<dyn std::error::Error>;
 
 /// A way to the backend.
 struct Way {
-    name: &'static str,
+    name: String,
     /// Where the client runs: programs of the bed see it inside.
     place: Place<'static>,
     /// What the client dials.
     dialled: SocketAddr,
 }
 
-/// What makes further ways. Dropping it takes them away.
+/// What makes ways. Dropping it takes them away.
 trait Datapath {
+    /// Whether it is worth measuring with this kind of load.
+    fn takes(&self, kind: Kind) -> bool;
+
     /// Brings services up in the bed, one of them for this backend, and names the ways that there are now.
     fn start(&mut self, bed: &Bed, backend: SocketAddr) -> Result<Vec<Way>, Failed>;
 }
@@ -36,31 +51,82 @@ trait Datapath {
 struct Direct;
 
 impl Datapath for Direct {
+    fn takes(&self, _: Kind) -> bool {
+        true
+    }
+
     fn start(&mut self, _: &Bed, backend: SocketAddr) -> Result<Vec<Way>, Failed> {
-        Ok(vec![
-            Way { name: "direct again", place: Place::OUTSIDE, dialled: backend },
-            Way { name: "direct, in the node's cgroup", place: Place::NODE, dialled: backend },
-        ])
+        let way = |name: &str, place| Way { name: name.to_owned(), place, dialled: backend };
+        Ok(vec![way("direct again", Place::OUTSIDE), way("direct, in the node's cgroup", Place::NODE)])
     }
 }
 
+/// The kernel's maps, filled by the engine.
+struct Kernel {
+    services: u32,
+    running: Option<Engine<KernelMaps>>,
+}
+
+impl Kernel {
+    fn with(services: u32) -> Self {
+        Self { services, running: None }
+    }
+}
+
+impl Datapath for Kernel {
+    /// What comes after connect does not depend on the number of services.
+    fn takes(&self, kind: Kind) -> bool {
+        self.services == 1 || kind == Kind::Connect
+    }
+
+    fn start(&mut self, bed: &Bed, backend: SocketAddr) -> Result<Vec<Way>, Failed> {
+        // The former one ends with its bed.
+        self.running = None;
+        let options = Options {
+            cgroup: Some(bed.cgroup().to_owned()),
+            bpffs: bed.bpffs().join("holdfast"),
+            capacity: Capacity::default(),
+            mark: 0,
+        };
+        let maps = bed.within(Place::NODE, || KernelMaps::start(&options))??;
+        let (mut engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes])?;
+        let others = Shape { services: self.services - 1, endpoints: 1 };
+        let events = others.events().into_iter().chain(served_by(backend));
+        events.chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
+        // The first step waits for readers that a former daemon may have left.
+        std::thread::sleep(Duration::from_millis(100));
+        let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
+        let snapshot = engine.step(now, &mut drop);
+        if snapshot.fill.frontends != self.services as usize {
+            return Err(
+                format!("{} of {} services are served", snapshot.fill.frontends, self.services).into()
+            );
+        }
+        self.running = Some(engine);
+        let way = |what: &str, dialled| {
+            let name = format!("{what}, {} services", self.services);
+            Way { name, place: Place::NODE, dialled }
+        };
+        Ok(vec![way("no VIP", backend), way("a VIP", SERVED)])
+    }
+}
+
+/// Measures every kind of load, or the one that is named.
 fn main() -> Result<(), Failed> {
-    let mut out = std::io::stdout();
-    let datapaths: [Box<dyn Datapath>; 1] = [Box::new(Direct)];
+    let wanted = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    let is_wanted =
+        |kind: Kind| wanted.as_ref().is_none_or(|it| it.eq_ignore_ascii_case(&format!("{kind:?}")));
     let mut doubtful = Vec::new();
-    for mut datapath in datapaths {
-        for (kind, role) in
-            [(Kind::Connect, Role::Accept), (Kind::Request, Role::Echo), (Kind::Stream, Role::Sink)]
-        {
-            let bed = Bed::new()?;
-            let server = serve(&bed, role)?;
-            for way in datapath.start(&bed, server.address())? {
-                let ratio = measure(&bed, kind, server.address(), &way)?;
-                writeln!(out, "{}", line(kind, &way, &ratio))?;
-                out.flush()?;
-                if way.place == Place::OUTSIDE && (ratio.low > 1.0 + DOUBT || ratio.high < 1.0 - DOUBT) {
-                    doubtful.push(format!("{kind:?}"));
-                }
+    for (kind, role) in KINDS.into_iter().filter(|(kind, _)| is_wanted(*kind)) {
+        let datapaths: [Box<dyn Datapath>; 4] = [
+            Box::new(Direct),
+            Box::new(Kernel::with(1)),
+            Box::new(Kernel::with(1_000)),
+            Box::new(Kernel::with(100_000)),
+        ];
+        for mut datapath in datapaths.into_iter().filter(|datapath| datapath.takes(kind)) {
+            if !measure_ways(datapath.as_mut(), kind, role)? {
+                doubtful.push(format!("{kind:?}"));
             }
         }
     }
@@ -68,6 +134,21 @@ fn main() -> Result<(), Failed> {
         return Ok(());
     }
     Err(format!("direct differs from itself by more than {DOUBT} in {}", doubtful.join(", ")).into())
+}
+
+/// Prints what each way costs. Gives whether the direct way was like itself.
+fn measure_ways(datapath: &mut dyn Datapath, kind: Kind, role: Role) -> Result<bool, Failed> {
+    let mut out = std::io::stdout();
+    let bed = Bed::new()?;
+    let server = serve(&bed, role)?;
+    let mut trusted = true;
+    for way in datapath.start(&bed, server.address())? {
+        let ratio = measure(&bed, kind, server.address(), &way)?;
+        writeln!(out, "{}", line(kind, &way, &ratio))?;
+        out.flush()?;
+        trusted &= way.place != Place::OUTSIDE || (ratio.low <= 1.0 + DOUBT && ratio.high >= 1.0 - DOUBT);
+    }
+    Ok(trusted)
 }
 
 /// Outside: the backend's own sockets are not what is measured.

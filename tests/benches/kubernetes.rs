@@ -174,7 +174,7 @@ fn access(folder: &Path, url: &str) -> Access {
     let (config, _) = Config::parse(&text, "config.toml").unwrap();
     let sources = apiserver::Sources { apiserver: config.apiserver, kubelet: None, learns: false };
     let state = folder.to_owned();
-    let settings = apiserver::Settings { sources, mark: None, state, known_cluster: None, seed: 7 };
+    let settings = apiserver::Settings { sources, state, known_cluster: None, seed: 7 };
     Access::new(&settings).unwrap()
 }
 

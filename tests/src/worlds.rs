@@ -1,6 +1,6 @@
 //! Worlds of any size, as events: services with slices as a cluster's controllers would write them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
@@ -36,7 +36,8 @@ impl Shape {
     pub fn service_events(self, service: u32) -> Vec<Event> {
         let slices =
             (0..self.endpoints.div_ceil(ENDPOINTS_PER_SLICE)).map(|slice| self.slice(service, slice, 0));
-        std::iter::once(applied(service)).chain(slices).collect()
+        let applied = applied(service_key(service), cluster_ip(service), NonZeroU16::MIN);
+        std::iter::once(applied).chain(slices).collect()
     }
 
     /// One slice, at some version. The first endpoint's address differs from version to version.
@@ -92,15 +93,40 @@ pub fn cluster_ip(service: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0x0a60_0000 + 1 + service))
 }
 
-fn applied(service: u32) -> Event {
-    let port =
-        ServicePort { name: "http".into(), protocol: Protocol::TCP, port: NonZeroU16::MIN, node_port: None };
+/// Where the service of [`served_by`] is dialled.
+pub const SERVED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 95, 0, 1)), 80);
+
+/// One service more, on [`SERVED`], with a real backend.
+pub fn served_by(backend: SocketAddr) -> [Event; 2] {
+    let number = |port| NonZeroU16::new(port).unwrap_or(NonZeroU16::MIN);
+    let mut builder = EndpointsBuilder::new(Family::of(backend.ip()));
+    let (conditions, address) = (Conditions::READY, backend.ip());
+    // As above: only an illegal address is refused.
+    let _ = builder.push(Endpoint { address, conditions, node: None, zone: None, hints: None, target: None });
+    let name = name("served");
+    let slice = SliceFacts {
+        key: SliceKey { name: name.clone(), source: Source::Kubernetes },
+        meta: meta(0),
+        service: Some(name.name().into()),
+        headless: false,
+        address_type: AddressType::Ip(Family::of(backend.ip())),
+        ports: [SlicePort { name: "http".into(), protocol: Protocol::TCP, port: number(backend.port()) }]
+            .into(),
+        endpoints: builder.finish(),
+        endpoints_null: false,
+    };
+    let key = ServiceKey { name, source: Source::Kubernetes };
+    [applied(key, SERVED.ip(), number(SERVED.port())), Event::SliceApplied(Arc::new(slice))]
+}
+
+fn applied(key: ServiceKey, cluster_ip: IpAddr, port: NonZeroU16) -> Event {
+    let port = ServicePort { name: "http".into(), protocol: Protocol::TCP, port, node_port: None };
     Event::ServiceApplied(Arc::new(ServiceFacts {
         meta: meta(0),
-        cluster_ips: vec![cluster_ip(service)],
-        ip_families: vec![Family::V4],
+        cluster_ips: vec![cluster_ip],
+        ip_families: vec![Family::of(cluster_ip)],
         ports: vec![port],
-        ..ServiceFacts::new(service_key(service), ServiceType::ClusterIp)
+        ..ServiceFacts::new(key, ServiceType::ClusterIp)
     }))
 }
 

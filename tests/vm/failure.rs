@@ -2,6 +2,7 @@
 //!
 //! Each failure says what was attempted, on what, and what to do where that is not plain.
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,8 +22,23 @@ pub(crate) enum Failure {
     NotFetched { what: String },
     #[error("{} is packed in a way that is not known here", path.display())]
     UnknownPacking { path: PathBuf },
+    #[error("{} has no place for the table: two lines `<!-- observed: begin -->` and `<!-- observed: end -->`", path.display())]
+    NoTable { path: PathBuf },
+    #[error("a client of the tests could not be built")]
+    Client(#[from] holdfast_tests::bed::BedError),
     #[error("the guest gave no exit code, {why}; its console ended so:\n{console}")]
     NoResult { why: &'static str, console: String },
+}
+
+/// A failure with all its causes.
+pub(crate) fn told(failure: &Failure) -> String {
+    let mut text = failure.to_string();
+    let mut cause = failure.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// Names the file in an error of a file operation.

@@ -23,21 +23,37 @@ const COMPANIONS: [&str; 4] = ["/usr/sbin/ip", "/usr/bin/curl", "/usr/bin/strace
 
 const FOLDERS: [&str; 7] = ["proc", "sys", "dev", "tmp", "run", "root", "var"];
 
-/// What is to be run: a program of this machine, its arguments, and files that lie beside it.
+/// What is to be run: a shell script, with programs of this machine beside it.
 #[derive(Debug)]
 pub(crate) struct Errand<'a> {
-    pub(crate) program: &'a Path,
-    pub(crate) arguments: &'a [String],
-    pub(crate) beside: &'a [PathBuf],
+    pub(crate) script: String,
+    /// They lie in one folder, which is the script's own and in its PATH.
+    pub(crate) programs: Vec<&'a Path>,
     /// The line with the exit code begins so; nothing that the program writes does.
-    pub(crate) mark: &'a str,
+    pub(crate) mark: String,
+}
+
+impl<'a> Errand<'a> {
+    /// One program, in place of the script.
+    pub(crate) fn program(program: &'a Path, arguments: &[String], beside: &'a [PathBuf]) -> Self {
+        let words = std::iter::once(inside(program)).chain(arguments.iter().cloned());
+        let words: Vec<String> = words.map(|word| quoted(&word)).collect();
+        let programs = beside.iter().map(PathBuf::as_path).chain([program]).collect();
+        Self { script: format!("exec {}\n", words.join(" ")), programs, mark: mark() }
+    }
+}
+
+/// How the line with an exit code begins; it differs from run to run.
+pub(crate) fn mark() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("exit-{:x}-{:x}-", std::process::id(), now.as_nanos())
 }
 
 /// Writes the file system of one run and gives its path.
 pub(crate) fn build(store: &Store, kernel: &Kernel, errand: &Errand<'_>) -> Result<PathBuf, Failure> {
     let mut image = base(store, kernel)?;
     image.extend(payload(errand)?);
-    let path = store.scratch()?.join(format!("{}.initrd", std::process::id()));
+    let path = store.scratch()?.join(format!("{}initrd", errand.mark));
     fs::write(&path, image).map_err(at("write", &path))?;
     Ok(path)
 }
@@ -52,7 +68,7 @@ fn base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
         return Ok(bytes);
     }
     let bytes = build_base(store, kernel)?;
-    let unfinished = path.with_extension(format!("{}", std::process::id()));
+    let unfinished = path.with_extension(mark());
     fs::write(&unfinished, &bytes).map_err(at("write", &unfinished))?;
     fs::rename(&unfinished, &path).map_err(at("rename into place", &path))?;
     Ok(bytes)
@@ -84,17 +100,16 @@ fn add_shell(archive: &mut Archive, busybox: &Path) -> Result<(), Failure> {
 
 fn payload(errand: &Errand<'_>) -> Result<Vec<u8>, Failure> {
     let mut archive = Archive::default();
-    for file in errand.beside.iter().map(PathBuf::as_path).chain([errand.program]) {
-        add_program(&mut archive, file, &inside(file))?;
+    for program in &errand.programs {
+        add_program(&mut archive, program, &inside(program))?;
     }
     archive.file("payload/mark", errand.mark.as_bytes().to_vec());
-    let words = std::iter::once(inside(errand.program)).chain(errand.arguments.iter().cloned());
-    let words: Vec<String> = words.map(|word| quoted(&word)).collect();
-    archive.file("payload/run", format!("#!/bin/sh\nexec {}\n", words.join(" ")).into_bytes());
+    archive.file("payload/run", format!("#!/bin/sh\n{}", errand.script).into_bytes());
     Ok(archive.bytes())
 }
 
-fn inside(file: &Path) -> String {
+/// Where a program of this machine lies in the guest.
+pub(crate) fn inside(file: &Path) -> String {
     format!("{PROGRAMS}/{}", file.file_name().unwrap_or_default().to_string_lossy())
 }
 

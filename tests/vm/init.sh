@@ -17,6 +17,7 @@ stty -F /dev/ttyS1 -opost
 for module in /modules/*.ko; do
 	insmod "$module" || echo "insmod $module failed" >/dev/console
 done
+hostname guest
 ip link set lo up
 cd /payload || exit
 exec >/dev/ttyS1 2>&1 </dev/null

@@ -5,7 +5,7 @@
 //! A /dev/kvm that exists is no promise that a distribution's kernel boots under it, and emulation boots in seconds.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, at};
+use crate::guest::{self, Errand};
 use crate::store::{Kernel, Store};
 
 /// As much of the console as shows a panic with its trace.
@@ -31,18 +32,19 @@ pub(crate) struct Limits {
     pub(crate) deadline: Duration,
 }
 
-/// Boots, passes the program's lines on, and gives its exit code.
+/// Boots, tells each line that the script writes, and gives its exit code.
 pub(crate) fn run(
     store: &Store,
     kernel: &Kernel,
-    initrd: &Path,
-    mark: &str,
+    errand: &Errand<'_>,
     limits: &Limits,
+    tell: &mut dyn FnMut(&str),
 ) -> Result<u8, Failure> {
+    let initrd = &guest::build(store, kernel, errand)?;
     let console = initrd.with_extension("console");
     let mut machine = start(command(&store.tools()?, kernel, initrd, &console, limits))?;
     let until = Instant::now() + limits.deadline;
-    let code = machine.stdout.take().and_then(|port| follow(port, mark, until));
+    let code = machine.stdout.take().and_then(|port| follow(port, &errand.mark, until, tell));
     let in_time = Instant::now() < until;
     machine.kill().and_then(|()| machine.wait()).map_err(at("end", Path::new("qemu")))?;
     let said = fs::read(&console).unwrap_or_default();
@@ -73,21 +75,25 @@ fn command(tools: &Path, kernel: &Kernel, initrd: &Path, console: &Path, limits:
     command.args(["-display", "none", "-monitor", "none"]);
     command.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
     command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
-    // A panic ends the machine at once, and so the run.
-    command.args(["-append", "console=ttyS0 panic=-1 oops=panic loglevel=4"]);
+    // A panic ends the machine at once, and so the run. What protects a CPU from its own speculation only costs here.
+    command.args(["-append", "console=ttyS0 panic=-1 oops=panic loglevel=4 mitigations=off"]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }
 
-/// Passes lines on until the mark, the end of the machine, or the deadline.
-fn follow(port: impl Read + Send + 'static, mark: &str, until: Instant) -> Option<u8> {
+/// Tells lines until the mark, the end of the machine, or the deadline.
+fn follow(
+    port: impl Read + Send + 'static,
+    mark: &str,
+    until: Instant,
+    tell: &mut dyn FnMut(&str),
+) -> Option<u8> {
     let (sender, lines) = mpsc::sync_channel(LINES_WAITING_MAX);
     // Ends with the machine, whose end of the pipe it reads.
     thread::spawn(move || {
         let lines = BufReader::new(port).split(b'\n').map_while(Result::ok);
         lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
     });
-    let mut out = std::io::stdout();
     loop {
         let line = lines.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?;
         let line = String::from_utf8_lossy(&line);
@@ -95,7 +101,7 @@ fn follow(port: impl Read + Send + 'static, mark: &str, until: Instant) -> Optio
         if let Some(code) = line.strip_prefix(mark) {
             return code.parse().ok();
         }
-        writeln!(out, "{line}").ok()?;
+        tell(line);
     }
 }
 
@@ -105,12 +111,6 @@ fn tail(console: &[u8]) -> String {
     lines.get(lines.len().saturating_sub(CONSOLE_LINES)..).unwrap_or_default().join("\n")
 }
 
-/// How the line with the exit code begins; it differs from run to run.
-pub(crate) fn mark() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    format!("exit-{:x}-{:x}-", std::process::id(), now.as_nanos())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,7 +118,7 @@ mod tests {
     #[track_caller]
     fn check(text: &'static str, expected: Option<u8>) {
         let until = Instant::now() + Duration::from_secs(5);
-        assert_eq!(follow(text.as_bytes(), "exit-1-", until), expected, "of {text:?}");
+        assert_eq!(follow(text.as_bytes(), "exit-1-", until, &mut |_| ()), expected, "of {text:?}");
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
     fn the_deadline_ends_the_wait() {
         let (reader, _writer) = std::io::pipe().unwrap();
         let begun = Instant::now();
-        assert_eq!(follow(reader, "exit", begun + Duration::from_millis(50)), None);
+        assert_eq!(follow(reader, "exit", begun + Duration::from_millis(50), &mut |_| ()), None);
         assert!(begun.elapsed() < Duration::from_secs(5));
     }
 }

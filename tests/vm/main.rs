@@ -2,16 +2,19 @@
 //!
 //! `vm fetch` brings qemu and the kernels into cargo's target folder, without root and without installing anything.
 //! `vm run KERNEL PROGRAM ARGUMENTS…` boots and ends with the program's own exit code; 125 says that there was none.
+//! `vm matrix PROGRAM…` runs the tests of programs in all kernels.
 
 mod apt;
 mod cpio;
 mod failure;
 mod guest;
 mod machine;
+mod matrix;
 mod modules;
+mod observed;
 mod store;
+mod tally;
 
-use std::error::Error;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +55,14 @@ enum Order {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run the `kernel_…` tests of test programs in each kernel, and compare what they observed with a page.
+    Matrix {
+        /// The page with the table of what was observed; BLESS=1 in the environment writes the table anew.
+        #[arg(long)]
+        page: PathBuf,
+        #[arg(required = true)]
+        programs: Vec<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -62,28 +73,27 @@ fn main() -> ExitCode {
 fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
     match order {
         Order::Fetch { series } => {
-            let lines = store.fetch(&series)?.join("\n");
-            // Who closed the pipe wants no answer.
-            let _ = writeln!(std::io::stdout(), "{lines}");
+            store.fetch(&series)?.iter().for_each(|line| say(line));
             Ok(0)
         }
         Order::Run { beside, memory_mib, seconds, series, program, arguments } => {
-            let (kernel, mark) = (store.kernel(&series)?, machine::mark());
-            let errand = Errand { program: &program, arguments: &arguments, beside: &beside, mark: &mark };
-            let initrd = guest::build(store, &kernel, &errand)?;
+            let errand = Errand::program(&program, &arguments, &beside);
             let limits = Limits { memory_mib, deadline: Duration::from_secs(seconds) };
-            machine::run(store, &kernel, &initrd, &mark, &limits)
+            machine::run(store, &store.kernel(&series)?, &errand, &limits, &mut say)
+        }
+        Order::Matrix { page, programs } => {
+            let done = matrix::run(store, &page, &programs)?;
+            Ok(u8::from(!done))
         }
     }
 }
 
+fn say(line: &str) {
+    // Who closed the pipe wants no answer.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 fn complain(failure: &Failure) -> ExitCode {
-    let mut text = failure.to_string();
-    let mut cause = failure.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    let _ = writeln!(std::io::stderr(), "vm: {text}");
+    let _ = writeln!(std::io::stderr(), "vm: {}", failure::told(failure));
     ExitCode::from(NO_RESULT)
 }

@@ -86,7 +86,7 @@ impl Store {
         if !absent.is_empty() {
             self.fetch_kernels(&absent)?;
         }
-        series.iter().map(|series| self.describe(series)).collect()
+        series.iter().map(|series| Ok(format!("{series}\t{}", self.describe(series)?))).collect()
     }
 
     fn fetch_kernels(&self, series: &[&String]) -> Result<(), Failure> {
@@ -106,10 +106,10 @@ impl Store {
         fs::rename(&unfinished, folder).map_err(at("rename into place", folder))
     }
 
-    fn describe(&self, series: &str) -> Result<String, Failure> {
+    /// A kernel's whole version.
+    pub(crate) fn describe(&self, series: &str) -> Result<String, Failure> {
         let kernel = self.kernel(series)?;
-        let version = kernel.modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(format!("{series}\t{version}"))
+        Ok(kernel.modules.file_name().unwrap_or_default().to_string_lossy().into_owned())
     }
 
     fn kernel_folder(&self, series: &str) -> PathBuf {

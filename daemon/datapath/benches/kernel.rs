@@ -15,12 +15,12 @@
 
 #[path = "../tests/bed.rs"]
 mod bed;
-#[allow(dead_code)]
+#[allow(dead_code, unreachable_pub)]
 #[path = "../../../tests/src/worlds.rs"]
 mod worlds;
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ use holdfast_core::world::{Capacity, World};
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps};
 use libbpf_rs::{Link, libbpf_sys as sys};
 
-const ROUNDS: usize = 120;
+const ROUNDS: usize = 400;
 /// Fewer than a listener's queue holds: its thread runs only between batches.
 const CONNECTS: usize = 100;
 const FILLS: usize = 7;
@@ -185,7 +185,7 @@ fn hooks(bed: &Bed, maps: &mut KernelMaps) {
             Box::new(|| _ = ask(&udp_client("0.0.0.0:0"), "10.96.0.10:53")),
         ),
     ];
-    for _ in 0..ROUNDS {
+    for _ in 0..ROUNDS / 4 {
         for (place, cost) in costs.iter_mut().enumerate() {
             bed.join(if place == 0 { &other } else { &bed.cgroup });
             cost.take_turn();
@@ -211,9 +211,9 @@ fn stay_on_one_cpu() {
     }
 }
 
-/// Connect and close, by the client's CPU time: direct without programs, direct with programs, through a VIP.
-fn ratios(bed: &Bed, other: &Path, services: u32) {
-    let backend = tcp_backend("127.0.0.2:0");
+/// Connect, accept and close on this thread: direct without programs, direct with programs, through a VIP.
+fn ratios(bed: &Bed, other: &Path, services: u32, listener: &TcpListener) {
+    let backend = listener.local_addr().unwrap();
     let vip = address("10.96.0.10:80");
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
@@ -222,7 +222,10 @@ fn ratios(bed: &Bed, other: &Path, services: u32) {
             bed.join(if what == 0 { other } else { &bed.cgroup });
             std::thread::sleep(PAUSE);
             let to = if what == 2 { vip } else { backend };
-            times[what] = time(CONNECTS, || connect(to));
+            times[what] = time(CONNECTS, || {
+                connect(to);
+                drop(listener.accept());
+            });
         }
         rounds.push(times);
     }
@@ -232,22 +235,21 @@ fn ratios(bed: &Bed, other: &Path, services: u32) {
     let attached = over(&|times| times[1] - times[0]);
     let served = over(&|times| times[2] - times[0]);
     println!(
-        "connect/close, {services} services, client's CPU time: direct {:.2} us, with programs +{:.0} ns, through a VIP +{:.0} ns",
+        "connect, accept, close, {services} services: direct {:.2} us, with programs {:+.0} ns, through a VIP {:+.0} ns, {:.4} of direct",
         direct * 1e6,
         attached * 1e9,
-        served * 1e9
+        served * 1e9,
+        direct / (direct + served)
     );
 }
 
-fn fill(maps: &mut impl Maps, services: u32) -> Duration {
-    let begun = Instant::now();
+fn fill(maps: &mut impl Maps, services: u32) {
     let backends = [address("192.0.2.1:80"), address("192.0.2.2:80")];
     for number in 0..services {
         let vip = format!("10.{}.{}.{}:80", 100 + (number >> 16), number >> 8 & 255, number & 255);
         let port = Port { index: number + 10, base: 64 + number * 2, backends: &backends, ..Port::TCP };
         Port { frontends: &[&vip], ..port }.serve(maps);
     }
-    begun.elapsed()
 }
 
 fn main() {
@@ -260,18 +262,23 @@ fn main() {
             bed::go_home();
             return;
         }
-        let backend = [tcp_backend("127.0.0.2:0")];
+        let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+        let backend = [listener.local_addr().unwrap()];
         Port { frontends: &["10.96.0.10:80"], backends: &backend, ..Port::TCP }.serve(&mut maps);
         let other = bed.other_cgroup();
-        ratios(bed, &other, 1);
+        ratios(bed, &other, 1, &listener);
         fill(&mut maps, 40_000);
-        ratios(bed, &other, 40_000);
+        ratios(bed, &other, 40_000, &listener);
         bed::go_home();
     });
     if only_hooks {
         return;
     }
     programming();
+    bed(|bed| {
+        restart(bed);
+        bed::go_home();
+    });
 }
 
 /// 50,000 services from nothing, from their events on, as the engine does it. By CPU time, which is what the engine needs
@@ -302,10 +309,16 @@ fn programming() {
 fn program(maps: &mut impl Maps, events: Vec<Event>) -> f64 {
     let begun = used();
     let mut world = World::new(Seed(7), maps.capacity(), &[Source::Kubernetes]);
+    bring_about(&mut world, maps, events);
+    (used() - begun).as_secs_f64()
+}
+
+/// What the engine does with a first list. Gives the number of ops.
+fn bring_about(world: &mut World, maps: &mut impl Maps, events: Vec<Event>) -> usize {
     events.into_iter().chain([Event::Synced(Source::Kubernetes)]).for_each(|event| world.apply(event));
     world.decide(Timestamp(0));
     maps.make_room(&world.coming()).unwrap();
-    let mut ops: Vec<Op> = Vec::new();
+    let (mut ops, mut executed): (Vec<Op>, _) = (Vec::new(), 0);
     for id in world.dirty().to_vec() {
         ops.clear();
         world.plan_lists(id, &mut ops).unwrap();
@@ -314,7 +327,32 @@ fn program(maps: &mut impl Maps, events: Vec<Event>) -> f64 {
             maps.execute(&op.action).unwrap();
             world.accepted(op);
         }
+        executed += ops.len();
     }
     world.settle(Timestamp(0), &mut drop);
-    (used() - begun).as_secs_f64()
+    executed
+}
+
+/// 10,000 services whose maps a former daemon left, until it is clear that nothing is to be written.
+fn restart(bed: &Bed) {
+    let shape = worlds::Shape { services: 10_000, endpoints: 8 };
+    program(&mut bed.start(), shape.events());
+    let mut rounds = Vec::new();
+    for _ in 0..FILLS {
+        let events = shape.events();
+        let (begun, used_before) = (Instant::now(), used());
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        let mut world = World::new(Seed(7), maps.capacity(), &[Source::Kubernetes]);
+        assert_eq!(world.adopt(&maps.dump().unwrap()), []);
+        assert_eq!(bring_about(&mut world, &mut maps, events), 0);
+        rounds.push([begun.elapsed().as_secs_f64(), (used() - used_before).as_secs_f64()]);
+    }
+    let over = |what: usize| median(rounds.iter().map(|round| round[what]).collect());
+    println!(
+        "restart with {} services of {} endpoints: {:.0} ms by the clock, {:.0} ms of CPU time",
+        shape.services,
+        shape.endpoints,
+        over(0) * 1e3,
+        over(1) * 1e3
+    );
 }

@@ -412,6 +412,45 @@ pub(crate) fn dial(to: &str) -> SocketAddr {
     TcpStream::connect(address(to)).unwrap().peer_addr().unwrap()
 }
 
+/// Whether this kernel tells a process which network namespace it is in (`SO_NETNS_COOKIE`, Linux 5.14). Where it does not,
+/// the machine's first one counts as the node's.
+pub(crate) fn knows_its_netns() -> bool {
+    const SO_NETNS_COOKIE: i32 = 71;
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (mut cookie, mut length) = (0_u64, 8_u32);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+    let place = (&raw mut cookie).cast();
+    // SAFETY: the kernel writes at most eight bytes to the cookie.
+    let returned = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, place, &raw mut length) };
+    returned == 0
+}
+
+/// What a dropped connect ends with: where a program cannot say it, a closed port does.
+pub(crate) fn dropped(maps: &KernelMaps) -> i32 {
+    if maps.status().features.set_retval { libc::ETIMEDOUT } else { libc::ECONNREFUSED }
+}
+
+/// What a UDP client that is not served is told: by the call that dials, or else, if its socket is connected, by the next.
+#[track_caller]
+pub(crate) fn check_udp_denied(maps: &KernelMaps, frontend: &str, errno: i32) {
+    let to = address(frontend);
+    let (unconnected, connected) = if to.is_ipv4() {
+        (udp_client("0.0.0.0:0"), udp_client("0.0.0.0:0"))
+    } else {
+        (udp_client("[::]:0"), udp_client("[::]:0"))
+    };
+    let (sent, dialled) = (unconnected.send_to(b"x", to), connected.connect(to));
+    if maps.status().features.set_retval {
+        check_errno(sent, errno, "sendto");
+        check_errno(dialled, errno, "connect of UDP");
+    } else {
+        sent.unwrap();
+        dialled.unwrap();
+        connected.send(b"x").unwrap();
+        check_errno(connected.recv(&mut [0; 8]), errno, "recv of UDP");
+    }
+}
+
 /// What a client that is not served is told.
 #[track_caller]
 pub(crate) fn check_errno(result: io::Result<impl std::fmt::Debug>, errno: i32, what: &str) {

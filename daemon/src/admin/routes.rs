@@ -197,7 +197,7 @@ fn version(readings: &Readings, _: Query, form: Form) -> Response {
 
 fn prometheus(readings: &Readings, _: Query, _: Form) -> Response {
     let snapshot = readings.snapshot();
-    let text = metrics::exposition(readings, &snapshot, unready(&snapshot).is_none());
+    let text = metrics::exposition(readings, &snapshot, unready(readings, &snapshot).is_none());
     answer::typed(StatusCode::OK, metrics::CONTENT_TYPE, text)
 }
 
@@ -254,7 +254,7 @@ struct SourceRow {
 
 fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot = readings.snapshot();
-    let reason = unready(&snapshot).or_else(|| waiting(readings));
+    let reason = unready(readings, &snapshot);
     if form != Form::Json {
         return health(reason, form);
     }
@@ -269,8 +269,13 @@ fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     answer::json(status, &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row })
 }
 
+/// Why clients do not meet what the rules ask for yet.
+fn unready(readings: &Readings, snapshot: &Snapshot) -> Option<String> {
+    unwritten(snapshot).or_else(|| waiting(readings))
+}
+
 /// Why the maps do not follow the rules yet.
-fn unready(snapshot: &Snapshot) -> Option<String> {
+fn unwritten(snapshot: &Snapshot) -> Option<String> {
     // The view that is there before the engine's first one has no time.
     if snapshot.published.0 == 0 {
         return Some("the engine has not published anything yet".to_owned());

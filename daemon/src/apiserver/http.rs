@@ -46,7 +46,6 @@ pub(super) struct Headers {
 /// How a connection is made.
 pub(super) struct Dial {
     pub(super) place: Place,
-    pub(super) mark: Option<u32>,
     pub(super) tls: Arc<rustls::ClientConfig>,
     pub(super) server_name: ServerName<'static>,
 }
@@ -55,7 +54,7 @@ impl Dial {
     /// TCP and TLS within `limit`.
     pub(super) async fn connect(self, limit: Duration) -> Result<Connection, Trouble> {
         let deadline = tokio::time::Instant::now() + limit;
-        let tcp = socket::connect(self.place.address, self.mark);
+        let tcp = socket::connect(self.place.address);
         let tcp = tokio::time::timeout_at(deadline, tcp).await.map_err(|_| Trouble::Unreachable)??;
         let tls = TlsConnector::from(self.tls).connect(self.server_name, tcp);
         let tls = tokio::time::timeout_at(deadline, tls).await.map_err(|_| Trouble::Silent)?;

@@ -36,8 +36,6 @@ pub struct Sources {
 pub struct Settings {
     /// Where to look.
     pub sources: Sources,
-    /// The mark of this daemon's sockets; none where nothing would look at it.
-    pub mark: Option<u32>,
     /// The folder for what is learned.
     pub state: PathBuf,
     /// The cluster that this node belongs to, if something remembers it.
@@ -63,8 +61,8 @@ pub enum SetupError {
 pub(super) fn access(settings: &Settings) -> Result<Access, SetupError> {
     let asked = asked(&settings.sources)?;
     let (memory, memory_problem) = remembered(settings);
+    let cluster = memory.cluster.as_ref().map(|it| it.as_str().into());
     let inner = Inner {
-        mark: settings.mark,
         state: settings.state.clone(),
         asked: Mutex::new(Arc::new(asked)),
         endpoints: Shared::new(Endpoints::new(settings.seed)),
@@ -75,6 +73,7 @@ pub(super) fn access(settings: &Settings) -> Result<Access, SetupError> {
         failovers: AtomicU64::new(0),
         views: watch::channel(Arc::new(View::default())).0,
         addresses: watch::channel(BTreeSet::new()).0,
+        clusters: watch::channel(cluster).0,
     };
     set_configured(&inner, &settings.sources.apiserver);
     inner.publish();

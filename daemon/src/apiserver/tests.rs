@@ -20,7 +20,6 @@ fn settings(folder: &Path, keys: &str) -> Settings {
     let config = Config::parse(&text, &folder.join("config.toml").to_string_lossy()).unwrap().0;
     Settings {
         sources: Sources { apiserver: config.apiserver, kubelet: None, learns: true },
-        mark: None,
         state: folder.to_owned(),
         known_cluster: None,
         seed: 7,

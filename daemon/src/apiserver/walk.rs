@@ -141,7 +141,7 @@ async fn ask_once(
 async fn open(inner: &Inner, place: &Place, shown: &Shown) -> Result<Connection, Trouble> {
     let address = || ServerName::IpAddress(place.address.ip().into());
     let server_name = shown.server_name.clone().unwrap_or_else(address);
-    let dial = Dial { place: place.clone(), mark: inner.mark, tls: shown.tls.clone(), server_name };
+    let dial = Dial { place: place.clone(), tls: shown.tls.clone(), server_name };
     let connection = dial.connect(DIAL).await?;
     let ask = Ask { accept: JSON, path_and_query: identity::PATH };
     let reply = connection.get(ask.path_and_query, &ask.headers(shown), HEADERS).await?;
@@ -186,6 +186,7 @@ impl Inner {
             Some(_) => {}
             None => {
                 tracing::info!(cluster = %found, "this is the cluster from now on");
+                self.clusters.send_replace(Some(found.as_str().into()));
                 memory.cluster = Some(found);
                 self.learned.notify_one();
             }

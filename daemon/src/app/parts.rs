@@ -19,9 +19,8 @@ use tokio::sync::{mpsc, watch};
 use super::AppError;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
-use crate::config::{self, Config, DatapathKind, Discovery, NodeName};
+use crate::config::{self, Config, Discovery, NodeName};
 use crate::engine::{Engine, run};
-use crate::exempt::MARK;
 use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
 use crate::state;
@@ -40,16 +39,20 @@ pub(super) fn warn_of_what_is_missing(config: &Config) {
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
 
 /// The way to the apiserver; none where no object comes from there.
-pub(super) fn access(config: &Config, seed: u64) -> Result<Option<Access>, AppError> {
+///
+/// `known_cluster` is the one that the snapshot is from.
+pub(super) fn access(
+    config: &Config,
+    seed: u64,
+    known_cluster: Option<&str>,
+) -> Result<Option<Access>, AppError> {
     if !config.kubernetes.enabled {
         return Ok(None);
     }
     let settings = apiserver::Settings {
         sources: apiserver_sources(config),
-        // The memory datapath has no programs that would look at it.
-        mark: (config.datapath.kind == DatapathKind::Kernel).then_some(MARK),
         state: config.state.path.clone(),
-        known_cluster: None,
+        known_cluster: known_cluster.and_then(apiserver::ClusterId::new),
         seed,
     };
     Ok(Some(Access::new(&settings)?))

@@ -3,6 +3,8 @@
 //	client tcp ADDRESS PORT            connect, send, receive
 //	client tcp-nonblocking ADDRESS PORT   connect without waiting, then poll
 //	client udp-connected ADDRESS PORT  connect, send and receive; then sendto on the connected socket
+//	client udp-lasting ADDRESS PORT    connect, then for each line of the standard input send and receive; connect anew
+//	                                   when the socket was ended
 //	client udp-sendto (ADDRESS PORT)…   one unconnected socket, sendto and recvfrom for each destination
 //	client udp-sendmsg (ADDRESS PORT)…  the same with sendmsg and recvmsg
 //	client udp-sendmmsg (ADDRESS PORT)… all destinations in one sendmmsg, then an answer for each
@@ -188,6 +190,36 @@ static void udp_connected(const struct endpoint *to)
 	close(fd);
 }
 
+static int connected(const struct endpoint *to)
+{
+	int fd = open_socket(to, SOCK_DGRAM);
+	int error = failure(connect(fd, (const struct sockaddr *)&to->address, to->length));
+
+	say("connect", to, error, fd, NULL, NULL);
+	return fd;
+}
+
+// As a resolver that keeps its socket: a socket that was ended tells it so once, and is replaced.
+static void udp_lasting(const struct endpoint *to)
+{
+	char line[REPLY_BYTES];
+	int fd = connected(to);
+
+	while (fgets(line, sizeof(line), stdin)) {
+		int error = failure(send(fd, "?", 1, MSG_NOSIGNAL));
+
+		if (error) {
+			say("send", to, error, fd, NULL, NULL);
+			close(fd);
+			fd = connected(to);
+			send(fd, "?", 1, MSG_NOSIGNAL);
+		}
+		receive(fd, "recvfrom", to);
+		fflush(stdout);
+	}
+	close(fd);
+}
+
 static void udp_sendto(struct endpoint *to, int count)
 {
 	int fd = open_socket(to, SOCK_DGRAM);
@@ -277,6 +309,8 @@ int main(int argc, char **argv)
 		tcp_nonblocking(to);
 	else if (strcmp(argv[1], "udp-connected") == 0)
 		udp_connected(to);
+	else if (strcmp(argv[1], "udp-lasting") == 0)
+		udp_lasting(to);
 	else if (strcmp(argv[1], "udp-sendto") == 0)
 		udp_sendto(to, count);
 	else if (strcmp(argv[1], "udp-sendmsg") == 0)

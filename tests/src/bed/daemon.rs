@@ -60,7 +60,7 @@ impl<'a> Daemon<'a> {
         Ok(daemon)
     }
 
-    /// Has its pins elsewhere, from its next start.
+    /// Has its pins elsewhere and remembers nothing, from its next start.
     pub fn move_pins(&mut self, name: &str, more: &str) -> Result<(), BedError> {
         name.clone_into(&mut self.pins);
         self.configure(more)
@@ -69,11 +69,13 @@ impl<'a> Daemon<'a> {
     fn configure(&mut self, more: &str) -> Result<(), BedError> {
         let path = |path: &Path| path.display().to_string();
         let text = format!(
-            "[datapath]\ncgroup = {:?}\nbpffs = \"/sys/fs/bpf/{}\"\n[admin]\nsocket = {:?}\n[manifests]\npath = {:?}\n{more}",
+            "[datapath]\ncgroup = {:?}\nbpffs = \"/sys/fs/bpf/{}\"\n[admin]\nsocket = {:?}\n[manifests]\npath = {:?}\n\
+             [state]\npath = {:?}\n{more}",
             path(self.bed.cgroup()),
             self.pins,
             path(&self.socket()),
             path(&self.manifests()),
+            path(&self.folder.path().join("state").join(&self.pins)),
         );
         fs::write(self.config(), text).map_err(at("write", &self.config()))
     }
@@ -172,7 +174,7 @@ impl<'a> Daemon<'a> {
 
     /// Whether it follows its sources.
     pub fn is_ready(&self) -> bool {
-        self.status().is_some_and(|status| status["ready"] == true)
+        self.status().is_some_and(|status| status.get("ready") == Some(&true.into()))
     }
 
     /// Its own summary, good or not; nothing while it cannot be reached.

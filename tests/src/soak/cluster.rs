@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use holdfast_core::keys::{FrontendKey, Transport};
+use holdfast_core::list::Slot;
 use holdfast_core::op::Dump;
 use serde_json::{Value, json};
 
@@ -98,8 +99,7 @@ impl Cluster {
 
 fn found(dump: &Dump) -> BTreeMap<SocketAddr, BTreeSet<SocketAddr>> {
     let lists: BTreeMap<_, _> = dump.ports.iter().map(|port| (port.index, &port.cluster.1)).collect();
-    let backends =
-        |index| lists.get(&index).into_iter().flat_map(|slots| slots.iter().map(|slot| slot.backend()));
+    let backends = |index| lists.get(&index).into_iter().flat_map(|slots| slots.iter().map(Slot::backend));
     let tcp = dump.frontends.iter().filter(|(key, _)| key.transport == Transport::Tcp);
     let dialled = |key: &FrontendKey| SocketAddr::new(key.address, key.port.get());
     tcp.map(|(key, value)| (dialled(key), backends(value.port).collect())).collect()

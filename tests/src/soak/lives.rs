@@ -153,7 +153,8 @@ impl Life<'_> {
 fn wait_for(daemon: &mut Daemon<'_>, cluster: Cluster) -> Result<(), SoakError> {
     let is_written = |daemon: &Daemon<'_>| {
         let Some(status) = daemon.status() else { return Ok::<_, BedError>(false) };
-        Ok(status["good"] == true && status["frontends"] == cluster.frontends())
+        Ok(status.get("good") == Some(&true.into())
+            && status.get("frontends") == Some(&cluster.frontends().into()))
     };
     Ok(daemon.wait_until(is_written)?)
 }

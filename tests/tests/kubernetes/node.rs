@@ -119,7 +119,7 @@ impl Place {
         let sources = Sources { apiserver, kubelet: None, learns: true };
         let state = self.path("state");
         std::fs::create_dir_all(&state).unwrap();
-        let settings = apiserver::Settings { sources, mark: None, state, known_cluster: None, seed: 1 };
+        let settings = apiserver::Settings { sources, state, known_cluster: None, seed: 1 };
         Access::new(&settings).unwrap()
     }
 

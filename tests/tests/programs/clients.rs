@@ -29,15 +29,15 @@ fn world() -> World {
 }
 
 /// `call errno peer from reply`, with `-` for what is null.
-fn shown(answer: &Answer) -> String {
+pub(crate) fn shown(answer: &Answer) -> String {
     let or_dash = |text: &Option<String>| text.clone().unwrap_or("-".to_owned());
     let parts = [&answer.errno, &answer.peer, &answer.from, &answer.reply].map(or_dash);
     format!("{} {}", answer.call, parts.join(" "))
 }
 
 #[track_caller]
-fn check(world: &World, client: &Client, words: &[&str], expected: &[&str]) {
-    let answers = client.run(&world.bed, Place::NODE, words).unwrap();
+pub(crate) fn check(bed: &Bed, client: &Client, words: &[&str], expected: &[&str]) {
+    let answers = client.run(bed, Place::NODE, words).unwrap();
     let lines: Vec<String> = answers.iter().map(shown).collect();
     assert_eq!(lines, expected, "of {words:?}");
 }
@@ -53,12 +53,12 @@ fn the_c_client_shows_each_tcp_call() {
         let connected = format!("connect - {shown} - -");
         // A stream has no sender.
         let answered = format!("recvfrom - {shown} - {reply}");
-        check(&world, &client, &["tcp", address, "80"], &[&connected, &answered]);
+        check(&world.bed, &client, &["tcp", address, "80"], &[&connected, &answered]);
     }
-    check(&world, &client, &["tcp", "192.0.2.1", "81"], &["connect ECONNREFUSED - - -"]);
+    check(&world.bed, &client, &["tcp", "192.0.2.1", "81"], &["connect ECONNREFUSED - - -"]);
     // Over loopback the handshake is over before connect has said that it goes on.
     check(
-        &world,
+        &world.bed,
         &client,
         &["tcp-nonblocking", "192.0.2.1", "80"],
         &[
@@ -68,7 +68,7 @@ fn the_c_client_shows_each_tcp_call() {
         ],
     );
     check(
-        &world,
+        &world.bed,
         &client,
         &["tcp-nonblocking", "192.0.2.1", "81"],
         &["connect EINPROGRESS - - -", "SO_ERROR ECONNREFUSED - - -"],
@@ -80,7 +80,7 @@ fn the_c_client_shows_each_udp_call() {
     let (world, client) = (world(), Client::c().unwrap());
     let one = "192.0.2.1:53";
     check(
-        &world,
+        &world.bed,
         &client,
         &["udp-connected", "192.0.2.1", "53"],
         &[
@@ -106,7 +106,7 @@ fn the_c_client_shows_each_udp_call() {
         assert_eq!(found, expected, "of {mode}");
     }
     check(
-        &world,
+        &world.bed,
         &client,
         &["udp-sendto", "::ffff:192.0.2.1", "53", "2001:db8::1", "53"],
         &["recvfrom - - [::ffff:192.0.2.1]:53 one", "recvfrom - - [2001:db8::1]:53 six"],
@@ -120,9 +120,9 @@ fn go_client_shows_dial_and_reply() {
         [("tcp", "192.0.2.1:80", "tcp"), ("tcp", "[2001:db8::1]:80", "tcp6"), ("udp", "192.0.2.1:53", "one")]
     {
         let expected = [format!("connect - {to} - -"), format!("read - {to} {to} {reply}")];
-        check(&world, &client, &[network, to], &[&expected[0], &expected[1]]);
+        check(&world.bed, &client, &[network, to], &[&expected[0], &expected[1]]);
     }
-    check(&world, &client, &["tcp", "192.0.2.1:81"], &["connect ECONNREFUSED - - -"]);
+    check(&world.bed, &client, &["tcp", "192.0.2.1:81"], &["connect ECONNREFUSED - - -"]);
 }
 
 #[test]

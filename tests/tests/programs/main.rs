@@ -5,7 +5,17 @@ mod bed;
 #[cfg(test)]
 mod clients;
 #[cfg(test)]
+mod daemon;
+#[cfg(test)]
+mod denied;
+#[cfg(test)]
+mod facts;
+#[cfg(test)]
 mod incident;
+#[cfg(test)]
+mod node;
+#[cfg(test)]
+mod served;
 #[cfg(test)]
 mod soak;
 #[cfg(test)]

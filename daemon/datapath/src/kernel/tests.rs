@@ -63,8 +63,10 @@ fn attached(bed: &Bed) -> BTreeSet<u32> {
     crate::load::HOOKS.iter().flat_map(attached).collect()
 }
 
+type Forget = fn(&types::control) -> types::control;
+
 /// Somebody tells the programs other exemptions than the daemon did.
-const FORGETTING: [(fn(&types::control) -> types::control, &str); 2] = [
+const FORGETTING: [(Forget, &str); 2] = [
     (
         |told| types::control { exempt_mark: MARK + 1, ..*told },
         "sockets with the mark 0x686f are translated, so this daemon could cut itself off",

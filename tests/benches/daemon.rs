@@ -1,0 +1,232 @@
+//! From objects to the kernel's maps, with the programs attached: filling them, a restart, one change of a file.
+//!
+//! The engine, its loop, the manifests and the maps are the daemon's own. Needs root; everything is in a bed.
+#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast::engine::{Engine, Now};
+use holdfast::sources::manifests::Manifests;
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options};
+use holdfast_tests::bed::{Bed, Place};
+use holdfast_tests::worlds::Shape;
+use tokio::sync::{mpsc, watch};
+
+const ROUNDS: usize = 5;
+/// The first step waits until readers have left that a former daemon may have had.
+const FIRST_GRACE: Duration = Duration::from_millis(100);
+const CHANGES: usize = 1_000;
+/// An engine that is idle, not one that is still busy with the last change.
+const PAUSE: Duration = Duration::from_millis(3);
+const SERVICES_PER_FILE: u32 = 100;
+
+/// Runs one part, named by the argument, or each in a process of its own, so that none inherits another's heap.
+fn main() {
+    let parts: [(&str, fn()); 3] = [("fill", fill), ("restart", restart), ("change", change)];
+    let wanted = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    for (name, part) in parts {
+        match &wanted {
+            Some(wanted) if wanted == name => part(),
+            Some(_) => {}
+            None => {
+                let status = Command::new(std::env::current_exe().unwrap()).arg(name).status().unwrap();
+                assert!(status.success(), "{name}: {status}");
+            }
+        }
+    }
+}
+
+fn kernel(bed: &Bed) -> KernelMaps {
+    let options = Options {
+        cgroup: Some(bed.cgroup().to_owned()),
+        bpffs: bed.bpffs().join("holdfast"),
+        capacity: Capacity::default(),
+        mark: 0,
+    };
+    bed.within(Place::NODE, || KernelMaps::start(&options)).unwrap().unwrap()
+}
+
+fn step<M: Maps>(engine: &mut Engine<M>, mono: Duration) -> Arc<Snapshot> {
+    engine.step(Now { wall: Timestamp(1_800_000_000), mono }, &mut drop)
+}
+
+/// From the first event until everything is in the maps.
+fn filled<M: Maps>(maps: M, shape: Shape) -> (Engine<M>, Duration) {
+    let (mut engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
+    let events = shape.events();
+    sleep(FIRST_GRACE);
+    let started = Instant::now();
+    events.into_iter().for_each(|event| engine.apply(event));
+    engine.apply(Event::Synced(Source::Kubernetes));
+    let snapshot = step(&mut engine, Duration::ZERO);
+    let took = started.elapsed();
+    assert_eq!(snapshot.fill.frontends, shape.services as usize);
+    (engine, took)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// 50,000 services of one endpoint into empty maps.
+fn fill() {
+    let shape = Shape { services: 50_000, endpoints: 1 };
+    let (mut memory, mut real) = (Vec::new(), Vec::new());
+    let mut growths = 0;
+    for _ in 0..ROUNDS {
+        memory.push(filled(MemoryMaps::default(), shape).1);
+        let bed = Bed::new().unwrap();
+        let (engine, took) = filled(kernel(&bed), shape);
+        growths = engine.maps().status().growths;
+        real.push(took);
+    }
+    let rate = |time: Duration| f64::from(shape.services) / time.as_secs_f64();
+    let (best, memory, real) = (*real.iter().min().unwrap(), median(memory), median(real));
+    println!(
+        "programming {} services from nothing: {:.0} services/s, at best {:.0}, {growths} growths; {:.0} into memory maps",
+        shape.services,
+        rate(real),
+        rate(best),
+        rate(memory)
+    );
+}
+
+/// From the start of the maps until nothing is left to do, with the same objects as before.
+fn restart() {
+    let shape = Shape { services: 10_000, endpoints: 10 };
+    let bed = Bed::new().unwrap();
+    drop(filled(kernel(&bed), shape));
+    let mut times = Vec::new();
+    let mut growth = 0.0_f64;
+    for _ in 0..ROUNDS {
+        let events = shape.events();
+        let before = resident();
+        let started = Instant::now();
+        let (mut engine, found) = Engine::start(kernel(&bed), Seed(7), &[Source::Kubernetes]).unwrap();
+        growth = growth.max(resident() - before);
+        assert_eq!(found, []);
+        events.into_iter().for_each(|event| engine.apply(event));
+        engine.apply(Event::Synced(Source::Kubernetes));
+        let mut snapshot = step(&mut engine, started.elapsed());
+        while engine.next_due(started.elapsed()).is_some() {
+            sleep(Duration::from_millis(1));
+            snapshot = step(&mut engine, started.elapsed());
+        }
+        times.push(started.elapsed());
+        assert_eq!((snapshot.fill.frontends, snapshot.counters.ops), (shape.services as usize, 0));
+    }
+    println!(
+        "restart with {} services of {} endpoints: adopted and consistent in {:.0} ms, at most {:.0} ms; adoption took {growth:.1} MB",
+        shape.services,
+        shape.endpoints,
+        median(times.clone()).as_secs_f64() * 1e3,
+        times.iter().max().unwrap().as_secs_f64() * 1e3,
+    );
+}
+
+/// One file with one service among 10,000 is replaced; until readers see what the maps have accepted.
+fn change() {
+    let bed = Bed::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for file in 0..10_000 / SERVICES_PER_FILE {
+        let services = file * SERVICES_PER_FILE..(file + 1) * SERVICES_PER_FILE;
+        let text = services.fold(String::new(), |text, service| text + &manifest(service, 1));
+        std::fs::write(folder.path().join(format!("{file:03}.yaml")), text).unwrap();
+    }
+    let (engine, _) = Engine::start(kernel(&bed), Seed(7), &[Source::Manifests]).unwrap();
+    let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
+    let (snapshots_in, mut snapshots) = watch::channel(Arc::default());
+    let (changes, recorded) = mpsc::channel(CHANGES_WAITING_MAX);
+    let (stop, stopping) = watch::channel(false);
+    let ends = Ends {
+        events: incoming,
+        snapshots: snapshots_in,
+        changes,
+        progress: Arc::default(),
+        stop: stopping.clone(),
+    };
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let recorder = std::thread::spawn(move || {
+        let mut recorded = recorded;
+        while recorded.blocking_recv().is_some() {}
+    });
+    let engine = std::thread::spawn(move || drop(runtime().block_on(run(engine, ends, |_| ()))));
+    let manifests = Manifests::open(folder.path()).unwrap();
+    let source = std::thread::spawn(move || runtime().block_on(manifests.run(events, stopping)).unwrap());
+    let mut times = runtime().block_on(async {
+        snapshots.wait_for(|snapshot: &Arc<Snapshot>| snapshot.fill.frontends == 10_000).await.unwrap();
+        let mut times = Vec::new();
+        for round in 0..CHANGES {
+            tokio::time::sleep(PAUSE).await;
+            times.push(replaced(folder.path(), round, &mut snapshots).await);
+        }
+        times
+    });
+    stop.send_replace(true);
+    source.join().unwrap();
+    engine.join().unwrap();
+    recorder.join().unwrap();
+    times.sort_unstable();
+    let at = |share: usize| times[CHANGES * share / 1_000].as_secs_f64() * 1e6;
+    println!(
+        "one file changes among 10,000 services, until the kernel has it: p50 {:.0} µs, p99 {:.0} µs",
+        at(500),
+        at(990)
+    );
+}
+
+async fn replaced(folder: &Path, round: usize, snapshots: &mut watch::Receiver<Arc<Snapshot>>) -> Duration {
+    let (hidden, file) = (folder.join(".changing"), folder.join("changing.yaml"));
+    std::fs::write(&hidden, manifest(10_000, 1 + round % 200)).unwrap();
+    let before = snapshots.borrow().counters.changes;
+    let started = Instant::now();
+    std::fs::rename(hidden, file).unwrap();
+    snapshots.wait_for(|snapshot| snapshot.counters.changes > before).await.unwrap();
+    started.elapsed()
+}
+
+/// A service and its slice.
+fn manifest(service: u32, endpoint: usize) -> String {
+    let (high, low) = (service >> 8, service & 255);
+    let mut text = String::new();
+    write!(
+        text,
+        "---
+apiVersion: v1
+kind: Service
+metadata: {{name: web-{service}, namespace: default}}
+spec:
+  clusterIP: 10.96.{high}.{low}
+  ports: [{{name: http, port: 80}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: web-{service}-1, namespace: default, labels: {{kubernetes.io/service-name: web-{service}}}}}
+addressType: IPv4
+ports: [{{name: http, port: 8080, protocol: TCP}}]
+endpoints: [{{addresses: [192.0.2.{endpoint}], conditions: {{ready: true}}}}]
+"
+    )
+    .unwrap();
+    text
+}
+
+/// Megabytes of this process's memory that are resident.
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+}

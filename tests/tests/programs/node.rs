@@ -1,0 +1,81 @@
+//! A node whose programs meet the kernel's datapath: a bed, maps attached to its cgroup, servers as backends.
+//!
+//! Invariant: whatever runs at `Place::NODE` dials frontends that nothing but the datapath can reach. Deliberately absent:
+//! the rules; a test writes its ports as it needs them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use holdfast::datapath::RefusalLog;
+use holdfast_core::keys::Transport;
+use holdfast_datapath::{KernelMaps, Options, Refusal};
+use holdfast_tests::bed::{Bed, Layout, Place, Role, Server};
+
+// The same ports as in the datapath's own tests.
+#[path = "../../../daemon/datapath/tests/bed.rs"]
+mod datapath;
+
+pub(crate) use datapath::{Port, address, knows_its_netns};
+
+pub(crate) const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
+
+/// A refusal is known at once; this is for an emulated machine beside another one.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Fields are dropped in this order: the maps let go of the bed before it goes.
+pub(crate) struct Node {
+    pub(crate) maps: KernelMaps,
+    servers: Vec<Server>,
+    pub(crate) bed: Bed,
+}
+
+impl Node {
+    pub(crate) fn start() -> Self {
+        let local = vec!["192.0.2.1/32", "192.0.2.2/32", "2001:db8::1/128"];
+        let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
+        let options = Options {
+            cgroup: Some(bed.cgroup().to_owned()),
+            bpffs: bed.bpffs().join("holdfast"),
+            capacity: datapath::CAPACITY,
+            mark: datapath::MARK,
+        };
+        Self { maps: KernelMaps::start(&options).unwrap(), servers: Vec::new(), bed }
+    }
+
+    /// Whether a program says which errno a client sees.
+    pub(crate) fn sets_errno(&self) -> bool {
+        self.maps.status().features.set_retval
+    }
+
+    /// A server of the node, until the node ends.
+    pub(crate) fn server(&mut self, role: Role, name: &str, at: &str) -> SocketAddr {
+        let server = self.bed.serve(Place::NODE, role, name, address(at)).unwrap();
+        let address = server.address();
+        self.servers.push(server);
+        address
+    }
+
+    /// Kills the server there.
+    pub(crate) fn kill_server(&mut self, at: SocketAddr) {
+        self.servers.retain(|server| server.address() != at);
+    }
+
+    /// Ends connected UDP sockets of the node whose backend has left.
+    pub(crate) fn end_stale_udp(&self) -> usize {
+        self.bed.within(Place::NODE, || self.maps.end_stale_udp().unwrap()).unwrap()
+    }
+
+    /// What the daemon would show under `/refusals`: the first so many, oldest first.
+    pub(crate) fn refusals(&self, count: usize) -> Vec<Refusal> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let log = RefusalLog::start(self.maps.refusals().unwrap(), Arc::clone(&stop)).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while log.told().latest.len() < count && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Ordering::Relaxed);
+        log.told().latest.into_iter().map(|told| told.refusal.clone()).collect()
+    }
+}

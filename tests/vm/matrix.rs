@@ -1,0 +1,154 @@
+//! The same test programs in every kernel, and one line for each kernel.
+//!
+//! Invariant: all kernels run, whatever fails in one of them, and what fails is shown. Deliberately absent: building the
+//! programs; cargo does it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use holdfast_tests::bed::BedError;
+use holdfast_tests::bed::clients::Client;
+
+use crate::failure::{Failure, told};
+use crate::guest::{Errand, inside, mark};
+use crate::machine::{self, Limits};
+use crate::observed;
+use crate::store::{SERIES, Store};
+use crate::tally::{PROGRAM, Tally};
+
+/// Kernels that run one after another; the machines of two such rows run at the same time, which keeps two CPUs busy.
+const IN_A_ROW: usize = 2;
+
+/// The tests take about two minutes on a machine that does nothing else.
+const DEADLINE: Duration = Duration::from_secs(900);
+
+/// The first file system and thousands of frontends.
+const MEMORY_MIB: u32 = 1024;
+
+/// Random cases of a property: another kernel is asked whether it does the same, not whether that is right.
+const CASES: u32 = 3;
+
+/// Only tests of the kernel's side are worth another kernel.
+const FILTER: &str = "kernel_";
+
+/// What lies in each guest, and what is not run there.
+#[derive(Debug)]
+struct Payload<'a> {
+    programs: &'a [PathBuf],
+    beside: Vec<PathBuf>,
+    /// Tests whose client cannot be built here, and what that needs.
+    absent: Option<(&'static str, &'static str)>,
+}
+
+/// Runs the programs' tests in each kernel; whether all passed and the page shows what was observed.
+pub(crate) fn run(store: &Store, page: &Path, programs: &[PathBuf]) -> Result<bool, Failure> {
+    let payload = &Payload::prepare(programs)?;
+    let row = |row: &'static [&'static str]| -> Vec<(String, Tally)> {
+        row.iter().map(|series| ((*series).to_owned(), in_kernel(store, series, payload))).collect()
+    };
+    let tallies: Vec<(String, Tally)> = thread::scope(|scope| {
+        let rows: Vec<_> = SERIES.chunks(IN_A_ROW).map(|series| scope.spawn(move || row(series))).collect();
+        let ended = rows.into_iter().map(|row| row.join().unwrap_or_else(|it| std::panic::resume_unwind(it)));
+        ended.flatten().collect()
+    });
+    let passed = tallies.iter().all(|(_, tally)| tally.failed() == 0);
+    let columns: Vec<_> =
+        tallies.iter().map(|(series, it)| (heading(series), it.observed().to_vec())).collect();
+    Ok(page_agrees(page, &columns)? && passed)
+}
+
+/// `5.10`, `7.x`
+fn heading(series: &str) -> String {
+    if series.contains('.') { series.to_owned() } else { format!("{series}.x") }
+}
+
+fn page_agrees(page: &Path, columns: &[(String, observed::Column)]) -> Result<bool, Failure> {
+    let agrees = observed::agrees(page, columns)?;
+    let page = page.display();
+    if agrees {
+        say(&format!("kernel table: 1 passed, 0 failed: {page} shows what was observed"));
+    } else {
+        say(&format!("kernel table: 0 passed, 1 failed: {page} does not show what was observed:"));
+        say(&observed::table(columns));
+        say("If that is meant: make matrix BLESS=1, then read the diff.");
+    }
+    Ok(agrees)
+}
+
+impl<'a> Payload<'a> {
+    fn prepare(programs: &'a [PathBuf]) -> Result<Self, Failure> {
+        let this = std::env::current_exe().map_err(crate::failure::at("find", Path::new("vm")))?;
+        let c = Client::c()?.program().to_owned();
+        let [child, daemon] = ["bed_child", "holdfast"].map(|name| this.with_file_name(name));
+        let mut payload = Self { programs, beside: vec![child, daemon, c], absent: None };
+        match Client::go() {
+            Ok(go) => payload.beside.push(go.program().to_owned()),
+            Err(BedError::Start { .. }) => payload.absent = Some(("go_client", "go")),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(payload)
+    }
+
+    fn errand(&self) -> Errand<'_> {
+        let programs = self.beside.iter().chain(self.programs).map(PathBuf::as_path).collect();
+        Errand { script: self.script(), programs, mark: mark() }
+    }
+
+    /// Each program after its name, whatever came of the one before.
+    fn script(&self) -> String {
+        let skip = self.absent.map(|(tests, _)| format!(" --skip {tests}")).unwrap_or_default();
+        let run = |program: &PathBuf| {
+            format!("echo '{PROGRAM}{}'\n'{}' {FILTER}{skip}\n", name(program), inside(program))
+        };
+        let programs: String = self.programs.iter().map(run).collect();
+        format!("export PROPTEST_CASES={CASES}\n{programs}")
+    }
+}
+
+/// Runs all programs in one kernel, and says how it went.
+fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>) -> Tally {
+    let mut tally = Tally::default();
+    let limits = Limits { memory_mib: MEMORY_MIB, deadline: DEADLINE };
+    let run = |tally: &mut Tally| {
+        let kernel = store.kernel(series)?;
+        machine::run(store, &kernel, &payload.errand(), &limits, &mut |line| tally.hear(line))?;
+        store.describe(series)
+    };
+    let version = run(&mut tally).unwrap_or_else(|failure| {
+        tally.hear(&told(&failure));
+        series.to_owned()
+    });
+    let absent = payload.absent.map(|(tests, needs)| format!("; not run: {tests} (needs {needs})"));
+    say(&format!("kernel {version}: {tally}{}", absent.unwrap_or_default()));
+    if tally.failed() > 0 {
+        tally.lines().iter().for_each(|line| say(&format!("  {series} | {line}")));
+    }
+    tally
+}
+
+fn say(line: &str) {
+    // Who closed the pipe wants no answer.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// A test program's name without cargo's hash.
+fn name(program: &Path) -> String {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    name.rsplit_once('-').map_or(name.as_ref(), |(name, _)| name).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_program_runs_after_its_name() {
+        let programs = [PathBuf::from("/t/deps/kernel_life-0a"), PathBuf::from("/t/b")];
+        let payload = Payload { programs: &programs, beside: Vec::new(), absent: Some(("go_client", "go")) };
+        let expected = "export PROPTEST_CASES=3\necho 'program kernel_life'\n'/payload/kernel_life-0a' kernel_ --skip go_client\n\
+            echo 'program b'\n'/payload/b' kernel_ --skip go_client\n";
+        assert_eq!(payload.script(), expected);
+    }
+}

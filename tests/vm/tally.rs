@@ -1,0 +1,118 @@
+//! What the test programs of one guest said: how many tests passed and failed, and what they observed.
+//!
+//! Invariant: a program that broke off counts as a failure, so that nothing that did not run looks well. Deliberately
+//! absent: names of tests; whoever wants them reads the lines.
+
+use std::fmt;
+
+/// How a program begins in what a guest says.
+pub(crate) const PROGRAM: &str = "program ";
+
+/// How a test says what it observed: this, a name, a tab, and a value.
+const OBSERVED: &str = "observed\t";
+
+/// The summary that ends each test program.
+const RESULT: &str = "test result: ";
+
+/// The tests of one guest.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    programs: Vec<Program>,
+    observed: Vec<(String, String)>,
+    lines: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Program {
+    name: String,
+    /// Passed and failed; `None`: it has not said.
+    result: Option<(u32, u32)>,
+}
+
+impl Tally {
+    /// Takes a line of the guest.
+    pub(crate) fn hear(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix(PROGRAM) {
+            self.programs.push(Program { name: name.to_owned(), result: None });
+        } else if let (Some(program), Some(counts)) = (self.programs.last_mut(), line.strip_prefix(RESULT)) {
+            program.result = Some((count(counts, "passed;"), count(counts, "failed;")));
+        } else if let Some((name, value)) = line.split_once(OBSERVED).and_then(|(_, it)| it.split_once('\t'))
+        {
+            self.observed.push((name.to_owned(), value.to_owned()));
+        }
+        self.lines.push(line.to_owned());
+    }
+
+    /// Everything that was said.
+    pub(crate) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// What tests observed: names and values.
+    pub(crate) fn observed(&self) -> &[(String, String)] {
+        &self.observed
+    }
+
+    /// Failures; also programs that broke off, and a guest without any.
+    pub(crate) fn failed(&self) -> u32 {
+        let failed: u32 =
+            self.programs.iter().map(|program| program.result.map_or(1, |(_, failed)| failed)).sum();
+        failed.max(u32::from(self.passed() == 0))
+    }
+
+    fn passed(&self) -> u32 {
+        self.programs.iter().filter_map(|program| program.result).map(|(passed, _)| passed).sum()
+    }
+}
+
+/// `61 passed, 0 failed: kernel_life 15, kernel_maps 6 …`
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed(), self.failed())?;
+        for (at, program) in self.programs.iter().enumerate() {
+            let before = if at == 0 { ": " } else { ", " };
+            match program.result {
+                Some((passed, _)) => write!(f, "{before}{} {passed}", program.name)?,
+                None => write!(f, "{before}{} broke off", program.name)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number before a word.
+fn count(counts: &str, word: &str) -> u32 {
+    let mut words = counts.split_whitespace().rev().skip_while(|it| *it != word).skip(1);
+    words.next().and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(said: &str, line: &str, failed: u32) {
+        let mut tally = Tally::default();
+        said.lines().for_each(|line| tally.hear(line));
+        assert_eq!((tally.to_string().as_str(), tally.failed()), (line, failed), "of {said:?}");
+    }
+
+    #[test]
+    fn the_tests_of_all_programs_are_counted() {
+        let one =
+            "program a\ntest x ... ok\ntest result: ok. 2 passed; 0 failed; 0 ignored; 7 filtered out\n";
+        check(one, "2 passed, 0 failed: a 2", 0);
+        let other = format!("{one}program b\ntest result: FAILED. 3 passed; 1 failed; 0 ignored\n");
+        check(&other, "5 passed, 1 failed: a 2, b 3", 1);
+        check(&format!("{one}program b\nthread panicked"), "2 passed, 1 failed: a 2, b broke off", 1);
+        check("", "0 passed, 1 failed", 1);
+    }
+
+    #[test]
+    fn what_a_test_observed_is_kept() {
+        let mut tally = Tally::default();
+        tally.hear("test x ... observed\tan errno\tECONNREFUSED");
+        tally.hear("observed\tnothing");
+        assert_eq!(tally.observed(), [("an errno".to_owned(), "ECONNREFUSED".to_owned())]);
+    }
+}
