@@ -29,7 +29,7 @@ mod text;
 
 pub use bench::{Bench, FaultyMemory, MapMaker, Memory};
 pub use diff::difference;
-pub use show::View;
+pub use show::{View, frontends};
 pub use text::{Command, Scenario, ScenarioError, Step};
 
 use std::path::Path;
