@@ -291,7 +291,7 @@ impl Node {
 
     /// Lets the node live for a while.
     pub(crate) fn live(&self, time: Duration) {
-        self.runtime.block_on(tokio::time::sleep(time));
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
 
     /// Lets the node live until something is so, and tells how long that took.
