@@ -383,6 +383,11 @@ impl Node {
         self.check_guard();
     }
 
+    /// How often somebody guarded was seen without a backend.
+    pub(crate) fn violations(&self) -> usize {
+        self.guard.0.lock().unwrap().violations.len()
+    }
+
     #[track_caller]
     pub(crate) fn check_guard(&self) {
         let guarded = self.guard.0.lock().unwrap();
