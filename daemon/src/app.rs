@@ -228,7 +228,7 @@ async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
     {
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl Reload {

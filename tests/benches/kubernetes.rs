@@ -54,8 +54,10 @@ fn run_alone(name: &str) {
 /// Serves until its input ends; each line is a service whose slice changes, stamped with the time.
 fn serve(folder: &Path, services: u32, slices: u32, endpoints: u32) {
     let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001");
-    (0..services).for_each(|at| drop(cluster.apply(service(at)).unwrap()));
-    (0..slices).for_each(|at| drop(cluster.apply(slice(at % services, at, endpoints, 1)).unwrap()));
+    let objects = (0..services).map(service);
+    for object in objects.chain((0..slices).map(|at| slice(at % services, at, endpoints, 1))) {
+        cluster.apply(object).unwrap();
+    }
     let authority = Authority::new().unwrap();
     std::fs::write(folder.join("ca.crt"), authority.pem()).unwrap();
     let server = Server::start(&cluster, &authority.server(&Names::Kubernetes).unwrap()).unwrap();
@@ -71,7 +73,7 @@ fn nanoseconds() -> i64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap().num_nanoseconds()
 }
 
-fn metadata(name: &str, generation: i64, labels: Value) -> Value {
+fn metadata(name: &str, generation: i64, labels: &Value) -> Value {
     json!({"name": name, "namespace": "default", "uid": format!("uid-of-{name}-0000-4000-8000"), "generation": generation,
         "creationTimestamp": "2026-01-08T11:11:55Z", "labels": labels,
         "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "7c8d4a2e", "controller": true}],
@@ -82,7 +84,7 @@ fn metadata(name: &str, generation: i64, labels: Value) -> Value {
 
 fn service(at: u32) -> Value {
     let [_, b, c, d] = at.to_be_bytes();
-    json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata(&format!("web-{at}"), 1, json!({"app": "web"})),
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata(&format!("web-{at}"), 1, &json!({"app": "web"})),
         "spec": {"type": "ClusterIP", "clusterIP": format!("10.{}.{c}.{d}", 96 + b), "clusterIPs": [format!("10.{}.{c}.{d}", 96 + b)],
         "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
         "selector": {"app": "web"}, "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}]},
@@ -94,7 +96,7 @@ fn slice(service: u32, at: u32, endpoints: u32, generation: i64) -> Value {
         "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"});
     let endpoints: Vec<Value> = (0..endpoints).map(|nth| endpoint(at * 128 + nth)).collect();
     json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": metadata(&format!("web-{service}-{at:05}"), generation, labels), "addressType": "IPv4",
+        "metadata": metadata(&format!("web-{service}-{at:05}"), generation, &labels), "addressType": "IPv4",
         "endpoints": endpoints, "ports": [{"name": "http", "protocol": "TCP", "port": 8080}]})
 }
 

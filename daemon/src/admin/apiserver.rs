@@ -12,7 +12,7 @@ use super::form::Form;
 use super::moment::Moment;
 use super::query::Query;
 use super::shown::{Cells, Widths};
-use crate::apiserver::{CredentialsView, EndpointView, View};
+use crate::apiserver::{ClusterId, CredentialsView, EndpointView, View};
 
 #[derive(Serialize)]
 struct Apiserver<'a> {
@@ -125,7 +125,7 @@ impl<'a> Apiserver<'a> {
     fn of(view: &'a View, enabled: bool) -> Self {
         Self {
             enabled,
-            cluster: view.cluster.as_ref().map(|it| it.as_str()),
+            cluster: view.cluster.as_ref().map(ClusterId::as_str),
             unverified: view.unverified.as_deref(),
             memory_problem: view.memory_problem.as_deref(),
             failovers: view.failovers,

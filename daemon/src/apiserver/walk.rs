@@ -3,8 +3,8 @@
 //! Invariant: what an endpoint did wrong is written to its row before the next one is asked, and a connection carries a request
 //! only after its server has named our cluster. Deliberately absent: waiting between two rounds; that is the caller's.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustls::pki_types::ServerName;
@@ -141,7 +141,7 @@ async fn ask_once(
 async fn open(inner: &Inner, place: &Place, shown: &Shown) -> Result<Connection, Trouble> {
     let address = || ServerName::IpAddress(place.address.ip().into());
     let server_name = shown.server_name.clone().unwrap_or_else(address);
-    let dial = Dial { place: place.clone(), tls: shown.tls.clone(), server_name };
+    let dial = Dial { place: place.clone(), tls: Arc::clone(&shown.tls), server_name };
     let connection = dial.connect(DIAL).await?;
     let ask = Ask { accept: JSON, path_and_query: identity::PATH };
     let reply = connection.get(ask.path_and_query, &ask.headers(shown), HEADERS).await?;

@@ -156,13 +156,13 @@ fn execution(exec: &ExecConfig, cluster: &Cluster, version: &str) -> String {
     let mut spec = json!({ "interactive": false });
     if exec.provide_cluster_info {
         let extensions = cluster.extensions.iter().flatten();
-        let own =
+        let mut own =
             extensions.filter(|it| it.name == "client.authentication.k8s.io/exec").map(|it| &it.extension);
         spec = json!({ "interactive": false, "cluster": {
             "server": cluster.server,
             "tls-server-name": cluster.tls_server_name,
             "certificate-authority-data": cluster.certificate_authority_data,
-            "config": own.last(),
+            "config": own.next_back(),
         }});
     }
     json!({ "apiVersion": version, "kind": "ExecCredential", "spec": spec }).to_string()

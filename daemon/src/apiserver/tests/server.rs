@@ -36,10 +36,10 @@ impl Authority {
     }
 
     pub(crate) fn leaf(&self, name: &str) -> Leaf {
-        self.leaf_with(CertificateParams::new([name.to_owned()]).unwrap())
+        self.leaf_with(&CertificateParams::new([name.to_owned()]).unwrap())
     }
 
-    pub(super) fn leaf_with(&self, params: CertificateParams) -> Leaf {
+    pub(super) fn leaf_with(&self, params: &CertificateParams) -> Leaf {
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
         Leaf { certificate, key: key.serialize_pem() }

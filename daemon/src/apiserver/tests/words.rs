@@ -79,10 +79,10 @@ async fn a_certificate_that_does_not_do_is_named() {
     let mut old = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
     old.not_before = date_time_ymd(2001, 1, 1);
     old.not_after = date_time_ymd(2002, 1, 1);
-    bench.check_leaf("old", &bench.authority.leaf_with(old), "certificate expired").await;
+    bench.check_leaf("old", &bench.authority.leaf_with(&old), "certificate expired").await;
     let mut young = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
     young.not_before = date_time_ymd(2090, 1, 1);
-    let young = bench.authority.leaf_with(young);
+    let young = bench.authority.leaf_with(&young);
     bench.check_leaf("young", &young, "certificate not valid yet: compare the clocks").await;
 }
 

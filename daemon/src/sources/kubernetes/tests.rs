@@ -220,7 +220,7 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
     let mut bed = Bed::new();
     let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
     // The event of version 12 is lost; the bookmark says that everything up to 15 was told.
-    bed.lists("services", [list("10", &[old.clone()])]);
+    bed.lists("services", [list("10", std::slice::from_ref(&old))]);
     bed.lists_after("services", list("20", &[new]));
     bed.watches("services", [bed::hang(&[bookmark("15")])]);
     let timing = Timing { audit_every: ms(100), audit_again: ms(50), ..bed.timing() };

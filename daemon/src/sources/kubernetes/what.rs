@@ -126,7 +126,7 @@ fn push(query: &mut String, name: &str, value: &str) {
     for byte in value.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                query.push(char::from(byte))
+                query.push(char::from(byte));
             }
             _ => {
                 let _always_fits = write!(query, "%{byte:02X}");
