@@ -112,7 +112,7 @@ fn lists_that_are_null_are_empty() {
     node.cluster().apply(object).unwrap();
     node.wait("refused", |node| node.serves(0, &[]) && node.has(0));
     assert_eq!(node.rejected().len(), 0, "that is how apiservers write it");
-    node.check();
+    node.check_guard();
     let conditions =
         json!([{"addresses": ["10.0.0.7"], "conditions": null, "hints": null, "targetRef": null}]);
     node.cluster().apply(wrong("/endpoints", conditions)).unwrap();
