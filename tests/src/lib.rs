@@ -4,6 +4,7 @@
 //! to the tests.
 
 pub mod bed;
+pub mod fake;
 pub mod fuzz;
 pub mod observing;
 pub mod peers;

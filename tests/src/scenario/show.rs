@@ -39,7 +39,8 @@ impl View {
     }
 }
 
-pub(super) fn frontends(snapshot: &Snapshot) -> String {
+/// What clients dial, and what they get.
+pub fn frontends(snapshot: &Snapshot) -> String {
     let rows = services_of(snapshot).into_iter().flat_map(|service| {
         service.frontends.iter().map(|frontend| frontend_row(service, frontend)).collect::<Vec<_>>()
     });

@@ -1,0 +1,110 @@
+//! An apiserver in this process, and every fault that apiservers, and what stands before them, are known to have.
+//!
+//! A [`Cluster`] is what etcd holds: objects, versions, what was compacted away. A [`Server`] is one apiserver of it: an
+//! address of its own, TLS, and a [`Fault`] or none for each request. So two servers of one cluster agree, and two
+//! clusters do not. A test says what goes wrong and when ("the next watch of slices ends at once", "from now on every
+//! list is refused"), then counts what it was asked.
+//!
+//! ```no_run
+//! # use holdfast_tests::fake::{Asked, Authority, Cluster, Fault, Kind, Names, Server};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001");
+//! let authority = Authority::new()?;
+//! let server = Server::start(&cluster, &authority.server(&Names::Kubernetes)?)?;
+//! server.once(Asked::watch(Kind::Slices), Fault::say(""));
+//! cluster.apply(serde_json::json!({"kind": "Service", "metadata": {"namespace": "default", "name": "web"}}))?;
+//! assert_eq!(server.asked(Asked::list(Kind::Services)), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Invariant: nothing happens by chance or by itself; what a test did not ask for is what a sound apiserver does. Each
+//! server runs on a thread of its own, so that it takes no time from the client's runtime. Deliberately absent: writes
+//! over HTTP, defaulting, validation, streaming lists and encodings other than JSON.
+
+mod authority;
+mod cluster;
+mod connection;
+mod fault;
+mod journal;
+mod list;
+mod request;
+mod selector;
+mod server;
+mod watch;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use authority::{Authority, ClientIdentity, Names, ServerIdentity};
+pub use cluster::Cluster;
+pub use fault::{Asked, Fault, Greeting, Verb};
+pub use journal::Request;
+pub use server::Server;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// `/api/v1/services`.
+    Services,
+    /// `/apis/discovery.k8s.io/v1/endpointslices`.
+    Slices,
+    /// `/api/v1/nodes`.
+    Nodes,
+    /// `/api/v1/namespaces/NAME`.
+    Namespaces,
+    /// `/readyz`.
+    Ready,
+    /// Anything else; answered with 404.
+    Unknown,
+}
+
+impl Kind {
+    /// Kubernetes' word for one object, and its group and version.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Services => ("Service", "v1"),
+            Self::Slices => ("EndpointSlice", "discovery.k8s.io/v1"),
+            Self::Nodes => ("Node", "v1"),
+            Self::Namespaces => ("Namespace", "v1"),
+            Self::Ready | Self::Unknown => ("Status", "v1"),
+        }
+    }
+
+    fn of_object(word: &str) -> Option<Self> {
+        [Self::Services, Self::Slices, Self::Nodes, Self::Namespaces]
+            .into_iter()
+            .find(|kind| kind.names().0 == word)
+    }
+}
+
+/// Why the fake cannot do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub enum FakeError {
+    /// An object that no apiserver could hold.
+    #[error("an object needs a kind that the fake knows, metadata and a name: {0}")]
+    Object(serde_json::Value),
+    /// Nothing of this name is there.
+    #[error("there is no {0:?} {1}")]
+    Missing(Kind, String),
+    /// A certificate could not be made.
+    #[error("cannot make a certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// TLS refuses what was made.
+    #[error("cannot set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// TLS refuses whoever was made to judge clients.
+    #[error("cannot judge client certificates: {0}")]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
+    /// No socket, thread or runtime.
+    #[error("cannot serve: {0}")]
+    Serve(#[from] std::io::Error),
+}
+
+/// A panic in one test thread leaves nothing half done behind these locks.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

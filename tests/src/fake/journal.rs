@@ -1,0 +1,87 @@
+//! What a server was asked, in order, and how often.
+//!
+//! Invariant: counts are complete; of the requests themselves the first ones are kept, up to a bound. Deliberately
+//! absent: answers.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use super::fault::{Asked, Verb};
+use super::{Kind, lock};
+
+/// A client that asks more often than this is counted, not quoted.
+const REQUESTS_KEPT_MAX: usize = 10_000;
+
+/// One request as a server saw it.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// When its headers were read.
+    pub at: Instant,
+    /// Which connection it came over, counted from 1.
+    pub connection: u64,
+    /// How it was asked.
+    pub verb: Verb,
+    /// What was asked for.
+    pub kind: Kind,
+    /// Path and query, as sent.
+    pub target: String,
+    /// All headers, names in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// The client's certificate, if it showed one.
+    pub certificate: Option<Vec<u8>>,
+}
+
+impl Request {
+    /// A header's value, empty if it was not sent.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+}
+
+/// What one server was asked.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    inner: Mutex<Entries>,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    requests: Vec<Request>,
+    counts: BTreeMap<(Verb, Kind), u64>,
+    connections: u64,
+}
+
+impl Journal {
+    /// A connection was accepted; its number.
+    pub(super) fn connection(&self) -> u64 {
+        let mut inner = lock(&self.inner);
+        inner.connections += 1;
+        inner.connections
+    }
+
+    pub(super) fn note(&self, request: &Request) {
+        let mut inner = lock(&self.inner);
+        *inner.counts.entry((request.verb, request.kind)).or_default() += 1;
+        if inner.requests.len() < REQUESTS_KEPT_MAX {
+            inner.requests.push(request.clone());
+        }
+    }
+
+    pub(super) fn connections(&self) -> u64 {
+        lock(&self.inner).connections
+    }
+
+    pub(super) fn asked(&self, asked: Asked) -> u64 {
+        let inner = lock(&self.inner);
+        inner.counts.iter().filter(|((verb, kind), _)| asked.fits(*verb, *kind)).map(|(_, count)| count).sum()
+    }
+
+    pub(super) fn requests(&self) -> Vec<Request> {
+        lock(&self.inner).requests.clone()
+    }
+
+    pub(super) fn clear(&self) {
+        *lock(&self.inner) = Entries::default();
+    }
+}

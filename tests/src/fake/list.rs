@@ -1,0 +1,104 @@
+//! Lists, their pages, single objects.
+//!
+//! Invariant: all pages of a list show the objects as they were when its first page was asked for. Deliberately absent:
+//! `resourceVersion` in the past; the newest is always given.
+
+use std::fmt::Write;
+use std::io;
+
+use tokio::io::AsyncWrite;
+
+use super::Kind;
+use super::cluster::{Cluster, Object, Page};
+use super::fault::Verb;
+use super::request::Head;
+use super::selector::Selector;
+use super::writer::Writer;
+
+/// Objects are written in pieces of about this size.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// The path segment that begins a second page: version and place.
+type Token = (u64, usize);
+
+/// Answers for one object.
+pub(super) async fn get<W: AsyncWrite + Unpin>(
+    cluster: &Cluster,
+    head: &Head,
+    writer: &mut Writer<W>,
+) -> io::Result<()> {
+    if head.kind == Kind::Ready {
+        return writer.whole(200, "", "ok").await;
+    }
+    match cluster.object(head.kind, head.name.as_deref().unwrap_or_default()) {
+        Some(object) => writer.whole(200, "", &object.typed()).await,
+        None => writer.status(404, "NotFound", None).await,
+    }
+}
+
+/// Answers with a page of objects.
+pub(super) async fn list<W: AsyncWrite + Unpin>(
+    cluster: &Cluster,
+    head: &Head,
+    writer: &mut Writer<W>,
+) -> io::Result<()> {
+    let parsed = Selector::parse(head.parameter("labelSelector"), head.parameter("fieldSelector"));
+    let Ok(selector) = parsed else { return writer.status(400, "BadRequest", None).await };
+    if head.number("resourceVersion").is_some_and(|wanted: u64| wanted > cluster.version()) {
+        return writer.status(504, "Timeout", Some(1)).await;
+    }
+    let from = token(head.parameter("continue"));
+    let limit = head.number("limit").filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    match cluster.page(head.kind, &selector, from, limit) {
+        Ok(page) => write_page(head, &page, writer).await,
+        Err(_) => writer.status(410, "Expired", None).await,
+    }
+}
+
+async fn write_page<W: AsyncWrite + Unpin>(
+    head: &Head,
+    page: &Page,
+    writer: &mut Writer<W>,
+) -> io::Result<()> {
+    writer.begin().await?;
+    let mut text = opening(head, page);
+    for (place, object) in page.items.iter().enumerate() {
+        if place > 0 {
+            text.push(',');
+        }
+        text.push_str(&item(head.verb, object));
+        if text.len() >= PIECE_BYTES {
+            writer.chunk(text.as_bytes()).await?;
+            text.clear();
+        }
+    }
+    text.push_str("]}\n");
+    writer.chunk(text.as_bytes()).await?;
+    writer.end().await
+}
+
+fn item(verb: Verb, object: &Object) -> String {
+    if verb == Verb::Audit { object.metadata() } else { object.json.clone() }
+}
+
+fn opening(head: &Head, page: &Page) -> String {
+    let (kind, api_version) = match head.verb {
+        Verb::Audit => ("PartialObjectMetadata", "meta.k8s.io/v1"),
+        Verb::Get | Verb::List | Verb::Watch => head.kind.names(),
+    };
+    let version = page.version;
+    let mut text = format!(
+        r#"{{"kind":"{kind}List","apiVersion":"{api_version}","metadata":{{"resourceVersion":"{version}""#
+    );
+    if let Some((next, remaining)) = page.next {
+        // Writing to a string does not fail.
+        let _ = write!(text, r#","continue":"{version}.{next}","remainingItemCount":{remaining}"#);
+    }
+    text.push_str(r#"},"items":["#);
+    text
+}
+
+fn token(text: &str) -> Option<Token> {
+    let (version, place) = text.split_once('.')?;
+    Some((version.parse().ok()?, place.parse().ok()?))
+}

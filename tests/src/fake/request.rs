@@ -1,0 +1,155 @@
+//! The head of a request: what is asked for, how, and with which words.
+//!
+//! Invariant: a head is bounded. Deliberately absent: bodies; nobody writes to the fake over HTTP.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::Kind;
+use super::fault::Verb;
+
+/// More than any client of an apiserver sends.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Where a head ends.
+const HEAD_END: &[u8] = b"\r\n\r\n";
+
+/// What was read of a request.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) target: String,
+    pub(super) verb: Verb,
+    pub(super) kind: Kind,
+    /// The name of the one object that is asked for.
+    pub(super) name: Option<String>,
+    pub(super) headers: BTreeMap<String, String>,
+    query: BTreeMap<String, String>,
+}
+
+impl Head {
+    /// The next request of a connection; none when the client is done.
+    pub(super) async fn read(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Self>> {
+        let mut bytes = Vec::with_capacity(1024);
+        while !bytes.ends_with(HEAD_END) {
+            if bytes.len() >= HEAD_BYTES_MAX {
+                return Err(io::Error::other("the head of a request is too long"));
+            }
+            match reader.read_u8().await {
+                Ok(byte) => bytes.push(byte),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Self::parse(&String::from_utf8_lossy(&bytes)))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.split("\r\n");
+        let target = lines.next()?.strip_prefix("GET ")?.split(' ').next()?;
+        let headers: BTreeMap<String, String> = lines
+            .filter_map(|line| line.split_once(':'))
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+            .collect();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let query: BTreeMap<String, String> = query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(a, b)| (decoded(a), decoded(b)))
+            .collect();
+        let (kind, name) = asked_for(path);
+        let verb = verb(&query, &headers, kind, name.as_deref());
+        Some(Self { target: target.to_owned(), verb, kind, name, headers, query })
+    }
+
+    /// A parameter's value, empty if it was not given.
+    pub(super) fn parameter(&self, name: &str) -> &str {
+        self.query.get(name).map_or("", String::as_str)
+    }
+
+    /// A parameter's number.
+    pub(super) fn number<N: std::str::FromStr>(&self, name: &str) -> Option<N> {
+        self.parameter(name).parse().ok()
+    }
+}
+
+fn asked_for(path: &str) -> (Kind, Option<String>) {
+    let roots = [
+        ("/api/v1/services", Kind::Services),
+        ("/apis/discovery.k8s.io/v1/endpointslices", Kind::Slices),
+        ("/api/v1/nodes", Kind::Nodes),
+        ("/api/v1/namespaces", Kind::Namespaces),
+        ("/readyz", Kind::Ready),
+    ];
+    let under = roots.into_iter().find_map(|(root, kind)| Some((kind, path.strip_prefix(root)?)));
+    match under {
+        Some((kind, "" | "/")) => (kind, None),
+        Some((kind, rest)) => match rest.strip_prefix('/') {
+            Some(name) if !name.contains('/') => (kind, Some(name.to_owned())),
+            _ => (Kind::Unknown, None),
+        },
+        None => (Kind::Unknown, None),
+    }
+}
+
+fn verb(
+    query: &BTreeMap<String, String>,
+    headers: &BTreeMap<String, String>,
+    kind: Kind,
+    name: Option<&str>,
+) -> Verb {
+    let accept = headers.get("accept").map_or("", String::as_str);
+    match query.get("watch").map(String::as_str) {
+        Some("true" | "1") => Verb::Watch,
+        _ if name.is_some() || kind == Kind::Ready => Verb::Get,
+        _ if accept.contains("as=PartialObjectMetadataList") => Verb::Audit,
+        _ => Verb::List,
+    }
+}
+
+/// A query's word without percent signs.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => hex(rest.next()).unwrap_or(0) * 16 + hex(rest.next()).unwrap_or(0),
+            b'+' => b' ',
+            other => other,
+        });
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn hex(digit: Option<u8>) -> Option<u8> {
+    let digit = char::from(digit?).to_digit(16)?;
+    u8::try_from(digit).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(target: &str, headers: &str, verb: Verb, kind: Kind) -> Head {
+        let head = Head::parse(&format!("GET {target} HTTP/1.1\r\nHost: x\r\n{headers}\r\n")).unwrap();
+        assert_eq!((head.verb, head.kind), (verb, kind), "of {target}");
+        head
+    }
+
+    #[test]
+    fn requests_are_known_by_path_and_query() {
+        let slices = "/apis/discovery.k8s.io/v1/endpointslices";
+        let head = check(&format!("{slices}?limit=500&labelSelector=%21a%2Cb"), "", Verb::List, Kind::Slices);
+        assert_eq!((head.number("limit"), head.parameter("labelSelector")), (Some(500), "!a,b"));
+        check("/api/v1/services?watch=true", "", Verb::Watch, Kind::Services);
+        check("/api/v1/nodes?fieldSelector=metadata.name%3Da", "", Verb::List, Kind::Nodes);
+        check("/api/v1/namespaces/kube-system", "", Verb::Get, Kind::Namespaces);
+        check("/readyz", "", Verb::Get, Kind::Ready);
+        check("/api/v1/namespaces/a/services", "", Verb::List, Kind::Unknown);
+        let accept = "Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1\r\n";
+        let head = check("/api/v1/services", accept, Verb::Audit, Kind::Services);
+        assert!(head.headers.contains_key("accept"));
+    }
+}

@@ -1,0 +1,146 @@
+//! Label and field selectors, as far as anybody here asks with them.
+//!
+//! Invariant: a selector that is not understood is an error for the client, never "everything". Deliberately absent:
+//! sets (`in`, `notin`).
+
+use serde_json::Value;
+
+/// What an object must be like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Selector {
+    terms: Vec<Term>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Term {
+    place: Place,
+    wanted: Wanted,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Label(String),
+    Field(&'static str),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wanted {
+    Present,
+    Absent,
+    Equal(String),
+    Unequal(String),
+}
+
+/// The fields that apiservers select by, and where they stand.
+const FIELDS: [(&str, &str); 3] = [
+    ("metadata.name", "/metadata/name"),
+    ("metadata.namespace", "/metadata/namespace"),
+    ("spec.clusterIP", "/spec/clusterIP"),
+];
+
+impl Selector {
+    /// From the two query parameters; the one that is not understood comes back.
+    pub(super) fn parse(labels: &str, fields: &str) -> Result<Self, String> {
+        let terms = |text: &str| -> Vec<String> {
+            text.split(',').filter(|term| !term.is_empty()).map(str::to_owned).collect()
+        };
+        let labels = terms(labels).into_iter().map(|term| label(&term));
+        let fields = terms(fields).into_iter().map(|term| field(&term).ok_or(term));
+        Ok(Self { terms: labels.map(Ok).chain(fields).collect::<Result<_, _>>()? })
+    }
+
+    /// Whether the object is like that.
+    pub(super) fn matches(&self, object: &Selected) -> bool {
+        self.terms.iter().all(|term| term.matches(object))
+    }
+}
+
+impl Term {
+    fn matches(&self, object: &Selected) -> bool {
+        let found = match &self.place {
+            Place::Label(name) => object.labels.iter().find(|(label, _)| label == name),
+            Place::Field(pointer) => object.fields.iter().find(|(field, _)| field == pointer),
+        };
+        let found = found.map(|(_, value)| value.as_str());
+        match &self.wanted {
+            Wanted::Present => found.is_some(),
+            Wanted::Absent => found.is_none(),
+            Wanted::Equal(value) => found.unwrap_or_default() == value,
+            Wanted::Unequal(value) => found.unwrap_or_default() != value,
+        }
+    }
+}
+
+/// What selectors look at, taken out once so that no object is parsed again for each watcher.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Selected {
+    labels: Vec<(String, String)>,
+    fields: Vec<(String, String)>,
+}
+
+impl Selected {
+    pub(super) fn of(object: &Value) -> Self {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+        let labels =
+            labels.into_iter().flatten().filter_map(|(name, value)| Some((name.clone(), text(value)?)));
+        let fields = FIELDS.iter().filter_map(|(_, at)| Some(((*at).to_owned(), text(object.pointer(at)?)?)));
+        Self { labels: labels.collect(), fields: fields.collect() }
+    }
+}
+
+fn label(term: &str) -> Term {
+    if let Some(name) = term.strip_prefix('!') {
+        return Term { place: Place::Label(name.to_owned()), wanted: Wanted::Absent };
+    }
+    match compared(term) {
+        Some((name, wanted)) => Term { place: Place::Label(name.to_owned()), wanted },
+        None => Term { place: Place::Label(term.to_owned()), wanted: Wanted::Present },
+    }
+}
+
+fn field(term: &str) -> Option<Term> {
+    let (name, wanted) = compared(term)?;
+    let (_, pointer) = FIELDS.into_iter().find(|(field, _)| *field == name)?;
+    Some(Term { place: Place::Field(pointer), wanted })
+}
+
+fn compared(term: &str) -> Option<(&str, Wanted)> {
+    if let Some((name, value)) = term.split_once("!=") {
+        return Some((name, Wanted::Unequal(value.to_owned())));
+    }
+    let (name, value) = term.split_once('=')?;
+    Some((name, Wanted::Equal(value.trim_start_matches('=').to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(labels: &str, fields: &str, expected: bool) {
+        let object =
+            json!({"metadata": {"name": "web", "labels": {"app": "a"}}, "spec": {"clusterIP": "None"}});
+        let selector = Selector::parse(labels, fields).unwrap();
+        assert_eq!(selector.matches(&Selected::of(&object)), expected, "of {labels:?} and {fields:?}");
+    }
+
+    #[test]
+    fn terms_are_joined_by_and() {
+        check("", "", true);
+        check("app", "", true);
+        check("!app", "", false);
+        check("!b,app=a", "", true);
+        check("app==a,app!=a", "", false);
+        check("", "metadata.name=web", true);
+        check("", "metadata.name=web,spec.clusterIP!=None", false);
+        check("!b", "metadata.name=other", false);
+    }
+
+    #[test]
+    fn a_field_that_cannot_be_selected_by_is_refused() {
+        assert_eq!(Selector::parse("", "spec.type=NodePort"), Err("spec.type=NodePort".to_owned()));
+    }
+}

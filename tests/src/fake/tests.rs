@@ -1,0 +1,493 @@
+//! The fake behaves as an apiserver does, and each fault is the fault that its name says.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Long enough for a busy machine, short enough for a test of silence.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+
+struct Bench {
+    cluster: Cluster,
+    authority: Authority,
+    server: Server,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let cluster = Cluster::new("cluster-one");
+        let authority = Authority::new().unwrap();
+        let server = Server::start(&cluster, &authority.server(&Names::Kubernetes).unwrap()).unwrap();
+        Self { cluster, authority, server }
+    }
+
+    fn client(&self) -> Client {
+        self.try_client().unwrap()
+    }
+
+    fn try_client(&self) -> Result<Client, String> {
+        Client::dial(&self.server, &self.authority.pem(), None).map_err(|error| error.to_string())
+    }
+
+    fn get(&self, target: &str) -> (u16, String) {
+        self.client().get(target)
+    }
+
+    fn slice(&self, name: &str, address: &str) -> u64 {
+        self.cluster.apply(slice(name, address)).unwrap()
+    }
+}
+
+fn slice(name: &str, address: &str) -> Value {
+    json!({
+        "kind": "EndpointSlice",
+        "metadata": {"namespace": "default", "name": name, "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "ports": null,
+        "endpoints": [{"addresses": [address]}],
+    })
+}
+
+struct Client {
+    stream: BufReader<StreamOwned<ClientConnection, TcpStream>>,
+}
+
+impl Client {
+    fn dial(server: &Server, authority: &str, client: Option<&ClientIdentity>) -> std::io::Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(roots);
+        let config = match client {
+            None => config.with_no_client_auth(),
+            Some(it) => {
+                let certificate = CertificateDer::from_pem_slice(it.certificate.as_bytes()).unwrap();
+                let key = PrivateKeyDer::from_pem_slice(it.key.as_bytes()).unwrap();
+                config.with_client_auth_cert(vec![certificate], key).unwrap()
+            }
+        };
+        let tcp = TcpStream::connect_timeout(&server.address(), PATIENCE)?;
+        tcp.set_read_timeout(Some(PATIENCE))?;
+        let name = ServerName::try_from("kubernetes.default.svc").unwrap();
+        let tls = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = StreamOwned::new(tls, tcp);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    fn get(&mut self, target: &str) -> (u16, String) {
+        self.ask(target, "");
+        let status = self.status().unwrap();
+        (status, self.body())
+    }
+
+    fn ask(&mut self, target: &str, headers: &str) {
+        let text = format!("GET {target} HTTP/1.1\r\nHost: x\r\n{headers}\r\n");
+        self.stream.get_mut().write_all(text.as_bytes()).unwrap();
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn status(&mut self) -> Option<u16> {
+        self.line().ok()?.split(' ').nth(1)?.parse().ok()
+    }
+
+    fn body(&mut self) -> String {
+        let mut length = None;
+        loop {
+            let line = self.line().unwrap();
+            if line.is_empty() {
+                break;
+            }
+            length = line.strip_prefix("Content-Length: ").map(|it| it.parse().unwrap()).or(length);
+        }
+        match length {
+            Some(length) => self.read(length),
+            None => std::iter::from_fn(|| self.chunk().unwrap()).collect(),
+        }
+    }
+
+    fn read(&mut self, length: usize) -> String {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    fn chunk(&mut self) -> std::io::Result<Option<String>> {
+        let line = self.line()?;
+        let length = usize::from_str_radix(&line, 16).map_err(|_| ErrorKind::UnexpectedEof)?;
+        let text = self.read(length);
+        self.line()?;
+        Ok((length > 0).then_some(text))
+    }
+
+    /// Begins a watch and reads its head.
+    fn watch(&mut self, target: &str) -> u16 {
+        self.ask(target, "");
+        let status = self.status().unwrap();
+        while !self.line().unwrap().is_empty() {}
+        status
+    }
+
+    /// The next event: its word, name or message, and version.
+    fn event(&mut self) -> (String, String, String) {
+        let event: Value = serde_json::from_str(&self.chunk().unwrap().unwrap()).unwrap();
+        let text = |pointer| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let name = text("/object/metadata/name") + &text("/object/message");
+        (text("/type"), name, text("/object/metadata/resourceVersion"))
+    }
+
+    fn is_silent(&mut self) -> bool {
+        let mut byte = [0];
+        let read = self.stream.read(&mut byte);
+        read.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+    }
+
+    fn is_closed(&mut self) -> bool {
+        let mut byte = [0];
+        match self.stream.read(&mut byte) {
+            Ok(count) => count == 0,
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        }
+    }
+}
+
+fn event(word: &str, name: &str, version: u64) -> (String, String, String) {
+    (word.to_owned(), name.to_owned(), version.to_string())
+}
+
+fn names(list: &str) -> Vec<String> {
+    let list: Value = serde_json::from_str(list).unwrap();
+    let items = list["items"].as_array().unwrap().iter();
+    items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_list_comes_in_pages_of_one_moment() {
+    let bench = Bench::new();
+    for name in ["a", "b", "c"] {
+        bench.slice(name, "10.0.0.1");
+    }
+    let mut client = bench.client();
+    let (status, first) = client.get(&format!("{SLICES}?limit=2"));
+    let page: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!((status, names(&first)), (200, vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(page["metadata"]["remainingItemCount"], 1);
+    bench.cluster.delete(Kind::Slices, "default/c").unwrap();
+    let token = page["metadata"]["continue"].as_str().unwrap();
+    let (_, second) = client.get(&format!("{SLICES}?limit=2&continue={token}"));
+    assert_eq!(names(&second), ["c"], "as it was when the list began");
+    bench.cluster.compact();
+    let (status, expired) = client.get(&format!("{SLICES}?limit=2&continue={token}"));
+    assert_eq!((status, expired.contains("Expired")), (410, true));
+    assert_eq!(bench.server.connections(), 1, "one connection, kept");
+}
+
+#[test]
+fn objects_are_given_as_apiservers_give_them() {
+    let bench = Bench::new();
+    bench.slice("a", "10.0.0.1");
+    let (_, list) = bench.get(SLICES);
+    assert!(list.starts_with(r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata""#));
+    let item = &serde_json::from_str::<Value>(&list).unwrap()["items"][0];
+    assert_eq!(item.get("kind"), None, "items of lists do not say their kind");
+    assert_eq!(item["ports"], Value::Null);
+    let (status, uid) = bench.get("/api/v1/namespaces/kube-system");
+    assert_eq!((status, uid.contains("cluster-one")), (200, true));
+    assert_eq!(bench.get("/readyz"), (200, "ok".to_owned()));
+    assert_eq!(bench.get("/api/v1/nodes/none").0, 404);
+    assert_eq!(bench.get("/api/v1/secrets").0, 404);
+    assert_eq!(bench.get(&format!("{SLICES}?resourceVersion=999999")).0, 504);
+}
+
+#[test]
+fn an_audit_gets_names_and_versions_only() {
+    let bench = Bench::new();
+    let version = bench.slice("a", "10.0.0.1");
+    let mut client = bench.client();
+    client.ask(SLICES, "Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1\r\n");
+    assert_eq!(client.status(), Some(200));
+    let list: Value = serde_json::from_str(&client.body()).unwrap();
+    let item = &list["items"][0];
+    assert_eq!(item["metadata"]["resourceVersion"], version.to_string());
+    assert_eq!((item.get("endpoints"), &item["kind"]), (None, &json!("PartialObjectMetadata")));
+    assert_eq!(
+        (bench.server.asked(Asked::audit(Kind::Slices)), bench.server.asked(Asked::list(Kind::Slices))),
+        (1, 0)
+    );
+}
+
+#[test]
+fn a_watch_tells_what_happens_after_its_version() {
+    let bench = Bench::new();
+    bench.slice("before", "10.0.0.1");
+    let mut client = bench.client();
+    let from = bench.cluster.version();
+    assert_eq!(client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}")), 200);
+    let added = bench.slice("a", "10.0.0.1");
+    let changed = bench.slice("a", "10.0.0.2");
+    let deleted = bench.cluster.delete(Kind::Slices, "default/a").unwrap();
+    let expected =
+        [event("ADDED", "a", added), event("MODIFIED", "a", changed), event("DELETED", "a", deleted)];
+    assert_eq!([(); 3].map(|()| client.event()), expected);
+    bench.server.end_watches(Kind::Slices);
+    assert_eq!(client.chunk().unwrap(), None, "a clean end");
+    assert_eq!(client.get("/readyz").0, 200, "and the connection is still good");
+}
+
+#[test]
+fn an_object_that_stops_to_match_is_deleted_for_the_watcher() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let from = bench.cluster.version();
+    client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}&labelSelector=%21hidden"));
+    let added = bench.slice("a", "10.0.0.1");
+    let mut hidden = slice("a", "10.0.0.1");
+    hidden["metadata"]["labels"]["hidden"] = json!("");
+    let gone = bench.cluster.apply(hidden).unwrap();
+    assert_eq!([(); 2].map(|()| client.event()), [event("ADDED", "a", added), event("DELETED", "a", gone)]);
+}
+
+#[test]
+fn bookmarks_come_to_those_who_asked() {
+    let bench = Bench::new();
+    bench.server.set_bookmarks(Some(Duration::from_millis(20)));
+    let from = bench.cluster.version();
+    let watch = format!("{SLICES}?watch=true&resourceVersion={from}");
+    let (mut with, mut without) = (bench.client(), bench.client());
+    with.watch(&format!("{watch}&allowWatchBookmarks=true"));
+    without.watch(&watch);
+    assert_eq!(with.event(), event("BOOKMARK", "", from));
+    let untold = bench.cluster.apply_untold(slice("lost", "10.0.0.1")).unwrap();
+    let lied = std::iter::repeat_with(|| with.event()).find(|it| it.2 == untold.to_string()).unwrap();
+    assert_eq!(lied.0, "BOOKMARK", "the event is lost, and the bookmark says that nothing is");
+    assert!(without.is_silent());
+}
+
+#[test]
+fn a_watch_ends_when_its_time_is_over() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let from = bench.cluster.version();
+    client.watch(&format!("{SLICES}?watch=true&timeoutSeconds=0&resourceVersion={from}"));
+    assert_eq!(client.chunk().unwrap(), None);
+}
+
+#[test]
+fn what_is_compacted_is_an_error_in_the_stream() {
+    let bench = Bench::new();
+    let from = bench.cluster.version();
+    bench.slice("a", "10.0.0.1");
+    bench.cluster.compact();
+    let mut client = bench.client();
+    assert_eq!(client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}")), 200);
+    let (word, message, _) = client.event();
+    assert_eq!((word.as_str(), message.as_str()), ("ERROR", "too old resource version: 1001 (1002)"));
+    assert_eq!(client.chunk().unwrap(), None);
+}
+
+#[test]
+fn a_version_that_is_still_to_come_gets_silence() {
+    let bench = Bench::new();
+    bench.server.set_bookmarks(Some(Duration::from_millis(20)));
+    let mut client = bench.client();
+    let watch = format!("{SLICES}?watch=true&resourceVersion=5000&allowWatchBookmarks=true");
+    assert_eq!(client.watch(&watch), 200);
+    bench.slice("a", "10.0.0.1");
+    assert!(client.is_silent());
+    bench.cluster.rewind(5_000);
+    let version = bench.slice("b", "10.0.0.1");
+    let seen = std::iter::repeat_with(|| client.event()).find(|it| it.0 != "BOOKMARK").unwrap();
+    assert_eq!(seen, event("ADDED", "b", version));
+}
+
+#[test]
+fn a_mute_watch_keeps_events_to_itself() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let from = bench.cluster.version();
+    client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}"));
+    bench.server.mute(Kind::Slices, true);
+    let version = bench.slice("a", "10.0.0.1");
+    assert!(client.is_silent());
+    bench.server.mute(Kind::Slices, false);
+    assert_eq!(client.event(), event("ADDED", "a", version));
+}
+
+#[track_caller]
+fn check_answer(fault: Fault, expected: u16, inside: &str) {
+    let bench = Bench::new();
+    bench.slice("a", "10.0.0.1");
+    bench.server.once(Asked::list(Kind::Slices), fault);
+    let mut client = bench.client();
+    client.ask(SLICES, "");
+    assert_eq!(client.status(), Some(expected));
+    let mut rest = String::new();
+    let _ = client.stream.read_to_string(&mut rest);
+    assert!(rest.contains(inside), "{rest}");
+    assert_eq!(bench.get(SLICES).0, 200, "only the next request");
+}
+
+#[test]
+fn faults_that_are_answers() {
+    let retry = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(7) };
+    check_answer(retry, 429, "Retry-After: 7\r\n");
+    check_answer(Fault::status(403, "Forbidden"), 403, r#""reason":"Forbidden""#);
+    check_answer(
+        Fault::raw("502 Bad Gateway", &["Content-Type: text/html"], "<html>"),
+        502,
+        "\r\n\r\n<html>",
+    );
+    check_answer(Fault::raw("302 Found", &["Location: https://x/"], ""), 302, "Location: https://x/\r\n");
+    check_answer(Fault::CutAfter(10), 200, "\r\n{\"kind\":\"E");
+    check_answer(Fault::error_event(500, "InternalError"), 200, r#""type":"ERROR""#);
+    check_answer(Fault::say(""), 200, "chunked\r\n\r\n0\r\n\r\n");
+    check_answer(Fault::SilentBody, 200, "chunked\r\n\r\n");
+    check_answer(Fault::Slow(Duration::from_millis(5)), 200, "EndpointSliceList");
+}
+
+#[test]
+fn faults_that_are_no_answers() {
+    let bench = Bench::new();
+    bench.server.once(Asked::ANYTHING, Fault::Silent);
+    let mut client = bench.client();
+    client.ask(SLICES, "");
+    assert!(client.is_silent());
+    for fault in [Fault::Close, Fault::Reset] {
+        bench.server.once(Asked::of(Kind::Slices), fault);
+        let mut client = bench.client();
+        client.ask(SLICES, "");
+        assert!(client.is_closed());
+    }
+}
+
+#[test]
+fn events_can_come_twice_and_lines_by_halves() {
+    let bench = Bench::new();
+    bench.server.once(Asked::watch(Kind::Slices), Fault::Twice);
+    let mut client = bench.client();
+    let from = bench.cluster.version();
+    client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}"));
+    bench.slice("a", "10.0.0.1");
+    assert_eq!(client.chunk().unwrap().unwrap().lines().count(), 2);
+    bench.server.say(Kind::Slices, "{\"type\":\"MOD");
+    assert_eq!(client.chunk().unwrap().unwrap(), "{\"type\":\"MOD");
+    assert_eq!(bench.server.watches(Kind::Slices), 1);
+    bench.server.reset_connections();
+    assert!(client.is_closed());
+}
+
+#[test]
+fn connections_are_met_as_the_test_wants() {
+    let bench = Bench::new();
+    for greeting in [Greeting::Silent, Greeting::Close, Greeting::ClearText] {
+        bench.server.greet(greeting);
+        let begun = Instant::now();
+        assert!(bench.try_client().is_err(), "{greeting:?}");
+        assert_eq!(begun.elapsed() >= PATIENCE, greeting == Greeting::Silent, "{greeting:?}");
+    }
+    bench.server.greet(Greeting::Serve);
+    assert_eq!(bench.get("/readyz").0, 200);
+}
+
+#[test]
+fn a_stopped_server_refuses_and_comes_back_at_its_address() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    bench.server.stop();
+    assert!(client.is_closed());
+    let refused = TcpStream::connect_timeout(&bench.server.address(), PATIENCE).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    bench.server.start_again().unwrap();
+    assert_eq!(bench.get("/readyz").0, 200);
+}
+
+#[test]
+fn a_pulled_cable_is_silence_and_no_more() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    bench.server.drop_packets(true);
+    client.ask("/readyz", "");
+    assert!(client.is_silent());
+    let lost = TcpStream::connect_timeout(&bench.server.address(), PATIENCE).unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::TimedOut);
+    bench.server.drop_packets(false);
+    assert_eq!(bench.get("/readyz").0, 200);
+}
+
+#[track_caller]
+fn check_certificate(names: &Names, expected: &str) {
+    let bench = Bench::new();
+    bench.server.show(&bench.authority.server(names).unwrap());
+    let seen = bench.try_client().err().unwrap_or_default();
+    assert!(seen.contains(expected), "{names:?}: {seen}");
+}
+
+#[test]
+fn certificates_of_every_wrongness() {
+    check_certificate(&Names::Other("somebody.example".to_owned()), "not valid for name");
+    check_certificate(&Names::Address(IpAddr::from([127, 0, 0, 1])), "not valid for name");
+    check_certificate(&Names::Expired, "expired");
+    let bench = Bench::new();
+    let stranger = Authority::new().unwrap();
+    bench.server.show(&stranger.server(&Names::Kubernetes).unwrap());
+    assert!(bench.try_client().err().unwrap_or_default().contains("BadSignature"));
+}
+
+#[test]
+fn only_whom_it_knows_is_let_in() {
+    let bench = Bench::new();
+    bench.server.let_in(Some("sesame"), None);
+    assert_eq!(bench.get(SLICES).0, 401);
+    let mut client = bench.client();
+    client.ask(SLICES, "Authorization: Bearer sesame\r\n");
+    assert_eq!(client.status(), Some(200));
+    let node = bench.authority.client("system:node:a").unwrap();
+    let mut client = Client::dial(&bench.server, &bench.authority.pem(), Some(&node)).unwrap();
+    assert_eq!(client.get(SLICES).0, 401);
+    bench.server.let_in(None, Some(&node.der));
+    assert_eq!(client.get(SLICES).0, 200);
+    assert_eq!(bench.server.requests().last().unwrap().certificate.as_ref(), Some(&node.der));
+    bench.server.let_nobody_in();
+    assert_eq!(client.get(SLICES).0, 401);
+}
+
+#[test]
+fn two_servers_of_a_cluster_agree() {
+    let bench = Bench::new();
+    let other = Server::start(&bench.cluster, &bench.authority.server(&Names::Kubernetes).unwrap()).unwrap();
+    bench.slice("a", "10.0.0.1");
+    let mut client = Client::dial(&other, &bench.authority.pem(), None).unwrap();
+    assert_eq!(client.get(SLICES), bench.get(SLICES));
+    assert_eq!((other.asked(Asked::ANYTHING), bench.server.asked(Asked::ANYTHING)), (1, 1));
+    other.forget_requests();
+    assert_eq!(other.asked(Asked::ANYTHING), 0);
+}
+
+#[test]
+fn what_no_apiserver_could_hold_is_refused() {
+    let cluster = Cluster::new("a");
+    assert!(matches!(cluster.apply(json!({"kind": "Service"})), Err(FakeError::Object(_))));
+    assert!(matches!(
+        cluster.apply(json!({"kind": "Pod", "metadata": {"name": "a"}})),
+        Err(FakeError::Object(_))
+    ));
+    assert!(matches!(cluster.delete(Kind::Slices, "default/a"), Err(FakeError::Missing(..))));
+}

@@ -1,0 +1,156 @@
+//! Watches: what happens from a version on, bookmarks in between, an end in time.
+//!
+//! Invariant: a watch from a version that is still to come says nothing until it has come. Deliberately absent: initial
+//! events of streaming lists; who asks for them is refused, as by an apiserver that has them switched off.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use super::Kind;
+use super::cluster::line;
+use super::fault::error_line;
+use super::request::Head;
+use super::selector::Selector;
+use super::server::{Order, State};
+use super::writer::Writer;
+
+/// As apiservers end a watch that names no time.
+const TIMEOUT_SECONDS: u64 = 1_800;
+
+/// A watch that is answered.
+struct Running<'a> {
+    state: &'a Arc<State>,
+    kind: Kind,
+    selector: Selector,
+    seen: u64,
+    twice: bool,
+    ends: Instant,
+    bookmark: Option<Duration>,
+    orders: mpsc::Receiver<Order>,
+}
+
+/// Answers a watch until it ends. An error closes the connection.
+pub(super) async fn watch(
+    state: &Arc<State>,
+    head: &Head,
+    twice: bool,
+    reader: &mut (impl AsyncRead + Unpin),
+    writer: &mut Writer<impl AsyncWrite + Unpin>,
+) -> io::Result<()> {
+    let parsed = Selector::parse(head.parameter("labelSelector"), head.parameter("fieldSelector"));
+    let Ok(selector) = parsed else { return writer.status(400, "BadRequest", None).await };
+    if head.parameter("sendInitialEvents") == "true" {
+        return writer.status(422, "Invalid", None).await;
+    }
+    let seconds = head.number("timeoutSeconds").unwrap_or(TIMEOUT_SECONDS);
+    let with_bookmarks = head.parameter("allowWatchBookmarks") == "true";
+    let mut running = Running {
+        state,
+        kind: head.kind,
+        selector,
+        seen: head.number("resourceVersion").unwrap_or(0),
+        twice,
+        ends: Instant::now() + Duration::from_secs(seconds),
+        bookmark: state.bookmarks().filter(|_| with_bookmarks),
+        orders: state.register(head.kind),
+    };
+    writer.begin().await?;
+    running.first_objects(writer).await?;
+    running.run(reader, writer).await
+}
+
+impl Running<'_> {
+    /// Without a version a watch begins with all that is there.
+    async fn first_objects(&mut self, writer: &mut Writer<impl AsyncWrite + Unpin>) -> io::Result<()> {
+        if self.seen != 0 {
+            return Ok(());
+        }
+        let page = self.state.cluster.page(self.kind, &self.selector, None, usize::MAX);
+        let Ok(page) = page else { return Ok(()) };
+        for object in &page.items {
+            writer.chunk(line("ADDED", &object.typed()).as_bytes()).await?;
+        }
+        self.seen = page.version;
+        Ok(())
+    }
+
+    async fn run(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin),
+        writer: &mut Writer<impl AsyncWrite + Unpin>,
+    ) -> io::Result<()> {
+        let mut changed = self.state.cluster.changed();
+        loop {
+            changed.borrow_and_update();
+            if !self.say_news(writer).await? {
+                return writer.end().await;
+            }
+            let bookmark = self.bookmark.map(|every| Instant::now() + every);
+            tokio::select! {
+                // The cluster lives as long as the server that shows it.
+                _ = changed.changed() => {}
+                order = self.orders.recv() => match order {
+                    Some(Order::Say(text)) => writer.chunk(text.as_bytes()).await?,
+                    Some(Order::LookAgain) => {}
+                    Some(Order::End) | None => return writer.end().await,
+                },
+                () = sleep_until(self.ends) => return writer.end().await,
+                () = sleep_until(bookmark.unwrap_or(self.ends)), if bookmark.is_some() => self.say_bookmark(writer).await?,
+                _ = reader.read_u8() => return Err(io::Error::other("the client hung up")),
+            }
+        }
+    }
+
+    /// Whether the watch goes on.
+    async fn say_news(&mut self, writer: &mut Writer<impl AsyncWrite + Unpin>) -> io::Result<bool> {
+        if self.state.is_mute(self.kind) {
+            return Ok(true);
+        }
+        match self.state.cluster.since(self.kind, &self.selector, self.seen) {
+            Ok((lines, seen)) => {
+                self.seen = seen;
+                for line in lines {
+                    let times = if self.twice { 2 } else { 1 };
+                    writer.chunk(line.repeat(times).as_bytes()).await?;
+                }
+                Ok(true)
+            }
+            Err(compacted) => {
+                let message = format!("too old resource version: {} ({})", self.seen, compacted.0);
+                writer.chunk(error_line(410, "Expired", &message).as_bytes()).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn say_bookmark(&mut self, writer: &mut Writer<impl AsyncWrite + Unpin>) -> io::Result<()> {
+        // A version that is still to come is nothing that one could have caught up with.
+        if self.state.is_mute(self.kind) || self.seen > self.state.cluster.version() {
+            return Ok(());
+        }
+        writer.chunk(line("BOOKMARK", &bookmark(self.kind, self.seen)).as_bytes()).await
+    }
+}
+
+/// As Kubernetes writes it: an object of the kind with every field that may not be absent, and nothing in it.
+fn bookmark(kind: Kind, version: u64) -> String {
+    let (word, api_version) = kind.names();
+    let metadata = json!({"resourceVersion": version.to_string(), "creationTimestamp": null});
+    let object = match kind {
+        Kind::Slices => json!({
+            "kind": word, "apiVersion": api_version, "metadata": metadata,
+            "addressType": "", "endpoints": null, "ports": null,
+        }),
+        _ => json!({
+            "kind": word, "apiVersion": api_version, "metadata": metadata,
+            "spec": {}, "status": {"loadBalancer": {}},
+        }),
+    };
+    object.to_string()
+}

@@ -1,0 +1,95 @@
+//! Answers as bytes: heads, bodies of known length, bodies in chunks.
+//!
+//! Invariant: after the bytes that a fault allows, nothing more is written. Deliberately absent: what answers say.
+
+use std::io;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+
+use super::fault::status;
+
+/// The side of a connection that speaks.
+#[derive(Debug)]
+pub(super) struct Writer<W> {
+    to: W,
+    /// Bytes of body until the answer is cut off.
+    left: Option<usize>,
+}
+
+impl<W: AsyncWrite + Unpin> Writer<W> {
+    pub(super) fn new(to: W) -> Self {
+        Self { to, left: None }
+    }
+
+    /// Cuts the next answer off after so many bytes of its body.
+    pub(super) fn cut_after(&mut self, bytes: usize) {
+        self.left = Some(bytes);
+    }
+
+    /// Exactly these bytes.
+    pub(super) async fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.to.write_all(bytes).await?;
+        self.to.flush().await
+    }
+
+    /// A whole JSON answer.
+    pub(super) async fn whole(&mut self, code: u16, headers: &str, body: &str) -> io::Result<()> {
+        let length = body.len();
+        let head = head(code, &format!("{headers}Content-Length: {length}\r\n"));
+        self.to.write_all(head.as_bytes()).await?;
+        self.body(body.as_bytes()).await
+    }
+
+    /// A `Status`.
+    pub(super) async fn status(
+        &mut self,
+        code: u16,
+        reason: &str,
+        retry_after: Option<u32>,
+    ) -> io::Result<()> {
+        let headers = retry_after.map_or(String::new(), |seconds| format!("Retry-After: {seconds}\r\n"));
+        self.whole(code, &headers, &status(code, reason, reason)).await
+    }
+
+    /// The head of an answer whose length nobody knows yet.
+    pub(super) async fn begin(&mut self) -> io::Result<()> {
+        self.raw(head(200, "Transfer-Encoding: chunked\r\n").as_bytes()).await
+    }
+
+    /// A piece of it.
+    pub(super) async fn chunk(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // An empty chunk would be the end.
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.to.write_all(format!("{:x}\r\n", bytes.len()).as_bytes()).await?;
+        self.body(bytes).await?;
+        self.raw(b"\r\n").await
+    }
+
+    /// Its end.
+    pub(super) async fn end(&mut self) -> io::Result<()> {
+        self.raw(b"0\r\n\r\n").await
+    }
+
+    /// Says that nothing more will come, so that what was said arrives.
+    pub(super) async fn close(&mut self) -> io::Result<()> {
+        self.to.shutdown().await
+    }
+
+    async fn body(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let said = bytes.get(..self.left.unwrap_or(usize::MAX).min(bytes.len())).unwrap_or_default();
+        self.to.write_all(said).await?;
+        self.to.flush().await?;
+        if said.len() < bytes.len() {
+            return Err(io::Error::other("cut off as the test asked for"));
+        }
+        self.left = self.left.map(|left| left - said.len());
+        Ok(())
+    }
+}
+
+fn head(code: u16, headers: &str) -> String {
+    let word = if code < 400 { "OK" } else { "Failure" };
+    format!("HTTP/1.1 {code} {word}\r\nContent-Type: application/json\r\n{headers}\r\n")
+}

@@ -1,0 +1,194 @@
+//! Credentials that rotate, come late, or are wrong, while they are in use.
+
+use std::time::Duration;
+
+use holdfast::config::{Apiserver, ClientIdentity};
+use holdfast::sources::kubernetes::{Settings, What};
+use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
+
+use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+
+/// A node whose apiserver lets in whoever shows the token `first`.
+fn with_token() -> Node {
+    let place = Place::new(1);
+    place.services(1);
+    place.servers[0].let_in(Some("first"), None);
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    node.guard(0);
+    node
+}
+
+/// A change is served after the watches were ended; how long that takes.
+#[track_caller]
+fn served_anew(node: &mut Node) -> Duration {
+    let watches = Asked::watch(Kind::Slices);
+    let before = node.server().asked(watches);
+    node.server().end_watches(Kind::Slices);
+    node.server().end_watches(Kind::Services);
+    // What an old watch still told would prove nothing.
+    let asked = node.wait("asked again", |node| node.server().asked(watches) > before);
+    node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
+    let took = node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.check();
+    asked + took
+}
+
+/// The request that is being served.
+fn last_watch(node: &Node) -> Request {
+    let requests = node.server().requests();
+    requests.into_iter().rfind(|it| (it.verb, it.kind) == (Verb::Watch, Kind::Slices)).unwrap()
+}
+
+#[test]
+fn a_token_that_rotates_in_use_is_read_again() {
+    let mut node = with_token();
+    node.server().let_nobody_in();
+    node.server().let_in(Some("second"), None);
+    node.place.write("token", "second\n");
+    let took = served_anew(&mut node);
+    assert!(took < ms(2_000), "{took:?}");
+    assert_eq!(last_watch(&node).header("authorization"), "Bearer second");
+    assert_eq!(node.server().asked(Asked::list(Kind::Slices)), 1, "no list");
+}
+
+#[test]
+fn a_token_that_is_refused_is_named_and_never_shown() {
+    let mut node = with_token();
+    node.place.write("token", "a-secret");
+    node.server().let_nobody_in();
+    node.server().end_watches(Kind::Slices);
+    node.wait("said", |node| node.last_error(What::Slices).contains("401"));
+    node.live(ms(500));
+    assert!(node.serves(0, &[backend(0)]), "what is known stays");
+    assert!(!node.log().contains("a-secret") && !node.last_error(What::Slices).contains("a-secret"));
+    let asked = node.server().asked(Asked::ANYTHING);
+    assert!(asked < 40, "{asked} requests, each in vain");
+    node.server().let_in(Some("a-secret"), None);
+    let took = served_anew(&mut node);
+    assert!(took < ms(8_000), "{took:?}");
+}
+
+#[test]
+fn an_empty_token_file_keeps_the_last_good_token() {
+    let mut node = with_token();
+    node.place.write("token", "  \n");
+    served_anew(&mut node);
+    assert!(node.server().requests().iter().all(|request| request.header("authorization") == "Bearer first"));
+}
+
+#[test]
+fn a_token_file_that_is_gone_keeps_the_last_good_token() {
+    let mut node = with_token();
+    std::fs::remove_file(node.place.path("token")).unwrap();
+    served_anew(&mut node);
+}
+
+#[test]
+fn a_token_file_that_comes_late_is_waited_for() {
+    let place = Place::new(1);
+    place.services(1);
+    place.servers[0].let_in(Some("late"), None);
+    std::fs::remove_file(place.path("token")).unwrap();
+    let mut node = Node::start(place);
+    node.live(ms(1_000));
+    assert!(!node.snapshots.borrow().is_synced());
+    let said = node.last_error(What::Slices);
+    assert!(said.contains("token"), "the file is named: {said}");
+    node.place.write("token", "late");
+    let took = node.wait_until_synced();
+    assert!(took < ms(6_000), "{took:?}");
+    node.check();
+}
+
+#[test]
+fn who_is_known_but_may_not_is_told_so() {
+    let place = Place::new(1);
+    place.services(1);
+    place.servers[0].times(Asked::list(Kind::Slices), Fault::status(403, "Forbidden"), 2);
+    let mut node = Node::start(place);
+    node.wait("said", |node| node.last_error(What::Slices).contains("Forbidden"));
+    assert!(!node.snapshots.borrow().is_synced(), "half of the truth is not served");
+    node.wait_until_synced();
+    node.check();
+}
+
+#[test]
+fn without_permission_to_see_the_namespace_it_is_said_once() {
+    let place = Place::new(1);
+    place.services(1);
+    place.servers[0].always(Asked::of(Kind::Namespaces), Fault::status(403, "Forbidden"));
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    node.server().reset_connections();
+    node.live(ms(500));
+    assert_eq!(node.log().matches("cannot verify the cluster").count(), 1, "{}", node.log());
+    node.check();
+}
+
+/// A node that shows a certificate.
+fn with_certificate() -> Node {
+    let place = Place::new(1);
+    place.services(1);
+    let client = place.authority.client("system:node:first").unwrap();
+    place.servers[0].let_in(None, Some(&client.der));
+    place.write("client.pem", &client.certificate);
+    place.write("client.key", &client.key);
+    let identity = ClientIdentity::Certificate {
+        certificate_file: place.path("client.pem"),
+        key_file: place.path("client.key"),
+    };
+    let access = place.access(Apiserver { identity: Some(identity), ..place.apiserver() });
+    let mut node = Node::start_over(place, access, Settings { timing: quick(), ..Settings::default() });
+    node.wait_until_synced();
+    node.guard(0);
+    node
+}
+
+#[test]
+fn a_certificate_that_rotates_in_use_is_shown_next() {
+    let mut node = with_certificate();
+    let second = node.place.authority.client("system:node:second").unwrap();
+    node.server().let_nobody_in();
+    node.server().let_in(None, Some(&second.der));
+    node.place.write("client.pem", &second.certificate);
+    node.place.write("client.key", &second.key);
+    let took = served_anew(&mut node);
+    assert!(took < ms(3_000), "{took:?}");
+    assert_eq!(last_watch(&node).certificate.as_ref(), Some(&second.der));
+}
+
+#[test]
+fn a_certificate_without_its_key_keeps_the_last_good_pair() {
+    let mut node = with_certificate();
+    let second = node.place.authority.client("system:node:second").unwrap();
+    node.place.write("client.pem", &second.certificate);
+    served_anew(&mut node);
+    node.server().reset_connections();
+    node.wait("watched again", Node::is_watched);
+    node.live(ms(1_500));
+    let view = node.access.view();
+    assert!(view.credentials.iter().any(|it| it.problem.is_some()), "{:?}", view.credentials);
+}
+
+#[test]
+fn a_certificate_that_is_half_written_keeps_the_last_good_pair() {
+    let mut node = with_certificate();
+    let half = crate::node::file(&node.place.path("client.pem"));
+    node.place.write("client.pem", &half[..half.len() / 2]);
+    served_anew(&mut node);
+    node.server().reset_connections();
+    node.wait("watched again", Node::is_watched);
+}
+
+#[test]
+fn an_authority_that_rotates_in_use_is_trusted_next() {
+    let mut node = with_token();
+    let second = holdfast_tests::fake::Authority::new().unwrap();
+    let identity = second.server(&holdfast_tests::fake::Names::Kubernetes).unwrap();
+    node.place.write("ca.pem", &format!("{}{}", node.place.authority.pem(), second.pem()));
+    node.server().show(&identity);
+    node.server().reset_connections();
+    let took = served_anew(&mut node);
+    assert!(took < ms(8_000), "{took:?}");
+}

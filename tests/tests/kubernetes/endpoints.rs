@@ -1,0 +1,239 @@
+//! Which apiserver is asked, how soon another one is, and how the better one is found again.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use holdfast::config::ApiserverUrl;
+use holdfast::sources::kubernetes::{Settings, Timing, What};
+use holdfast_tests::fake::{Asked, Cluster, Fault, Greeting, Kind, Names, Server};
+use serde_json::json;
+
+use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+
+const READY: &str = "/readyz";
+
+/// Asks once over a new access; the time it took, and who answered or what was wrong with each.
+fn ask(place: &Place) -> (Duration, Result<String, String>) {
+    let access = place.access(place.apiserver());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let begun = Instant::now();
+    let reply = runtime.block_on(access.get(READY, None));
+    let took = begun.elapsed();
+    (took, reply.map(|reply| reply.endpoint.to_string()).map_err(|error| error.to_string()))
+}
+
+/// The first endpoint is wrong in this way, the second is sound.
+#[track_caller]
+fn check_failover(name: &str, within: Duration, break_it: impl FnOnce(&Place, &Server)) {
+    let place = Place::new(2);
+    break_it(&place, &place.servers[0]);
+    let (took, answer) = ask(&place);
+    assert_eq!(answer, Ok(place.servers[1].address().to_string()), "{name}");
+    assert!(took < within, "{name}: {took:?}");
+}
+
+/// The only endpoint is wrong in this way, and this is said of it.
+#[track_caller]
+fn check_words(name: &str, words: &str, break_it: impl FnOnce(&Place, &Server)) {
+    let place = Place::new(1);
+    break_it(&place, &place.servers[0]);
+    let (_, answer) = ask(&place);
+    let said = answer.expect_err(name);
+    assert!(said.contains(words), "{name}: {said}");
+    assert!(said.contains(&place.servers[0].address().to_string()), "{name}: {said}");
+}
+
+#[test]
+fn the_first_endpoint_is_asked_first() {
+    let place = Place::new(3);
+    let (_, answer) = ask(&place);
+    assert_eq!(answer, Ok(place.servers[0].address().to_string()));
+    assert_eq!(place.servers[1].connections() + place.servers[2].connections(), 0);
+}
+
+#[test]
+fn a_refused_connection_leads_on_within_50_ms() {
+    let place = Place::new(2);
+    place.servers[0].stop();
+    // Files, a handshake and the cluster's identity are in it too; the fastest of some tries is the least disturbed.
+    let fastest = (0..5).map(|_| ask(&place)).map(|(took, answer)| answer.map(|_| took).unwrap()).min();
+    assert!(fastest.unwrap() < ms(50), "{fastest:?}");
+    check_words("refused", "connection refused", |_, server| server.stop());
+}
+
+/// A new access reads its files, and a busy machine makes a TLS handshake slow: more than either takes, less than any
+/// timeout.
+const SLACK: Duration = Duration::from_millis(450);
+
+#[test]
+fn a_silent_server_leads_on_within_3_s() {
+    check_failover("silent", ms(3_000) + SLACK, |_, server| server.greet(Greeting::Silent));
+    check_words("silent", "accepts but does not answer", |_, server| server.greet(Greeting::Silent));
+}
+
+#[test]
+fn a_host_that_drops_packets_leads_on_within_3_s() {
+    check_failover("no packets", ms(3_000) + SLACK, |_, server| server.drop_packets(true));
+    check_words("no packets", "does not answer", |_, server| server.drop_packets(true));
+}
+
+#[test]
+fn a_closed_connection_leads_on_at_once() {
+    check_failover("closed", SLACK, |_, server| server.greet(Greeting::Close));
+    check_words("closed", "closed the connection", |_, server| server.greet(Greeting::Close));
+}
+
+#[test]
+fn a_port_of_somebody_else_is_no_apiserver() {
+    check_failover("clear text", SLACK, |_, server| server.greet(Greeting::ClearText));
+    check_words("clear text", "not an apiserver", |_, server| server.greet(Greeting::ClearText));
+}
+
+#[test]
+fn a_gateway_without_an_apiserver_leads_on() {
+    for (code, reason) in [(502, "BadGateway"), (503, "ServiceUnavailable"), (504, "Timeout")] {
+        let always = Fault::status(code, reason);
+        check_failover(reason, SLACK, |_, server| server.always(Asked::ANYTHING, always.clone()));
+        let words = format!("{code}: ");
+        check_words(reason, &words, |_, server| server.always(Asked::ANYTHING, always));
+    }
+}
+
+#[test]
+fn another_authority_is_named() {
+    let break_it = |_: &Place, server: &Server| {
+        let stranger = holdfast_tests::fake::Authority::new().unwrap();
+        server.show(&stranger.server(&Names::Kubernetes).unwrap());
+    };
+    check_failover("authority", SLACK, break_it);
+    check_words("authority", "certificate not signed by the given CA", break_it);
+}
+
+#[test]
+fn another_name_is_named() {
+    let other = Names::Other("somebody.example".to_owned());
+    let break_it = |place: &Place, server: &Server| server.show(&place.authority.server(&other).unwrap());
+    check_failover("name", SLACK, break_it);
+    check_words("name", "certificate is for somebody.example, not kubernetes.default.svc", break_it);
+}
+
+#[test]
+fn an_expired_certificate_is_named() {
+    let break_it =
+        |place: &Place, server: &Server| server.show(&place.authority.server(&Names::Expired).unwrap());
+    check_failover("expired", SLACK, break_it);
+    check_words("expired", "certificate expired", break_it);
+}
+
+#[test]
+fn another_cluster_is_named_and_never_believed() {
+    let mut place = Place::new(1);
+    place.services(2);
+    let stranger = Cluster::new("9f9f9f9f-0000-4000-8000-000000000002");
+    place
+        .servers
+        .push(Server::start(&stranger, &place.authority.server(&Names::Kubernetes).unwrap()).unwrap());
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    node.guard(0);
+    node.server().stop();
+    node.wait("the other one was tried", |node| node.place.servers[1].connections() > 2);
+    node.live(ms(500));
+    let said = node.last_error(What::Slices);
+    assert!(said.contains("another cluster (uid 9f9f9f9f"), "{said}");
+    assert_eq!(node.place.servers[1].asked(Asked::of(Kind::Slices)), 0, "it was not even asked");
+    assert!(node.serves(1, &[backend(1)]), "what is known stays");
+    node.server().start_again().unwrap();
+    node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.check();
+}
+
+#[test]
+fn a_watch_goes_on_over_another_endpoint() {
+    let place = Place::new(2);
+    place.services(2);
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    node.guard(0);
+    node.place.servers[0].stop();
+    node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
+    let took = node.wait("served", |node| node.serves(0, &[backend(9)]));
+    assert!(took < ms(1_500), "{took:?}");
+    node.check();
+    assert_eq!(node.place.servers[1].asked(Asked::list(Kind::Slices)), 0, "no list");
+    assert_eq!(
+        node.watch(What::Slices).endpoint.as_deref(),
+        Some(&*node.place.servers[1].address().to_string())
+    );
+}
+
+#[test]
+fn a_cable_that_is_pulled_is_noticed_without_a_word() {
+    let place = Place::new(2);
+    place.services(1);
+    // Only the socket itself can notice: silence is allowed for longer than the test takes.
+    let timing = Timing { watch_idle: Duration::from_secs(90), ..quick() };
+    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    node.wait_until_synced();
+    node.guard(0);
+    node.place.servers[0].drop_packets(true);
+    node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
+    let took = node.wait("served over the other one", |node| node.serves(0, &[backend(9)]));
+    // 10 s until the socket gives up, 3 s for the try to dial the first one again.
+    assert!(took < ms(16_000), "{took:?}");
+    node.place.servers[0].drop_packets(false);
+    node.check();
+}
+
+#[test]
+fn a_better_endpoint_that_is_back_is_used_again() {
+    let place = Place::new(2);
+    place.services(1);
+    place.servers[0].stop();
+    let timing = Timing { watch_length: ms(2_000), ..quick() };
+    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    node.wait_until_synced();
+    node.guard(0);
+    node.place.servers[0].start_again().unwrap();
+    let took = node.wait("back", |node| {
+        let first = &node.place.servers[0];
+        first.watches(Kind::Slices) == 1 && first.watches(Kind::Services) == 1
+    });
+    assert!(took < Duration::from_secs(35), "{took:?}");
+    node.check();
+    assert_eq!(node.place.servers[0].asked(Asked::list(Kind::Slices)), 0, "no list");
+}
+
+#[test]
+fn addresses_that_the_cluster_tells_are_learned_and_used() {
+    let mut place = Place::new(1);
+    place.services(1);
+    let second = Server::start(&place.cluster, &place.authority.server(&Names::Kubernetes).unwrap()).unwrap();
+    let endpoints = |addresses: &[SocketAddr]| {
+        let listed: Vec<_> = addresses.iter().map(|it| json!({"addresses": [it.ip()]})).collect();
+        json!({
+            "kind": "EndpointSlice",
+            "metadata": {"namespace": "default", "name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": "IPv4", "endpoints": listed,
+            "ports": [{"name": "https", "protocol": "TCP", "port": second.address().port()}],
+        })
+    };
+    place.cluster.apply(endpoints(&[second.address()])).unwrap();
+    let configured = vec![ApiserverUrl::parse(&place.servers[0].url()).unwrap()];
+    let access = place.access(holdfast::config::Apiserver { endpoints: configured, ..place.apiserver() });
+    place.servers.push(second);
+    let mut node = Node::start_over(place, access, Settings { timing: quick(), ..Settings::default() });
+    node.wait_until_synced();
+    node.guard(0);
+    let mut emptied = node.cluster().objects(Kind::Slices).remove(0);
+    emptied["endpoints"] = json!(null);
+    node.cluster().apply(emptied).unwrap();
+    node.live(ms(300));
+    node.place.servers[0].stop();
+    node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
+    let took = node.wait("served over the learned one", |node| node.serves(0, &[backend(9)]));
+    assert!(took < ms(2_000), "{took:?}");
+    node.check_guard();
+    assert!(node.place.servers[1].connections() > 0);
+}

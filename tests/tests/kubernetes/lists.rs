@@ -1,0 +1,233 @@
+//! What goes wrong with a list, at the start and later, when there is something to lose.
+
+use std::time::{Duration, Instant};
+
+use holdfast::sources::kubernetes::What;
+use holdfast_tests::fake::{Asked, Fault, Kind};
+
+use crate::node::{Node, Place, backend, ms, service_object, slice_object, vip, web};
+
+const SLICES: Asked = Asked::list(Kind::Slices);
+
+/// The first list meets a fault, and the next one is served within this time.
+#[track_caller]
+fn check_first(name: &str, fault: Fault, within: Duration, words: &str) -> Node {
+    let place = Place::new(1);
+    place.services(3);
+    place.servers[0].once(SLICES, fault);
+    let mut node = Node::start(place);
+    node.wait("tried", |node| node.server().asked(SLICES) >= 1);
+    let took = node.wait_until_synced();
+    assert!(took < within, "{name}: {took:?}\n{}", node.log());
+    assert_eq!(node.server().asked(SLICES), 2, "{name}");
+    let said = node.last_error(What::Slices);
+    assert!(said.contains(words), "{name}: {said}");
+    assert!(!node.log().contains("GARBAGE"), "{name}: {}", node.log());
+    node.check();
+    node
+}
+
+/// A list after an outage meets a fault; meanwhile, what is known stays, and then all of it is right.
+#[track_caller]
+fn check_later(name: &str, fault: Fault, within: Duration) {
+    let mut node = Node::serving(3);
+    node.guard(0);
+    node.server().stop();
+    node.cluster().apply(slice_object(&web(0), &[backend(0), backend(9)])).unwrap();
+    node.cluster().delete(Kind::Slices, "default/web-1-1").unwrap();
+    node.cluster().delete(Kind::Services, "default/web-1").unwrap();
+    node.cluster().compact();
+    node.server().once(SLICES, fault);
+    node.server().start_again().unwrap();
+    node.wait("tried", |node| node.server().asked(SLICES) >= 2);
+    assert!(node.serves(2, &[backend(2)]), "{name}: what is known stays");
+    let took = node.wait(name, |node| node.serves(0, &[backend(0), backend(9)]) && !node.has(1));
+    assert!(took < within, "{name}: {took:?}");
+    node.check();
+    assert_eq!(node.server().asked(SLICES), 3, "{name}");
+}
+
+#[test]
+fn a_list_that_is_cut_off_counts_for_nothing() {
+    check_first("cut off", Fault::CutAfter(700), ms(2_000), "closed the connection");
+    check_later("cut off", Fault::CutAfter(700), ms(2_000));
+}
+
+#[test]
+fn a_list_whose_connection_is_reset_is_asked_for_again() {
+    check_first("reset", Fault::Reset, ms(2_000), "closed the connection");
+    check_later("reset", Fault::Reset, ms(2_000));
+}
+
+#[test]
+fn a_body_that_never_comes_is_given_up() {
+    check_first("silent body", Fault::SilentBody, ms(4_000), "nothing came");
+    check_later("silent body", Fault::SilentBody, ms(4_000));
+}
+
+#[test]
+fn headers_that_never_come_are_given_up() {
+    check_first("silent headers", Fault::Silent, ms(14_000), "accepts but does not answer");
+}
+
+#[test]
+fn a_body_shorter_than_its_length_counts_for_nothing() {
+    let short = Fault::raw("200 OK", &["Content-Length: 9999"], r#"{"metadata":{"GARBAGE":1},"items":[]"#);
+    check_first("short", short.clone(), ms(2_000), "closed the connection");
+    check_later("short", short, ms(2_000));
+}
+
+#[test]
+fn a_length_that_is_no_number_is_no_answer() {
+    let garbage = Fault::raw("200 OK", &["Content-Length: GARBAGE"], "");
+    check_first("no length", garbage, ms(2_000), "");
+}
+
+#[test]
+fn a_page_from_a_proxy_is_no_list() {
+    let html = Fault::raw(
+        "200 OK",
+        &["Content-Type: text/html", "Content-Length: 35"],
+        "<html><body>GARBAGE!</body></html>\n",
+    );
+    check_first("html", html.clone(), ms(2_000), "");
+    check_later("html", html, ms(2_000));
+}
+
+#[test]
+fn a_redirect_is_not_followed() {
+    let redirect = Fault::raw("302 Found", &["Location: https://192.0.2.1/", "Content-Length: 0"], "");
+    check_first("redirect", redirect, ms(2_000), "302");
+}
+
+#[test]
+fn a_server_that_is_starting_is_asked_again() {
+    check_first("503", Fault::status(503, "ServiceUnavailable"), ms(3_000), "503");
+    check_later("503", Fault::status(503, "ServiceUnavailable"), ms(3_000));
+}
+
+#[test]
+fn an_internal_error_is_asked_again() {
+    check_first("500", Fault::status(500, "InternalError"), ms(2_000), "InternalError");
+    check_later("500", Fault::status(500, "InternalError"), ms(2_000));
+}
+
+#[test]
+fn a_server_with_too_much_to_do_says_when_to_come_back() {
+    let place = Place::new(1);
+    place.services(1);
+    let patience = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
+    place.servers[0].once(SLICES, patience);
+    let begun = Instant::now();
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    assert!(begun.elapsed() >= ms(1_000) && begun.elapsed() < ms(3_500), "{:?}", begun.elapsed());
+    let requests = node.server().requests();
+    let lists: Vec<Instant> = requests
+        .iter()
+        .filter(|it| it.target.contains("slices?") && it.target.contains("limit="))
+        .map(|it| it.at)
+        .collect();
+    assert_eq!(lists.len(), 2);
+    assert!(lists[1] - lists[0] >= ms(1_000), "not before it was asked to");
+    node.check();
+}
+
+#[test]
+fn a_list_that_is_slow_to_begin_is_waited_for() {
+    let place = Place::new(1);
+    place.services(1);
+    place.servers[0].once(SLICES, Fault::Slow(ms(2_000)));
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    assert_eq!(node.server().asked(SLICES), 1, "asked once, and waited");
+    node.check();
+}
+
+#[test]
+fn a_list_of_many_pages_is_one_list() {
+    let place = Place::new(1);
+    many(&place, 1_200);
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    assert_eq!(node.server().asked(SLICES), 3, "pages of 500");
+    let connections = node
+        .server()
+        .requests()
+        .iter()
+        .filter(|it| it.target.contains("slices?"))
+        .map(|it| it.connection)
+        .collect::<std::collections::BTreeSet<_>>();
+    assert!(
+        connections.len() <= 2,
+        "one connection for the pages, at most one more for the watch: {connections:?}"
+    );
+    node.check();
+}
+
+#[test]
+fn a_token_that_expires_between_pages_begins_the_list_anew() {
+    let place = Place::new(1);
+    many(&place, 700);
+    place.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
+    place.servers[0].once(SLICES, Fault::status(410, "Expired"));
+    let mut node = Node::start(place);
+    let took = node.wait_until_synced();
+    assert!(took < ms(4_000), "{took:?}");
+    assert!(node.server().asked(SLICES) <= 4, "{}", node.server().asked(SLICES));
+    node.check();
+}
+
+#[test]
+fn a_list_that_takes_nearly_everything_away_is_believed_and_said() {
+    let place = Place::new(1);
+    place.services(20);
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    node.guard(0);
+    node.server().stop();
+    for number in 1..20 {
+        node.cluster().delete(Kind::Services, &format!("default/{}", web(number))).unwrap();
+        node.cluster().delete(Kind::Slices, &format!("default/{}-1", web(number))).unwrap();
+    }
+    node.cluster().compact();
+    node.server().start_again().unwrap();
+    let believed = |what| move |node: &Node| node.watch(what).lists == 2;
+    node.wait("services are believed", believed(What::Services));
+    node.wait("slices are believed", believed(What::Slices));
+    node.check();
+    assert_eq!(
+        (node.watch(What::Services).losses, node.watch(What::Slices).losses),
+        (1, 1),
+        "{}",
+        node.log()
+    );
+    assert_eq!(node.log().matches("most objects are gone").count(), 2, "{}", node.log());
+}
+
+#[test]
+fn a_service_without_its_slices_in_between_is_never_seen() {
+    // Services are listed before slices or after them: a new service has no backend until both are there, an old one
+    // always.
+    let mut node = Node::serving(2);
+    node.guard(0);
+    node.guard(1);
+    for _ in 0..3 {
+        node.server().stop();
+        node.cluster().apply(service_object(&web(0), vip(0))).unwrap();
+        node.cluster().apply(slice_object(&web(1), &[backend(1)])).unwrap();
+        node.cluster().compact();
+        node.server().once(SLICES, Fault::Slow(ms(200)));
+        let lists = node.server().asked(SLICES);
+        node.server().start_again().unwrap();
+        node.wait("listed", |node| node.server().asked(SLICES) > lists && node.is_watched());
+    }
+    node.check();
+}
+
+fn many(place: &Place, count: u16) {
+    place.services(1);
+    for number in 0..count {
+        place.cluster.apply(slice_object(&format!("none-{number}"), &[backend(1)])).unwrap();
+    }
+}

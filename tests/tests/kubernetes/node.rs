@@ -1,0 +1,443 @@
+//! A node: source, engine and maps in memory on one thread, servers of a cluster beside it, and a witness in the maps.
+//!
+//! The node's tasks run only while a test waits for something, so that what a test does to the servers in between is one
+//! moment for the node.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use holdfast::apiserver::{self, Access, Sources};
+use holdfast::config::{Apiserver, ApiserverUrl, ClientIdentity};
+use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast::engine::{Engine, Now};
+use holdfast::node::Zone;
+use holdfast::sources::kubernetes::{Kubernetes, Settings, State, Timing, View, Watch, What};
+use holdfast::sources::objects::{
+    Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice,
+};
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::{Source, Transport};
+use holdfast_core::op::Action;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::{Answer, Client, MemoryMaps};
+use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
+use holdfast_tests::observing::{ObservingMaps, Witness};
+use holdfast_tests::scenario::{difference, frontends};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+use tracing::subscriber::DefaultGuard;
+
+/// Longer than anything here takes on a machine that is not stuck.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// The uid of the cluster that is ours.
+pub(crate) const OUR_CLUSTER: &str = "7c8d4a2e-0000-4000-8000-000000000001";
+
+/// The name in an apiserver's certificate.
+pub(crate) const KUBERNETES: &str = "kubernetes.default.svc";
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The times of the daemon, shortened so that silence can be waited for.
+pub(crate) fn quick() -> Timing {
+    Timing {
+        watch_idle: ms(600),
+        watch_overrun: ms(500),
+        list_idle: ms(600),
+        list_spread: ms(50),
+        quiet: ms(200),
+        ..Timing::default()
+    }
+}
+
+/// Bookmarks that come often enough for [`quick`].
+const BOOKMARKS: Duration = Duration::from_millis(100);
+
+/// A cluster with its servers and the folder with this node's credentials.
+pub(crate) struct Place {
+    pub(crate) cluster: Cluster,
+    pub(crate) authority: Authority,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) folder: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new(servers: usize) -> Self {
+        let cluster = Cluster::new(OUR_CLUSTER);
+        let authority = Authority::new().unwrap();
+        let folder = TempDir::new().unwrap();
+        let mut place = Self { cluster, authority, servers: Vec::new(), folder };
+        place.write("ca.pem", &place.authority.pem());
+        place.write("token", "first");
+        for _ in 0..servers {
+            place.add_server();
+        }
+        place
+    }
+
+    fn add_server(&mut self) {
+        let identity = self.authority.server(&Names::Kubernetes).unwrap();
+        let server = Server::start(&self.cluster, &identity).unwrap();
+        server.set_bookmarks(Some(BOOKMARKS));
+        self.servers.push(server);
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// In one step, as whoever rotates credentials does.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let new = self.path(&format!("{name}.new"));
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.path(name)).unwrap();
+    }
+
+    /// `[apiserver]` for these servers, in their order, with a token.
+    pub(crate) fn apiserver(&self) -> Apiserver {
+        Apiserver {
+            endpoints: self.servers.iter().map(|it| ApiserverUrl::parse(&it.url()).unwrap()).collect(),
+            tls_server_name: Some(KUBERNETES.to_owned()),
+            ca_file: Some(self.path("ca.pem")),
+            identity: Some(ClientIdentity::TokenFile(self.path("token"))),
+            ..Apiserver::default()
+        }
+    }
+
+    pub(crate) fn access(&self, apiserver: Apiserver) -> Access {
+        let sources = Sources { apiserver, kubelet: None, learns: true };
+        let state = self.path("state");
+        std::fs::create_dir_all(&state).unwrap();
+        let settings = apiserver::Settings { sources, state, known_cluster: None, seed: 1 };
+        Access::new(&settings).unwrap()
+    }
+
+    /// Services `web-0`, `web-1`… with a backend each.
+    pub(crate) fn services(&self, count: u8) {
+        for number in 0..count {
+            self.cluster.apply(service_object(&web(number), vip(number))).unwrap();
+            self.cluster.apply(slice_object(&web(number), &[backend(number)])).unwrap();
+        }
+    }
+}
+
+pub(crate) fn web(number: u8) -> String {
+    format!("web-{number}")
+}
+
+pub(crate) fn vip(number: u8) -> IpAddr {
+    IpAddr::from([10, 96, 0, number])
+}
+
+pub(crate) fn backend(number: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, number])
+}
+
+pub(crate) fn service_object(name: &str, address: IpAddr) -> Value {
+    json!({
+        "kind": "Service", "apiVersion": "v1",
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address],
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}],
+        },
+    })
+}
+
+pub(crate) fn slice_object(service: &str, backends: &[IpAddr]) -> Value {
+    let endpoints: Vec<Value> = backends
+        .iter()
+        .map(|address| json!({"addresses": [address], "conditions": {"ready": true, "serving": true}}))
+        .collect();
+    json!({
+        "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+        "metadata": {
+            "namespace": "default", "name": format!("{service}-1"),
+            "labels": {"kubernetes.io/service-name": service},
+        },
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
+    })
+}
+
+/// Looks at the maps after each op: whoever is guarded has a backend.
+#[derive(Clone, Default)]
+struct Guard(Arc<Mutex<Guarded>>);
+
+#[derive(Default)]
+struct Guarded {
+    addresses: BTreeSet<IpAddr>,
+    looks: u64,
+    violations: Vec<String>,
+}
+
+impl Witness<MemoryMaps> for Guard {
+    fn before(&mut self, _maps: &MemoryMaps, _action: &Action) {}
+
+    fn after(&mut self, maps: &MemoryMaps, action: &Action) {
+        let mut guarded = self.0.lock().unwrap();
+        guarded.looks += 1;
+        let lost: Vec<String> = guarded
+            .addresses
+            .iter()
+            .map(|address| (address, maps.lookup(*address, 80, Transport::Tcp, Client::Local)))
+            .filter(|(_, answer)| !matches!(answer, Answer::Served(slots) if !slots.is_empty()))
+            .map(|(address, answer)| format!("{address}: {answer:?} after {action:?}"))
+            .collect();
+        guarded.violations.extend(lost);
+    }
+}
+
+/// What the daemon wrote to its log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A node of a [`Place`].
+pub(crate) struct Node {
+    pub(crate) place: Place,
+    pub(crate) access: Access,
+    pub(crate) snapshots: watch::Receiver<Arc<Snapshot>>,
+    runtime: Runtime,
+    view: View,
+    guard: Guard,
+    lines: Lines,
+    zones: Arc<Mutex<Vec<Option<Arc<str>>>>>,
+    // The engine ends with it.
+    _stop: watch::Sender<bool>,
+    // The log of this thread, which is the log of everything that runs on it.
+    _log: DefaultGuard,
+}
+
+impl Node {
+    /// A node of this place with short times.
+    pub(crate) fn start(place: Place) -> Self {
+        Self::start_with(place, Settings { timing: quick(), ..Settings::default() })
+    }
+
+    pub(crate) fn start_with(place: Place, settings: Settings) -> Self {
+        let access = place.access(place.apiserver());
+        Self::start_over(place, access, settings)
+    }
+
+    pub(crate) fn start_over(place: Place, access: Access, settings: Settings) -> Self {
+        let lines = Lines::default();
+        let log = start_log(&lines);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let guard = Guard::default();
+        let maps = ObservingMaps::new(MemoryMaps::default(), guard.clone());
+        let (engine, _) = Engine::start(maps, Seed::default(), &[Source::Kubernetes]).unwrap();
+        let (events_out, events) = mpsc::channel(GROUPS_WAITING_MAX);
+        let (changes, changed) = mpsc::channel(CHANGES_WAITING_MAX);
+        let (snapshots_out, snapshots) = watch::channel(Arc::default());
+        let (stop, stopping) = watch::channel(false);
+        let progress = Arc::new(AtomicU64::new(0));
+        let ends = Ends { events, snapshots: snapshots_out, changes, progress, stop: stopping };
+        runtime.spawn(run(engine, ends, |_| ()));
+        runtime.spawn(holdfast::changes::run(changed));
+        runtime.spawn(access.clone().patrol());
+        let source = Kubernetes::new(access.clone(), settings);
+        let view = source.view();
+        let zones = Arc::new(Mutex::new(Vec::new()));
+        let (zones_out, zones_in) = mpsc::channel(1);
+        runtime.spawn(source.run(events_out, zones_out));
+        runtime.spawn(hear_zones(zones_in, Arc::clone(&zones)));
+        Self { place, access, snapshots, runtime, view, guard, lines, zones, _stop: stop, _log: log }
+    }
+
+    /// A node that serves so many services from one apiserver.
+    pub(crate) fn serving(services: u8) -> Self {
+        let place = Place::new(1);
+        place.services(services);
+        let mut node = Self::start(place);
+        node.wait_until_synced();
+        node
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        &self.place.servers[0]
+    }
+
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.place.cluster
+    }
+
+    /// From now on this service must have a backend at every instant.
+    pub(crate) fn guard(&self, number: u8) {
+        self.guard.0.lock().unwrap().addresses.insert(vip(number));
+    }
+
+    /// Lets the node live for a while.
+    pub(crate) fn live(&self, time: Duration) {
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
+    }
+
+    /// Lets the node live until something is so, and tells how long that took.
+    #[track_caller]
+    pub(crate) fn wait(&mut self, what: &str, mut seen: impl FnMut(&Self) -> bool) -> Duration {
+        let begun = Instant::now();
+        while !seen(self) {
+            assert!(begun.elapsed() < PATIENCE, "still waiting until {what}\n{}", self.log());
+            self.live(ms(1));
+        }
+        begun.elapsed()
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_until_synced(&mut self) -> Duration {
+        let took = self.wait("synced", |node| node.snapshots.borrow().is_synced());
+        self.wait("both are watched", |node| {
+            [What::Services, What::Slices].iter().all(|what| node.watch(*what).state == State::Watching)
+                && node.is_watched()
+        });
+        took
+    }
+
+    /// Both kinds are watched, by the servers' own count.
+    pub(crate) fn is_watched(&self) -> bool {
+        let watched = |kind| self.place.servers.iter().map(|it| it.watches(kind)).sum::<usize>() == 1;
+        watched(Kind::Services) && watched(Kind::Slices)
+    }
+
+    /// What a process of this node meets at a service's address.
+    pub(crate) fn backends(&self, number: u8) -> Vec<SocketAddr> {
+        let snapshot = self.snapshots.borrow();
+        let found = snapshot.services.iter().find_map(|service| {
+            let frontend = service.frontends.iter().find(|frontend| frontend.address == vip(number))?;
+            Some(service.backends(frontend).map(|row| row.slot().backend()).collect())
+        });
+        found.unwrap_or_default()
+    }
+
+    pub(crate) fn serves(&self, number: u8, backends: &[IpAddr]) -> bool {
+        let seen: BTreeSet<SocketAddr> = self.backends(number).into_iter().collect();
+        seen == backends.iter().map(|address| SocketAddr::new(*address, 8080)).collect()
+    }
+
+    pub(crate) fn has(&self, number: u8) -> bool {
+        self.snapshots
+            .borrow()
+            .services
+            .iter()
+            .any(|service| service.frontends.iter().any(|frontend| frontend.address == vip(number)))
+    }
+
+    /// What was rejected, by name.
+    pub(crate) fn rejected(&self) -> Vec<(String, String)> {
+        let snapshot = self.snapshots.borrow();
+        let named = snapshot.rejections.named.values();
+        named.map(|it| (it.object.to_string(), it.reason.to_string())).collect()
+    }
+
+    pub(crate) fn watch(&self, what: What) -> Watch {
+        self.view.now().into_iter().find(|watch| watch.what == what).unwrap()
+    }
+
+    /// What went wrong last with a watch, in words.
+    pub(crate) fn last_error(&self, what: What) -> String {
+        self.watch(what).last_error.map_or(String::new(), |error| error.text.to_string())
+    }
+
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&self.lines.0.lock().unwrap()).into_owned()
+    }
+
+    pub(crate) fn zones(&self) -> Vec<Option<Arc<str>>> {
+        self.zones.lock().unwrap().clone()
+    }
+
+    /// The table is the one that a node has which reads the cluster's objects now, and nobody guarded was ever without a
+    /// backend on the way to it.
+    #[track_caller]
+    pub(crate) fn check(&mut self) {
+        let expected = from_scratch(&self.place.cluster);
+        let begun = Instant::now();
+        let mut seen = frontends(&self.snapshots.borrow());
+        while seen != expected && begun.elapsed() < ms(5_000) {
+            self.live(ms(10));
+            seen = frontends(&self.snapshots.borrow());
+        }
+        assert!(seen == expected, "not as from scratch:\n{}\n{}", difference(&expected, &seen), self.log());
+        self.check_guard();
+    }
+
+    /// How often somebody guarded was seen without a backend.
+    pub(crate) fn violations(&self) -> usize {
+        self.guard.0.lock().unwrap().violations.len()
+    }
+
+    #[track_caller]
+    pub(crate) fn check_guard(&self) {
+        let guarded = self.guard.0.lock().unwrap();
+        assert!(guarded.violations.is_empty(), "{:#?}", guarded.violations);
+        assert!(guarded.looks > 0, "the witness has seen nothing");
+    }
+}
+
+async fn hear_zones(mut zones: mpsc::Receiver<Zone>, heard: Arc<Mutex<Vec<Option<Arc<str>>>>>) {
+    while let Some(zone) = zones.recv().await {
+        heard.lock().unwrap().push(zone.name);
+        let _ = zone.told.send(());
+    }
+}
+
+fn start_log(lines: &Lines) -> DefaultGuard {
+    let lines = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::INFO)
+        .with_writer(move || lines.clone())
+        .finish();
+    tracing::subscriber::set_default(subscriber)
+}
+
+/// The frontends of a world that is told the cluster's objects in one group.
+fn from_scratch(cluster: &Cluster) -> String {
+    let provenance = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };
+    let (mut engine, _) =
+        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Kubernetes]).unwrap();
+    for object in cluster.objects(Kind::Services) {
+        let wire: ServiceWire = from_value(&object).unwrap();
+        engine.apply(Event::ServiceApplied(Arc::new(service(&wire, &provenance).unwrap())));
+    }
+    for object in cluster.objects(Kind::Slices) {
+        let wire: SliceWire = from_value(&object).unwrap();
+        engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
+    }
+    engine.apply(Event::Synced(Source::Kubernetes));
+    let mut now = Now { wall: Timestamp(1), mono: Duration::ZERO };
+    loop {
+        let snapshot = engine.step(now, &mut |_| ());
+        match engine.next_due(now.mono) {
+            Some(due) => now.mono = now.mono.max(due),
+            None => return frontends(&snapshot),
+        }
+    }
+}
+
+/// What a file says.
+pub(crate) fn file(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}

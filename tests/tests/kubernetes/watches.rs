@@ -1,0 +1,345 @@
+//! What goes wrong with a watch that stands.
+
+use holdfast::sources::kubernetes::{Remembered, Settings, Start, Timing, Version, What};
+use holdfast_core::keys::ObjectName;
+use holdfast_tests::fake::{Asked, Fault, Kind};
+use serde_json::Value;
+
+use crate::node::{Node, Place, backend, ms, quick, service_object, slice_object, vip, web};
+
+const SLICES: Asked = Asked::list(Kind::Slices);
+const WATCHES: Asked = Asked::watch(Kind::Slices);
+
+/// Gives `web-0` other backends.
+fn scale(node: &Node, backends: &[u8]) {
+    let backends: Vec<_> = backends.iter().map(|number| backend(*number)).collect();
+    node.cluster().apply(slice_object(&web(0), &backends)).unwrap();
+}
+
+#[test]
+fn a_change_is_served_at_once() {
+    let mut node = Node::serving(2);
+    node.guard(0);
+    scale(&node, &[7, 8]);
+    let took = node.wait("served", |node| node.serves(0, &[backend(7), backend(8)]));
+    assert!(took < ms(500), "{took:?}");
+    node.check();
+    assert_eq!((node.server().asked(SLICES), node.server().asked(WATCHES)), (1, 1));
+}
+
+#[test]
+fn a_watch_that_is_reset_goes_on_where_it_was() {
+    let mut node = Node::serving(3);
+    node.guard(0);
+    node.server().reset_connections();
+    scale(&node, &[9]);
+    node.cluster().delete(Kind::Slices, "default/web-1-1").unwrap();
+    node.cluster().delete(Kind::Services, "default/web-1").unwrap();
+    let took = node.wait("missed events came", |node| node.serves(0, &[backend(9)]) && !node.has(1));
+    assert!(took < ms(1_500), "{took:?}");
+    node.check();
+    assert_eq!(node.server().asked(Asked::list(Kind::Services)), 1, "no list");
+    assert_eq!(node.server().asked(SLICES), 1, "no list");
+}
+
+#[test]
+fn a_watch_that_ends_in_time_goes_on_without_a_word() {
+    let place = Place::new(1);
+    place.services(1);
+    let timing = Timing { watch_length: ms(1_000), watch_short: ms(500), ..quick() };
+    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    node.wait_until_synced();
+    node.guard(0);
+    node.wait("asked again", |node| node.server().asked(WATCHES) >= 3);
+    scale(&node, &[9]);
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.check();
+    assert_eq!((node.watch(What::Slices).restarts, node.server().asked(SLICES)), (0, 1), "{}", node.log());
+}
+
+#[test]
+fn an_apiserver_that_is_gone_for_a_while_is_found_again() {
+    let mut node = Node::serving(2);
+    node.guard(0);
+    node.server().stop();
+    scale(&node, &[9]);
+    node.live(ms(6_000));
+    assert!(node.serves(0, &[backend(0)]), "what is known is served meanwhile");
+    assert!(
+        node.last_error(What::Slices).contains("connection refused"),
+        "{}",
+        node.last_error(What::Slices)
+    );
+    node.server().start_again().unwrap();
+    let took = node.wait("served", |node| node.serves(0, &[backend(9)]));
+    assert!(took < ms(6_000), "{took:?}");
+    node.check();
+    assert_eq!(node.server().asked(SLICES), 1, "no list");
+}
+
+#[test]
+fn what_is_compacted_is_listed_again_at_once() {
+    let mut node = Node::serving(3);
+    node.guard(0);
+    node.server().stop();
+    scale(&node, &[0, 9]);
+    node.cluster().delete(Kind::Slices, "default/web-1-1").unwrap();
+    node.cluster().delete(Kind::Services, "default/web-1").unwrap();
+    node.cluster().apply(service_object("web-5", vip(5))).unwrap();
+    node.cluster().compact();
+    node.server().start_again().unwrap();
+    let listed = |node: &Node| node.serves(0, &[backend(0), backend(9)]) && !node.has(1) && node.has(5);
+    let took = node.wait("listed", listed);
+    assert!(took < ms(2_000), "{took:?}");
+    node.check();
+    assert_eq!(node.server().asked(SLICES), 2, "one more list");
+}
+
+#[test]
+fn a_status_410_on_a_watch_is_listed_again() {
+    let mut node = Node::serving(1);
+    node.guard(0);
+    node.server().once(WATCHES, Fault::status(410, "Expired"));
+    node.server().end_watches(Kind::Slices);
+    node.wait("listed and watched", |node| node.server().asked(WATCHES) == 3 && node.is_watched());
+    scale(&node, &[9]);
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.check();
+    assert_eq!(node.server().asked(SLICES), 2, "one more list");
+}
+
+#[test]
+fn watches_that_end_at_once_are_no_flood() {
+    let mut node = Node::serving(1);
+    node.guard(0);
+    node.server().always(WATCHES, Fault::say(""));
+    node.server().forget_requests();
+    node.server().end_watches(Kind::Slices);
+    node.live(ms(5_000));
+    let asked = node.server().asked(WATCHES);
+    assert!((3..=9).contains(&asked), "{asked} watches in 5 s");
+    node.server().heal();
+    scale(&node, &[9]);
+    let took = node.wait("served", |node| node.serves(0, &[backend(9)]));
+    assert!(took < ms(6_000), "{took:?}");
+    node.check();
+    assert_eq!(node.server().asked(SLICES), 0, "no list");
+}
+
+#[test]
+fn an_error_inside_a_watch_is_not_the_end() {
+    let mut node = Node::serving(1);
+    node.guard(0);
+    node.server().once(WATCHES, Fault::error_event(500, "InternalError"));
+    node.server().end_watches(Kind::Slices);
+    node.wait("watched again", |node| node.server().asked(WATCHES) == 3 && node.is_watched());
+    assert_eq!(node.server().asked(SLICES), 1, "one error is no reason for a list");
+    node.server().times(WATCHES, Fault::error_event(500, "InternalError"), 2);
+    node.server().end_watches(Kind::Slices);
+    node.wait("listed", |node| node.server().asked(SLICES) == 2);
+    scale(&node, &[9]);
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.check();
+}
+
+#[track_caller]
+fn check_refused(name: &str, fault: Fault, words: &str) {
+    let mut node = Node::serving(1);
+    node.guard(0);
+    node.server().once(WATCHES, fault);
+    node.server().end_watches(Kind::Slices);
+    node.wait("asked again", |node| node.server().asked(WATCHES) == 3 && node.is_watched());
+    let said = node.last_error(What::Slices);
+    assert!(said.contains(words), "{name}: {said}");
+    scale(&node, &[9]);
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.check();
+    assert_eq!(node.server().asked(SLICES), 1, "{name}: no list");
+    assert!(!node.log().contains("GARBAGE"), "{name}: {}", node.log());
+}
+
+#[test]
+fn a_watch_that_is_refused_goes_on_where_it_was() {
+    check_refused("500", Fault::status(500, "InternalError"), "InternalError");
+    check_refused("503", Fault::status(503, "ServiceUnavailable"), "503");
+    check_refused("403", Fault::status(403, "Forbidden"), "Forbidden");
+    check_refused("429", Fault::status(429, "TooManyRequests"), "TooManyRequests");
+}
+
+#[test]
+fn a_page_from_a_proxy_is_no_watch() {
+    let html = Fault::raw("200 OK", &["Content-Type: text/html", "Content-Length: 8"], "GARBAGE\n");
+    check_refused("html", html, "");
+}
+
+#[test]
+fn a_watch_that_is_closed_unanswered_goes_on_where_it_was() {
+    check_refused("closed", Fault::Close, "closed the connection");
+    check_refused("reset", Fault::Reset, "closed the connection");
+}
+
+#[test]
+fn the_witness_sees_a_service_that_lost_its_backends() {
+    let mut node = Node::serving(2);
+    node.guard(0);
+    scale(&node, &[]);
+    node.wait("emptied", |node| node.serves(0, &[]));
+    assert_eq!(node.violations(), 1, "one op emptied it");
+}
+
+#[test]
+fn events_that_come_twice_count_once() {
+    let place = Place::new(1);
+    place.services(1);
+    place.servers[0].once(WATCHES, Fault::Twice);
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    node.guard(0);
+    scale(&node, &[9]);
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
+    scale(&node, &[9, 8]);
+    node.wait("served", |node| node.serves(0, &[backend(9), backend(8)]));
+    assert_eq!(node.watch(What::Slices).events, 2);
+    node.check();
+}
+
+#[test]
+fn a_watch_that_falls_silent_is_noticed() {
+    let mut node = Node::serving(1);
+    node.guard(0);
+    node.live(ms(1_500));
+    assert_eq!(node.server().asked(WATCHES), 1, "bookmarks keep it alive");
+    node.server().mute(Kind::Slices, true);
+    scale(&node, &[9]);
+    let took = node.wait("noticed", |node| node.server().asked(WATCHES) == 2);
+    assert!(took >= ms(300) && took < ms(1_500), "{took:?}");
+    assert!(node.last_error(What::Slices).contains("nothing came"), "{}", node.last_error(What::Slices));
+    node.server().mute(Kind::Slices, false);
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.check();
+    assert_eq!(node.server().asked(SLICES), 1, "no list");
+}
+
+#[test]
+fn a_version_that_is_still_to_come_is_given_up_after_two_silences() {
+    let mut node = Node::serving(2);
+    node.guard(0);
+    node.cluster().rewind(500);
+    scale(&node, &[9]);
+    node.server().reset_connections();
+    let took = node.wait("listed", |node| node.serves(0, &[backend(9)]));
+    assert!(took < ms(4_000), "{took:?}");
+    node.check();
+    assert_eq!(node.server().asked(SLICES), 2, "one more list");
+    assert!(node.server().asked(WATCHES) >= 3, "two silent watches came before it");
+}
+
+#[test]
+fn an_event_that_is_lost_is_found_by_the_audit() {
+    let place = Place::new(1);
+    place.services(2);
+    let timing = Timing { audit_every: ms(700), audit_again: ms(100), ..quick() };
+    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    node.wait_until_synced();
+    node.guard(0);
+    node.wait("audited", |node| node.watch(What::Slices).audits > 0);
+    assert_eq!(node.watch(What::Slices).differences, 0, "nothing is wrong yet");
+    node.cluster().apply_untold(slice_object(&web(0), &[backend(9)])).unwrap();
+    let took = node.wait("found", |node| node.serves(0, &[backend(9)]));
+    assert!(took < ms(4_000), "{took:?}");
+    node.check();
+    assert_eq!((node.watch(What::Slices).differences, node.server().asked(SLICES)), (1, 2));
+    assert!(node.log().contains("default/web-0-1"), "the object is named: {}", node.log());
+}
+
+#[track_caller]
+fn check_garbage(name: &str, garbage: &str) {
+    let mut node = Node::serving(2);
+    node.guard(0);
+    node.server().say(Kind::Slices, garbage);
+    node.server().end_watches(Kind::Slices);
+    scale(&node, &[9]);
+    let took = node.wait(name, |node| node.serves(0, &[backend(9)]));
+    assert!(took < ms(3_000), "{name}: {took:?}");
+    node.check();
+    assert!(!node.log().contains("GARBAGE"), "{name}: the body is in the log: {}", node.log());
+    assert!(node.log().len() < 10_000, "{name}: {} bytes of log", node.log().len());
+}
+
+#[test]
+fn half_a_line_is_no_event() {
+    check_garbage("half a line", "{\"type\":\"MODIFIED\",\"object\":{\"GARBAGE");
+}
+
+#[test]
+fn a_line_that_is_no_event_is_not_the_end() {
+    check_garbage("no JSON", "GARBAGE\n");
+}
+
+#[test]
+fn a_line_without_an_object_is_not_the_end() {
+    check_garbage("no object", "{\"type\":\"MODIFIED\",\"GARBAGE\":1}\n");
+}
+
+#[test]
+fn a_line_without_end_is_cut_off() {
+    check_garbage("a huge line", &format!("{{\"type\":\"{}", "GARBAGE".repeat(1 << 20)));
+}
+
+#[test]
+fn bytes_that_are_no_text_are_not_the_end() {
+    let mut node = Node::serving(1);
+    node.guard(0);
+    // The fake says text only; a surrogate as an escape is what JSON can hold and a string cannot.
+    node.server()
+        .say(Kind::Slices, "{\"type\":\"MODIFIED\",\"object\":{\"metadata\":{\"name\":\"\\ud800\"}}}\n");
+    scale(&node, &[9]);
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.check();
+}
+
+/// What a former run wrote down of this place.
+fn remembered(place: &Place, kind: Kind) -> Remembered {
+    let object = |object: &Value| {
+        let text = |at: &str| object["metadata"][at].as_str().unwrap();
+        let name = ObjectName::new(text("namespace"), text("name")).unwrap();
+        (name, Version { uid: text("uid").into(), resource_version: text("resourceVersion").into() })
+    };
+    Remembered {
+        resource_version: place.cluster.version().to_string().into(),
+        objects: place.cluster.objects(kind).iter().map(object).collect(),
+    }
+}
+
+fn restarted(place: &Place) -> Settings {
+    let [services, slices] = [Kind::Services, Kind::Slices].map(|kind| Some(remembered(place, kind)));
+    Settings { timing: quick(), start: Start { services, slices }, ..Settings::default() }
+}
+
+#[test]
+fn a_restart_goes_on_without_a_list() {
+    let place = Place::new(1);
+    place.services(1);
+    let settings = restarted(&place);
+    let mut node = Node::start_with(place, settings);
+    let took = node.wait_until_synced();
+    assert!(took < ms(2_000), "{took:?}");
+    let lists = node.server().asked(SLICES) + node.server().asked(Asked::list(Kind::Services));
+    assert_eq!(lists, 0, "what is remembered is good");
+    node.place.services(2);
+    node.wait("what is new comes by the watch", |node| node.serves(1, &[backend(1)]));
+}
+
+#[test]
+fn a_restart_after_a_compaction_lists() {
+    let place = Place::new(1);
+    place.services(2);
+    let settings = restarted(&place);
+    place.services(2);
+    place.cluster.compact();
+    let mut node = Node::start_with(place, settings);
+    let took = node.wait_until_synced();
+    assert!(took < ms(2_000), "{took:?}");
+    assert_eq!(node.server().asked(SLICES), 1);
+    node.check();
+}
