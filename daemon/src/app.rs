@@ -16,7 +16,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
-use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -95,25 +94,19 @@ impl App {
     fn start(path: &Path, config: Config, level: Level) -> Result<Self, AppError> {
         let node = node::name(&config)?;
         let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
-        let first_blocks = Arc::new(parts::blocks(&config, path)?);
+        let (blocks_out, blocks) = watch::channel(Arc::new(parts::blocks(&config, path)?));
         let seed = parts::seed();
         let folder = state::Folder::new(&config.state.path);
         let kept = parts::kept(&folder);
-        let known_cluster = kept.as_ref().and_then(|kept| kept.context.cluster.as_deref());
-        let access = parts::access(&config, seed, known_cluster)?;
-        let kubernetes = access.clone();
-        let kubernetes = kubernetes.map(|access| parts::kubernetes(&config, &node, access, kept.as_ref()));
+        let (access, kubernetes) = parts::cluster(&config, &node, seed, kept.as_ref())?;
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
-        let (mut engine, found) = Engine::start(maps, Seed(seed), &sources_of(&config))?;
-        for error in found {
-            tracing::warn!(%error, "the maps hold something strange; it is written anew");
-        }
         let zone = kept.as_ref().and_then(|kept| kept.context.zone.clone());
         let settings = parts::settings(&config, &config.kubernetes, parts::apiservers(access.as_ref()));
-        parts::begin(&mut engine, settings, node::facts(&config, &node, zone.as_ref()), kept);
+        let now_known = (settings, node::facts(&config, &node, zone.as_ref()));
+        let engine = parts::engine(maps, seed, &sources_of(&config), now_known, kept)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
@@ -133,7 +126,6 @@ impl App {
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
         let admin = admin::start(&parts::admin_settings(&config), readings)?;
-        let (blocks_out, blocks) = watch::channel(first_blocks);
         let reload = Reload {
             path: path.to_owned(),
             level,

@@ -184,22 +184,22 @@ fn the_incident_in_its_smallest_form() {
     check(
         &curl(&[&url]),
         &expect![[r#"
-        {"frontends": [
-        {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null},
-        {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null}
-        ]}
-    "#]],
+            {"frontends": [
+            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null},
+            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null}
+            ],"stale_since": null}
+        "#]],
     );
     daemon.write("test-slice.yaml", &slice("default", "test", "[]"));
     let emptied = curl(&[&url]);
     check(
         &emptied,
         &expect![[r#"
-        {"frontends": [
-        {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"refusing","reason":"vanished","status":"done","error":null,"since":"…","owner":null},
-        {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null}
-        ]}
-    "#]],
+            {"frontends": [
+            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"refusing","reason":"vanished","status":"done","error":null,"since":"…","owner":null},
+            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null}
+            ],"stale_since": null}
+        "#]],
     );
     // Times are shown in seconds: a row that is rewritten now would show another one.
     std::thread::sleep(Duration::from_millis(1100));
@@ -208,10 +208,10 @@ fn the_incident_in_its_smallest_form() {
     check(
         &curl(&[&daemon.url("/backends"), "-H", "Accept: application/json"]),
         &expect![[r#"
-        {"backends": [
-        {"address":"1.1.1.1","port":80,"protocol":"TCP","service":"default/test-extended","port_name":"","state":"active","ready":true,"serving":true,"terminating":false,"node":null,"zone":null,"slices":["default/slice-of-test-extended0"],"target":null,"since":"…","unused_because":null,"source":"manifests"}
-        ]}
-    "#]],
+            {"backends": [
+            {"address":"1.1.1.1","port":80,"protocol":"TCP","service":"default/test-extended","port_name":"","state":"active","ready":true,"serving":true,"terminating":false,"node":null,"zone":null,"slices":["default/slice-of-test-extended0"],"target":null,"since":"…","unused_because":null,"source":"manifests"}
+            ],"stale_since": null}
+        "#]],
     );
 }
 
@@ -271,12 +271,12 @@ fn the_incident_as_recorded() {
     check(
         &before,
         &expect![[r#"
-        {"frontends": [
-        {"address":"192.168.60.179","port":443,"protocol":"TCP","type":"ClusterIP","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null},
-        {"address":"0.0.0.0","port":30965,"protocol":"TCP","type":"NodePort","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null},
-        {"address":"10.15.1.8","port":443,"protocol":"TCP","type":"LoadBalancer","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null}
-        ]}
-    "#]],
+            {"frontends": [
+            {"address":"192.168.60.179","port":443,"protocol":"TCP","type":"ClusterIP","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null},
+            {"address":"0.0.0.0","port":30965,"protocol":"TCP","type":"NodePort","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null},
+            {"address":"10.15.1.8","port":443,"protocol":"TCP","type":"LoadBalancer","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"source_ranges":[],"verdict":"serving","reason":null,"status":"done","error":null,"since":"…","owner":null}
+            ],"stale_since": null}
+        "#]],
     );
     expect![[r#"
         SERVICE                      PORT   TYPE          FRONTEND                VERDICT  REASON  STATUS  BACKENDS

@@ -11,12 +11,15 @@ use std::time::{Duration, Instant};
 use holdfast_core::change::Change;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Capacity;
 use holdfast_datapath::Maps;
 use tokio::sync::{mpsc, watch};
 
 use super::AppError;
+use super::maps::AppMaps;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
@@ -38,24 +41,15 @@ pub(super) fn warn_of_what_is_missing(config: &Config) {
 /// Kubelet's kubeconfig where kubeadm puts it.
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
 
-/// The way to the apiserver; none where no object comes from there.
-///
 /// `known_cluster` is the one that the snapshot is from.
-pub(super) fn access(
-    config: &Config,
-    seed: u64,
-    known_cluster: Option<&str>,
-) -> Result<Option<Access>, AppError> {
-    if !config.kubernetes.enabled {
-        return Ok(None);
-    }
+fn access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Access, AppError> {
     let settings = apiserver::Settings {
         sources: apiserver_sources(config),
         state: config.state.path.clone(),
         known_cluster: known_cluster.and_then(apiserver::ClusterId::new),
         seed,
     };
-    Ok(Some(Access::new(&settings)?))
+    Ok(Access::new(&settings)?)
 }
 
 pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
@@ -87,28 +81,43 @@ pub(super) fn apiservers(access: Option<&Access>) -> BTreeSet<SocketAddr> {
     access.map(|access| access.addresses().borrow().clone()).unwrap_or_default()
 }
 
-/// Tells the engine what it must know before it may write anything. What is remembered is decided by the settings and on the
-/// node of now: an apiserver's address is no frontend, not even for a moment.
-pub(super) fn begin<M: Maps>(
-    engine: &mut Engine<M>,
-    settings: Settings,
-    node: NodeFacts,
+/// An engine that knows what it must know before it may write anything. What is remembered is decided by the settings and on
+/// the node of now: an apiserver's address is no frontend, not even for a moment.
+pub(super) fn engine(
+    maps: AppMaps,
+    seed: u64,
+    sources: &[Source],
+    now: (Settings, NodeFacts),
     kept: Option<state::Kept>,
-) {
+) -> Result<Engine<AppMaps>, AppError> {
+    let (mut engine, found) = Engine::start(maps, Seed(seed), sources)?;
+    for error in found {
+        tracing::warn!(%error, "the maps hold something strange; it is written anew");
+    }
     if let Some(kept) = kept {
         engine.remember(kept.remembered);
     }
-    engine.apply(Event::SettingsApplied(Arc::new(settings)));
-    engine.apply(Event::NodeApplied(Arc::new(node)));
+    engine.apply(Event::SettingsApplied(Arc::new(now.0)));
+    engine.apply(Event::NodeApplied(Arc::new(now.1)));
+    Ok(engine)
+}
+
+/// The way to the apiserver and what is watched there; none where no object comes from there.
+pub(super) fn cluster(
+    config: &Config,
+    node: &NodeName,
+    seed: u64,
+    kept: Option<&state::Kept>,
+) -> Result<(Option<Access>, Option<Kubernetes>), AppError> {
+    if !config.kubernetes.enabled {
+        return Ok((None, None));
+    }
+    let access = access(config, seed, kept.and_then(|kept| kept.context.cluster.as_deref()))?;
+    Ok((Some(access.clone()), Some(kubernetes(config, node, access, kept))))
 }
 
 /// What is watched there, from where a former process was. One that asked for other Services knows nothing of these.
-pub(super) fn kubernetes(
-    config: &Config,
-    node: &NodeName,
-    access: Access,
-    kept: Option<&state::Kept>,
-) -> Kubernetes {
+fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&state::Kept>) -> Kubernetes {
     let asked_for = config.kubernetes.service_proxy_name.as_deref();
     let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);
     let settings = kubernetes::Settings {

@@ -137,7 +137,10 @@ fn a_huge_object_is_read_as_any_other() {
     let mut node = Node::serving(2);
     node.guard(1);
     let addresses: Vec<_> = (0..1_000_u16)
-        .map(|number| std::net::IpAddr::from([10, 1, (number >> 8) as u8, number as u8]))
+        .map(|number| {
+            let [high, low] = number.to_be_bytes();
+            std::net::IpAddr::from([10, 1, high, low])
+        })
         .collect();
     let mut object = slice_object(&web(0), &addresses);
     object["metadata"]["annotations"] = json!({"note": "x".repeat(1 << 20)});

@@ -70,15 +70,18 @@ impl Tables {
         self.synced.insert(source, true);
     }
 
-    /// What was rejected is understood or gone. Whatever of it was only remembered is applied by the same group, or gone.
+    /// What was rejected is understood or gone. Whatever of it is only remembered by now is gone too; what the file still has
+    /// was told before.
     pub(super) fn rejection_ended(&mut self, object: &ObjectKey, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.end_rejection(object);
         if self.synced.get(&object.source()) != Some(&true) || self.unconfirmed.is_empty() {
             return;
         }
+        let named = &self.rejections.named;
         let gone = self.unconfirmed.take_if(|remembered, meta| match object {
             ObjectKey::File(source, file) => {
-                remembered.source() == *source && meta.origin.as_ref() == Some(file)
+                let is_of_it = remembered.source() == *source && meta.origin.as_ref() == Some(file);
+                is_of_it && !named.contains_key(remembered)
             }
             _ => remembered == object,
         });
