@@ -54,6 +54,9 @@ fn tell_frontend(
             let was = before.backends(old).count();
             tracing::info!(%service, frontend, verdict, backends, was, cause, "backends changed");
         }
+        Some((_, old)) if old.status == Status::Pending && new.status == Status::Done => {
+            tracing::info!(%service, frontend, verdict, backends, cause, "remembered frontend written");
+        }
         Some((_, old)) if old.status != new.status && new.status == Status::Done => {
             tracing::info!(%service, frontend, verdict, backends, cause, "frontend updated after errors");
         }

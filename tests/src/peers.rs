@@ -278,6 +278,12 @@ impl Cluster {
         audit::requests(self.folder(), user)
     }
 
+    /// Asks one part to end (SIGTERM) and does not wait. An apiserver takes a minute for that while somebody watches: it
+    /// accepts nobody any more and tells on. Kubelet kills it after half of that.
+    pub fn ask_to_end(&self, part: Part) -> Result<(), PeersError> {
+        self.server(part)?.ask_to_end()
+    }
+
     /// Asks one part to end (SIGTERM), waits until it has, and says how long that took.
     pub fn stop(&self, part: Part) -> Result<Duration, PeersError> {
         self.server(part)?.stop()

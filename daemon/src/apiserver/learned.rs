@@ -104,6 +104,8 @@ impl Memory {
 
 fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
+    // On a new node nobody else may have written anything yet.
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     let beside: PathBuf = path.with_extension("json.new");
     let mut file = std::fs::File::create(&beside)?;
     file.write_all(content)?;
@@ -184,6 +186,9 @@ mod tests {
         memory.learn(&addresses("10.0.0.1:443"), Timestamp(5));
         memory.write(folder.path()).unwrap();
         assert_eq!(Memory::read(folder.path()), Ok(memory.clone()));
+        let new = folder.path().join("not/there/yet");
+        memory.write(&new).unwrap();
+        assert_eq!(Memory::read(&new), Ok(memory.clone()));
         for (content, why) in
             [("{", "EOF"), (r#"{"version":2,"learned":[]}"#, "version 2"), (&"x".repeat(70_000), "too large")]
         {

@@ -2,12 +2,15 @@
 //!
 //! Invariant: it needs nothing that the API does not show. Lists are cut with a count, never silently.
 
+mod apiserver;
+
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use self::apiserver::Apiserver;
 use super::Exit;
 use super::client::{Client, ClientError};
 
@@ -91,6 +94,7 @@ struct Status {
     reason: Option<String>,
     faults: Vec<String>,
     sources: Vec<Source>,
+    apiserver: Apiserver,
     stale_since: Option<String>,
     snapshot: Kept,
     services: usize,
@@ -122,8 +126,9 @@ pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Resul
     let version = read(client, "/version?format=json")?;
     let readiness = read(client, "/readyz?format=json")?;
     let datapath: Datapath = read(client, "/datapath?format=json")?;
+    let apiserver = read(client, "/apiserver?format=json")?;
     let services = read(client, "/services?format=json")?;
-    let status = Status::of(version, readiness, datapath.faults(), services);
+    let status = Status::of(version, readiness, datapath.faults(), apiserver, services);
     if json {
         let text =
             serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
@@ -147,7 +152,13 @@ fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientErr
 }
 
 impl Status {
-    fn of(version: Version, readiness: Readiness, faults: Vec<String>, services: Services) -> Self {
+    fn of(
+        version: Version,
+        readiness: Readiness,
+        faults: Vec<String>,
+        apiserver: Apiserver,
+        services: Services,
+    ) -> Self {
         let Services { services, rejected, rejected_dropped } = services;
         let failed = services.iter().filter(|service| service.status == "error");
         let errors: Vec<Failed> = failed.map(Failed::from).collect();
@@ -158,6 +169,7 @@ impl Status {
             reason: readiness.reason,
             faults,
             sources: readiness.sources,
+            apiserver,
             stale_since: readiness.stale_since,
             snapshot: readiness.snapshot,
             services: services.len(),
@@ -180,6 +192,9 @@ impl Status {
         let note = if datapath == "memory" { " (computed and shown; no traffic is touched)" } else { "" };
         writeln!(out, "datapath   {datapath}{note}")?;
         writeln!(out, "sources    {}", listed(self.sources.iter().map(Source::spelled)))?;
+        if let Some(apiserver) = self.apiserver.spelled() {
+            writeln!(out, "apiserver  {}", plain(&apiserver))?;
+        }
         if let Some(since) = &self.stale_since {
             writeln!(out, "stale      as remembered from {since}")?;
         }

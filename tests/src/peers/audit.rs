@@ -69,11 +69,16 @@ mod tests {
             )
         };
         let folder = tempfile::tempdir().unwrap();
-        let first = [event("holdfast", "1", "watch"), event("holdfast", "1", "watch"), event("else", "2", "list")];
+        let first =
+            [event("holdfast", "1", "watch"), event("holdfast", "1", "watch"), event("else", "2", "list")];
         fs::write(log(folder.path(), 0), first.concat()).unwrap();
-        fs::write(log(folder.path(), 2), event("holdfast", "3", "watch") + &event("holdfast", "4", "list")).unwrap();
+        fs::write(log(folder.path(), 2), event("holdfast", "3", "watch") + &event("holdfast", "4", "list"))
+            .unwrap();
         let counts = requests(folder.path(), "holdfast").unwrap();
-        assert_eq!(counts, BTreeMap::from([("list services".to_owned(), 1), ("watch services".to_owned(), 2)]));
+        assert_eq!(
+            counts,
+            BTreeMap::from([("list services".to_owned(), 1), ("watch services".to_owned(), 2)])
+        );
         fs::write(log(folder.path(), 1), "half a li").unwrap();
         assert_eq!(requests(folder.path(), "holdfast").unwrap(), counts);
         fs::write(log(folder.path(), 1), "no event\n").unwrap();

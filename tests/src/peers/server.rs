@@ -53,6 +53,14 @@ impl Server {
         Ok(())
     }
 
+    /// It goes on for as long as it has something to finish.
+    pub(super) fn ask_to_end(&self) -> Result<(), PeersError> {
+        match self.running().as_ref() {
+            Some(child) => self.signal(child, Signal::SIGTERM),
+            None => Err(PeersError::NoPart(self.part)),
+        }
+    }
+
     pub(super) fn stop(&self) -> Result<Duration, PeersError> {
         let begin = Instant::now();
         self.end(Signal::SIGTERM)?;
@@ -65,12 +73,17 @@ impl Server {
 
     fn end(&self, signal: Signal) -> Result<(), PeersError> {
         let Some(mut child) = self.running().take() else { return Err(PeersError::NoPart(self.part)) };
-        let failed = |source| PeersError::Signal { part: self.part, source };
-        let pid = i32::try_from(child.id()).map_err(io::Error::other).map_err(failed)?;
-        kill(Pid::from_raw(pid), signal).map_err(io::Error::from).map_err(failed)?;
-        let status = wait(&mut child, STOP_LIMIT).map_err(failed)?;
+        self.signal(&child, signal)?;
+        let status = wait(&mut child, STOP_LIMIT);
+        let status = status.map_err(|source| PeersError::Signal { part: self.part, source })?;
         let late = || PeersError::Late { what: format!("end of {:?}", self.part), limit: STOP_LIMIT };
         status.map(drop).ok_or_else(late)
+    }
+
+    fn signal(&self, child: &Child, signal: Signal) -> Result<(), PeersError> {
+        let pid = i32::try_from(child.id()).map_err(io::Error::other);
+        let sent = pid.and_then(|pid| kill(Pid::from_raw(pid), signal).map_err(io::Error::from));
+        sent.map_err(|source| PeersError::Signal { part: self.part, source })
     }
 
     pub(super) fn runs(&self) -> bool {

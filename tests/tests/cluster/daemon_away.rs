@@ -133,7 +133,6 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     reboot(&mut daemon, &mut clients);
     check_remembered(&daemon);
     thread::sleep(AWAY.saturating_sub(away.elapsed()));
-    println!("{}", daemon.logged());
     check_served(&mut clients, "while nothing but the snapshot was there");
 
     let asked = || cluster.requests_of(stage::USER).unwrap();
@@ -143,8 +142,10 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     until(SOON, "a confirmed table", || Ok(stale(&daemon).is_none().then_some(()))).unwrap();
     let synced = back.elapsed();
     cluster.start_part(Part::Apiserver(1)).unwrap();
-    println!("confirmed {synced:?} after an apiserver was ready; asked before {before:?}, in all {:?}", asked());
+    println!(
+        "confirmed {synced:?} after an apiserver was ready; asked before {before:?}, in all {:?}",
+        asked()
+    );
     assert!(synced < SYNCED_MAX, "{synced:?}");
     check_served(&mut clients, "while the apiservers came back");
-    println!("{}", daemon.logged());
 }

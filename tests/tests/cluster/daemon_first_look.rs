@@ -42,8 +42,10 @@ struct World {
 
 /// One apiserver, and three pods that answer with their addresses, two of them ready.
 fn world() -> World {
-    let layout =
-        Layout { local: vec!["10.1.0.1/32", "10.1.0.2/32", "10.1.0.3/32", "192.0.2.7/32"], ..Layout::default() };
+    let layout = Layout {
+        local: vec!["10.1.0.1/32", "10.1.0.2/32", "10.1.0.3/32", "192.0.2.7/32"],
+        ..Layout::default()
+    };
     let cluster = Cluster::start(layout, 1).unwrap();
     let serve = |pod: &Pod<'_>| {
         let address: SocketAddr = format!("{}:8080", pod.address).parse().unwrap();
@@ -105,7 +107,8 @@ fn way(daemon: &Daemon<'_>) -> (Value, Value) {
 fn check_way(daemon: &Daemon<'_>, credential: &str) {
     let (endpoint, own) = way(daemon);
     assert_eq!(word(&endpoint, "address"), apiserver(0).unwrap().to_string());
-    let used = ["state", "active", "preferred", "connections", "last_error"].map(|field| endpoint[field].clone());
+    let used =
+        ["state", "active", "preferred", "connections", "last_error"].map(|field| endpoint[field].clone());
     assert_eq!(used, [json!("healthy"), json!(true), json!(true), json!(3), Value::Null], "{endpoint}");
     assert_eq!((word(&own, "kind").as_str(), &own["problem"]), (credential, &Value::Null), "{own}");
 }
@@ -114,8 +117,7 @@ fn check_way(daemon: &Daemon<'_>, credential: &str) {
 fn clients_reach_the_pods_of_a_real_cluster_by_every_address() {
     let world = world();
     let api = world.cluster.api(0).unwrap();
-    let mut daemon =
-        Daemon::new(world.cluster.bed(), &stage::by_certificate(&world.cluster, 1)).unwrap();
+    let mut daemon = Daemon::new(world.cluster.bed(), &stage::by_certificate(&world.cluster, 1)).unwrap();
     daemon.start().unwrap();
     let begun = Instant::now();
     expect(&daemon, SERVICE, "serving 10.1.0.1:8080 10.1.0.2:8080");
@@ -123,7 +125,8 @@ fn clients_reach_the_pods_of_a_real_cluster_by_every_address() {
     assert_eq!(types, ["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP"]);
     world.check_served(&["10.1.0.1", "10.1.0.2"]);
     println!("ready and served by four addresses {:?} after the daemon was ready", begun.elapsed());
-    until(SOON, "three watches", || Ok((watched(&daemon).first().map(|it| it.1) == Some(3)).then_some(()))).unwrap();
+    until(SOON, "three watches", || Ok((watched(&daemon).first().map(|it| it.1) == Some(3)).then_some(())))
+        .unwrap();
     check_way(&daemon, "client certificate");
 
     start(&api, &PODS[2]);
@@ -154,8 +157,7 @@ fn a_restart_with_another_credential_costs_the_apiserver_no_list() {
     let token = world.cluster.api(0).unwrap().token(stage::ACCOUNT).unwrap();
     let file = world.cluster.folder().join("token");
     std::fs::write(&file, token + "\n").unwrap();
-    let mut daemon =
-        Daemon::new(world.cluster.bed(), &stage::by_certificate(&world.cluster, 1)).unwrap();
+    let mut daemon = Daemon::new(world.cluster.bed(), &stage::by_certificate(&world.cluster, 1)).unwrap();
     daemon.start().unwrap();
     expect(&daemon, SERVICE, "serving 10.1.0.1:8080 10.1.0.2:8080");
     daemon.stop().unwrap();
@@ -165,7 +167,8 @@ fn a_restart_with_another_credential_costs_the_apiserver_no_list() {
     daemon.configure(&stage::by_token(&world.cluster, 1, &file)).unwrap();
     daemon.start().unwrap();
     expect(&daemon, SERVICE, "serving 10.1.0.1:8080 10.1.0.2:8080");
-    until(SOON, "three watches", || Ok((watched(&daemon).first().map(|it| it.1) == Some(3)).then_some(()))).unwrap();
+    until(SOON, "three watches", || Ok((watched(&daemon).first().map(|it| it.1) == Some(3)).then_some(())))
+        .unwrap();
     check_way(&daemon, "token");
     let second = world.cluster.requests_of(stage::ACCOUNT_USER).unwrap();
     println!("asked by the first daemon: {first:?}; by the second one: {second:?}");

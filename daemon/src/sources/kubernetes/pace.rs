@@ -9,7 +9,7 @@ use std::time::Duration;
 const WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// The longest of the doubling waits; after an apiserver returns, this is the most that is lost.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+const WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// A watch that lived for so long was a good one, whatever ended it.
 const LIVED: Duration = Duration::from_secs(10);
@@ -29,6 +29,7 @@ pub(super) fn part(whole: Duration, chance: Chance) -> Duration {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     short_lives: u32,
+    has_turned: bool,
 }
 
 impl Pace {
@@ -40,13 +41,19 @@ impl Pace {
         chance: Chance,
     ) -> Duration {
         if lived >= LIVED {
-            self.short_lives = 0;
+            *self = Self::default();
         }
         let full = WAIT_MIN.saturating_mul(1 << self.short_lives.min(16)).min(WAIT_MAX);
         self.short_lives = self.short_lives.saturating_add(1);
         let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         // Half of the wait is chance, so that nodes which fell together do not rise together.
         asked + full / 2 + part(full / 2, chance)
+    }
+
+    /// Whether another kind of request may follow at once. The waits have grown while nobody answered, and that is over. But
+    /// once only until something lived, so that a server to which every version is too old is not asked for lists in a loop.
+    pub(super) fn turn(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_turned, true)
     }
 }
 
@@ -91,7 +98,7 @@ mod tests {
     fn waits_double_up_to_a_bound() {
         let mut pace = Pace::default();
         let waits: Vec<u128> = (0..8).map(|_| pace.wait(ms(1), None, Chance::MAX).as_millis()).collect();
-        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 3000, 3000, 3000]);
         assert!((0..100).all(|_| pace.wait(ms(1), None, Chance::MAX) <= WAIT_MAX));
     }
 
@@ -109,6 +116,17 @@ mod tests {
         }
         assert_eq!(pace.wait(LIVED, None, 0), ms(50));
         assert_eq!(pace.wait(ms(1), None, 0), ms(100));
+    }
+
+    #[test]
+    fn another_kind_of_request_follows_at_once_until_that_has_not_helped() {
+        let mut pace = Pace::default();
+        let _ = pace.wait(ms(1), None, 0);
+        assert!(pace.turn());
+        let _ = pace.wait(ms(1), None, 0);
+        assert!(!pace.turn() && !pace.turn());
+        let _ = pace.wait(LIVED, None, 0);
+        assert!(pace.turn());
     }
 
     #[test]

@@ -67,6 +67,15 @@ struct Failures {
     is_told: bool,
 }
 
+impl Failures {
+    /// How long it is until the next request. A list for which a watch has asked does not wait for what the watch waited for.
+    fn wait(&mut self, ending: &Ending, was_watch: bool, lived: Duration) -> Duration {
+        let paced = self.pace.wait(lived, ending.retry_after(), chance());
+        let turns = ending.is_gone() && was_watch && self.pace.turn();
+        if turns { Duration::ZERO } else { paced }
+    }
+}
+
 /// Why a list or a watch stopped: for a reason of its own, or because nobody listens.
 #[derive(Debug)]
 enum Stop {
@@ -127,7 +136,7 @@ impl<C: Codec> Reflector<C> {
         if has_moved {
             self.recovered(failures);
         }
-        let mut wait = failures.pace.wait(lived, ending.retry_after(), chance());
+        let mut wait = failures.wait(ending, from.is_some(), lived);
         if failures.stuck.needs_list(ending, has_moved) && self.version.take().is_some() {
             wait += pace::part(self.timing.list_spread, chance());
         }

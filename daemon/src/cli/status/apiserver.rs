@@ -1,0 +1,88 @@
+//! The line about the apiserver: where the watches are, or which are broken, since when and why.
+//!
+//! Invariant: a broken watch is told and is no fault by itself; what is known is served. Deliberately absent: the endpoints
+//! and credentials, which `holdfast apiserver` shows.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+/// What `/apiserver` says of the watches.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Apiserver {
+    enabled: bool,
+    watches: Vec<Watch>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Watch {
+    kind: String,
+    state: String,
+    endpoint: Option<String>,
+    heard: Option<String>,
+    last_error: Option<String>,
+}
+
+impl Apiserver {
+    /// Nothing where no apiserver is asked.
+    pub(super) fn spelled(&self) -> Option<String> {
+        let broken: Vec<&Watch> = self.watches.iter().filter(|watch| watch.state != "watching").collect();
+        match broken.as_slice() {
+            _ if !self.enabled => None,
+            [] => Some(self.used()),
+            broken => Some(told(broken)),
+        }
+    }
+
+    fn used(&self) -> String {
+        let endpoints: BTreeSet<&str> =
+            self.watches.iter().filter_map(|watch| watch.endpoint.as_deref()).collect();
+        endpoints.into_iter().collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn told(broken: &[&Watch]) -> String {
+    let kinds = broken.iter().map(|watch| watch.kind.as_str()).collect::<Vec<_>>().join(", ");
+    // Moments are spelled so that their order is that of their text.
+    let heard = broken.iter().filter_map(|watch| watch.heard.as_deref()).max();
+    let heard = heard.map_or_else(|| "nothing heard yet".to_owned(), |at| format!("last heard {at}"));
+    let why = broken.iter().find_map(|watch| watch.last_error.as_deref());
+    let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+    format!("no watch of {kinds}; {heard}{why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch(kind: &str, state: &str, heard: Option<&str>, last_error: Option<&str>) -> Watch {
+        Watch {
+            kind: kind.to_owned(),
+            state: state.to_owned(),
+            endpoint: Some("10.0.0.1:6443".to_owned()),
+            heard: heard.map(str::to_owned),
+            last_error: last_error.map(str::to_owned),
+        }
+    }
+
+    #[track_caller]
+    fn check(enabled: bool, watches: Vec<Watch>, expected: Option<&str>) {
+        assert_eq!(Apiserver { enabled, watches }.spelled().as_deref(), expected);
+    }
+
+    #[test]
+    fn the_line_says_where_the_watches_are_or_why_they_are_not() {
+        let heard = Some("2026-01-08T11:11:55Z");
+        let good = || watch("services", "watching", heard, Some("closed the connection"));
+        check(false, Vec::new(), None);
+        check(true, vec![good(), good()], Some("10.0.0.1:6443"));
+        let late = watch("nodes", "waiting", Some("2026-01-08T11:11:50Z"), Some("connection refused"));
+        check(
+            true,
+            vec![good(), late, watch("endpointslices", "listing", heard, None)],
+            Some("no watch of nodes, endpointslices; last heard 2026-01-08T11:11:55Z (connection refused)"),
+        );
+        let never = watch("services", "waiting", None, None);
+        check(true, vec![never], Some("no watch of services; nothing heard yet"));
+    }
+}
