@@ -133,6 +133,7 @@ fn status_tells_what_is_not_well() {
             ready      yes
             datapath   kernel
             sources    config, kubernetes
+            apiserver  [fd00::12]:6443
             snapshot   not written yet
             services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy, 9 served)
             frontends  11
