@@ -360,7 +360,7 @@ pub struct Snapshot {
     pub sources: BTreeMap<Source, bool>,
     /// Up to which version of the apiserver each kind is known.
     pub progress: BTreeMap<Watched, Arc<str>>,
-    /// When a former process wrote down what is shown, as long as a source has not delivered since.
+    /// When the sources had confirmed what is shown to a former process, as long as a source has not delivered since.
     pub stale_since: Option<Timestamp>,
     /// Whether the maps follow the rules: from the first whole lists on, or from what was remembered.
     pub programmed: bool,
@@ -376,5 +376,10 @@ impl Snapshot {
     /// Whether every source has delivered.
     pub fn is_synced(&self) -> bool {
         !self.sources.is_empty() && self.sources.values().all(|synced| *synced)
+    }
+
+    /// When the sources had confirmed it last: a process that only remembered confirms nothing, however long it ran.
+    pub fn confirmed(&self) -> Timestamp {
+        self.stale_since.unwrap_or(self.published)
     }
 }

@@ -29,7 +29,7 @@ impl Head {
         let Context { boot, cluster, zone, proxy_name } = context.clone();
         let version = |watched| snapshot.progress.get(&watched).cloned();
         Self {
-            at: snapshot.published.0,
+            at: snapshot.confirmed().0,
             boot,
             cluster,
             zone,

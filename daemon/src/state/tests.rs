@@ -76,6 +76,16 @@ fn what_is_written_comes_back() {
 }
 
 #[test]
+fn what_was_only_remembered_gets_no_younger_by_writing() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(folder.path());
+    for (stale_since, at) in [(None, 2_000), (Some(Timestamp(1_500)), 1_500)] {
+        state.store(&context(), &Snapshot { stale_since, ..snapshot() }).unwrap();
+        assert_eq!(state.load().unwrap().unwrap().remembered.at, Timestamp(at));
+    }
+}
+
+#[test]
 fn nothing_there_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     assert!(Folder::new(folder.path()).load().unwrap().is_none());

@@ -142,8 +142,10 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     check_remembered(&daemon);
     check_tried(&daemon);
     check_served(&mut clients, "while the daemon was killed and started");
+    let confirmed = stale(&daemon);
     reboot(&mut daemon, &mut clients);
     check_remembered(&daemon);
+    assert_eq!(stale(&daemon), confirmed, "remembering it twice makes it no younger");
     thread::sleep(AWAY.saturating_sub(away.elapsed()));
     check_served(&mut clients, "while nothing but the snapshot was there");
 

@@ -18,7 +18,7 @@ use crate::snapshot::{ServiceView, Snapshot, Status};
 /// What a former process knew.
 #[derive(Clone, Debug, Default)]
 pub struct Remembered {
-    /// When it wrote this down.
+    /// When the sources had confirmed it last.
     pub at: Timestamp,
     /// All services, as readers saw them.
     pub services: Vec<ServiceView>,
@@ -30,7 +30,7 @@ impl From<&Snapshot> for Remembered {
     /// What is to be written down of what readers see.
     fn from(snapshot: &Snapshot) -> Self {
         let services = snapshot.services.iter().map(|view| ServiceView::clone(view)).collect();
-        Self { at: snapshot.published, services, progress: snapshot.progress.clone() }
+        Self { at: snapshot.confirmed(), services, progress: snapshot.progress.clone() }
     }
 }
 

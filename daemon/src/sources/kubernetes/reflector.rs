@@ -27,6 +27,9 @@ use crate::apiserver::{Access, Reply};
 /// A body that explains a refusal is read no further.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
+/// An apiserver that has just started forbids everything for a second, so one verdict is none yet.
+const VERDICTS_MIN: u32 = 4;
+
 /// The shelf of one kind, which its audit reads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedShelf(Arc<Mutex<Shelf>>);
@@ -63,6 +66,8 @@ pub(super) struct Reflector<C> {
 struct Failures {
     pace: Pace,
     stuck: Stuck,
+    /// Verdicts of the server in a row.
+    verdicts: u32,
     /// It has been said that it goes badly.
     is_told: bool,
 }
@@ -73,6 +78,12 @@ impl Failures {
         let paced = self.pace.wait(lived, ending.retry_after(), chance());
         let turns = ending.is_gone() && was_watch && self.pace.turn();
         if turns { Duration::ZERO } else { paced }
+    }
+
+    /// Counts the verdicts in a row; whether this ending is one.
+    fn judged(&mut self, ending: &Ending) -> bool {
+        self.verdicts = if ending.is_verdict() { self.verdicts.saturating_add(1) } else { 0 };
+        ending.is_verdict()
     }
 }
 
@@ -145,9 +156,11 @@ impl<C: Codec> Reflector<C> {
         {
             self.selection = selection;
         }
-        if ending.is_verdict() && self.selection.what == What::Node {
+        if failures.judged(ending) && self.selection.what == What::Node {
             self.no_node(ending).await.map_err(|_| Closed)?;
-            wait = wait.max(self.timing.node_wait);
+            if failures.verdicts >= VERDICTS_MIN {
+                wait = wait.max(self.timing.node_wait);
+            }
         }
         self.say(ending, lived, failures);
         tokio::time::sleep(wait).await;
