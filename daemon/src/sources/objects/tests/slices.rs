@@ -61,6 +61,14 @@ fn a_slice_whose_frame_cannot_be_understood_rejects_itself() {
         r#"endpoints[0].addresses: invalid type: string "10.0.0.1", expected a sequence"#,
     );
     check_slice_refused(
+        &slice_with(|o| o["metadata"]["labels"] = json!(["web"])),
+        "metadata.labels: invalid type: sequence, expected an object",
+    );
+    check_slice_refused(
+        &slice_with(|o| o["endpoints"] = json!([[["10.0.0.1"]]])),
+        "endpoints[0]: invalid type: sequence, expected an object",
+    );
+    check_slice_refused(
         &slice_with(|o| o["metadata"]["labels"]["kubernetes.io/service-name"] = json!("a/b")),
         "the label kubernetes.io/service-name: the name has the character '/'; letters, digits, '-', '.' and '_' are legal",
     );
