@@ -96,7 +96,10 @@ impl App {
         let seed = parts::seed();
         let folder = state::Folder::new(&config.state.path);
         let kept = parts::kept(&folder);
-        let (access, kubernetes) = parts::cluster(&config, &node, seed, kept.as_ref())?.unzip();
+        let known_cluster = kept.as_ref().and_then(|kept| kept.context.cluster.as_deref());
+        let access = parts::access(&config, seed, known_cluster)?;
+        let kubernetes = access.clone();
+        let kubernetes = kubernetes.map(|access| parts::kubernetes(&config, &node, access, kept.as_ref()));
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;

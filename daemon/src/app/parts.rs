@@ -38,31 +38,24 @@ pub(super) fn warn_of_what_is_missing(config: &Config) {
 /// Kubelet's kubeconfig where kubeadm puts it.
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
 
-/// The way to the apiserver and what is watched there, from where a former process was; none where no object comes from a
-/// cluster.
-pub(super) fn cluster(
+/// The way to the apiserver; none where no object comes from there.
+///
+/// `known_cluster` is the one that the snapshot is from.
+pub(super) fn access(
     config: &Config,
-    node: &NodeName,
     seed: u64,
-    kept: Option<&state::Kept>,
-) -> Result<Option<(Access, Kubernetes)>, AppError> {
+    known_cluster: Option<&str>,
+) -> Result<Option<Access>, AppError> {
     if !config.kubernetes.enabled {
         return Ok(None);
     }
     let settings = apiserver::Settings {
         sources: apiserver_sources(config),
         state: config.state.path.clone(),
-        known_cluster: kept.and_then(|kept| apiserver::ClusterId::new(kept.context.cluster.as_deref()?)),
+        known_cluster: known_cluster.and_then(apiserver::ClusterId::new),
         seed,
     };
-    let access = Access::new(&settings)?;
-    let watched = kubernetes::Settings {
-        service_proxy_name: config.kubernetes.service_proxy_name.clone(),
-        node: config.node.zone.is_none().then(|| node.clone()),
-        start: kept.map(|kept| kubernetes::Start::of(&kept.remembered)).unwrap_or_default(),
-        ..kubernetes::Settings::default()
-    };
-    Ok(Some((access.clone(), Kubernetes::new(access, watched))))
+    Ok(Some(Access::new(&settings)?))
 }
 
 pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
@@ -87,6 +80,22 @@ pub(super) fn settings(
         bypass: configured.chain(apiservers).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
     }
+}
+
+/// What is watched there, from where a former process was.
+pub(super) fn kubernetes(
+    config: &Config,
+    node: &NodeName,
+    access: Access,
+    kept: Option<&state::Kept>,
+) -> Kubernetes {
+    let settings = kubernetes::Settings {
+        service_proxy_name: config.kubernetes.service_proxy_name.clone(),
+        node: config.node.zone.is_none().then(|| node.clone()),
+        start: kept.map(|kept| kubernetes::Start::of(&kept.remembered)).unwrap_or_default(),
+        ..kubernetes::Settings::default()
+    };
+    Kubernetes::new(access, settings)
 }
 
 /// A list takes the next power of two, so twice the slots hold that many backends whatever their lists are.
