@@ -43,6 +43,7 @@ use tokio::sync::watch;
 
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
 pub use listen::AdminError;
@@ -106,6 +107,8 @@ pub struct Readings {
     pub datapath: watch::Receiver<Arc<DatapathView>>,
     /// The newest view of the way to the apiserver; none where none is used.
     pub apiserver: Option<watch::Receiver<Arc<ApiserverView>>>,
+    /// How each watch of the apiserver is doing.
+    pub watches: Watches,
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
     /// How the last write of the snapshot went.

@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
 use tokio::sync::{Notify, watch};
@@ -226,11 +226,11 @@ impl Inner {
         };
         let memory = self.memory().clone();
         let asked = self.asked();
-        let own = (Tier::Configured, asked.own.told());
-        let kubelet = asked.kubelet.as_ref().map(|it| (Tier::Kubelet, it.told()));
+        let own = asked.own.told().map(|told| (Tier::Configured, told));
+        let kubelet = asked.kubelet.as_ref().and_then(Credentials::told).map(|told| (Tier::Kubelet, told));
         View {
             endpoints: rows.into_iter().map(|row| endpoint_view(row, at, preferred, &memory)).collect(),
-            credentials: [Some(own), kubelet].into_iter().flatten().map(credentials_view).collect(),
+            credentials: own.into_iter().chain(kubelet).map(credentials_view).collect(),
             cluster: memory.cluster,
             unverified: self.unverified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             memory_problem: self.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -251,7 +251,12 @@ impl Inner {
 }
 
 fn endpoint_view(row: Endpoint, at: Instant, preferred: Option<EndpointId>, memory: &Memory) -> EndpointView {
-    let wall = |then: Instant| Timestamp(now().0.saturating_sub(seconds(at.saturating_duration_since(then))));
+    // To the nearest second, so that the same moment is not shown as one second and then as the next.
+    let wall = |then: Instant| {
+        let half = Duration::from_millis(500);
+        let ago = at.saturating_duration_since(then);
+        timestamp(SystemTime::now().checked_sub(ago).unwrap_or(UNIX_EPOCH) + half)
+    };
     EndpointView {
         address: row.address,
         tier: row.tier,
@@ -283,7 +288,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
     Timestamp(seconds(time.duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
-fn seconds(duration: std::time::Duration) -> i64 {
+fn seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use crate::admin::{self, About, EffectiveConfig, Readings};
 use crate::apiserver::Access;
 use crate::config::Config;
+use crate::datapath::DatapathView;
 use crate::engine::Engine;
 use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
 use crate::logging::Level;
@@ -77,6 +78,8 @@ struct App {
     reload: Reload,
     sources: Sources,
     node: crate::config::NodeName,
+    // As a former process knew it.
+    zone: Option<Arc<str>>,
     engine: parts::EngineThread,
     admin: admin::Admin,
     changes: mpsc::Receiver<holdfast_core::change::Change>,
@@ -108,21 +111,13 @@ impl App {
         for error in found {
             tracing::warn!(%error, "the maps hold something strange; it is written anew");
         }
-        if let Some(kept) = kept {
-            engine.remember(kept.remembered);
-        }
+        let zone = kept.as_ref().and_then(|kept| kept.context.zone.clone());
+        let settings = parts::settings(&config, &config.kubernetes, parts::apiservers(access.as_ref()));
+        parts::begin(&mut engine, settings, node::facts(&config, &node, zone.as_ref()), kept);
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
-        let look_after = move |engine: &mut Engine<AppMaps>| {
-            let is_written = engine.is_written();
-            if let Err(error) = engine.maps_mut().look_after(is_written) {
-                // The first one ends the daemon.
-                let _ = fail.try_send(error);
-            }
-            views.send_replace(Arc::new(engine.maps().view()));
-        };
-        let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after)?;
+        let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after(views, fail))?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
         let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
         let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
@@ -131,6 +126,7 @@ impl App {
             config: effective_now,
             datapath,
             apiserver: access.as_ref().map(Access::views),
+            watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
             written,
             liveness: engine.liveness(),
@@ -149,21 +145,43 @@ impl App {
             events,
         };
         let sources = Sources { manifests, kubernetes, blocks };
-        Ok(Self { reload, sources, node, engine, admin, changes, keeper, seed, failures, refused_no_more })
+        Ok(Self {
+            reload,
+            sources,
+            node,
+            zone,
+            engine,
+            admin,
+            changes,
+            keeper,
+            seed,
+            failures,
+            refused_no_more,
+        })
     }
 
     async fn run(self) -> Result<(), AppError> {
-        let Self { reload, sources, node, engine, admin, changes, keeper, seed, failures, refused_no_more } =
-            self;
+        let Self {
+            reload,
+            sources,
+            node,
+            zone,
+            engine,
+            admin,
+            changes,
+            keeper,
+            seed,
+            failures,
+            refused_no_more,
+        } = self;
         let Sources { manifests, kubernetes, blocks } = sources;
         let (stop, stopping) = watch::channel(false);
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
-        reload.tell_settings().await;
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         tasks.spawn(changes::run(changes));
         let (zones, zones_told) = mpsc::channel(1);
-        tasks.spawn(node::run(reload.config.subscribe(), node, zones_told, events.clone()));
+        tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
         if let Some(kubernetes) = kubernetes {
             tasks.spawn(kubernetes.run(events.clone(), zones));
@@ -191,6 +209,21 @@ impl App {
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         Ok(())
+    }
+}
+
+/// What the engine's thread does beside its events: it keeps the maps well, and shows how they are.
+fn look_after(
+    views: watch::Sender<Arc<DatapathView>>,
+    fail: mpsc::Sender<AppError>,
+) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static {
+    move |engine| {
+        let is_written = engine.is_written();
+        if let Err(error) = engine.maps_mut().look_after(is_written) {
+            // The first one ends the daemon.
+            let _ = fail.try_send(error);
+        }
+        views.send_replace(Arc::new(engine.maps().view()));
     }
 }
 
@@ -268,9 +301,8 @@ impl Reload {
 
     /// The settings of the configuration in force. No address that is an apiserver's now becomes a frontend.
     async fn tell_settings(&self) {
-        let apiservers = self.access.as_ref().map(|access| access.addresses().borrow().clone());
-        let settings =
-            parts::settings(&self.config.borrow(), &self.kubernetes, apiservers.unwrap_or_default());
+        let apiservers = parts::apiservers(self.access.as_ref());
+        let settings = parts::settings(&self.config.borrow(), &self.kubernetes, apiservers);
         tell(&self.events, Event::SettingsApplied(Arc::new(settings))).await;
     }
 }

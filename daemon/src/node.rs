@@ -36,11 +36,12 @@ pub fn name(config: &Config) -> Result<NodeName, NoNodeName> {
     config.node.name.clone().map_or_else(|| NodeName::of_host(&host()), Ok)
 }
 
-/// The node's facts as they are now.
-pub fn facts(config: &Config, name: &NodeName) -> NodeFacts {
+/// The node's facts as they are now. The configuration's zone goes before a cluster's.
+pub fn facts(config: &Config, name: &NodeName, zone: Option<&Arc<str>>) -> NodeFacts {
+    let configured = config.node.zone.as_deref().map(Into::into);
     NodeFacts {
         name: name.as_str().into(),
-        zone: config.node.zone.as_deref().map(Into::into),
+        zone: configured.or_else(|| zone.cloned()),
         node_port_addresses: node_port_addresses(&config.node.node_port_addresses, &local_addresses()),
     }
 }
@@ -54,18 +55,18 @@ pub struct Zone {
     pub told: oneshot::Sender<()>,
 }
 
-/// Tells the engine of the node, now and whenever its addresses, its zone or the configuration change. The configuration's
-/// zone goes before a cluster's.
+/// Tells the engine of the node, now and whenever its addresses, its zone or the configuration change. Until a cluster tells
+/// the zone it is the one that is remembered.
 pub async fn run(
     mut config: watch::Receiver<Arc<Config>>,
     name: NodeName,
+    mut zone: Option<Arc<str>>,
     mut zones: mpsc::Receiver<Zone>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
-    let (mut told, mut zone, mut heard) = (None, None, None);
+    let (mut told, mut heard) = (None, None);
     loop {
-        let mut now = facts(&config.borrow_and_update().clone(), &name);
-        now.zone = now.zone.or_else(|| zone.clone());
+        let now = facts(&config.borrow_and_update().clone(), &name, zone.as_ref());
         if told.as_ref() != Some(&now) {
             told = Some(now.clone());
             if events.send(vec![Event::NodeApplied(Arc::new(now))]).await.is_err() {

@@ -34,6 +34,8 @@ pub struct Context {
     pub cluster: Option<Arc<str>>,
     /// The node's zone, as the apiserver told it.
     pub zone: Option<Arc<str>>,
+    /// Which Services were asked for: those with this `service-proxy-name`, or those without any.
+    pub proxy_name: Option<Arc<str>>,
 }
 
 /// All that the file holds.

@@ -101,6 +101,7 @@ fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::memory())).1,
         apiserver: None,
+        watches: holdfast::sources::kubernetes::View::default(),
         refusals: RefusalLog::none(),
         written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),

@@ -116,6 +116,7 @@ fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>) -> Admi
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::memory())).1,
         apiserver: None,
+        watches: holdfast::sources::kubernetes::View::default(),
         refusals: RefusalLog::none(),
         written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),

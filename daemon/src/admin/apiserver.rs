@@ -2,8 +2,12 @@
 //!
 //! Invariant: it shows what access published last, at most a second old; nobody is asked for it. Deliberately absent: secrets.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
 use axum::http::StatusCode;
 use axum::response::Response;
+use holdfast_core::facts::Timestamp;
 use serde::Serialize;
 
 use super::Readings;
@@ -13,6 +17,7 @@ use super::moment::Moment;
 use super::query::Query;
 use super::shown::{Cells, Widths};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, View};
+use crate::sources::kubernetes::Watch;
 
 #[derive(Serialize)]
 struct Apiserver<'a> {
@@ -23,6 +28,7 @@ struct Apiserver<'a> {
     failovers: u64,
     endpoints: Vec<EndpointRow<'a>>,
     credentials: Vec<CredentialsRow<'a>>,
+    watches: Vec<WatchRow>,
 }
 
 #[derive(Serialize)]
@@ -53,6 +59,75 @@ struct CredentialsRow<'a> {
 struct FileRow {
     path: String,
     modified: Option<Moment>,
+}
+
+/// A watch of one kind of objects.
+#[derive(Serialize)]
+struct WatchRow {
+    kind: String,
+    state: &'static str,
+    since: Moment,
+    endpoint: Option<Arc<str>>,
+    heard: Option<Moment>,
+    resource_version: Option<Arc<str>>,
+    objects: usize,
+    bad: usize,
+    lists: u64,
+    restarts: u64,
+    events: u64,
+    losses: u64,
+    audits: u64,
+    differences: u64,
+    last_error: Option<Arc<str>>,
+    last_error_at: Option<Moment>,
+}
+
+impl WatchRow {
+    fn of(watch: Watch) -> Self {
+        let (last_error, last_error_at) = watch.last_error.map(|it| (it.text, moment(it.at))).unzip();
+        Self {
+            kind: watch.what.to_string(),
+            state: watch.state.as_str(),
+            since: moment(watch.since),
+            endpoint: watch.endpoint,
+            heard: watch.heard.map(moment),
+            resource_version: watch.resource_version,
+            objects: watch.objects,
+            bad: watch.bad,
+            lists: watch.lists,
+            restarts: watch.restarts,
+            events: watch.events,
+            losses: watch.losses,
+            audits: watch.audits,
+            differences: watch.differences,
+            last_error,
+            last_error_at,
+        }
+    }
+
+    fn cells(&self) -> Cells {
+        let mut cells = Cells::default();
+        cells.put(&self.kind);
+        cells.put(self.state);
+        cells.put(self.since);
+        cells.put_optional(self.heard);
+        for count in [self.objects, self.bad] {
+            cells.put(count);
+        }
+        for count in [self.lists, self.restarts] {
+            cells.put(count);
+        }
+        cells.put_optional(self.last_error_at);
+        cells.put_optional(self.last_error.as_deref());
+        cells
+    }
+}
+
+/// A moment of this process as the clock shows it, to the nearest second, so that it is always shown as the same one.
+fn moment(at: Instant) -> Moment {
+    let then = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(UNIX_EPOCH) + Duration::from_millis(500);
+    let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment(Timestamp(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
 }
 
 impl<'a> EndpointRow<'a> {
@@ -122,7 +197,7 @@ impl<'a> CredentialsRow<'a> {
 }
 
 impl<'a> Apiserver<'a> {
-    fn of(view: &'a View, enabled: bool) -> Self {
+    fn of(view: &'a View, watches: Vec<Watch>, enabled: bool) -> Self {
         Self {
             enabled,
             cluster: view.cluster.as_ref().map(ClusterId::as_str),
@@ -131,6 +206,7 @@ impl<'a> Apiserver<'a> {
             failovers: view.failovers,
             endpoints: view.endpoints.iter().map(EndpointRow::of).collect(),
             credentials: view.credentials.iter().map(CredentialsRow::of).collect(),
+            watches: watches.into_iter().map(WatchRow::of).collect(),
         }
     }
 
@@ -152,6 +228,9 @@ impl<'a> Apiserver<'a> {
         table(&titles, self.endpoints.iter().map(EndpointRow::cells), &mut out);
         let titles = ["CREDENTIALS", "KIND", "WRITTEN", "EXPIRES", "PROBLEM"];
         table(&titles, self.credentials.iter().map(CredentialsRow::cells), &mut out);
+        let counts = ["OBJECTS", "BAD", "LISTS", "RESTARTS"];
+        let titles = [&["WATCH", "STATE", "SINCE", "HEARD"][..], &counts, &["LAST ERROR AT", "LAST ERROR"]];
+        table(&titles.concat(), self.watches.iter().map(WatchRow::cells), &mut out);
         out
     }
 }
@@ -170,7 +249,7 @@ fn table(titles: &[&str], rows: impl Iterator<Item = Cells>, out: &mut Vec<u8>) 
 pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let view = readings.apiserver();
     let none = View::default();
-    let shown = Apiserver::of(view.as_deref().unwrap_or(&none), view.is_some());
+    let shown = Apiserver::of(view.as_deref().unwrap_or(&none), readings.watches.now(), view.is_some());
     match form {
         Form::Json => answer::json(StatusCode::OK, &shown),
         Form::Table | Form::Wide => answer::text(StatusCode::OK, shown.text()),

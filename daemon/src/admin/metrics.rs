@@ -6,6 +6,7 @@
 //! nothing is left for a registry to keep.
 
 use std::fmt::{Display, Write as _};
+use std::time::Instant;
 
 use holdfast_core::keys::Source;
 use holdfast_core::op::FrontendType;
@@ -15,6 +16,7 @@ use super::datapath::fills;
 use super::{About, Readings, backends, process};
 use crate::apiserver::{State, Tier, View};
 use crate::datapath::{DatapathView, spelled};
+use crate::sources::kubernetes::{self as watching, Watch};
 use crate::state::Written;
 
 /// The exposition format, version 0.0.4.
@@ -108,6 +110,7 @@ pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) 
     refusals(&mut out, readings);
     if let Some(view) = readings.apiserver() {
         apiserver(&mut out, &view);
+        watches(&mut out, &readings.watches.now());
     }
     work(&mut out, snapshot);
     rejections(&mut out, snapshot);
@@ -221,6 +224,41 @@ fn apiserver(out: &mut Exposition, view: &View) {
     if let Some(expires) = view.credentials.iter().filter_map(|it| it.expires).min() {
         let help = "When the first of the credentials ends.";
         out.gauge("holdfast_apiserver_credentials_expiry_timestamp_seconds", help, expires.0);
+    }
+}
+
+/// One metric of a watch.
+type OfWatch = (&'static str, &'static str, &'static str, fn(&Watch) -> u64);
+
+const OF_WATCHES: [OfWatch; 7] = [
+    ("holdfast_watch_established", "gauge", "Whether it hears of each change.", |it| {
+        u64::from(it.state == watching::State::Watching)
+    }),
+    ("holdfast_watch_bad_objects", "gauge", "Objects whose last version could not be understood.", |it| {
+        u64::try_from(it.bad).unwrap_or(u64::MAX)
+    }),
+    ("holdfast_watch_lists_total", "counter", "Whole lists that were read.", |it| it.lists),
+    ("holdfast_watch_restarts_total", "counter", "Lists and watches that went badly.", |it| it.restarts),
+    ("holdfast_watch_events_total", "counter", "Events that changed something.", |it| it.events),
+    ("holdfast_watch_losses_total", "counter", "Lists that removed more than half of everything.", |it| {
+        it.losses
+    }),
+    ("holdfast_watch_differences_total", "counter", "Comparisons that found a watch to have lied.", |it| {
+        it.differences
+    }),
+];
+
+fn watches(out: &mut Exposition, watches: &[Watch]) {
+    for (name, kind, help, value) in OF_WATCHES {
+        out.begin(name, kind, help);
+        watches.iter().for_each(|it| out.sample(name, &[("kind", &it.what.to_string())], value(it)));
+    }
+    let name = "holdfast_watch_silence_seconds";
+    out.begin(name, "gauge", "For how long nothing has come; an apiserver writes once a minute.");
+    for watch in watches {
+        if let Some(silence) = watch.silence(Instant::now()) {
+            out.sample(name, &[("kind", &watch.what.to_string())], silence.as_secs());
+        }
     }
 }
 

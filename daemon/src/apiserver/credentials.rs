@@ -11,6 +11,7 @@ mod kubeconfig;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,6 +48,8 @@ pub(super) struct Places {
     tls_server_name: Option<String>,
     // Whether the kubeconfig is what says where the apiserver is.
     asks_for_server: bool,
+    // Whether it is nothing unusual that there are no files at all.
+    is_optional: bool,
 }
 
 impl Places {
@@ -58,10 +61,11 @@ impl Places {
             identity: apiserver.identity.clone(),
             tls_server_name: apiserver.tls_server_name.clone(),
             asks_for_server: apiserver.endpoints.is_empty(),
+            is_optional: false,
         }
     }
 
-    /// Everything from one kubeconfig.
+    /// Everything from one kubeconfig, if it is there.
     pub(super) const fn kubeconfig(path: PathBuf) -> Self {
         Self {
             kubeconfig: Some(path),
@@ -69,6 +73,7 @@ impl Places {
             identity: None,
             tls_server_name: None,
             asks_for_server: true,
+            is_optional: true,
         }
     }
 
@@ -95,11 +100,18 @@ impl GatherError {
 }
 
 /// Who we are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 struct Client {
     token: Option<String>,
     pair: Option<(Vec<u8>, Vec<u8>)>,
     plugin: Option<Plugin>,
+}
+
+impl fmt::Debug for Client {
+    /// Nobody shall find a secret in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").finish_non_exhaustive()
+    }
 }
 
 /// Everything that files say.
@@ -235,22 +247,41 @@ impl Credentials {
             Err(why) => {
                 let is_new = kept.problem.as_ref().is_none_or(|(known, _)| *known != why);
                 if is_new {
-                    let keeps_old = kept.good.is_some();
-                    tracing::warn!(error = %why, keeps_old, "credentials cannot be read");
+                    self.say(&why, &kept);
                     kept.problem = Some((why, SystemTime::now()));
                 }
             }
         }
     }
 
-    /// For people.
-    pub(super) fn told(&self) -> Told {
+    fn say(&self, error: &str, kept: &Kept) {
+        let keeps_old = kept.good.is_some();
+        if self.places.is_optional && kept.is_absent() {
+            tracing::debug!(error, "no credentials there");
+        } else {
+            tracing::warn!(error, keeps_old, "credentials cannot be read");
+        }
+    }
+
+    /// For people; nothing if there never was anything where nothing needs to be.
+    pub(super) fn told(&self) -> Option<Told> {
         let kept = self.kept();
+        let is_nothing = self.places.is_optional && kept.good.is_none() && kept.is_absent();
+        (!is_nothing).then(|| kept.told())
+    }
+}
+
+impl Kept {
+    fn is_absent(&self) -> bool {
+        self.seen.iter().all(|seen| seen.modified().is_none())
+    }
+
+    fn told(&self) -> Told {
         Told {
-            kind: kept.good.as_ref().map_or("none", |good| good.kind),
-            files: kept.seen.iter().map(|seen| (seen.path.clone(), seen.modified())).collect(),
-            expires: kept.good.as_ref().and_then(|good| good.expires),
-            problem: kept.problem.clone(),
+            kind: self.good.as_ref().map_or("none", |good| good.kind),
+            files: self.seen.iter().map(|seen| (seen.path.clone(), seen.modified())).collect(),
+            expires: self.good.as_ref().and_then(|good| good.expires),
+            problem: self.problem.clone(),
         }
     }
 }

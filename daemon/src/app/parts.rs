@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_core::change::Change;
 use holdfast_core::event::Event;
-use holdfast_core::facts::Settings;
+use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Capacity;
 use holdfast_datapath::Maps;
@@ -82,17 +82,39 @@ pub(super) fn settings(
     }
 }
 
-/// What is watched there, from where a former process was.
+/// The addresses that are an apiserver's now.
+pub(super) fn apiservers(access: Option<&Access>) -> BTreeSet<SocketAddr> {
+    access.map(|access| access.addresses().borrow().clone()).unwrap_or_default()
+}
+
+/// Tells the engine what it must know before it may write anything. What is remembered is decided by the settings and on the
+/// node of now: an apiserver's address is no frontend, not even for a moment.
+pub(super) fn begin<M: Maps>(
+    engine: &mut Engine<M>,
+    settings: Settings,
+    node: NodeFacts,
+    kept: Option<state::Kept>,
+) {
+    if let Some(kept) = kept {
+        engine.remember(kept.remembered);
+    }
+    engine.apply(Event::SettingsApplied(Arc::new(settings)));
+    engine.apply(Event::NodeApplied(Arc::new(node)));
+}
+
+/// What is watched there, from where a former process was. One that asked for other Services knows nothing of these.
 pub(super) fn kubernetes(
     config: &Config,
     node: &NodeName,
     access: Access,
     kept: Option<&state::Kept>,
 ) -> Kubernetes {
+    let asked_for = config.kubernetes.service_proxy_name.as_deref();
+    let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);
     let settings = kubernetes::Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),
         node: config.node.zone.is_none().then(|| node.clone()),
-        start: kept.map(|kept| kubernetes::Start::of(&kept.remembered)).unwrap_or_default(),
+        start: start.map(|kept| kubernetes::Start::of(&kept.remembered)).unwrap_or_default(),
         ..kubernetes::Settings::default()
     };
     Kubernetes::new(access, settings)

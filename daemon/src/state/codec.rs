@@ -19,19 +19,21 @@ struct Head {
     boot: Arc<str>,
     cluster: Option<Arc<str>>,
     zone: Option<Arc<str>>,
+    proxy_name: Option<Arc<str>>,
     services_version: Option<Arc<str>>,
     slices_version: Option<Arc<str>>,
 }
 
 impl Head {
     fn new(context: &Context, snapshot: &Snapshot) -> Self {
-        let Context { boot, cluster, zone } = context.clone();
+        let Context { boot, cluster, zone, proxy_name } = context.clone();
         let version = |watched| snapshot.progress.get(&watched).cloned();
         Self {
             at: snapshot.published.0,
             boot,
             cluster,
             zone,
+            proxy_name,
             services_version: version(Watched::Services),
             slices_version: version(Watched::Slices),
         }
@@ -86,7 +88,8 @@ impl<'a> Reading<'a> {
 
     fn take_head(&mut self, head: Head) {
         self.has_head = true;
-        self.kept.context = Context { boot: head.boot, cluster: head.cluster, zone: head.zone };
+        self.kept.context =
+            Context { boot: head.boot, cluster: head.cluster, zone: head.zone, proxy_name: head.proxy_name };
         self.kept.remembered.at = Timestamp(head.at);
         let versions = [(Watched::Services, head.services_version), (Watched::Slices, head.slices_version)];
         self.kept.remembered.progress =

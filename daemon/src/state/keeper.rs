@@ -56,6 +56,7 @@ struct Content {
     progress: BTreeMap<Watched, Arc<str>>,
     zone: Option<Arc<str>>,
     cluster: Option<Arc<str>>,
+    proxy_name: Option<Arc<str>>,
 }
 
 impl Keeper {
@@ -97,6 +98,7 @@ impl Keeper {
             boot: Arc::clone(&self.boot),
             cluster: content.cluster.clone(),
             zone: content.zone.clone(),
+            proxy_name: content.proxy_name.clone(),
         };
         let (folder, at) = (self.folder.clone(), snapshot.published);
         let begun = Instant::now();
@@ -118,6 +120,7 @@ impl Keeper {
             progress: snapshot.progress.clone(),
             zone: snapshot.node.zone.clone(),
             cluster: self.cluster.borrow().clone(),
+            proxy_name: snapshot.settings.service_proxy_name.clone(),
         }
     }
 

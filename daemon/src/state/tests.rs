@@ -42,7 +42,12 @@ fn snapshot() -> Snapshot {
 use holdfast_core::facts::Timestamp;
 
 fn context() -> Context {
-    Context { boot: "boot".into(), cluster: Some("uid".into()), zone: Some("zone-a".into()) }
+    Context {
+        boot: "boot".into(),
+        cluster: Some("uid".into()),
+        zone: Some("zone-a".into()),
+        proxy_name: Some("other".into()),
+    }
 }
 
 fn written() -> (tempfile::TempDir, Folder) {

@@ -57,6 +57,7 @@ impl Requests {
             config: config_now,
             datapath: watch::channel(Arc::new(DatapathView::memory())).1,
             apiserver: None,
+            watches: holdfast::sources::kubernetes::View::default(),
             refusals: RefusalLog::none(),
             written: watch::channel(Written::default()).1,
             liveness: Liveness::new(|| None),

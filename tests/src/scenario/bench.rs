@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast::engine::{Engine, Now};
+use holdfast::state;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::Capacity;
+use holdfast_core::world::{Capacity, Remembered};
 use holdfast_datapath::{Faults, FaultyMaps, Maps, MemoryMaps};
 
 use super::outside::Outside;
@@ -146,14 +147,29 @@ impl Bench {
 
     fn boot(&mut self, maps: Box<dyn Maps>) -> Result<(), String> {
         let started = Engine::start(maps, Seed::default(), &self.sources);
-        let (engine, unknown) = started.map_err(|error| error.to_string())?;
+        let (mut engine, unknown) = started.map_err(|error| error.to_string())?;
         if !unknown.is_empty() {
             return Err(format!("the maps hold what was never written: {unknown:?}"));
+        }
+        if let Some(remembered) = self.written_down()? {
+            engine.remember(remembered);
         }
         self.engine = Some(engine);
         let mut group = self.outside.all()?;
         group.extend(self.sources.iter().map(|source| Event::Synced(*source)));
         self.apply(group)
+    }
+
+    /// What the process before has left on disk, through the disk.
+    fn written_down(&self) -> Result<Option<Remembered>, String> {
+        if !self.snapshot.programmed {
+            return Ok(None);
+        }
+        let disk = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let folder = state::Folder::new(disk.path());
+        folder.store(&state::Context::default(), &self.snapshot).map_err(|error| error.to_string())?;
+        let kept = folder.load().map_err(|error| error.to_string())?;
+        Ok(kept.map(|kept| kept.remembered))
     }
 
     fn apply(&mut self, group: Vec<Event>) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts,
@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, State, Tier, View};
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::sources::kubernetes::{self as watching, LastError, View as Watches, Watch, What};
 use crate::state::Written;
 
 /// 2026-01-08T11:11:55Z
@@ -561,9 +562,9 @@ fn apiserver() -> View {
             CredentialsView {
                 tier: Tier::Kubelet,
                 kind: "none",
-                files: vec![("/etc/kubernetes/kubelet.conf".into(), None)],
+                files: vec![("/etc/kubernetes/kubelet.conf".into(), Some(THEN))],
                 expires: None,
-                problem: Some(("/etc/kubernetes/kubelet.conf: does not exist".to_owned(), THEN)),
+                problem: Some(("/etc/kubernetes/kubelet.conf: is no kubeconfig".to_owned(), THEN)),
             },
         ],
         cluster: ClusterId::new("2f6d6a52-0001"),
@@ -573,6 +574,29 @@ fn apiserver() -> View {
         ),
         failovers: 4,
     }
+}
+
+/// The watch of Services has heard nothing yet.
+fn watches() -> Watches {
+    let now = Instant::now();
+    let text = Arc::from("10.0.0.10:6443: connection refused");
+    Watches::still(vec![Watch {
+        what: What::Services,
+        state: watching::State::Watching,
+        since: now,
+        endpoint: Some("[fd00::12]:6443".into()),
+        resource_version: Some("4711".into()),
+        heard: None,
+        objects: 12,
+        bad: 1,
+        lists: 2,
+        restarts: 3,
+        events: 40,
+        losses: 0,
+        audits: 5,
+        differences: 0,
+        last_error: Some(LastError { text, at: now }),
+    }])
 }
 
 pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
@@ -585,6 +609,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         config: watch::channel(Arc::new(config)).1,
         datapath: watch::channel(Arc::new(DatapathView::kernel(status()))).1,
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
+        watches: watches(),
         refusals: refusals(),
         written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),
@@ -596,6 +621,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
 pub(crate) fn in_memory(readings: &mut Readings) {
     readings.datapath = watch::channel(Arc::new(DatapathView::memory())).1;
     readings.apiserver = None;
+    readings.watches = Watches::default();
     readings.refusals = RefusalLog::none();
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::fixture::{Served, everything, in_memory, many, serve, serve_with, status};
 use crate::apiserver::View;
 use crate::datapath::DatapathView;
+use crate::sources::kubernetes::View as Watches;
 
 #[track_caller]
 fn check(path: &str, expected: &ExpectFile) {
@@ -30,7 +31,6 @@ fn tables_for_people() {
     check("/refusals", &expect_file!["golden/refusals.txt"]);
     check("/refusals?format=wide", &expect_file!["golden/refusals-wide.txt"]);
     check("/datapath", &expect_file!["golden/datapath.txt"]);
-    check("/apiserver", &expect_file!["golden/apiserver.txt"]);
     check("/", &expect_file!["golden/index.txt"]);
 }
 
@@ -41,7 +41,6 @@ fn tables_for_programs() {
     check("/services?format=json", &expect_file!["golden/services.json"]);
     check("/refusals?format=json", &expect_file!["golden/refusals.json"]);
     check("/datapath?format=json", &expect_file!["golden/datapath.json"]);
-    check("/apiserver?format=json", &expect_file!["golden/apiserver.json"]);
 }
 
 #[test]
@@ -54,6 +53,20 @@ fn memory_maps_say_that_they_touch_nothing() {
     let metrics = served.get("/metrics", "").body;
     assert!(metrics.contains("holdfast_refusals_total{verdict=\"refused\"} 0\n"), "{metrics}");
     assert!(!metrics.contains("holdfast_map_size"), "{metrics}");
+}
+
+/// Watches know moments of this process only, so the golden pages are without one.
+#[test]
+fn the_way_to_the_apiserver_is_shown() {
+    let served = serve_with(everything(), |readings| readings.watches = Watches::default());
+    expect_file!["golden/apiserver.txt"].assert_eq(&served.get("/apiserver", "").body);
+    expect_file!["golden/apiserver.json"].assert_eq(&served.get("/apiserver?format=json", "").body);
+    let watched = serve(everything()).get("/apiserver", "").body;
+    let row: Vec<&str> = watched.lines().last().unwrap().split_whitespace().collect();
+    let (_since, _at) = (row[2], row[8]);
+    assert_eq!(row[..2], ["services", "watching"]);
+    assert_eq!(row[3..8], ["-", "12", "1", "2", "3"]);
+    assert_eq!(row[9..], ["10.0.0.10:6443:", "connection", "refused"]);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Exec plugins: a program of the operator's that prints a credential.
 //!
-//! Invariant: a plugin has 10 s and 64 KiB, and when it is given up, so is everything that it started. Deliberately absent: a
+//! Invariant: a plugin has 10 s and 64 KiB, and when it ends or is given up, so is everything that it started. Deliberately absent: a
 //! terminal; a plugin that wants to ask a person fails.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
@@ -44,11 +45,18 @@ pub(super) struct Plugin {
 }
 
 /// What a plugin gave.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Issued {
     pub(super) token: Option<String>,
     pub(super) pair: Option<(Vec<u8>, Vec<u8>)>,
     pub(super) expires: Option<SystemTime>,
+}
+
+impl fmt::Debug for Issued {
+    /// Nobody shall find a secret in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issued").field("expires", &self.expires).finish_non_exhaustive()
+    }
 }
 
 impl Plugin {

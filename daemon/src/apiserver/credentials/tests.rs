@@ -54,7 +54,7 @@ impl Bench {
     }
 
     fn problem(&self) -> Option<String> {
-        let (problem, _) = self.credentials.told().problem?;
+        let (problem, _) = self.credentials.told()?.problem?;
         Some(problem.replace(&format!("{}/", self.path().display()), ""))
     }
 }
@@ -140,6 +140,25 @@ async fn files_that_come_later_are_found() {
     bench.credentials.check().unwrap();
     bench.write("token", "t");
     assert_eq!(bench.shown().await.unwrap(), "Bearer t");
+}
+
+#[tokio::test]
+async fn a_kubeconfig_of_kubelets_that_never_was_there_is_not_worth_a_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubelet.conf");
+    let credentials = Credentials::new(Places::kubeconfig(path.clone()));
+    assert!(credentials.current(false).await.is_err() && credentials.told().is_none());
+    std::fs::write(path, "[").unwrap();
+    assert!(credentials.current(false).await.is_err());
+    assert!(credentials.told().unwrap().problem.unwrap().0.contains("is no kubeconfig"));
+}
+
+#[tokio::test]
+async fn no_secret_is_in_what_a_careless_log_would_print() {
+    let bench = Bench::new(BY_TOKEN, &[("token", "hush")]);
+    assert_eq!(bench.shown().await.unwrap(), "Bearer hush");
+    let printed = format!("{:?}", bench.credentials);
+    assert!(printed.contains("Sensitive") && !printed.contains("hush"), "{printed}");
 }
 
 /// A kubeconfig with this cluster and this user.

@@ -121,6 +121,12 @@ pub struct View {
 }
 
 impl View {
+    /// Watches that stay as they are.
+    #[cfg(test)]
+    pub(crate) fn still(watches: Vec<Watch>) -> Self {
+        Self { watches: watches.into_iter().map(|watch| watch::channel(watch).1).collect() }
+    }
+
     /// How they are doing now; none if no apiserver is watched.
     pub fn now(&self) -> Vec<Watch> {
         self.watches.iter().map(|watch| watch.borrow().clone()).collect()
