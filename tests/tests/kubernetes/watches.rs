@@ -95,17 +95,23 @@ fn what_is_compacted_is_listed_again_at_once() {
     assert_eq!(node.server().asked(SLICES), 2, "one more list");
 }
 
-#[test]
-fn a_status_410_on_a_watch_is_listed_again() {
+#[track_caller]
+fn check_gone(gone: Fault) {
     let mut node = Node::serving(1);
     node.guard(0);
-    node.server().once(WATCHES, Fault::status(410, "Expired"));
+    node.server().once(WATCHES, gone);
     node.server().end_watches(Kind::Slices);
     node.wait("listed and watched", |node| node.server().asked(WATCHES) == 3 && node.is_watched());
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
     assert_eq!(node.server().asked(SLICES), 2, "one more list");
+}
+
+#[test]
+fn a_status_410_on_a_watch_is_listed_again() {
+    check_gone(Fault::status(410, "Expired"));
+    check_gone(Fault::raw("410 Gone", &["Content-Length: 0"], ""));
 }
 
 #[test]
