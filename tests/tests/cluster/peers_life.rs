@@ -6,6 +6,9 @@ use holdfast_tests::bed::Layout;
 use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Seen, until};
 use serde_json::{Value, json};
 
+/// Every ten seconds, on a machine that is busy with other tests.
+const RECONCILED_WITHIN: Duration = Duration::from_secs(15);
+
 /// What upstream says of its own service.
 const KUBERNETES: &str = "default/kubernetes";
 
@@ -71,6 +74,7 @@ fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
     assert_eq!(writer["manager"], "kube-apiserver");
     let back = watch.find(SOON, "full slice again", is_full).unwrap();
     let gap = back.after - empty.after;
+    // The other apiserver looks every ten seconds, so this is anything up to that.
     println!("SIGTERM took {took:?}; endpoints were null for {gap:?}");
-    assert!(gap > Duration::from_millis(100), "a flap, not a blink: {gap:?}");
+    assert!(gap < RECONCILED_WITHIN, "{gap:?}");
 }
