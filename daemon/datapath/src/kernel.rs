@@ -181,6 +181,11 @@ impl Maps for KernelMaps {
     fn capacity(&self) -> Capacity {
         self.capacity
     }
+
+    /// Until [`Self::take_over`].
+    fn is_waiting(&self) -> bool {
+        self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
+    }
 }
 
 fn growth_refused(op: &'static str) -> impl FnOnce(StartError) -> MapError {

@@ -28,6 +28,7 @@ struct Kernel<'a> {
     cgroup: Option<&'a Path>,
     own_cgroup_exempt: bool,
     pins: Option<&'a Path>,
+    waiting: bool,
     generation: u32,
     growths: u32,
     features: Features,
@@ -85,6 +86,7 @@ impl<'a> Kernel<'a> {
             cgroup: status.cgroup.as_deref(),
             own_cgroup_exempt: status.own_cgroup_exempt,
             pins: status.pins.as_deref(),
+            waiting: status.waiting,
             generation: status.generation,
             growths: status.growths,
             features: Features { set_retval: status.features.set_retval },
@@ -100,7 +102,7 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    fn lines(&self) -> [(&'static str, String); 10] {
+    fn lines(&self) -> [(&'static str, String); 11] {
         let path =
             |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
@@ -118,6 +120,7 @@ impl<'a> Kernel<'a> {
             ("cgroup", path(self.cgroup)),
             ("own cgroup exempt", yes(self.own_cgroup_exempt)),
             ("pins", path(self.pins)),
+            ("serving", if self.waiting { "no: another version's programs serve" } else { "yes" }.to_owned()),
             ("generation", self.generation.to_string()),
             ("growths", self.growths.to_string()),
             ("refusal sets errno", yes(self.features.set_retval)),

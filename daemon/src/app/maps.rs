@@ -137,4 +137,11 @@ impl Maps for AppMaps {
             Self::Kernel(maps) => maps.capacity(),
         }
     }
+
+    fn is_waiting(&self) -> bool {
+        match self {
+            Self::Memory(maps) => maps.is_waiting(),
+            Self::Kernel(maps) => maps.is_waiting(),
+        }
+    }
 }

@@ -94,11 +94,6 @@ impl KernelMaps {
         })
     }
 
-    /// Whether clients are still served by what another daemon left, until [`Self::take_over`].
-    pub fn is_waiting(&self) -> bool {
-        self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
-    }
-
     /// Puts the programs in the place of another daemon's, once the maps hold what clients need, and proves them.
     pub fn take_over(&mut self) -> Result<(), TakeOverError> {
         let Self { generation, shared, attached, features, .. } = self;

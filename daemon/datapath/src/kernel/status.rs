@@ -8,6 +8,7 @@ use libbpf_rs::MapHandle;
 
 use super::KernelMaps;
 use crate::error::StartError;
+use crate::maps::Maps;
 use crate::probe::Features;
 use crate::refusals::Refusals;
 use crate::shape::Shape;

@@ -90,6 +90,27 @@ fn what_does_not_work_any_more_is_told() {
 }
 
 #[test]
+fn programs_that_wait_for_their_maps_are_told() {
+    let served = serve_with(everything(), |readings| {
+        let status = holdfast_datapath::Status { waiting: true, ..status() };
+        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+    });
+    let text = served.get("/datapath", "").body;
+    assert!(text.contains("serving             no: another version's programs serve\n"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&served.get("/datapath?format=json", "").body).unwrap();
+    assert_eq!(json["kernel"]["waiting"], true);
+}
+
+#[test]
+fn refusals_that_can_no_longer_be_read_are_told() {
+    let served =
+        serve_with(everything(), |readings| readings.refusals.fail("the ring buffer is gone".to_owned()));
+    let text = served.get("/refusals", "").body;
+    assert!(text.ends_with("\n\nrefusals are no longer read: the ring buffer is gone\n"), "{text}");
+}
+
+#[test]
 fn metrics_are_to_the_letter() {
     let body = serve(everything()).get("/metrics", "").body;
     let own = |line: &&str| {
