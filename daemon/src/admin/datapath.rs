@@ -36,7 +36,15 @@ struct Kernel<'a> {
     broken_hooks: &'a [&'static str],
     shared_hooks: Vec<SharedHook>,
     refusals_lost: u64,
+    stale_sockets: Option<StaleSockets<'a>>,
     grace_failure: Option<&'a str>,
+}
+
+/// Sockets whose backend has left.
+#[derive(Serialize)]
+struct StaleSockets<'a> {
+    ended: u64,
+    failure: Option<&'a str>,
 }
 
 /// A hook where others have programs too.
@@ -98,11 +106,15 @@ impl<'a> Kernel<'a> {
                 .map(|(hook, others)| SharedHook { hook, others: *others })
                 .collect(),
             refusals_lost: status.refusals_lost,
+            stale_sockets: status
+                .stale_sockets
+                .as_ref()
+                .map(|it| StaleSockets { ended: it.ended, failure: it.failure.as_deref() }),
             grace_failure: status.grace_failure.as_deref(),
         }
     }
 
-    fn lines(&self) -> [(&'static str, String); 11] {
+    fn lines(&self) -> [(&'static str, String); 12] {
         let path =
             |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
@@ -127,6 +139,7 @@ impl<'a> Kernel<'a> {
             ("broken hooks", broken),
             ("others' programs", shared),
             ("refusals lost", self.refusals_lost.to_string()),
+            ("stale sockets", self.stale_sockets.as_ref().map_or_else(|| "stay".to_owned(), spelled)),
             ("grace periods", grace),
         ]
     }
@@ -144,6 +157,11 @@ impl<'a> Kernel<'a> {
         let rows = std::iter::once(heading()).chain(self.maps.iter().map(MapFill::cells));
         aligned(&rows.collect::<Vec<_>>(), out);
     }
+}
+
+fn spelled(StaleSockets { ended, failure }: &StaleSockets<'_>) -> String {
+    let failure = failure.map(|why| format!("; not all can be: {why}"));
+    format!("{ended} ended{}", failure.unwrap_or_default())
 }
 
 impl MapFill {

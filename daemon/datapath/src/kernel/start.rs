@@ -12,6 +12,7 @@ use holdfast_core::world::Capacity;
 
 use libbpf_rs::Object;
 
+use super::stale::{Stale, StaleSockets};
 use super::{Attached, KernelMaps, SelfTestError, dump};
 use crate::abi::types;
 use crate::cgroup::{self, Cgroup};
@@ -37,6 +38,8 @@ pub struct Options {
     pub capacity: Capacity,
     /// The mark of the daemon's own sockets; 0: none.
     pub mark: u32,
+    /// Which sockets end when their backend leaves.
+    pub stale_sockets: StaleSockets,
 }
 
 /// Why another daemon's programs stay in place.
@@ -90,6 +93,7 @@ impl KernelMaps {
                 attached.serve(object, &mut maps)?;
             }
             this.attached = Some(attached);
+            this.stale = Stale::start(options.stale_sockets)?;
             Ok(this)
         })
     }
@@ -130,6 +134,7 @@ impl KernelMaps {
             reached: Shape::NONE,
             growths: 0,
             attached: None,
+            stale: None,
         })
     }
 }

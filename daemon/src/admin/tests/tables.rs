@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use expect_test::{ExpectFile, expect_file};
 use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::Swept;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -78,15 +79,25 @@ fn what_does_not_work_any_more_is_told() {
     let served = serve_with(everything(), |readings| {
         let grace_failure = Some("membarrier: not permitted".to_owned());
         let (broken_hooks, shared_hooks) = (Vec::new(), Vec::new());
-        let status =
-            holdfast_datapath::Status { grace_failure, pins: None, broken_hooks, shared_hooks, ..status() };
+        let stale_sockets = Some(Swept { failure: Some("not permitted".to_owned()), ..Swept::default() });
+        let status = holdfast_datapath::Status {
+            grace_failure,
+            pins: None,
+            broken_hooks,
+            shared_hooks,
+            stale_sockets,
+            ..status()
+        };
         readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
     });
     let text = served.get("/datapath", "").body;
     assert!(text.contains("grace periods       do not end: membarrier: not permitted\n"), "{text}");
     assert!(text.contains("pins                none\n"), "{text}");
     assert!(text.contains("broken hooks        none\nothers' programs    none\n"), "{text}");
-    assert!(served.get("/metrics", "").body.contains("holdfast_grace_failed 1\n"));
+    assert!(text.contains("stale sockets       0 ended; not all can be: not permitted\n"), "{text}");
+    let metrics = served.get("/metrics", "").body;
+    assert!(metrics.contains("holdfast_grace_failed 1\n"));
+    assert!(metrics.contains("holdfast_stale_sockets_failed 1\n"));
 }
 
 #[test]
