@@ -23,7 +23,7 @@ const CAP_SYS_PTRACE: u64 = 1 << 19;
 pub(crate) struct Home(File);
 
 /// What a walk over all processes found.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Found {
     /// One path for each namespace; its process may end at any time.
     pub(crate) namespaces: Vec<PathBuf>,
@@ -36,6 +36,36 @@ fn id(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
+/// A walk under way.
+#[derive(Debug, Default)]
+struct Walk {
+    known: BTreeMap<(u64, u64), PathBuf>,
+    is_denied: bool,
+    is_full: bool,
+}
+
+impl Walk {
+    fn note(&mut self, path: PathBuf) {
+        match fs::metadata(&path) {
+            Ok(metadata) if self.known.len() < NAMESPACES_MAX => {
+                self.known.entry(id(&metadata)).or_insert(path);
+            }
+            Ok(metadata) => self.is_full |= !self.known.contains_key(&id(&metadata)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => self.is_denied = true,
+            // It has ended.
+            Err(_) => {}
+        }
+    }
+
+    fn failure(&self) -> io::Result<Option<String>> {
+        // A process may be shielded from whoever has the capability too; that is no pod's.
+        if self.is_denied && !may_see_others()? {
+            return Ok(Some("seeing other processes' namespaces needs CAP_SYS_PTRACE".to_owned()));
+        }
+        Ok(self.is_full.then(|| format!("there are more than {NAMESPACES_MAX} network namespaces")))
+    }
+}
+
 impl Home {
     pub(crate) fn here() -> io::Result<Self> {
         File::open("/proc/thread-self/ns/net").map(Self)
@@ -43,32 +73,14 @@ impl Home {
 
     /// Every other namespace that has a process.
     pub(crate) fn others(&self) -> io::Result<Found> {
-        let own = id(&self.0.metadata()?);
-        let (mut known, mut found, mut denied) = (BTreeMap::new(), Found::default(), false);
+        let mut walk = Walk::default();
         for process in fs::read_dir("/proc")?.flatten() {
-            let is_process = process.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
-            let path = process.path().join("ns/net");
-            match fs::metadata(&path) {
-                Ok(metadata) if is_process && known.len() < NAMESPACES_MAX => {
-                    known.entry(id(&metadata)).or_insert(path);
-                }
-                Ok(_) if is_process => {
-                    found.failure = Some(format!("more than {NAMESPACES_MAX} network namespaces"));
-                }
-                Err(error) if is_process && error.kind() == io::ErrorKind::PermissionDenied => {
-                    denied = true;
-                }
-                // It has ended.
-                _ => {}
+            if process.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
+                walk.note(process.path().join("ns/net"));
             }
         }
-        // A process may be shielded from whoever has the capability too; that is no pod's.
-        if denied && !may_see_others()? {
-            found.failure = Some("seeing other processes' namespaces needs CAP_SYS_PTRACE".to_owned());
-        }
-        known.remove(&own);
-        found.namespaces = known.into_values().collect();
-        Ok(found)
+        walk.known.remove(&id(&self.0.metadata()?));
+        Ok(Found { failure: walk.failure()?, namespaces: walk.known.into_values().collect() })
     }
 
     /// Runs there. `None`: it is gone.
