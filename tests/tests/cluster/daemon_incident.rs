@@ -223,7 +223,7 @@ fn the_incident_touches_neither_the_vip_nor_the_daemons_own_watch() {
     while_it_hears(&cluster, &daemon, "while it is killed", || kill_the_ending_one(&cluster, &daemon));
     clients.check_served("while it was killed");
     while_it_hears(&cluster, &daemon, "while the VIP has nobody", || {
-        recreate(&cluster, &daemon, &mut clients)
+        recreate(&cluster, &daemon, &mut clients);
     });
     thread::sleep(Duration::from_secs(1));
     clients.check_served("with its slice again");
