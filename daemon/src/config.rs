@@ -31,7 +31,7 @@ use toml::de::DeTable;
 
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
 pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, Kubernetes};
-pub use self::datapath::{Cgroup, Datapath, DatapathKind, DatapathLimits};
+pub use self::datapath::{Cgroup, Datapath, DatapathKind, DatapathLimits, Namespaces, StaleSockets};
 pub use self::hold::{Hold, OnEmpty};
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses};
 pub use self::problem::{ConfigErrors, Place, Position, Problem};

@@ -51,7 +51,7 @@ pub struct Engine<M> {
     first_grace: Option<Grace>,
     // The maps follow the rules.
     is_open: bool,
-    // Nothing was found in the maps.
+    // Nothing was found in the maps, and nothing else serves.
     is_bare: bool,
     upkeep_due: Option<Duration>,
     ops: Vec<Op>,
@@ -64,13 +64,14 @@ impl<M: Maps> Engine<M> {
         let dump = maps.dump()?;
         let errors = world.adopt(&dump);
         let first_grace = Some(maps.begin_grace());
+        let is_waiting = maps.is_waiting();
         let engine = Self {
             world,
             maps,
             retries: Retries::default(),
             first_grace,
             is_open: false,
-            is_bare: dump.frontends.is_empty(),
+            is_bare: dump.frontends.is_empty() && !is_waiting,
             upkeep_due: None,
             ops: Vec::new(),
         };

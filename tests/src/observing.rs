@@ -87,4 +87,8 @@ impl<M: Maps, W: Witness<M>> Maps for ObservingMaps<M, W> {
     fn capacity(&self) -> Capacity {
         self.maps.capacity()
     }
+
+    fn is_waiting(&self) -> bool {
+        self.maps.is_waiting()
+    }
 }

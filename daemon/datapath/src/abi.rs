@@ -41,6 +41,7 @@ abi!(member_key { port_index: u32, scope: u32, address: [u32; 4], port: u16, pad
 abi!(control { exempt_cgroup: u64, host_netns: u64, refusals_lost: u64, exempt_mark: u32, pad: u32 });
 abi!(udp_key { cookie: u64, address: [u32; 4], port: u16, pad: [u16; 3] });
 abi!(udp_value { address: [u32; 4], port: u16, pad: u16, slot: u32 });
+abi!(reverse_entry { cookie: u64, address: [u32; 4], port: u16, pad: u16, check: u32 });
 abi!(refusal {
     at_ns: u64,
     cgroup: u64,
@@ -307,6 +308,32 @@ pub(crate) fn udp_key(cookie: u64, place: SocketAddr) -> types::udp_key {
 pub(crate) fn udp_place(found: &[u8]) -> Option<SocketAddr> {
     let found: types::udp_value = value(found)?;
     Some(SocketAddr::new(from_mapped(found.address), u16::from_be(found.port)))
+}
+
+/// Where a TCP socket's entry is.
+pub(crate) fn reverse_index(cookie: u64) -> u32 {
+    let last = u64::from(types::size::REVERSE_ENTRIES.0) - 1;
+    u32::try_from(cookie & last).unwrap_or_default()
+}
+
+/// What a TCP socket dialled when it got that backend; `None`: the entry is torn, or another socket's.
+pub(crate) fn dialled_over_tcp(found: &[u8], cookie: u64, backend: SocketAddr) -> Option<SocketAddr> {
+    let entry: types::reverse_entry = value(found)?;
+    let mixed = mix_place(cookie, entry.address, entry.port);
+    let check = mix_place(mixed, mapped(backend.ip()), backend.port().to_be()) >> 32;
+    let is_its_own = entry.cookie == cookie && u64::from(entry.check) == check;
+    is_its_own.then(|| SocketAddr::new(from_mapped(entry.address), u16::from_be(entry.port)))
+}
+
+/// As `mix` in `bpf/reverse.h`.
+fn mix(mixed: u64, low: u32, high: u32) -> u64 {
+    let mixed = (mixed ^ (u64::from(high) << 32 | u64::from(low))).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 29
+}
+
+fn mix_place(mixed: u64, address: [u32; 4], port: u16) -> u64 {
+    let [a, b, c, d] = address;
+    mix(mix(mixed, d, c ^ u32::from(port)), b, a)
 }
 
 /// The key of a node address: 4 bytes or 16.

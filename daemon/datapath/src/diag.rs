@@ -1,4 +1,4 @@
-//! The kernel's list of UDP sockets, and ending one of them (sock_diag).
+//! The kernel's list of sockets, and ending one of them (sock_diag).
 //!
 //! Invariant: a socket is ended by its cookie, so never another one that took its place. It sees the network namespace of
 //! the calling thread only. Deliberately absent: which sockets.
@@ -10,6 +10,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use holdfast_core::keys::Transport;
+
 /// From `linux/sock_diag.h`, `linux/inet_diag.h` and `linux/netlink.h`.
 const NETLINK_SOCK_DIAG: i32 = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -20,7 +22,10 @@ const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
 const HEADER: usize = 16;
-const ALL_STATES: u32 = u32::MAX;
+
+/// ESTABLISHED, SYN_SENT, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT, from `net/tcp_states.h`: somebody owns the socket, and it has a
+/// peer. A UDP socket that is connected is ESTABLISHED.
+const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
 
 /// Of one answer. The kernel divides a dump into pieces of at most this size.
 const BUFFER: usize = 1 << 16;
@@ -28,6 +33,7 @@ const BUFFER: usize = 1 << 16;
 /// A socket that is connected to somebody.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Connected {
+    pub(crate) transport: Transport,
     family: u8,
     // As the kernel gave it: ports, addresses, interface, cookie.
     id: [u8; 48],
@@ -53,32 +59,63 @@ impl Diag {
         Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(fd) }.into() })
     }
 
-    /// Every connected UDP socket of both families.
-    pub(crate) fn connected_udp(&mut self) -> io::Result<Vec<Connected>> {
-        let mut found = Vec::new();
+    /// Whether this kernel can end sockets at all.
+    pub(crate) fn can_end(&mut self, transport: Transport) -> io::Result<bool> {
+        match self.end(&nobody(transport)) {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every connected socket of both families.
+    pub(crate) fn connected(
+        &mut self,
+        transport: Transport,
+        mut each: impl FnMut(Connected),
+    ) -> io::Result<()> {
         for family in [libc::AF_INET, libc::AF_INET6] {
             let family = u8::try_from(family).unwrap_or_default();
-            self.send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, family, &[0; 48])?;
-            self.receive(|message| found.extend(decode(message)))?;
+            self.send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, transport, family, &[0; 48])?;
+            self.receive(|message| {
+                if let Some(socket) = decode(transport, message) {
+                    each(socket);
+                }
+            })?;
         }
-        Ok(found)
+        Ok(())
     }
 
-    /// Ends a socket: its owner sees ECONNABORTED and has to connect again.
-    pub(crate) fn end(&mut self, socket: &Connected) -> io::Result<()> {
-        self.send(SOCK_DESTROY, NLM_F_ACK, socket.family, &socket.id)?;
-        self.receive(|_| ())
+    /// Ends a socket: its owner sees ECONNABORTED and has to connect again. `false`: it was gone already.
+    pub(crate) fn end(&mut self, socket: &Connected) -> io::Result<bool> {
+        self.send(SOCK_DESTROY, NLM_F_ACK, socket.transport, socket.family, &socket.id)?;
+        match self.receive(|_| ()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
-    fn send(&mut self, kind: u16, flags: u16, family: u8, id: &[u8; 48]) -> io::Result<()> {
-        let udp = u8::try_from(libc::IPPROTO_UDP).unwrap_or_default();
+    fn send(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        transport: Transport,
+        family: u8,
+        id: &[u8; 48],
+    ) -> io::Result<()> {
+        let protocol = match transport {
+            Transport::Tcp => libc::IPPROTO_TCP,
+            Transport::Udp => libc::IPPROTO_UDP,
+        };
+        let protocol = u8::try_from(protocol).unwrap_or_default();
         let mut message = Vec::with_capacity(HEADER + 56);
         message.extend(72_u32.to_ne_bytes());
         message.extend(kind.to_ne_bytes());
         message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
         message.extend([0; 8]);
-        message.extend([family, udp, 0, 0]);
-        message.extend(ALL_STATES.to_ne_bytes());
+        message.extend([family, protocol, 0, 0]);
+        message.extend(CONNECTED.to_ne_bytes());
         message.extend(id);
         self.socket.write_all(&message)
     }
@@ -118,8 +155,14 @@ fn told(body: &[u8]) -> io::Result<()> {
     }
 }
 
+/// A socket that no kernel has: nobody has port 0.
+fn nobody(transport: Transport) -> Connected {
+    let family = u8::try_from(libc::AF_INET).unwrap_or_default();
+    Connected { transport, family, id: [0; 48], peer: SocketAddr::from(([0; 4], 0)), cookie: 0 }
+}
+
 /// A `struct inet_diag_msg`; `None`: not connected.
-fn decode(message: &[u8]) -> Option<Connected> {
+fn decode(transport: Transport, message: &[u8]) -> Option<Connected> {
     let family = *message.first()?;
     let id: [u8; 48] = message.get(4..52)?.try_into().ok()?;
     let port = u16::from_be_bytes(id.get(2..4)?.try_into().ok()?);
@@ -129,5 +172,47 @@ fn decode(message: &[u8]) -> Option<Connected> {
         IpAddr::from(<[u8; 16]>::try_from(id.get(20..36)?).ok()?).to_canonical()
     };
     let cookie = u64::from_ne_bytes(id.get(40..48)?.try_into().ok()?);
-    (port != 0).then_some(Connected { family, id, peer: SocketAddr::new(address, port), cookie })
+    (port != 0).then_some(Connected { transport, family, id, peer: SocketAddr::new(address, port), cookie })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::thread::JoinHandle;
+
+    use super::*;
+
+    /// A kernel that says this to every request.
+    fn kernel_that_says(errno: i32) -> (Diag, JoinHandle<Vec<u8>>) {
+        let (ours, kernels) = UnixDatagram::pair().unwrap();
+        let answering = std::thread::spawn(move || {
+            let mut request = vec![0; 128];
+            let length = kernels.recv(&mut request).unwrap();
+            request.truncate(length);
+            let mut answer = Vec::new();
+            answer.extend(20_u32.to_ne_bytes());
+            answer.extend(NLMSG_ERROR.to_ne_bytes());
+            answer.extend([0; 10]);
+            answer.extend((-errno).to_ne_bytes());
+            kernels.send(&answer).unwrap();
+            request
+        });
+        (Diag { socket: OwnedFd::from(ours).into() }, answering)
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_end_sockets_is_recognized() {
+        for (errno, can) in [
+            (libc::EOPNOTSUPP, Some(false)),
+            (libc::ENOENT, Some(true)),
+            (libc::EPERM, None),
+            (0, Some(true)),
+        ] {
+            let (mut diag, answering) = kernel_that_says(errno);
+            assert_eq!(diag.can_end(Transport::Udp).ok(), can, "errno {errno}");
+            let request = answering.join().unwrap();
+            assert_eq!(request.len(), 72);
+            assert_eq!((request[4], request[17]), (21, 17), "SOCK_DESTROY of UDP");
+        }
+    }
 }

@@ -87,4 +87,8 @@ impl<M: Maps> Maps for FaultyMaps<M> {
     fn capacity(&self) -> Capacity {
         self.inner.capacity()
     }
+
+    fn is_waiting(&self) -> bool {
+        self.inner.is_waiting()
+    }
 }

@@ -3,8 +3,8 @@
 //! Invariant: two generations with the same content answer every client the same, so programs may be moved from one to the
 //! other at any moment between two writes. Deliberately absent: when to grow.
 
-use std::sync::atomic::Ordering;
-use std::sync::atomic::fence;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use holdfast_core::keys::Family;
 use holdfast_core::list::{Scope, Slot};
@@ -30,20 +30,26 @@ pub(crate) struct Generation {
     facts: View,
     counts: View,
     slots: [View; 2],
+    // Programs may read a larger one already.
+    outgrown: Arc<AtomicBool>,
 }
 
 fn missing(map: &'static str) -> StartError {
     StartError::Map { attempt: "find", map, source: std::io::ErrorKind::NotFound.into() }
 }
 
-fn handle<'a>(maps: &'a Maps, map: &'static str) -> Result<&'a MapHandle, StartError> {
+pub(crate) fn handle<'a>(maps: &'a Maps, map: &'static str) -> Result<&'a MapHandle, StartError> {
     maps.get(map).ok_or_else(|| missing(map))
+}
+
+fn uncounted(maps: &Maps, map: &'static str) -> Result<Table, StartError> {
+    let copy = MapHandle::try_from(handle(maps, map)?).map_err(StartError::Load)?;
+    Ok(Table::new(copy))
 }
 
 /// A map for single entries, with its entries counted.
 pub(crate) fn table(maps: &Maps, map: &'static str) -> Result<Table, StartError> {
-    let copy = MapHandle::try_from(handle(maps, map)?).map_err(StartError::Load)?;
-    let mut table = Table::new(copy);
+    let mut table = uncounted(maps, map)?;
     let entries = table.entries().map_err(|source| StartError::Map { attempt: "read", map, source })?;
     table.set_used(entries.len());
     Ok(table)
@@ -57,6 +63,19 @@ pub(crate) fn view(maps: &Maps, map: &'static str) -> Result<View, StartError> {
 impl Generation {
     /// Opens the maps of a generation.
     pub(crate) fn new(maps: &Maps) -> Result<Self, StartError> {
+        Self::over(maps, table)
+    }
+
+    /// The same maps again, for another thread that only reads.
+    pub(crate) fn for_reading(&self) -> Result<Self, StartError> {
+        let again = Self::over(&self.handles, uncounted)?;
+        Ok(Self { outgrown: Arc::clone(&self.outgrown), ..again })
+    }
+
+    fn over(
+        maps: &Maps,
+        table: fn(&Maps, &'static str) -> Result<Table, StartError>,
+    ) -> Result<Self, StartError> {
         let entries = |map| Ok::<_, StartError>(handle(maps, map)?.max_entries());
         let ports = entries("ports")?.min(entries("port_facts")?).min(entries("port_counts")?);
         let shape = Shape {
@@ -77,7 +96,17 @@ impl Generation {
             facts: view(maps, "port_facts")?,
             counts: view(maps, "port_counts")?,
             slots: [view(maps, "backends4")?, view(maps, "backends6")?],
+            outgrown: Arc::default(),
         })
+    }
+
+    /// Whether programs may read a larger one, so that this one no longer tells what clients get.
+    pub(crate) fn is_outgrown(&self) -> bool {
+        self.outgrown.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_outgrown(&self, outgrown: bool) {
+        self.outgrown.store(outgrown, Ordering::SeqCst);
     }
 
     /// For loading programs over the same maps.

@@ -34,6 +34,7 @@ use crate::shared::Shared;
 
 pub use proof::SelfTestError;
 pub use repair::Repaired;
+pub use stale::{Namespaces, StaleSockets};
 pub use start::{Options, TakeOverError};
 pub use status::{Refused, Status};
 
@@ -50,6 +51,7 @@ pub struct KernelMaps {
     reached: Shape,
     growths: u32,
     attached: Option<Attached>,
+    stale: Option<stale::Stale>,
 }
 
 /// What outlives the daemon.
@@ -135,6 +137,9 @@ fn refused(op: &'static str, setting: &'static str, error: &libbpf_rs::Error) ->
 
 impl Maps for KernelMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        if let Some(stale) = &mut self.stale {
+            stale.note(action);
+        }
         match action {
             Action::WriteRange(range, scope, rows) => {
                 self.make_room_for_range(*range)?;
@@ -180,6 +185,11 @@ impl Maps for KernelMaps {
 
     fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    /// Until [`Self::take_over`].
+    fn is_waiting(&self) -> bool {
+        self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
     }
 }
 

@@ -21,6 +21,7 @@ mod links;
 mod load;
 mod maps;
 mod memory;
+mod netns;
 mod pins;
 mod probe;
 mod publish;
@@ -28,16 +29,20 @@ mod refusals;
 mod shape;
 mod shared;
 mod skeleton;
+mod sweep;
 mod sys;
 mod table;
 mod view;
 
 pub use error::StartError;
 pub use faulty::{Faults, FaultyMaps};
-pub use kernel::{KernelMaps, Options, Refused, Repaired, SelfTestError, Status, TakeOverError};
+pub use kernel::{
+    KernelMaps, Namespaces, Options, Refused, Repaired, SelfTestError, StaleSockets, Status, TakeOverError,
+};
 pub use maps::{MapError, Maps};
 pub use memory::{Answer, Client, MemoryMaps, Reading};
 pub use pins::cleanup;
 pub use probe::Features;
 pub use refusals::{Denial, Refusal, Refusals};
 pub use shape::Shape;
+pub use sweep::Swept;

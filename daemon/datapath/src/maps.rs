@@ -46,6 +46,11 @@ pub trait Maps: Send {
 
     /// How much fits.
     fn capacity(&self) -> Capacity;
+
+    /// Whether clients are still served by what another daemon left, whatever these maps hold.
+    fn is_waiting(&self) -> bool {
+        false
+    }
 }
 
 impl<M: Maps + ?Sized> Maps for Box<M> {
@@ -71,5 +76,9 @@ impl<M: Maps + ?Sized> Maps for Box<M> {
 
     fn capacity(&self) -> Capacity {
         (**self).capacity()
+    }
+
+    fn is_waiting(&self) -> bool {
+        (**self).is_waiting()
     }
 }

@@ -28,7 +28,7 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope};
 use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Range, Word, WordFlags};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options};
+use holdfast_datapath::{KernelMaps, Maps, Options, StaleSockets, Swept};
 
 pub(crate) const MARK: u32 = 0x686f;
 pub(crate) const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 50_000, services: 1000 };
@@ -149,6 +149,7 @@ impl Bed {
             bpffs: self.folder.path().join("holdfast"),
             capacity: CAPACITY,
             mark: MARK,
+            stale_sockets: StaleSockets::default(),
         }
     }
 
@@ -255,6 +256,40 @@ impl Port<'_> {
     }
 }
 
+/// What was done about stale sockets.
+pub(crate) fn swept(maps: &KernelMaps) -> Swept {
+    maps.status().stale_sockets.unwrap()
+}
+
+/// Has all sockets looked at once more, and gives how many were ended since the start.
+#[track_caller]
+pub(crate) fn sweep(maps: &mut KernelMaps) -> u64 {
+    let before = swept(maps).sweeps;
+    for _ in 0..4000 {
+        maps.end_stale_sockets().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        if swept(maps).sweeps > before {
+            return swept(maps).ended;
+        }
+    }
+    panic!("nobody swept: {:?}", swept(maps));
+}
+
+/// Runs in a network of its own that a process is in, as a pod's.
+pub(crate) fn in_pod<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    let body = || {
+        // SAFETY: only this thread is moved.
+        must(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "unshare");
+        loopback_up();
+        let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let done = run();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        done
+    };
+    std::thread::scope(|scope| scope.spawn(body).join().unwrap())
+}
+
 pub(crate) const NONE: WordFlags = Word::EMPTY.flags;
 
 pub(crate) fn address(text: &str) -> SocketAddr {
@@ -263,6 +298,8 @@ pub(crate) fn address(text: &str) -> SocketAddr {
 
 /// What a thread may do to the kernel.
 pub(crate) const CAP_NET_ADMIN: u64 = 1 << 12;
+pub(crate) const CAP_SYS_PTRACE: u64 = 1 << 19;
+pub(crate) const CAP_SYS_ADMIN: u64 = 1 << 21;
 pub(crate) const CAP_PERFMON: u64 = 1 << 38;
 pub(crate) const CAP_BPF: u64 = 1 << 39;
 

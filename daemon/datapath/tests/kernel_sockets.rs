@@ -305,30 +305,3 @@ fn kernel_a_refusal_names_who_dialled_what() {
         assert_eq!(refusal.cgroup, std::fs::metadata(&bed.cgroup).unwrap().ino());
     });
 }
-
-#[test]
-fn kernel_connected_udp_sockets_whose_backend_left_are_ended_and_no_others() {
-    bed(|bed| {
-        let mut maps = bed.start();
-        for (index, any, vip, backends) in [
-            (1, "0.0.0.0:0", "10.96.0.10:53", [udp_backend("127.0.0.2:0"), udp_backend("127.0.0.3:0")]),
-            (2, "[::]:0", "[fd00::10]:53", [udp_backend("[::1]:0"), udp_backend("[::1]:0")]),
-        ] {
-            let port = Port { index, frontends: &[vip], backends: &backends[..1], ..UDP };
-            port.serve(&mut maps);
-            let (connected, direct) = (udp_client(any), udp_client(any));
-            connected.connect(address(vip)).unwrap();
-            direct.connect(backends[0]).unwrap();
-            assert_eq!(maps.end_stale_udp().unwrap(), 0, "its backend is in the list");
-            Port { backends: &backends[1..], base: 64, ..port }.publish(&mut maps, Scope::Cluster);
-            assert_eq!(maps.end_stale_udp().unwrap(), 1, "its backend has left");
-            check_errno(connected.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
-            assert_eq!(maps.end_stale_udp().unwrap(), 0, "once is enough");
-            direct.send(b"who").unwrap();
-            assert_eq!(answer(&direct).0, backends[0], "who dialled a backend directly keeps it");
-            connected.connect(address(vip)).unwrap();
-            connected.send(b"who").unwrap();
-            assert_eq!(answer(&connected), (backends[1], address(vip)), "connecting again helps");
-        }
-    });
-}

@@ -28,6 +28,7 @@ struct Kernel<'a> {
     cgroup: Option<&'a Path>,
     own_cgroup_exempt: bool,
     pins: Option<&'a Path>,
+    waiting: bool,
     generation: u32,
     growths: u32,
     features: Features,
@@ -35,7 +36,15 @@ struct Kernel<'a> {
     broken_hooks: &'a [&'static str],
     shared_hooks: Vec<SharedHook>,
     refusals_lost: u64,
+    stale_sockets: Option<StaleSockets<'a>>,
     grace_failure: Option<&'a str>,
+}
+
+/// Sockets whose backend has left.
+#[derive(Serialize)]
+struct StaleSockets<'a> {
+    ended: u64,
+    failure: Option<&'a str>,
 }
 
 /// A hook where others have programs too.
@@ -85,6 +94,7 @@ impl<'a> Kernel<'a> {
             cgroup: status.cgroup.as_deref(),
             own_cgroup_exempt: status.own_cgroup_exempt,
             pins: status.pins.as_deref(),
+            waiting: status.waiting,
             generation: status.generation,
             growths: status.growths,
             features: Features { set_retval: status.features.set_retval },
@@ -96,11 +106,15 @@ impl<'a> Kernel<'a> {
                 .map(|(hook, others)| SharedHook { hook, others: *others })
                 .collect(),
             refusals_lost: status.refusals_lost,
+            stale_sockets: status
+                .stale_sockets
+                .as_ref()
+                .map(|it| StaleSockets { ended: it.ended, failure: it.failure.as_deref() }),
             grace_failure: status.grace_failure.as_deref(),
         }
     }
 
-    fn lines(&self) -> [(&'static str, String); 10] {
+    fn lines(&self) -> [(&'static str, String); 12] {
         let path =
             |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
@@ -118,12 +132,14 @@ impl<'a> Kernel<'a> {
             ("cgroup", path(self.cgroup)),
             ("own cgroup exempt", yes(self.own_cgroup_exempt)),
             ("pins", path(self.pins)),
+            ("serving", if self.waiting { "no: another version's programs serve" } else { "yes" }.to_owned()),
             ("generation", self.generation.to_string()),
             ("growths", self.growths.to_string()),
             ("refusal sets errno", yes(self.features.set_retval)),
             ("broken hooks", broken),
             ("others' programs", shared),
             ("refusals lost", self.refusals_lost.to_string()),
+            ("stale sockets", self.stale_sockets.as_ref().map_or_else(|| "stay".to_owned(), spelled)),
             ("grace periods", grace),
         ]
     }
@@ -141,6 +157,11 @@ impl<'a> Kernel<'a> {
         let rows = std::iter::once(heading()).chain(self.maps.iter().map(MapFill::cells));
         aligned(&rows.collect::<Vec<_>>(), out);
     }
+}
+
+fn spelled(StaleSockets { ended, failure }: &StaleSockets<'_>) -> String {
+    let failure = failure.map(|why| format!("; not all can be: {why}"));
+    format!("{ended} ended{}", failure.unwrap_or_default())
 }
 
 impl MapFill {

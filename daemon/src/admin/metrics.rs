@@ -191,6 +191,11 @@ fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
     out.gauge("holdfast_broken_hooks", help, status.broken_hooks.len());
     let help = "Whether grace periods do not end, so that nothing is reused.";
     out.gauge("holdfast_grace_failed", help, u8::from(status.grace_failure.is_some()));
+    let swept = status.stale_sockets.clone().unwrap_or_default();
+    let help = "Sockets that were ended because their backend had left.";
+    out.counter("holdfast_stale_sockets_ended_total", help, swept.ended);
+    let help = "Whether some sockets cannot be looked at.";
+    out.gauge("holdfast_stale_sockets_failed", help, u8::from(swept.failure.is_some()));
     let help = "Refusals that nobody read in time; they are in no other number.";
     out.counter("holdfast_refusals_lost_total", help, status.refusals_lost);
 }

@@ -161,7 +161,9 @@ pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Respons
     let rows: Vec<_> = rows.filter(|row| row.is_asked_for(&filter)).collect();
     let lost_total = view.status().map_or(0, |status| status.refusals_lost);
     match form {
-        Form::Table | Form::Wide => answer::text(StatusCode::OK, text(&rows, form == Form::Wide)),
+        Form::Table | Form::Wide => {
+            answer::text(StatusCode::OK, text(&rows, told.failure.as_deref(), form == Form::Wide))
+        }
         Form::Json => {
             let Told { refused, dropped, ref failure, .. } = told;
             let failure = failure.clone();
@@ -177,11 +179,14 @@ pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Respons
     }
 }
 
-fn text(rows: &[RefusalRow<'_>], wide: bool) -> Vec<u8> {
+fn text(rows: &[RefusalRow<'_>], failure: Option<&str>, wide: bool) -> Vec<u8> {
     let lines: Vec<Cells> =
         std::iter::once(heading(wide)).chain(rows.iter().map(|row| row.cells(wide))).collect();
     let (mut widths, mut out) = (Widths::default(), Vec::new());
     lines.iter().for_each(|cells| widths.observe(cells));
     lines.iter().for_each(|cells| widths.line(cells, &mut out));
+    if let Some(failure) = failure {
+        out.extend(format!("\nrefusals are no longer read: {failure}\n").bytes());
+    }
     out
 }

@@ -8,10 +8,12 @@ use std::sync::atomic::AtomicBool;
 
 use holdfast_core::op::{Action, Coming, Dump, Grace};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, MapError, Maps, MemoryMaps, Options, Repaired};
+use holdfast_datapath::{
+    KernelMaps, MapError, Maps, MemoryMaps, Namespaces, Options, Repaired, StaleSockets,
+};
 
 use super::{AppError, parts};
-use crate::config::{Cgroup, Config, DatapathKind};
+use crate::config::{self, Cgroup, Config, DatapathKind, Protocol};
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::exempt;
 
@@ -73,10 +75,8 @@ fn look_after(maps: &mut KernelMaps) {
         }
         Err(error) => tracing::warn!(%error, "cannot put back programs or pins"),
     }
-    match maps.end_stale_udp() {
-        Ok(0) => {}
-        Ok(sockets) => tracing::info!(sockets, "ended UDP sockets whose backend has left"),
-        Err(error) => tracing::debug!(%error, "cannot end UDP sockets whose backend has left"),
+    if let Err(error) = maps.end_stale_sockets() {
+        tracing::warn!(%error, "cannot look for sockets whose backend has left");
     }
 }
 
@@ -85,7 +85,13 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
         Cgroup::Auto => None,
         Cgroup::Path(path) => Some(path.clone()),
     };
-    let options = Options { cgroup, bpffs: config.datapath.bpffs.clone(), capacity, mark: exempt::MARK };
+    let options = Options {
+        cgroup,
+        bpffs: config.datapath.bpffs.clone(),
+        capacity,
+        mark: exempt::MARK,
+        stale_sockets: stale_sockets(&config.datapath.stale_sockets),
+    };
     let mut maps = KernelMaps::start(&options)?;
     if maps.is_waiting() {
         tracing::info!("other programs serve until everything is written");
@@ -93,6 +99,18 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
         maps.self_test()?;
     }
     Ok(maps)
+}
+
+fn stale_sockets(configured: &config::StaleSockets) -> StaleSockets {
+    let has = |protocol| configured.protocols.contains(&protocol);
+    StaleSockets {
+        udp: has(Protocol::Udp),
+        tcp: has(Protocol::Tcp),
+        namespaces: match configured.namespaces {
+            config::Namespaces::Host => Namespaces::Host,
+            config::Namespaces::All => Namespaces::All,
+        },
+    }
 }
 
 impl Maps for AppMaps {
@@ -135,6 +153,13 @@ impl Maps for AppMaps {
         match self {
             Self::Memory(maps) => maps.capacity(),
             Self::Kernel(maps) => maps.capacity(),
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        match self {
+            Self::Memory(maps) => maps.is_waiting(),
+            Self::Kernel(maps) => maps.is_waiting(),
         }
     }
 }

@@ -54,6 +54,7 @@ struct Datapath {
 
 #[derive(Debug, Deserialize)]
 struct Kernel {
+    waiting: bool,
     broken_hooks: Vec<String>,
     grace_failure: Option<String>,
 }
@@ -259,7 +260,8 @@ impl Datapath {
         let broken =
             |hook: &String| format!("{hook}: the program or its pin was removed and cannot be put back");
         let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
-        kernel.broken_hooks.iter().map(broken).chain(grace).collect()
+        let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
+        waiting.into_iter().chain(kernel.broken_hooks.iter().map(broken)).chain(grace).collect()
     }
 }
 

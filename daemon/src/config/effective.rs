@@ -14,7 +14,7 @@ use toml::{Table, Value};
 use super::value::{Word, show_duration, show_word};
 use super::{
     Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, HealthCheck, Hold,
-    Kubernetes, Log, Node, NodePortAddresses, ServiceBlock,
+    Kubernetes, Log, Node, NodePortAddresses, ServiceBlock, StaleSockets,
 };
 
 impl Config {
@@ -131,6 +131,14 @@ fn datapath(datapath: &Datapath) -> Value {
         ("cgroup", cgroup),
         ("bpffs", path(&datapath.bpffs)),
         ("limits", Some(limits(&datapath.limits))),
+        ("stale_sockets", Some(stale_sockets(&datapath.stale_sockets))),
+    ])
+}
+
+fn stale_sockets(sockets: &StaleSockets) -> Value {
+    table([
+        ("protocols", list(sockets.protocols.iter().filter_map(|protocol| show_word(*protocol)))),
+        ("namespaces", word(sockets.namespaces)),
     ])
 }
 

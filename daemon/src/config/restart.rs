@@ -8,7 +8,7 @@ use super::Config;
 /// A key with the question whether it differs.
 pub(super) type Key = (&'static str, fn(&Config, &Config) -> bool);
 
-pub(super) const RESTART_KEYS: [Key; 14] = [
+pub(super) const RESTART_KEYS: [Key; 16] = [
     ("node.name", |a, b| a.node.name != b.node.name),
     ("kubernetes.enabled", |a, b| a.kubernetes.enabled != b.kubernetes.enabled),
     ("kubernetes.service_proxy_name", |a, b| {
@@ -21,6 +21,12 @@ pub(super) const RESTART_KEYS: [Key; 14] = [
     ("datapath.limits.services", |a, b| a.datapath.limits.services != b.datapath.limits.services),
     ("datapath.limits.frontends", |a, b| a.datapath.limits.frontends != b.datapath.limits.frontends),
     ("datapath.limits.backends", |a, b| a.datapath.limits.backends != b.datapath.limits.backends),
+    ("datapath.stale_sockets.protocols", |a, b| {
+        a.datapath.stale_sockets.protocols != b.datapath.stale_sockets.protocols
+    }),
+    ("datapath.stale_sockets.namespaces", |a, b| {
+        a.datapath.stale_sockets.namespaces != b.datapath.stale_sockets.namespaces
+    }),
     ("state.path", |a, b| a.state.path != b.state.path),
     ("admin.listen", |a, b| a.admin.listen != b.admin.listen),
     ("admin.socket", |a, b| a.admin.socket != b.admin.socket),

@@ -116,7 +116,7 @@ impl RefusalLog {
     }
 
     /// No more will be read.
-    fn fail(&self, why: String) {
+    pub(crate) fn fail(&self, why: String) {
         self.kept().failure = Some(why);
     }
 

@@ -51,7 +51,7 @@ pub use what::What;
 #[derive(Clone, Debug)]
 pub struct Timing {
     /// The least time that a watch is asked for; up to a quarter more, by chance. Its end is when it may move to a better
-    /// endpoint.
+    /// endpoint: with the time that a look at one takes, within five minutes.
     pub watch_length: Duration,
     /// How much later than asked for a server may end a watch.
     pub watch_overrun: Duration,
@@ -78,7 +78,7 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            watch_length: Duration::from_secs(240),
+            watch_length: Duration::from_secs(220),
             watch_overrun: Duration::from_secs(30),
             watch_idle: Duration::from_secs(90),
             watch_short: Duration::from_secs(10),

@@ -45,11 +45,12 @@ pub struct Client {
 impl Client {
     /// The C client; needs `cc`.
     pub fn c() -> Result<Self, BedError> {
-        built("client", |into| {
-            let mut command = Command::new("cc");
-            command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(into).arg(source("c/client.c"));
-            command
-        })
+        built("client", |into| compile("c/client.c", into))
+    }
+
+    /// Runs a program for which the kernel loads no BPF program; needs `cc`.
+    pub fn refusing() -> Result<Self, BedError> {
+        built("refusing", |into| compile("c/refusing.c", into))
     }
 
     /// The Go client; needs `go`.
@@ -83,6 +84,12 @@ fn answer(line: &str) -> Result<Answer, BedError> {
 
 fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(path)
+}
+
+fn compile(path: &str, into: &Path) -> Command {
+    let mut command = Command::new("cc");
+    command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(into).arg(source(path));
+    command
 }
 
 /// The client beside this program, or one that is built now into a folder beside it.

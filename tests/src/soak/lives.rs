@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, cleanup};
+use holdfast_datapath::{KernelMaps, Maps, Options, StaleSockets, cleanup};
 
 use super::cluster::Cluster;
 use super::{Dice, SoakError, World};
@@ -145,6 +145,7 @@ impl Life<'_> {
             bpffs: daemon.pins(),
             capacity: Capacity::default(),
             mark: 0,
+            stale_sockets: StaleSockets::default(),
         })
     }
 }

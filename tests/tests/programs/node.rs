@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use holdfast::datapath::RefusalLog;
 use holdfast_core::keys::Transport;
-use holdfast_datapath::{KernelMaps, Options, Refusal};
+use holdfast_datapath::{KernelMaps, Namespaces, Options, Refusal, StaleSockets};
 use holdfast_tests::bed::{Bed, Layout, Place, Role, Server};
 
 // The same ports as in the datapath's own tests.
@@ -40,6 +40,8 @@ impl Node {
             bpffs: bed.bpffs().join("holdfast"),
             capacity: datapath::CAPACITY,
             mark: datapath::MARK,
+            // The daemon is here outside of the node's network.
+            stale_sockets: StaleSockets { namespaces: Namespaces::All, ..StaleSockets::default() },
         };
         Self { maps: KernelMaps::start(&options).unwrap(), servers: Vec::new(), bed }
     }
@@ -62,9 +64,10 @@ impl Node {
         self.servers.retain(|server| server.address() != at);
     }
 
-    /// Ends connected UDP sockets of the node whose backend has left.
-    pub(crate) fn end_stale_udp(&self) -> usize {
-        self.bed.within(Place::NODE, || self.maps.end_stale_udp().unwrap()).unwrap()
+    /// Has all sockets looked at, and gives how many were ended because their backend has left.
+    pub(crate) fn end_stale_sockets(&mut self) -> u64 {
+        let before = datapath::swept(&self.maps);
+        datapath::sweep(&mut self.maps) - before.ended
     }
 
     /// What the daemon would show under `/refusals`: the first so many, oldest first.

@@ -184,11 +184,11 @@ fn kernel_a_long_lived_udp_client_moves_when_its_backend_leaves() {
     let first = format!("recvfrom - {DNS} {DNS} one");
     assert_eq!(client.ask(), [format!("connect - {DNS} - -"), first.clone()]);
     assert_eq!(client.ask(), std::slice::from_ref(&first), "it stays");
-    assert_eq!(node.end_stale_udp(), 0);
+    assert_eq!(node.end_stale_sockets(), 0);
     assert_eq!(client.ask(), [first]);
 
     Port { backends: &servers[1..], base: 8, ..port }.publish(&mut node.maps, Scope::Cluster);
-    assert_eq!(node.end_stale_udp(), 1, "its backend has left");
+    assert_eq!(node.end_stale_sockets(), 1, "its backend has left");
     let second = format!("recvfrom - {DNS} {DNS} two");
     let steps = client.ask();
     let (last, before) = steps.split_last().unwrap();

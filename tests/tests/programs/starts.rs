@@ -7,7 +7,8 @@ use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Word};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, cleanup};
+use holdfast_datapath::{KernelMaps, Maps, Options, StaleSockets, cleanup};
+use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Layout, Place, Role, Server, succeed};
@@ -31,6 +32,7 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
         bpffs: bed.bpffs().join("others"),
         capacity: Capacity { slots: 1024, ports: 1024, services: 1 },
         mark: 1,
+        stale_sockets: StaleSockets::default(),
     };
     let mut others = KernelMaps::start(&options).unwrap();
     others.execute(&Action::PublishWord(PortIndex(1), Scope::Cluster, Word::EMPTY)).unwrap();
@@ -139,6 +141,32 @@ fn a_daemon_without_privileges_ends_and_says_which_it_needs() {
     let missing =
         "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON";
     check_in_vain(&daemon(&bed), &["setpriv", "--bounding-set=-all", "--inh-caps=-all"], missing);
+}
+
+#[test]
+fn a_kernel_that_loads_no_programs_ends_the_daemon_and_leaves_clients_served() {
+    let (bed, _backend) = bed();
+    let mut daemon = daemon(&bed);
+    daemon.start().unwrap();
+    daemon.kill().unwrap();
+    let refusing = Client::refusing().unwrap();
+    let refusing = refusing.program().to_str().unwrap();
+    for (errno, expected) in [
+        // As a locked-down kernel says it, and as a verifier does that finds fault.
+        (
+            "EPERM",
+            "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON",
+        ),
+        (
+            "EACCES",
+            "the kernel does not load the programs; Linux 5.10 or newer with CONFIG_CGROUP_BPF is needed: ",
+        ),
+    ] {
+        check_in_vain(&daemon, &[refusing, errno], expected);
+        assert!(is_served(&bed), "{errno}");
+    }
+    daemon.start().unwrap();
+    assert!(is_served(&bed));
 }
 
 #[test]

@@ -87,7 +87,8 @@ impl KernelMaps {
 
     fn build(&mut self, shape: Shape) -> Result<(), StartError> {
         let Self { generation, shared, attached, features, growths, .. } = self;
-        *generation = load::load(shape, *features, shared.handles(), |object, mut maps| {
+        generation.set_outgrown(true);
+        let grown = load::load(shape, *features, shared.handles(), |object, mut maps| {
             let mut next = Generation::new(&maps)?;
             generation.copy_to(&mut next)?;
             if let Some(attached) = attached.as_mut().filter(|attached| attached.links.are_attached()) {
@@ -96,7 +97,9 @@ impl KernelMaps {
                 attached.pins.forget_older()?;
             }
             Ok(next)
-        })?;
+        });
+        generation.set_outgrown(grown.is_ok());
+        *generation = grown?;
         *growths += 1;
         Ok(())
     }

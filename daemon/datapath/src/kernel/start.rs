@@ -12,6 +12,7 @@ use holdfast_core::world::Capacity;
 
 use libbpf_rs::Object;
 
+use super::stale::{Stale, StaleSockets};
 use super::{Attached, KernelMaps, SelfTestError, dump};
 use crate::abi::types;
 use crate::cgroup::{self, Cgroup};
@@ -37,6 +38,8 @@ pub struct Options {
     pub capacity: Capacity,
     /// The mark of the daemon's own sockets; 0: none.
     pub mark: u32,
+    /// Which sockets end when their backend leaves.
+    pub stale_sockets: StaleSockets,
 }
 
 /// Why another daemon's programs stay in place.
@@ -90,13 +93,9 @@ impl KernelMaps {
                 attached.serve(object, &mut maps)?;
             }
             this.attached = Some(attached);
+            this.stale = Stale::start(options.stale_sockets)?;
             Ok(this)
         })
-    }
-
-    /// Whether clients are still served by what another daemon left, until [`Self::take_over`].
-    pub fn is_waiting(&self) -> bool {
-        self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
     }
 
     /// Puts the programs in the place of another daemon's, once the maps hold what clients need, and proves them.
@@ -135,6 +134,7 @@ impl KernelMaps {
             reached: Shape::NONE,
             growths: 0,
             attached: None,
+            stale: None,
         })
     }
 }

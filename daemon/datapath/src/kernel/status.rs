@@ -8,9 +8,11 @@ use libbpf_rs::MapHandle;
 
 use super::KernelMaps;
 use crate::error::StartError;
+use crate::maps::Maps;
 use crate::probe::Features;
 use crate::refusals::Refusals;
 use crate::shape::Shape;
+use crate::sweep::Swept;
 
 /// The state of programs and maps at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub struct Status {
     pub shared_hooks: Vec<(&'static str, usize)>,
     /// Why grace periods do not end: nothing is reused meanwhile.
     pub grace_failure: Option<String>,
+    /// What was done about sockets whose backend has left; `None`: nothing is to be done.
+    pub stale_sockets: Option<Swept>,
 }
 
 /// Clients of one port that were not served.
@@ -77,6 +81,7 @@ impl KernelMaps {
             broken_hooks: attached.map(|it| it.links.broken(&it.pins)).unwrap_or_default(),
             shared_hooks: attached.map(|it| it.links.shared()).unwrap_or_default(),
             grace_failure: self.grace.failure(),
+            stale_sockets: self.stale.as_ref().map(super::stale::Stale::swept),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use expect_test::{ExpectFile, expect_file};
 use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::Swept;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -91,15 +92,46 @@ fn what_does_not_work_any_more_is_told() {
     let served = serve_with(everything(), |readings| {
         let grace_failure = Some("membarrier: not permitted".to_owned());
         let (broken_hooks, shared_hooks) = (Vec::new(), Vec::new());
-        let status =
-            holdfast_datapath::Status { grace_failure, pins: None, broken_hooks, shared_hooks, ..status() };
+        let stale_sockets = Some(Swept { failure: Some("not permitted".to_owned()), ..Swept::default() });
+        let status = holdfast_datapath::Status {
+            grace_failure,
+            pins: None,
+            broken_hooks,
+            shared_hooks,
+            stale_sockets,
+            ..status()
+        };
         readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
     });
     let text = served.get("/datapath", "").body;
     assert!(text.contains("grace periods       do not end: membarrier: not permitted\n"), "{text}");
     assert!(text.contains("pins                none\n"), "{text}");
     assert!(text.contains("broken hooks        none\nothers' programs    none\n"), "{text}");
-    assert!(served.get("/metrics", "").body.contains("holdfast_grace_failed 1\n"));
+    assert!(text.contains("stale sockets       0 ended; not all can be: not permitted\n"), "{text}");
+    let metrics = served.get("/metrics", "").body;
+    assert!(metrics.contains("holdfast_grace_failed 1\n"));
+    assert!(metrics.contains("holdfast_stale_sockets_failed 1\n"));
+}
+
+#[test]
+fn programs_that_wait_for_their_maps_are_told() {
+    let served = serve_with(everything(), |readings| {
+        let status = holdfast_datapath::Status { waiting: true, ..status() };
+        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+    });
+    let text = served.get("/datapath", "").body;
+    assert!(text.contains("serving             no: another version's programs serve\n"), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_str(&served.get("/datapath?format=json", "").body).unwrap();
+    assert_eq!(json["kernel"]["waiting"], true);
+}
+
+#[test]
+fn refusals_that_can_no_longer_be_read_are_told() {
+    let served =
+        serve_with(everything(), |readings| readings.refusals.fail("the ring buffer is gone".to_owned()));
+    let text = served.get("/refusals", "").body;
+    assert!(text.ends_with("\n\nrefusals are no longer read: the ring buffer is gone\n"), "{text}");
 }
 
 #[test]

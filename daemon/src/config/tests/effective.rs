@@ -106,6 +106,10 @@ fn the_text_is_the_files_own() {
         frontends = 500000
         services = 100000
 
+        [datapath.stale_sockets]
+        namespaces = "host"
+        protocols = ["UDP"]
+
         [hold]
         limit = "2m"
         mass_loss_limit = "10m"

@@ -23,6 +23,11 @@ fn only_what_is_read_at_start_needs_a_restart() {
         "[datapath.limits]\nfrontends = 1\nbackends = 1",
         &["datapath.limits.frontends", "datapath.limits.backends"],
     );
+    check("[datapath.stale_sockets]\nprotocols = [\"UDP\"]", &[]);
+    check(
+        "[datapath.stale_sockets]\nprotocols = [\"UDP\", \"TCP\"]\nnamespaces = \"all\"",
+        &["datapath.stale_sockets.protocols", "datapath.stale_sockets.namespaces"],
+    );
     check("[state]\npath = \"/s\"", &["state.path"]);
     check("[manifests]\npath = \"/m\"", &["manifests.path"]);
     check("[node]\nname = \"n\"", &["node.name"]);

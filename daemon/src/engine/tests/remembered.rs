@@ -57,6 +57,47 @@ fn what_the_maps_hold_serves_on_until_the_sources_had_their_time() {
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
 }
 
+/// Maps that are bare because another version's programs serve from its own.
+struct Waiting(MemoryMaps);
+
+impl Maps for Waiting {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        self.0.execute(action)
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.0.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.0.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.0.dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.0.capacity()
+    }
+
+    fn is_waiting(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn what_another_versions_programs_serve_is_not_replaced_by_what_is_remembered_before_its_time() {
+    let maps = Waiting(MemoryMaps::default());
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    engine.remember(former().0);
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert!(!snapshot.programmed && !engine.is_written(), "what serves is never older");
+    assert_eq!(engine.next_due(NOW.mono), Some(REMEMBERED_WAIT), "then it is time");
+    assert!(engine.step(LATER, &mut |_| ()).programmed);
+    assert!(engine.is_written());
+}
+
 #[test]
 fn invariant_08_nothing_found_is_removed_for_what_is_remembered() {
     let (mut remembered, maps) = former();

@@ -1,0 +1,120 @@
+//! Network namespaces of other processes, and being in one of them for a moment.
+//!
+//! Invariant: only the calling thread moves, and it moves back. Deliberately absent: namespaces in which no process is; nobody
+//! there has a socket that could be told anything.
+
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Ten times the pods that kubelet allows a node.
+const NAMESPACES_MAX: usize = 1_100;
+
+/// From `linux/capability.h`.
+const CAP_SYS_PTRACE: u64 = 1 << 19;
+
+/// The namespace in which the thread is at home.
+#[derive(Debug)]
+pub(crate) struct Home(File);
+
+/// What a walk over all processes found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// One path for each namespace; its process may end at any time.
+    pub(crate) namespaces: Vec<PathBuf>,
+    /// Why not all of them.
+    pub(crate) failure: Option<String>,
+}
+
+/// Who a namespace is, however it is reached.
+fn id(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// A walk under way.
+#[derive(Debug, Default)]
+struct Walk {
+    known: BTreeMap<(u64, u64), PathBuf>,
+    is_denied: bool,
+    is_full: bool,
+}
+
+impl Walk {
+    fn note(&mut self, path: PathBuf) {
+        match fs::metadata(&path) {
+            Ok(metadata) if self.known.len() < NAMESPACES_MAX => {
+                self.known.entry(id(&metadata)).or_insert(path);
+            }
+            Ok(metadata) => self.is_full |= !self.known.contains_key(&id(&metadata)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => self.is_denied = true,
+            // It has ended.
+            Err(_) => {}
+        }
+    }
+
+    fn failure(&self) -> io::Result<Option<String>> {
+        // A process may be shielded from whoever has the capability too; that is no pod's.
+        if self.is_denied && !may_see_others()? {
+            return Ok(Some("seeing other processes' namespaces needs CAP_SYS_PTRACE".to_owned()));
+        }
+        Ok(self.is_full.then(|| format!("there are more than {NAMESPACES_MAX} network namespaces")))
+    }
+}
+
+impl Home {
+    pub(crate) fn here() -> io::Result<Self> {
+        File::open("/proc/thread-self/ns/net").map(Self)
+    }
+
+    /// Every other namespace that has a process.
+    pub(crate) fn others(&self) -> io::Result<Found> {
+        let mut walk = Walk::default();
+        for process in fs::read_dir("/proc")?.flatten() {
+            if process.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit) {
+                walk.note(process.path().join("ns/net"));
+            }
+        }
+        walk.known.remove(&id(&self.0.metadata()?));
+        Ok(Found { failure: walk.failure()?, namespaces: walk.known.into_values().collect() })
+    }
+
+    /// Runs there. `None`: it is gone.
+    pub(crate) fn visit<T>(&self, namespace: &Path, run: impl FnOnce() -> T) -> io::Result<Option<T>> {
+        let there = match File::open(namespace) {
+            Ok(there) => there,
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        enter(&there)?;
+        let done = run();
+        enter(&self.0)?;
+        Ok(Some(done))
+    }
+}
+
+fn may_see_others() -> io::Result<bool> {
+    let status = fs::read_to_string("/proc/thread-self/status")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|it| u64::from_str_radix(it.trim(), 16).ok()).unwrap_or_default();
+    Ok(effective & CAP_SYS_PTRACE != 0)
+}
+
+fn enter(namespace: &File) -> io::Result<()> {
+    // SAFETY: only numbers are passed; the calling thread moves, and no memory with it.
+    if unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::PermissionDenied => {
+            Err(io::Error::new(error.kind(), "entering other network namespaces needs CAP_SYS_ADMIN"))
+        }
+        error => Err(error),
+    }
+}

@@ -1,0 +1,182 @@
+//! The thread that ends sockets whose backend has left.
+//!
+//! Invariant: it works when lists have changed, a small share of the time, and never keeps the caller waiting. Deliberately
+//! absent: which sockets those are.
+
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use holdfast_core::keys::Transport;
+
+use crate::diag::{Connected, Diag};
+use crate::kernel::{Namespaces, StaleSockets};
+use crate::netns::Home;
+
+/// After a sweep the thread rests so many times as long as that took: it costs a twentieth of a CPU at most.
+const REST: u32 = 19;
+
+/// Sockets that are remembered at once, some 8 MB. More of them are found by looking again.
+const STALE_MAX: usize = 1 << 16;
+
+/// What has been done about sockets whose backend has left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// How often all sockets were looked at.
+    pub sweeps: u64,
+    /// How many sockets were ended.
+    pub ended: u64,
+    /// Why some or all of them are not looked at.
+    pub failure: Option<String>,
+}
+
+/// Says of a socket whether its backend has left.
+pub(crate) trait Judge: Send {
+    fn has_left(&self, socket: &Connected) -> bool;
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(crate) struct Sweeper<J> {
+    jobs: Option<SyncSender<J>>,
+    swept: Arc<Mutex<Swept>>,
+    // Ends the rest of the thread.
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<J: Judge + 'static> Sweeper<J> {
+    pub(crate) fn start(which: StaleSockets) -> io::Result<Self> {
+        // Whoever is busy or rests takes no job.
+        let (jobs, job) = sync_channel(0);
+        let (stop, stopped) = sync_channel(0);
+        let swept = Arc::<Mutex<Swept>>::default();
+        let work = Work { which, swept: Arc::clone(&swept) };
+        let thread = std::thread::Builder::new()
+            .name("stale-sockets".to_owned())
+            .spawn(move || work.run(&job, &stopped))?;
+        Ok(Self { jobs: Some(jobs), swept, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// `false`: it is busy, and will be asked again.
+    pub(crate) fn sweep(&self, judge: J) -> bool {
+        self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(judge).is_ok())
+    }
+
+    pub(crate) fn swept(&self) -> Swept {
+        locked(&self.swept).clone()
+    }
+}
+
+impl<J> Drop for Sweeper<J> {
+    fn drop(&mut self) {
+        self.jobs = None;
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn locked(swept: &Mutex<Swept>) -> MutexGuard<'_, Swept> {
+    // Nothing in a change can panic half-way, so what is there is whole.
+    swept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Work {
+    which: StaleSockets,
+    swept: Arc<Mutex<Swept>>,
+}
+
+impl Work {
+    fn run(&self, jobs: &Receiver<impl Judge>, stopped: &Receiver<()>) {
+        let home = match self.begin() {
+            Ok(home) => home,
+            Err(failure) => {
+                locked(&self.swept).failure = Some(failure);
+                return;
+            }
+        };
+        while let Ok(judge) = jobs.recv() {
+            let began = Instant::now();
+            let (ended, failure) = self.sweep(&home, &judge);
+            {
+                let mut swept = locked(&self.swept);
+                swept.sweeps += 1;
+                swept.ended += ended;
+                swept.failure = failure;
+            }
+            if stopped.recv_timeout(began.elapsed() * REST) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    }
+
+    /// Where it is, if anything can be done at all.
+    fn begin(&self) -> Result<Home, String> {
+        let can_end = |transport: &Transport| Diag::open()?.can_end(*transport);
+        for transport in self.which.transports() {
+            match can_end(transport) {
+                Ok(true) => {}
+                Ok(false) => {
+                    return Err("this kernel cannot end sockets (CONFIG_INET_DIAG_DESTROY)".to_owned());
+                }
+                Err(error) => return Err(format!("cannot ask this kernel to end sockets: {error}")),
+            }
+        }
+        Home::here().map_err(|error| format!("cannot see the own network namespace: {error}"))
+    }
+
+    fn sweep(&self, home: &Home, judge: &impl Judge) -> (u64, Option<String>) {
+        let (mut ended, mut failure) = (0, None);
+        let mut note = |result: io::Result<u64>| match result {
+            Ok(more) => ended += more,
+            Err(error) => failure = Some(error.to_string()),
+        };
+        note(self.sweep_here(judge));
+        if self.which.namespaces == Namespaces::All {
+            match home.others() {
+                Ok(found) => {
+                    for namespace in &found.namespaces {
+                        let visited = home.visit(namespace, || self.sweep_here(judge));
+                        note(visited.and_then(|there| there.unwrap_or(Ok(0))));
+                    }
+                    // Whoever may not see them may not enter them either, and learns what is missing first.
+                    failure = found.failure.or(failure);
+                }
+                Err(error) => failure = Some(format!("cannot see other processes: {error}")),
+            }
+        }
+        (ended, failure)
+    }
+
+    /// In the namespace where the thread is.
+    fn sweep_here(&self, judge: &impl Judge) -> io::Result<u64> {
+        let mut diag = Diag::open()?;
+        let mut ended = 0;
+        for transport in self.which.transports() {
+            loop {
+                let stale = stale(&mut diag, *transport, judge)?;
+                for socket in &stale {
+                    ended += u64::from(diag.end(socket)?);
+                }
+                if stale.len() < STALE_MAX {
+                    break;
+                }
+            }
+        }
+        Ok(ended)
+    }
+}
+
+fn stale(diag: &mut Diag, transport: Transport, judge: &impl Judge) -> io::Result<Vec<Connected>> {
+    let mut stale = Vec::new();
+    diag.connected(transport, |socket| {
+        if stale.len() < STALE_MAX && judge.has_left(&socket) {
+            stale.push(socket);
+        }
+    })?;
+    Ok(stale)
+}

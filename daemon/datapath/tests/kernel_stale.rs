@@ -1,0 +1,157 @@
+//! Which sockets end when their backend leaves, and where. Needs root.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod bed;
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+
+use bed::{
+    Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, Port, address, answer, bed,
+    check_errno, in_pod, sweep, swept, udp_backend, udp_client, with_capabilities,
+};
+use holdfast_core::keys::Transport;
+use holdfast_core::list::Scope;
+use holdfast_datapath::{KernelMaps, Namespaces, Options, StaleSockets};
+
+const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
+const DNS: &str = "10.96.0.10:53";
+
+/// A daemon outside that ends these, and this thread as its client.
+fn start(bed: &Bed, udp: bool, tcp: bool, namespaces: Namespaces) -> KernelMaps {
+    let options = Options { stale_sockets: StaleSockets { udp, tcp, namespaces }, ..bed.options() };
+    let maps = KernelMaps::start(&options).unwrap();
+    bed.join(&bed.cgroup);
+    maps
+}
+
+fn connected(to: SocketAddr) -> UdpSocket {
+    let socket = udp_client(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" });
+    socket.connect(to).unwrap();
+    socket
+}
+
+#[test]
+fn kernel_connected_udp_sockets_whose_backend_left_are_ended_and_no_others() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        for (index, vip, backends) in [
+            (1, DNS, [udp_backend("127.0.0.2:0"), udp_backend("127.0.0.3:0")]),
+            (2, "[fd00::10]:53", [udp_backend("[::1]:0"), udp_backend("[::1]:0")]),
+        ] {
+            let port = Port { index, frontends: &[vip], backends: &backends[..1], ..UDP };
+            port.serve(&mut maps);
+            let (translated, direct) = (connected(address(vip)), connected(backends[0]));
+            let before = swept(&maps).ended;
+            assert_eq!(sweep(&mut maps), before, "its backend is in the list");
+            Port { backends: &backends[1..], base: 64, ..port }.publish(&mut maps, Scope::Cluster);
+            assert_eq!(sweep(&mut maps), before + 1, "its backend has left");
+            check_errno(translated.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
+            assert_eq!(sweep(&mut maps), before + 1, "once is enough");
+            direct.send(b"who").unwrap();
+            assert_eq!(answer(&direct).0, backends[0], "who dialled a backend directly keeps it");
+            translated.connect(address(vip)).unwrap();
+            translated.send(b"who").unwrap();
+            assert_eq!(answer(&translated), (backends[1], address(vip)), "connecting again helps");
+        }
+        assert_eq!(swept(&maps).failure, None);
+    });
+}
+
+/// Connections that nobody accepts are connected all the same.
+fn listeners() -> [TcpListener; 2] {
+    ["127.0.0.2:0", "[::1]:0"].map(|at| TcpListener::bind(at).unwrap())
+}
+
+#[track_caller]
+fn check_tcp(tcp: bool) {
+    bed(move |bed| {
+        let mut maps = start(bed, true, tcp, Namespaces::Host);
+        let listeners = listeners();
+        let [v4, v6] = [0, 1].map(|at| [listeners[at].local_addr().unwrap()]);
+        let ports = [
+            Port { frontends: &["10.96.0.10:80"], backends: &v4, ..Port::TCP },
+            Port { index: 2, frontends: &["[fd00::10]:80"], backends: &v6, ..Port::TCP },
+        ];
+        ports.iter().for_each(|port| port.serve(&mut maps));
+        let dial = |to: SocketAddr| TcpStream::connect(to).unwrap();
+        let translated =
+            ["10.96.0.10:80", "[fd00::10]:80", "[::ffff:10.96.0.10]:80"].map(|vip| dial(address(vip)));
+        let direct = [dial(v4[0]), dial(v6[0])];
+        assert_eq!(sweep(&mut maps), 0, "their backends are in the lists");
+        for port in ports {
+            Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
+        }
+        assert_eq!(sweep(&mut maps), if tcp { 3 } else { 0 });
+        for mut stream in translated {
+            assert_eq!(stream.peer_addr().is_err(), tcp);
+            if tcp {
+                check_errno(stream.read(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
+            }
+        }
+        assert!(direct.iter().all(|stream| stream.peer_addr().is_ok()), "nobody's business");
+    });
+}
+
+#[test]
+fn kernel_tcp_connections_whose_backend_left_are_ended_and_no_others() {
+    check_tcp(true);
+}
+
+#[test]
+fn kernel_tcp_connections_stay_unless_the_configuration_ends_them() {
+    check_tcp(false);
+}
+
+/// A pod's sockets, of which one dialled a frontend whose backend leaves: how many are ended.
+fn ended_in_pod(maps: &mut KernelMaps) -> u64 {
+    in_pod(|| {
+        let backends = [address("127.0.0.2:5353")];
+        let port = Port { frontends: &[DNS], backends: &backends, ..UDP };
+        port.serve(maps);
+        let (translated, direct) = (connected(address(DNS)), connected(backends[0]));
+        assert_eq!(sweep(maps), 0, "its backend is in the list");
+        Port { backends: &[], ..port }.publish(maps, Scope::Cluster);
+        let ended = sweep(maps);
+        assert_eq!(translated.peer_addr().is_err(), ended > 0);
+        assert!(direct.peer_addr().is_ok(), "who dialled a backend directly keeps it");
+        ended
+    })
+}
+
+#[test]
+fn kernel_sockets_of_pods_are_ended_only_if_the_configuration_says_so() {
+    bed(|bed| assert_eq!(ended_in_pod(&mut start(bed, true, false, Namespaces::Host)), 0));
+    bed(|bed| {
+        let mut maps = start(bed, true, true, Namespaces::All);
+        assert_eq!(ended_in_pod(&mut maps), 1);
+        assert_eq!(swept(&maps).failure, None);
+    });
+}
+
+#[test]
+fn kernel_ending_sockets_of_pods_says_which_capability_is_missing() {
+    const DAEMONS: u64 = CAP_BPF | CAP_NET_ADMIN | CAP_PERFMON;
+    for (more, missing) in [
+        (0, Some("seeing other processes' namespaces needs CAP_SYS_PTRACE")),
+        (CAP_SYS_PTRACE, Some("entering other network namespaces needs CAP_SYS_ADMIN")),
+        (CAP_SYS_PTRACE | CAP_SYS_ADMIN, None),
+    ] {
+        bed(move |bed| {
+            let mut maps = with_capabilities(DAEMONS | more, || start(bed, true, false, Namespaces::All));
+            assert_eq!(ended_in_pod(&mut maps), u64::from(missing.is_none()));
+            assert_eq!(swept(&maps).failure.as_deref(), missing);
+        });
+    }
+}
+
+#[test]
+fn kernel_without_anything_to_end_nobody_looks() {
+    bed(|bed| {
+        let mut maps = start(bed, false, false, Namespaces::All);
+        maps.end_stale_sockets().unwrap();
+        assert_eq!(maps.status().stale_sockets, None);
+    });
+}
