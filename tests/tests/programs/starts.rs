@@ -144,7 +144,7 @@ fn a_daemon_without_privileges_ends_and_says_which_it_needs() {
 }
 
 #[test]
-fn a_kernel_that_loads_no_programs_ends_the_daemon_and_leaves_clients_served() {
+fn a_host_that_loads_no_programs_ends_the_daemon_and_leaves_clients_served() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     daemon.start().unwrap();
