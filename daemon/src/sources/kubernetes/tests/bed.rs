@@ -15,6 +15,9 @@ use crate::apiserver::tests::access;
 use crate::apiserver::tests::server::{Asked, Authority, Manner, Server, ours};
 use crate::node::Zone;
 
+/// Groups of events; a test that only counts requests takes none, and must not hold up the watches by that.
+const UNTAKEN_MAX: usize = 64;
+
 /// Longer than any test waits for what comes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -110,7 +113,7 @@ impl Bed {
             settings.timing = self.timing();
         }
         let kubernetes = Kubernetes::new(access, settings);
-        let (events_in, events) = mpsc::channel(4);
+        let (events_in, events) = mpsc::channel(UNTAKEN_MAX);
         let (zones_in, zones) = mpsc::channel(1);
         let (view, mut tasks) = (kubernetes.view(), JoinSet::new());
         tasks.spawn(kubernetes.run(events_in, zones_in));
