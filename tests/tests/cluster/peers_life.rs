@@ -3,11 +3,17 @@
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::Layout;
-use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Seen, until};
+use holdfast_tests::peers::{ADVERTISED, Cluster, Kind, Part, PeersError, SOON, Seen, Watch, until};
 use serde_json::{Value, json};
 
 /// Every ten seconds, on a machine that is busy with other tests.
 const RECONCILED_WITHIN: Duration = Duration::from_secs(15);
+
+/// It writes before it ends.
+const FLAPS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often one is stopped until the write is seen.
+const STOPS: usize = 4;
 
 /// What upstream says of its own service.
 const KUBERNETES: &str = "default/kubernetes";
@@ -56,6 +62,22 @@ fn a_cluster_has_the_parts_that_it_was_given() {
     assert!(matches!(cluster.api(1), Err(PeersError::NoPart(Part::Apiserver(1)))));
 }
 
+fn is_full(seen: &Seen) -> bool {
+    addresses(&seen.object) == [ADVERTISED.to_string()]
+}
+
+/// The other apiserver renews the common lease every ten seconds. If it does so just then, nothing is seen; so it may take
+/// another stop.
+fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<Seen> {
+    let took = cluster.stop(Part::Apiserver(0)).unwrap();
+    println!("SIGTERM took {took:?}");
+    let empty = watch.find(FLAPS_WITHIN, "empty slice", |seen| !is_full(seen)).ok();
+    if empty.is_none() {
+        cluster.start_part(Part::Apiserver(0)).unwrap();
+    }
+    empty
+}
+
 /// The cause of the incident, by upstream's own code: a stopping apiserver takes everybody's address away.
 #[test]
 fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
@@ -64,10 +86,8 @@ fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
     println!("two apiservers and their controllers: ready after {:?}", begin.elapsed());
     let api = cluster.api(1).unwrap();
     let watch = api.watch(Kind::Slice, KUBERNETES).unwrap();
-    let is_full = |seen: &Seen| addresses(&seen.object) == [ADVERTISED.to_string()];
     watch.find(SOON, "full slice", is_full).unwrap();
-    let took = cluster.stop(Part::Apiserver(0)).unwrap();
-    let empty = watch.find(SOON, "empty slice", |seen| !is_full(seen)).unwrap();
+    let empty = (0..STOPS).find_map(|_| emptied_by_a_stop(&cluster, &watch)).unwrap();
     let (endpoints, ports) = (empty.object.get("endpoints"), empty.object.get("ports"));
     assert_eq!((endpoints, ports), (Some(&Value::Null), Some(&Value::Null)), "{empty:?}");
     let writer = &empty.object["metadata"]["managedFields"][0];
@@ -75,6 +95,6 @@ fn stopping_one_of_two_apiservers_empties_the_slice_of_default_kubernetes() {
     let back = watch.find(SOON, "full slice again", is_full).unwrap();
     let gap = back.after - empty.after;
     // The other apiserver looks every ten seconds, so this is anything up to that.
-    println!("SIGTERM took {took:?}; endpoints were null for {gap:?}");
+    println!("endpoints were null for {gap:?}");
     assert!(gap < RECONCILED_WITHIN, "{gap:?}");
 }
