@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
-use holdfast::datapath::{DatapathView, RefusalLog};
+use holdfast::admin::{About, Admin, Settings, start};
 use holdfast::engine::{Engine, Now};
-use holdfast::state::Written;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::MemoryMaps;
+use holdfast_tests::readings;
 use holdfast_tests::worlds::Shape;
 use tokio::sync::watch;
 
@@ -95,18 +94,7 @@ fn now(step: u32) -> Now {
 }
 
 fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
-    let config = EffectiveConfig { text: String::new(), json: "{}".to_owned() };
-    let readings = Readings {
-        snapshots,
-        config: watch::channel(Arc::new(config)).1,
-        datapath: watch::channel(Arc::new(DatapathView::memory())).1,
-        apiserver: None,
-        watches: holdfast::sources::kubernetes::View::default(),
-        refusals: RefusalLog::none(),
-        written: watch::channel(Written::default()).1,
-        liveness: Liveness::new(|| None),
-        about: About { version: "0", started: Timestamp(0) },
-    };
+    let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
     let socket = std::env::temp_dir().join(format!("holdfast-bench-{}.sock", std::process::id()));
     Ok(start(&Settings { listen: "127.0.0.1:0".parse()?, socket }, readings)?)
 }

@@ -8,6 +8,7 @@ pub mod fake;
 pub mod fuzz;
 pub mod observing;
 pub mod peers;
+pub mod readings;
 pub mod scenario;
 pub mod simulation;
 pub mod soak;

@@ -11,17 +11,16 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use holdfast::admin::{self, About, Admin, EffectiveConfig, Liveness, Readings, Settings};
-use holdfast::datapath::{DatapathView, RefusalLog};
+use holdfast::admin::{self, About, Admin, Settings};
 use holdfast::engine::Engine;
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::sources::manifests::Manifests;
-use holdfast::state::Written;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::MemoryMaps;
+use holdfast_tests::readings;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -110,18 +109,8 @@ fn start_engine(
 }
 
 fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>) -> Admin {
-    let config = EffectiveConfig { text: String::new(), json: "{}".to_owned() };
-    let readings = Readings {
-        snapshots,
-        config: watch::channel(Arc::new(config)).1,
-        datapath: watch::channel(Arc::new(DatapathView::memory())).1,
-        apiserver: None,
-        watches: holdfast::sources::kubernetes::View::default(),
-        refusals: RefusalLog::none(),
-        written: watch::channel(Written::default()).1,
-        liveness: Liveness::new(|| None),
-        about: About { version: "0.1.0", started: Timestamp(1_767_870_000) },
-    };
+    let readings =
+        readings::of_snapshots(snapshots, About { version: "0.1.0", started: Timestamp(1_767_870_000) });
     let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: folder.join("admin.sock") };
     admin::start(&settings, readings).unwrap()
 }

@@ -6,14 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::admin::{self, About, Admin, EffectiveConfig, Liveness, Readings, Settings};
-use holdfast::datapath::{DatapathView, RefusalLog};
-use holdfast::state::Written;
+use holdfast::admin::{self, About, Admin, Settings};
 use holdfast_core::facts::Timestamp;
-use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
 use super::Target;
+use crate::readings;
 
 const CORPUS: [&str; 12] = [
     "/frontends?service=default/kubernetes&type=ClusterIP&format=json",
@@ -40,31 +38,16 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 pub(super) struct Requests {
     admin: Admin,
     socket: PathBuf,
-    // Both must stay, or the API has nothing to read.
-    _snapshots: watch::Sender<Arc<Snapshot>>,
-    _config: watch::Sender<Arc<EffectiveConfig>>,
 }
 
 impl Requests {
     pub(super) fn new() -> Result<Self, String> {
-        let config = EffectiveConfig { text: String::new(), json: "{}".to_owned() };
-        let (snapshots, snapshots_now) = watch::channel(Arc::default());
-        let (config, config_now) = watch::channel(Arc::new(config));
+        let snapshots = watch::channel(Arc::default()).1;
         let socket = std::env::temp_dir().join(format!("holdfast-fuzz-{}.sock", std::process::id()));
         let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: socket.clone() };
-        let readings = Readings {
-            snapshots: snapshots_now,
-            config: config_now,
-            datapath: watch::channel(Arc::new(DatapathView::memory())).1,
-            apiserver: None,
-            watches: holdfast::sources::kubernetes::View::default(),
-            refusals: RefusalLog::none(),
-            written: watch::channel(Written::default()).1,
-            liveness: Liveness::new(|| None),
-            about: About { version: "0", started: Timestamp(0) },
-        };
+        let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
         let admin = admin::start(&settings, readings).map_err(|error| error.to_string())?;
-        Ok(Self { admin, socket, _snapshots: snapshots, _config: config })
+        Ok(Self { admin, socket })
     }
 
     fn ask(&self, target: &[u8]) -> std::io::Result<String> {

@@ -1,0 +1,26 @@
+//! What the admin API reads where only snapshots matter: maps in memory, no apiserver, an engine that moves.
+
+use std::sync::Arc;
+
+use holdfast::admin::{About, EffectiveConfig, Liveness, Readings};
+use holdfast::datapath::{DatapathView, RefusalLog};
+use holdfast::sources::kubernetes::View;
+use holdfast::state::Written;
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::watch;
+
+/// These snapshots, and nothing beside them.
+pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> Readings {
+    let config = EffectiveConfig { text: String::new(), json: "{}".to_owned() };
+    Readings {
+        snapshots,
+        config: watch::channel(Arc::new(config)).1,
+        datapath: watch::channel(Arc::new(DatapathView::memory())).1,
+        apiserver: None,
+        watches: View::default(),
+        refusals: RefusalLog::none(),
+        written: watch::channel(Written::default()).1,
+        liveness: Liveness::new(|| None),
+        about,
+    }
+}
