@@ -11,10 +11,10 @@ mod datapath;
 mod form;
 mod frontends;
 mod guard;
+mod history;
 mod limits;
 mod listen;
 mod metrics;
-mod moment;
 mod openapi;
 mod page;
 mod process;
@@ -43,6 +43,7 @@ use tokio::sync::watch;
 
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
@@ -111,6 +112,8 @@ pub struct Readings {
     pub watches: Watches,
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
+    /// Every change with its cause.
+    pub history: Arc<History>,
     /// How the last write of the snapshot went.
     pub written: watch::Receiver<Written>,
     /// Whether the engine moves.

@@ -18,7 +18,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, About, EffectiveConfig, Readings};
@@ -26,13 +26,13 @@ use crate::apiserver::Access;
 use crate::config::Config;
 use crate::datapath::DatapathView;
 use crate::engine::Engine;
-use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
+use crate::engine::run::GROUPS_WAITING_MAX;
 use crate::logging::Level;
 use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{changes, logging, node, sources};
+use crate::{logging, node, sources};
 
 pub use error::AppError;
 use maps::AppMaps;
@@ -81,7 +81,7 @@ struct App {
     zone: Option<Arc<str>>,
     engine: parts::EngineThread,
     admin: admin::Admin,
-    changes: mpsc::Receiver<holdfast_core::change::Change>,
+    recorded: oneshot::Receiver<()>,
     keeper: Keeper,
     seed: u64,
     failures: mpsc::Receiver<AppError>,
@@ -108,9 +108,9 @@ impl App {
         let now_known = (settings, node::facts(&config, &node, zone.as_ref()));
         let engine = parts::engine(maps, seed, &sources_of(&config), now_known, kept)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
-        let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
-        let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after(views, fail))?;
+        let (engine, changes) = parts::EngineThread::start(engine, incoming, look_after(views, fail))?;
+        let (history, recorded) = parts::record(&config.state.path, changes, engine.snapshots.clone())?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
         let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
         let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
@@ -121,6 +121,7 @@ impl App {
             apiserver: access.as_ref().map(Access::views),
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
+            history,
             written,
             liveness: engine.liveness(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
@@ -136,15 +137,14 @@ impl App {
             access,
             events,
         };
-        let sources = Sources { manifests, kubernetes, blocks };
         Ok(Self {
             reload,
-            sources,
+            sources: Sources { manifests, kubernetes, blocks },
             node,
             zone,
             engine,
             admin,
-            changes,
+            recorded,
             keeper,
             seed,
             failures,
@@ -160,7 +160,7 @@ impl App {
             zone,
             engine,
             admin,
-            changes,
+            recorded,
             keeper,
             seed,
             failures,
@@ -171,7 +171,6 @@ impl App {
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        tasks.spawn(changes::run(changes));
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
@@ -195,6 +194,9 @@ impl App {
         refused_no_more.store(true, Ordering::Relaxed);
         drop(reload);
         engine.stop();
+        if tokio::time::timeout(LAST_WRITE_WAIT, recorded).await.is_err() {
+            tracing::warn!("the last changes were not written to the history in time");
+        }
         if tokio::time::timeout(LAST_WRITE_WAIT, keeping).await.is_err() {
             tracing::warn!("the last snapshot was not written in time; the one before stays");
         }

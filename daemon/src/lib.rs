@@ -6,13 +6,14 @@
 pub mod admin;
 pub mod apiserver;
 pub mod app;
-pub mod changes;
 pub mod cli;
 pub mod config;
 pub mod datapath;
 pub mod engine;
 mod exempt;
 pub mod logging;
+pub mod moment;
 pub mod node;
+pub mod recorder;
 pub mod sources;
 pub mod state;

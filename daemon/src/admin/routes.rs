@@ -18,11 +18,11 @@ use super::backends::{self, BackendTable};
 use super::form::Form;
 use super::frontends::{self, Frontends};
 use super::guard::{Door, form_of, guarded};
-use super::moment::Moment;
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, apiserver, datapath, metrics, openapi, refusals, stale};
+use super::{Readings, apiserver, datapath, history, metrics, openapi, refusals, stale};
+use crate::moment::Moment;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -36,7 +36,7 @@ struct Path {
     answer: Answer,
 }
 
-static PATHS: [Path; 14] = [
+static PATHS: [Path; 15] = [
     Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: index },
     Path {
         path: "/frontends",
@@ -61,6 +61,12 @@ static PATHS: [Path; 14] = [
         about: "the latest clients that were not served",
         legal: refusals::LEGAL,
         answer: refusals::refusals,
+    },
+    Path {
+        path: "/history",
+        about: "every change with its cause",
+        legal: history::LEGAL,
+        answer: history::history,
     },
     Path {
         path: "/datapath",

@@ -2,6 +2,7 @@
 
 mod doors;
 pub(crate) mod fixture;
+mod history;
 mod tables;
 
 use std::io::{Read, Write};

@@ -612,6 +612,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         watches: watches(),
         refusals: refusals(),
+        history: Arc::default(),
         written: watch::channel(Written::default()).1,
         liveness: Liveness::new(|| None),
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
