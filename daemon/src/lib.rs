@@ -14,5 +14,7 @@ pub mod engine;
 mod exempt;
 pub mod logging;
 pub mod node;
+pub mod proxies;
 pub mod sources;
 pub mod state;
+pub mod systemd;
