@@ -9,6 +9,7 @@ mod client;
 mod status;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -55,7 +56,7 @@ impl From<Exit> for std::process::ExitCode {
 }
 
 /// Where the configuration is unless somebody says otherwise.
-pub const CONFIG_PATH: &str = "/etc/holdfast/config.toml";
+pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
 
 /// Kubernetes services on this host, programmed into the kernel.
 #[derive(Clone, Debug, Parser)]
@@ -135,16 +136,20 @@ pub enum Question {
     Refusals(RefusalFilter),
     /// Every change with its cause, oldest first
     History(HistoryFilter),
+    /// Every change and every event as it happens, until interrupted
+    Watch(WatchFilter),
     /// Programs and maps in the kernel, and how full those are
     Datapath,
     /// Which apiserver is used, why that one, and what is wrong with the others
     Apiserver,
     /// Detach every program and remove every map of a daemon that does not run
     Cleanup {
-        /// The configuration, which says where those are [default: /etc/holdfast/config.toml, if it is there]
+        /// The configuration, which says where those are [default: /etc/holdfast/holdfast.toml, if it is there]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Have the running daemon read its configuration again; the old one stays if the new one is bad
+    Reload,
     /// Find every error in a configuration
     CheckConfig {
         /// The configuration
@@ -228,6 +233,14 @@ pub struct HistoryFilter {
     after: Option<String>,
 }
 
+/// Which service is watched.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WatchFilter {
+    /// Exactly this service, which need not be there yet [default: all]
+    #[arg(value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+}
+
 /// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
@@ -251,8 +264,9 @@ pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
     match crate::app::run(&run.config) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell if this cannot be written.
-            let _ = writeln!(err, "holdfast: {error}");
+            let why = error.to_string();
+            crate::systemd::failed(&why);
+            crate::logging::last_words(&why, err);
             error.exit_code().into()
         }
     }
@@ -287,8 +301,13 @@ impl Cli {
                 ];
                 self.table("history", &filters, out)
             }
+            Question::Watch(WatchFilter { service }) => {
+                let path = path("/watch?", &[("service", service)]);
+                watch::watch(&self.client(), &path, self.output, out, err)
+            }
             Question::Datapath => self.table("datapath", &[], out),
             Question::Apiserver => self.table("apiserver", &[], out),
+            Question::Reload => self.reload(out),
             Question::Cleanup { config } => cleanup::cleanup(config.as_deref(), out, err).map_err(Into::into),
             Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
@@ -307,22 +326,29 @@ impl Cli {
         }
     }
 
+    /// Only the socket takes it.
+    fn reload(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let mut answer = self.client().post("/reload")?.expect_ok()?;
+        answer.copy(out)?;
+        Ok(Exit::Good)
+    }
+
     fn table(
         &self,
         table: &str,
         filters: &[(&str, &Option<String>)],
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let mut path = format!("/{table}?format={}", self.output.as_str());
-        for (name, value) in filters {
-            if let Some(value) = value {
-                path = format!("{path}&{name}={}", encoded(value));
-            }
-        }
+        let path = path(&format!("/{table}?format={}", self.output.as_str()), filters);
         let mut answer = self.client().get(&path)?.expect_ok()?;
         answer.copy(out)?;
         Ok(Exit::Good)
     }
+}
+
+fn path(begin: &str, filters: &[(&str, &Option<String>)]) -> String {
+    let given = filters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    given.fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encoded(value)))
 }
 
 /// Everything that could mean something in a query, as `%` and two digits.

@@ -14,6 +14,8 @@ mod exempt;
 pub mod logging;
 pub mod moment;
 pub mod node;
+pub mod proxies;
 pub mod recorder;
 pub mod sources;
 pub mod state;
+pub mod systemd;

@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, any, get};
 use serde::Serialize;
 
 use super::answer::{self, Refusal};
@@ -21,8 +21,9 @@ use super::guard::{Door, form_of, guarded};
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, apiserver, datapath, history, metrics, openapi, refusals, stale};
+use super::{Readings, apiserver, datapath, history, live, metrics, openapi, refusals, reload, stale};
 use crate::moment::Moment;
+use crate::recorder::Recorded;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -36,7 +37,7 @@ struct Path {
     answer: Answer,
 }
 
-static PATHS: [Path; 15] = [
+static PATHS: [Path; 16] = [
     Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: index },
     Path {
         path: "/frontends",
@@ -67,6 +68,12 @@ static PATHS: [Path; 15] = [
         about: "every change with its cause",
         legal: history::LEGAL,
         answer: history::history,
+    },
+    Path {
+        path: "/watch",
+        about: "the same as it happens, as server-sent events",
+        legal: live::LEGAL,
+        answer: live::watch,
     },
     Path {
         path: "/datapath",
@@ -102,6 +109,10 @@ static PATHS: [Path; 15] = [
 /// All paths behind the guard of one door.
 pub(super) fn router(readings: Arc<Readings>, door: Door) -> Router {
     let router = PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, reads(path)));
+    let router = match door {
+        Door::Unix => router.route(reload::PATH, any(reload::reload)),
+        Door::Tcp(_) => router.route(reload::PATH, any(reload::only_by_socket)),
+    };
     router
         .fallback(unknown_path)
         .method_not_allowed_fallback(only_reads)
@@ -126,7 +137,7 @@ async fn unknown_path(request: Request) -> Response {
 }
 
 async fn only_reads(request: Request) -> Response {
-    let hint = "use GET or HEAD; nothing can be changed here";
+    let hint = "use GET or HEAD; nothing can be changed here but by POST /reload on the unix socket";
     let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read", hint);
     let mut response = refusal.shown(form_of(&request));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -242,6 +253,7 @@ struct Readiness {
     sources: Vec<SourceRow>,
     stale_since: Option<Moment>,
     snapshot: SnapshotRow,
+    history: HistoryRow,
 }
 
 /// What a restart would begin with.
@@ -250,6 +262,23 @@ struct SnapshotRow {
     written: Option<Moment>,
     bytes: u64,
     error: Option<Arc<str>>,
+}
+
+/// How the recording goes.
+#[derive(Serialize)]
+struct HistoryRow {
+    seq: u64,
+    gaps: u64,
+    bytes: u64,
+    unwritten: u64,
+    error: Option<Arc<str>>,
+}
+
+impl From<Recorded> for HistoryRow {
+    fn from(recorded: Recorded) -> Self {
+        let Recorded { seq, gaps, file, .. } = recorded;
+        Self { seq, gaps, bytes: file.bytes, unwritten: file.lost, error: file.error }
+    }
 }
 
 #[derive(Serialize)]
@@ -272,11 +301,15 @@ fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot_row =
         SnapshotRow { written: written.at.map(Moment), bytes: written.bytes, error: written.error };
     let stale_since = snapshot.stale_since.map(Moment);
-    answer::json(status, &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row })
+    let history = readings.history.recorded().into();
+    answer::json(
+        status,
+        &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row, history },
+    )
 }
 
 /// Why clients do not meet what the rules ask for yet.
-fn unready(readings: &Readings, snapshot: &Snapshot) -> Option<String> {
+pub(super) fn unready(readings: &Readings, snapshot: &Snapshot) -> Option<String> {
     unwritten(snapshot).or_else(|| waiting(readings))
 }
 

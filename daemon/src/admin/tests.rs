@@ -3,6 +3,7 @@
 mod doors;
 pub(crate) mod fixture;
 mod history;
+mod live;
 mod tables;
 
 use std::io::{Read, Write};

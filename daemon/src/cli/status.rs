@@ -32,6 +32,16 @@ struct Readiness {
     sources: Vec<Source>,
     stale_since: Option<String>,
     snapshot: Kept,
+    history: History,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct History {
+    seq: u64,
+    gaps: u64,
+    bytes: u64,
+    unwritten: u64,
+    error: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -49,7 +59,14 @@ struct Source {
 
 #[derive(Debug, Deserialize)]
 struct Datapath {
+    other_proxies: Vec<OtherProxy>,
     kernel: Option<Kernel>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct OtherProxy {
+    proxy: String,
+    evidence: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -94,10 +111,12 @@ struct Status {
     ready: bool,
     reason: Option<String>,
     faults: Vec<String>,
+    other_proxies: Vec<OtherProxy>,
     sources: Vec<Source>,
     apiserver: Apiserver,
     stale_since: Option<String>,
     snapshot: Kept,
+    history: History,
     services: usize,
     frontends: u64,
     backends: u64,
@@ -126,10 +145,11 @@ struct Failed {
 pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
     let version = read(client, "/version?format=json")?;
     let readiness = read(client, "/readyz?format=json")?;
-    let datapath: Datapath = read(client, "/datapath?format=json")?;
+    let mut datapath: Datapath = read(client, "/datapath?format=json")?;
+    let other_proxies = std::mem::take(&mut datapath.other_proxies);
     let apiserver = read(client, "/apiserver?format=json")?;
     let services = read(client, "/services?format=json")?;
-    let status = Status::of(version, readiness, datapath.faults(), apiserver, services);
+    let status = Status::of(version, readiness, (datapath.faults(), other_proxies), apiserver, services);
     if json {
         let text =
             serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
@@ -156,7 +176,7 @@ impl Status {
     fn of(
         version: Version,
         readiness: Readiness,
-        faults: Vec<String>,
+        (faults, other_proxies): (Vec<String>, Vec<OtherProxy>),
         apiserver: Apiserver,
         services: Services,
     ) -> Self {
@@ -169,10 +189,12 @@ impl Status {
             ready: readiness.healthy,
             reason: readiness.reason,
             faults,
+            other_proxies,
             sources: readiness.sources,
             apiserver,
             stale_since: readiness.stale_since,
             snapshot: readiness.snapshot,
+            history: readiness.history,
             services: services.len(),
             frontends: services.iter().map(|service| service.frontends).sum(),
             backends: services.iter().map(|service| service.backends).sum(),
@@ -192,6 +214,9 @@ impl Status {
         writeln!(out, "ready      {ready}")?;
         let note = if datapath == "memory" { " (computed and shown; no traffic is touched)" } else { "" };
         writeln!(out, "datapath   {datapath}{note}")?;
+        for OtherProxy { proxy, evidence } in &self.other_proxies {
+            writeln!(out, "beside     {} ({})", plain(proxy), plain(&evidence.join(", ")))?;
+        }
         writeln!(out, "sources    {}", listed(self.sources.iter().map(Source::spelled)))?;
         if let Some(apiserver) = self.apiserver.spelled() {
             writeln!(out, "apiserver  {}", plain(&apiserver))?;
@@ -200,6 +225,7 @@ impl Status {
             writeln!(out, "stale      as remembered from {since}")?;
         }
         writeln!(out, "snapshot   {}", self.snapshot.spelled())?;
+        writeln!(out, "history    {}", plain(&self.history.spelled()))?;
         let states = listed(self.states.iter().map(|(state, count)| format!("{count} {state}")));
         writeln!(out, "services   {} ({states})", self.services)?;
         writeln!(out, "frontends  {}", self.frontends)?;
@@ -262,6 +288,23 @@ impl Datapath {
         let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
         waiting.into_iter().chain(kernel.broken_hooks.iter().map(broken)).chain(grace).collect()
+    }
+}
+
+impl History {
+    fn spelled(&self) -> String {
+        let Self { seq, gaps, bytes, unwritten, error } = self;
+        let mut text = match seq {
+            0 => "no change yet".to_owned(),
+            seq => format!("{seq} changes, {bytes} bytes"),
+        };
+        if *gaps > 0 {
+            text.push_str(&format!(", {gaps} gaps"));
+        }
+        if let Some(error) = error {
+            text.push_str(&format!("; {unwritten} not written: {error}"));
+        }
+        text
     }
 }
 
