@@ -76,6 +76,8 @@ impl Tables {
             Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
             Event::Resumed(source) => self.unconfirmed.confirm_all(source),
             Event::Synced(source) => self.source_synced(source, dirty),
+            // They concern what was decided, not what the objects say.
+            Event::Interrupted(_) | Event::Probed(_) => {}
             Event::Progress(watched, version) => {
                 self.progress.insert(watched, version);
             }
@@ -85,6 +87,11 @@ impl Tables {
     /// What is known under an id.
     pub(crate) fn get(&self, id: ServiceId) -> Option<&Known> {
         self.services.get(id.0 as usize)?.as_ref()
+    }
+
+    /// The id of a service that is known.
+    pub(crate) fn id_of(&self, key: &ServiceKey) -> Option<ServiceId> {
+        self.names.get(key).copied()
     }
 
     /// Whether every source has delivered its first whole list.
@@ -260,7 +267,7 @@ impl Tables {
 }
 
 /// The service that a slice's label names: in the slice's own namespace and source.
-fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
+pub(crate) fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
     let name = ObjectName::new(slice.key.name.namespace(), slice.service.as_ref()?).ok()?;
     Some(ServiceKey { name, source: slice.key.source })
 }
