@@ -32,7 +32,7 @@ use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{changes, logging, node, sources};
+use crate::{changes, logging, node, probes, sources};
 
 pub use error::AppError;
 use maps::AppMaps;
@@ -44,7 +44,6 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    parts::warn_of_what_is_missing(&config);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     runtime.block_on(App::start(path, config, level)?.run())
@@ -172,6 +171,7 @@ impl App {
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         tasks.spawn(changes::run(changes));
+        tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
@@ -270,7 +270,6 @@ impl Reload {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        parts::warn_of_what_is_missing(&config);
         let blocks = parts::blocks(&config, &self.path)?;
         if let Some(access) = &self.access {
             access.reload(&parts::apiserver_sources(&config))?;

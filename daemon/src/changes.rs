@@ -5,6 +5,7 @@
 
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::facts::Meta;
+use holdfast_core::hold::Answer;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Status};
 use tokio::sync::mpsc;
 
@@ -94,7 +95,21 @@ fn cause(cause: &Cause) -> String {
         Cause::SettingsApplied => "the configuration changed".to_owned(),
         Cause::Retry => "tried again".to_owned(),
         Cause::Remembered => "remembered from before the restart".to_owned(),
+        Cause::HoldDue => "the hold has reached its bound".to_owned(),
+        Cause::Probed(probed) => format!("{} {}", probed.backend, answered(probed.answer)),
+        Cause::AddressClaimed(address, other) => format!("{address} is another target of {other} now"),
+        Cause::MassLoss { lost, populated } => {
+            format!("{lost} of {populated} services lost all their backends at once")
+        }
         Cause::ReadersLeft => "nobody reads what it left behind".to_owned(),
+    }
+}
+
+const fn answered(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Accepted => "took a probe",
+        Answer::Refused => "refused a probe",
+        Answer::Silent => "did not answer a probe",
     }
 }
 

@@ -14,5 +14,6 @@ pub mod engine;
 mod exempt;
 pub mod logging;
 pub mod node;
+mod probes;
 pub mod sources;
 pub mod state;

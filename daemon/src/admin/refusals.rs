@@ -90,7 +90,8 @@ fn keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
 /// What a row holds in the maps, if it holds anything.
 fn claimed(frontend: &FrontendView) -> Option<FrontendKey> {
     let FrontendView { address, port, protocol, verdict, .. } = frontend;
-    let holds = !matches!(verdict, Verdict::Conflict | Verdict::Unprogrammed | Verdict::Bypassed);
+    let absent = [Verdict::Conflict, Verdict::Unprogrammed, Verdict::Bypassed, Verdict::Passing];
+    let holds = !absent.contains(verdict);
     let transport = protocol.transport().filter(|_| holds)?;
     Some(FrontendKey { address: *address, port: *port, transport })
 }

@@ -31,13 +31,6 @@ use crate::state;
 /// An engine that has not looked at the time for so long does not move. An idle one looks every second.
 const STALLED: Duration = Duration::from_secs(5);
 
-/// What the configuration asks for and this version does not do.
-pub(super) fn warn_of_what_is_missing(config: &Config) {
-    if config.hold != config::Hold::default() {
-        tracing::warn!("[hold] has no effect in this version: empty lists refuse at once");
-    }
-}
-
 /// Kubelet's kubeconfig where kubeadm puts it.
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
 
@@ -73,6 +66,7 @@ pub(super) fn settings(
         service_proxy_name: started.service_proxy_name.as_deref().map(Into::into),
         bypass: configured.chain(apiservers).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
+        hold: config.hold.policy(),
     }
 }
 

@@ -158,6 +158,8 @@ impl Given {
             index: None,
             rows: Arc::new(Rows::new(built, &Rows::default(), THEN)),
             last: LastList::default(),
+            hold: None,
+            ended: None,
             cluster_used: self.facts.internal_policy == TrafficPolicy::Cluster,
             local_used: self.facts.external_policy == TrafficPolicy::Local,
         };

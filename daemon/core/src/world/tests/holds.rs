@@ -289,3 +289,26 @@ fn a_hold_survives_a_restart_with_its_deadline() {
     next.now = rig.now + 30;
     check(&next.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
 }
+
+#[test]
+fn a_setting_that_cannot_be_followed_is_named_and_ignored() {
+    let with = |word: &str, external: &[&str]| ServiceFacts {
+        on_empty: Some(word.into()),
+        ..service("a", "10.0.0.1", external)
+    };
+    for (facts, expected) in [
+        (with("hold", &[]), None),
+        (with("pass", &["10.0.0.9"]), None),
+        (
+            with("pass", &[]),
+            Some("on-empty \"pass\" is for load-balancer and external addresses, and this service has none"),
+        ),
+        (with("Hold", &[]), Some("on-empty \"Hold\" is ignored: legal are auto, refuse, hold and pass")),
+    ] {
+        let mut rig = rig();
+        let snapshot = rig.turn(vec![applied(facts)]);
+        let named: Vec<_> = snapshot.rejections.named.values().map(|it| (&*it.reason, it.partial)).collect();
+        assert_eq!(named, expected.map(|reason| (reason, true)).into_iter().collect::<Vec<_>>());
+        check(&rig.turn(vec![gone("a")]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    }
+}

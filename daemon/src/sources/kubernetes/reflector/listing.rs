@@ -38,6 +38,7 @@ impl<C: Codec> Reflector<C> {
         if is_loss {
             self.tell_loss(&commit);
         }
+        self.outlet.interrupted().await?;
         self.outlet.deliver(commit.told).await?;
         self.version = Some(version);
         self.show(|view| {
