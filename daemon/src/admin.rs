@@ -8,6 +8,7 @@ mod answer;
 mod apiserver;
 mod backends;
 mod datapath;
+mod explain;
 mod form;
 mod frontends;
 mod guard;
@@ -43,6 +44,7 @@ use tokio::sync::watch;
 
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::engine::ask::Asker;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
@@ -113,6 +115,8 @@ pub struct Readings {
     pub refusals: Arc<RefusalLog>,
     /// How the last write of the snapshot went.
     pub written: watch::Receiver<Written>,
+    /// What only the engine can answer.
+    pub engine: Asker,
     /// Whether the engine moves.
     pub liveness: Liveness,
     /// What does not change.

@@ -121,6 +121,7 @@ impl App {
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
             written,
+            engine: engine.asker.clone(),
             liveness: engine.liveness(),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };

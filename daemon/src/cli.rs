@@ -131,6 +131,11 @@ pub enum Question {
     Backends(BackendFilter),
     /// Every service that is known, and what was rejected
     Services(ServiceFilter),
+    /// Why a client meets what it meets at a service or an address
+    Explain {
+        /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that is not served]
+        what: Option<String>,
+    },
     /// Which clients were not served, newest first
     Refusals(RefusalFilter),
     /// Programs and maps in the kernel, and how full those are
@@ -248,6 +253,7 @@ impl Cli {
             Question::Services(ServiceFilter { service, kind }) => {
                 self.table("services", &[("service", service), ("type", kind)], out)
             }
+            Question::Explain { what } => self.explain(what.as_deref(), out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
             }
@@ -269,6 +275,23 @@ impl Cli {
                 Client::new(Some(socket), Some(listen.address().to_string()))
             }
         }
+    }
+
+    /// An address has a port behind a colon, and no slash; a service has a slash.
+    fn explain(&self, what: Option<&str>, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let filter = what.map(|what| {
+            let name = if what.contains('/') { "service" } else { "endpoint" };
+            format!("&{name}={}", encoded(what))
+        });
+        let path = format!("/explain?format={}{}", self.output.as_str(), filter.unwrap_or_default());
+        let mut answer = self.client().get(&path)?;
+        if answer.status == 404 {
+            answer.copy(out)?;
+            return Ok(Exit::Finding);
+        }
+        let mut answer = answer.expect_ok()?;
+        answer.copy(out)?;
+        Ok(Exit::Good)
     }
 
     fn table(

@@ -77,7 +77,7 @@ const fn policy(policy: TrafficPolicy) -> &'static str {
 }
 
 /// How much a client of the frontend is worse off; what is meant to be comes before what is not.
-const fn severity(verdict: Verdict) -> u8 {
+pub(super) const fn severity(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Serving => 0,
         Verdict::Bypassed => 1,

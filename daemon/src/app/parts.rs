@@ -23,6 +23,7 @@ use super::maps::AppMaps;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
+use crate::engine::ask::{self, Asker};
 use crate::engine::{Engine, run};
 use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
@@ -169,6 +170,7 @@ pub(super) fn seed() -> u64 {
 
 /// The engine on a thread of its own, so that nothing else can hold it up.
 pub(super) struct EngineThread {
+    pub(super) asker: Asker,
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     progress: Arc<AtomicU64>,
     started: Instant,
@@ -188,8 +190,10 @@ impl EngineThread {
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
+        let (asker, asks) = ask::channel();
         let ends = run::Ends {
             events,
+            asks,
             snapshots: snapshots_out,
             changes,
             progress: Arc::clone(&progress),
@@ -198,7 +202,7 @@ impl EngineThread {
         let work = move || drop(runtime.block_on(run::run(engine, ends, look_after)));
         let thread =
             std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
-        Ok(Self { snapshots, progress, started: Instant::now(), stop, thread })
+        Ok(Self { asker, snapshots, progress, started: Instant::now(), stop, thread })
     }
 
     /// Tells for how long the engine has not moved.

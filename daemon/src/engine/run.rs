@@ -15,6 +15,7 @@ use holdfast_core::world::Drift;
 use holdfast_datapath::{MapError, Maps};
 use tokio::sync::{mpsc, watch};
 
+use super::ask::Ask;
 use super::{Engine, Now};
 
 /// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.
@@ -40,6 +41,8 @@ pub struct Ends {
     pub events: mpsc::Receiver<Vec<Event>>,
     /// Where readers look.
     pub snapshots: watch::Sender<Arc<Snapshot>>,
+    /// What only the engine can answer.
+    pub asks: mpsc::Receiver<Ask>,
     /// Where change records go.
     pub changes: mpsc::Sender<Change>,
     /// Milliseconds since the loop's start at its last step, for whoever watches that the engine moves.
@@ -64,6 +67,7 @@ pub async fn run<M: Maps>(
         tokio::select! {
             biased;
             _ = ends.stop.wait_for(|stop| *stop) => return engine,
+            Some(ask) = ends.asks.recv() => ask.answer(&mut engine),
             group = ends.events.recv() => match group {
                 Some(group) => take(&mut engine, group, &mut ends.events),
                 None => return engine,

@@ -615,6 +615,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         watches: watches(),
         refusals: refusals(),
         written: watch::channel(Written::default()).1,
+        engine: crate::engine::ask::channel().0,
         liveness: Liveness::new(|| None),
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }
