@@ -1,7 +1,7 @@
 //! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
 //!
-//! Invariant: it only reads. It has a thread and a runtime of its own and sees nothing but snapshots, so no client, however
-//! slow or hostile, can delay the engine. Deliberately absent: anything that changes state, and any authentication
+//! Invariant: it only reads, but for the one wish that a configuration be read again. It has a thread and a runtime of its own and sees nothing but snapshots, so no client, however
+//! slow or hostile, can delay the engine. Deliberately absent: anything that changes the table, and any authentication
 //! beyond what loopback and the socket's permissions give.
 
 mod answer;
@@ -22,6 +22,7 @@ mod process;
 mod query;
 mod refusals;
 mod rejected;
+mod reload;
 mod routes;
 mod serve;
 mod services;
@@ -40,15 +41,17 @@ use std::time::Duration;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::engine::ask::Asker;
+use crate::proxies::OtherProxy;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
 pub use listen::AdminError;
+pub use reload::{Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 
 /// Where the API listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +90,7 @@ impl Liveness {
         Self(Arc::new(stalled))
     }
 
-    fn stalled(&self) -> Option<Duration> {
+    pub(crate) fn stalled(&self) -> Option<Duration> {
         (self.0)()
     }
 }
@@ -119,6 +122,10 @@ pub struct Readings {
     pub engine: Asker,
     /// Whether the engine moves.
     pub liveness: Liveness,
+    /// Other proxies that serve on this node.
+    pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
+    /// Where a wish for a reload goes.
+    pub reloads: mpsc::Sender<ReloadWish>,
     /// What does not change.
     pub about: About,
 }
@@ -130,6 +137,11 @@ impl Readings {
 
     fn datapath(&self) -> Arc<DatapathView> {
         Arc::clone(&self.datapath.borrow())
+    }
+
+    /// Why clients do not meet what the rules ask for yet.
+    pub(crate) fn unready(&self) -> Option<String> {
+        routes::unready(self, &self.snapshot())
     }
 
     fn apiserver(&self) -> Option<Arc<ApiserverView>> {

@@ -55,7 +55,7 @@ impl From<Exit> for std::process::ExitCode {
 }
 
 /// Where the configuration is unless somebody says otherwise.
-pub const CONFIG_PATH: &str = "/etc/holdfast/config.toml";
+pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
 
 /// Kubernetes services on this host, programmed into the kernel.
 #[derive(Clone, Debug, Parser)]
@@ -144,10 +144,12 @@ pub enum Question {
     Apiserver,
     /// Detach every program and remove every map of a daemon that does not run
     Cleanup {
-        /// The configuration, which says where those are [default: /etc/holdfast/config.toml, if it is there]
+        /// The configuration, which says where those are [default: /etc/holdfast/holdfast.toml, if it is there]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Have the running daemon read its configuration again; the old one stays if the new one is bad
+    Reload,
     /// Find every error in a configuration
     CheckConfig {
         /// The configuration
@@ -231,8 +233,9 @@ pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
     match crate::app::run(&run.config) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell if this cannot be written.
-            let _ = writeln!(err, "holdfast: {error}");
+            let why = error.to_string();
+            crate::systemd::failed(&why);
+            crate::logging::last_words(&why, err);
             error.exit_code().into()
         }
     }
@@ -259,6 +262,7 @@ impl Cli {
             }
             Question::Datapath => self.table("datapath", &[], out),
             Question::Apiserver => self.table("apiserver", &[], out),
+            Question::Reload => self.reload(out),
             Question::Cleanup { config } => cleanup::cleanup(config.as_deref(), out, err).map_err(Into::into),
             Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
@@ -290,6 +294,13 @@ impl Cli {
             return Ok(Exit::Finding);
         }
         let mut answer = answer.expect_ok()?;
+        answer.copy(out)?;
+        Ok(Exit::Good)
+    }
+
+    /// Only the socket takes it.
+    fn reload(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let mut answer = self.client().post("/reload")?.expect_ok()?;
         answer.copy(out)?;
         Ok(Exit::Good)
     }

@@ -15,5 +15,7 @@ mod exempt;
 pub mod logging;
 pub mod node;
 mod probes;
+pub mod proxies;
 pub mod sources;
 pub mod state;
+pub mod systemd;

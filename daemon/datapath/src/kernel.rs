@@ -5,6 +5,7 @@
 
 mod dump;
 mod grow;
+mod insert;
 mod proof;
 mod repair;
 mod stale;
@@ -16,7 +17,7 @@ use std::net::IpAddr;
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::SlotState;
 use holdfast_core::op::{
-    Action, Coming, Dump, Entry, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range, Word,
+    Action, Coming, Dump, Entry, FrontendValue, Grace, MemberKey, Op, PortFacts, PortIndex, Range, Word,
 };
 use holdfast_core::world::Capacity;
 use libbpf_rs::ErrorKind;
@@ -164,6 +165,13 @@ impl Maps for KernelMaps {
             Action::RemoveMember(key) => self.remove_member(key),
             Action::InsertNodeAddress(address) => self.insert_node_address(*address),
             Action::RemoveNodeAddress(address) => self.remove_node_address(*address),
+        }
+    }
+
+    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        match self.insert_together(inserts) {
+            0 => inserts.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1)),
+            accepted => Ok(accepted),
         }
     }
 

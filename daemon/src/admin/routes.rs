@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, any, get};
 use serde::Serialize;
 
 use super::answer::{self, Refusal};
@@ -23,7 +23,7 @@ use super::moment::Moment;
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, apiserver, datapath, explain, metrics, openapi, refusals, stale};
+use super::{Readings, apiserver, datapath, explain, metrics, openapi, refusals, reload, stale};
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -136,6 +136,10 @@ static PATHS: [Path; 15] = [
 /// All paths behind the guard of one door.
 pub(super) fn router(readings: Arc<Readings>, door: Door) -> Router {
     let router = PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, reads(path)));
+    let router = match door {
+        Door::Unix => router.route(reload::PATH, any(reload::reload)),
+        Door::Tcp(_) => router.route(reload::PATH, any(reload::only_by_socket)),
+    };
     router
         .fallback(unknown_path)
         .method_not_allowed_fallback(only_reads)
@@ -163,7 +167,7 @@ async fn unknown_path(request: Request) -> Response {
 }
 
 async fn only_reads(request: Request) -> Response {
-    let hint = "use GET or HEAD; nothing can be changed here";
+    let hint = "use GET or HEAD; nothing can be changed here but by POST /reload on the unix socket";
     let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read", hint);
     let mut response = refusal.shown(form_of(&request));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -313,7 +317,7 @@ fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
 }
 
 /// Why clients do not meet what the rules ask for yet.
-fn unready(readings: &Readings, snapshot: &Snapshot) -> Option<String> {
+pub(super) fn unready(readings: &Readings, snapshot: &Snapshot) -> Option<String> {
     unwritten(snapshot).or_else(|| waiting(readings))
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use holdfast_core::keys::FrontendKey;
-use holdfast_core::op::{Action, Coming, Dump, Entry, Grace};
+use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{
     KernelMaps, MapError, Maps, MemoryMaps, Namespaces, Options, Repaired, StaleSockets,
@@ -119,6 +119,13 @@ impl Maps for AppMaps {
         match self {
             Self::Memory(maps) => maps.execute(action),
             Self::Kernel(maps) => maps.execute(action),
+        }
+    }
+
+    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        match self {
+            Self::Memory(maps) => maps.execute_some(inserts),
+            Self::Kernel(maps) => maps.execute_some(inserts),
         }
     }
 

@@ -49,7 +49,14 @@ struct Source {
 
 #[derive(Debug, Deserialize)]
 struct Datapath {
+    other_proxies: Vec<OtherProxy>,
     kernel: Option<Kernel>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct OtherProxy {
+    proxy: String,
+    evidence: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -94,6 +101,7 @@ struct Status {
     ready: bool,
     reason: Option<String>,
     faults: Vec<String>,
+    other_proxies: Vec<OtherProxy>,
     sources: Vec<Source>,
     apiserver: Apiserver,
     stale_since: Option<String>,
@@ -126,10 +134,11 @@ struct Failed {
 pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
     let version = read(client, "/version?format=json")?;
     let readiness = read(client, "/readyz?format=json")?;
-    let datapath: Datapath = read(client, "/datapath?format=json")?;
+    let mut datapath: Datapath = read(client, "/datapath?format=json")?;
+    let other_proxies = std::mem::take(&mut datapath.other_proxies);
     let apiserver = read(client, "/apiserver?format=json")?;
     let services = read(client, "/services?format=json")?;
-    let status = Status::of(version, readiness, datapath.faults(), apiserver, services);
+    let status = Status::of(version, readiness, (datapath.faults(), other_proxies), apiserver, services);
     if json {
         let text =
             serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
@@ -156,7 +165,7 @@ impl Status {
     fn of(
         version: Version,
         readiness: Readiness,
-        faults: Vec<String>,
+        (faults, other_proxies): (Vec<String>, Vec<OtherProxy>),
         apiserver: Apiserver,
         services: Services,
     ) -> Self {
@@ -169,6 +178,7 @@ impl Status {
             ready: readiness.healthy,
             reason: readiness.reason,
             faults,
+            other_proxies,
             sources: readiness.sources,
             apiserver,
             stale_since: readiness.stale_since,
@@ -192,6 +202,9 @@ impl Status {
         writeln!(out, "ready      {ready}")?;
         let note = if datapath == "memory" { " (computed and shown; no traffic is touched)" } else { "" };
         writeln!(out, "datapath   {datapath}{note}")?;
+        for OtherProxy { proxy, evidence } in &self.other_proxies {
+            writeln!(out, "beside     {} ({})", plain(proxy), plain(&evidence.join(", ")))?;
+        }
         writeln!(out, "sources    {}", listed(self.sources.iter().map(Source::spelled)))?;
         if let Some(apiserver) = self.apiserver.spelled() {
             writeln!(out, "apiserver  {}", plain(&apiserver))?;

@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixListener;
 
 use expect_test::{Expect, expect};
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::admin::tests::fixture::{Folder, Served, everything, in_memory, many, serve, serve_with};
+use crate::admin::{ReloadWish, Reloaded};
 
 /// What a program of this command line did.
 #[derive(Debug)]
@@ -103,6 +105,38 @@ fn the_datapath_is_shown_as_the_api_says_it() {
     assert_eq!(json["kernel"]["broken_hooks"][0], "sendmsg6");
 }
 
+/// What `holdfast reload` does when the daemon answers so.
+fn reload(outcome: Result<Reloaded, String>) -> Ran {
+    let (reloads, mut wishes) = mpsc::channel::<ReloadWish>(1);
+    let served = serve_with(everything(), |readings| readings.reloads = reloads);
+    std::thread::scope(|scope| {
+        let ran = scope.spawn(|| run(&["--socket", served.socket.to_str().unwrap(), "reload"]));
+        wishes.blocking_recv().unwrap().answer.send(outcome).unwrap();
+        ran.join().unwrap()
+    })
+}
+
+#[test]
+fn a_refused_reload_ends_as_a_bad_configuration_does() {
+    check(
+        &reload(Ok(Reloaded { waiting: vec!["log.format"] })),
+        Exit::Good,
+        &expect![[r#"
+            reloaded; these keys take effect with the next restart: log.format
+        "#]],
+        &expect![""],
+    );
+    check(
+        &reload(Err("holdfast.toml:3: no such key".to_owned())),
+        Exit::Config,
+        &expect![""],
+        &expect![[r#"
+            holdfast: holdfast.toml:3: no such key
+            hint: the old configuration stays in force; mend the file and reload again
+        "#]],
+    );
+}
+
 #[test]
 fn a_long_answer_comes_whole() {
     let served = serve(many(2_000, 2));
@@ -132,6 +166,7 @@ fn status_tells_what_is_not_well() {
             holdfast 0.1.0 on node-1, since 2026-01-08T11:10:55Z
             ready      yes
             datapath   kernel
+            beside     kube-proxy (listens on port 10249, nftables table kube-proxy)
             sources    config, kubernetes
             apiserver  [fd00::12]:6443
             snapshot   not written yet

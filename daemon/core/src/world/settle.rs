@@ -38,6 +38,8 @@ impl World {
     /// Ends the batch: calls back with each change and gives what readers see from now on.
     pub fn settle(&mut self, now: Timestamp, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.counters.batches += 1;
+        // What was refused comes with another batch.
+        self.frontends_coming = 0;
         self.settle_leftovers();
         for id in mem::take(&mut self.dirty) {
             self.settle_one(id, now, changed);

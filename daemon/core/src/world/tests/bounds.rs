@@ -57,6 +57,22 @@ fn invariant_10_frontends_past_the_setting_show_it_and_harm_nobody() {
 }
 
 #[test]
+fn invariant_10_frontends_count_as_soon_as_they_are_planned() {
+    let mut rig = Rig::new();
+    let settings = Settings { frontends_max: Some(1), ..Settings::default() };
+    rig.world.apply(Event::SettingsApplied(Arc::new(settings)));
+    rig.world.apply(applied(service("a", "10.0.0.1", &[])));
+    rig.world.apply(applied(service("b", "10.0.0.2", &[])));
+    rig.world.decide(Timestamp(0));
+    let mut ops = Vec::new();
+    let planned: Vec<_> =
+        rig.world.dirty().to_vec().into_iter().map(|id| rig.world.plan_lists(id, &mut ops).is_ok()).collect();
+    assert_eq!(planned, [true, false]);
+    let inserts = ops.iter().filter(|op| matches!(op.action, Action::InsertFrontend(..)));
+    assert_eq!(inserts.count(), 1);
+}
+
+#[test]
 fn invariant_10_slots_and_port_indices() {
     let mut rig = Rig::new();
     rig.world =
