@@ -31,6 +31,7 @@ mod stale;
 mod stall;
 #[cfg(test)]
 pub(crate) mod tests;
+mod verify;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -11,7 +11,7 @@ mod status;
 mod tests;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, ValueEnum};
@@ -136,6 +136,8 @@ pub enum Question {
         /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that is not served]
         what: Option<String>,
     },
+    /// Are apiserver, memory and maps equal? The exit code says so
+    Verify,
     /// Which clients were not served, newest first
     Refusals(RefusalFilter),
     /// Programs and maps in the kernel, and how full those are
@@ -257,6 +259,7 @@ impl Cli {
                 self.table("services", &[("service", service), ("type", kind)], out)
             }
             Question::Explain { what } => self.explain(what.as_deref(), out),
+            Question::Verify => self.verify(out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
             }
@@ -296,6 +299,16 @@ impl Cli {
         let mut answer = answer.expect_ok()?;
         answer.copy(out)?;
         Ok(Exit::Good)
+    }
+
+    fn verify(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let mut answer =
+            self.client().get(&format!("/verify?format={}", self.output.as_str()))?.expect_ok()?;
+        let mut text = String::new();
+        answer.body().read_to_string(&mut text).map_err(ClientError::Broken)?;
+        out.write_all(text.as_bytes()).map_err(ClientError::Output)?;
+        let equal = text.ends_with("\nall equal\n") || text.starts_with("{\"equal\":true,");
+        Ok(if equal { Exit::Good } else { Exit::Finding })
     }
 
     /// Only the socket takes it.

@@ -101,7 +101,8 @@ fn start_engine(
     let (changes, mut changed) = mpsc::channel(CHANGES_WAITING_MAX);
     let (snapshots, snapshots_now) = watch::channel(Arc::default());
     let progress = Arc::new(AtomicU64::new(0));
-    let ends = Ends { events, snapshots, changes, progress, stop: stop.clone() };
+    let asks = holdfast::engine::ask::channel().1;
+    let ends = Ends { events, asks, snapshots, changes, progress, stop: stop.clone() };
     runtime.spawn(run(engine, ends, |_| ()));
     runtime.spawn(Manifests::open(folder).unwrap().run(events_out, stop.clone()));
     runtime.spawn(async move { while changed.recv().await.is_some() {} });

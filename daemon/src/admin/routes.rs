@@ -23,7 +23,7 @@ use super::moment::Moment;
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, apiserver, datapath, explain, metrics, openapi, refusals, reload, stale};
+use super::{Readings, apiserver, datapath, explain, metrics, openapi, refusals, reload, stale, verify};
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -45,7 +45,7 @@ struct Path {
     answer: Answer,
 }
 
-static PATHS: [Path; 15] = [
+static PATHS: [Path; 16] = [
     Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: Answer::Known(index) },
     Path {
         path: "/frontends",
@@ -76,6 +76,12 @@ static PATHS: [Path; 15] = [
         about: "why a client meets what it meets",
         legal: explain::LEGAL,
         answer: Answer::Asked(|readings, query, form| Box::pin(explain::explain(readings, query, form))),
+    },
+    Path {
+        path: "/verify",
+        about: "apiserver, memory and maps, compared now",
+        legal: Legal::FORMAT,
+        answer: Answer::Asked(|readings, query, form| Box::pin(verify::verify(readings, query, form))),
     },
     Path {
         path: "/datapath",
