@@ -12,10 +12,10 @@ mod explain;
 mod form;
 mod frontends;
 mod guard;
+mod history;
 mod limits;
 mod listen;
 mod metrics;
-mod moment;
 mod openapi;
 mod page;
 mod process;
@@ -48,6 +48,7 @@ use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::engine::ask::Asker;
 use crate::proxies::OtherProxy;
+use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
@@ -117,6 +118,8 @@ pub struct Readings {
     pub watches: Watches,
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
+    /// Every change with its cause.
+    pub history: Arc<History>,
     /// How the last write of the snapshot went.
     pub written: watch::Receiver<Written>,
     /// What only the engine can answer.

@@ -18,7 +18,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::admin::{self, About, EffectiveConfig, Readings, ReloadWish, Reloaded};
@@ -26,13 +26,13 @@ use crate::apiserver::Access;
 use crate::config::Config;
 use crate::datapath::DatapathView;
 use crate::engine::Engine;
-use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
+use crate::engine::run::GROUPS_WAITING_MAX;
 use crate::logging::Logging;
 use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{changes, logging, node, probes, proxies, sources, systemd};
+use crate::{logging, node, probes, proxies, sources, systemd};
 
 pub use error::AppError;
 use maps::AppMaps;
@@ -86,7 +86,7 @@ struct App {
     readings: Readings,
     proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
     wishes: mpsc::Receiver<ReloadWish>,
-    changes: mpsc::Receiver<holdfast_core::change::Change>,
+    recorded: oneshot::Receiver<()>,
     keeper: Keeper,
     seed: u64,
     failures: mpsc::Receiver<AppError>,
@@ -113,9 +113,9 @@ impl App {
         let now_known = (settings, node::facts(&config, &node, zone.as_ref()));
         let engine = parts::engine(maps, seed, &sources_of(&config), now_known, kept)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
-        let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
-        let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after(views, fail))?;
+        let (engine, changes) = parts::EngineThread::start(engine, incoming, look_after(views, fail))?;
+        let (history, recorded) = parts::record(&config.state.path, changes, engine.snapshots.clone())?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
         let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
         let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
@@ -128,6 +128,7 @@ impl App {
             apiserver: access.as_ref().map(Access::views),
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
+            history,
             written,
             engine: engine.asker.clone(),
             liveness: engine.liveness(),
@@ -147,10 +148,9 @@ impl App {
             access,
             events,
         };
-        let sources = Sources { manifests, kubernetes, blocks };
         Ok(Self {
             reload,
-            sources,
+            sources: Sources { manifests, kubernetes, blocks },
             node,
             zone,
             engine,
@@ -158,7 +158,7 @@ impl App {
             readings,
             proxies,
             wishes,
-            changes,
+            recorded,
             keeper,
             seed,
             failures,
@@ -177,7 +177,7 @@ impl App {
             readings,
             proxies,
             wishes,
-            changes,
+            recorded,
             keeper,
             seed,
             failures,
@@ -188,7 +188,6 @@ impl App {
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        tasks.spawn(changes::run(changes));
         tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
         tasks.spawn(proxies::run(proxies));
         let watched = systemd::Watched {
@@ -221,6 +220,9 @@ impl App {
         refused_no_more.store(true, Ordering::Relaxed);
         drop(reload);
         engine.stop();
+        if tokio::time::timeout(LAST_WRITE_WAIT, recorded).await.is_err() {
+            tracing::warn!("the last changes were not written to the history in time");
+        }
         if tokio::time::timeout(LAST_WRITE_WAIT, keeping).await.is_err() {
             tracing::warn!("the last snapshot was not written in time; the one before stays");
         }

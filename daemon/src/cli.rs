@@ -140,6 +140,8 @@ pub enum Question {
     Verify,
     /// Which clients were not served, newest first
     Refusals(RefusalFilter),
+    /// Every change with its cause, oldest first
+    History(HistoryFilter),
     /// Programs and maps in the kernel, and how full those are
     Datapath,
     /// Which apiserver is used, why that one, and what is wrong with the others
@@ -212,6 +214,29 @@ pub struct RefusalFilter {
     address: Option<String>,
 }
 
+/// Which records.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HistoryFilter {
+    /// Exactly this service, also one that is gone [default: all]
+    #[arg(value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+    /// Not before this time (RFC 3339), or not longer ago, such as `90s`, `15m`, `2h`, `1d`
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Not after this time, in the same forms
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+    /// Only where this reason decided or clients were told it, such as `vanished`
+    #[arg(long, value_name = "REASON")]
+    reason: Option<String>,
+    /// The latest so many; with --after, the first so many [default: 1000]
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<String>,
+    /// Only records with a higher number than this
+    #[arg(long, value_name = "SEQ")]
+    after: Option<String>,
+}
+
 /// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
@@ -262,6 +287,17 @@ impl Cli {
             Question::Verify => self.verify(out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
+            }
+            Question::History(HistoryFilter { service, since, until, reason, limit, after }) => {
+                let filters = [
+                    ("service", service),
+                    ("since", since),
+                    ("until", until),
+                    ("reason", reason),
+                    ("limit", limit),
+                    ("after", after),
+                ];
+                self.table("history", &filters, out)
             }
             Question::Datapath => self.table("datapath", &[], out),
             Question::Apiserver => self.table("apiserver", &[], out),

@@ -6,16 +6,17 @@
 pub mod admin;
 pub mod apiserver;
 pub mod app;
-pub mod changes;
 pub mod cli;
 pub mod config;
 pub mod datapath;
 pub mod engine;
 mod exempt;
 pub mod logging;
+pub mod moment;
 pub mod node;
 mod probes;
 pub mod proxies;
+pub mod recorder;
 pub mod sources;
 pub mod state;
 pub mod systemd;

@@ -19,6 +19,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         apiserver: None,
         watches: View::default(),
         refusals: RefusalLog::none(),
+        history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: holdfast::engine::ask::channel().0,
         liveness: Liveness::new(|| None),

@@ -41,7 +41,7 @@ struct Explanation<'a> {
     near: Vec<NearRow>,
     apiserver: Option<String>,
     #[serde(serialize_with = "as_optional_text")]
-    stale_since: Option<super::moment::Moment>,
+    stale_since: Option<crate::moment::Moment>,
 }
 
 #[derive(Serialize)]
@@ -77,7 +77,7 @@ pub(super) async fn explain(readings: Arc<Readings>, query: Query, form: Form) -
         services: subjects.iter().map(|subject| explained(&snapshot, subject, &read)).collect(),
         near: near(&snapshot, &what, found),
         apiserver: details::apiserver(&readings),
-        stale_since: snapshot.stale_since.map(super::moment::Moment),
+        stale_since: snapshot.stale_since.map(crate::moment::Moment),
     };
     let status = if found == Found::Nothing { StatusCode::NOT_FOUND } else { StatusCode::OK };
     match form {

@@ -43,3 +43,6 @@ pub(super) const COLUMN_WIDTH_MAX: usize = 64;
 
 /// Backends named in one cell of the normal table; the wide one and JSON have all.
 pub(super) const BACKENDS_IN_CELL_MAX: usize = 3;
+
+/// Records of one answer: some 10 MB of JSON. Who wants more asks on from the last one.
+pub(super) const RECORDS_MAX: usize = 10_000;

@@ -16,10 +16,10 @@ use serde::Serialize;
 use super::Readings;
 use super::answer;
 use super::form::Form;
-use super::moment::Moment;
 use super::query::{Filter, Legal, Query};
 use super::shown::{Cells, Widths, as_optional_text};
 use crate::datapath::{Denied, Told, spelled};
+use crate::moment::Moment;
 
 /// What `/refusals` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };

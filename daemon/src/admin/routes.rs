@@ -19,11 +19,13 @@ use super::backends::{self, BackendTable};
 use super::form::Form;
 use super::frontends::{self, Frontends};
 use super::guard::{Door, form_of, guarded};
-use super::moment::Moment;
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, apiserver, datapath, explain, metrics, openapi, refusals, reload, stale, verify};
+use super::{
+    Readings, apiserver, datapath, explain, history, metrics, openapi, refusals, reload, stale, verify,
+};
+use crate::moment::Moment;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -45,7 +47,7 @@ struct Path {
     answer: Answer,
 }
 
-static PATHS: [Path; 16] = [
+static PATHS: [Path; 17] = [
     Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: Answer::Known(index) },
     Path {
         path: "/frontends",
@@ -82,6 +84,12 @@ static PATHS: [Path; 16] = [
         about: "apiserver, memory and maps, compared now",
         legal: Legal::FORMAT,
         answer: Answer::Asked(|readings, query, form| Box::pin(verify::verify(readings, query, form))),
+    },
+    Path {
+        path: "/history",
+        about: "every change with its cause",
+        legal: history::LEGAL,
+        answer: Answer::Known(history::history),
     },
     Path {
         path: "/datapath",

@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use super::form::Form;
 use super::frontends::status;
-use super::moment::Moment;
 use super::page::Table;
 use super::query::{Filter, Legal};
 use super::rejected;
 use super::shown::{Cells, Column, as_text, column, wide};
+use crate::moment::Moment;
 
 /// What `/services` understands.
 pub(super) const LEGAL: Legal = Legal {

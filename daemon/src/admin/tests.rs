@@ -3,6 +3,7 @@
 mod doors;
 mod explanations;
 pub(crate) mod fixture;
+mod history;
 mod tables;
 
 use std::io::{Read, Write};

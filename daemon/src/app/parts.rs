@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use holdfast_core::change::Change;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::index::Seed;
@@ -16,7 +15,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Capacity;
 use holdfast_datapath::Maps;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::AppError;
 use super::maps::AppMaps;
@@ -25,6 +24,7 @@ use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
 use crate::engine::ask::{self, Asker};
 use crate::engine::{Engine, run};
+use crate::recorder::{self, Recorder, Told};
 use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
 use crate::state;
@@ -182,11 +182,11 @@ impl EngineThread {
     pub(super) fn start<M: Maps + 'static>(
         engine: Engine<M>,
         events: mpsc::Receiver<Vec<Event>>,
-        changes: mpsc::Sender<Change>,
         look_after: impl FnMut(&mut Engine<M>) + Send + 'static,
-    ) -> Result<Self, AppError> {
+    ) -> Result<(Self, mpsc::Receiver<Told>), AppError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;
+        let (changes, changed) = mpsc::channel(run::CHANGES_WAITING_MAX);
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
@@ -202,7 +202,7 @@ impl EngineThread {
         let work = move || drop(runtime.block_on(run::run(engine, ends, look_after)));
         let thread =
             std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
-        Ok(Self { asker, snapshots, progress, started: Instant::now(), stop, thread })
+        Ok((Self { asker, snapshots, progress, started: Instant::now(), stop, thread }, changed))
     }
 
     /// Tells for how long the engine has not moved.
@@ -220,4 +220,22 @@ impl EngineThread {
         // A panic there has ended the process already.
         let _ = self.thread.join();
     }
+}
+
+/// The recorder on a thread of its own, because it formats and may wait for the journal; and what tells that it has ended.
+pub(super) fn record(
+    state: &Path,
+    changes: mpsc::Receiver<Told>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+) -> Result<(Arc<recorder::History>, oneshot::Receiver<()>), AppError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(AppError::Runtime)?;
+    let (recorder, history) = Recorder::new(changes, snapshots, Some(&state.join(recorder::FOLDER)));
+    let (end, ended) = oneshot::channel();
+    let work = move || {
+        runtime.block_on(recorder.run());
+        // Nobody may be waiting.
+        let _ = end.send(());
+    };
+    std::thread::Builder::new().name("recorder".to_owned()).spawn(work).map_err(AppError::Runtime)?;
+    Ok((history, ended))
 }

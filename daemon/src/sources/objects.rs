@@ -9,7 +9,6 @@ mod meta;
 mod refusal;
 mod service;
 mod slice;
-mod time;
 mod wire;
 
 #[cfg(test)]

@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::ReadBack;
 use crate::admin::Readings;
 use crate::admin::frontends::status;
-use crate::admin::moment::Moment;
 use crate::admin::{backends, frontends};
+use crate::moment::Moment;
 
 /// Endpoints of one service that are named; a larger service is better read in `/backends`.
 const ENDPOINTS_MAX: usize = 200;

@@ -9,7 +9,7 @@ use holdfast_core::hold::{Bound, Policy};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{FrontendView, PortView, Reason, ServiceState, ServiceView, Status, Verdict};
 
-use crate::admin::moment::Moment;
+use crate::moment::Moment;
 
 /// Backends named in a sentence; more are counted.
 const NAMED_MAX: usize = 3;

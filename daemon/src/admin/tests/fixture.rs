@@ -620,6 +620,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         watches: watches(),
         refusals: refusals(),
+        history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: crate::engine::ask::channel().0,
         liveness: Liveness::new(|| None),

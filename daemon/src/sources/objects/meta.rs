@@ -10,7 +10,8 @@ use holdfast_core::keys::ObjectName;
 
 use super::refusal::quoted;
 use super::wire::{ManagedFieldsWire, MetaWire};
-use super::{Defaulting, Provenance, Refusal, time};
+use super::{Defaulting, Provenance, Refusal};
+use crate::moment;
 
 /// What the apiserver uses when a request names no namespace.
 const NAMESPACE_DEFAULT: &str = "default";
@@ -53,11 +54,11 @@ fn created(wire: &MetaWire) -> Result<Option<Timestamp>, Refusal> {
         shown: quoted(text),
         legal: "times such as 2026-01-08T11:11:55Z",
     };
-    time::parse(text).map(Some).ok_or_else(refusal)
+    moment::parse(text).map(Some).ok_or_else(refusal)
 }
 
 fn last_writer(entries: &[ManagedFieldsWire]) -> Option<Writer> {
-    let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(time::parse), entry));
+    let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(moment::parse), entry));
     let (at, last) = timed.max_by_key(|(at, _)| *at)?;
     Some(Writer {
         manager: last.manager.as_deref().unwrap_or_default().into(),

@@ -40,7 +40,9 @@ fn invariant_10_causes_of_one_change() {
     let mut rig = Rig::new();
     let slices = (0..20).map(|last| slice("a", &[&format!("1.1.1.{}", last + 1)]));
     rig.turn([applied(service("a", "10.0.0.1", &[]))].into_iter().chain(slices).collect());
-    assert_eq!(rig.changes[0].causes.len(), limits::CAUSES_PER_CHANGE_MAX);
+    let change = &rig.changes[0];
+    assert_eq!(change.causes.len(), limits::CAUSES_PER_CHANGE_MAX);
+    assert_eq!(change.suppressed as usize + change.causes.len(), 21);
 }
 
 #[test]
