@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_core::keys::FrontendKey;
+use holdfast_core::keys::{FrontendKey, ObjectName};
 use holdfast_core::op::Entry;
 use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
 use serde::Serialize;
@@ -23,6 +23,7 @@ use super::form::Form;
 use super::query::{Legal, Query};
 use super::shown::as_optional_text;
 use crate::engine::ask::FRONTENDS_MAX;
+use crate::recorder::{Line, Record, Wanted};
 use details::{Applied, Desired, EndpointRow, FrontendRow, Rejected};
 pub(super) use find::What;
 use find::{Found, Subject};
@@ -39,6 +40,8 @@ struct Explanation<'a> {
     sentence: String,
     services: Vec<Explained<'a>>,
     near: Vec<NearRow>,
+    /// Where nobody has it: the records of who had it last.
+    past: Vec<Record>,
     apiserver: Option<String>,
     #[serde(serialize_with = "as_optional_text")]
     stale_since: Option<crate::moment::Moment>,
@@ -54,6 +57,9 @@ struct Explained<'a> {
     desired: Desired<'a>,
     rejected: Vec<Rejected<'a>>,
     endpoints: Vec<EndpointRow<'a>>,
+    refusals: Vec<details::RefusedRow>,
+    /// The latest records of the history, oldest first.
+    history: Vec<Record>,
 }
 
 #[derive(Serialize)]
@@ -61,6 +67,9 @@ struct NearRow {
     what: &'static str,
     name: String,
 }
+
+/// Records of a service that are shown; `/history` has the others.
+const RECORDS_MAX: usize = 5;
 
 /// What the maps said, by the frontend asked for.
 type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
@@ -74,8 +83,9 @@ pub(super) async fn explain(readings: Arc<Readings>, query: Query, form: Form) -
     let explanation = Explanation {
         found: found.as_str(),
         sentence: headline(&what, found, &subjects),
-        services: subjects.iter().map(|subject| explained(&snapshot, subject, &read)).collect(),
+        services: subjects.iter().map(|subject| explained(&readings, &snapshot, subject, &read)).collect(),
         near: near(&snapshot, &what, found),
+        past: past(&readings, &what, found),
         apiserver: details::apiserver(&readings),
         stale_since: snapshot.stale_since.map(crate::moment::Moment),
     };
@@ -145,7 +155,48 @@ fn near(snapshot: &Snapshot, what: &What, found: Found) -> Vec<NearRow> {
     near.into_iter().map(|it| NearRow { what: it.what, name: it.name }).collect()
 }
 
-fn explained<'a>(snapshot: &'a Snapshot, subject: &'a Subject, read: &ReadBack) -> Explained<'a> {
+/// Who had it, and why they went.
+fn past(readings: &Readings, what: &What, found: Found) -> Vec<Record> {
+    if found != Found::Nothing {
+        return Vec::new();
+    }
+    match what {
+        What::Trouble => Vec::new(),
+        What::Service(name) => latest(readings, Some(name), |_| true),
+        What::Address(address) => {
+            let text = address.to_string();
+            latest(readings, None, |line| {
+                line.json.contains(&format!("\"{text}/")) || line.json.contains(&format!("\"{text}\""))
+            })
+        }
+    }
+}
+
+/// The latest records of a service, or of everybody.
+fn latest(
+    readings: &Readings,
+    service: Option<&ObjectName>,
+    is_meant: impl Fn(&Line) -> bool,
+) -> Vec<Record> {
+    let wanted = Wanted { service: service.cloned(), ..Wanted::default() };
+    let lines = readings.history.select(&wanted);
+    let mut records: Vec<Record> = lines
+        .iter()
+        .rev()
+        .filter(|line| is_meant(line))
+        .filter_map(|line| line.record())
+        .take(RECORDS_MAX)
+        .collect();
+    records.reverse();
+    records
+}
+
+fn explained<'a>(
+    readings: &Readings,
+    snapshot: &'a Snapshot,
+    subject: &'a Subject,
+    read: &ReadBack,
+) -> Explained<'a> {
     let view = &*subject.view;
     let policy = &snapshot.settings.hold;
     let row = |it: &'a FrontendView| {
@@ -162,6 +213,8 @@ fn explained<'a>(snapshot: &'a Snapshot, subject: &'a Subject, read: &ReadBack) 
         desired: Desired::of(view, policy),
         rejected: Rejected::of(snapshot, view),
         endpoints: details::endpoints(view, policy),
+        refusals: details::refusals(readings, subject),
+        history: latest(readings, Some(&view.key.name), |_| true),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The parts of an explanation: objects, settings, what the maps say, endpoints with all that is known of them.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use holdfast_core::facts::{Meta, SliceFacts};
 use holdfast_core::hold::{OnEmpty, Policy};
@@ -10,14 +11,19 @@ use holdfast_core::op::Entry;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, UnusedBecause, Verdict};
 use serde::Serialize;
 
-use super::ReadBack;
+use super::{ReadBack, Subject};
 use crate::admin::Readings;
 use crate::admin::frontends::status;
+use crate::admin::refusals::keys as dialled;
 use crate::admin::{backends, frontends};
+use crate::datapath::{Denied, spelled};
 use crate::moment::Moment;
 
 /// Endpoints of one service that are named; a larger service is better read in `/backends`.
 const ENDPOINTS_MAX: usize = 200;
+
+/// Refused clients that are named; `/refusals` has the others.
+const REFUSALS_MAX: usize = 5;
 
 #[derive(Serialize)]
 pub(super) struct FrontendRow<'a> {
@@ -327,6 +333,36 @@ pub(super) fn backend_sentence(view: &ServiceView, address: SocketAddr, services
         count => format!(", and it is a backend of {} more services", count - 1),
     };
     format!("{address} is a backend of {} and {state}, since {}{more}.", view.key.name, Moment(row.since()))
+}
+
+/// A client that was not served.
+#[derive(Serialize)]
+pub(super) struct RefusedRow {
+    pub(super) time: Moment,
+    pub(super) count: u64,
+    pub(super) verdict: &'static str,
+    pub(super) frontend: String,
+    pub(super) pid: u32,
+    pub(super) comm: String,
+    pub(super) cgroup: u64,
+}
+
+/// The latest clients that dialled one of these frontends and were not served.
+pub(super) fn refusals(readings: &Readings, subject: &Subject) -> Vec<RefusedRow> {
+    let told = readings.refusals.told();
+    let is_meant = |denied: &&Arc<Denied>| {
+        super::frontends(subject).filter_map(key).any(|key| dialled(&denied.refusal.frontend).contains(&key))
+    };
+    let row = |denied: &Arc<Denied>| RefusedRow {
+        time: Moment(denied.last),
+        count: denied.count,
+        verdict: spelled(denied.refusal.denial),
+        frontend: denied.refusal.frontend.to_string(),
+        pid: denied.refusal.process,
+        comm: denied.refusal.comm.clone(),
+        cgroup: denied.refusal.cgroup,
+    };
+    told.latest.iter().rev().filter(is_meant).take(REFUSALS_MAX).map(row).collect()
 }
 
 /// Which apiserver is used, in a few words.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::details::{EndpointRow, FrontendRow, ObjectRef, SliceRef};
+use super::details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef};
 use super::{Explained, Explanation};
 
 /// All of it as lines.
@@ -16,6 +16,12 @@ pub(super) fn write(explanation: &Explanation<'_>) -> String {
     }
     for near in &explanation.near {
         line(&mut out, 1, &format!("{}: {}", near.what, near.name));
+    }
+    if !explanation.past.is_empty() {
+        out.push_str("\nBefore:\n");
+    }
+    for record in &explanation.past {
+        line(&mut out, 1, &record.story());
     }
     if let Some(apiserver) = &explanation.apiserver {
         line(&mut out, 0, &format!("\nApiserver: {apiserver}"));
@@ -47,6 +53,15 @@ fn write_service(out: &mut String, it: &Explained<'_>) {
     }
     for endpoint in &it.endpoints {
         line(out, 2, &endpoint_line(endpoint));
+    }
+    for refused in &it.refusals {
+        line(out, 1, &refused_line(refused));
+    }
+    if !it.history.is_empty() {
+        line(out, 1, "History:");
+    }
+    for record in &it.history {
+        line(out, 2, &record.story());
     }
 }
 
@@ -129,6 +144,11 @@ fn version(object: &ObjectRef<'_>) -> String {
         parts.push(format!("from {origin}"));
     }
     if parts.is_empty() { "known".to_owned() } else { parts.join(", ") }
+}
+
+fn refused_line(it: &RefusedRow) -> String {
+    let times = if it.count == 1 { String::new() } else { format!(" {} times", it.count) };
+    format!("{} {}{times}: pid {} ({}), last at {}", it.frontend, it.verdict, it.pid, it.comm, it.time)
 }
 
 fn endpoint_line(it: &EndpointRow<'_>) -> String {
