@@ -147,7 +147,7 @@ fn another_proxys_rules_are_reported_and_left_alone() {
     let host = boot();
     install(&host, FIRST);
     // A device is what kube-proxy's IPVS mode leaves; the tests of holdfast itself have its rules.
-    let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "dummy"]).unwrap();
+    let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
     assert_eq!(made.code, 0, "{made:?}");
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
     let said = "another proxy serves on this node too";

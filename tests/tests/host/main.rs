@@ -3,6 +3,9 @@
 //! Each test boots a host of its own from `HOLDFAST_HOST_ROOT` and takes the packages from `HOLDFAST_PACKAGES`;
 //! `scripts/host.sh` makes both. Deliberately absent: the rules of services, which other tests have.
 
+// Every line of a test may panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
 mod bad_starts;
 mod journal;
 mod life;
