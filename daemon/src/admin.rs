@@ -8,6 +8,7 @@ mod answer;
 mod apiserver;
 mod backends;
 mod datapath;
+mod explain;
 mod form;
 mod frontends;
 mod guard;
@@ -31,6 +32,7 @@ mod stale;
 mod stall;
 #[cfg(test)]
 pub(crate) mod tests;
+mod verify;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -45,6 +47,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::engine::ask::Asker;
 use crate::proxies::OtherProxy;
 use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
@@ -120,6 +123,8 @@ pub struct Readings {
     pub history: Arc<History>,
     /// How the last write of the snapshot went.
     pub written: watch::Receiver<Written>,
+    /// What only the engine can answer.
+    pub engine: Asker,
     /// Whether the engine moves.
     pub liveness: Liveness,
     /// Other proxies that serve on this node.

@@ -32,7 +32,7 @@ use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{logging, node, proxies, sources, systemd};
+use crate::{logging, node, probes, proxies, sources, systemd};
 
 pub use error::AppError;
 use maps::AppMaps;
@@ -44,7 +44,6 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
-    parts::warn_of_what_is_missing(&config);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     runtime.block_on(App::start(path, config, logging)?.run())
@@ -131,6 +130,7 @@ impl App {
             refusals,
             history,
             written,
+            engine: engine.asker.clone(),
             liveness: engine.liveness(),
             proxies: proxies_now,
             reloads,
@@ -177,6 +177,7 @@ impl App {
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
+        tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
         tasks.spawn(proxies::run(proxies));
         let watched = systemd::Watched {
             readings,
@@ -336,7 +337,6 @@ impl Reload {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        parts::warn_of_what_is_missing(&config);
         let blocks = parts::blocks(&config, &self.path)?;
         if let Some(access) = &self.access {
             access.reload(&parts::apiserver_sources(&config))?;

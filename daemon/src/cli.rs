@@ -12,7 +12,7 @@ mod tests;
 mod watch;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, ValueEnum};
@@ -132,6 +132,13 @@ pub enum Question {
     Backends(BackendFilter),
     /// Every service that is known, and what was rejected
     Services(ServiceFilter),
+    /// Why a client meets what it meets at a service or an address
+    Explain {
+        /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that is not served]
+        what: Option<String>,
+    },
+    /// Are apiserver, memory and maps equal? The exit code says so
+    Verify,
     /// Which clients were not served, newest first
     Refusals(RefusalFilter),
     /// Every change with its cause, oldest first
@@ -287,6 +294,8 @@ impl Cli {
             Question::Services(ServiceFilter { service, kind }) => {
                 self.table("services", &[("service", service), ("type", kind)], out)
             }
+            Question::Explain { what } => self.explain(what.as_deref(), out),
+            Question::Verify => self.verify(out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
             }
@@ -324,6 +333,33 @@ impl Cli {
                 Client::new(Some(socket), Some(listen.address().to_string()))
             }
         }
+    }
+
+    /// An address has a port behind a colon, and no slash; a service has a slash.
+    fn explain(&self, what: Option<&str>, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let filter = what.map(|what| {
+            let name = if what.contains('/') { "service" } else { "endpoint" };
+            format!("&{name}={}", encoded(what))
+        });
+        let path = format!("/explain?format={}{}", self.output.as_str(), filter.unwrap_or_default());
+        let mut answer = self.client().get(&path)?;
+        if answer.status == 404 {
+            answer.copy(out)?;
+            return Ok(Exit::Finding);
+        }
+        let mut answer = answer.expect_ok()?;
+        answer.copy(out)?;
+        Ok(Exit::Good)
+    }
+
+    fn verify(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let mut answer =
+            self.client().get(&format!("/verify?format={}", self.output.as_str()))?.expect_ok()?;
+        let mut text = String::new();
+        answer.body().read_to_string(&mut text).map_err(ClientError::Broken)?;
+        out.write_all(text.as_bytes()).map_err(ClientError::Output)?;
+        let equal = text.ends_with("\nall equal\n") || text.starts_with("{\"equal\":true,");
+        Ok(if equal { Exit::Good } else { Exit::Finding })
     }
 
     /// Only the socket takes it.

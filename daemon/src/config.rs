@@ -32,7 +32,7 @@ use toml::de::DeTable;
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
 pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, Kubernetes};
 pub use self::datapath::{Cgroup, Datapath, DatapathKind, DatapathLimits, Namespaces, StaleSockets};
-pub use self::hold::{Hold, OnEmpty};
+pub use self::hold::Hold;
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses};
 pub use self::problem::{ConfigErrors, Place, Position, Problem};
 pub use self::service::{CheckKind, HealthCheck, Protocol, ServiceBlock};

@@ -4,6 +4,7 @@
 //! here waits: not for the disk, not for the journal, not for a reader. Deliberately absent: what to write (core), how
 //! (datapath), and when events come ([`run`]).
 
+pub mod ask;
 mod retries;
 pub mod run;
 

@@ -21,6 +21,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         refusals: RefusalLog::none(),
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
+        engine: holdfast::engine::ask::channel().0,
         liveness: Liveness::new(|| None),
         proxies: watch::channel(Arc::default()).1,
         reloads: mpsc::channel(1).0,

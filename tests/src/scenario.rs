@@ -14,6 +14,9 @@
 //! | `config` + TOML | the configuration's `[[service]]` blocks are these |
 //! | `node name=N zone=Z addresses=A,B` | the own node; `addresses` answer NodePorts |
 //! | `settings bypass=A:P,… proxy_name=N frontends_max=N` | the settings |
+//! | `settings on_empty=W limit=30s mass_loss_share=25% mass_loss_window=30s mass_loss_limit=600s` | those of holds; `refuse` unless said |
+//! | `probe NAMESPACE/NAME A:P accepted`, `refused`, `silent` | a held backend is probed |
+//! | `interrupted` | every source may miss something for a while |
 //! | `time +5s` | five seconds pass |
 //! | `restart` | the daemon ends and starts again on the same maps, with what it wrote down |
 //! | `show frontends`, `backends`, `services`, `rejected`, `maps` | what must be seen now |

@@ -360,6 +360,8 @@ fn foreign_cause(change: &Change) -> Option<String> {
         Cause::SliceLeft(facts) => facts.key.source == change.service.source,
         Cause::SliceDeleted(key, _) => key.source == change.service.source,
         Cause::ClaimWon(_, other) | Cause::ClaimLost(_, other) => *other != change.service,
+        Cause::Probed(probed) => probed.service == change.service,
+        Cause::AddressClaimed(..) | Cause::MassLoss { .. } | Cause::HoldDue => true,
         Cause::NodeApplied
         | Cause::SettingsApplied
         | Cause::Retry

@@ -102,7 +102,8 @@ fn start_engine(
     let (changes, changed) = mpsc::channel(CHANGES_WAITING_MAX);
     let (snapshots, snapshots_now) = watch::channel(Arc::default());
     let progress = Arc::new(AtomicU64::new(0));
-    let ends = Ends { events, snapshots, changes, progress, stop: stop.clone() };
+    let asks = holdfast::engine::ask::channel().1;
+    let ends = Ends { events, asks, snapshots, changes, progress, stop: stop.clone() };
     runtime.spawn(run(engine, ends, |_| ()));
     runtime.spawn(Manifests::open(folder).unwrap().run(events_out, stop.clone()));
     let (recorder, history) = Recorder::new(changed, snapshots_now.clone(), None);
@@ -420,17 +421,21 @@ fn invariant_12_what_happened_to_a_service_can_be_asked_afterwards() {
     daemon.write("other.yaml", &service("default", "test-extended", "10.96.0.2", 2));
     fs::remove_file(daemon.folder.path().join("test.yaml")).unwrap();
     let records = history(&daemon, "service=default/test", 3);
-    let rules: Vec<&str> = records.iter().map(|record| &*record.rule).collect();
-    assert_eq!(rules, ["usable-endpoints", "vanished", "service-gone"]);
+    let rules: Vec<&str> = records.iter().take(3).map(|record| &*record.rule).collect();
+    assert_eq!(
+        rules,
+        ["usable-endpoints", "resync", "service-gone"],
+        "held, since the first list is not old"
+    );
     let [trigger] = &records[1].triggers[..] else { panic!("{:?}", records[1]) };
     assert!(trigger.endpoints_null, "{trigger:?}");
     assert_eq!(trigger.object.as_deref(), Some("default/slice-of-test0"));
     assert!(trigger.origin.as_deref().unwrap().ends_with("test-slice.yaml"), "{trigger:?}");
-    assert_eq!(records[1].transitions[0].backends.removed, ["1.1.1.1:80"]);
-    let vanished = curl(&[&daemon.url("/history?reason=vanished&limit=1")]);
-    assert!(
-        vanished.contains("with `endpoints: null`") || vanished.contains("is gone, was refusing (vanished)")
-    );
+    assert_eq!(trigger.endpoints.as_ref().unwrap().removed, ["1.1.1.1"]);
+    let met = records[1].transitions[0].after.as_ref().unwrap();
+    assert_eq!((&*met.verdict, met.backends), ("held", 1));
+    let told = curl(&[&daemon.url("/history?reason=resync&limit=1")]);
+    assert!(told.contains(" default/test: 10.96.0.1:80/TCP is gone, was held (resync)"), "{told}");
     let others = history(&daemon, "service=default/test-extended", 1);
     assert_eq!(others.len(), 1, "a touched annotation is no change: {others:?}");
 }

@@ -7,8 +7,10 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use crate::facts::{Meta, ServiceFacts, SliceFacts, Timestamp};
+use crate::hold::Probed;
 use crate::keys::{FrontendKey, ServiceKey, SliceKey};
 use crate::snapshot::ServiceView;
 
@@ -37,6 +39,19 @@ pub enum Cause {
     Retry,
     /// A former process wrote it down.
     Remembered,
+    /// A hold has reached its bound.
+    HoldDue,
+    /// A held backend was probed.
+    Probed(Box<Probed>),
+    /// A slice of the other service lists a held address for somebody else.
+    AddressClaimed(SocketAddr, ServiceKey),
+    /// So many services lost their lists at once that it is no accident of one of them.
+    MassLoss {
+        /// So many.
+        lost: usize,
+        /// Of so many with a list.
+        populated: usize,
+    },
     /// Nobody reads any more what it left behind, so that can be emptied.
     ReadersLeft,
 }
@@ -56,6 +71,10 @@ impl Cause {
             | Self::SettingsApplied
             | Self::Retry
             | Self::Remembered
+            | Self::HoldDue
+            | Self::Probed(_)
+            | Self::AddressClaimed(..)
+            | Self::MassLoss { .. }
             | Self::ReadersLeft => false,
         }
     }

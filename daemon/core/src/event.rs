@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
+use crate::hold::Probed;
 use crate::keys::{ServiceKey, SliceKey, Source};
 
 /// The kinds of objects that an apiserver is watched for, each with a version of its own.
@@ -41,6 +42,10 @@ pub enum Event {
     Resumed(Source),
     /// This source has delivered its first whole list. What a restart remembers of it and it did not speak of is gone.
     Synced(Source),
+    /// What this source tells from now on may miss something for a while: it lost its apiserver, or lists anew.
+    Interrupted(Source),
+    /// A backend of a held list was asked whether it is there.
+    Probed(Box<Probed>),
     /// Everything up to this version of the apiserver has been told; a restart can go on from there.
     Progress(Watched, Arc<str>),
 }

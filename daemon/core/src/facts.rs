@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
+use crate::hold::Policy;
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target, TargetName};
 
@@ -238,6 +239,8 @@ pub struct Settings {
     pub bypass: BTreeSet<SocketAddr>,
     /// The most frontends that may be programmed; past it the row shows the error. `None`: only the maps bound it.
     pub frontends_max: Option<usize>,
+    /// What becomes of lists that would become empty.
+    pub hold: Policy,
 }
 
 /// What rejected itself: an object, or a whole file.

@@ -12,6 +12,7 @@ pub mod change;
 mod claims;
 pub mod event;
 pub mod facts;
+pub mod hold;
 pub mod index;
 pub mod keys;
 pub mod limits;

@@ -90,6 +90,7 @@ const TERMINATING: u8 = 1 << 2;
 const IN_CLUSTER: u8 = 1 << 3;
 const IN_LOCAL: u8 = 1 << 4;
 const SEEN_TERMINATING: u8 = 1 << 5;
+const HELD: u8 = 1 << 6;
 
 const fn scope_bit(scope: Scope) -> u8 {
     match scope {
@@ -138,9 +139,15 @@ impl Row {
         self.bits & (IN_CLUSTER | IN_LOCAL) != 0
     }
 
-    /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule.
+    /// Whether it is in the list although the slices do not say so any more.
+    pub const fn is_held(&self) -> bool {
+        self.bits & HELD != 0
+    }
+
+    /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held one gets traffic as if
+    /// nothing had happened.
     pub const fn state(&self) -> SlotState {
-        if self.bits & READY != 0 { SlotState::Active } else { SlotState::Draining }
+        if self.bits & (READY | HELD) != 0 { SlotState::Active } else { SlotState::Draining }
     }
 
     /// Since when it is as it is.
@@ -172,7 +179,12 @@ impl Row {
         self.bits |= SEEN_TERMINATING;
     }
 
-    const fn place(&self) -> (IpAddr, u16) {
+    /// The row as a hold keeps it.
+    pub(crate) const fn held(self) -> Self {
+        Self { bits: self.bits | HELD, ..self }
+    }
+
+    pub(crate) const fn place(&self) -> (IpAddr, u16) {
         (self.address, self.port.get())
     }
 
@@ -246,6 +258,11 @@ impl Rows {
         self.len(scope) == 0
     }
 
+    /// Whether any of the lists has a backend.
+    pub const fn has_any_list(&self) -> bool {
+        self.cluster > 0 || self.local > 0
+    }
+
     /// The backends of that list.
     pub fn list(&self, scope: Scope) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.is_in(scope))
@@ -266,6 +283,11 @@ impl Rows {
     /// Whether the list has backends and all of them are draining.
     pub fn is_draining(&self, scope: Scope) -> bool {
         !self.is_empty(scope) && self.list(scope).all(|row| row.state() == SlotState::Draining)
+    }
+
+    /// Whether the list is one that is held.
+    pub fn is_held(&self, scope: Scope) -> bool {
+        self.list(scope).next().is_some_and(Row::is_held)
     }
 
     /// Whether both are the same list of the same backends in the same states.
@@ -291,20 +313,18 @@ impl LastList {
         self.rows.as_ref()
     }
 
-    /// Takes notice of new rows. While the list is empty, marks the members that are seen terminating, and unmarks
-    /// none: a member that is ready again makes the list non-empty.
-    pub(crate) fn observe(&mut self, now: &Arc<Rows>) {
-        if now.rows.iter().any(Row::is_chosen) {
-            self.rows = Some(Arc::clone(now));
-            return;
-        }
-        let (Some(last), false) = (&mut self.rows, now.rows.is_empty()) else { return };
+    /// Takes a list that is not empty.
+    pub(crate) fn keep(&mut self, now: &Arc<Rows>) {
+        self.rows = Some(Arc::clone(now));
+    }
+
+    /// Takes notice of endpoints while the list is empty: marks the members that are seen terminating, and unmarks none,
+    /// because a member that is ready again makes the list non-empty.
+    pub(crate) fn observe(&mut self, listed: &[Row]) {
+        let (Some(last), false) = (&mut self.rows, listed.is_empty()) else { return };
         let terminating = |row: &Row| {
-            let found = now.rows.binary_search_by(|other| other.place().cmp(&row.place()));
-            found
-                .ok()
-                .and_then(|place| now.rows.get(place))
-                .is_some_and(|other| other.conditions().terminating)
+            let found = listed.binary_search_by(|other| other.place().cmp(&row.place()));
+            found.ok().and_then(|place| listed.get(place)).is_some_and(|other| other.conditions().terminating)
         };
         for row in Arc::make_mut(last).rows.iter_mut().filter(|row| row.is_chosen()) {
             if terminating(row) {

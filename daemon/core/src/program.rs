@@ -10,13 +10,14 @@ use core::net::SocketAddr;
 
 use crate::change::Cause;
 use crate::claims::Rank;
-use crate::facts::Timestamp;
+use crate::hold::{self, Bound, Evidence, Hold, Judgement, OnEmpty};
 use crate::keys::{FrontendKey, PortKey};
 use crate::limits;
-use crate::list::{LastList, Rows, Scope, SlotState};
-use crate::op::{PortFacts, PortIndex, Range, Word, WordFlags};
+use crate::list::{LastList, Row, Rows, Scope, SlotState};
+use crate::op::{FrontendType, PortFacts, PortIndex, Range, Word, WordFlags};
 use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
-use crate::snapshot::{ServiceState, ServiceView};
+use crate::snapshot::{Reason, ServiceState, ServiceView, Status};
+use crate::world::Bench;
 
 /// What the maps hold of one list.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +81,9 @@ pub(crate) struct Port {
     pub(crate) rows: Arc<Rows>,
     pub(crate) policy: PortPolicy,
     pub(crate) last: LastList,
+    pub(crate) hold: Option<Arc<Hold>>,
+    /// Why the last hold ended without a list.
+    pub(crate) ended: Option<Reason>,
     pub(crate) realized: RealizedPort,
 }
 
@@ -91,8 +95,76 @@ impl Port {
             rows: Arc::default(),
             policy: PortPolicy::default(),
             last: LastList::default(),
+            hold: None,
+            ended: None,
             realized: RealizedPort::unused(),
         }
+    }
+
+    /// Takes a new decision in. A list that would become empty is judged first.
+    fn take(&mut self, listed: Vec<Row>, policy: PortPolicy, bench: &Bench<'_>) {
+        let has_list = listed.iter().any(Row::is_chosen);
+        self.policy = policy;
+        let rows = if has_list {
+            (self.hold, self.ended) = (None, None);
+            listed
+        } else {
+            self.last.observe(&listed);
+            self.judge(&listed, bench);
+            match &self.hold {
+                Some(hold) => with_held(hold, listed),
+                None => listed,
+            }
+        };
+        // Somebody exists elsewhere for as long as the list before is held.
+        self.policy.has_any |= self.hold.is_some();
+        let rows = Rows::new(rows, &self.rows, bench.now);
+        // An equal list keeps its identity, so that every reader shares it.
+        if rows != *self.rows {
+            self.rows = Arc::new(rows);
+        }
+        if has_list {
+            self.last.keep(&self.rows);
+        }
+    }
+
+    /// A list becomes empty, or is held and might be let go. One that was empty before stays so.
+    fn judge(&mut self, listed: &[Row], bench: &Bench<'_>) {
+        let Some(last) = self.last.rows() else { return };
+        let evidence = Evidence {
+            own: bench.own,
+            fallback: bench.policy.on_empty,
+            is_control: bench.is_control(last),
+            is_listed: !listed.is_empty(),
+            is_scaled_down: self.last.was_scaled_down(),
+            is_resync: bench.is_resync,
+        };
+        let judgement = match hold::judge(evidence) {
+            Judgement::Hold(reason, bound) => Some((reason, bound)),
+            Judgement::Refuse => None,
+        };
+        match (self.hold.take(), judgement) {
+            (Some(hold), Some(now)) => self.go_on(hold, now, bench),
+            (None, Some(now)) if self.rows.has_any_list() => {
+                self.hold = Some(Arc::new(Hold::new(last, Arc::clone(&bench.slices), bench.now, now)));
+            }
+            (_, _) => {}
+        }
+    }
+
+    fn go_on(&mut self, mut hold: Arc<Hold>, (reason, bound): (Reason, Bound), bench: &Bench<'_>) {
+        let held = Arc::make_mut(&mut hold);
+        let is_same = held.bound == bound || (held.bound, bound) == (Bound::MassLoss, Bound::Guarded);
+        if !is_same {
+            (held.reason, held.bound) = (reason, bound);
+        }
+        self.ended = held.ends(bench.policy, bench.now);
+        self.hold = self.ended.is_none().then_some(hold);
+    }
+
+    /// Whether no endpoint is there, here or elsewhere, but for those that are held.
+    fn has_nobody(&self) -> bool {
+        self.hold.is_some() || !self.policy.has_any
     }
 
     /// What the word of a list should say beside its range.
@@ -133,6 +205,14 @@ impl Port {
     pub(crate) fn facts(&self) -> PortFacts {
         PortFacts { affinity_timeout: self.policy.affinity_timeout }
     }
+}
+
+/// What is held and what is listed, sorted; a backend that is both is shown as it is held.
+fn with_held(hold: &Hold, listed: Vec<Row>) -> Vec<Row> {
+    let mut rows: Vec<Row> = hold.rows().copied().chain(listed).collect();
+    rows.sort_by_key(|row| (row.address, row.port));
+    rows.dedup_by_key(|row| (row.address, row.port));
+    rows
 }
 
 /// One service between the rules and the maps.
@@ -195,29 +275,59 @@ impl Program {
     }
 
     /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end.
-    pub(crate) fn take(&mut self, desired: Desired, now: Timestamp) {
+    pub(crate) fn take(&mut self, desired: Desired, bench: &Bench<'_>) {
         let mut old = core::mem::take(&mut self.ports);
         self.wanted = desired.ports.len();
         for wanted in desired.ports {
             let known = old.iter().position(|port| port.key == wanted.key);
             let mut port = known.map_or_else(|| Port::new(wanted.key), |place| old.swap_remove(place));
-            let rows = Rows::new(wanted.rows, &port.rows, now);
-            // An equal list keeps its identity, so that every reader shares it.
-            if rows != *port.rows {
-                port.rows = Arc::new(rows);
-            }
-            port.last.observe(&port.rows);
-            port.policy = wanted.policy;
+            port.take(wanted.rows, wanted.policy, bench);
             self.ports.push(port);
         }
         old.retain(|port| port.index.is_some());
         for port in &mut old {
             port.rows = Arc::default();
             port.policy = PortPolicy::default();
+            port.hold = None;
+            port.ended = None;
         }
         self.ports.append(&mut old);
         self.desired = desired.frontends;
+        self.pass(bench);
         self.state = desired.state;
+    }
+
+    /// Leaves the addresses that somebody else balances too to the real balancer, where nobody is there and the service
+    /// asks for it.
+    fn pass(&mut self, bench: &Bench<'_>) {
+        if bench.own.unwrap_or(bench.policy.on_empty) != OnEmpty::Pass {
+            return;
+        }
+        for frontend in &mut self.desired {
+            let port = frontend.place.and_then(|place| self.ports.get(place));
+            let is_shared = matches!(frontend.kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
+            frontend.passes = is_shared && port.is_some_and(Port::has_nobody);
+        }
+    }
+
+    /// Whether this frontend is left to the real balancer.
+    pub(crate) fn passes(&self, key: &FrontendKey) -> bool {
+        self.desired.iter().any(|it| it.passes && it.key().as_ref() == Some(key))
+    }
+
+    /// Whether any of its ports has a list, held or not.
+    pub(crate) fn has_list(&self) -> bool {
+        self.ports.iter().any(|port| port.rows.has_any_list())
+    }
+
+    /// The hold of one port.
+    pub(crate) fn hold_of(&mut self, key: &PortKey) -> Option<&mut Arc<Hold>> {
+        self.ports.iter_mut().find(|port| port.key == *key)?.hold.as_mut()
+    }
+
+    /// What a row says that is not as it should be.
+    pub(crate) fn status(&self) -> Status {
+        self.error.clone().map_or(Status::Pending, Status::Error)
     }
 
     /// Whether the service has left nothing in the maps and claims nothing.

@@ -77,6 +77,8 @@ pub struct DesiredFrontend {
     pub scope: Scope,
     /// Whether traffic from outside gets the local list.
     pub external_local: bool,
+    /// Nobody is there, and it is left to the real balancer.
+    pub passes: bool,
 }
 
 impl DesiredFrontend {

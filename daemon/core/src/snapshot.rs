@@ -4,16 +4,17 @@
 //! absent: text and JSON, which the admin API makes of it.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use crate::event::Watched;
 use crate::facts::{NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts, Timestamp};
+use crate::hold::Hold;
 use crate::keys::{PortKey, Protocol, ServiceKey, Source};
 use crate::list::{LastList, Row, Rows, Scope};
-use crate::op::{FrontendType, PortIndex};
+use crate::op::{FrontendType, PortIndex, ServiceId};
 use crate::radix::Radix;
 
 /// What a new connection to a frontend gets.
@@ -27,6 +28,10 @@ pub enum Verdict {
     Refusing,
     /// Nothing: the policy is Local, and whoever is usable is elsewhere.
     Dropping,
+    /// The last list, although the slices do not list it any more.
+    Held,
+    /// Not translated: nobody is there, and the real balancer is to answer.
+    Passing,
     /// Not translated: it is the apiserver's own address.
     Bypassed,
     /// Another service owns this address.
@@ -37,11 +42,13 @@ pub enum Verdict {
 
 impl Verdict {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Serving,
         Self::Draining,
+        Self::Held,
         Self::Refusing,
         Self::Dropping,
+        Self::Passing,
         Self::Bypassed,
         Self::Conflict,
         Self::Unprogrammed,
@@ -52,8 +59,10 @@ impl Verdict {
         match self {
             Self::Serving => "serving",
             Self::Draining => "draining",
+            Self::Held => "held",
             Self::Refusing => "refusing",
             Self::Dropping => "dropping",
+            Self::Passing => "passing",
             Self::Bypassed => "bypassed",
             Self::Conflict => "conflict",
             Self::Unprogrammed => "unprogrammed",
@@ -72,23 +81,35 @@ pub enum Reason {
     ScaledDown,
     /// The endpoints went without a terminating phase.
     Vanished,
+    /// As above, a short time after its source was interrupted.
+    Resync,
+    /// As above, together with many other services.
+    MassLoss,
+    /// The list was held as long as it may be.
+    HoldExpired,
+    /// The list was held until no backend took a probe.
+    ProbesFailed,
     /// The policy is Local, and none is here.
     LocalPolicy,
-    /// Another service owns the address.
+    /// Somebody else has the address.
     Claimed,
     /// SCTP, or a protocol that nobody knows.
     Protocol,
-    /// The address is how nodes reach the apiserver.
+    /// It is how nodes reach the apiserver.
     Control,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::NoEndpoints,
         Self::AllUnready,
         Self::ScaledDown,
         Self::Vanished,
+        Self::Resync,
+        Self::MassLoss,
+        Self::HoldExpired,
+        Self::ProbesFailed,
         Self::LocalPolicy,
         Self::Claimed,
         Self::Protocol,
@@ -102,6 +123,10 @@ impl Reason {
             Self::AllUnready => "all-unready",
             Self::ScaledDown => "scaled-down",
             Self::Vanished => "vanished",
+            Self::Resync => "resync",
+            Self::MassLoss => "mass-loss",
+            Self::HoldExpired => "hold-expired",
+            Self::ProbesFailed => "probes-failed",
             Self::LocalPolicy => "local-policy",
             Self::Claimed => "claimed",
             Self::Protocol => "protocol",
@@ -173,6 +198,10 @@ pub struct PortView {
     pub rows: Arc<Rows>,
     /// Its last list that was not empty.
     pub last: LastList,
+    /// The list that is held.
+    pub hold: Option<Arc<Hold>>,
+    /// Why the last hold ended without a list.
+    pub ended: Option<Reason>,
     /// Whether any frontend uses the cluster list.
     pub cluster_used: bool,
     /// Whether any frontend uses the local list.
@@ -205,6 +234,12 @@ impl UnusedBecause {
 }
 
 impl PortView {
+    /// The slice that a row was taken from, among the service's own or as the hold remembers it.
+    pub fn slice_of<'a>(&'a self, row: &Row, slices: &'a [Arc<SliceFacts>]) -> Option<&'a Arc<SliceFacts>> {
+        let held = self.hold.as_ref().filter(|_| row.is_held());
+        held.map_or(slices, |hold| &hold.slices).get(usize::from(row.slice))
+    }
+
     /// Why a row of this port is in no list; `None` if it is in one.
     pub fn unused_because(&self, row: &Row) -> Option<UnusedBecause> {
         let conditions = row.conditions();
@@ -292,10 +327,10 @@ impl ServiceView {
     /// The rows that a frontend's lists are read off, if its verdict gives it any.
     pub(crate) fn rows(&self, frontend: &FrontendView) -> Option<&Arc<Rows>> {
         match frontend.verdict {
-            Verdict::Serving | Verdict::Draining | Verdict::Refusing | Verdict::Dropping => {
+            Verdict::Serving | Verdict::Draining | Verdict::Held | Verdict::Refusing | Verdict::Dropping => {
                 self.ports.get(frontend.place?).map(|port| &port.rows)
             }
-            Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed => None,
+            Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed => None,
         }
     }
 }
@@ -358,6 +393,8 @@ pub struct Snapshot {
     pub settings: Arc<Settings>,
     /// Sources that must deliver before anything is removed, and whether they have.
     pub sources: BTreeMap<Source, bool>,
+    /// Services of which some list is held.
+    pub held: Arc<BTreeSet<ServiceId>>,
     /// Up to which version of the apiserver each kind is known.
     pub progress: BTreeMap<Watched, Arc<str>>,
     /// When the sources had confirmed what is shown to a former process, as long as a source has not delivered since.

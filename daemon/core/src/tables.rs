@@ -12,13 +12,17 @@ use alloc::vec::Vec;
 
 use crate::change::Cause;
 use crate::event::{Event, Watched};
-use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts};
+use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServiceType, Settings, SliceFacts};
+use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
 use crate::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use crate::limits;
 use crate::op::ServiceId;
 use crate::snapshot::Rejections;
 use remembered::Unconfirmed;
+
+/// Characters shown of a word that is none.
+const SHOWN_MAX: usize = 40;
 
 /// One service with its own slices; the object itself may not have come yet.
 #[derive(Debug)]
@@ -76,6 +80,8 @@ impl Tables {
             Event::SettingsApplied(settings) => self.settings_applied(settings, dirty),
             Event::Resumed(source) => self.unconfirmed.confirm_all(source),
             Event::Synced(source) => self.source_synced(source, dirty),
+            // They concern what was decided, not what the objects say.
+            Event::Interrupted(_) | Event::Probed(_) => {}
             Event::Progress(watched, version) => {
                 self.progress.insert(watched, version);
             }
@@ -85,6 +91,11 @@ impl Tables {
     /// What is known under an id.
     pub(crate) fn get(&self, id: ServiceId) -> Option<&Known> {
         self.services.get(id.0 as usize)?.as_ref()
+    }
+
+    /// The id of a service that is known.
+    pub(crate) fn id_of(&self, key: &ServiceKey) -> Option<ServiceId> {
+        self.names.get(key).copied()
     }
 
     /// Whether every source has delivered its first whole list.
@@ -113,6 +124,9 @@ impl Tables {
 
     fn service_applied(&mut self, facts: Arc<ServiceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.spoken_of(|| ObjectKey::Service(facts.key.clone()));
+        if let Some(rejection) = rejected_setting(&facts) {
+            self.reject(rejection);
+        }
         let Some(id) = self.id(&facts.key) else {
             return self.reject(too_many(ObjectKey::Service(facts.key.clone()), "services"));
         };
@@ -260,9 +274,29 @@ impl Tables {
 }
 
 /// The service that a slice's label names: in the slice's own namespace and source.
-fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
+pub(crate) fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
     let name = ObjectName::new(slice.key.name.namespace(), slice.service.as_ref()?).ok()?;
     Some(ServiceKey { name, source: slice.key.source })
+}
+
+/// The annotation that cannot be followed; the service is served as if it were not there.
+fn rejected_setting(facts: &ServiceFacts) -> Option<Rejection> {
+    let word = facts.on_empty.as_deref()?;
+    let is_shared = facts.kind == ServiceType::LoadBalancer
+        || !facts.external_ips.is_empty()
+        || !facts.ingress.is_empty();
+    let reason = match OnEmpty::parse(word) {
+        Some(OnEmpty::Pass) if !is_shared => {
+            "on-empty \"pass\" is for load-balancer and external addresses, and this service has none".into()
+        }
+        Some(_) => return None,
+        None => {
+            let word: alloc::string::String = word.chars().take(SHOWN_MAX).collect();
+            alloc::format!("on-empty {word:?} is ignored: legal are auto, refuse, hold and pass").into()
+        }
+    };
+    let object = ObjectKey::Service(facts.key.clone());
+    Some(Rejection { object, origin: facts.meta.origin.clone(), reason, partial: true })
 }
 
 fn too_many(object: ObjectKey, what: &str) -> Rejection {

@@ -11,6 +11,7 @@
 mod adopt;
 mod decide;
 mod drift;
+mod hold;
 mod plan;
 mod realize;
 mod remember;
@@ -35,6 +36,7 @@ use crate::tables::Tables;
 
 pub use adopt::AdoptError;
 pub use drift::Drift;
+pub(crate) use hold::Bench;
 pub use remember::Remembered;
 
 /// How much the maps may hold.
@@ -77,6 +79,7 @@ pub struct World {
     strays: BTreeSet<FrontendKey>,
     /// When a former process wrote down what this one began with.
     remembered_at: Option<Timestamp>,
+    holds: hold::Holds,
     dirty: Vec<ServiceId>,
     woken: Vec<ServiceId>,
     snapshot: Snapshot,
@@ -100,6 +103,7 @@ impl World {
             adopted: BTreeMap::new(),
             strays: BTreeSet::new(),
             remembered_at: None,
+            holds: hold::Holds::default(),
             dirty: Vec::new(),
             woken: Vec::new(),
             snapshot: Snapshot::default(),
@@ -109,6 +113,16 @@ impl World {
 
     /// Takes one event in.
     pub fn apply(&mut self, event: Event) {
+        match &event {
+            Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
+                self.interrupt(*source);
+            }
+            Event::SliceApplied(slice) => self.claim_addresses(slice),
+            _ => {}
+        }
+        if let Event::Probed(probed) = event {
+            return self.probed(probed);
+        }
         let Self { tables, programs, dirty, .. } = self;
         tables.apply(event, &mut |id, cause| mark(programs, dirty, id, cause, true));
         self.counters.events += 1;

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::SlotState;
 use holdfast_core::op::{
-    Action, Coming, Dump, FrontendValue, Grace, MemberKey, Op, PortFacts, PortIndex, Range, Word,
+    Action, Coming, Dump, Entry, FrontendValue, Grace, MemberKey, Op, PortFacts, PortIndex, Range, Word,
 };
 use holdfast_core::world::Capacity;
 use libbpf_rs::ErrorKind;
@@ -189,6 +189,10 @@ impl Maps for KernelMaps {
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         self.read_back()
+    }
+
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+        Ok(self.read_one(key))
     }
 
     fn capacity(&self) -> Capacity {

@@ -1,6 +1,7 @@
 //! The contract between the engine and whatever holds the maps.
 
-use holdfast_core::op::{Action, Coming, Dump, Grace, Op};
+use holdfast_core::keys::FrontendKey;
+use holdfast_core::op::{Action, Coming, Dump, Entry, FrontendValue, Grace, Op};
 use holdfast_core::world::Capacity;
 
 /// The maps refused an op.
@@ -50,6 +51,14 @@ pub trait Maps: Send {
     /// Reads everything back.
     fn dump(&mut self) -> Result<Dump, MapError>;
 
+    /// Reads one frontend back. Maps that can look one up alone do so.
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+        let dump = self.dump()?;
+        let value = dump.frontends.iter().find(|(other, _)| other == key).map(|(_, value)| *value);
+        let port = |value: FrontendValue| dump.ports.into_iter().find(|port| port.index == value.port);
+        Ok(value.and_then(|value| Some(Entry { value, port: port(value)? })))
+    }
+
     /// How much fits.
     fn capacity(&self) -> Capacity;
 
@@ -82,6 +91,10 @@ impl<M: Maps + ?Sized> Maps for Box<M> {
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         (**self).dump()
+    }
+
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+        (**self).read(key)
     }
 
     fn capacity(&self) -> Capacity {

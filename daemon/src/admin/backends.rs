@@ -78,12 +78,14 @@ impl<'a> From<holdfast_core::facts::Target<'a>> for Target<'a> {
 struct Slices<'a> {
     view: &'a ServiceView,
     places: &'a [u16],
+    /// Where a held backend was listed last.
+    before: Option<&'a SliceFacts>,
 }
 
 impl<'a> Slices<'a> {
     fn names(self) -> impl Iterator<Item = &'a ObjectName> {
         let slices = self.places.iter().filter_map(move |place| self.view.slices.get(usize::from(*place)));
-        slices.map(|slice| &slice.key.name)
+        slices.map(|slice| &**slice).chain(self.before).map(|slice| &slice.key.name)
     }
 }
 
@@ -174,9 +176,11 @@ impl Table for BackendTable {
     fn row<'a>(&'a self, view: &'a ServiceView, place: Place) -> Option<BackendRow<'a>> {
         let port = view.ports.get(place.port)?;
         let row = port.rows.all().get(place.row)?;
-        let endpoint = endpoint(view, row);
+        let endpoint = endpoint(view, port, row);
         let conditions = row.conditions();
         let slices = self.slices.get(place.first_slice..place.first_slice + place.slices);
+        let is_gone = row.is_held() && place.slices == 0;
+        let before = port.slice_of(row, &view.slices).filter(|_| is_gone).map(|slice| &**slice);
         Some(BackendRow {
             address: row.address,
             port: row.port.get(),
@@ -189,7 +193,7 @@ impl Table for BackendTable {
             terminating: conditions.terminating,
             node: endpoint.and_then(|endpoint| endpoint.node),
             zone: endpoint.and_then(|endpoint| endpoint.zone),
-            slices: Slices { view, places: slices.unwrap_or_default() },
+            slices: Slices { view, places: slices.unwrap_or_default(), before },
             target: endpoint.and_then(|endpoint| endpoint.target).map(Target::from),
             since: Moment(row.since()),
             unused_because: port.unused_because(row).map(UnusedBecause::as_str),
@@ -221,11 +225,11 @@ impl Table for BackendTable {
 
 /// The one spelling of an endpoint's state.
 pub(super) fn state(row: &Row) -> &'static str {
-    if row.is_chosen() { frontends::state(row.state()) } else { "unused" }
+    if row.is_chosen() { frontends::state(row) } else { "unused" }
 }
 
-fn endpoint<'a>(view: &'a ServiceView, row: &Row) -> Option<Endpoint<'a>> {
-    view.slices.get(usize::from(row.slice))?.endpoints.get(usize::from(row.endpoint))
+fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Option<Endpoint<'a>> {
+    port.slice_of(row, &view.slices)?.endpoints.get(usize::from(row.endpoint))
 }
 
 /// The order within one namespace and name, up to the source.

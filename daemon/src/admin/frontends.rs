@@ -51,9 +51,10 @@ pub(super) struct FrontendRow<'a> {
     owner: Option<&'a ServiceKey>,
 }
 
-/// The one spelling of a slot's state.
-pub(super) const fn state(state: SlotState) -> &'static str {
-    match state {
+/// The one spelling of a chosen row's state.
+pub(super) const fn state(row: &Row) -> &'static str {
+    match row.state() {
+        _ if row.is_held() => "held",
         SlotState::Active => "active",
         SlotState::Draining => "draining",
     }
@@ -77,7 +78,7 @@ struct Backend {
 
 impl From<&Row> for Backend {
     fn from(row: &Row) -> Self {
-        Self { address: row.address, port: row.port.get(), state: state(row.state()) }
+        Self { address: row.address, port: row.port.get(), state: state(row) }
     }
 }
 
@@ -110,7 +111,11 @@ fn list<'r>(rows: impl Iterator<Item = &'r Row>, all: bool) -> impl fmt::Display
         count += 1;
         if count <= shown_max {
             let comma = if count == 1 { "" } else { "," };
-            let mark = if row.state() == SlotState::Draining { "(draining)" } else { "" };
+            let mark = match state(row) {
+                "active" => "",
+                "draining" => "(draining)",
+                _ => "(held)",
+            };
             text = text + comma + &row.backend().to_string() + mark;
         }
     }

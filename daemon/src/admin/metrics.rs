@@ -24,8 +24,8 @@ pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 
 const STATES: [ServiceState; 6] = ServiceState::ALL;
 const TYPES: [FrontendType; 5] = FrontendType::ALL;
-const VERDICTS: [Verdict; 7] = Verdict::ALL;
-const BACKEND_STATES: [&str; 3] = ["active", "draining", "unused"];
+const VERDICTS: [Verdict; 9] = Verdict::ALL;
+const BACKEND_STATES: [&str; 4] = ["active", "draining", "held", "unused"];
 const STATUSES: [&str; 3] = ["pending", "done", "error"];
 
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing is ignored. A filter that does nothing would show a table that looks like an answer.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
 use axum::http::StatusCode;
@@ -10,6 +10,7 @@ use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::Reason;
 
 use super::answer::Refusal;
+use super::explain::What;
 use super::form::{FORMATS, Form};
 use super::limits::RECORDS_MAX as LIMIT_MAX;
 use crate::moment::Millis;
@@ -37,6 +38,7 @@ pub(super) struct Filter {
     pub(super) service: Option<ObjectName>,
     pub(super) kind: Option<&'static str>,
     pub(super) address: Option<IpAddr>,
+    pub(super) endpoint: Option<SocketAddr>,
 }
 
 /// A query that was understood.
@@ -59,6 +61,15 @@ impl Query {
         Ok(query)
     }
 
+    /// What an explanation is asked about.
+    pub(super) fn what(&self) -> What {
+        match (&self.filter.endpoint, &self.filter.service) {
+            (Some(address), _) => What::Address(*address),
+            (None, Some(service)) => What::Service(service.clone()),
+            (None, None) => What::Trouble,
+        }
+    }
+
     fn take(&mut self, name: &str, value: &str, legal: &Legal) -> Result<(), Refusal> {
         if !legal.parameters.contains(&name) {
             return Err(unknown(name, legal));
@@ -67,6 +78,7 @@ impl Query {
             "service" => once(name, &mut self.filter.service, service(value)?),
             "type" => once(name, &mut self.filter.kind, kind(value, legal)?),
             "address" => once(name, &mut self.filter.address, address(value)?),
+            "endpoint" => once(name, &mut self.filter.endpoint, endpoint(value)?),
             "since" => once(name, &mut self.records.since, time(name, value)?),
             "until" => once(name, &mut self.records.until, time(name, value)?),
             "reason" => once(name, &mut self.records.reason, reason(value)?),
@@ -115,6 +127,11 @@ fn kind(value: &str, legal: &Legal) -> Result<&'static str, Refusal> {
 fn address(value: &str) -> Result<IpAddr, Refusal> {
     let hint = "give an IP address without a port, such as `?address=10.96.0.10`";
     value.parse().map_err(|_| bad(format!("{} is no address", quoted(value)), hint.to_owned()))
+}
+
+fn endpoint(value: &str) -> Result<SocketAddr, Refusal> {
+    let hint = "give an address with its port, such as `?endpoint=10.96.0.10:80` or `?endpoint=[fd00::a]:80`";
+    value.parse().map_err(|_| bad(format!("{} is no address with a port", quoted(value)), hint.to_owned()))
 }
 
 fn format(value: &str) -> Result<Form, Refusal> {
@@ -217,7 +234,8 @@ mod tests {
     fn a_whole_query_is_read() {
         let query = read("service=a/b&type=NodePort&&address=%3A%3A1&format=wide&").unwrap();
         let service = Some(ObjectName::new("a", "b").unwrap());
-        let filter = Filter { service, kind: Some("NodePort"), address: Some("::1".parse().unwrap()) };
+        let filter =
+            Filter { service, kind: Some("NodePort"), address: Some("::1".parse().unwrap()), endpoint: None };
         assert_eq!(query, Query { filter, form: Some(Form::Wide), ..Query::default() });
         assert_eq!(read("").unwrap(), Query::default());
     }

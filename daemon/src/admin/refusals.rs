@@ -79,7 +79,7 @@ impl<'a> Owners<'a> {
 }
 
 /// The frontends that may have answered, in the order in which the programs look.
-fn keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
+pub(super) fn keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
     let address = match Family::of(dialled.address) {
         Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -90,7 +90,8 @@ fn keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
 /// What a row holds in the maps, if it holds anything.
 fn claimed(frontend: &FrontendView) -> Option<FrontendKey> {
     let FrontendView { address, port, protocol, verdict, .. } = frontend;
-    let holds = !matches!(verdict, Verdict::Conflict | Verdict::Unprogrammed | Verdict::Bypassed);
+    let absent = [Verdict::Conflict, Verdict::Unprogrammed, Verdict::Bypassed, Verdict::Passing];
+    let holds = !absent.contains(verdict);
     let transport = protocol.transport().filter(|_| holds)?;
     Some(FrontendKey { address: *address, port: *port, transport })
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: [`PATHS`] lists every one of them; the router is made of it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -21,14 +22,24 @@ use super::guard::{Door, form_of, guarded};
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, apiserver, datapath, history, live, metrics, openapi, refusals, reload, stale};
+use super::{
+    Readings, apiserver, datapath, explain, history, live, metrics, openapi, refusals, reload, stale, verify,
+};
 use crate::moment::Moment;
 use crate::recorder::Recorded;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
 /// What a path answers with.
-type Answer = fn(&Readings, Query, Form) -> Response;
+#[derive(Clone, Copy)]
+enum Answer {
+    /// What is known already.
+    Known(fn(&Readings, Query, Form) -> Response),
+    /// What the engine must be asked for.
+    Asked(fn(Arc<Readings>, Query, Form) -> Asked),
+}
+
+type Asked = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 struct Path {
     path: &'static str,
@@ -37,72 +48,109 @@ struct Path {
     answer: Answer,
 }
 
-static PATHS: [Path; 16] = [
-    Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: index },
+static PATHS: [Path; 18] = [
+    Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: Answer::Known(index) },
     Path {
         path: "/frontends",
         about: "what clients dial, and what they get",
         legal: frontends::LEGAL,
-        answer: table::<Frontends>,
+        answer: Answer::Known(table::<Frontends>),
     },
     Path {
         path: "/backends",
         about: "every endpoint of every port, used or not",
         legal: backends::LEGAL,
-        answer: table::<BackendTable>,
+        answer: Answer::Known(table::<BackendTable>),
     },
     Path {
         path: "/services",
         about: "every service, and what was rejected",
         legal: services::LEGAL,
-        answer: table::<Services>,
+        answer: Answer::Known(table::<Services>),
     },
     Path {
         path: "/refusals",
         about: "the latest clients that were not served",
         legal: refusals::LEGAL,
-        answer: refusals::refusals,
+        answer: Answer::Known(refusals::refusals),
+    },
+    Path {
+        path: "/explain",
+        about: "why a client meets what it meets",
+        legal: explain::LEGAL,
+        answer: Answer::Asked(|readings, query, form| Box::pin(explain::explain(readings, query, form))),
+    },
+    Path {
+        path: "/verify",
+        about: "apiserver, memory and maps, compared now",
+        legal: Legal::FORMAT,
+        answer: Answer::Asked(|readings, query, form| Box::pin(verify::verify(readings, query, form))),
     },
     Path {
         path: "/history",
         about: "every change with its cause",
         legal: history::LEGAL,
-        answer: history::history,
+        answer: Answer::Known(history::history),
     },
     Path {
         path: "/watch",
         about: "the same as it happens, as server-sent events",
         legal: live::LEGAL,
-        answer: live::watch,
+        answer: Answer::Known(live::watch),
     },
     Path {
         path: "/datapath",
         about: "programs and maps in the kernel",
         legal: Legal::FORMAT,
-        answer: datapath::datapath,
+        answer: Answer::Known(datapath::datapath),
     },
     Path {
         path: "/apiserver",
         about: "which apiserver is used, and why that one",
         legal: Legal::FORMAT,
-        answer: apiserver::apiserver,
+        answer: Answer::Known(apiserver::apiserver),
     },
-    Path { path: "/config", about: "the configuration in force", legal: Legal::FORMAT, answer: config },
-    Path { path: "/version", about: "what runs here, since when", legal: Legal::FORMAT, answer: version },
-    Path { path: "/metrics", about: "metrics for Prometheus", legal: Legal::NOTHING, answer: prometheus },
-    Path { path: "/healthz", about: "whether the process answers", legal: Legal::FORMAT, answer: healthz },
+    Path {
+        path: "/config",
+        about: "the configuration in force",
+        legal: Legal::FORMAT,
+        answer: Answer::Known(config),
+    },
+    Path {
+        path: "/version",
+        about: "what runs here, since when",
+        legal: Legal::FORMAT,
+        answer: Answer::Known(version),
+    },
+    Path {
+        path: "/metrics",
+        about: "metrics for Prometheus",
+        legal: Legal::NOTHING,
+        answer: Answer::Known(prometheus),
+    },
+    Path {
+        path: "/healthz",
+        about: "whether the process answers",
+        legal: Legal::FORMAT,
+        answer: Answer::Known(healthz),
+    },
     Path {
         path: "/readyz",
         about: "whether the datapath follows the sources",
         legal: Legal::FORMAT,
-        answer: readyz,
+        answer: Answer::Known(readyz),
     },
-    Path { path: "/livez", about: "whether the engine moves", legal: Legal::FORMAT, answer: livez },
+    Path {
+        path: "/livez",
+        about: "whether the engine moves",
+        legal: Legal::FORMAT,
+        answer: Answer::Known(livez),
+    },
     Path {
         path: "/openapi.json",
         about: "this API, for programs",
         legal: Legal::NOTHING,
-        answer: description,
+        answer: Answer::Known(description),
     },
 ];
 
@@ -124,7 +172,10 @@ fn reads(path: &'static Path) -> MethodRouter<Arc<Readings>> {
     get(async move |State(readings): State<Arc<Readings>>, request: Request| {
         let form = form_of(&request);
         match Query::read(request.uri().query().unwrap_or_default(), &path.legal) {
-            Ok(query) => (path.answer)(&readings, query, form),
+            Ok(query) => match path.answer {
+                Answer::Known(answer) => answer(&readings, query, form),
+                Answer::Asked(answer) => answer(readings, query, form).await,
+            },
             Err(refusal) => refusal.shown(form),
         }
     })

@@ -77,15 +77,17 @@ const fn policy(policy: TrafficPolicy) -> &'static str {
 }
 
 /// How much a client of the frontend is worse off; what is meant to be comes before what is not.
-const fn severity(verdict: Verdict) -> u8 {
+pub(super) const fn severity(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Serving => 0,
         Verdict::Bypassed => 1,
         Verdict::Draining => 2,
-        Verdict::Conflict => 3,
-        Verdict::Unprogrammed => 4,
-        Verdict::Dropping => 5,
-        Verdict::Refusing => 6,
+        Verdict::Held => 3,
+        Verdict::Conflict => 4,
+        Verdict::Unprogrammed => 5,
+        Verdict::Passing => 6,
+        Verdict::Dropping => 7,
+        Verdict::Refusing => 8,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The API over real sockets.
 
 mod doors;
+mod explanations;
 pub(crate) mod fixture;
 mod history;
 mod live;

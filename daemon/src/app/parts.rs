@@ -22,6 +22,7 @@ use super::maps::AppMaps;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
+use crate::engine::ask::{self, Asker};
 use crate::engine::{Engine, run};
 use crate::recorder::{self, Recorder, Told};
 use crate::sources::config::{Blocks, StaticService};
@@ -30,13 +31,6 @@ use crate::state;
 
 /// An engine that has not looked at the time for so long does not move. An idle one looks every second.
 const STALLED: Duration = Duration::from_secs(5);
-
-/// What the configuration asks for and this version does not do.
-pub(super) fn warn_of_what_is_missing(config: &Config) {
-    if config.hold != config::Hold::default() {
-        tracing::warn!("[hold] has no effect in this version: empty lists refuse at once");
-    }
-}
 
 /// Kubelet's kubeconfig where kubeadm puts it.
 const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
@@ -73,6 +67,7 @@ pub(super) fn settings(
         service_proxy_name: started.service_proxy_name.as_deref().map(Into::into),
         bypass: configured.chain(apiservers).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
+        hold: config.hold.policy(),
     }
 }
 
@@ -175,6 +170,7 @@ pub(super) fn seed() -> u64 {
 
 /// The engine on a thread of its own, so that nothing else can hold it up.
 pub(super) struct EngineThread {
+    pub(super) asker: Asker,
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     progress: Arc<AtomicU64>,
     started: Instant,
@@ -194,8 +190,10 @@ impl EngineThread {
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
+        let (asker, asks) = ask::channel();
         let ends = run::Ends {
             events,
+            asks,
             snapshots: snapshots_out,
             changes,
             progress: Arc::clone(&progress),
@@ -204,7 +202,7 @@ impl EngineThread {
         let work = move || drop(runtime.block_on(run::run(engine, ends, look_after)));
         let thread =
             std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
-        Ok((Self { snapshots, progress, started: Instant::now(), stop, thread }, changed))
+        Ok((Self { asker, snapshots, progress, started: Instant::now(), stop, thread }, changed))
     }
 
     /// Tells for how long the engine has not moved.

@@ -2,31 +2,12 @@
 
 use std::time::Duration;
 
+use holdfast_core::hold::{OnEmpty, Policy};
 use toml::de::DeValue;
 
 use super::limits::{HOLD, INTERVAL, MASS_LOSS_WINDOW};
 use super::table::{Found, Table};
 use super::value::{Share, Word, duration, share, show_duration, word, word_among};
-
-/// What happens when a list of backends would become empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnEmpty {
-    /// Decide by the evidence: what was lost by mistake is held, what was scaled down is refused.
-    Auto,
-    /// Refuse at once.
-    Refuse,
-    /// Hold the last list, bounded and probed.
-    Hold,
-    /// Let the packet leave untouched; for load-balancer and external addresses only.
-    Pass,
-}
-
-impl OnEmpty {
-    /// The word in the configuration and in annotations.
-    pub fn as_str(self) -> &'static str {
-        super::value::show_word(self).unwrap_or_default()
-    }
-}
 
 impl Word for OnEmpty {
     const WORDS: &'static [(&'static str, Self)] =
@@ -59,6 +40,20 @@ impl Default for Hold {
             mass_loss_share: Share::QUARTER,
             mass_loss_window: Duration::from_secs(30),
             mass_loss_limit: Duration::from_secs(600),
+        }
+    }
+}
+
+impl Hold {
+    /// As the rules take it; a part of a second counts as a whole one.
+    pub fn policy(&self) -> Policy {
+        let seconds = |time: Duration| i64::try_from(time.as_millis().div_ceil(1_000)).unwrap_or(i64::MAX);
+        Policy {
+            on_empty: self.on_empty,
+            limit: seconds(self.limit),
+            mass_loss_share: self.mass_loss_share.millionths(),
+            mass_loss_window: seconds(self.mass_loss_window),
+            mass_loss_limit: seconds(self.mass_loss_limit),
         }
     }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::address::address_port;
-use super::hold::{OnEmpty, static_on_empty};
+use holdfast_core::hold::OnEmpty;
+
+use super::hold::static_on_empty;
 use super::limits::{AFFINITY, BACKENDS_MAX, CHECK_PATH_BYTES_MAX, FRONTENDS_MAX, INTERVAL, STREAK, TIMEOUT};
 use super::report::Site;
 use super::table::{Found, Items, Table, WhenEmpty};

@@ -15,6 +15,7 @@ use holdfast_datapath::{MapError, Maps};
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
 
+use super::ask::Ask;
 use super::{Engine, Now};
 use crate::recorder::Told;
 
@@ -41,6 +42,8 @@ pub struct Ends {
     pub events: mpsc::Receiver<Vec<Event>>,
     /// Where readers look.
     pub snapshots: watch::Sender<Arc<Snapshot>>,
+    /// What only the engine can answer.
+    pub asks: mpsc::Receiver<Ask>,
     /// Where change records go.
     pub changes: mpsc::Sender<Told>,
     /// Milliseconds since the loop's start at its last step, for whoever watches that the engine moves.
@@ -65,6 +68,7 @@ pub async fn run<M: Maps>(
         tokio::select! {
             biased;
             _ = ends.stop.wait_for(|stop| *stop) => return engine,
+            Some(ask) = ends.asks.recv() => ask.answer(&mut engine),
             group = ends.events.recv() => match group {
                 Some(group) => take(&mut engine, group, &mut ends.events),
                 None => return engine,

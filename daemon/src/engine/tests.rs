@@ -29,6 +29,7 @@ fn service(service: &str, cluster_ip: &str) -> Event {
     Event::ServiceApplied(Arc::new(ServiceFacts {
         cluster_ips,
         ports: vec![port],
+        on_empty: Some("refuse".into()),
         ..ServiceFacts::new(key, ServiceType::ClusterIp)
     }))
 }

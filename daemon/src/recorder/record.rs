@@ -71,7 +71,8 @@ pub struct Record {
 /// One cause: usually an object, with its version and its writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
-    /// `applied`, `deleted`, `left`, `claim-won`, `claim-lost`, `node`, `settings`, `retry`, `remembered`, `readers-left`.
+    /// `applied`, `deleted`, `left`, `claim-won`, `claim-lost`, `node`, `settings`, `retry`, `remembered`, `readers-left`,
+    /// `hold-due`, `probe-accepted`, `probe-refused`, `probe-silent`, `address-claimed`, `mass-loss`.
     pub event: Word,
     /// `Service` or `EndpointSlice`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,6 +110,12 @@ pub struct Trigger {
     /// Which of a slice's endpoints are others than before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Diff>,
+    /// The backend that was probed, or is somebody else's now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// How many services lost their lists, and of how many that had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<[u32; 2]>,
     /// The address that was claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frontend: Option<String>,

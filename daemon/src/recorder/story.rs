@@ -129,6 +129,7 @@ impl Trigger {
     pub fn story(&self) -> String {
         let other = self.other.as_deref().unwrap_or("another service");
         let frontend = self.frontend.as_deref().unwrap_or("an address");
+        let address = self.address.as_deref().unwrap_or("a backend");
         match &*self.event {
             "claim-won" => format!("{frontend} is no longer claimed by {other}"),
             "claim-lost" => format!("{frontend} is claimed by {other}"),
@@ -136,6 +137,15 @@ impl Trigger {
             "settings" => "the configuration changed".to_owned(),
             "retry" => "it was tried again".to_owned(),
             "remembered" => "it was remembered from before the restart".to_owned(),
+            "hold-due" => "the hold has reached its bound".to_owned(),
+            "probe-accepted" => format!("{address} took a probe"),
+            "probe-refused" => format!("{address} refused a probe"),
+            "probe-silent" => format!("{address} did not answer a probe"),
+            "address-claimed" => format!("{address} is another target of {other} now"),
+            "mass-loss" => {
+                let [lost, populated] = self.lost.unwrap_or_default();
+                format!("{lost} of {populated} services lost all their backends at once")
+            }
             "readers-left" => "nobody reads what it left behind".to_owned(),
             _ => self.object_story(),
         }

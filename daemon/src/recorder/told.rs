@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
+use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::keys::{ServiceKey, SliceKey, Source};
 use holdfast_core::list::{Row, Slot};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Status};
@@ -254,8 +255,29 @@ fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
         Cause::SettingsApplied => plain("settings"),
         Cause::Retry => plain("retry"),
         Cause::Remembered => plain("remembered"),
+        Cause::HoldDue => plain("hold-due"),
+        Cause::Probed(probed) => probe(probed),
+        Cause::AddressClaimed(address, other) => Trigger {
+            address: Some(address.to_string()),
+            other: Some(other.to_string()),
+            source: Some(other.source.as_str().into()),
+            ..plain("address-claimed")
+        },
+        Cause::MassLoss { lost, populated } => {
+            let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            Trigger { lost: Some([count(*lost), count(*populated)]), ..plain("mass-loss") }
+        }
         Cause::ReadersLeft => plain("readers-left"),
     }
+}
+
+fn probe(probed: &Probed) -> Trigger {
+    let event = match probed.answer {
+        Answer::Accepted => "probe-accepted",
+        Answer::Refused => "probe-refused",
+        Answer::Silent => "probe-silent",
+    };
+    Trigger { address: Some(probed.backend.to_string()), ..plain(event) }
 }
 
 fn plain(event: &'static str) -> Trigger {

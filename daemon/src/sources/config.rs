@@ -26,7 +26,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub use crate::config::{CheckKind, HealthCheck};
-use crate::config::{OnEmpty, Protocol, ServiceBlock};
+use holdfast_core::hold::OnEmpty;
+
+use crate::config::{Protocol, ServiceBlock};
 pub use block::{Blocks, Fault, InvalidService};
 use check::CheckFailed;
 use health::Transition;

@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 use crate::apiserver::Access;
 use crate::config::NodeName;
 use crate::node::Zone;
-use audit::Audit;
+use audit::{Asked, Audit};
 use codec::Json;
 use outlet::{Missing, Outlet};
 use pace::Quota;
@@ -43,6 +43,7 @@ use reflector::{Reflector, SharedShelf};
 use shelf::Shelf;
 use what::Selection;
 
+pub use audit::Audited;
 pub use shelf::Version;
 pub use view::{LastError, State, View, Watch};
 pub use what::What;
@@ -162,12 +163,13 @@ struct Kind {
     selection: Selection,
     start: Option<Remembered>,
     view: watch::Sender<Watch>,
+    asks: (mpsc::Sender<Asked>, mpsc::Receiver<Asked>),
 }
 
 impl Kind {
     fn new(selection: Selection, start: Option<Remembered>) -> Self {
         let view = watch::Sender::new(Watch::new(selection.what));
-        Self { selection, start, view }
+        Self { selection, start, view, asks: mpsc::channel(1) }
     }
 }
 
@@ -184,7 +186,13 @@ impl Kubernetes {
 
     /// How the watches are doing.
     pub fn view(&self) -> View {
-        View { watches: self.kinds.iter().map(|kind| kind.view.subscribe()).collect() }
+        let is_audited = |kind: &&Kind| kind.selection.what != What::Node;
+        let audits =
+            self.kinds.iter().filter(is_audited).map(|kind| (kind.selection.what, kind.asks.0.clone()));
+        View {
+            audits: audits.collect(),
+            watches: self.kinds.iter().map(|kind| kind.view.subscribe()).collect(),
+        }
     }
 
     /// Runs until nobody listens to the events any more.
@@ -213,7 +221,7 @@ impl Kubernetes {
 }
 
 fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
-    let Kind { selection, start, view } = kind;
+    let Kind { selection, start, view, asks } = kind;
     let (version, objects) = start.map(|it| (it.resource_version, it.objects)).unzip();
     let shelf = SharedShelf::new(Shelf::remembered(objects.unwrap_or_default()));
     let (found, differences) = mpsc::channel(1);
@@ -225,6 +233,7 @@ fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
             shelf: shelf.clone(),
             view: view.clone(),
             found,
+            asks: asks.1,
             codec: PhantomData,
         };
         tasks.spawn(audit.run());

@@ -4,6 +4,7 @@
 //! These types are the file's format: a change of one is a new version of it. Deliberately absent: names of fields in the
 //! file, which the order of the fields stands for.
 
+mod hold;
 mod rows;
 mod service;
 mod slice;
@@ -16,9 +17,10 @@ use holdfast_core::facts::{Meta, Timestamp, Writer};
 use holdfast_core::keys::{ObjectName, PortKey, Protocol, ServiceKey, Source, Transport};
 use holdfast_core::list::{LastList, Scope};
 use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::{FrontendView, PortView, Reason, ServiceState, ServiceView, Status, Verdict};
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceState, ServiceView, Status, Verdict};
 use serde::{Deserialize, Serialize};
 
+use hold::HoldForm;
 use rows::RowForm;
 use service::FactsForm;
 use slice::SliceForm;
@@ -62,7 +64,7 @@ impl ServiceForm {
             facts,
             slices: slices.collect::<Option<_>>()?,
             state: spelled(&ServiceState::ALL, ServiceState::as_str, &self.state)?,
-            ports: self.ports.into_iter().map(PortForm::into_view).collect::<Option<_>>()?,
+            ports: self.ports.into_iter().map(|port| port.into_view(source)).collect::<Option<_>>()?,
             frontends: self.frontends.into_iter().map(FrontendForm::into_view).collect::<Option<_>>()?,
         })
     }
@@ -146,6 +148,8 @@ struct PortForm {
     last_is_now: bool,
     cluster_used: bool,
     local_used: bool,
+    hold: Option<HoldForm>,
+    ended: Option<Arc<str>>,
 }
 
 impl From<&PortView> for PortForm {
@@ -161,16 +165,26 @@ impl From<&PortView> for PortForm {
             last_is_now,
             cluster_used: view.cluster_used,
             local_used: view.local_used,
+            hold: view.hold.as_deref().map(HoldForm::from),
+            ended: view.ended.map(|reason| reason.as_str().into()),
         }
     }
 }
 
 impl PortForm {
-    fn into_view(self) -> Option<PortView> {
+    fn into_view(self, source: Source) -> Option<PortView> {
         let rows = Arc::new(rows::rows(self.rows)?);
         let last = match self.last {
             Some(last) => Some(Arc::new(rows::rows(last)?)),
             None => self.last_is_now.then(|| Arc::clone(&rows)),
+        };
+        let hold = match self.hold {
+            Some(hold) => Some(Arc::new(hold.into_hold(source)?)),
+            None => None,
+        };
+        let ended = match self.ended {
+            Some(text) => Some(hold::reason(&text)?),
+            None => None,
         };
         let transport = spelled(&[Transport::Tcp, Transport::Udp], Transport::as_str, &self.transport)?;
         Some(PortView {
@@ -178,6 +192,8 @@ impl PortForm {
             index: None,
             rows,
             last: LastList::remembered(last),
+            hold,
+            ended,
             cluster_used: self.cluster_used,
             local_used: self.local_used,
         })
@@ -223,7 +239,7 @@ impl From<&FrontendView> for FrontendForm {
 impl FrontendForm {
     fn into_view(self) -> Option<FrontendView> {
         let reason = match self.reason {
-            Some(reason) => Some(spelled(&Reason::ALL, Reason::as_str, &reason)?),
+            Some(text) => Some(hold::reason(&text)?),
             None => None,
         };
         let owner = match self.owner {

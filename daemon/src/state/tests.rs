@@ -112,7 +112,7 @@ fn a_file_that_is_not_whole_is_named_and_not_used() {
         |it| *it = b"[apiserver]\nendpoints = []\n".to_vec(),
         " is no snapshot of holdfast",
     );
-    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 1");
+    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 2");
     check_refused("cut in the middle", |it| it.truncate(it.len() / 2), damaged);
     check_refused("cut at the end", |it| it.truncate(it.len() - 1), damaged);
     check_refused("cut behind the head", |it| it.truncate(16), damaged);

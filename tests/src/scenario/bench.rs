@@ -4,6 +4,7 @@
 //! do. Deliberately absent: what the steps mean to a source.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use holdfast::engine::{Engine, Now};
 use holdfast::state;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
+use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_core::snapshot::Snapshot;
+use holdfast_core::snapshot::{PortView, Snapshot};
 use holdfast_core::world::{Capacity, Remembered};
 use holdfast_datapath::{Faults, FaultyMaps, Maps, MemoryMaps};
 
@@ -111,6 +113,13 @@ impl Bench {
                 let maps = self.engine.take().ok_or("no engine")?.into_maps();
                 self.boot(maps)
             }
+            Command::Probe(service, backend, answer) => {
+                let probed = self.probed(service, *backend, *answer)?;
+                self.apply(vec![Event::Probed(Box::new(probed))])
+            }
+            Command::Interrupted => {
+                self.apply(self.sources.iter().map(|source| Event::Interrupted(*source)).collect())
+            }
             Command::KeepRunning | Command::Show(_) => Ok(()),
             other => {
                 let group = self.outside.take(other)?;
@@ -170,6 +179,19 @@ impl Bench {
         folder.store(&state::Context::default(), &self.snapshot).map_err(|error| error.to_string())?;
         let kept = folder.load().map_err(|error| error.to_string())?;
         Ok(kept.map(|kept| kept.remembered))
+    }
+
+    /// Only what is held is probed, so the snapshot says which port the backend is of.
+    fn probed(&self, service: &str, backend: SocketAddr, answer: Answer) -> Result<Probed, String> {
+        let holds = |port: &&PortView| {
+            let hold = port.hold.as_ref();
+            hold.is_some_and(|hold| hold.probes(port.key.transport).any(|probed| probed == backend))
+        };
+        let own = self.snapshot.services.iter().filter(|view| view.key.to_string() == service);
+        let mut ports =
+            own.flat_map(|view| view.ports.iter().filter(holds).map(|port| (&view.key, &port.key)));
+        let (service, port) = ports.next().ok_or_else(|| format!("{backend} of {service} is not probed"))?;
+        Ok(Probed { service: service.clone(), port: port.clone(), backend, answer })
     }
 
     fn apply(&mut self, group: Vec<Event>) -> Result<(), String> {

@@ -16,7 +16,7 @@ use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
-use super::text::Command;
+use super::text::{Command, stage_settings};
 
 /// Where messages say that manifests come from.
 const FOLDER: &str = "manifests";
@@ -40,7 +40,7 @@ impl Default for Outside {
             cluster: BTreeMap::new(),
             blocks: BTreeMap::new(),
             node: Arc::default(),
-            settings: Arc::default(),
+            settings: Arc::new(stage_settings()),
         }
     }
 }
@@ -80,7 +80,12 @@ impl Outside {
                 self.settings = Arc::new(settings.clone());
                 Ok(vec![Event::SettingsApplied(Arc::clone(&self.settings))])
             }
-            Command::Time(_) | Command::Restart | Command::Show(_) | Command::KeepRunning => Ok(Vec::new()),
+            Command::Probe(..)
+            | Command::Interrupted
+            | Command::Time(_)
+            | Command::Restart
+            | Command::Show(_)
+            | Command::KeepRunning => Ok(Vec::new()),
         }
     }
 
@@ -104,7 +109,7 @@ impl Outside {
         self.cluster.clear();
         group.extend(self.replace_blocks(BTreeMap::new()));
         group.extend(self.take(&Command::Node(NodeFacts::default()))?);
-        group.extend(self.take(&Command::Settings(Settings::default()))?);
+        group.extend(self.take(&Command::Settings(stage_settings()))?);
         Ok(group)
     }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use holdfast_core::facts::{NodeFacts, Settings};
+use holdfast_core::hold::{Answer, OnEmpty, Policy};
 use holdfast_core::keys::Source;
 
 use super::{Restarts, View};
@@ -40,6 +41,10 @@ pub enum Command {
     Node(NodeFacts),
     /// The settings.
     Settings(Settings),
+    /// A backend of a held list is probed: service, backend, what came of it.
+    Probe(String, SocketAddr, Answer),
+    /// Every source may miss something.
+    Interrupted,
     /// Time passes.
     Time(Duration),
     /// The daemon ends and starts again.
@@ -169,6 +174,8 @@ fn command(line: &str, block: &str) -> Result<Command, String> {
         ("config", "") => Command::Config(block()),
         ("node", rest) => Command::Node(node(rest)?),
         ("settings", rest) => Command::Settings(settings(rest)?),
+        ("probe", rest) => probe(rest)?,
+        ("interrupted", "") => Command::Interrupted,
         ("time", rest) => Command::Time(duration(rest)?),
         ("restart", "") => Command::Restart,
         ("show", view) => Command::Show(View::parse(view)?),
@@ -200,10 +207,21 @@ fn node(rest: &str) -> Result<NodeFacts, String> {
     Ok(node)
 }
 
+/// What a scenario begins with: kube-proxy's rules, which refuse at once. What is held says so in its settings.
+pub(super) fn stage_settings() -> Settings {
+    let hold = Policy { on_empty: OnEmpty::Refuse, ..Policy::default() };
+    Settings { hold, ..Settings::default() }
+}
+
 fn settings(rest: &str) -> Result<Settings, String> {
-    let mut settings = Settings::default();
+    let mut settings = stage_settings();
     for (key, value) in pairs(rest)? {
         match key {
+            "on_empty" => settings.hold.on_empty = on_empty(value)?,
+            "limit" => settings.hold.limit = seconds(value)?,
+            "mass_loss_share" => settings.hold.mass_loss_share = percent(value)?,
+            "mass_loss_window" => settings.hold.mass_loss_window = seconds(value)?,
+            "mass_loss_limit" => settings.hold.mass_loss_limit = seconds(value)?,
             "bypass" => settings.bypass = list::<SocketAddr>(value)?.into_iter().collect(),
             "frontends_max" => settings.frontends_max = Some(number(value)?),
             "proxy_name" => settings.service_proxy_name = Some(value.into()),
@@ -211,6 +229,33 @@ fn settings(rest: &str) -> Result<Settings, String> {
         }
     }
     Ok(settings)
+}
+
+fn on_empty(word: &str) -> Result<OnEmpty, String> {
+    OnEmpty::parse(word).ok_or_else(|| format!("{word:?} is no on_empty"))
+}
+
+fn seconds(text: &str) -> Result<i64, String> {
+    let seconds = text.strip_suffix('s').and_then(|seconds| seconds.parse().ok());
+    seconds.ok_or_else(|| format!("`30s`, not {text:?}"))
+}
+
+/// In millionths.
+fn percent(text: &str) -> Result<u32, String> {
+    let percent = text.strip_suffix('%').and_then(|percent| percent.parse::<u32>().ok());
+    percent.map(|percent| percent * 10_000).ok_or_else(|| format!("`25%`, not {text:?}"))
+}
+
+fn probe(rest: &str) -> Result<Command, String> {
+    let legal = || format!("`probe NAMESPACE/NAME ADDRESS:PORT accepted|refused|silent`, not {rest:?}");
+    let [service, backend, answer] = rest.split(' ').collect::<Vec<_>>().try_into().map_err(|_| legal())?;
+    let answer = match answer {
+        "accepted" => Answer::Accepted,
+        "refused" => Answer::Refused,
+        "silent" => Answer::Silent,
+        _ => return Err(legal()),
+    };
+    Ok(Command::Probe(service.to_owned(), backend.parse().map_err(|_| legal())?, answer))
 }
 
 fn number(text: &str) -> Result<usize, String> {

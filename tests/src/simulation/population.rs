@@ -337,5 +337,9 @@ pub fn settings(random: &mut Random) -> Settings {
         service_proxy_name: random.chance(100).then(|| "other".into()),
         bypass: bypass.into_iter().collect(),
         frontends_max: None,
+        hold: holdfast_core::hold::Policy {
+            on_empty: holdfast_core::hold::OnEmpty::Refuse,
+            ..Default::default()
+        },
     }
 }

@@ -27,7 +27,10 @@ fn check(prepare: impl FnOnce(&Host), expected: &str, hope: &Hope) {
     assert!(found.is_ok(), "{expected:?} is not in\n{status}");
     match hope {
         Hope::None(code) => {
-            assert_eq!((property(&host, "ActiveState").as_str(), property(&host, "ExecMainStatus").as_str()), ("failed", *code));
+            assert_eq!(
+                (property(&host, "ActiveState").as_str(), property(&host, "ExecMainStatus").as_str()),
+                ("failed", *code)
+            );
         }
         Hope::Some => host.wait_for("another try", |host| property(host, "NRestarts") != "0").unwrap(),
     }
@@ -45,7 +48,8 @@ fn no_configuration() {
 
 #[test]
 fn a_configuration_that_may_not_be_read() {
-    let prepare = shell("chown 1000:1000 /etc/holdfast/holdfast.toml && chmod 600 /etc/holdfast/holdfast.toml");
+    let prepare =
+        shell("chown 1000:1000 /etc/holdfast/holdfast.toml && chmod 600 /etc/holdfast/holdfast.toml");
     check(prepare, "the file may not be read", &Hope::None("78"));
 }
 
@@ -90,14 +94,18 @@ fn another_holdfast_has_the_pins() {
 #[test]
 fn a_token_that_may_not_be_read_is_reported_and_stops_nothing() {
     let (mut host, _server) = serving();
-    let more = "[apiserver]\nendpoints = [\"https://127.0.0.1:6443\"]\ntoken_file = \"/etc/holdfast/token\"\n";
-    host.shell("echo secret >/etc/holdfast/token; chown 1000 /etc/holdfast/token; chmod 600 /etc/holdfast/token").unwrap().good();
+    let authority = rcgen::generate_simple_self_signed(vec!["kubernetes".to_owned()]).unwrap().cert.pem();
+    host.write("/etc/holdfast/ca.crt", &authority).unwrap();
+    host.write("/etc/holdfast/token", "secret").unwrap();
+    host.shell("chown 1000 /etc/holdfast/token && chmod 600 /etc/holdfast/token").unwrap().good();
+    let more = "[apiserver]\nendpoints = [\"https://127.0.0.1:6443\"]\nca_file = \"ca.crt\"\ntoken_file = \"token\"\n";
     host.write(CONFIG, &format!("{more}{}", config("127.0.0.1:8081"))).unwrap();
     host.run(&["systemctl", "restart", "holdfast"]).unwrap().good();
-    host.wait_for("the sentence", |host| {
-        host.run(&["holdfast", "apiserver"]).unwrap().out.contains("/etc/holdfast/token")
-    })
-    .unwrap();
-    assert!(property(&host, "StatusText").contains("no apiserver in use"));
+    let mut status = String::new();
+    let said = |host: &mut Host| {
+        status = property(host, "StatusText");
+        status.contains("no apiserver in use: ") && status.contains("/etc/holdfast/token")
+    };
+    assert!(host.wait_for("the sentence", said).is_ok(), "{status}");
     assert_eq!(super::who_answers(&host), "one");
 }

@@ -3,7 +3,7 @@
 use holdfast_tests::host::Host;
 use serde_json::Value;
 
-use super::{CONFIG, config, address, serving};
+use super::{CONFIG, address, config, serving};
 
 /// The lines that match, as journald gives them.
 fn lines(host: &Host, matches: &[&str]) -> Vec<Value> {
@@ -45,7 +45,8 @@ fn the_catalog_explains_the_lines() {
     let listed = host.run(&["journalctl", "--list-catalog"]).unwrap().good();
     let ours = listed.lines().filter(|line| line.contains(" holdfast: ")).count();
     assert_eq!(ours, holdfast::logging::messages::MESSAGES.len());
-    let explained = host.run(&["journalctl", "--catalog", "--unit", "holdfast", "HOLDFAST_SERVICE=static/web"]).unwrap();
+    let explained =
+        host.run(&["journalctl", "--catalog", "--unit", "holdfast", "HOLDFAST_SERVICE=static/web"]).unwrap();
     let text = explained.good();
     assert!(text.contains("Subject: Clients can dial 10.96.0.10:80/TCP of static/web"), "{text}");
 }
@@ -56,6 +57,9 @@ fn no_line_comes_twice() {
     let started = lines(&host, &["MESSAGE_ID=fa7bcbd42d2dc89fb8a718175b425260"]);
     assert_eq!(started.len(), 1, "{started:#?}");
     let all = lines(&host, &["_COMM=holdfast"]);
-    let twice = all.iter().filter(|line| line["MESSAGE"].as_str().is_some_and(|it| it.starts_with("started"))).count();
+    let twice = all
+        .iter()
+        .filter(|line| line["MESSAGE"].as_str().is_some_and(|it| it.starts_with("started")))
+        .count();
     assert_eq!(twice, 1);
 }

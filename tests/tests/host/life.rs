@@ -3,7 +3,9 @@
 use holdfast_tests::bed::Dialer;
 use holdfast_tests::host::Host;
 
-use super::{CONFIG, FIRST, SECOND, VIP, address, boot, config, files, install, property, serving, who_answers};
+use super::{
+    CONFIG, FIRST, SECOND, VIP, address, boot, config, files, install, property, serving, who_answers,
+};
 
 /// What any installation of a package leaves, holdfast's or not.
 const OF_THE_SYSTEM: [&str; 10] = [
@@ -62,7 +64,8 @@ fn a_killed_daemon_comes_back_and_traffic_never_stops() {
     let before = property(&host, "MainPID");
     host.run(&["systemctl", "kill", "--signal", "KILL", "holdfast"]).unwrap().good();
     host.wait_for("another daemon", |host| {
-        property(host, "ActiveState") == "active" && ![before.as_str(), "0"].contains(&property(host, "MainPID").as_str())
+        property(host, "ActiveState") == "active"
+            && ![before.as_str(), "0"].contains(&property(host, "MainPID").as_str())
     })
     .unwrap();
     let tally = dialer.tally().unwrap();
@@ -128,7 +131,8 @@ fn a_stop_leaves_the_datapath_and_cleanup_removes_it() {
 fn only_root_and_the_group_use_the_socket_and_everybody_may_read_over_tcp() {
     let (host, _server) = serving();
     let by = |who: &str, what: &str| {
-        host.shell(&format!("setpriv --reuid 1000 --regid {who} --clear-groups curl --silent --fail {what}")).unwrap()
+        host.shell(&format!("setpriv --reuid 1000 --regid {who} --clear-groups curl --silent --fail {what}"))
+            .unwrap()
     };
     by("1000", "localhost:9890/frontends").good();
     by("1000", "--unix-socket /run/holdfast/admin.sock http://localhost/frontends").failed();
@@ -143,7 +147,7 @@ fn another_proxys_rules_are_reported_and_left_alone() {
     let host = boot();
     install(&host, FIRST);
     // A device is what kube-proxy's IPVS mode leaves; the tests of holdfast itself have its rules.
-    let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "dummy"]).unwrap();
+    let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
     assert_eq!(made.code, 0, "{made:?}");
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
     let said = "another proxy serves on this node too";

@@ -3,7 +3,8 @@
 //! Each test boots a host of its own from `HOLDFAST_HOST_ROOT` and takes the packages from `HOLDFAST_PACKAGES`;
 //! `scripts/host.sh` makes both. Deliberately absent: the rules of services, which other tests have.
 
-
+// Every line of a test may panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod bad_starts;
 mod journal;
@@ -35,7 +36,9 @@ fn address(text: &str) -> SocketAddr {
 
 fn from_environment(name: &str) -> PathBuf {
     let value = std::env::var_os(name);
-    value.map(PathBuf::from).unwrap_or_else(|| panic!("{name} is not set: run scripts/host.sh, which sets it"))
+    value
+        .map(PathBuf::from)
+        .unwrap_or_else(|| panic!("{name} is not set: run scripts/host.sh, which sets it"))
 }
 
 /// One of the packages: `holdfast_1_amd64.deb`, `holdfast_2_amd64.deb` (the next version), `holdfast-1-1.x86_64.rpm`.
@@ -80,7 +83,9 @@ fn property(host: &Host, name: &str) -> String {
 
 /// Every file of the host that packages and services could leave, sorted.
 fn files(host: &Host) -> Vec<String> {
-    let listed = host.shell("find / -xdev -not -path '/proc/*' -not -path '/tmp/*'; find /sys/fs/bpf /run/systemd/system").unwrap();
+    let listed = host
+        .shell("find / -xdev -not -path '/proc/*' -not -path '/tmp/*'; find /sys/fs/bpf /run/systemd/system")
+        .unwrap();
     let mut files: Vec<String> = listed.out.lines().map(str::to_owned).collect();
     files.sort();
     files

@@ -10,7 +10,9 @@ fn a_full_disk_stops_nothing() {
     install(&host, FIRST);
     let _one = host.serve("one", address("127.0.0.1:8081")).unwrap();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
-    host.shell("mkdir -p /var/lib/holdfast && mount -t tmpfs -o size=64k tmpfs /var/lib/holdfast").unwrap().good();
+    host.shell("mkdir -p /var/lib/holdfast && mount -t tmpfs -o size=64k tmpfs /var/lib/holdfast")
+        .unwrap()
+        .good();
     host.shell("cat /dev/zero >/var/lib/holdfast/fill").unwrap().failed();
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
@@ -19,7 +21,8 @@ fn a_full_disk_stops_nothing() {
     host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
     host.wait_for("the other backend", |host| who_answers(host) == "two").unwrap();
     host.wait_for("a warning", |host| {
-        host.run(&["journalctl", "--unit", "holdfast", "--grep", "cannot write the snapshot"]).unwrap().code == 0
+        host.run(&["journalctl", "--unit", "holdfast", "--grep", "cannot write the snapshot"]).unwrap().code
+            == 0
     })
     .unwrap();
     assert_eq!(property(&host, "NRestarts"), "0");
@@ -35,9 +38,18 @@ fn a_stopped_journal_stops_nothing_and_hears_how_much_it_missed() {
         let backend = ["127.0.0.1:8082", "127.0.0.1:8081"][round % 2];
         host.write(CONFIG, &config(backend)).unwrap();
         let began = Instant::now();
-        host.run(&["curl", "--silent", "--fail", "--request", "POST", "--unix-socket", "/run/holdfast/admin.sock", "http://x/reload"])
-            .unwrap()
-            .good();
+        host.run(&[
+            "curl",
+            "--silent",
+            "--fail",
+            "--request",
+            "POST",
+            "--unix-socket",
+            "/run/holdfast/admin.sock",
+            "http://x/reload",
+        ])
+        .unwrap()
+        .good();
         slowest = slowest.max(began.elapsed().as_millis());
     }
     assert!(slowest < 3_000, "{slowest} ms");

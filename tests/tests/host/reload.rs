@@ -34,7 +34,8 @@ fn a_bad_reload_fails_with_the_reason_and_the_old_configuration_serves() {
 
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
     host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
-    host.wait_for("the status", |host| property(host, "StatusText") == "1 services, 1 backends, 0 held").unwrap();
+    host.wait_for("the status", |host| property(host, "StatusText") == "1 services, 1 backends, 0 held")
+        .unwrap();
 }
 
 #[test]

@@ -255,7 +255,8 @@ impl Node {
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
-        let ends = Ends { events, snapshots: snapshots_out, changes, progress, stop: stopping };
+        let asks = holdfast::engine::ask::channel().1;
+        let ends = Ends { events, asks, snapshots: snapshots_out, changes, progress, stop: stopping };
         let (recorder, _) = Recorder::new(changed, snapshots.clone(), None);
         runtime.spawn(run(engine, ends, |_| ()));
         runtime.spawn(recorder.run());

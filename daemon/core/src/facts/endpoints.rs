@@ -96,6 +96,11 @@ pub enum UidText<'a> {
 }
 
 impl<'a> UidText<'a> {
+    /// Whether the slice does not say it.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Text(""))
+    }
+
     /// Keeps the usual form as bytes, anything else as it is.
     pub fn parse(text: &'a str) -> Self {
         parse_uuid(text).map_or(Self::Text(text), Self::Uuid)

@@ -81,6 +81,7 @@ fn frontend(
         place: None,
         scope: if local { Scope::Local } else { Scope::Cluster },
         external_local: !internal && is_external_local(service),
+        passes: false,
     }
 }
 

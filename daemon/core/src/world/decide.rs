@@ -18,6 +18,7 @@ use crate::resolve::{self, DesiredFrontend};
 impl World {
     /// Decides for all dirty services. Nothing happens before every source has delivered.
     pub fn decide(&mut self, now: Timestamp) {
+        self.expire_holds(now);
         let mut place = 0;
         // Claims may make more services dirty while this runs.
         while let Some(id) = self.dirty.get(place).copied() {
@@ -36,8 +37,11 @@ impl World {
         let desired = resolve::resolve(facts.as_deref(), &known.slices, &node, &settings);
         let wanted = claimable(&desired.frontends, &settings, &node);
         let rank = facts.as_deref().map(Rank::of);
+        let Some(bench) = self.bench(id, &settings, now) else { return };
         let Some(program) = self.program(id) else { return };
-        program.take(desired, now);
+        let had_list = program.has_list();
+        program.take(desired, &bench);
+        self.account_for_holds(id, had_list, &settings, now);
         self.claim(id, &wanted, rank);
     }
 

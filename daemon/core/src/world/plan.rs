@@ -47,7 +47,8 @@ impl World {
 
     fn add_coming(&self, program: &Program, coming: &mut Coming) {
         let new = |key: &FrontendKey| self.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
-        for key in program.desired.iter().filter_map(DesiredFrontend::key).filter(new) {
+        let stays = |it: &&DesiredFrontend| !it.passes;
+        for key in program.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
             *of(&mut coming.frontends, Family::of(key.address)) += 1;
         }
         for port in program.ports.iter().filter(|port| port.index.is_none()) {
@@ -112,7 +113,7 @@ impl World {
         let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
         let mut realized = self.frontends_realized + self.frontends_coming;
         let mut error = Ok(());
-        for frontend in &program.desired {
+        for frontend in program.desired.iter().filter(|it| !it.passes) {
             let index = frontend.place.and_then(|place| program.ports.get(place)?.index);
             let (Some(key), Some(port)) = (frontend.key(), index) else { continue };
             let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id)) else {
@@ -139,8 +140,11 @@ impl World {
     pub fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         let Some(program) = self.programs.get(id.0 as usize) else { return };
         let owner = Owner::Service(id);
-        let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
-        let left = program.frontends.iter().filter(unclaimed);
+        let goes = |key: &&FrontendKey| match self.frontends.winner(key) {
+            Some(winner) => winner == id && program.passes(key),
+            None => true,
+        };
+        let left = program.frontends.iter().filter(goes);
         ops.extend(left.clone().map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
         if left.count() > 0 || self.freed.leads_to(id) {
             return;

@@ -74,6 +74,8 @@ impl Program {
         let port = |port: &crate::snapshot::PortView| Port {
             rows: Arc::clone(&port.rows),
             last: port.last.clone(),
+            hold: port.hold.clone(),
+            ended: port.ended,
             ..Port::new(port.key.clone())
         };
         self.ports = view.ports.iter().map(port).collect();

@@ -106,6 +106,7 @@ impl World {
         self.snapshot.node = Arc::clone(&self.tables.node);
         self.snapshot.settings = Arc::clone(&self.tables.settings);
         self.snapshot.sources.clone_from(&self.tables.synced);
+        self.snapshot.held = self.held();
         self.snapshot.progress.clone_from(&self.tables.progress);
         self.snapshot.stale_since = self.remembered_at.filter(|_| !self.tables.is_synced());
         self.snapshot.counters = Counters { ..self.counters };
@@ -176,13 +177,19 @@ impl World {
         }
         let realized = entry.and_then(|entry| entry.realized);
         let wanted = port.index.map(|port| FrontendValue { port, kind: it.kind });
+        if it.passes {
+            let is_there = entry.is_some_and(|entry| entry.uncertain) || realized.is_some();
+            view.status = if is_there { program.status() } else { Status::Done };
+            (view.verdict, view.reason) = (Verdict::Passing, Some(why_nobody(port)));
+            return view;
+        }
         let known = wanted.is_some() && entry.is_some_and(|entry| !entry.uncertain);
         let placed = known && realized.map(|it| it.value) == wanted;
         if placed && is_done(port) {
             (view.verdict, view.reason) = verdict(port, &port.rows, it.scope);
             return view;
         }
-        view.status = program.error.clone().map_or(Status::Pending, Status::Error);
+        view.status = program.status();
         if let Some(serving) = realized.and_then(|it| self.realized_port(it.value.port, it.owner)) {
             let list = serving.list(it.scope);
             view.applied = Some(Arc::clone(&list.rows));
@@ -210,6 +217,8 @@ fn port_view(port: &Port) -> PortView {
         index: port.index,
         rows: Arc::clone(&port.rows),
         last: port.last.clone(),
+        hold: port.hold.clone(),
+        ended: port.ended,
         cluster_used: port.policy.cluster_used,
         local_used: port.policy.local_used,
     }
@@ -229,26 +238,28 @@ fn is_done(port: &Port) -> bool {
 
 fn verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
     if !rows.is_empty(scope) {
-        return filled_verdict(rows, scope);
+        return filled_verdict(port, rows, scope);
     }
     if scope == Scope::Local && port.policy.has_any {
         return (Verdict::Dropping, Some(Reason::LocalPolicy));
     }
-    (Verdict::Refusing, Some(refusal(port)))
+    (Verdict::Refusing, Some(why_nobody(port)))
 }
 
 fn applied_verdict(port: &Port, rows: &Rows, scope: Scope, flags: WordFlags) -> (Verdict, Option<Reason>) {
     if !rows.is_empty(scope) {
-        filled_verdict(rows, scope)
+        filled_verdict(port, rows, scope)
     } else if flags.has(WordFlags::DROP) {
         (Verdict::Dropping, Some(Reason::LocalPolicy))
     } else {
-        (Verdict::Refusing, Some(refusal(port)))
+        (Verdict::Refusing, Some(why_nobody(port)))
     }
 }
 
-fn filled_verdict(rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
-    if rows.is_draining(scope) {
+fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
+    if let Some(hold) = port.hold.as_ref().filter(|_| rows.is_held(scope)) {
+        (Verdict::Held, Some(hold.reason))
+    } else if rows.is_draining(scope) {
         (Verdict::Draining, Some(Reason::ScaledDown))
     } else {
         (Verdict::Serving, None)
@@ -256,9 +267,13 @@ fn filled_verdict(rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
 }
 
 /// Why nobody is there.
-fn refusal(port: &Port) -> Reason {
-    if !port.rows.all().is_empty() {
+fn why_nobody(port: &Port) -> Reason {
+    if let Some(hold) = &port.hold {
+        hold.reason
+    } else if !port.rows.all().is_empty() {
         Reason::AllUnready
+    } else if let Some(ended) = port.ended {
+        ended
     } else if !port.last.is_some() {
         Reason::NoEndpoints
     } else if port.last.was_scaled_down() {

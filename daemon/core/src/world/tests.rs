@@ -4,6 +4,7 @@ mod adopt;
 mod bounds;
 mod claims;
 mod doubts;
+mod holds;
 mod order;
 mod reasons;
 mod since;
@@ -18,8 +19,9 @@ use super::*;
 use crate::change::Change;
 use crate::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ServiceFacts, ServicePort,
-    ServiceType, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
+    ServiceType, Settings, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
 };
+use crate::hold::{OnEmpty, Policy};
 use crate::keys::{ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::op::{Action, Op};
 use crate::snapshot::{FrontendView, ServiceView};
@@ -42,6 +44,7 @@ impl Rig {
             World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
         let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
         world.apply(Event::NodeApplied(Arc::new(node)));
+        world.apply(settings(OnEmpty::Refuse));
         world.apply(Event::Synced(SOURCE));
         Self { world, now: 100, log: Vec::new(), changes: Vec::new(), refuse: |_| false }
     }
@@ -110,6 +113,12 @@ impl Rig {
             .find(|id| self.world.tables.get(*id).unwrap().key == service_key(name))
             .unwrap()
     }
+}
+
+/// Settings under which every empty list is treated alike.
+pub(super) fn settings(on_empty: OnEmpty) -> Event {
+    let hold = Policy { on_empty, ..Policy::default() };
+    Event::SettingsApplied(Arc::new(Settings { hold, ..Settings::default() }))
 }
 
 pub(super) fn service_key(name: &str) -> ServiceKey {

@@ -159,6 +159,8 @@ impl Given {
             index: None,
             rows: Arc::new(Rows::new(built, &Rows::default(), THEN)),
             last: LastList::default(),
+            hold: None,
+            ended: None,
             cluster_used: self.facts.internal_policy == TrafficPolicy::Cluster,
             local_used: self.facts.external_policy == TrafficPolicy::Local,
         };
@@ -620,6 +622,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         refusals: refusals(),
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
+        engine: crate::engine::ask::channel().0,
         liveness: Liveness::new(|| None),
         proxies: watch::channel(proxies()).1,
         reloads: mpsc::channel(1).0,

@@ -25,7 +25,7 @@ fn each_filter_is_exact() {
     check_numbers("", &[1, 2, 3, 4, 5]);
     check_numbers("service=default/kubernetes", &[1, 3, 4]);
     check_numbers("service=default/kube", &[]);
-    check_numbers("reason=vanished", &[3, 4]);
+    check_numbers("reason=control", &[3, 4]);
     check_numbers("since=2026-01-08T11:11:58Z", &[3, 4, 5]);
     check_numbers("until=2026-01-08T11:11:58Z&service=default/kubernetes", &[1, 3]);
     check_numbers("limit=1", &[5]);

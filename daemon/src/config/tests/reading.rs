@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use holdfast_core::hold::OnEmpty;
+
 use super::effective::check_round_trip;
 use crate::config::{
-    CheckKind, ClientIdentity, Config, Discovery, NodeName, NodePortAddresses, OnEmpty, Protocol,
-    ServiceBlock,
+    CheckKind, ClientIdentity, Config, Discovery, NodeName, NodePortAddresses, Protocol, ServiceBlock,
 };
 
 #[track_caller]

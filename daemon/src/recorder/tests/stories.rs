@@ -42,8 +42,8 @@ fn a_story_names_object_version_writer_and_what_clients_get() {
         &Wanted { service: Some(name("kubernetes")), ..Wanted::default() },
         &expect![[r#"
             2026-01-08T11:11:57.000Z #1 default/kubernetes: 10.96.0.1:443/TCP is new: serving, +169.254.128.7:6443; because Service default/kubernetes applied, new, version 1, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443, then EndpointSlice default/kubernetes-1 applied, endpoints +169.254.128.7, new, version 2, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
-            2026-01-08T11:11:58.000Z #3 default/kubernetes: 10.96.0.1:443/TCP serving -> refusing (vanished), -169.254.128.7:6443; because EndpointSlice default/kubernetes-1 applied with `endpoints: null`, endpoints -169.254.128.7, version 71, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
-            2026-01-08T11:12:00.000Z #4 default/kubernetes: 10.96.0.1:443/TCP refusing (vanished) -> serving, +169.254.128.7:6443 +169.254.128.8:6443; because EndpointSlice default/kubernetes-1 applied, endpoints +169.254.128.7 +169.254.128.8, version 73, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
+            2026-01-08T11:11:58.000Z #3 default/kubernetes: 10.96.0.1:443/TCP serving -> held (control); because EndpointSlice default/kubernetes-1 applied with `endpoints: null`, endpoints -169.254.128.7, version 71, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
+            2026-01-08T11:12:00.000Z #4 default/kubernetes: 10.96.0.1:443/TCP held (control) -> serving, +169.254.128.8:6443, 1 kept; because EndpointSlice default/kubernetes-1 applied, endpoints +169.254.128.7 +169.254.128.8, version 73, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
         "#]],
     );
 }
@@ -66,7 +66,7 @@ fn records_are_found_by_time_reason_and_number() {
         |wanted: Wanted| -> Vec<u64> { history.select(&wanted).iter().filter_map(|line| line.seq).collect() };
     let reason = |reason: &str| Wanted { reason: Some(reason.to_owned()), ..Wanted::default() };
     assert_eq!(found(Wanted::default()), [1, 2, 3, 4, 5]);
-    assert_eq!(found(reason("vanished")), [3, 4], "where it began, and where it ended");
+    assert_eq!(found(reason("control")), [3, 4], "where it began, and where it ended");
     assert_eq!(found(reason("service-gone")), [5]);
     assert_eq!(found(reason("claimed")), [0_u64; 0]);
     let time = all(&history)[2].time;
@@ -82,7 +82,7 @@ fn a_record_is_one_line_of_json_that_says_only_what_is_known() {
     let history = recorded(incident(), None);
     let emptied = &history.select(&Wanted { after: Some(2), limit: Some(1), ..Wanted::default() })[0];
     let boot = format!("{:?}", &*boot_id());
-    expect![[r#"{"seq":3,"time":"2026-01-08T11:11:58.000Z","monotonic_us":3000000,"boot_id":"…","kind":"change","service":"default/kubernetes","source":"kubernetes","rule":"vanished","triggers":[{"event":"applied","kind":"EndpointSlice","object":"default/kubernetes-1","source":"kubernetes","uid":"7c8d4a2e-0000-4000-8000-000000000001","resource_version":"71","writer":{"manager":"kube-apiserver","operation":"Update","time":"2026-01-08T11:11:55.000Z"},"origin":"https://10.0.0.10:6443","endpoints_null":true,"fields":["endpoints"],"endpoints":{"removed":["169.254.128.7"],"kept":0}}],"transitions":[{"frontends":["10.96.0.1:443/TCP"],"before":{"verdict":"serving","backends":1,"status":"done"},"after":{"verdict":"refusing","reason":"vanished","backends":0,"status":"done"},"backends":{"removed":["169.254.128.7:6443"],"kept":0}}],"result":{"ops":1,"elapsed_us":50}}"#]].assert_eq(&emptied.json.replace(&boot, "\"…\""));
+    expect![[r#"{"seq":3,"time":"2026-01-08T11:11:58.000Z","monotonic_us":3000000,"boot_id":"…","kind":"change","service":"default/kubernetes","source":"kubernetes","rule":"control","triggers":[{"event":"applied","kind":"EndpointSlice","object":"default/kubernetes-1","source":"kubernetes","uid":"7c8d4a2e-0000-4000-8000-000000000001","resource_version":"71","writer":{"manager":"kube-apiserver","operation":"Update","time":"2026-01-08T11:11:55.000Z"},"origin":"https://10.0.0.10:6443","endpoints_null":true,"fields":["endpoints"],"endpoints":{"removed":["169.254.128.7"],"kept":0}}],"transitions":[{"frontends":["10.96.0.1:443/TCP"],"before":{"verdict":"serving","backends":1,"status":"done"},"after":{"verdict":"held","reason":"control","backends":1,"status":"done"},"backends":{"kept":1}}],"result":{"ops":0,"elapsed_us":50}}"#]].assert_eq(&emptied.json.replace(&boot, "\"…\""));
 }
 
 #[test]

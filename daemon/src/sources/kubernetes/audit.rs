@@ -1,4 +1,4 @@
-//! The audit: now and then, names and versions of everything are compared with what the watch has told.
+//! The audit: now and then, and when somebody asks for it, names and versions of everything are compared with what the watch has told.
 //!
 //! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way is none.
 //! Deliberately absent: repair. The watch that is found to have lied asks for a list itself.
@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Timing;
 use super::codec::{Codec, Splitter};
@@ -25,6 +25,15 @@ use crate::apiserver::Access;
 /// Differences that are named; who needs more has the list that follows.
 const NAMED_MAX: usize = 3;
 
+/// Differences shown to who asks; a watch that misses more misses everything.
+const SHOWN_MAX: usize = 100;
+
+/// What an audit found, one line for each difference; or why it could not be done.
+pub type Audited = Result<Vec<String>, String>;
+
+/// Who asks for an audit now.
+pub(super) type Asked = oneshot::Sender<Audited>;
+
 /// What the server has.
 type Listed = BTreeMap<ObjectName, Version>;
 
@@ -40,21 +49,30 @@ pub(super) struct Audit<C> {
     pub(super) shelf: SharedShelf,
     pub(super) view: watch::Sender<Watch>,
     pub(super) found: mpsc::Sender<Arc<str>>,
+    pub(super) asks: mpsc::Receiver<Asked>,
     pub(super) codec: PhantomData<C>,
 }
 
 impl<C: Codec> Audit<C> {
     /// Runs until nobody listens.
-    pub(super) async fn run(self) {
+    pub(super) async fn run(mut self) {
         while !self.found.is_closed() {
             let pause = self.timing.audit_every;
-            tokio::time::sleep(pause + pace::part(pause / 4, chance())).await;
-            match self.audit().await {
+            let asked = tokio::select! {
+                () = tokio::time::sleep(pause + pace::part(pause / 4, chance())) => None,
+                Some(asked) = self.asks.recv() => Some(asked),
+            };
+            let found = self.audit().await;
+            match &found {
                 Ok(confirmed) if confirmed.is_empty() => {}
-                Ok(confirmed) => self.tell(&confirmed).await,
+                Ok(confirmed) => self.tell(confirmed).await,
                 Err(error) => {
                     tracing::debug!(watch = %self.selection.what, %error, "the audit has to wait");
                 }
+            }
+            if let Some(asked) = asked {
+                let lines = |found: Vec<Difference>| found.iter().take(SHOWN_MAX).map(shown).collect();
+                let _who_asked_has_left = asked.send(found.map(lines).map_err(|error| error.to_string()));
             }
         }
     }
@@ -112,6 +130,13 @@ impl<C: Codec> Audit<C> {
         C::end(page)?;
         Ok(listed)
     }
+}
+
+fn shown((name, told, listed): &Difference) -> String {
+    let version = |it: &Option<Version>| {
+        it.as_ref().map_or_else(|| "nothing".to_owned(), |it| format!("version {}", it.resource_version))
+    };
+    format!("{name}: the apiserver has {}, the watch told {}", version(listed), version(told))
 }
 
 fn differences(shelf: &Shelf, listed: &Listed) -> BTreeSet<Difference> {

@@ -63,6 +63,11 @@ impl Outlet {
         if group.is_empty() { Ok(()) } else { self.events.send(group).await.map_err(|_| Closed) }
     }
 
+    /// What is told from now on may miss something for a while.
+    pub(super) async fn interrupted(&mut self) -> Result<(), Closed> {
+        self.events.send(vec![Event::Interrupted(Source::Kubernetes)]).await.map_err(|_| Closed)
+    }
+
     /// The first list has been handed over, or there is none to wait for.
     pub(super) async fn arrived(&mut self) -> Result<(), Closed> {
         match self.missing.take() {

@@ -162,7 +162,9 @@ impl<C: Codec> Reflector<C> {
                 wait = wait.max(self.timing.node_wait);
             }
         }
-        self.say(ending, lived, failures);
+        if self.say(ending, lived, failures) {
+            self.outlet.interrupted().await?;
+        }
         tokio::time::sleep(wait).await;
         Ok(())
     }
@@ -178,10 +180,11 @@ impl<C: Codec> Reflector<C> {
         Ok(self.outlet.arrived().await?)
     }
 
-    fn say(&self, ending: &Ending, lived: Duration, failures: &mut Failures) {
+    /// Whether this is no ordinary ending.
+    fn say(&self, ending: &Ending, lived: Duration, failures: &mut Failures) -> bool {
         let is_normal = matches!(ending, Ending::Over) && lived >= self.timing.watch_short;
         if is_normal {
-            return;
+            return false;
         }
         self.view.send_modify(|view| {
             view.enter(State::Waiting);
@@ -194,6 +197,7 @@ impl<C: Codec> Reflector<C> {
         } else {
             tracing::warn!(watch = %what, error = %ending, "the watch was interrupted; what is known stays");
         }
+        true
     }
 
     /// Something came that shows that it goes well again.

@@ -111,6 +111,7 @@ async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
         let mut told = bed.told(5).await;
         told.retain(|it| it != "synced");
         assert_eq!(told, ["+a@1", "+b@1", "+c@1", "-b@"]);
+        assert!(bed.interruptions() >= 3, "each list, and the watch that ended");
         bed.requests("services", 4).await;
         assert_eq!(bed.asked("services", "resourceVersion"), ["10", "30"]);
     }

@@ -46,9 +46,12 @@ fn show(event: &Event) -> String {
         }
         Event::RejectionEnded(object) => format!("ok {object}"),
         Event::Synced(source) => format!("synced {source}"),
-        Event::NodeApplied(_) | Event::SettingsApplied(_) | Event::Resumed(_) | Event::Progress(..) => {
-            panic!("not from a folder")
-        }
+        Event::NodeApplied(_)
+        | Event::SettingsApplied(_)
+        | Event::Resumed(_)
+        | Event::Interrupted(_)
+        | Event::Probed(_)
+        | Event::Progress(..) => panic!("not from a folder"),
     }
 }
 

@@ -16,18 +16,24 @@ pub(super) struct RowForm {
     since: u32,
 }
 
-pub(super) fn forms(rows: &Rows) -> Vec<RowForm> {
-    let form = |row: &Row| {
+impl From<&Row> for RowForm {
+    fn from(row: &Row) -> Self {
         let RowParts { address, port, bits, slice, endpoint, since } = row.to_parts();
-        RowForm { address, port, bits, slice, endpoint, since }
-    };
-    rows.all().iter().map(form).collect()
+        Self { address, port, bits, slice, endpoint, since }
+    }
+}
+
+impl From<RowForm> for Row {
+    fn from(form: RowForm) -> Self {
+        let RowForm { address, port, bits, slice, endpoint, since } = form;
+        Self::from_parts(RowParts { address, port, bits, slice, endpoint, since })
+    }
+}
+
+pub(super) fn forms(rows: &Rows) -> Vec<RowForm> {
+    rows.all().iter().map(RowForm::from).collect()
 }
 
 pub(super) fn rows(forms: Vec<RowForm>) -> Option<Rows> {
-    let row = |form: RowForm| {
-        let RowForm { address, port, bits, slice, endpoint, since } = form;
-        Row::from_parts(RowParts { address, port, bits, slice, endpoint, since })
-    };
-    Rows::remembered(forms.into_iter().map(row).collect())
+    Rows::remembered(forms.into_iter().map(Row::from).collect())
 }

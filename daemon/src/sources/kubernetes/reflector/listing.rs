@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
 
 use super::{Reflector, Stop};
@@ -38,6 +39,8 @@ impl<C: Codec> Reflector<C> {
         if is_loss {
             self.tell_loss(&commit);
         }
+        // Whatever goes with a list was not seen to go.
+        commit.told.insert(0, Told::Event(Event::Interrupted(Source::Kubernetes)));
         self.outlet.deliver(commit.told).await?;
         self.version = Some(version);
         self.show(|view| {

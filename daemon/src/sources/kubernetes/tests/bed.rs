@@ -63,6 +63,7 @@ struct Running {
     zones: mpsc::Receiver<Zone>,
     ready: VecDeque<String>,
     progress: Vec<String>,
+    interrupted: usize,
     _tasks: JoinSet<()>,
     _folder: tempfile::TempDir,
 }
@@ -118,9 +119,18 @@ impl Bed {
         let (view, mut tasks) = (kubernetes.view(), JoinSet::new());
         tasks.spawn(kubernetes.run(events_in, zones_in));
         let ready = VecDeque::new();
-        let progress = Vec::new();
-        self.running =
-            Some(Running { server, view, events, zones, ready, progress, _tasks: tasks, _folder: folder });
+        let (progress, interrupted) = (Vec::new(), 0);
+        self.running = Some(Running {
+            server,
+            view,
+            events,
+            zones,
+            ready,
+            progress,
+            interrupted,
+            _tasks: tasks,
+            _folder: folder,
+        });
     }
 
     /// The next things told, as text.
@@ -138,6 +148,11 @@ impl Bed {
         }
         assert!(running.ready.is_empty(), "{told:?}, and {:?} more", running.ready);
         told
+    }
+
+    /// How often it was told that something may be missing.
+    pub(super) fn interruptions(&self) -> usize {
+        self.running.as_ref().unwrap().interrupted
     }
 
     /// The versions up to which everything was told, of all kinds, in the order in which they came.
@@ -200,10 +215,16 @@ impl Running {
                     _ => None,
                 });
                 self.progress.extend(versions);
-                group.iter().filter(|event| !matches!(event, Event::Progress(..))).map(show).collect()
+                self.interrupted += group.iter().filter(|event| is_interruption(event)).count();
+                let told = |event: &&Event| !matches!(event, Event::Progress(..)) && !is_interruption(event);
+                group.iter().filter(told).map(show).collect()
             }
         }
     }
+}
+
+fn is_interruption(event: &Event) -> bool {
+    matches!(event, Event::Interrupted(_))
 }
 
 fn show(event: &Event) -> String {

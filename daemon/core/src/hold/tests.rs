@@ -1,0 +1,163 @@
+//! Every row of the policy, and how a hold ends.
+
+use std::vec;
+
+use super::*;
+use crate::facts::Conditions;
+
+const NOTHING: Evidence = Evidence {
+    own: None,
+    fallback: OnEmpty::Auto,
+    is_control: false,
+    is_listed: false,
+    is_scaled_down: false,
+    is_resync: false,
+};
+
+#[track_caller]
+fn check(name: &str, evidence: Evidence, expected: Judgement) {
+    assert_eq!(judge(evidence), expected, "{name}");
+}
+
+#[test]
+fn what_was_lost_is_held_and_what_was_ended_is_refused() {
+    let listed = Evidence { is_listed: true, ..NOTHING };
+    let scaled = Evidence { is_scaled_down: true, ..NOTHING };
+    let resync = Evidence { is_resync: true, ..NOTHING };
+    let guarded = |reason| Judgement::Hold(reason, Bound::Guarded);
+    check("vanished", NOTHING, guarded(Reason::Vanished));
+    check("resync", resync, guarded(Reason::Resync));
+    check("all unready", listed, Judgement::Refuse);
+    check("scaled down", scaled, Judgement::Refuse);
+    check("scaled down, then resync", Evidence { is_resync: true, ..scaled }, Judgement::Refuse);
+    check("unready after a resync", Evidence { is_resync: true, ..listed }, Judgement::Refuse);
+}
+
+#[test]
+fn the_way_to_the_apiserver_is_held_without_limit_whatever_the_evidence() {
+    let control = Judgement::Hold(Reason::Control, Bound::Unlimited);
+    for place in 0..8 {
+        let evidence = Evidence {
+            is_control: true,
+            is_listed: place & 1 > 0,
+            is_scaled_down: place & 2 > 0,
+            is_resync: place & 4 > 0,
+            ..NOTHING
+        };
+        check("control", evidence, control);
+        check("control, others refuse", Evidence { fallback: OnEmpty::Refuse, ..evidence }, control);
+        check("asks to be decided for", Evidence { own: Some(OnEmpty::Auto), ..evidence }, control);
+        check("asks to be refused", Evidence { own: Some(OnEmpty::Refuse), ..evidence }, Judgement::Refuse);
+    }
+}
+
+#[test]
+fn a_service_s_own_setting_wins_over_the_evidence_and_over_the_fallback() {
+    let scaled = Evidence { is_scaled_down: true, ..NOTHING };
+    let limit = |reason| Judgement::Hold(reason, Bound::Limit);
+    for fallback in OnEmpty::ALL {
+        let own = |own, evidence| Evidence { own: Some(own), fallback, ..evidence };
+        check("refuse", own(OnEmpty::Refuse, NOTHING), Judgement::Refuse);
+        check("hold, scaled down", own(OnEmpty::Hold, scaled), limit(Reason::ScaledDown));
+        check("hold", own(OnEmpty::Hold, NOTHING), limit(Reason::Vanished));
+        check("auto", own(OnEmpty::Auto, scaled), Judgement::Refuse);
+        check("pass is auto for the rest", own(OnEmpty::Pass, scaled), Judgement::Refuse);
+    }
+    check("fallback", Evidence { fallback: OnEmpty::Refuse, ..NOTHING }, Judgement::Refuse);
+    check("fallback", Evidence { fallback: OnEmpty::Hold, ..scaled }, limit(Reason::ScaledDown));
+}
+
+#[test]
+fn a_mass_loss_is_more_than_three_services_and_more_than_the_share() {
+    let policy = Policy::default();
+    for (lost, populated, expected) in
+        [(3, 4, false), (4, 4, true), (4, 15, true), (4, 16, false), (5, 16, true), (2_500, 10_000, false)]
+    {
+        assert_eq!(policy.is_mass_loss(lost, populated), expected, "{lost} of {populated}");
+    }
+}
+
+const A: &str = "192.0.2.1:80";
+const B: &str = "192.0.2.2:80";
+
+fn hold(bound: Bound) -> Hold {
+    let row = |text: &str| {
+        let backend: SocketAddr = text.parse().unwrap();
+        let port = backend.port().try_into().unwrap();
+        let mut row = Row::new(backend.ip(), port, Conditions::READY, 0, 0);
+        row.choose(crate::list::Scope::Cluster);
+        row
+    };
+    let rows = Rows::new(vec![row(A), row(B)], &Rows::default(), Timestamp(90));
+    Hold::new(&rows, Arc::default(), Timestamp(100), (Reason::Vanished, bound))
+}
+
+#[track_caller]
+fn end(hold: &mut Hold, now: i64) -> Option<Reason> {
+    hold.ends(&Policy::default(), Timestamp(now))
+}
+
+#[test]
+fn every_bound_ends_its_hold() {
+    for (bound, last) in [(Bound::Guarded, 129), (Bound::Limit, 219), (Bound::MassLoss, 699)] {
+        assert_eq!(end(&mut hold(bound), last), None, "{bound:?}");
+        assert_eq!(end(&mut hold(bound), last + 1), Some(Reason::HoldExpired), "{bound:?}");
+    }
+    assert_eq!(end(&mut hold(Bound::Unlimited), i64::MAX), None);
+}
+
+#[test]
+fn who_takes_a_probe_is_held_to_the_limit() {
+    let mut hold = hold(Bound::Guarded);
+    assert!(hold.observe(A.parse().unwrap(), Answer::Accepted));
+    assert_eq!((end(&mut hold, 219), end(&mut hold, 220)), (None, Some(Reason::HoldExpired)));
+}
+
+#[test]
+fn a_clock_that_is_set_back_makes_no_hold_longer() {
+    let mut hold = hold(Bound::Limit);
+    assert_eq!(end(&mut hold, 40), None);
+    assert_eq!(end(&mut hold, 160), Some(Reason::HoldExpired));
+}
+
+/// Probes of both backends; what is left in the list, and why the hold ends if it does.
+#[track_caller]
+fn check_probes(name: &str, a: &[Answer], b: &[Answer], left: usize, expected: Option<Reason>) {
+    let mut hold = hold(Bound::Guarded);
+    for (backend, answers) in [(A, a), (B, b)] {
+        for answer in answers {
+            hold.observe(backend.parse().unwrap(), *answer);
+        }
+    }
+    assert_eq!(hold.rows().count(), left, "{name}");
+    assert_eq!(end(&mut hold, 101), expected, "{name}");
+}
+
+#[test]
+fn three_failures_in_a_row_drop_a_backend_and_the_last_one_ends_the_hold() {
+    use Answer::{Accepted as Y, Refused as N, Silent as S};
+    check_probes("none", &[], &[], 2, None);
+    check_probes("two are not enough", &[N, N], &[], 2, None);
+    check_probes("refused thrice", &[N, N, N], &[], 1, None);
+    check_probes("not in a row", &[N, N, Y, N, N], &[], 2, None);
+    check_probes("silence of one who never answered", &[S, S, S, S], &[], 2, None);
+    check_probes("silence of one who did", &[Y, S, S, S], &[], 1, None);
+    check_probes("all of them", &[N, N, N], &[Y, S, N, S], 0, Some(Reason::ProbesFailed));
+    check_probes("a dropped one does not come back", &[N, N, N, Y], &[], 1, None);
+}
+
+#[test]
+fn only_tcp_backends_that_were_ready_are_probed_and_none_for_control() {
+    let count = |bound, transport| hold(bound).probes(transport).count();
+    assert_eq!(count(Bound::Guarded, Transport::Tcp), 2);
+    assert_eq!(count(Bound::Guarded, Transport::Udp), 0);
+    assert_eq!(count(Bound::Unlimited, Transport::Tcp), 0);
+}
+
+#[test]
+fn settings_are_spelled_in_one_way() {
+    for setting in OnEmpty::ALL {
+        assert_eq!(OnEmpty::parse(setting.as_str()), Some(setting));
+    }
+    assert_eq!(OnEmpty::parse("Hold"), None);
+}

@@ -1,0 +1,314 @@
+//! Lists that would become empty: held, and let go of.
+
+use std::boxed::Box;
+
+use super::*;
+use crate::hold::{Answer, OnEmpty, Probed};
+use crate::keys::{Family, PortKey, Transport};
+use crate::list::Scope;
+use crate::op::FrontendType;
+use crate::snapshot::{Reason, Verdict};
+
+/// A world in which the evidence decides, with two services that have a list: `a` is looked at, `b` only fills the node.
+fn rig() -> Rig {
+    let mut rig = Rig::new();
+    rig.turn(vec![
+        super::settings(OnEmpty::Auto),
+        applied(service("a", "10.0.0.1", &["10.0.0.9"])),
+        applied(service("b", "10.0.0.2", &[])),
+        slice("a", &["1.1.1.1", "1.1.1.2"]),
+        slice("b", &["1.1.1.3"]),
+    ]);
+    rig.now += 1_000;
+    rig
+}
+
+fn gone(name: &str) -> Event {
+    let name = ObjectName::new("default", name).unwrap();
+    Event::SliceDeleted(SliceKey { name, source: SOURCE }, None)
+}
+
+#[track_caller]
+fn check(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<Reason>, usize)) {
+    let view = view(snapshot, name);
+    let row = view.frontends.iter().find(|row| row.kind == FrontendType::ClusterIp).unwrap();
+    assert_eq!((row.verdict, row.reason, view.backends(row).count()), expected, "{name}");
+    let is_held = view.ports.iter().any(|port| port.hold.is_some());
+    assert_eq!(is_held, !snapshot.held.is_empty() && row.verdict == Verdict::Held);
+}
+
+fn probed(backend: &str, answer: Answer) -> Event {
+    let port = PortKey { name: "".into(), transport: Transport::Tcp, family: Family::V4 };
+    let backend = backend.parse().unwrap();
+    Event::Probed(Box::new(Probed { service: service_key("a"), port, backend, answer }))
+}
+
+#[test]
+fn a_lost_list_is_held_and_the_maps_are_not_touched() {
+    for lost in [slice("a", &[]), gone("a")] {
+        let mut rig = rig();
+        let snapshot = rig.turn(vec![lost]);
+        check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 2));
+        check(&snapshot, "b", (Verdict::Serving, None, 1));
+        assert_eq!(rig.log, []);
+        let view = view(&snapshot, "a");
+        let port = &view.ports[0];
+        let slices: Vec<_> = port.rows.all().iter().map(|row| port.slice_of(row, &view.slices)).collect();
+        assert!(slices.iter().all(|slice| slice.is_some_and(|slice| slice.endpoints.len() == 2)));
+    }
+}
+
+#[test]
+fn a_list_that_returns_ends_its_hold_with_nothing_written() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    let snapshot = rig.turn(vec![slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    check(&snapshot, "a", (Verdict::Serving, None, 2));
+    assert_eq!((rig.log.len(), snapshot.held.len()), (0, 0));
+}
+
+#[test]
+fn a_hold_ends_at_its_bound_and_not_before() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a"), probed("1.1.1.1:8080", Answer::Accepted)]);
+    // Only what is held is probed.
+    rig.now += 28;
+    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+    check(
+        &rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]),
+        "a",
+        (Verdict::Refusing, Some(Reason::HoldExpired), 0),
+    );
+}
+
+#[test]
+fn an_answer_keeps_the_hold_up_to_the_limit() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    rig.turn(vec![probed("1.1.1.2:8080", Answer::Accepted)]);
+    rig.now += 117;
+    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
+#[test]
+fn failed_probes_drop_backend_after_backend_and_the_last_ends_the_hold() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    let refused = |backend| vec![probed(backend, Answer::Refused); 3];
+    check(&rig.turn(refused("1.1.1.1:8080")), "a", (Verdict::Held, Some(Reason::Vanished), 1));
+    check(&rig.turn(refused("1.1.1.2:8080")), "a", (Verdict::Refusing, Some(Reason::ProbesFailed), 0));
+}
+
+#[test]
+fn endpoints_that_come_back_unready_end_a_hold() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    let conditions = Conditions { ready: false, serving: false, terminating: false };
+    let endpoint =
+        Endpoint { address: ip("1.1.1.1"), conditions, node: None, zone: None, hints: None, target: None };
+    builder.push(endpoint).unwrap();
+    let facts = SliceFacts { endpoints: builder.finish(), ..slice_facts("a", "a", &[]) };
+    let snapshot = rig.turn(vec![Event::SliceApplied(Arc::new(facts))]);
+    check(&snapshot, "a", (Verdict::Refusing, Some(Reason::AllUnready), 0));
+    check(&rig.turn(vec![gone("a")]), "a", (Verdict::Refusing, Some(Reason::Vanished), 0));
+}
+
+#[test]
+fn what_was_empty_before_is_not_held_anew() {
+    let mut rig = rig();
+    rig.turn(vec![super::settings(OnEmpty::Refuse), gone("a")]);
+    let snapshot = rig.turn(vec![super::settings(OnEmpty::Auto)]);
+    check(&snapshot, "a", (Verdict::Refusing, Some(Reason::Vanished), 0));
+}
+
+#[test]
+fn a_deleted_service_is_gone_at_once_and_comes_back_without_a_list() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    let snapshot = rig.turn(vec![deleted("a")]);
+    assert_eq!((snapshot.held.len(), rig.log.len()), (0, 2), "both frontends are removed");
+    let snapshot = rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
+    assert_ne!(view(&snapshot, "a").frontends[0].verdict, Verdict::Held);
+}
+
+#[test]
+fn a_loss_shortly_after_an_interruption_says_so() {
+    let mut rig = rig();
+    rig.turn(vec![Event::Interrupted(SOURCE)]);
+    check(&rig.turn(vec![gone("a")]), "a", (Verdict::Held, Some(Reason::Resync), 2));
+    rig.now += 60;
+    check(&rig.turn(vec![gone("b")]), "b", (Verdict::Held, Some(Reason::Vanished), 1));
+}
+
+#[test]
+fn the_way_to_the_apiserver_is_held_until_it_returns() {
+    let mut rig = rig();
+    let bypass = ["1.1.1.1:8080".parse().unwrap()].into();
+    let settings = Event::SettingsApplied(Arc::new(Settings { bypass, ..Settings::default() }));
+    rig.turn(vec![
+        settings,
+        applied(service("kubernetes", "10.0.0.3", &[])),
+        slice("kubernetes", &["1.1.1.7"]),
+    ]);
+    let snapshot = rig.turn(vec![gone("a"), gone("kubernetes")]);
+    for (name, left) in [("a", 2), ("kubernetes", 1)] {
+        check(&snapshot, name, (Verdict::Held, Some(Reason::Control), left));
+    }
+    rig.now += 1_000_000;
+    check(
+        &rig.turn(vec![probed("1.1.1.1:8080", Answer::Refused)]),
+        "a",
+        (Verdict::Held, Some(Reason::Control), 2),
+    );
+}
+
+#[test]
+fn invariant_05_a_held_address_that_another_target_has_is_let_go_of() {
+    let target = |uid| {
+        Some(crate::facts::Target {
+            kind: "Pod",
+            namespace: "default",
+            name: "p-1".into(),
+            uid: crate::facts::endpoints::UidText::parse(uid),
+        })
+    };
+    let with = |service: &str, uid| {
+        let mut builder = EndpointsBuilder::new(Family::V4);
+        let conditions = Conditions::READY;
+        let endpoint = Endpoint {
+            address: ip("1.1.1.1"),
+            conditions,
+            node: None,
+            zone: None,
+            hints: None,
+            target: target(uid),
+        };
+        builder.push(endpoint).unwrap();
+        Event::SliceApplied(Arc::new(SliceFacts {
+            endpoints: builder.finish(),
+            ..slice_facts(service, service, &[])
+        }))
+    };
+    for (uid, expected) in [
+        ("one", (Verdict::Held, Some(Reason::Vanished), 1)),
+        ("", (Verdict::Held, Some(Reason::Vanished), 1)),
+        ("two", (Verdict::Refusing, Some(Reason::Claimed), 0)),
+    ] {
+        let mut rig = rig();
+        rig.turn(vec![with("a", "one")]);
+        rig.turn(vec![gone("a")]);
+        check(&rig.turn(vec![with("b", uid)]), "a", expected);
+        let claims = rig.changes.iter().flat_map(|change| &change.causes);
+        let claims =
+            claims.filter(|cause| matches!(cause, Cause::AddressClaimed(_, by) if *by == service_key("b")));
+        assert_eq!(claims.count(), usize::from(uid == "two"));
+    }
+}
+
+#[test]
+fn many_services_that_lose_their_lists_at_once_are_held_longer() {
+    let mut rig = rig();
+    let names = ["c", "d", "e", "f", "g", "h"];
+    for (name, number) in names.iter().zip(10..) {
+        let facts = service(name, &std::format!("10.0.0.{number}"), &[]);
+        rig.turn(vec![applied(facts), slice(name, &["1.1.1.1"])]);
+    }
+    for name in &names[..3] {
+        check(&rig.turn(vec![gone(name)]), name, (Verdict::Held, Some(Reason::Vanished), 1));
+    }
+    let snapshot = rig.turn(vec![gone("f")]);
+    for name in &names[..4] {
+        check(&snapshot, name, (Verdict::Held, Some(Reason::MassLoss), 1));
+    }
+    check(&snapshot, "g", (Verdict::Serving, None, 1));
+    assert_eq!(rig.changes.len(), 4, "those before are told as well");
+    rig.now += 500;
+    check(&rig.turn(vec![]), "c", (Verdict::Held, Some(Reason::MassLoss), 1));
+    rig.now += 100;
+    check(&rig.turn(vec![]), "c", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
+#[test]
+fn losses_that_are_far_apart_are_no_mass_loss() {
+    let mut rig = rig();
+    for (name, number) in ["c", "d", "e", "f"].iter().zip(10..) {
+        let facts = service(name, &std::format!("10.0.0.{number}"), &[]);
+        rig.turn(vec![applied(facts), slice(name, &["1.1.1.1"])]);
+    }
+    for name in ["c", "d", "e", "f"] {
+        rig.now += 11;
+        check(&rig.turn(vec![gone(name)]), name, (Verdict::Held, Some(Reason::Vanished), 1));
+    }
+}
+
+#[test]
+fn what_passes_is_not_in_the_maps_and_comes_back_with_the_first_backend() {
+    let mut rig = rig();
+    let facts = ServiceFacts { on_empty: Some("pass".into()), ..service("a", "10.0.0.1", &["10.0.0.9"]) };
+    let snapshot = rig.turn(vec![applied(facts), gone("a")]);
+    check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    let passing = view(&snapshot, "a");
+    let passing = row(&passing, "10.0.0.9");
+    assert_eq!((passing.verdict, passing.reason), (Verdict::Passing, Some(Reason::Vanished)));
+    assert_eq!(rig.log.len(), 1, "the external address is removed: {:?}", rig.log);
+    let snapshot = rig.turn(vec![slice("a", &["1.1.1.5"])]);
+    assert_eq!(row(&view(&snapshot, "a"), "10.0.0.9").verdict, Verdict::Serving);
+    assert!(rig.log.iter().any(is_insert));
+}
+
+#[test]
+fn only_the_local_list_being_empty_is_nothing_to_hold() {
+    let mut rig = rig();
+    let facts = || ServiceFacts { internal_policy: local(), ..service("a", "10.0.0.1", &[]) };
+    rig.turn(vec![applied(facts()), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
+    check(&rig.turn(vec![slice("a", &["1.1.1.2"])]), "a", (Verdict::Dropping, Some(Reason::LocalPolicy), 0));
+    rig.turn(vec![slice("a", &["@1.1.1.1", "1.1.1.2"])]);
+    let snapshot = rig.turn(vec![gone("a")]);
+    check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 1));
+    assert!(
+        view(&snapshot, "a").ports[0].rows.list(Scope::Local).eq(view(&snapshot, "a").ports[0].rows.all())
+    );
+}
+
+#[test]
+fn a_hold_survives_a_restart_with_its_deadline() {
+    let mut rig = rig();
+    let snapshot = rig.turn(vec![gone("a")]);
+    let mut next = Rig::new();
+    next.world =
+        World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
+    next.world.remember(Remembered::from(&snapshot));
+    next.now = rig.now + 20;
+    check(&next.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    let confirmed =
+        vec![applied(service("a", "10.0.0.1", &[])), slice("b", &["1.1.1.3"]), Event::Synced(SOURCE)];
+    check(&next.turn(confirmed), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    next.now = rig.now + 30;
+    check(&next.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
+#[test]
+fn a_setting_that_cannot_be_followed_is_named_and_ignored() {
+    let with = |word: &str, external: &[&str]| ServiceFacts {
+        on_empty: Some(word.into()),
+        ..service("a", "10.0.0.1", external)
+    };
+    for (facts, expected) in [
+        (with("hold", &[]), None),
+        (with("pass", &["10.0.0.9"]), None),
+        (
+            with("pass", &[]),
+            Some("on-empty \"pass\" is for load-balancer and external addresses, and this service has none"),
+        ),
+        (with("Hold", &[]), Some("on-empty \"Hold\" is ignored: legal are auto, refuse, hold and pass")),
+    ] {
+        let mut rig = rig();
+        let snapshot = rig.turn(vec![applied(facts)]);
+        let named: Vec<_> = snapshot.rejections.named.values().map(|it| (&*it.reason, it.partial)).collect();
+        assert_eq!(named, expected.map(|reason| (reason, true)).into_iter().collect::<Vec<_>>());
+        check(&rig.turn(vec![gone("a")]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    }
+}
