@@ -179,6 +179,12 @@ impl Row {
         self.bits |= SEEN_TERMINATING;
     }
 
+    /// The row in none but these lists.
+    pub(crate) const fn narrowed(self, cluster: bool, local: bool) -> Self {
+        let kept = !(IN_CLUSTER | IN_LOCAL) | cluster as u8 * IN_CLUSTER | local as u8 * IN_LOCAL;
+        Self { bits: self.bits & kept, ..self }
+    }
+
     /// The row as a hold keeps it.
     pub(crate) const fn held(self) -> Self {
         Self { bits: self.bits | HELD, ..self }
