@@ -180,8 +180,14 @@ impl Simulation {
     /// Some object changes, and the engine is told; or a source goes on with its first list.
     fn happen(&mut self) {
         if self.resend.is_empty() {
-            let event = self.change();
-            return self.tell(event);
+            return match self.random.below(1_000) {
+                0..3 => self.lose_everything(),
+                3..40 => self.probe(),
+                _ => {
+                    let event = self.change();
+                    self.tell(event);
+                }
+            };
         }
         for _ in 0..1 + self.random.below(12) {
             let Some(event) = self.resend.pop() else { break };

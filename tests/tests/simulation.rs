@@ -32,14 +32,16 @@ fn a_few_faults_are_survived_too() {
 }
 
 /// Every way into a hold and out of it, but for those that need many services or a long time.
-const HAPPENS: [(&str, &str); 8] = [
+const HAPPENS: [(&str, &str); 10] = [
     ("held", "vanished"),
     ("held", "resync"),
     ("held", "control"),
+    ("held", "mass-loss"),
     ("passing", "vanished"),
     ("refusing", "scaled-down"),
     ("refusing", "all-unready"),
     ("refusing", "hold-expired"),
+    ("refusing", "probes-failed"),
     ("refusing", "claimed"),
 ];
 

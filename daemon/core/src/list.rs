@@ -181,8 +181,9 @@ impl Row {
 
     /// The row in none but these lists.
     pub(crate) const fn narrowed(self, cluster: bool, local: bool) -> Self {
-        let kept = !(IN_CLUSTER | IN_LOCAL) | cluster as u8 * IN_CLUSTER | local as u8 * IN_LOCAL;
-        Self { bits: self.bits & kept, ..self }
+        let cluster = if cluster { 0 } else { IN_CLUSTER };
+        let local = if local { 0 } else { IN_LOCAL };
+        Self { bits: self.bits & !(cluster | local), ..self }
     }
 
     /// The row as a hold keeps it.

@@ -112,7 +112,7 @@ impl World {
     pub fn apply(&mut self, event: Event) {
         match &event {
             Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
-                self.interrupt(*source)
+                self.interrupt(*source);
             }
             Event::SliceApplied(slice) => self.claim_addresses(slice),
             _ => {}

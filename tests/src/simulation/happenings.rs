@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use holdfast_core::event::Event;
-use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::facts::{ObjectKey, Rejection, SliceFacts};
 use holdfast_core::hold::{Answer, Probed};
-use holdfast_core::keys::{ServiceKey, Source};
+use holdfast_core::keys::{ServiceKey, SliceKey, Source};
 
 use super::{Simulation, population};
 
@@ -20,9 +20,8 @@ impl Simulation {
             34..88 => self.change_slice(),
             88..91 => self.change_node(),
             91..93 => self.change_settings(),
-            93..95 => self.reject(),
-            95 => self.interrupt(),
-            _ => self.probe(),
+            93..98 => self.reject(),
+            _ => self.interrupt(),
         }
     }
 
@@ -60,12 +59,22 @@ impl Simulation {
             _ => Some(population::slice(&mut self.random, place)),
         };
         let new = new.map(Arc::new);
+        self.replace_slice(&key, old.as_ref(), new.as_ref());
+        new.map_or(Event::SliceDeleted(key, None), Event::SliceApplied)
+    }
+
+    fn replace_slice(
+        &mut self,
+        key: &SliceKey,
+        old: Option<&Arc<SliceFacts>>,
+        new: Option<&Arc<SliceFacts>>,
+    ) {
         let model = &mut self.watch().model;
-        match &new {
+        match new {
             Some(new) => model.facts.slices.insert(key.clone(), Arc::clone(new)),
-            None => model.facts.slices.remove(&key),
+            None => model.facts.slices.remove(key),
         };
-        for slice in old.iter().chain(&new) {
+        for slice in old.into_iter().chain(new) {
             let own = |it: &ServiceKey| {
                 it.source == slice.key.source
                     && it.name.namespace() == slice.key.name.namespace()
@@ -75,7 +84,6 @@ impl Simulation {
                 model.touch(&service);
             }
         }
-        new.map_or(Event::SliceDeleted(key, None), Event::SliceApplied)
     }
 
     fn change_node(&mut self) -> Event {
@@ -112,8 +120,18 @@ impl Simulation {
         )
     }
 
-    /// A backend of a held list is probed; if there is none, one that nobody asked for.
-    fn probe(&mut self) -> Event {
+    /// Somebody or something empties all slices of the cluster at once, without a word.
+    pub(super) fn lose_everything(&mut self) {
+        for key in (0..population::SLICES_MAX).map(population::slice_key) {
+            let Some(old) = self.watch().model.facts.slices.get(&key).cloned() else { continue };
+            let new = Arc::new(population::emptied(&old));
+            self.replace_slice(&key, Some(&old), Some(&new));
+            self.tell(Event::SliceApplied(new));
+        }
+    }
+
+    /// A backend of a held list is probed some times in a row, if there is one.
+    pub(super) fn probe(&mut self) {
         let snapshot = Arc::clone(&self.snapshot);
         let mut probes = Vec::new();
         for view in snapshot.services.iter() {
@@ -125,9 +143,12 @@ impl Simulation {
         let answers = [Answer::Accepted, Answer::Refused, Answer::Refused, Answer::Silent];
         let answer = answers.get(self.random.below(answers.len())).copied().unwrap_or(Answer::Silent);
         if probes.is_empty() {
-            return self.reject();
+            return;
         }
         let (service, port, backend) = probes.swap_remove(self.random.below(probes.len()));
-        Event::Probed(Box::new(Probed { service, port, backend, answer }))
+        for _ in 0..1 + self.random.below(3) {
+            let (service, port) = (service.clone(), port.clone());
+            self.tell(Event::Probed(Box::new(Probed { service, port, backend, answer })));
+        }
     }
 }

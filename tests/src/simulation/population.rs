@@ -259,6 +259,12 @@ pub fn changed_slice(random: &mut Random, old: &SliceFacts) -> SliceFacts {
     facts
 }
 
+/// The same slice with `endpoints: null`, as a stopping apiserver writes it.
+pub fn emptied(old: &SliceFacts) -> SliceFacts {
+    let endpoints = EndpointsBuilder::new(Family::V4).finish();
+    SliceFacts { endpoints, endpoints_null: true, ports: Box::default(), ..old.clone() }
+}
+
 /// The same endpoints, on their way out.
 fn ending(random: &mut Random, old: &SliceFacts) -> Endpoints {
     let AddressType::Ip(family) = old.address_type else { return old.endpoints.clone() };

@@ -34,7 +34,7 @@ fn check(snapshot: &Snapshot, name: &str, expected: (Verdict, Option<Reason>, us
     let row = view.frontends.iter().find(|row| row.kind == FrontendType::ClusterIp).unwrap();
     assert_eq!((row.verdict, row.reason, view.backends(row).count()), expected, "{name}");
     let is_held = view.ports.iter().any(|port| port.hold.is_some());
-    assert_eq!(is_held, snapshot.held.len() > 0 && row.verdict == Verdict::Held);
+    assert_eq!(is_held, !snapshot.held.is_empty() && row.verdict == Verdict::Held);
 }
 
 fn probed(backend: &str, answer: Answer) -> Event {
