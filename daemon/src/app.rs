@@ -112,8 +112,7 @@ impl App {
         let (fail, failures) = mpsc::channel(1);
         let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after(views, fail))?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
-        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
+        let (keeper, written) = parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref());
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,

@@ -4,6 +4,7 @@
 //! These types are the file's format: a change of one is a new version of it. Deliberately absent: names of fields in the
 //! file, which the order of the fields stands for.
 
+pub(super) mod odd;
 mod rows;
 mod service;
 mod slice;
