@@ -117,8 +117,7 @@ impl App {
         let (engine, changes) = parts::EngineThread::start(engine, incoming, look_after(views, fail))?;
         let (history, recorded) = parts::record(&config.state.path, changes, engine.snapshots.clone())?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
-        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
+        let (keeper, written) = parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref());
         let (reloads, wishes) = mpsc::channel(admin::RELOADS_WAITING_MAX);
         let (proxies, proxies_now) = watch::channel(Arc::default());
         let readings = Readings {
