@@ -15,6 +15,7 @@ mod guard;
 mod history;
 mod limits;
 mod listen;
+mod live;
 mod metrics;
 mod openapi;
 mod page;

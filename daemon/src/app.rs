@@ -19,7 +19,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::admin::{self, About, EffectiveConfig, Readings, ReloadWish, Reloaded};
 use crate::apiserver::Access;
@@ -136,19 +136,8 @@ impl App {
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
         let admin = admin::start(&parts::admin_settings(&config), readings.clone())?;
-        let reload = Reload {
-            path: path.to_owned(),
-            logging,
-            refused: watch::channel(None).0,
-            kubernetes: config.kubernetes.clone(),
-            config: watch::channel(Arc::new(config)).0,
-            effective,
-            blocks: blocks_out,
-            access,
-            events,
-        };
         Ok(Self {
-            reload,
+            reload: Reload::new(path, config, logging, access, events, (effective, blocks_out)),
             sources: Sources { manifests, kubernetes, blocks },
             node,
             zone,
@@ -219,15 +208,24 @@ impl App {
         refused_no_more.store(true, Ordering::Relaxed);
         drop(reload);
         engine.stop();
-        if tokio::time::timeout(LAST_WRITE_WAIT, recorded).await.is_err() {
-            tracing::warn!("the last changes were not written to the history in time");
-        }
-        if tokio::time::timeout(LAST_WRITE_WAIT, keeping).await.is_err() {
-            tracing::warn!("the last snapshot was not written in time; the one before stays");
-        }
+        wait_for_the_disk(recorded, keeping).await;
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         Ok(())
+    }
+}
+
+/// Until everything is written down, or the disk has had its time.
+async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>) {
+    let (records, snapshot) = tokio::join!(
+        tokio::time::timeout(LAST_WRITE_WAIT, recorded),
+        tokio::time::timeout(LAST_WRITE_WAIT, keeping)
+    );
+    if records.is_err() {
+        tracing::warn!("the last changes were not written to the history in time");
+    }
+    if snapshot.is_err() {
+        tracing::warn!("the last snapshot was not written in time; the one before stays");
     }
 }
 
@@ -290,6 +288,28 @@ async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
 }
 
 impl Reload {
+    /// What the first configuration has made.
+    fn new(
+        path: &Path,
+        config: Config,
+        logging: Arc<Logging>,
+        access: Option<Access>,
+        events: mpsc::Sender<Vec<Event>>,
+        (effective, blocks): (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>),
+    ) -> Self {
+        Self {
+            path: path.to_owned(),
+            logging,
+            refused: watch::channel(None).0,
+            kubernetes: config.kubernetes.clone(),
+            config: watch::channel(Arc::new(config)).0,
+            effective,
+            blocks,
+            access,
+            events,
+        }
+    }
+
     /// Reads the configuration again: all of it counts, or none of it.
     async fn now(&self) -> Result<Reloaded, String> {
         systemd::reloading();

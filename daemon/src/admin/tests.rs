@@ -4,6 +4,7 @@ mod doors;
 mod explanations;
 pub(crate) mod fixture;
 mod history;
+mod live;
 mod tables;
 
 use std::io::{Read, Write};

@@ -32,6 +32,16 @@ struct Readiness {
     sources: Vec<Source>,
     stale_since: Option<String>,
     snapshot: Kept,
+    history: History,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct History {
+    seq: u64,
+    gaps: u64,
+    bytes: u64,
+    unwritten: u64,
+    error: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -106,6 +116,7 @@ struct Status {
     apiserver: Apiserver,
     stale_since: Option<String>,
     snapshot: Kept,
+    history: History,
     services: usize,
     frontends: u64,
     backends: u64,
@@ -186,6 +197,7 @@ impl Status {
             apiserver,
             stale_since: readiness.stale_since,
             snapshot: readiness.snapshot,
+            history: readiness.history,
             services: services.len(),
             frontends: services.iter().map(|service| service.frontends).sum(),
             backends: services.iter().map(|service| service.backends).sum(),
@@ -217,6 +229,7 @@ impl Status {
             writeln!(out, "stale      as remembered from {since}")?;
         }
         writeln!(out, "snapshot   {}", self.snapshot.spelled())?;
+        writeln!(out, "history    {}", plain(&self.history.spelled()))?;
         let states = listed(self.states.iter().map(|(state, count)| format!("{count} {state}")));
         writeln!(out, "services   {} ({states})", self.services)?;
         writeln!(out, "frontends  {}", self.frontends)?;
@@ -280,6 +293,23 @@ impl Datapath {
         let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
         waiting.into_iter().chain(kernel.broken_hooks.iter().map(broken)).chain(grace).collect()
+    }
+}
+
+impl History {
+    fn spelled(&self) -> String {
+        let Self { seq, gaps, bytes, unwritten, error } = self;
+        let mut text = match seq {
+            0 => "no change yet".to_owned(),
+            seq => format!("{seq} changes, {bytes} bytes"),
+        };
+        if *gaps > 0 {
+            text.push_str(&format!(", {gaps} gaps"));
+        }
+        if let Some(error) = error {
+            text.push_str(&format!("; {unwritten} not written: {error}"));
+        }
+        text
     }
 }
 
