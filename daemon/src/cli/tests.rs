@@ -397,11 +397,11 @@ fn the_command_line_is_consistent() {
 #[test]
 fn history_tells_stories_and_gives_a_record_in_each_line() {
     let served = serve_with(everything(), |readings| readings.history = incident_history());
-    let ran = served.ask(&["history", "default/kubernetes", "--reason", "vanished", "--limit", "1"]);
+    let ran = served.ask(&["history", "default/kubernetes", "--reason", "control", "--limit", "1"]);
     assert_eq!(ran.exit, Exit::Good);
     assert!(
         ran.out.contains(
-            " #4 default/kubernetes: 10.96.0.1:443/TCP refusing (vanished) -> serving, +169.254.128.7:6443"
+            " #4 default/kubernetes: 10.96.0.1:443/TCP refusing (control) -> serving, +169.254.128.7:6443"
         ),
         "{}",
         ran.out
