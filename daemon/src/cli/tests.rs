@@ -401,7 +401,7 @@ fn history_tells_stories_and_gives_a_record_in_each_line() {
     assert_eq!(ran.exit, Exit::Good);
     assert!(
         ran.out.contains(
-            " #4 default/kubernetes: 10.96.0.1:443/TCP refusing (control) -> serving, +169.254.128.7:6443"
+            " #4 default/kubernetes: 10.96.0.1:443/TCP held (control) -> serving, +169.254.128.8:6443"
         ),
         "{}",
         ran.out
