@@ -9,7 +9,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 STEPS ?= 1000000
 SECONDS ?= 60
 
-.PHONY: help setup build run try test matrix check bench simulate fuzz soak bless clean
+.PHONY: help setup build run try test host deb rpm matrix check bench simulate fuzz soak bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,6 +29,17 @@ try: ## Ask the holdfast that `make run` started, from another terminal.
 
 test: ## Run every test that can run here; ends with `N passed, N failed`.
 	@scripts/test.sh
+
+host: ## The packages on booted systems, as root: from installation to purge.
+	@scripts/host.sh
+
+deb: ## Build the Debian package, target/packages/*.deb; ARCH=arm64 for another machine.
+	@scripts/setup package
+	@scripts/package.sh deb $(ARCH)
+
+rpm: ## Build the RPM package, target/packages/*.rpm; ARCH=arm64 for another machine.
+	@scripts/setup package
+	@scripts/package.sh rpm $(ARCH)
 
 matrix: ## The kernel's tests in Debian's kernels, emulated; BLESS=1 rewrites the table in docs/kernels.md.
 	@scripts/matrix.sh

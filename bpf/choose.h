@@ -79,7 +79,7 @@ INLINE bool read_slot(const struct dial *dial, __u32 at, struct place *backend)
 
 INLINE bool same_place(const struct place *a, const struct place *b)
 {
-	return a->port == b->port && same_address(a->address, b->address);
+	return !(differences(a->address, b->address) | (a->port ^ b->port));
 }
 
 INLINE bool holds(struct dial *dial, __u32 at, const struct place *wanted)
@@ -191,6 +191,15 @@ INLINE bool choose_random(struct dial *dial, __u64 word)
 	__u64 roll = (__u64)bpf_get_prandom_u32() * word_count(word);
 
 	dial->slot = word_base(word) + (__u32)(roll >> 32);
+	return read_slot(dial, dial->slot, &dial->backend);
+}
+
+/* The same, without asking for chance where there is none. */
+INLINE bool choose_quickly(struct dial *dial, __u64 word)
+{
+	if (word_count(word) > 1)
+		return choose_random(dial, word);
+	dial->slot = word_base(word);
 	return read_slot(dial, dial->slot, &dial->backend);
 }
 

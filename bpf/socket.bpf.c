@@ -72,14 +72,12 @@ INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *di
 	dial->transport = ctx->protocol;
 	if (UNLIKELY(dial->transport != IPPROTO_TCP))
 		return UNSURE;
-	if (is_exempt(ctx))
-		return PASSED;
 	if (!find_exact(dial))
 		return UNLIKELY(any_node_port(dial->to.port)) ? UNSURE : PASSED;
-	if (is_in_exempt_cgroup())
+	if (is_exempt(ctx) || is_in_exempt_cgroup())
 		return PASSED;
 	word = read_word(dial);
-	if (UNLIKELY(!word_count(word) || word_flags(word) & WORD_AFFINITY || !choose_random(dial, word)))
+	if (UNLIKELY(!word_count(word) || word_flags(word) & WORD_AFFINITY || !choose_quickly(dial, word)))
 		return UNSURE;
 	remember_tcp(ctx, dial);
 	return SERVED;

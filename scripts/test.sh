@@ -54,6 +54,12 @@ else
 	lacks "$cluster (needs what scripts/peers.sh said above; scripts/setup go brings Go)"
 fi
 
+if ((EUID == 0)) && ! command -v apt-get >/dev/null; then
+	absent+=("not run here: host: packages under a booted systemd (needs Debian's tools)")
+else
+	rung "host: packages under a booted systemd" root scripts/host.sh
+fi
+
 if [[ $(uname -m) == x86_64 ]] && command -v apt-get >/dev/null; then
 	rung "kernel matrix: 5.10, 6.1, 6.12, 7.x" nothing scripts/matrix.sh
 else

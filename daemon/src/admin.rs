@@ -1,26 +1,29 @@
 //! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
 //!
-//! Invariant: it only reads. It has a thread and a runtime of its own and sees nothing but snapshots, so no client, however
-//! slow or hostile, can delay the engine. Deliberately absent: anything that changes state, and any authentication
+//! Invariant: it only reads, but for the one wish that a configuration be read again. It has a thread and a runtime of its own and sees nothing but snapshots, so no client, however
+//! slow or hostile, can delay the engine. Deliberately absent: anything that changes the table, and any authentication
 //! beyond what loopback and the socket's permissions give.
 
 mod answer;
 mod apiserver;
 mod backends;
 mod datapath;
+mod explain;
 mod form;
 mod frontends;
 mod guard;
+mod history;
 mod limits;
 mod listen;
+mod live;
 mod metrics;
-mod moment;
 mod openapi;
 mod page;
 mod process;
 mod query;
 mod refusals;
 mod rejected;
+mod reload;
 mod routes;
 mod serve;
 mod services;
@@ -29,6 +32,7 @@ mod stale;
 mod stall;
 #[cfg(test)]
 pub(crate) mod tests;
+mod verify;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -39,14 +43,18 @@ use std::time::Duration;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::engine::ask::Asker;
+use crate::proxies::OtherProxy;
+use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
 pub use listen::AdminError;
+pub use reload::{Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 
 /// Where the API listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +93,7 @@ impl Liveness {
         Self(Arc::new(stalled))
     }
 
-    fn stalled(&self) -> Option<Duration> {
+    pub(crate) fn stalled(&self) -> Option<Duration> {
         (self.0)()
     }
 }
@@ -111,10 +119,18 @@ pub struct Readings {
     pub watches: Watches,
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
+    /// Every change with its cause.
+    pub history: Arc<History>,
     /// How the last write of the snapshot went.
     pub written: watch::Receiver<Written>,
+    /// What only the engine can answer.
+    pub engine: Asker,
     /// Whether the engine moves.
     pub liveness: Liveness,
+    /// Other proxies that serve on this node.
+    pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
+    /// Where a wish for a reload goes.
+    pub reloads: mpsc::Sender<ReloadWish>,
     /// What does not change.
     pub about: About,
 }
@@ -126,6 +142,11 @@ impl Readings {
 
     fn datapath(&self) -> Arc<DatapathView> {
         Arc::clone(&self.datapath.borrow())
+    }
+
+    /// Why clients do not meet what the rules ask for yet.
+    pub(crate) fn unready(&self) -> Option<String> {
+        routes::unready(self, &self.snapshot())
     }
 
     fn apiserver(&self) -> Option<Arc<ApiserverView>> {

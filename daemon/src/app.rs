@@ -18,21 +18,21 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
 
-use crate::admin::{self, About, EffectiveConfig, Readings};
+use crate::admin::{self, About, EffectiveConfig, Readings, ReloadWish, Reloaded};
 use crate::apiserver::Access;
 use crate::config::Config;
 use crate::datapath::DatapathView;
 use crate::engine::Engine;
-use crate::engine::run::{CHANGES_WAITING_MAX, GROUPS_WAITING_MAX};
-use crate::logging::Level;
+use crate::engine::run::GROUPS_WAITING_MAX;
+use crate::logging::Logging;
 use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{changes, logging, node, probes, sources};
+use crate::{logging, node, probes, proxies, sources, systemd};
 
 pub use error::AppError;
 use maps::AppMaps;
@@ -40,13 +40,13 @@ use maps::AppMaps;
 /// Runs the daemon until a signal ends it.
 pub fn run(path: &Path) -> Result<(), AppError> {
     let (config, warnings) = Config::load(path)?;
-    let level = logging::start(&config.log);
+    let logging = Arc::new(logging::start(&config.log));
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
-    runtime.block_on(App::start(path, config, level)?.run())
+    runtime.block_on(App::start(path, config, logging)?.run())
 }
 
 /// How long the daemon waits for the disk when it stops; systemd gives it longer.
@@ -55,7 +55,9 @@ const LAST_WRITE_WAIT: Duration = Duration::from_secs(10);
 /// Where reloads go.
 struct Reload {
     path: PathBuf,
-    level: Level,
+    logging: Arc<Logging>,
+    // Why the last one was refused, until one is not.
+    refused: watch::Sender<Option<String>>,
     /// As it was at the start, and stays.
     kubernetes: crate::config::Kubernetes,
     config: watch::Sender<Arc<Config>>,
@@ -80,7 +82,11 @@ struct App {
     zone: Option<Arc<str>>,
     engine: parts::EngineThread,
     admin: admin::Admin,
-    changes: mpsc::Receiver<holdfast_core::change::Change>,
+    // For the service manager.
+    readings: Readings,
+    proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
+    wishes: mpsc::Receiver<ReloadWish>,
+    recorded: oneshot::Receiver<()>,
     keeper: Keeper,
     seed: u64,
     failures: mpsc::Receiver<AppError>,
@@ -90,7 +96,7 @@ struct App {
 
 impl App {
     /// Everything that can fail at the start, in the order in which an operator would look for it.
-    fn start(path: &Path, config: Config, level: Level) -> Result<Self, AppError> {
+    fn start(path: &Path, config: Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let node = node::name(&config)?;
         let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
         let (blocks_out, blocks) = watch::channel(Arc::new(parts::blocks(&config, path)?));
@@ -107,12 +113,13 @@ impl App {
         let now_known = (settings, node::facts(&config, &node, zone.as_ref()));
         let engine = parts::engine(maps, seed, &sources_of(&config), now_known, kept)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
-        let (changes_out, changes) = mpsc::channel(CHANGES_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
-        let engine = parts::EngineThread::start(engine, incoming, changes_out, look_after(views, fail))?;
+        let (engine, changes) = parts::EngineThread::start(engine, incoming, look_after(views, fail))?;
+        let (history, recorded) = parts::record(&config.state.path, changes, engine.snapshots.clone())?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
-        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
+        let (keeper, written) = parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref());
+        let (reloads, wishes) = mpsc::channel(admin::RELOADS_WAITING_MAX);
+        let (proxies, proxies_now) = watch::channel(Arc::default());
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -120,30 +127,26 @@ impl App {
             apiserver: access.as_ref().map(Access::views),
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
+            history,
             written,
+            engine: engine.asker.clone(),
             liveness: engine.liveness(),
+            proxies: proxies_now,
+            reloads,
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
-        let admin = admin::start(&parts::admin_settings(&config), readings)?;
-        let reload = Reload {
-            path: path.to_owned(),
-            level,
-            kubernetes: config.kubernetes.clone(),
-            config: watch::channel(Arc::new(config)).0,
-            effective,
-            blocks: blocks_out,
-            access,
-            events,
-        };
-        let sources = Sources { manifests, kubernetes, blocks };
+        let admin = admin::start(&parts::admin_settings(&config), readings.clone())?;
         Ok(Self {
-            reload,
-            sources,
+            reload: Reload::new(path, config, logging, access, events, (effective, blocks_out)),
+            sources: Sources { manifests, kubernetes, blocks },
             node,
             zone,
             engine,
             admin,
-            changes,
+            readings,
+            proxies,
+            wishes,
+            recorded,
             keeper,
             seed,
             failures,
@@ -159,7 +162,10 @@ impl App {
             zone,
             engine,
             admin,
-            changes,
+            readings,
+            proxies,
+            wishes,
+            recorded,
             keeper,
             seed,
             failures,
@@ -170,8 +176,14 @@ impl App {
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        tasks.spawn(changes::run(changes));
         tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
+        tasks.spawn(proxies::run(proxies));
+        let watched = systemd::Watched {
+            readings,
+            logging: Arc::clone(&reload.logging),
+            refused_reload: reload.refused.subscribe(),
+        };
+        tasks.spawn(systemd::run(watched, stopping.clone()));
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
@@ -189,18 +201,31 @@ impl App {
             });
         }
         tracing::info!(address = %admin.address(), version = env!("CARGO_PKG_VERSION"), "started");
-        serve_signals(&reload, failures).await?;
+        serve_signals(&reload, wishes, failures).await?;
+        systemd::stopping();
         tracing::info!("stopping; what is programmed stays");
         stop.send_replace(true);
         refused_no_more.store(true, Ordering::Relaxed);
         drop(reload);
         engine.stop();
-        if tokio::time::timeout(LAST_WRITE_WAIT, keeping).await.is_err() {
-            tracing::warn!("the last snapshot was not written in time; the one before stays");
-        }
+        wait_for_the_disk(recorded, keeping).await;
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         Ok(())
+    }
+}
+
+/// Until everything is written down, or the disk has had its time.
+async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>) {
+    let (records, snapshot) = tokio::join!(
+        tokio::time::timeout(LAST_WRITE_WAIT, recorded),
+        tokio::time::timeout(LAST_WRITE_WAIT, keeping)
+    );
+    if records.is_err() {
+        tracing::warn!("the last changes were not written to the history in time");
+    }
+    if snapshot.is_err() {
+        tracing::warn!("the last snapshot was not written in time; the one before stays");
     }
 }
 
@@ -226,8 +251,12 @@ fn sources_of(config: &Config) -> Vec<Source> {
     [Source::Config].into_iter().chain(manifests).chain(kubernetes).collect()
 }
 
-/// Reloads on SIGHUP, and returns on the signals that end the daemon, or when it cannot go on.
-async fn serve_signals(reload: &Reload, mut failures: mpsc::Receiver<AppError>) -> Result<(), AppError> {
+/// Reloads on SIGHUP or on a wish, and returns on the signals that end the daemon, or when it cannot go on.
+async fn serve_signals(
+    reload: &Reload,
+    mut wishes: mpsc::Receiver<ReloadWish>,
+    mut failures: mpsc::Receiver<AppError>,
+) -> Result<(), AppError> {
     let signals = |kind| signal(kind).map_err(AppError::Runtime);
     let [mut hangup, mut terminate, mut interrupt]: [Signal; 3] = [
         signals(SignalKind::hangup())?,
@@ -237,7 +266,9 @@ async fn serve_signals(reload: &Reload, mut failures: mpsc::Receiver<AppError>) 
     let mut apiservers = reload.access.as_ref().map(Access::addresses);
     loop {
         tokio::select! {
-            _ = hangup.recv() => reload.now().await,
+            // Who sent a signal gets no answer; the outcome is in the log.
+            _ = hangup.recv() => drop(reload.now().await),
+            Some(wish) = wishes.recv() => reload.fulfil(wish).await,
             () = next(&mut apiservers) => reload.tell_settings().await,
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
@@ -257,12 +288,47 @@ async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
 }
 
 impl Reload {
-    /// Reads the configuration again: all of it counts, or none of it.
-    async fn now(&self) {
-        match self.load() {
-            Ok((config, blocks)) => self.apply(config, blocks).await,
-            Err(error) => tracing::error!("not reloaded, the old configuration stays: {error}"),
+    /// What the first configuration has made.
+    fn new(
+        path: &Path,
+        config: Config,
+        logging: Arc<Logging>,
+        access: Option<Access>,
+        events: mpsc::Sender<Vec<Event>>,
+        (effective, blocks): (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>),
+    ) -> Self {
+        Self {
+            path: path.to_owned(),
+            logging,
+            refused: watch::channel(None).0,
+            kubernetes: config.kubernetes.clone(),
+            config: watch::channel(Arc::new(config)).0,
+            effective,
+            blocks,
+            access,
+            events,
         }
+    }
+
+    /// Reads the configuration again: all of it counts, or none of it.
+    async fn now(&self) -> Result<Reloaded, String> {
+        systemd::reloading();
+        let done = match self.load() {
+            Ok((config, blocks)) => Ok(Reloaded { waiting: self.apply(config, blocks).await }),
+            Err(error) => {
+                tracing::error!(%error, "not reloaded; the old configuration stays");
+                Err(error.to_string())
+            }
+        };
+        self.refused.send_replace(done.as_ref().err().cloned());
+        systemd::reloaded();
+        done
+    }
+
+    async fn fulfil(&self, ReloadWish { peer, answer }: ReloadWish) {
+        tracing::info!(uid = peer.uid, pid = peer.pid, "a reload was asked for");
+        // Whoever has gone meanwhile finds the outcome in the log.
+        let _ = answer.send(self.now().await);
     }
 
     fn load(&self) -> Result<(Config, Blocks), AppError> {
@@ -277,17 +343,19 @@ impl Reload {
         Ok((config, blocks))
     }
 
-    async fn apply(&self, config: Config, blocks: Blocks) {
+    /// Gives the keys that wait for a restart.
+    async fn apply(&self, config: Config, blocks: Blocks) -> Vec<&'static str> {
         let waiting = self.config.borrow().restart_keys_changed(&config);
         if !waiting.is_empty() {
             tracing::warn!(keys = waiting.join(", "), "these keys take effect with the next restart");
         }
-        self.level.set(config.log.level);
+        self.logging.set_level(config.log.level);
         self.effective.send_replace(Arc::new(parts::effective(&config)));
         self.config.send_replace(Arc::new(config));
         self.tell_settings().await;
         self.blocks.send_replace(Arc::new(blocks));
         tracing::info!("reloaded");
+        waiting
     }
 
     /// The settings of the configuration in force. No address that is an apiserver's now becomes a frontend.

@@ -9,9 +9,10 @@ mod client;
 mod status;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read as _, Write};
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, ValueEnum};
@@ -55,7 +56,7 @@ impl From<Exit> for std::process::ExitCode {
 }
 
 /// Where the configuration is unless somebody says otherwise.
-pub const CONFIG_PATH: &str = "/etc/holdfast/config.toml";
+pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
 
 /// Kubernetes services on this host, programmed into the kernel.
 #[derive(Clone, Debug, Parser)]
@@ -131,18 +132,31 @@ pub enum Question {
     Backends(BackendFilter),
     /// Every service that is known, and what was rejected
     Services(ServiceFilter),
+    /// Why a client meets what it meets at a service or an address
+    Explain {
+        /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that is not served]
+        what: Option<String>,
+    },
+    /// Are apiserver, memory and maps equal? The exit code says so
+    Verify,
     /// Which clients were not served, newest first
     Refusals(RefusalFilter),
+    /// Every change with its cause, oldest first
+    History(HistoryFilter),
+    /// Every change and every event as it happens, until interrupted
+    Watch(WatchFilter),
     /// Programs and maps in the kernel, and how full those are
     Datapath,
     /// Which apiserver is used, why that one, and what is wrong with the others
     Apiserver,
     /// Detach every program and remove every map of a daemon that does not run
     Cleanup {
-        /// The configuration, which says where those are [default: /etc/holdfast/config.toml, if it is there]
+        /// The configuration, which says where those are [default: /etc/holdfast/holdfast.toml, if it is there]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Have the running daemon read its configuration again; the old one stays if the new one is bad
+    Reload,
     /// Find every error in a configuration
     CheckConfig {
         /// The configuration
@@ -203,6 +217,37 @@ pub struct RefusalFilter {
     address: Option<String>,
 }
 
+/// Which records.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HistoryFilter {
+    /// Exactly this service, also one that is gone [default: all]
+    #[arg(value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+    /// Not before this time (RFC 3339), or not longer ago, such as `90s`, `15m`, `2h`, `1d`
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Not after this time, in the same forms
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+    /// Only where this reason decided or clients were told it, such as `vanished`
+    #[arg(long, value_name = "REASON")]
+    reason: Option<String>,
+    /// The latest so many; with --after, the first so many [default: 1000]
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<String>,
+    /// Only records with a higher number than this
+    #[arg(long, value_name = "SEQ")]
+    after: Option<String>,
+}
+
+/// Which service is watched.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WatchFilter {
+    /// Exactly this service, which need not be there yet [default: all]
+    #[arg(value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+}
+
 /// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
@@ -226,8 +271,9 @@ pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
     match crate::app::run(&run.config) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell if this cannot be written.
-            let _ = writeln!(err, "holdfast: {error}");
+            let why = error.to_string();
+            crate::systemd::failed(&why);
+            crate::logging::last_words(&why, err);
             error.exit_code().into()
         }
     }
@@ -248,11 +294,29 @@ impl Cli {
             Question::Services(ServiceFilter { service, kind }) => {
                 self.table("services", &[("service", service), ("type", kind)], out)
             }
+            Question::Explain { what } => self.explain(what.as_deref(), out),
+            Question::Verify => self.verify(out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
             }
+            Question::History(HistoryFilter { service, since, until, reason, limit, after }) => {
+                let filters = [
+                    ("service", service),
+                    ("since", since),
+                    ("until", until),
+                    ("reason", reason),
+                    ("limit", limit),
+                    ("after", after),
+                ];
+                self.table("history", &filters, out)
+            }
+            Question::Watch(WatchFilter { service }) => {
+                let path = path("/watch?", &[("service", service)]);
+                watch::watch(&self.client(), &path, self.output, out, err)
+            }
             Question::Datapath => self.table("datapath", &[], out),
             Question::Apiserver => self.table("apiserver", &[], out),
+            Question::Reload => self.reload(out),
             Question::Cleanup { config } => cleanup::cleanup(config.as_deref(), out, err).map_err(Into::into),
             Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
@@ -271,22 +335,56 @@ impl Cli {
         }
     }
 
+    /// An address has a port behind a colon, and no slash; a service has a slash.
+    fn explain(&self, what: Option<&str>, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let filter = what.map(|what| {
+            let name = if what.contains('/') { "service" } else { "endpoint" };
+            format!("&{name}={}", encoded(what))
+        });
+        let path = format!("/explain?format={}{}", self.output.as_str(), filter.unwrap_or_default());
+        let mut answer = self.client().get(&path)?;
+        if answer.status == 404 {
+            answer.copy(out)?;
+            return Ok(Exit::Finding);
+        }
+        let mut answer = answer.expect_ok()?;
+        answer.copy(out)?;
+        Ok(Exit::Good)
+    }
+
+    fn verify(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let mut answer =
+            self.client().get(&format!("/verify?format={}", self.output.as_str()))?.expect_ok()?;
+        let mut text = String::new();
+        answer.body().read_to_string(&mut text).map_err(ClientError::Broken)?;
+        out.write_all(text.as_bytes()).map_err(ClientError::Output)?;
+        let equal = text.ends_with("\nall equal\n") || text.starts_with("{\"equal\":true,");
+        Ok(if equal { Exit::Good } else { Exit::Finding })
+    }
+
+    /// Only the socket takes it.
+    fn reload(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let mut answer = self.client().post("/reload")?.expect_ok()?;
+        answer.copy(out)?;
+        Ok(Exit::Good)
+    }
+
     fn table(
         &self,
         table: &str,
         filters: &[(&str, &Option<String>)],
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let mut path = format!("/{table}?format={}", self.output.as_str());
-        for (name, value) in filters {
-            if let Some(value) = value {
-                path = format!("{path}&{name}={}", encoded(value));
-            }
-        }
+        let path = path(&format!("/{table}?format={}", self.output.as_str()), filters);
         let mut answer = self.client().get(&path)?.expect_ok()?;
         answer.copy(out)?;
         Ok(Exit::Good)
     }
+}
+
+fn path(begin: &str, filters: &[(&str, &Option<String>)]) -> String {
+    let given = filters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    given.fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encoded(value)))
 }
 
 /// Everything that could mean something in a query, as `%` and two digits.

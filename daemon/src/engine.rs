@@ -4,9 +4,11 @@
 //! here waits: not for the disk, not for the journal, not for a reader. Deliberately absent: what to write (core), how
 //! (datapath), and when events come ([`run`]).
 
+pub mod ask;
 mod retries;
 pub mod run;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_core::op::{Grace, Op, Owner, ServiceId};
+use holdfast_core::op::{Action, Grace, Op, Owner, ServiceId};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::{AdoptError, Drift, Remembered, World};
 use holdfast_datapath::{MapError, Maps};
@@ -31,6 +33,9 @@ const UPKEEP_WAIT: Duration = Duration::from_millis(100);
 /// How long the sources may take before what is remembered is written over what the maps hold. What they hold serves
 /// meanwhile, and is never older; a source that can be reached answers within a second.
 const REMEMBERED_WAIT: Duration = Duration::from_secs(3);
+
+/// New frontends that wait for each other, so that the maps take many of them in one step.
+const INSERTS_MAX: usize = 1_024;
 
 /// The time of a step, on both clocks.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +60,8 @@ pub struct Engine<M> {
     is_bare: bool,
     upkeep_due: Option<Duration>,
     ops: Vec<Op>,
+    // Of services that have their lists.
+    inserts: Vec<Op>,
 }
 
 impl<M: Maps> Engine<M> {
@@ -74,6 +81,7 @@ impl<M: Maps> Engine<M> {
             is_bare: dump.frontends.is_empty() && !is_waiting,
             upkeep_due: None,
             ops: Vec::new(),
+            inserts: Vec::new(),
         };
         Ok((engine, errors))
     }
@@ -173,18 +181,18 @@ impl<M: Maps> Engine<M> {
         let dirty = self.world.dirty().to_vec();
         // What does not fit shows in the op that needs it.
         let _ = self.maps.make_room(&self.world.coming());
-        let mut whole = Vec::with_capacity(dirty.len());
-        for id in dirty {
-            self.ops.clear();
-            let planned = self.world.plan_lists(id, &mut self.ops);
-            let executed = self.execute();
-            match planned.map_err(|error| error.to_string()).and(executed.map_err(|error| error.to_string()))
-            {
-                Ok(()) => whole.push(id),
-                Err(error) => self.failed(id, error, now),
+        let mut refused = BTreeSet::new();
+        for id in &dirty {
+            if let Err(error) = self.write_lists(*id) {
+                self.failed(*id, error, now);
+                refused.insert(*id);
+            }
+            if self.inserts.len() >= INSERTS_MAX {
+                self.insert_frontends(now, &mut refused);
             }
         }
-        for id in whole {
+        self.insert_frontends(now, &mut refused);
+        for id in dirty.into_iter().filter(|id| !refused.contains(id)) {
             self.ops.clear();
             self.world.plan_removals(id, &mut self.ops);
             match self.execute() {
@@ -192,6 +200,46 @@ impl<M: Maps> Engine<M> {
                 Err(error) => self.failed(id, error.to_string(), now),
             }
         }
+    }
+
+    /// All of a service but its new frontends, which are left for [`Self::insert_frontends`].
+    fn write_lists(&mut self, id: ServiceId) -> Result<(), String> {
+        let begun = self.inserts.len();
+        self.ops.clear();
+        let planned = self.world.plan_lists(id, &mut self.ops).map_err(|error| error.to_string());
+        let world = &self.world;
+        self.inserts.extend(self.ops.extract_if(.., |op| is_new(world, op) && may_touch(world, op)));
+        let executed = self.execute().map_err(|error| error.to_string());
+        if executed.is_err() {
+            self.inserts.truncate(begun);
+        }
+        planned.and(executed)
+    }
+
+    /// What clients find those lists by. A service's frontends after one that is refused are left out.
+    fn insert_frontends(&mut self, now: Duration, refused: &mut BTreeSet<ServiceId>) {
+        let mut inserts = std::mem::take(&mut self.inserts);
+        let mut left = inserts.as_slice();
+        while let [first, rest @ ..] = left {
+            left = match self.maps.execute_some(left) {
+                Ok(count) => {
+                    let (accepted, rest) = left.split_at(count.clamp(1, left.len()));
+                    accepted.iter().for_each(|op| self.world.accepted(op));
+                    rest
+                }
+                Err(error) => {
+                    self.world.refused(std::slice::from_ref(first), 0);
+                    if let Owner::Service(id) = first.owner {
+                        self.failed(id, error.to_string(), now);
+                        refused.insert(id);
+                    }
+                    let others = rest.iter().position(|op| op.owner != first.owner);
+                    others.and_then(|at| rest.get(at..)).unwrap_or_default()
+                }
+            };
+        }
+        inserts.clear();
+        self.inserts = inserts;
     }
 
     /// What belongs to no service: what a restart found that nobody wants, and node addresses. In this order, so that a
@@ -242,6 +290,10 @@ impl<M: Maps> Engine<M> {
         self.world.fail(id, error.into());
         self.retries.failed(id, now);
     }
+}
+
+fn is_new(world: &World, op: &Op) -> bool {
+    matches!(&op.action, Action::InsertFrontend(key, _) if world.is_new(key))
 }
 
 fn may_touch(world: &World, op: &Op) -> bool {

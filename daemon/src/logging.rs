@@ -1,40 +1,98 @@
-//! Where log lines go.
+//! Where log lines go: the journal where systemd started the daemon, standard error otherwise.
 //!
-//! Invariant: nobody waits for the log; lines are written by whoever logs, to a stream that the service manager reads.
-//! Deliberately absent: files and rotation, which the journal does better.
+//! Invariant: nobody waits for the journal; what it does not take at once is counted, and the count is told. Deliberately
+//! absent: files and rotation, which the journal does better.
 
-use std::io::IsTerminal;
+mod entry;
+mod flood;
+mod journal;
+pub mod messages;
+#[cfg(test)]
+mod tests;
 
+use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
+
+use nix::sys::stat::fstat;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::{Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::config::{Log, LogFormat, LogLevel};
+use journal::{Journal, JournalLayer};
 
-/// Changes the level while the daemon runs.
+/// What was started: to change its level, and to let it tell what it did not write.
 #[derive(Debug)]
-pub struct Level(Handle<LevelFilter, Registry>);
+pub struct Logging {
+    level: Handle<LevelFilter, Registry>,
+    journal: Option<Arc<Journal>>,
+}
 
-impl Level {
+impl Logging {
+    /// One that nobody hears, for tests.
+    #[cfg(test)]
+    pub(crate) fn silent(log: &Log) -> Self {
+        Self { level: reload::Layer::new(filter(log.level)).1, journal: None }
+    }
+
     /// From now on, this level counts.
-    pub fn set(&self, level: LogLevel) {
+    pub fn set_level(&self, level: LogLevel) {
         // The only error is a subscriber that is gone, and then nobody logs.
-        let _ = self.0.reload(filter(level));
+        let _ = self.level.reload(filter(level));
+    }
+
+    /// Tells how many lines were left out, if nobody has since. To be called about once a second.
+    pub fn tell_what_is_missing(&self) {
+        if let Some(journal) = &self.journal {
+            journal.tell_what_is_missing();
+        }
     }
 }
 
 /// Begins to log as the configuration says. To be called once.
-pub fn start(log: &Log) -> Level {
+pub fn start(log: &Log) -> Logging {
     let (level, handle) = reload::Layer::new(filter(log.level));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let journal = journal_for(log.format);
     let registry = tracing_subscriber::registry().with(level);
-    match log.format {
-        LogFormat::Json => registry.with(lines.json().flatten_event(true)).init(),
-        LogFormat::Auto | LogFormat::Text | LogFormat::Journald => {
-            registry.with(lines.with_ansi(std::io::stderr().is_terminal())).init();
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
+    match (&journal, log.format) {
+        (Some(journal), _) => registry.with(JournalLayer(Arc::clone(journal))).init(),
+        (None, LogFormat::Json) => registry.with(lines.json().flatten_event(true)).init(),
+        (None, LogFormat::Auto | LogFormat::Text | LogFormat::Journald) => {
+            registry.with(lines.with_ansi(io::stderr().is_terminal())).init();
         }
     }
-    Level(handle)
+    Logging { level: handle, journal }
+}
+
+/// Without a socket, lines go to standard error, where at least somebody may find them.
+fn journal_for(format: LogFormat) -> Option<Arc<Journal>> {
+    let wanted = match format {
+        LogFormat::Journald => true,
+        LogFormat::Auto => stderr_is_the_journal(),
+        LogFormat::Text | LogFormat::Json => false,
+    };
+    wanted.then(Journal::open)?.ok().map(Arc::new)
+}
+
+/// Whether systemd connected standard error to the journal, and nobody has redirected it since.
+fn stderr_is_the_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    fstat(io::stderr()).is_ok_and(|found| is_named(&stream, found.st_dev, found.st_ino))
+}
+
+fn is_named(stream: &str, device: u64, inode: u64) -> bool {
+    stream == format!("{device}:{inode}")
+}
+
+/// Says why the daemon ends. It goes to standard error even under systemd: the journal knows whose stream that is when the
+/// process has gone already, and takes the `<3>` for the priority.
+pub fn last_words(why: &str, err: &mut impl Write) {
+    let level = if stderr_is_the_journal() { "<3>" } else { "" };
+    for line in why.lines() {
+        // Nobody is left to tell if this cannot be written.
+        let _ = writeln!(err, "{level}holdfast: {line}");
+    }
 }
 
 fn filter(level: LogLevel) -> LevelFilter {

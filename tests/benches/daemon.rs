@@ -153,6 +153,7 @@ fn change() {
     let (changes, recorded) = mpsc::channel(CHANGES_WAITING_MAX);
     let (stop, stopping) = watch::channel(false);
     let ends = Ends {
+        asks: holdfast::engine::ask::channel().1,
         events: incoming,
         snapshots: snapshots_in,
         changes,

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 
 use self::cgroup::Tree;
+pub(crate) use self::cgroup::mount_point;
 pub use self::dial::{Dialer, Tally};
 use self::keeper::Keeper;
 pub use self::links::{Layout, Neighbour};
@@ -120,7 +121,7 @@ pub enum BedError {
 }
 
 /// Names the file in an error of a file operation.
-fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BedError + 'a {
+pub(crate) fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BedError + 'a {
     move |source| BedError::File { what, path: path.to_owned(), source }
 }
 
@@ -347,7 +348,7 @@ fn this_program() -> Result<PathBuf, BedError> {
 }
 
 /// The program that plays the children of a bed: beside this one, or, for tests and benchmarks, one folder up.
-fn companion() -> Result<PathBuf, BedError> {
+pub(crate) fn companion() -> Result<PathBuf, BedError> {
     let near = this_program()?;
     let folders = near.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join("bed_child")).find(|path| path.exists());

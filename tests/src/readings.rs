@@ -7,7 +7,7 @@ use holdfast::datapath::{DatapathView, RefusalLog};
 use holdfast::sources::kubernetes::View;
 use holdfast::state::Written;
 use holdfast_core::snapshot::Snapshot;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// These snapshots, and nothing beside them.
 pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> Readings {
@@ -19,8 +19,12 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         apiserver: None,
         watches: View::default(),
         refusals: RefusalLog::none(),
+        history: Arc::default(),
         written: watch::channel(Written::default()).1,
+        engine: holdfast::engine::ask::channel().0,
         liveness: Liveness::new(|| None),
+        proxies: watch::channel(Arc::default()).1,
+        reloads: mpsc::channel(1).0,
         about,
     }
 }

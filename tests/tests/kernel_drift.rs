@@ -70,7 +70,8 @@ fn intruder(bed: &Bed, options: &Options) -> KernelMaps {
             fs::hard_link(pin.path(), other.join(folder).join(pin.file_name())).unwrap();
         }
     }
-    KernelMaps::start(&Options { bpffs: other, cgroup: Some(bed.other_cgroup()), ..options.clone() }).unwrap()
+    KernelMaps::start(&Options { bpffs: other, cgroup: Some(bed.other_cgroup("other")), ..options.clone() })
+        .unwrap()
 }
 
 fn frontend(service: u32) -> FrontendKey {

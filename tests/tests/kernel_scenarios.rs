@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use holdfast_core::op::{Action, Dump, Grace};
+use holdfast_core::op::{Action, Dump, Grace, Op};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, MapError, Maps, MemoryMaps};
 use holdfast_tests::scenario::{MapMaker, check};
@@ -36,6 +36,13 @@ impl Maps for Kernel {
         let mut pair = self.pair();
         pair.kernel.execute(action)?;
         pair.memory.execute(action)
+    }
+
+    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        let mut pair = self.pair();
+        let accepted = pair.kernel.execute_some(inserts)?;
+        inserts.iter().take(accepted).try_for_each(|op| pair.memory.execute(&op.action))?;
+        Ok(accepted)
     }
 
     fn begin_grace(&mut self) -> Grace {

@@ -1,8 +1,8 @@
 //! Why a service was looked at again, and what came of it.
 //!
-//! Invariant: every visible change of a service makes exactly one [`Change`], with its causes. It shares facts and views
-//! with the tables, so making one costs little; text is made of it elsewhere. Deliberately absent: sequence numbers and
-//! storage, which the recorder adds.
+//! Invariant: every visible change of a service makes exactly one [`Change`], with its causes; so does every event of an
+//! object that changed nothing visible, for whoever watches. It shares facts and views with the tables, so making one costs
+//! little; text is made of it elsewhere. Deliberately absent: sequence numbers and storage, which the recorder adds.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -56,6 +56,30 @@ pub enum Cause {
     ReadersLeft,
 }
 
+impl Cause {
+    /// Whether somebody wrote or removed an object of this service.
+    pub(crate) const fn is_of_an_object(&self) -> bool {
+        match self {
+            Self::ServiceApplied(_)
+            | Self::ServiceDeleted(..)
+            | Self::SliceApplied(_)
+            | Self::SliceDeleted(..)
+            | Self::SliceLeft(_) => true,
+            Self::ClaimWon(..)
+            | Self::ClaimLost(..)
+            | Self::NodeApplied
+            | Self::SettingsApplied
+            | Self::Retry
+            | Self::Remembered
+            | Self::HoldDue
+            | Self::Probed(_)
+            | Self::AddressClaimed(..)
+            | Self::MassLoss { .. }
+            | Self::ReadersLeft => false,
+        }
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Debug)]
 pub struct Change {
@@ -65,6 +89,10 @@ pub struct Change {
     pub at: Timestamp,
     /// Why; the last ones, if there were more than fit.
     pub causes: Vec<Cause>,
+    /// How many causes before those did not fit.
+    pub suppressed: u32,
+    /// Whether readers see a difference, or the maps were written to. If not, it is no change, but an event to be told of.
+    pub visible: bool,
     /// What readers saw before.
     pub before: Option<Arc<ServiceView>>,
     /// What they see now; `None`: nothing is known of it any more.

@@ -247,6 +247,15 @@ pub struct Dump {
     pub node_addresses: alloc::vec::Vec<IpAddr>,
 }
 
+/// One frontend, read back with all that it leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What the frontend map says.
+    pub value: FrontendValue,
+    /// The port that it leads to.
+    pub port: DumpPort,
+}
+
 /// How much more the maps will hold when what is dirty now has been written; at most, since some of it may have its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coming {

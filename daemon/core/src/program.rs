@@ -232,6 +232,8 @@ pub(crate) struct Program {
     pub(crate) frontends: Vec<FrontendKey>,
     pub(crate) view: Option<Arc<ServiceView>>,
     pub(crate) causes: Vec<Cause>,
+    /// Causes that had no room among those.
+    pub(crate) suppressed: u32,
     pub(crate) dirty: bool,
     /// Its own facts, the node or the settings changed; a claim won or lost needs no new decision.
     pub(crate) stale: bool,
@@ -252,6 +254,7 @@ impl Default for Program {
             frontends: Vec::new(),
             view: None,
             causes: Vec::new(),
+            suppressed: 0,
             dirty: false,
             stale: false,
             ops: 0,
@@ -264,6 +267,7 @@ impl Program {
     pub(crate) fn add_cause(&mut self, cause: Cause) {
         if self.causes.len() >= limits::CAUSES_PER_CHANGE_MAX {
             self.causes.remove(0);
+            self.suppressed = self.suppressed.saturating_add(1);
         }
         // Most batches bring a service one or two events.
         if self.causes.capacity() == 0 {

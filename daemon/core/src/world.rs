@@ -67,6 +67,8 @@ pub struct World {
     programs: Vec<Program>,
     frontends: Frontends,
     frontends_realized: usize,
+    /// Planned in this batch and not in the maps yet.
+    frontends_coming: usize,
     ranges: [Ranges; 2],
     indices: Indices,
     freed: Freed,
@@ -92,6 +94,7 @@ impl World {
             programs: Vec::new(),
             frontends: Frontends::new(seed),
             frontends_realized: 0,
+            frontends_coming: 0,
             ranges: [Ranges::new(capacity.slots), Ranges::new(capacity.slots)],
             indices: Indices { free: BTreeSet::new(), next: 0, capacity: capacity.ports },
             freed: Freed::default(),
@@ -138,6 +141,11 @@ impl World {
     /// Whether this service may be written to in this batch.
     pub fn is_dirty(&self, id: ServiceId) -> bool {
         self.programs.get(id.0 as usize).is_some_and(|program| program.dirty)
+    }
+
+    /// Whether the maps certainly do not have this frontend, so that it matters to nobody when it comes.
+    pub fn is_new(&self, key: &FrontendKey) -> bool {
+        self.frontends.get(key).is_none_or(|entry| entry.realized.is_none() && !entry.uncertain)
     }
 
     /// Marks a service whose last plan was not carried out.

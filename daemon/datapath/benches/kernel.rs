@@ -22,7 +22,7 @@ mod worlds;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bed::{Bed, Port, address, ask, bed, tcp_backend, udp_backend, udp_client};
@@ -30,7 +30,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Source, Transport};
-use holdfast_core::op::Op;
+use holdfast_core::op::{Action, Op};
 use holdfast_core::world::{Capacity, World};
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps};
 use libbpf_rs::{Link, libbpf_sys as sys};
@@ -39,6 +39,8 @@ const ROUNDS: usize = 400;
 /// Fewer than a listener's queue holds: its thread runs only between batches.
 const CONNECTS: usize = 100;
 const FILLS: usize = 7;
+/// New frontends that the engine collects.
+const TOGETHER: usize = 1_024;
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn median(mut times: Vec<f64>) -> f64 {
@@ -211,33 +213,59 @@ fn stay_on_one_cpu() {
     }
 }
 
-/// Connect, accept and close on this thread: direct without programs, direct with programs, through a VIP.
-fn ratios(bed: &Bed, other: &Path, services: u32, listener: &TcpListener) {
-    let backend = listener.local_addr().unwrap();
-    let vip = address("10.96.0.10:80");
-    let mut rounds = Vec::new();
-    for round in 0..ROUNDS {
-        let mut times = [0.0; 3];
-        for what in [[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]][round % 4] {
-            bed.join(if what == 0 { other } else { &bed.cgroup });
-            std::thread::sleep(PAUSE);
-            let to = if what == 2 { vip } else { backend };
-            times[what] = time(CONNECTS, || {
-                connect(to);
-                drop(listener.accept());
-            });
-        }
-        rounds.push(times);
+/// Where a thread connects to the backend, and how.
+struct Ways<'a> {
+    bed: &'a Bed,
+    listener: &'a TcpListener,
+    /// No program sees it here.
+    outside: PathBuf,
+    /// Only a program that does nothing.
+    empty: PathBuf,
+    _empty: (OwnedFd, OwnedFd),
+}
+
+impl<'a> Ways<'a> {
+    fn new(bed: &'a Bed, listener: &'a TcpListener) -> Self {
+        let empty = bed.other_cgroup("empty");
+        let program = empty_program(&File::open(&empty).unwrap());
+        Self { bed, listener, outside: bed.other_cgroup("other"), empty, _empty: program }
     }
-    bed.join(&bed.cgroup);
-    let over = |of: &dyn Fn(&[f64; 3]) -> f64| median(rounds.iter().map(of).collect());
-    let direct = over(&|times| times[0]);
-    let attached = over(&|times| times[1] - times[0]);
-    let served = over(&|times| times[2] - times[0]);
+
+    /// Connect, accept and close on this thread. 0: without programs. 1: with an empty one. 2: with the daemon's.
+    /// 3: through a VIP.
+    fn take(&self, way: usize) -> f64 {
+        let backend = self.listener.local_addr().unwrap();
+        let to = if way == 3 { address("10.96.0.10:80") } else { backend };
+        self.bed.join([&self.outside, &self.empty, &self.bed.cgroup, &self.bed.cgroup][way]);
+        std::thread::sleep(PAUSE);
+        time(CONNECTS, || {
+            connect(to);
+            drop(self.listener.accept());
+        })
+    }
+}
+
+/// What each way costs more than the first one, which takes its turn between all others.
+fn ratios(ways: &Ways<'_>, services: u32) {
+    let (mut direct, mut more) = (Vec::new(), [const { Vec::new() }; 3]);
+    for round in 0..ROUNDS {
+        for way in [[1, 2, 3], [3, 1, 2], [2, 3, 1], [3, 2, 1]][round % 4] {
+            let (before, there, after) = (ways.take(0), ways.take(way), ways.take(0));
+            direct.push(before.midpoint(after));
+            more[way - 1].push(there - before.midpoint(after));
+        }
+    }
+    ways.bed.join(&ways.bed.cgroup);
+    let direct = median(direct);
+    let [empty, attached, served] = more.map(median);
     println!(
-        "connect, accept, close, {services} services: direct {:.2} us, with programs {:+.0} ns, through a VIP {:+.0} ns, {:.4} of direct",
+        "connect, accept, close, {services} services: direct {:.2} us, an empty program {:+.0} ns, {:.4} of direct; \
+         without a VIP {:+.0} ns, {:.4}; through a VIP {:+.0} ns, {:.4}",
         direct * 1e6,
+        empty * 1e9,
+        direct / (direct + empty),
         attached * 1e9,
+        direct / (direct + attached),
         served * 1e9,
         direct / (direct + served)
     );
@@ -252,33 +280,41 @@ fn fill(maps: &mut impl Maps, services: u32) {
     }
 }
 
+/// Runs one part, named by the argument, or all.
 fn main() {
-    let only_hooks = std::env::args().any(|argument| argument == "hooks");
+    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let wants = |part: &str| wanted.as_deref().is_none_or(|wanted| wanted == part);
+    if wants("hooks") {
+        in_bed(|bed| hooks(bed, &mut bed.start()));
+    }
+    if wants("ratios") {
+        in_bed(all_ratios);
+    }
+    if wants("programming") {
+        programming();
+    }
+    if wants("restart") {
+        in_bed(restart);
+    }
+}
+
+fn in_bed(part: fn(&Bed)) {
     bed(move |bed| {
         stay_on_one_cpu();
-        let mut maps = bed.start();
-        hooks(bed, &mut maps);
-        if only_hooks {
-            bed::go_home();
-            return;
-        }
-        let listener = TcpListener::bind("127.0.0.2:0").unwrap();
-        let backend = [listener.local_addr().unwrap()];
-        Port { frontends: &["10.96.0.10:80"], backends: &backend, ..Port::TCP }.serve(&mut maps);
-        let other = bed.other_cgroup();
-        ratios(bed, &other, 1, &listener);
-        fill(&mut maps, 40_000);
-        ratios(bed, &other, 40_000, &listener);
+        part(bed);
         bed::go_home();
     });
-    if only_hooks {
-        return;
-    }
-    programming();
-    bed(|bed| {
-        restart(bed);
-        bed::go_home();
-    });
+}
+
+fn all_ratios(bed: &Bed) {
+    let mut maps = bed.start();
+    let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+    let backend = [listener.local_addr().unwrap()];
+    Port { frontends: &["10.96.0.10:80"], backends: &backend, ..Port::TCP }.serve(&mut maps);
+    let ways = Ways::new(bed, &listener);
+    ratios(&ways, 1);
+    fill(&mut maps, 40_000);
+    ratios(&ways, 40_000);
 }
 
 /// 50,000 services from nothing, from their events on, as the engine does it. By CPU time, which is what the engine needs
@@ -318,18 +354,44 @@ fn bring_about(world: &mut World, maps: &mut impl Maps, events: Vec<Event>) -> u
     events.into_iter().chain([Event::Synced(Source::Kubernetes)]).for_each(|event| world.apply(event));
     world.decide(Timestamp(0));
     maps.make_room(&world.coming()).unwrap();
-    let (mut ops, mut executed): (Vec<Op>, _) = (Vec::new(), 0);
+    let (mut ops, mut inserts, mut executed): (Vec<Op>, Vec<Op>, _) = (Vec::new(), Vec::new(), 0);
     for id in world.dirty().to_vec() {
         ops.clear();
         world.plan_lists(id, &mut ops).unwrap();
-        world.plan_removals(id, &mut ops);
+        inserts.extend(
+            ops.extract_if(
+                ..,
+                |op| matches!(&op.action, Action::InsertFrontend(key, _) if world.is_new(key)),
+            ),
+        );
         for op in &ops {
             maps.execute(&op.action).unwrap();
             world.accepted(op);
         }
         executed += ops.len();
+        if inserts.len() >= TOGETHER {
+            executed += insert_frontends(world, maps, &mut inserts);
+        }
+    }
+    executed += insert_frontends(world, maps, &mut inserts);
+    for id in world.dirty().to_vec() {
+        ops.clear();
+        world.plan_removals(id, &mut ops);
+        assert_eq!(ops, []);
     }
     world.settle(Timestamp(0), &mut drop);
+    executed
+}
+
+fn insert_frontends(world: &mut World, maps: &mut impl Maps, inserts: &mut Vec<Op>) -> usize {
+    let mut left = inserts.as_slice();
+    while !left.is_empty() {
+        let (accepted, rest) = left.split_at(maps.execute_some(left).unwrap());
+        accepted.iter().for_each(|op| world.accepted(op));
+        left = rest;
+    }
+    let executed = inserts.len();
+    inserts.clear();
     executed
 }
 

@@ -5,6 +5,7 @@
 
 mod dump;
 mod grow;
+mod insert;
 mod proof;
 mod repair;
 mod stale;
@@ -16,7 +17,7 @@ use std::net::IpAddr;
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::SlotState;
 use holdfast_core::op::{
-    Action, Coming, Dump, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range, Word,
+    Action, Coming, Dump, Entry, FrontendValue, Grace, MemberKey, Op, PortFacts, PortIndex, Range, Word,
 };
 use holdfast_core::world::Capacity;
 use libbpf_rs::ErrorKind;
@@ -167,6 +168,13 @@ impl Maps for KernelMaps {
         }
     }
 
+    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        match self.insert_together(inserts) {
+            0 => inserts.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1)),
+            accepted => Ok(accepted),
+        }
+    }
+
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
         self.make_room_for(coming)
     }
@@ -181,6 +189,10 @@ impl Maps for KernelMaps {
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         self.read_back()
+    }
+
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+        Ok(self.read_one(key))
     }
 
     fn capacity(&self) -> Capacity {

@@ -1,6 +1,7 @@
 //! The contract between the engine and whatever holds the maps.
 
-use holdfast_core::op::{Action, Coming, Dump, Grace};
+use holdfast_core::keys::FrontendKey;
+use holdfast_core::op::{Action, Coming, Dump, Entry, FrontendValue, Grace, Op};
 use holdfast_core::world::Capacity;
 
 /// The maps refused an op.
@@ -24,10 +25,16 @@ pub enum MapError {
     },
 }
 
-/// Executes ops, one at a time. The engine is the only caller.
+/// Executes ops. The engine is the only caller.
 pub trait Maps: Send {
     /// Executes one op. An error does not promise that it had no effect.
     fn execute(&mut self, action: &Action) -> Result<(), MapError>;
+
+    /// Executes as many of these ops, from the first on, as suits the maps in one step. They insert frontends that the maps
+    /// do not have, so it matters to nobody in which order they come. Gives how many were accepted, or why the first was not.
+    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        inserts.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1))
+    }
 
     /// Makes room for many ops at once, so that the maps need not grow in several steps. It changes nothing that a client
     /// meets, and what does not fit shows in the ops. Maps that are as large as they get have nothing to do.
@@ -44,6 +51,14 @@ pub trait Maps: Send {
     /// Reads everything back.
     fn dump(&mut self) -> Result<Dump, MapError>;
 
+    /// Reads one frontend back. Maps that can look one up alone do so.
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+        let dump = self.dump()?;
+        let value = dump.frontends.iter().find(|(other, _)| other == key).map(|(_, value)| *value);
+        let port = |value: FrontendValue| dump.ports.into_iter().find(|port| port.index == value.port);
+        Ok(value.and_then(|value| Some(Entry { value, port: port(value)? })))
+    }
+
     /// How much fits.
     fn capacity(&self) -> Capacity;
 
@@ -56,6 +71,10 @@ pub trait Maps: Send {
 impl<M: Maps + ?Sized> Maps for Box<M> {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         (**self).execute(action)
+    }
+
+    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        (**self).execute_some(inserts)
     }
 
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
@@ -72,6 +91,10 @@ impl<M: Maps + ?Sized> Maps for Box<M> {
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         (**self).dump()
+    }
+
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+        (**self).read(key)
     }
 
     fn capacity(&self) -> Capacity {

@@ -52,6 +52,31 @@ impl Table {
         }
     }
 
+    /// Inserts keys that are not there, up to the first that is refused. Gives how many. One that was there after all is
+    /// replaced, and counts twice.
+    pub(crate) fn put_new(&mut self, keys: &[u8], values: &[u8]) -> usize {
+        let all = u32::try_from(keys.len() / self.map.key_size() as usize).unwrap_or(0);
+        if all == 0 || values.len() != all as usize * self.map.value_size() as usize {
+            return 0;
+        }
+        let options = batch_options();
+        let mut count = all;
+        // SAFETY: the buffers hold `count` keys and values of this map, and all outlive the call.
+        let returned = unsafe {
+            libbpf_sys::bpf_map_update_batch(
+                self.map.as_fd().as_raw_fd(),
+                keys.as_ptr().cast(),
+                values.as_ptr().cast(),
+                &raw mut count,
+                &raw const options,
+            )
+        };
+        // A refusal of the call itself leaves the count as it was.
+        let accepted = if returned == 0 || count < all { count } else { 0 };
+        self.used = self.used.saturating_add(accepted);
+        accepted as usize
+    }
+
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
         self.map.lookup(key, MapFlags::ANY).ok()?
@@ -87,6 +112,13 @@ impl Table {
             entries.extend(batch.entries(count));
         }
         Ok(entries)
+    }
+}
+
+fn batch_options() -> libbpf_sys::bpf_map_batch_opts {
+    libbpf_sys::bpf_map_batch_opts {
+        sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as libbpf_sys::size_t,
+        ..Default::default()
     }
 }
 
@@ -139,10 +171,7 @@ impl Batch {
     }
 
     fn read(&mut self, map: &MapHandle, next: &mut u64, count: &mut u32) -> io::Result<()> {
-        let options = libbpf_sys::bpf_map_batch_opts {
-            sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as libbpf_sys::size_t,
-            ..Default::default()
-        };
+        let options = batch_options();
         let at = self.at.as_mut().map_or(std::ptr::null_mut(), |at| std::ptr::from_mut(at).cast());
         // SAFETY: the buffers hold `count` keys and values of this map, cursors have more than the 4 bytes that are
         // written, and all outlive the call.

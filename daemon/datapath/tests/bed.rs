@@ -132,8 +132,8 @@ impl Bed {
     }
 
     /// A cgroup beside the one that is served, for clients without programs.
-    pub(crate) fn other_cgroup(&self) -> PathBuf {
-        let other = self.cgroup.with_extension("other");
+    pub(crate) fn other_cgroup(&self, name: &str) -> PathBuf {
+        let other = self.cgroup.with_extension(name);
         self.add_cgroup(&other);
         other
     }

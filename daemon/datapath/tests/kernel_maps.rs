@@ -12,7 +12,8 @@ use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope, SlotState};
 use holdfast_core::op::{
-    Action, Dump, FrontendType, FrontendValue, MemberKey, PortFacts, PortIndex, Range, Word, WordFlags,
+    Action, Dump, FrontendType, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, Word,
+    WordFlags,
 };
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps};
@@ -176,6 +177,83 @@ fn kernel_maps_grow_and_lose_nothing() {
     assert!(kernel.status().growths >= 1, "{:?}", kernel.status());
     assert_eq!(kernel.status().frontends, [20_000, 0]);
     check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
+}
+
+/// Executes all, and says in how many steps.
+fn insert_together(maps: &mut impl Maps, inserts: &[Op]) -> usize {
+    let (mut left, mut steps) = (inserts, 0);
+    while !left.is_empty() {
+        left = &left[maps.execute_some(left).unwrap()..];
+        steps += 1;
+    }
+    steps
+}
+
+fn insert(number: u32) -> Op {
+    // Runs of both families, and some node ports among them.
+    let family = if (number / 700).is_multiple_of(2) { Family::V4 } else { Family::V6 };
+    let is_wildcard = number.is_multiple_of(500);
+    let address = if is_wildcard { family.unspecified() } else { address(family, number) };
+    let port = if is_wildcard { u16::try_from(30_000 + number / 500).unwrap() } else { 80 };
+    let key = FrontendKey { address, port: NonZeroU16::new(port).unwrap(), transport: Transport::Tcp };
+    let value = FrontendValue { port: PortIndex(number), kind: FrontendType::ClusterIp };
+    Op { owner: Owner::Nobody, action: Action::InsertFrontend(key, value) }
+}
+
+#[test]
+fn kernel_maps_take_new_frontends_together() {
+    let mut kernel = KernelMaps::unattached(CAPACITY).unwrap();
+    let mut memory = MemoryMaps::new(CAPACITY);
+    let inserts: Vec<Op> = (0..12_000).map(insert).collect();
+    assert_eq!(insert_together(&mut memory, &inserts), 12_000);
+    let steps = insert_together(&mut kernel, &inserts);
+    assert!(steps < 12_000 / 40, "{steps} steps");
+    let status = kernel.status();
+    assert_eq!(status.frontends.iter().sum::<u32>(), 12_000);
+    assert!(status.growths >= 1, "{status:?}");
+    check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
+    // One that is there after all is replaced.
+    let moved: Vec<Op> = (0..600).map(insert).map(moved).collect();
+    insert_together(&mut memory, &moved);
+    insert_together(&mut kernel, &moved);
+    check_same(&kernel.dump().unwrap(), &memory.dump().unwrap());
+}
+
+fn moved(mut op: Op) -> Op {
+    if let Action::InsertFrontend(_, value) = &mut op.action {
+        value.port.0 += 1;
+    }
+    op
+}
+
+#[test]
+fn kernel_maps_that_fill_up_accept_what_fits_and_refuse_the_next_by_name() {
+    let capacity = Capacity { slots: 8, ports: 64, services: 4 };
+    let mut maps = KernelMaps::unattached(capacity).unwrap();
+    let inserts: Vec<Op> = (1..400).map(insert).map(|op| at_index(op, 7)).collect();
+    let (accepted, error) = insert_until_refused(&mut maps, &inserts);
+    assert!((64..399).contains(&accepted), "{accepted}");
+    assert!(error.contains("the map is full; raise `datapath.limits.frontends`"), "{error}");
+    let found = maps.dump().unwrap().frontends.len();
+    assert_eq!(found, accepted, "what was accepted is there, and nothing else");
+}
+
+fn at_index(mut op: Op, index: u32) -> Op {
+    if let Action::InsertFrontend(_, value) = &mut op.action {
+        value.port = PortIndex(index);
+    }
+    op
+}
+
+/// How many were accepted, and what the next one was told.
+fn insert_until_refused(maps: &mut impl Maps, inserts: &[Op]) -> (usize, String) {
+    let mut accepted = 0;
+    loop {
+        match maps.execute_some(&inserts[accepted..]) {
+            Ok(count) => accepted += count,
+            Err(error) => return (accepted, error.to_string()),
+        }
+    }
 }
 
 #[test]

@@ -13,10 +13,10 @@ use serde::Serialize;
 use super::Readings;
 use super::answer;
 use super::form::Form;
-use super::moment::Moment;
 use super::query::Query;
 use super::shown::{Cells, Widths};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, View};
+use crate::moment::Moment;
 use crate::sources::kubernetes::Watch;
 
 #[derive(Serialize)]

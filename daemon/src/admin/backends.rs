@@ -11,10 +11,10 @@ use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
 use serde::{Serialize, Serializer};
 
 use super::frontends;
-use super::moment::Moment;
 use super::page::Table;
 use super::query::{Filter, Legal};
 use super::shown::{Cells, Column, as_text, column, wide};
+use crate::moment::Moment;
 
 /// What `/backends` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };

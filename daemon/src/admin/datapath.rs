@@ -3,6 +3,7 @@
 //! Invariant: it shows what the engine published last, at most a second old; nothing is read from the kernel here.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -16,10 +17,12 @@ use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, Widths};
 use crate::datapath::DatapathView;
+use crate::proxies::OtherProxy;
 
 #[derive(Serialize)]
 struct Datapath<'a> {
     kind: &'static str,
+    other_proxies: &'a [OtherProxy],
     kernel: Option<Kernel<'a>>,
 }
 
@@ -192,17 +195,23 @@ fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
 /// The whole answer.
 pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
     let (view, snapshot) = (readings.datapath(), readings.snapshot());
+    let proxies = Arc::clone(&readings.proxies.borrow());
     let kernel = view.status().map(|status| Kernel::of(status, &snapshot.fill));
     match form {
-        Form::Json => answer::json(StatusCode::OK, &Datapath { kind: view.kind(), kernel }),
-        Form::Table | Form::Wide => answer::text(StatusCode::OK, text(&view, kernel.as_ref())),
+        Form::Json => {
+            answer::json(StatusCode::OK, &Datapath { kind: view.kind(), other_proxies: &proxies, kernel })
+        }
+        Form::Table | Form::Wide => answer::text(StatusCode::OK, text(&view, &proxies, kernel.as_ref())),
     }
 }
 
-fn text(view: &DatapathView, kernel: Option<&Kernel<'_>>) -> Vec<u8> {
+fn text(view: &DatapathView, proxies: &[OtherProxy], kernel: Option<&Kernel<'_>>) -> Vec<u8> {
     let note =
         if kernel.is_some() { "" } else { ": everything is computed and shown, no traffic is touched" };
     let mut out = format!("datapath {}{note}\n", view.kind()).into_bytes();
+    for OtherProxy { proxy, evidence } in proxies {
+        out.extend(format!("other proxy: {proxy} ({})\n", evidence.join(", ")).into_bytes());
+    }
     if let Some(kernel) = kernel {
         kernel.write(&mut out);
     }

@@ -13,10 +13,10 @@ use holdfast_core::snapshot::{FrontendView, ServiceView, Status};
 use serde::{Serialize, Serializer};
 
 use super::limits;
-use super::moment::Moment;
 use super::page::Table;
 use super::query::{Filter, Legal};
 use super::shown::{Cells, Column, as_optional_text, as_text, column, wide};
+use crate::moment::Moment;
 
 /// What `/frontends` understands.
 pub(super) const LEGAL: Legal = Legal {

@@ -115,6 +115,7 @@ pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) 
     work(&mut out, snapshot);
     rejections(&mut out, snapshot);
     state(&mut out, &readings.written.borrow());
+    history(&mut out, readings);
     usage(&mut out, about);
     out.0
 }
@@ -140,6 +141,22 @@ fn state(out: &mut Exposition, written: &Written) {
     out.gauge("holdfast_state_bytes", "The size of the snapshot.", written.bytes);
     let help = "Whether the last write of the snapshot failed.";
     out.gauge("holdfast_state_failed", help, u8::from(written.error.is_some()));
+}
+
+fn history(out: &mut Exposition, readings: &Readings) {
+    let (recorded, fill) = (readings.history.recorded(), readings.history.fill());
+    out.counter("holdfast_history_records_total", "Changes that were recorded.", recorded.records);
+    let help = "Places in the history where records are missing.";
+    out.counter("holdfast_history_gaps_total", help, recorded.gaps);
+    let help = "Records that memory has and the disk did not take.";
+    out.counter("holdfast_history_unwritten_total", help, recorded.file.lost);
+    let help = "Writes of the history that failed.";
+    out.counter("holdfast_history_write_failures_total", help, recorded.file.failures);
+    let help = "Whether the last write of the history failed.";
+    out.gauge("holdfast_history_failed", help, u8::from(recorded.file.error.is_some()));
+    out.gauge("holdfast_history_disk_bytes", "The history on disk.", recorded.file.bytes);
+    out.gauge("holdfast_history_memory_bytes", "The history in memory, about.", fill.bytes);
+    out.gauge("holdfast_history_watchers", "Who watches.", readings.history.watchers());
 }
 
 fn tables(out: &mut Exposition, counts: &Counts) {

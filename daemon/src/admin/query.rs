@@ -2,13 +2,19 @@
 //!
 //! Invariant: nothing is ignored. A filter that does nothing would show a table that looks like an answer.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::SystemTime;
 
 use axum::http::StatusCode;
 use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::Reason;
 
 use super::answer::Refusal;
+use super::explain::What;
 use super::form::{FORMATS, Form};
+use super::limits::RECORDS_MAX as LIMIT_MAX;
+use crate::moment::Millis;
+use crate::recorder::{RULES, Wanted};
 
 /// What a path understands.
 #[derive(Clone, Copy, Debug)]
@@ -32,12 +38,15 @@ pub(super) struct Filter {
     pub(super) service: Option<ObjectName>,
     pub(super) kind: Option<&'static str>,
     pub(super) address: Option<IpAddr>,
+    pub(super) endpoint: Option<SocketAddr>,
 }
 
 /// A query that was understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Query {
     pub(super) filter: Filter,
+    /// Which records; the service is in the filter.
+    pub(super) records: Wanted,
     pub(super) form: Option<Form>,
 }
 
@@ -52,6 +61,15 @@ impl Query {
         Ok(query)
     }
 
+    /// What an explanation is asked about.
+    pub(super) fn what(&self) -> What {
+        match (&self.filter.endpoint, &self.filter.service) {
+            (Some(address), _) => What::Address(*address),
+            (None, Some(service)) => What::Service(service.clone()),
+            (None, None) => What::Trouble,
+        }
+    }
+
     fn take(&mut self, name: &str, value: &str, legal: &Legal) -> Result<(), Refusal> {
         if !legal.parameters.contains(&name) {
             return Err(unknown(name, legal));
@@ -60,6 +78,12 @@ impl Query {
             "service" => once(name, &mut self.filter.service, service(value)?),
             "type" => once(name, &mut self.filter.kind, kind(value, legal)?),
             "address" => once(name, &mut self.filter.address, address(value)?),
+            "endpoint" => once(name, &mut self.filter.endpoint, endpoint(value)?),
+            "since" => once(name, &mut self.records.since, time(name, value)?),
+            "until" => once(name, &mut self.records.until, time(name, value)?),
+            "reason" => once(name, &mut self.records.reason, reason(value)?),
+            "limit" => once(name, &mut self.records.limit, limit(value)?),
+            "after" => once(name, &mut self.records.after, after(value)?),
             "format" => once(name, &mut self.form, format(value)?),
             _ => Err(unknown(name, legal)),
         }
@@ -105,10 +129,47 @@ fn address(value: &str) -> Result<IpAddr, Refusal> {
     value.parse().map_err(|_| bad(format!("{} is no address", quoted(value)), hint.to_owned()))
 }
 
+fn endpoint(value: &str) -> Result<SocketAddr, Refusal> {
+    let hint = "give an address with its port, such as `?endpoint=10.96.0.10:80` or `?endpoint=[fd00::a]:80`";
+    value.parse().map_err(|_| bad(format!("{} is no address with a port", quoted(value)), hint.to_owned()))
+}
+
 fn format(value: &str) -> Result<Form, Refusal> {
     let legal = FORMATS.map(|(name, _)| name).join(", ");
     Form::named(value)
         .ok_or_else(|| bad(format!("unknown format {}", quoted(value)), format!("legal formats: {legal}")))
+}
+
+/// A time, or how long ago.
+fn time(name: &str, value: &str) -> Result<Millis, Refusal> {
+    let hint = || {
+        format!(
+            "give a time such as `{name}=2026-01-08T11:11:55Z`, or how long ago, such as `{name}=90s`, `15m`, `2h` or `1d`"
+        )
+    };
+    Millis::parse(value)
+        .or_else(|| Millis::of(SystemTime::now()).ago(value))
+        .ok_or_else(|| bad(format!("{} is no time", quoted(value)), hint()))
+}
+
+fn reason(value: &str) -> Result<String, Refusal> {
+    let legal = || Reason::ALL.into_iter().map(Reason::as_str).chain(RULES);
+    let refused = || {
+        let all: Vec<&str> = legal().collect();
+        bad(format!("unknown reason {}", quoted(value)), format!("legal reasons: {}", all.join(", ")))
+    };
+    legal().find(|known| *known == value).map(str::to_owned).ok_or_else(refused)
+}
+
+fn limit(value: &str) -> Result<usize, Refusal> {
+    let number = value.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
+    let hint = format!("give a number from 1 to {LIMIT_MAX}");
+    number.ok_or_else(|| bad(format!("{} is no limit", quoted(value)), hint))
+}
+
+fn after(value: &str) -> Result<u64, Refusal> {
+    let hint = "give the number of a record, such as `after=184`".to_owned();
+    value.parse().map_err(|_| bad(format!("{} is no number of a record", quoted(value)), hint))
 }
 
 fn unknown(name: &str, legal: &Legal) -> Refusal {
@@ -173,8 +234,9 @@ mod tests {
     fn a_whole_query_is_read() {
         let query = read("service=a/b&type=NodePort&&address=%3A%3A1&format=wide&").unwrap();
         let service = Some(ObjectName::new("a", "b").unwrap());
-        let filter = Filter { service, kind: Some("NodePort"), address: Some("::1".parse().unwrap()) };
-        assert_eq!(query, Query { filter, form: Some(Form::Wide) });
+        let filter =
+            Filter { service, kind: Some("NodePort"), address: Some("::1".parse().unwrap()), endpoint: None };
+        assert_eq!(query, Query { filter, form: Some(Form::Wide), ..Query::default() });
         assert_eq!(read("").unwrap(), Query::default());
     }
 
@@ -205,6 +267,31 @@ mod tests {
             "service=%zz",
             "the query is not well encoded: \"%zz\" / write bytes as % and two hexadecimal digits of UTF-8",
         );
+    }
+
+    const RECORDS: Legal = Legal { parameters: &["since", "until", "reason", "limit", "after"], types: &[] };
+
+    #[test]
+    fn which_records_is_read() {
+        let text = "since=2026-01-08T11:11:55Z&until=1s&reason=vanished&limit=7&after=184";
+        let records = Query::read(text, &RECORDS).unwrap().records;
+        assert_eq!(records.since, Millis::parse("2026-01-08T11:11:55Z"));
+        assert!(records.until < Some(Millis::of(SystemTime::now())) && records.until > records.since);
+        let (reason, limit, after) = (records.reason.as_deref(), records.limit, records.after);
+        assert_eq!((reason, limit, after), (Some("vanished"), Some(7), Some(184)));
+        assert!(Query::read("reason=usable-endpoints", &RECORDS).is_ok(), "a rule is as good as a reason");
+    }
+
+    #[test]
+    fn records_that_cannot_be_meant_are_refused() {
+        let refused = |text: &str| Query::read(text, &RECORDS).unwrap_err();
+        assert_eq!(refused("since=yesterday").error, "\"yesterday\" is no time");
+        assert_eq!(refused("until=5").error, "\"5\" is no time");
+        assert_eq!(refused("until=5").hint.matches("until=").count(), 2);
+        assert_eq!(refused("reason=bad-luck").error, "unknown reason \"bad-luck\"");
+        assert!(refused("reason=bad-luck").hint.contains("vanished, "), "the legal ones are named");
+        assert_eq!(refused("limit=0").hint, "give a number from 1 to 10000");
+        assert_eq!(refused("after=x").error, "\"x\" is no number of a record");
     }
 
     #[test]

@@ -16,10 +16,10 @@ use serde::Serialize;
 use super::Readings;
 use super::answer;
 use super::form::Form;
-use super::moment::Moment;
 use super::query::{Filter, Legal, Query};
 use super::shown::{Cells, Widths, as_optional_text};
 use crate::datapath::{Denied, Told, spelled};
+use crate::moment::Moment;
 
 /// What `/refusals` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
@@ -79,7 +79,7 @@ impl<'a> Owners<'a> {
 }
 
 /// The frontends that may have answered, in the order in which the programs look.
-fn keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
+pub(super) fn keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
     let address = match Family::of(dialled.address) {
         Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

@@ -2,6 +2,7 @@
 //!
 //! Invariant: [`PATHS`] lists every one of them; the router is made of it.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
@@ -10,7 +11,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get};
+use axum::routing::{MethodRouter, any, get};
 use serde::Serialize;
 
 use super::answer::{self, Refusal};
@@ -18,16 +19,27 @@ use super::backends::{self, BackendTable};
 use super::form::Form;
 use super::frontends::{self, Frontends};
 use super::guard::{Door, form_of, guarded};
-use super::moment::Moment;
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
-use super::{Readings, apiserver, datapath, metrics, openapi, refusals, stale};
+use super::{
+    Readings, apiserver, datapath, explain, history, live, metrics, openapi, refusals, reload, stale, verify,
+};
+use crate::moment::Moment;
+use crate::recorder::Recorded;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
 /// What a path answers with.
-type Answer = fn(&Readings, Query, Form) -> Response;
+#[derive(Clone, Copy)]
+enum Answer {
+    /// What is known already.
+    Known(fn(&Readings, Query, Form) -> Response),
+    /// What the engine must be asked for.
+    Asked(fn(Arc<Readings>, Query, Form) -> Asked),
+}
+
+type Asked = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 struct Path {
     path: &'static str,
@@ -36,66 +48,119 @@ struct Path {
     answer: Answer,
 }
 
-static PATHS: [Path; 14] = [
-    Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: index },
+static PATHS: [Path; 18] = [
+    Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: Answer::Known(index) },
     Path {
         path: "/frontends",
         about: "what clients dial, and what they get",
         legal: frontends::LEGAL,
-        answer: table::<Frontends>,
+        answer: Answer::Known(table::<Frontends>),
     },
     Path {
         path: "/backends",
         about: "every endpoint of every port, used or not",
         legal: backends::LEGAL,
-        answer: table::<BackendTable>,
+        answer: Answer::Known(table::<BackendTable>),
     },
     Path {
         path: "/services",
         about: "every service, and what was rejected",
         legal: services::LEGAL,
-        answer: table::<Services>,
+        answer: Answer::Known(table::<Services>),
     },
     Path {
         path: "/refusals",
         about: "the latest clients that were not served",
         legal: refusals::LEGAL,
-        answer: refusals::refusals,
+        answer: Answer::Known(refusals::refusals),
+    },
+    Path {
+        path: "/explain",
+        about: "why a client meets what it meets",
+        legal: explain::LEGAL,
+        answer: Answer::Asked(|readings, query, form| Box::pin(explain::explain(readings, query, form))),
+    },
+    Path {
+        path: "/verify",
+        about: "apiserver, memory and maps, compared now",
+        legal: Legal::FORMAT,
+        answer: Answer::Asked(|readings, query, form| Box::pin(verify::verify(readings, query, form))),
+    },
+    Path {
+        path: "/history",
+        about: "every change with its cause",
+        legal: history::LEGAL,
+        answer: Answer::Known(history::history),
+    },
+    Path {
+        path: "/watch",
+        about: "the same as it happens, as server-sent events",
+        legal: live::LEGAL,
+        answer: Answer::Known(live::watch),
     },
     Path {
         path: "/datapath",
         about: "programs and maps in the kernel",
         legal: Legal::FORMAT,
-        answer: datapath::datapath,
+        answer: Answer::Known(datapath::datapath),
     },
     Path {
         path: "/apiserver",
         about: "which apiserver is used, and why that one",
         legal: Legal::FORMAT,
-        answer: apiserver::apiserver,
+        answer: Answer::Known(apiserver::apiserver),
     },
-    Path { path: "/config", about: "the configuration in force", legal: Legal::FORMAT, answer: config },
-    Path { path: "/version", about: "what runs here, since when", legal: Legal::FORMAT, answer: version },
-    Path { path: "/metrics", about: "metrics for Prometheus", legal: Legal::NOTHING, answer: prometheus },
-    Path { path: "/healthz", about: "whether the process answers", legal: Legal::FORMAT, answer: healthz },
+    Path {
+        path: "/config",
+        about: "the configuration in force",
+        legal: Legal::FORMAT,
+        answer: Answer::Known(config),
+    },
+    Path {
+        path: "/version",
+        about: "what runs here, since when",
+        legal: Legal::FORMAT,
+        answer: Answer::Known(version),
+    },
+    Path {
+        path: "/metrics",
+        about: "metrics for Prometheus",
+        legal: Legal::NOTHING,
+        answer: Answer::Known(prometheus),
+    },
+    Path {
+        path: "/healthz",
+        about: "whether the process answers",
+        legal: Legal::FORMAT,
+        answer: Answer::Known(healthz),
+    },
     Path {
         path: "/readyz",
         about: "whether the datapath follows the sources",
         legal: Legal::FORMAT,
-        answer: readyz,
+        answer: Answer::Known(readyz),
     },
-    Path { path: "/livez", about: "whether the engine moves", legal: Legal::FORMAT, answer: livez },
+    Path {
+        path: "/livez",
+        about: "whether the engine moves",
+        legal: Legal::FORMAT,
+        answer: Answer::Known(livez),
+    },
     Path {
         path: "/openapi.json",
         about: "this API, for programs",
         legal: Legal::NOTHING,
-        answer: description,
+        answer: Answer::Known(description),
     },
 ];
 
 /// All paths behind the guard of one door.
 pub(super) fn router(readings: Arc<Readings>, door: Door) -> Router {
     let router = PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, reads(path)));
+    let router = match door {
+        Door::Unix => router.route(reload::PATH, any(reload::reload)),
+        Door::Tcp(_) => router.route(reload::PATH, any(reload::only_by_socket)),
+    };
     router
         .fallback(unknown_path)
         .method_not_allowed_fallback(only_reads)
@@ -107,7 +172,10 @@ fn reads(path: &'static Path) -> MethodRouter<Arc<Readings>> {
     get(async move |State(readings): State<Arc<Readings>>, request: Request| {
         let form = form_of(&request);
         match Query::read(request.uri().query().unwrap_or_default(), &path.legal) {
-            Ok(query) => (path.answer)(&readings, query, form),
+            Ok(query) => match path.answer {
+                Answer::Known(answer) => answer(&readings, query, form),
+                Answer::Asked(answer) => answer(readings, query, form).await,
+            },
             Err(refusal) => refusal.shown(form),
         }
     })
@@ -120,7 +188,7 @@ async fn unknown_path(request: Request) -> Response {
 }
 
 async fn only_reads(request: Request) -> Response {
-    let hint = "use GET or HEAD; nothing can be changed here";
+    let hint = "use GET or HEAD; nothing can be changed here but by POST /reload on the unix socket";
     let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read", hint);
     let mut response = refusal.shown(form_of(&request));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -236,6 +304,7 @@ struct Readiness {
     sources: Vec<SourceRow>,
     stale_since: Option<Moment>,
     snapshot: SnapshotRow,
+    history: HistoryRow,
 }
 
 /// What a restart would begin with.
@@ -244,6 +313,23 @@ struct SnapshotRow {
     written: Option<Moment>,
     bytes: u64,
     error: Option<Arc<str>>,
+}
+
+/// How the recording goes.
+#[derive(Serialize)]
+struct HistoryRow {
+    seq: u64,
+    gaps: u64,
+    bytes: u64,
+    unwritten: u64,
+    error: Option<Arc<str>>,
+}
+
+impl From<Recorded> for HistoryRow {
+    fn from(recorded: Recorded) -> Self {
+        let Recorded { seq, gaps, file, .. } = recorded;
+        Self { seq, gaps, bytes: file.bytes, unwritten: file.lost, error: file.error }
+    }
 }
 
 #[derive(Serialize)]
@@ -266,11 +352,15 @@ fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot_row =
         SnapshotRow { written: written.at.map(Moment), bytes: written.bytes, error: written.error };
     let stale_since = snapshot.stale_since.map(Moment);
-    answer::json(status, &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row })
+    let history = readings.history.recorded().into();
+    answer::json(
+        status,
+        &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row, history },
+    )
 }
 
 /// Why clients do not meet what the rules ask for yet.
-fn unready(readings: &Readings, snapshot: &Snapshot) -> Option<String> {
+pub(super) fn unready(readings: &Readings, snapshot: &Snapshot) -> Option<String> {
     unwritten(snapshot).or_else(|| waiting(readings))
 }
 

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::Extension;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -18,7 +19,7 @@ use tokio::task::JoinSet;
 use super::guard::Door;
 use super::listen::Doors;
 use super::stall::Unstalled;
-use super::{Readings, limits, routes};
+use super::{Peer, Readings, limits, routes};
 
 const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
@@ -28,20 +29,22 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 trait Listener {
-    async fn accept(&self) -> io::Result<Box<dyn Stream>>;
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)>;
 }
 
 impl Listener for TcpListener {
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)> {
         let (stream, _) = TcpListener::accept(self).await?;
         stream.set_nodelay(true)?;
-        Ok(Box::new(stream))
+        Ok((Box::new(stream), None))
     }
 }
 
 impl Listener for UnixListener {
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
-        Ok(Box::new(UnixListener::accept(self).await?.0))
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)> {
+        let (stream, _) = UnixListener::accept(self).await?;
+        let peer = stream.peer_cred()?;
+        Ok((Box::new(stream), Some(Peer { uid: peer.uid(), pid: peer.pid() })))
     }
 }
 
@@ -54,7 +57,7 @@ pub(super) async fn serve(doors: Doors, readings: Arc<Readings>, stopping: watch
 }
 
 impl<L: Listener> Listener for &L {
-    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)> {
         (*self).accept().await
     }
 }
@@ -66,10 +69,11 @@ async fn accept_all(listener: impl Listener, router: Router, mut stopping: watch
             _ = stopping.changed() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok(stream) if connections.len() < limits::CONNECTIONS_MAX => {
-                    connections.spawn(connection(stream, router.clone(), stopping.clone()));
+                Ok((stream, peer)) if connections.len() < limits::CONNECTIONS_MAX => {
+                    let router = known(router.clone(), peer);
+                    connections.spawn(connection(stream, router, stopping.clone()));
                 }
-                Ok(stream) => turn_away(stream).await,
+                Ok((stream, _)) => turn_away(stream).await,
                 Err(error) => {
                     tracing::warn!(%error, "the admin api cannot accept a connection");
                     tokio::time::sleep(limits::ACCEPT_PAUSE).await;
@@ -81,6 +85,14 @@ async fn accept_all(listener: impl Listener, router: Router, mut stopping: watch
     let drained = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(limits::DRAIN_TIME_MAX, drained).await.is_err() {
         tracing::debug!("admin clients were cut off at stop");
+    }
+}
+
+/// Lets the paths know who is there.
+fn known(router: Router, peer: Option<Peer>) -> Router {
+    match peer {
+        Some(peer) => router.layer(Extension(peer)),
+        None => router,
     }
 }
 

@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use super::form::Form;
 use super::frontends::status;
-use super::moment::Moment;
 use super::page::Table;
 use super::query::{Filter, Legal};
 use super::rejected;
 use super::shown::{Cells, Column, as_text, column, wide};
+use crate::moment::Moment;
 
 /// What `/services` understands.
 pub(super) const LEGAL: Legal = Legal {
@@ -77,7 +77,7 @@ const fn policy(policy: TrafficPolicy) -> &'static str {
 }
 
 /// How much a client of the frontend is worse off; what is meant to be comes before what is not.
-const fn severity(verdict: Verdict) -> u8 {
+pub(super) const fn severity(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Serving => 0,
         Verdict::Bypassed => 1,

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use holdfast_core::snapshot::Snapshot;
 
 use super::form::Form;
-use super::moment::Moment;
+use crate::moment::Moment;
 
 /// Adds `stale_since`, null unless a source is missing; for people a line, in that case only.
 pub(super) fn write(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {

@@ -1,7 +1,10 @@
 //! The API over real sockets.
 
 mod doors;
+mod explanations;
 pub(crate) mod fixture;
+mod history;
+mod live;
 mod tables;
 
 use std::io::{Read, Write};

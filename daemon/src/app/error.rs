@@ -8,6 +8,9 @@ use crate::config::{ConfigErrors, NoNodeName};
 use crate::sources::config::InvalidService;
 use crate::sources::manifests::FolderError;
 
+/// The exit code for a host that cannot run the daemon as it is.
+const HOST_LACKS: u8 = 69;
+
 /// Why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
@@ -47,12 +50,23 @@ pub enum AppError {
 }
 
 impl AppError {
-    /// 78 for what only an edit of the configuration can heal, 1 for the rest.
+    /// What cannot heal by itself: 78 where the configuration has to be edited, 69 (`EX_UNAVAILABLE`) where this host lacks
+    /// something. 1 for what another try may get over.
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Folder(_) | Self::Services(_) | Self::Node(_) | Self::Access(_) => {
                 ConfigErrors::EXIT_CODE
             }
+            Self::Datapath(
+                StartError::NotPermitted(_)
+                | StartError::Load(_)
+                | StartError::NoCgroup
+                | StartError::Cgroup { .. }
+                | StartError::NoBpffs { .. }
+                | StartError::NoFolder { .. }
+                | StartError::ForeignPin { .. }
+                | StartError::ReadOnly { .. },
+            ) => HOST_LACKS,
             Self::Datapath(_)
             | Self::SelfTest(_)
             | Self::TakeOver(_)

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use holdfast_core::op::{Action, Coming, Dump, Grace};
+use holdfast_core::keys::FrontendKey;
+use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{
     KernelMaps, MapError, Maps, MemoryMaps, Namespaces, Options, Repaired, StaleSockets,
@@ -121,6 +122,13 @@ impl Maps for AppMaps {
         }
     }
 
+    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        match self {
+            Self::Memory(maps) => maps.execute_some(inserts),
+            Self::Kernel(maps) => maps.execute_some(inserts),
+        }
+    }
+
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
         match self {
             Self::Memory(maps) => maps.make_room(coming),
@@ -146,6 +154,13 @@ impl Maps for AppMaps {
         match self {
             Self::Memory(maps) => maps.dump(),
             Self::Kernel(maps) => maps.dump(),
+        }
+    }
+
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+        match self {
+            Self::Memory(maps) => maps.read(key),
+            Self::Kernel(maps) => maps.read(key),
         }
     }
 

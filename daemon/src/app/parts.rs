@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use holdfast_core::change::Change;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::index::Seed;
@@ -16,14 +15,16 @@ use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Capacity;
 use holdfast_datapath::Maps;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::AppError;
 use super::maps::AppMaps;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
+use crate::engine::ask::{self, Asker};
 use crate::engine::{Engine, run};
+use crate::recorder::{self, Recorder, Told};
 use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
 use crate::state;
@@ -117,7 +118,9 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
     let settings = kubernetes::Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),
         node: config.node.zone.is_none().then(|| node.clone()),
-        start: start.map(|kept| kubernetes::Start::of(&kept.remembered)).unwrap_or_default(),
+        start: start
+            .map(|kept| kubernetes::Start::of(&kept.remembered, &kept.context.odd))
+            .unwrap_or_default(),
         ..kubernetes::Settings::default()
     };
     Kubernetes::new(access, settings)
@@ -151,6 +154,17 @@ pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
     Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
 }
 
+/// What writes the table down, and where it tells how it goes.
+pub(super) fn keeper(
+    folder: state::Folder,
+    engine: &EngineThread,
+    access: Option<&Access>,
+    kubernetes: Option<&Kubernetes>,
+) -> (state::Keeper, watch::Receiver<state::Written>) {
+    let clusters = access.map_or_else(|| watch::channel(None).1, Access::clusters);
+    state::Keeper::new(folder, engine.snapshots.clone(), clusters, kubernetes.map(Kubernetes::oddities))
+}
+
 /// What a former process wrote down. Without it the daemon starts as it would on a new node.
 pub(super) fn kept(folder: &state::Folder) -> Option<state::Kept> {
     match folder.load() {
@@ -169,6 +183,7 @@ pub(super) fn seed() -> u64 {
 
 /// The engine on a thread of its own, so that nothing else can hold it up.
 pub(super) struct EngineThread {
+    pub(super) asker: Asker,
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
     progress: Arc<AtomicU64>,
     started: Instant,
@@ -180,16 +195,18 @@ impl EngineThread {
     pub(super) fn start<M: Maps + 'static>(
         engine: Engine<M>,
         events: mpsc::Receiver<Vec<Event>>,
-        changes: mpsc::Sender<Change>,
         look_after: impl FnMut(&mut Engine<M>) + Send + 'static,
-    ) -> Result<Self, AppError> {
+    ) -> Result<(Self, mpsc::Receiver<Told>), AppError> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;
+        let (changes, changed) = mpsc::channel(run::CHANGES_WAITING_MAX);
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
+        let (asker, asks) = ask::channel();
         let ends = run::Ends {
             events,
+            asks,
             snapshots: snapshots_out,
             changes,
             progress: Arc::clone(&progress),
@@ -198,7 +215,7 @@ impl EngineThread {
         let work = move || drop(runtime.block_on(run::run(engine, ends, look_after)));
         let thread =
             std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
-        Ok(Self { snapshots, progress, started: Instant::now(), stop, thread })
+        Ok((Self { asker, snapshots, progress, started: Instant::now(), stop, thread }, changed))
     }
 
     /// Tells for how long the engine has not moved.
@@ -216,4 +233,22 @@ impl EngineThread {
         // A panic there has ended the process already.
         let _ = self.thread.join();
     }
+}
+
+/// The recorder on a thread of its own, because it formats and may wait for the journal; and what tells that it has ended.
+pub(super) fn record(
+    state: &Path,
+    changes: mpsc::Receiver<Told>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+) -> Result<(Arc<recorder::History>, oneshot::Receiver<()>), AppError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(AppError::Runtime)?;
+    let (recorder, history) = Recorder::new(changes, snapshots, Some(&state.join(recorder::FOLDER)));
+    let (end, ended) = oneshot::channel();
+    let work = move || {
+        runtime.block_on(recorder.run());
+        // Nobody may be waiting.
+        let _ = end.send(());
+    };
+    std::thread::Builder::new().name("recorder".to_owned()).spawn(work).map_err(AppError::Runtime)?;
+    Ok((history, ended))
 }

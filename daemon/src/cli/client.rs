@@ -1,4 +1,4 @@
-//! One GET to the daemon: the unix socket first, then TCP.
+//! One request to the daemon: the unix socket first, then TCP.
 //!
 //! Invariant: nothing waits without end and nothing grows without bound; an answer that broke off is an error, never a
 //! shorter answer. Deliberately absent: an HTTP library; one request of one kind to one known server needs a page of code,
@@ -14,8 +14,8 @@ use super::Exit;
 
 /// Loopback connects at once or never.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
-/// The daemon's own bound for a stalled client; it never takes as long to say something.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Longer than the longest comparison that the daemon makes before it answers.
+const SILENCE_MAX: Duration = Duration::from_secs(40);
 /// Status line and headers; the daemon's have some 500 bytes.
 const HEAD_BYTES_MAX: u64 = 16 * 1024;
 /// The hexadecimal size of a chunk with its line end.
@@ -53,6 +53,7 @@ impl ClientError {
         match self {
             Self::Unreachable(_) | Self::Broken(_) => Exit::Unreachable,
             Self::Refused { status: 400, .. } => Exit::Usage,
+            Self::Refused { status: 422, .. } => Exit::Config,
             Self::Refused { .. } => Exit::Unreachable,
             Self::Output(_) => Exit::Finding,
         }
@@ -76,10 +77,20 @@ impl Client {
 
     /// Asks for a path that begins with a slash and is encoded.
     pub(super) fn get(&self, path: &str) -> Result<Answer, ClientError> {
+        self.ask("GET", path)
+    }
+
+    /// Has something done.
+    pub(super) fn post(&self, path: &str) -> Result<Answer, ClientError> {
+        self.ask("POST", path)
+    }
+
+    fn ask(&self, method: &str, path: &str) -> Result<Answer, ClientError> {
         let mut stream = self.connect()?;
         let host = self.address.as_deref().unwrap_or("localhost");
-        let request =
-            format!("GET {path} HTTP/1.1\r\nhost: {host}\r\naccept: text/plain\r\nconnection: close\r\n\r\n");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\naccept: text/plain\r\nconnection: close\r\n\r\n"
+        );
         stream.write_all(request.as_bytes()).map_err(ClientError::Broken)?;
         Answer::read(BufReader::new(stream)).map_err(ClientError::Broken)
     }

@@ -32,6 +32,16 @@ struct Readiness {
     sources: Vec<Source>,
     stale_since: Option<String>,
     snapshot: Kept,
+    history: History,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct History {
+    seq: u64,
+    gaps: u64,
+    bytes: u64,
+    unwritten: u64,
+    error: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -49,7 +59,14 @@ struct Source {
 
 #[derive(Debug, Deserialize)]
 struct Datapath {
+    other_proxies: Vec<OtherProxy>,
     kernel: Option<Kernel>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct OtherProxy {
+    proxy: String,
+    evidence: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -94,15 +111,18 @@ struct Status {
     ready: bool,
     reason: Option<String>,
     faults: Vec<String>,
+    other_proxies: Vec<OtherProxy>,
     sources: Vec<Source>,
     apiserver: Apiserver,
     stale_since: Option<String>,
     snapshot: Kept,
+    history: History,
     services: usize,
     frontends: u64,
     backends: u64,
     states: BTreeMap<String, u64>,
     verdicts: BTreeMap<String, u64>,
+    held: Vec<NotServing>,
     not_serving: Vec<NotServing>,
     errors: Vec<Failed>,
     rejected: Vec<Rejected>,
@@ -126,10 +146,11 @@ struct Failed {
 pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
     let version = read(client, "/version?format=json")?;
     let readiness = read(client, "/readyz?format=json")?;
-    let datapath: Datapath = read(client, "/datapath?format=json")?;
+    let mut datapath: Datapath = read(client, "/datapath?format=json")?;
+    let other_proxies = std::mem::take(&mut datapath.other_proxies);
     let apiserver = read(client, "/apiserver?format=json")?;
     let services = read(client, "/services?format=json")?;
-    let status = Status::of(version, readiness, datapath.faults(), apiserver, services);
+    let status = Status::of(version, readiness, (datapath.faults(), other_proxies), apiserver, services);
     if json {
         let text =
             serde_json::to_string_pretty(&status).map_err(|error| ClientError::Broken(error.into()))?;
@@ -156,29 +177,34 @@ impl Status {
     fn of(
         version: Version,
         readiness: Readiness,
-        faults: Vec<String>,
+        (faults, other_proxies): (Vec<String>, Vec<OtherProxy>),
         apiserver: Apiserver,
         services: Services,
     ) -> Self {
         let Services { services, rejected, rejected_dropped } = services;
         let failed = services.iter().filter(|service| service.status == "error");
         let errors: Vec<Failed> = failed.map(Failed::from).collect();
+        let (held, not_serving) =
+            services.iter().filter_map(NotServing::of).partition(|it: &NotServing| it.verdict == "held");
         Self {
             good: readiness.healthy && faults.is_empty() && errors.is_empty() && rejected.is_empty(),
             version,
             ready: readiness.healthy,
             reason: readiness.reason,
             faults,
+            other_proxies,
             sources: readiness.sources,
             apiserver,
             stale_since: readiness.stale_since,
             snapshot: readiness.snapshot,
+            history: readiness.history,
             services: services.len(),
             frontends: services.iter().map(|service| service.frontends).sum(),
             backends: services.iter().map(|service| service.backends).sum(),
             states: counted(services.iter().map(|service| service.state.as_str())),
             verdicts: counted(services.iter().filter_map(|service| service.verdict.as_deref())),
-            not_serving: services.iter().filter_map(NotServing::of).collect(),
+            held,
+            not_serving,
             errors,
             rejected,
             rejected_dropped,
@@ -192,6 +218,9 @@ impl Status {
         writeln!(out, "ready      {ready}")?;
         let note = if datapath == "memory" { " (computed and shown; no traffic is touched)" } else { "" };
         writeln!(out, "datapath   {datapath}{note}")?;
+        for OtherProxy { proxy, evidence } in &self.other_proxies {
+            writeln!(out, "beside     {} ({})", plain(proxy), plain(&evidence.join(", ")))?;
+        }
         writeln!(out, "sources    {}", listed(self.sources.iter().map(Source::spelled)))?;
         if let Some(apiserver) = self.apiserver.spelled() {
             writeln!(out, "apiserver  {}", plain(&apiserver))?;
@@ -200,6 +229,7 @@ impl Status {
             writeln!(out, "stale      as remembered from {since}")?;
         }
         writeln!(out, "snapshot   {}", self.snapshot.spelled())?;
+        writeln!(out, "history    {}", plain(&self.history.spelled()))?;
         let states = listed(self.states.iter().map(|(state, count)| format!("{count} {state}")));
         writeln!(out, "services   {} ({states})", self.services)?;
         writeln!(out, "frontends  {}", self.frontends)?;
@@ -207,6 +237,7 @@ impl Status {
         let verdicts = listed(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
         writeln!(out, "verdicts   {verdicts}")?;
         section(out, "datapath", self.faults.iter().cloned(), 0)?;
+        section(out, "held", self.held.iter().map(NotServing::spelled), 0)?;
         section(out, "not serving", self.not_serving.iter().map(NotServing::spelled), 0)?;
         section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;
         section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)
@@ -262,6 +293,23 @@ impl Datapath {
         let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
         waiting.into_iter().chain(kernel.broken_hooks.iter().map(broken)).chain(grace).collect()
+    }
+}
+
+impl History {
+    fn spelled(&self) -> String {
+        let Self { seq, gaps, bytes, unwritten, error } = self;
+        let mut text = match seq {
+            0 => "no change yet".to_owned(),
+            seq => format!("{seq} changes, {bytes} bytes"),
+        };
+        if *gaps > 0 {
+            text.push_str(&format!(", {gaps} gaps"));
+        }
+        if let Some(error) = error {
+            text.push_str(&format!("; {unwritten} not written: {error}"));
+        }
+        text
     }
 }
 

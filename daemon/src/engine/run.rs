@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use holdfast_core::change::Change;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Drift;
 use holdfast_datapath::{MapError, Maps};
+use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
 
+use super::ask::Ask;
 use super::{Engine, Now};
+use crate::recorder::Told;
 
 /// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.
 pub const GROUPS_WAITING_MAX: usize = 64;
@@ -40,8 +42,10 @@ pub struct Ends {
     pub events: mpsc::Receiver<Vec<Event>>,
     /// Where readers look.
     pub snapshots: watch::Sender<Arc<Snapshot>>,
+    /// What only the engine can answer.
+    pub asks: mpsc::Receiver<Ask>,
     /// Where change records go.
-    pub changes: mpsc::Sender<Change>,
+    pub changes: mpsc::Sender<Told>,
     /// Milliseconds since the loop's start at its last step, for whoever watches that the engine moves.
     pub progress: Arc<AtomicU64>,
     /// The loop ends when this turns true.
@@ -64,14 +68,17 @@ pub async fn run<M: Maps>(
         tokio::select! {
             biased;
             _ = ends.stop.wait_for(|stop| *stop) => return engine,
+            Some(ask) = ends.asks.recv() => ask.answer(&mut engine),
             group = ends.events.recv() => match group {
                 Some(group) => take(&mut engine, group, &mut ends.events),
                 None => return engine,
             },
             () = tokio::time::sleep(due.min(IDLE)) => {}
         }
-        let mut snapshot = engine.step(now(started), &mut |change| {
-            dropped += u64::from(ends.changes.try_send(change).is_err());
+        let (at, mono, begun) = (SystemTime::now(), since_boot(), Instant::now());
+        let mut snapshot = engine.step(now(started, at), &mut |change| {
+            let told = Told { change, at, mono, elapsed: begun.elapsed() };
+            dropped += u64::from(ends.changes.try_send(told).is_err());
         });
         Arc::make_mut(&mut snapshot).counters.changes_dropped = dropped;
         ends.snapshots.send_replace(snapshot);
@@ -108,8 +115,13 @@ fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, more: &mut mpsc::Rec
     }
 }
 
-fn now(started: Instant) -> Now {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+/// On the clock of the journal.
+fn since_boot() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
+}
+
+fn now(started: Instant, at: SystemTime) -> Now {
+    let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let wall = Timestamp(i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX));
     Now { wall, mono: started.elapsed() }
 }

@@ -170,6 +170,91 @@ impl Maps for Recording {
     }
 }
 
+/// Maps that take frontends together, but never this one.
+struct Together {
+    maps: MemoryMaps,
+    refused: Option<std::net::IpAddr>,
+    steps: Vec<usize>,
+}
+
+impl Maps for Together {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        assert!(self.steps.is_empty(), "{} after the first frontend", action.name());
+        self.maps.execute(action)
+    }
+
+    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        let is_refused = |op: &&Op| {
+            let Action::InsertFrontend(key, _) = &op.action else { panic!("not a frontend") };
+            Some(key.address) == self.refused
+        };
+        let count = inserts.iter().take_while(|op| !is_refused(op)).count();
+        inserts.iter().take(count).for_each(|op| self.maps.execute(&op.action).unwrap());
+        self.steps.push(count);
+        let refused = || MapError::Refused { op: "insert frontend", cause: "for a test".to_owned() };
+        if count == 0 { Err(refused()) } else { Ok(count) }
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.maps.dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
+}
+
+/// The service that is refused has an external IP, too, which is not tried after its first address was refused.
+fn start_together(refused: Option<&str>) -> (Engine<Together>, Arc<Snapshot>) {
+    let refused = refused.map(|address| address.parse().unwrap());
+    let maps = Together { maps: MemoryMaps::default(), refused, steps: Vec::new() };
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let Event::ServiceApplied(facts) = service("b", "10.0.0.2") else { panic!("a service") };
+    let mut facts = (*facts).clone();
+    facts.external_ips = vec!["198.51.100.2".parse().unwrap()];
+    for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
+        let applied =
+            if name == "b" { Event::ServiceApplied(Arc::new(facts.clone())) } else { service(name, address) };
+        engine.apply(applied);
+        engine.apply(slice(name, &["1.1.1.1"]));
+    }
+    engine.apply(Event::Synced(Source::Manifests));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    (engine, snapshot)
+}
+
+#[test]
+fn invariant_04_new_frontends_come_together_after_all_lists() {
+    let (engine, snapshot) = start_together(None);
+    assert_eq!(engine.maps().steps, [4]);
+    assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (4, 0));
+}
+
+#[test]
+fn invariant_03_a_frontend_refused_among_others_keeps_only_its_own_service() {
+    let (mut engine, snapshot) = start_together(Some("10.0.0.2"));
+    assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
+    assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
+    let answer = |engine: &Engine<Together>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
+    assert_eq!(answer(&engine, "10.0.0.2:80"), Answer::Passed);
+    assert_eq!(answer(&engine, "198.51.100.2:80"), Answer::Passed);
+    assert!(matches!(answer(&engine, "10.0.0.3:80"), Answer::Served(_)));
+    engine.maps_mut().refused = None;
+    engine.maps_mut().steps.clear();
+    let mono = engine.next_due(NOW.mono).unwrap() + Duration::from_secs(10);
+    let snapshot = engine.step(Now { mono, ..NOW }, &mut |_| ());
+    assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (4, 0));
+    assert!(matches!(answer(&engine, "198.51.100.2:80"), Answer::Served(_)));
+}
+
 #[test]
 fn what_somebody_else_changed_is_found_named_and_repaired() {
     use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Word};

@@ -1,11 +1,12 @@
 //! A folder of Kubernetes manifests, watched.
 //!
-//! Invariant: what one look at the folder finds goes out as one group, so an object that moves from file to file is never
-//! gone in between. The first group is the whole folder and ends with `Synced`. What cannot be read keeps its last good
+//! Invariant: what one look at the folder finds goes out as one group, at once; only what takes an object away waits for
+//! the file that may have it now, so an object that moves from file to file is never gone in between. The first group is the whole folder and ends with `Synced`. What cannot be read keeps its last good
 //! version. Deliberately absent: subfolders, and any trust in notices alone.
 
 mod decode;
 mod folder;
+mod held;
 mod notice;
 mod scan;
 mod watching;
@@ -37,11 +38,11 @@ const POLL: Duration = Duration::from_secs(3);
 /// What rests for so long is complete, where no notice says it; longer than programs pause within one write.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Files that are written together (`cp *.yaml`, an unpacked archive) are one change.
-const BURST_QUIET: Duration = Duration::from_millis(20);
+/// Files between which an object moves (`mv`, `cp *.yaml`, an unpacked archive) are written within so much of each other.
+const QUIET: Duration = Duration::from_millis(20);
 
-/// … but a folder that never rests is read all the same.
-const BURST_MAX: Duration = Duration::from_millis(200);
+/// … but in a folder that never rests an object that goes is gone after that.
+const HELD_MAX: Duration = Duration::from_millis(200);
 
 /// How long the first list waits for files that are being written.
 const START_WAIT_MAX: Duration = Duration::from_secs(10);

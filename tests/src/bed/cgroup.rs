@@ -68,7 +68,7 @@ impl Drop for Tree {
 }
 
 /// Where cgroup2 is mounted: `/sys/fs/cgroup`, or below it on hybrid machines.
-fn mount_point() -> Result<PathBuf, BedError> {
+pub(crate) fn mount_point() -> Result<PathBuf, BedError> {
     let path = Path::new("/proc/self/mountinfo");
     let mounts = fs::read_to_string(path).map_err(at("read", path))?;
     mounts.lines().find_map(cgroup2).map(PathBuf::from).ok_or(BedError::NoCgroup2)

@@ -38,7 +38,7 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    pub(super) fn start(mut command: Command) -> Result<Self, BedError> {
+    pub(crate) fn start(mut command: Command) -> Result<Self, BedError> {
         let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(orders), Some(answers)) => Ok(Self { child, orders, answers: BufReader::new(answers) }),

@@ -53,7 +53,7 @@ pub enum Role {
 const ROLES: [Role; 6] = [Role::Tcp, Role::Udp, Role::Dns, Role::Accept, Role::Echo, Role::Sink];
 
 impl Role {
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
@@ -83,7 +83,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub(super) fn start(mut command: Command, address: SocketAddr) -> Result<Self, BedError> {
+    pub(crate) fn start(mut command: Command, address: SocketAddr) -> Result<Self, BedError> {
         let mut child = spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
         let said = child.stdout.take().map(first_line).unwrap_or_default();
         let server = Self { child, address };

@@ -16,6 +16,7 @@ use holdfast::config::{Apiserver, ApiserverUrl, ClientIdentity};
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::engine::{Engine, Now};
 use holdfast::node::Zone;
+use holdfast::recorder::Recorder;
 use holdfast::sources::kubernetes::{Kubernetes, Settings, State, Timing, View, Watch, What};
 use holdfast::sources::objects::{
     Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice,
@@ -254,9 +255,11 @@ impl Node {
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
-        let ends = Ends { events, snapshots: snapshots_out, changes, progress, stop: stopping };
+        let asks = holdfast::engine::ask::channel().1;
+        let ends = Ends { events, asks, snapshots: snapshots_out, changes, progress, stop: stopping };
+        let (recorder, _) = Recorder::new(changed, snapshots.clone(), None);
         runtime.spawn(run(engine, ends, |_| ()));
-        runtime.spawn(holdfast::changes::run(changed));
+        runtime.spawn(recorder.run());
         runtime.spawn(access.clone().patrol());
         let source = Kubernetes::new(access.clone(), settings);
         let view = source.view();

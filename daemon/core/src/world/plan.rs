@@ -128,7 +128,7 @@ impl World {
     fn plan_frontends(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let Some(program) = self.programs.get(id.0 as usize) else { return Ok(()) };
         let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
-        let mut realized = self.frontends_realized;
+        let mut realized = self.frontends_realized + self.frontends_coming;
         let mut error = Ok(());
         for frontend in program.desired.iter().filter(|it| !it.passes) {
             let index = frontend.place.and_then(|place| program.ports.get(place)?.index);
@@ -148,6 +148,7 @@ impl World {
             realized += usize::from(entry.realized.is_none());
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
+        self.frontends_coming = realized - self.frontends_realized;
         error
     }
 

@@ -142,7 +142,9 @@ impl World {
     fn inserted(&mut self, owner: Owner, key: FrontendKey, value: FrontendValue) {
         let Owner::Service(id) = owner else { return };
         let (before, doubters) = self.settle_frontend(key, Some(RealizedFrontend { value, owner: Some(id) }));
-        self.frontends_realized += usize::from(before.is_none());
+        let is_new = usize::from(before.is_none());
+        self.frontends_realized += is_new;
+        self.frontends_coming = self.frontends_coming.saturating_sub(is_new);
         self.strays.remove(&key);
         if let Some(RealizedFrontend { owner: None, value }) = before
             && let Some(adopted) = self.adopted.get_mut(&value.port)

@@ -10,7 +10,7 @@ use core::mem;
 
 use super::World;
 use super::decide::is_bypassed;
-use crate::change::Change;
+use crate::change::{Cause, Change};
 use crate::claims::Frontends;
 use crate::facts::Timestamp;
 use crate::keys::FrontendKey;
@@ -38,6 +38,8 @@ impl World {
     /// Ends the batch: calls back with each change and gives what readers see from now on.
     pub fn settle(&mut self, now: Timestamp, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.counters.batches += 1;
+        // What was refused comes with another batch.
+        self.frontends_coming = 0;
         self.settle_leftovers();
         for id in mem::take(&mut self.dirty) {
             self.settle_one(id, now, changed);
@@ -57,16 +59,18 @@ impl World {
         let Some(program) = self.program(id) else { return };
         program.dirty = false;
         let causes = mem::take(&mut program.causes);
+        let suppressed = mem::take(&mut program.suppressed);
         let ops = mem::take(&mut program.ops);
         let error = program.error.take();
         let before = mem::replace(&mut program.view, view.clone());
         self.snapshot.services.set(id.0 as usize, view.clone());
         let visible = ops > 0 || error.is_some() || is_visible(before.as_deref(), view.as_deref());
-        if let Some(service) =
-            view.as_ref().or(before.as_ref()).map(|view| view.key.clone()).filter(|_| visible)
+        let told = visible || causes.iter().any(Cause::is_of_an_object);
+        if let Some(service) = view.as_ref().or(before.as_ref()).map(|view| view.key.clone()).filter(|_| told)
         {
-            self.counters.changes += 1;
-            changed(Change { service, at: now, causes, before, after: view, ops, error });
+            self.counters.changes += u64::from(visible);
+            let after = view;
+            changed(Change { service, at: now, causes, suppressed, visible, before, after, ops, error });
         }
         if gone
             && self.program(id).is_some_and(|program| program.is_empty())

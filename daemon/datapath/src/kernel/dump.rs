@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::Scope;
-use holdfast_core::op::{Dump, DumpPort, FrontendValue, PortIndex};
+use holdfast_core::op::{Dump, DumpPort, Entry, FrontendValue, PortIndex};
 
 use super::KernelMaps;
 use crate::abi;
@@ -50,6 +50,16 @@ impl KernelMaps {
             members,
             node_addresses: self.read_addresses()?,
         })
+    }
+
+    /// Looks one frontend up, as the programs do.
+    pub(super) fn read_one(&self, key: &FrontendKey) -> Option<Entry> {
+        let family = Family::of(key.address);
+        let wanted = abi::FrontendBytes::new(key);
+        let found = self.generation.frontends(family).get(wanted.key())?;
+        let (_, value) = abi::frontend_of(family, wanted.key(), &found)?;
+        let is_known = value.port.0 < self.generation.shape.ports;
+        is_known.then(|| Entry { value, port: self.read_port(value.port, family) })
     }
 
     fn read_port(&self, index: PortIndex, family: Family) -> DumpPort {

@@ -7,14 +7,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use super::fixture::{self, Folder, everything, many, readings, serve, serve_with};
-use super::{exchange, got};
-use crate::admin::{AdminError, Liveness, Settings, limits, start};
+use super::{Got, exchange, got};
+use crate::admin::{AdminError, Liveness, ReloadWish, Reloaded, Settings, limits, start};
 use crate::datapath::DatapathView;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 #[test]
 fn a_foreign_host_is_misdirected() {
@@ -76,12 +76,57 @@ fn nothing_can_be_changed() {
         assert_eq!((got.status, got.header("allow")), (405, Some("GET, HEAD")), "{method}");
         assert_eq!(
             got.body,
-            "error: this path can only be read\nhint: use GET or HEAD; nothing can be changed here\n"
+            "error: this path can only be read\nhint: use GET or HEAD; nothing can be changed here but by POST /reload on the unix socket\n"
         );
     }
     let body = "content-length: 2\r\n\r\nhi";
     let got = served.send(&format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{body}"));
     assert_eq!(got.status, 413);
+}
+
+/// Asks for a reload that this function answers.
+fn reload(
+    served: &fixture::Served,
+    wishes: &mut mpsc::Receiver<ReloadWish>,
+    outcome: Result<Reloaded, String>,
+) -> Got {
+    let stream = UnixStream::connect(&served.socket).unwrap();
+    let request = "POST /reload HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| exchange(stream, request));
+        let ReloadWish { peer, answer } = wishes.blocking_recv().unwrap();
+        assert_eq!(
+            (peer.uid, peer.pid),
+            (nix::unistd::getuid().as_raw(), Some(nix::unistd::getpid().as_raw()))
+        );
+        answer.send(outcome).unwrap();
+        asked.join().unwrap()
+    })
+}
+
+#[test]
+fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
+    let (reloads, mut wishes) = mpsc::channel(1);
+    let served = serve_with(everything(), |readings| readings.reloads = reloads);
+    let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: Vec::new() }));
+    assert_eq!((got.status, got.body.as_str()), (200, "reloaded\n"));
+    let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: vec!["node.name", "log.format"] }));
+    assert_eq!(got.body, "reloaded; these keys take effect with the next restart: node.name, log.format\n");
+    let got = reload(&served, &mut wishes, Err("holdfast.toml:3: no such key".to_owned()));
+    assert_eq!(got.status, 422);
+    assert!(got.body.starts_with("error: holdfast.toml:3: no such key\nhint: the old configuration stays"));
+    let request = format!("POST /reload HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", served.host());
+    assert_eq!(served.send(&request).status, 403);
+    let stream = UnixStream::connect(&served.socket).unwrap();
+    assert_eq!(exchange(stream, "GET /reload HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").status, 405);
+    assert!(wishes.try_recv().is_err(), "nobody else was heard");
+}
+
+#[test]
+fn a_daemon_that_takes_no_reload_says_so() {
+    let served = serve(everything());
+    let stream = UnixStream::connect(&served.socket).unwrap();
+    assert_eq!(exchange(stream, "POST /reload HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").status, 503);
 }
 
 #[test]

@@ -20,11 +20,12 @@ use holdfast_core::snapshot::{
     Verdict,
 };
 use holdfast_datapath::{Denial, Features, Refusal, Shape, Swept};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, State, Tier, View};
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::proxies::OtherProxy;
 use crate::sources::kubernetes::{self as watching, LastError, View as Watches, Watch, What};
 use crate::state::Written;
 
@@ -602,6 +603,11 @@ fn watches() -> Watches {
     }])
 }
 
+fn proxies() -> Arc<[OtherProxy]> {
+    let evidence = vec!["listens on port 10249".to_owned(), "nftables table kube-proxy".to_owned()];
+    [OtherProxy { proxy: "kube-proxy", evidence }].into()
+}
+
 pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     let config = EffectiveConfig {
         text: "[admin]\nlisten = \"127.0.0.1:9890\"\n".to_owned(),
@@ -614,8 +620,12 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         watches: watches(),
         refusals: refusals(),
+        history: Arc::default(),
         written: watch::channel(Written::default()).1,
+        engine: crate::engine::ask::channel().0,
         liveness: Liveness::new(|| None),
+        proxies: watch::channel(proxies()).1,
+        reloads: mpsc::channel(1).0,
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }
 }
@@ -626,6 +636,7 @@ pub(crate) fn in_memory(readings: &mut Readings) {
     readings.apiserver = None;
     readings.watches = Watches::default();
     readings.refusals = RefusalLog::none();
+    readings.proxies = watch::channel(Arc::default()).1;
 }
 
 pub(crate) fn serve(snapshot: Snapshot) -> Served {

@@ -49,7 +49,10 @@ fn memory_maps_say_that_they_touch_nothing() {
     let served = serve_with(everything(), in_memory);
     let text = served.get("/datapath", "").body;
     assert_eq!(text, "datapath memory: everything is computed and shown, no traffic is touched\n");
-    assert_eq!(served.get("/datapath?format=json", "").body, "{\"kind\":\"memory\",\"kernel\":null}\n");
+    assert_eq!(
+        served.get("/datapath?format=json", "").body,
+        "{\"kind\":\"memory\",\"other_proxies\":[],\"kernel\":null}\n"
+    );
     assert_eq!(rows(&served, "/refusals", "refusals").len(), 0);
     let metrics = served.get("/metrics", "").body;
     assert!(metrics.contains("holdfast_refusals_total{verdict=\"refused\"} 0\n"), "{metrics}");
@@ -291,7 +294,9 @@ fn the_description_describes_every_path_and_every_field() {
             compare(&value, schema, &document, &mut seen);
         }
     }
-    assert_eq!(index.len(), described.len());
+    let readable = described.values().filter(|path| path.get("get").is_some());
+    assert_eq!(index.len(), readable.count());
+    assert!(described["/reload"]["post"].is_object());
     let error = serde_json::from_str(&served.get("/nowhere?format=json", "").body).unwrap();
     compare(&error, &serde_json::json!({"$ref": "#/components/schemas/Error"}), &document, &mut seen);
     let schemas = document["components"]["schemas"].as_object().unwrap();

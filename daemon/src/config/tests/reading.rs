@@ -12,7 +12,7 @@ use crate::config::{
 
 #[track_caller]
 fn read(text: &str) -> Config {
-    match Config::parse(text, "/etc/holdfast/config.toml") {
+    match Config::parse(text, "/etc/holdfast/holdfast.toml") {
         Ok((config, _)) => check_round_trip(config),
         Err(refused) => panic!("{refused}"),
     }

@@ -1,4 +1,4 @@
-//! The audit: now and then, names and versions of everything are compared with what the watch has told.
+//! The audit: now and then, and when somebody asks for it, names and versions of everything are compared with what the watch has told.
 //!
 //! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way is none.
 //! Deliberately absent: repair. The watch that is found to have lied asks for a list itself.
@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Timing;
 use super::codec::{Codec, Splitter};
@@ -16,6 +16,7 @@ use super::ending::Ending;
 use super::envelope::Status;
 use super::object::named;
 use super::pace;
+use super::piece::Piece;
 use super::reflector::{SharedShelf, chance};
 use super::shelf::{Shelf, Version};
 use super::view::Watch;
@@ -24,6 +25,15 @@ use crate::apiserver::Access;
 
 /// Differences that are named; who needs more has the list that follows.
 const NAMED_MAX: usize = 3;
+
+/// Differences shown to who asks; a watch that misses more misses everything.
+const SHOWN_MAX: usize = 100;
+
+/// What an audit found, one line for each difference; or why it could not be done.
+pub type Audited = Result<Vec<String>, String>;
+
+/// Who asks for an audit now.
+pub(super) type Asked = oneshot::Sender<Audited>;
 
 /// What the server has.
 type Listed = BTreeMap<ObjectName, Version>;
@@ -40,21 +50,30 @@ pub(super) struct Audit<C> {
     pub(super) shelf: SharedShelf,
     pub(super) view: watch::Sender<Watch>,
     pub(super) found: mpsc::Sender<Arc<str>>,
+    pub(super) asks: mpsc::Receiver<Asked>,
     pub(super) codec: PhantomData<C>,
 }
 
 impl<C: Codec> Audit<C> {
     /// Runs until nobody listens.
-    pub(super) async fn run(self) {
+    pub(super) async fn run(mut self) {
         while !self.found.is_closed() {
             let pause = self.timing.audit_every;
-            tokio::time::sleep(pause + pace::part(pause / 4, chance())).await;
-            match self.audit().await {
+            let asked = tokio::select! {
+                () = tokio::time::sleep(pause + pace::part(pause / 4, chance())) => None,
+                Some(asked) = self.asks.recv() => Some(asked),
+            };
+            let found = self.audit().await;
+            match &found {
                 Ok(confirmed) if confirmed.is_empty() => {}
-                Ok(confirmed) => self.tell(&confirmed).await,
+                Ok(confirmed) => self.tell(confirmed).await,
                 Err(error) => {
                     tracing::debug!(watch = %self.selection.what, %error, "the audit has to wait");
                 }
+            }
+            if let Some(asked) = asked {
+                let lines = |found: Vec<Difference>| found.iter().take(SHOWN_MAX).map(shown).collect();
+                let _who_asked_has_left = asked.send(found.map(lines).map_err(|error| error.to_string()));
             }
         }
     }
@@ -102,16 +121,22 @@ impl<C: Codec> Audit<C> {
         let (mut page, mut listed) = (C::Page::default(), Listed::new());
         let idle = self.timing.list_idle;
         let of_body = |error| Ending::of_body(error, idle);
+        let mut list = |item: Piece<'_>| {
+            listed.extend(C::peek(item.bytes()).and_then(|identity| named(self.selection.what, &identity)));
+        };
         while let Some(chunk) = reply.chunk(idle).await.map_err(of_body)? {
-            page.take(&chunk, &mut |piece| {
-                listed.extend(
-                    C::peek(piece.bytes()).and_then(|identity| named(self.selection.what, &identity)),
-                );
-            })?;
+            page.take(&chunk, &mut list)?;
         }
-        C::end(page)?;
+        page.end(&mut list)?;
         Ok(listed)
     }
+}
+
+fn shown((name, told, listed): &Difference) -> String {
+    let version = |it: &Option<Version>| {
+        it.as_ref().map_or_else(|| "nothing".to_owned(), |it| format!("version {}", it.resource_version))
+    };
+    format!("{name}: the apiserver has {}, the watch told {}", version(listed), version(told))
 }
 
 fn differences(shelf: &Shelf, listed: &Listed) -> BTreeSet<Difference> {

@@ -23,6 +23,21 @@ pub(super) struct Reading {
     pub(super) files: Vec<(Arc<str>, Result<Contents, String>)>,
 }
 
+impl Reading {
+    /// What two looks brought together.
+    pub(super) fn then(mut self, later: Self) -> Self {
+        let again: BTreeSet<&Arc<str>> = later.files.iter().map(|(file, _)| file).collect();
+        self.files.retain(|(file, _)| !again.contains(file));
+        self.files.extend(later.files);
+        Self { present: later.present, files: self.files }
+    }
+
+    /// The files that could be read.
+    fn read(&self) -> impl Iterator<Item = (&Arc<str>, &Contents)> {
+        self.files.iter().filter_map(|(file, contents)| Some((file, contents.as_ref().ok()?)))
+    }
+}
+
 /// All files and objects of one folder.
 #[derive(Debug)]
 pub(super) struct Folder {
@@ -59,6 +74,35 @@ impl Folder {
             }
         }
         self.tell_all(&dirty)
+    }
+
+    /// Whether an object may be on its way from one file to another: it went from the one and is in no other yet, or came to
+    /// the other and is still in the one.
+    pub(super) fn is_between(&self, reading: &Reading) -> bool {
+        let Ok(present) = &reading.present else { return false };
+        let read: BTreeMap<&Arc<str>, &Contents> = reading.read().collect();
+        let named: BTreeSet<&ObjectKey> =
+            read.values().flat_map(|contents| contents.objects.keys()).collect();
+        let keeps = |file: &Arc<str>, key: &ObjectKey| match read.get(file) {
+            Some(contents) => contents.objects.contains_key(key),
+            None => present.contains(file),
+        };
+        let is_kept = |key: &ObjectKey| self.files_of(key).any(|file| keeps(file, key));
+        let is_lost = |file: &Arc<str>, key: &ObjectKey| {
+            // A file's own refusal goes nowhere.
+            let is_object = !matches!(key, ObjectKey::File(..));
+            is_object && !keeps(file, key) && !named.contains(key) && !is_kept(key)
+        };
+        let is_doubled =
+            |file: &Arc<str>, key: &ObjectKey| self.files_of(key).all(|known| known != file) && is_kept(key);
+        let changed =
+            self.files.iter().filter(|(file, _)| read.contains_key(file) || !present.contains(*file));
+        changed.into_iter().any(|(file, keys)| keys.iter().any(|key| is_lost(file, key)))
+            || read.iter().any(|(file, contents)| contents.objects.keys().any(|key| is_doubled(file, key)))
+    }
+
+    fn files_of(&self, key: &ObjectKey) -> impl Iterator<Item = &Arc<str>> {
+        self.objects.get(key).into_iter().flat_map(|object| object.versions.keys())
     }
 
     /// Files that cannot be read now: whatever was known of them stays.

@@ -25,17 +25,26 @@ pub(super) struct Noticed {
     pub(super) writing: BTreeSet<Arc<str>>,
 }
 
+/// When the folder should be looked at because of what was noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Something goes on that is not complete.
+    No,
+    /// Something began that another notice may complete.
+    Soon,
+    /// Something is complete.
+    Now,
+}
+
 impl Noticed {
-    /// Takes one event; says whether the folder should be looked at now.
-    pub(super) fn take(&mut self, mask: EventMask, name: Option<&OsStr>) -> bool {
+    /// Takes one event; says when the folder should be looked at.
+    pub(super) fn take(&mut self, mask: EventMask, name: Option<&OsStr>) -> Due {
         if mask.contains(EventMask::Q_OVERFLOW) {
             self.writing.clear();
-            return true;
+            return Due::Soon;
         }
-        // Any name may be a link on the way to a manifest, as `..data` is in a mounted ConfigMap.
-        let place_changed = mask.intersects(PLACE);
         let Some(file) = name.and_then(manifest_name) else {
-            return place_changed || mask.intersects(FOLDER);
+            return due_of_other(mask);
         };
         if mask.contains(EventMask::MODIFY) {
             self.closed.remove(&file);
@@ -43,24 +52,36 @@ impl Noticed {
             if self.writing.len() < FILES_MAX {
                 self.writing.insert(file);
             }
-            return false;
+            return Due::No;
         }
         self.writing.remove(&file);
         if mask.intersects(EventMask::CLOSE_WRITE | EventMask::MOVED_TO) {
             self.closed.insert(file);
-            return true;
+            return Due::Now;
         }
         self.closed.remove(&file);
-        place_changed
+        if mask.intersects(BEGUN) { Due::Soon } else { Due::No }
     }
 }
 
-/// A name came or went.
-const PLACE: EventMask =
-    EventMask::CREATE.union(EventMask::DELETE).union(EventMask::MOVED_FROM).union(EventMask::MOVED_TO);
+/// Any name may be a link on the way to a manifest, as `..data` is in a mounted ConfigMap.
+fn due_of_other(mask: EventMask) -> Due {
+    if mask.contains(EventMask::MOVED_TO) {
+        Due::Now
+    } else if mask.intersects(BEGUN) {
+        Due::Soon
+    } else {
+        Due::No
+    }
+}
 
-/// The folder itself came or went.
-const FOLDER: EventMask = EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::UNMOUNT);
+/// A name or the folder itself came or went. Whoever creates a file writes it next, and what goes may come back.
+const BEGUN: EventMask = EventMask::CREATE
+    .union(EventMask::DELETE)
+    .union(EventMask::MOVED_FROM)
+    .union(EventMask::DELETE_SELF)
+    .union(EventMask::MOVE_SELF)
+    .union(EventMask::UNMOUNT);
 
 const WATCHED: WatchMask = WatchMask::CREATE
     .union(WatchMask::DELETE)

@@ -230,10 +230,11 @@ fn list(folder: &Path) -> Result<Listing, String> {
 /// `None` for what is not there or no file; an error for a file that cannot be looked at, such as a link to nowhere.
 fn stamp(path: &Path) -> Option<Result<Stamp, String>> {
     let own = fs::symlink_metadata(path).ok()?;
-    let target = if own.is_symlink() { fs::canonicalize(path).map(Some) } else { Ok(None) };
-    let found = target.and_then(|target| Ok((fs::metadata(path)?, target)));
-    match found {
-        Ok((metadata, target)) => metadata.is_file().then(|| Ok(Stamp::new(&metadata, target))),
+    if !own.is_symlink() {
+        return own.is_file().then(|| Ok(Stamp::new(&own, None)));
+    }
+    match fs::canonicalize(path).and_then(|target| Ok((fs::metadata(path)?, target))) {
+        Ok((metadata, target)) => metadata.is_file().then(|| Ok(Stamp::new(&metadata, Some(target)))),
         Err(error) => Some(Err(format!("cannot be read: {error}"))),
     }
 }

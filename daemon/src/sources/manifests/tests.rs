@@ -1,6 +1,7 @@
-//! What a folder says, without files ([`folder`] and [`decode`]) and with real ones ([`watched`]).
+//! What a folder says, without files ([`folder`], [`held`] and [`decode`]) and with real ones ([`watched`]).
 
 mod decoding;
+mod held;
 mod merging;
 mod watched;
 

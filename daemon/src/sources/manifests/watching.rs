@@ -1,11 +1,12 @@
 //! The task that waits for changes of the folder and sends them.
 //!
-//! Invariant: files are looked at on a thread that may block, one look at a time. Deliberately absent: rules about files
-//! and objects.
+//! Invariant: files are looked at on a thread that may block, one look at a time, and for at most half of the time. A
+//! folder that rested is looked at as soon as a file in it is complete. Deliberately absent: rules about files and objects.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
 use inotify::EventOwned;
@@ -14,9 +15,10 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, timeout_at};
 
 use super::folder::Folder;
-use super::notice::{Noticed, Notices};
+use super::held::Held;
+use super::notice::{Due, Noticed, Notices};
 use super::scan::{Scan, Unsettled};
-use super::{BURST_MAX, BURST_QUIET, POLL, SETTLE, START_WAIT_MAX};
+use super::{POLL, QUIET, SETTLE, START_WAIT_MAX};
 
 /// The reason shown of a file that nobody closed before the first list had to go out.
 const STILL_WRITTEN: &str = "is being written; it is read as soon as it is closed";
@@ -27,6 +29,7 @@ struct Known {
     scan: Scan,
     folder: Folder,
     noticed: Noticed,
+    held: Held,
 }
 
 #[derive(Debug)]
@@ -34,7 +37,12 @@ pub(super) struct Watching {
     path: PathBuf,
     known: Known,
     notices: Option<Notices>,
+    /// When the last look was as long ago as it took.
+    rested: Instant,
 }
+
+/// Notices taken before a look; a folder that never rests is looked at all the same.
+const DRAINED_MAX: usize = 4096;
 
 impl Watching {
     pub(super) fn new(path: PathBuf) -> Self {
@@ -42,16 +50,17 @@ impl Watching {
             scan: Scan::new(path.clone()),
             folder: Folder::new(&path.to_string_lossy()),
             noticed: Noticed::default(),
+            held: Held::default(),
         };
         let notices = Notices::new().inspect_err(|error| warn_polling(&path, error)).ok();
-        Self { path, known, notices }
+        Self { path, known, notices, rested: Instant::now() }
     }
 
     /// Ends when nobody listens any more.
     pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) -> Result<(), JoinError> {
         let mut watching = self.start(&events).await?;
         while !events.is_closed() {
-            let (after, group, unsettled) = watching.look().await?;
+            let (after, group, unsettled) = watching.look(Known::look).await?;
             watching = after;
             send(&events, group).await;
             watching.pause(if unsettled.is_any() { SETTLE } else { POLL }).await;
@@ -62,14 +71,14 @@ impl Watching {
     /// Sends the whole folder as one group, once it can be read and no file in it is just being written.
     async fn start(self, events: &mpsc::Sender<Vec<Event>>) -> Result<Self, JoinError> {
         let deadline = Instant::now() + START_WAIT_MAX;
-        let (mut watching, mut group, mut unsettled) = self.look().await?;
+        let (mut watching, mut group, mut unsettled) = self.look(Known::look_at_start).await?;
         while unsettled.is_blind || (!unsettled.files.is_empty() && Instant::now() < deadline) {
             if unsettled.is_blind {
                 // Nothing was seen, so this is no list; but it must be known why there is none.
                 send(events, std::mem::take(&mut group)).await;
             }
             watching.pause(SETTLE).await;
-            let (after, more, now_unsettled) = watching.look().await?;
+            let (after, more, now_unsettled) = watching.look(Known::look_at_start).await?;
             (watching, unsettled) = (after, now_unsettled);
             group.extend(more);
         }
@@ -79,31 +88,62 @@ impl Watching {
         Ok(watching)
     }
 
-    async fn look(mut self) -> Result<(Self, Vec<Event>, Unsettled), JoinError> {
+    async fn look(
+        mut self,
+        look: fn(&mut Known) -> (Vec<Event>, Unsettled),
+    ) -> Result<(Self, Vec<Event>, Unsettled), JoinError> {
         spawn_blocking(move || {
+            let begun = Instant::now();
             if let Some(notices) = &mut self.notices {
                 // The folder may be another one now, or none; the look itself tells the latter.
                 let _told_by_the_look = notices.watch(&self.path);
             }
-            let (reading, unsettled) = self.known.scan.look(&mut self.known.noticed);
-            let events = self.known.folder.apply(reading);
+            let (events, unsettled) = look(&mut self.known);
+            self.rested = Instant::now() + begun.elapsed();
             (self, events, unsettled)
         })
         .await
     }
 
-    /// Until something worth a look is noticed and its burst is over, or the time is up.
+    /// Until something worth a look is noticed, or the time is up.
     async fn pause(&mut self, wait: Duration) {
-        let mut deadline = Instant::now() + wait;
-        let mut burst_end = None;
-        while let Ok(noticed) = timeout_at(deadline, next(&self.path, &mut self.notices)).await {
-            let is_due = self.known.noticed.take(noticed.mask, noticed.name.as_deref());
-            if is_due || burst_end.is_some() {
-                let now = Instant::now();
-                let end = *burst_end.get_or_insert(now + BURST_MAX);
-                deadline = end.min(now + BURST_QUIET);
+        let mut due = Instant::now() + wait;
+        due = self.known.held.until().map_or(due, |until| due.min(until));
+        while let Ok(noticed) = timeout_at(due, next(&self.path, &mut self.notices)).await {
+            let now = Instant::now();
+            match self.known.noticed.take(noticed.mask, noticed.name.as_deref()) {
+                Due::No => {}
+                Due::Soon => due = due.min(now + QUIET),
+                Due::Now => due = due.min(self.rested),
+            }
+            // A timer would come a millisecond late.
+            if due <= now {
+                break;
             }
         }
+        self.drain();
+    }
+
+    /// Takes what was noticed meanwhile, so that one look is enough for all of it.
+    fn drain(&mut self) {
+        for _ in 0..DRAINED_MAX {
+            let Some(noticed) = next(&self.path, &mut self.notices).now_or_never() else { return };
+            let _looked_at_now = self.known.noticed.take(noticed.mask, noticed.name.as_deref());
+        }
+    }
+}
+
+impl Known {
+    fn look(&mut self) -> (Vec<Event>, Unsettled) {
+        let (reading, unsettled) = self.scan.look(&mut self.noticed);
+        let told = self.held.pass(reading, &self.folder, Instant::now());
+        (told.map(|reading| self.folder.apply(reading)).unwrap_or_default(), unsettled)
+    }
+
+    /// The first list waits for whole files anyway, and goes out whole.
+    fn look_at_start(&mut self) -> (Vec<Event>, Unsettled) {
+        let (reading, unsettled) = self.scan.look(&mut self.noticed);
+        (self.folder.apply(reading), unsettled)
     }
 }
 

@@ -9,8 +9,9 @@ use holdfast_core::facts::{Meta, Timestamp, Writer};
 use holdfast_core::keys::ObjectName;
 
 use super::refusal::quoted;
-use super::wire::{ManagedFieldsWire, MetaWire};
-use super::{Defaulting, Provenance, Refusal, time};
+use super::wire::{ManagedFieldsWire, MetaWire, Text};
+use super::{Defaulting, Provenance, Refusal};
+use crate::moment;
 
 /// What the apiserver uses when a request names no namespace.
 const NAMESPACE_DEFAULT: &str = "default";
@@ -28,7 +29,7 @@ pub(super) fn object_name(
         .map_err(|error| Refusal::Name { field: "metadata".to_owned(), error })
 }
 
-pub(super) fn meta(wire: &MetaWire, provenance: &Provenance) -> Result<Meta, Refusal> {
+pub(super) fn meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta, Refusal> {
     Ok(Meta {
         uid: text(wire.uid.as_ref()),
         resource_version: text(wire.resource_version.as_ref()),
@@ -40,11 +41,11 @@ pub(super) fn meta(wire: &MetaWire, provenance: &Provenance) -> Result<Meta, Ref
 }
 
 /// A text that says something.
-pub(super) fn text(wire: Option<&String>) -> Option<Arc<str>> {
-    wire.filter(|text| !text.is_empty()).map(|text| text.as_str().into())
+pub(super) fn text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
+    wire.filter(|text| !text.is_empty()).map(|text| (&**text).into())
 }
 
-fn created(wire: &MetaWire) -> Result<Option<Timestamp>, Refusal> {
+fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, Refusal> {
     let Some(text) = wire.creation_timestamp.as_deref() else {
         return Ok(None);
     };
@@ -53,11 +54,11 @@ fn created(wire: &MetaWire) -> Result<Option<Timestamp>, Refusal> {
         shown: quoted(text),
         legal: "times such as 2026-01-08T11:11:55Z",
     };
-    time::parse(text).map(Some).ok_or_else(refusal)
+    moment::parse(text).map(Some).ok_or_else(refusal)
 }
 
-fn last_writer(entries: &[ManagedFieldsWire]) -> Option<Writer> {
-    let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(time::parse), entry));
+fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {
+    let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(moment::parse), entry));
     let (at, last) = timed.max_by_key(|(at, _)| *at)?;
     Some(Writer {
         manager: last.manager.as_deref().unwrap_or_default().into(),

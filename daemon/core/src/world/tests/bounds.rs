@@ -40,7 +40,9 @@ fn invariant_10_causes_of_one_change() {
     let mut rig = Rig::new();
     let slices = (0..20).map(|last| slice("a", &[&format!("1.1.1.{}", last + 1)]));
     rig.turn([applied(service("a", "10.0.0.1", &[]))].into_iter().chain(slices).collect());
-    assert_eq!(rig.changes[0].causes.len(), limits::CAUSES_PER_CHANGE_MAX);
+    let change = &rig.changes[0];
+    assert_eq!(change.causes.len(), limits::CAUSES_PER_CHANGE_MAX);
+    assert_eq!(change.suppressed as usize + change.causes.len(), 21);
 }
 
 #[test]
@@ -54,6 +56,22 @@ fn invariant_10_frontends_past_the_setting_show_it_and_harm_nobody() {
     assert!(matches!(row(&view(&snapshot, "b"), "10.0.0.2").status, Status::Error(_)));
     let snapshot = rig.turn(vec![settings(Some(2))]);
     assert_eq!(row(&view(&snapshot, "b"), "10.0.0.2").status, Status::Done);
+}
+
+#[test]
+fn invariant_10_frontends_count_as_soon_as_they_are_planned() {
+    let mut rig = Rig::new();
+    let settings = Settings { frontends_max: Some(1), ..Settings::default() };
+    rig.world.apply(Event::SettingsApplied(Arc::new(settings)));
+    rig.world.apply(applied(service("a", "10.0.0.1", &[])));
+    rig.world.apply(applied(service("b", "10.0.0.2", &[])));
+    rig.world.decide(Timestamp(0));
+    let mut ops = Vec::new();
+    let planned: Vec<_> =
+        rig.world.dirty().to_vec().into_iter().map(|id| rig.world.plan_lists(id, &mut ops).is_ok()).collect();
+    assert_eq!(planned, [true, false]);
+    let inserts = ops.iter().filter(|op| matches!(op.action, Action::InsertFrontend(..)));
+    assert_eq!(inserts.count(), 1);
 }
 
 #[test]

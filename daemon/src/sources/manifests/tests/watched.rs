@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::{service, shown};
-use crate::sources::manifests::{FILES_MAX, Manifests, POLL, SETTLE, START_WAIT_MAX};
+use crate::sources::manifests::{FILES_MAX, Manifests, POLL, QUIET, SETTLE, START_WAIT_MAX};
 
 /// Longer than any group may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -389,6 +389,45 @@ async fn files_that_change_together_are_one_group() {
     folder.write("x.yaml", &one);
     folder.write("y.yaml", &two);
     folder.check("+ Service default/b [10.0.0.2] y.yaml\n").await;
+    folder.write("x.yaml", &both);
+    folder.write("y.yaml", "# nothing\n");
+    folder.check("+ Service default/b [10.0.0.2] x.yaml\n").await;
+    folder.stop().await;
+}
+
+/// The fastest of some, because a machine may be busy. Only who waits for a pause never is so fast.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_a_folder_that_rests_is_told_without_a_pause() {
+    let mut folder = Folder::start(&[], "synced manifests\n").await;
+    let mut fastest = POLL;
+    for number in 1..=40 {
+        let ip = format!("10.0.0.{number}");
+        folder.write(".a.yaml", &a(&ip));
+        let start = Instant::now();
+        folder.rename(".a.yaml", "a.yaml");
+        folder.check(&format!("+ Service default/a [{ip}] a.yaml\n")).await;
+        fastest = fastest.min(start.elapsed());
+        tokio::time::sleep(QUIET).await;
+    }
+    assert!(fastest < QUIET / 2, "{fastest:?}");
+    folder.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_is_told_in_few_groups() {
+    const FILES: usize = 1_000;
+    let mut folder = Folder::start(&[], "synced manifests\n").await;
+    for number in 0..FILES {
+        folder.write(&format!("{number:04}.yaml"), &service(&format!("s{number}"), ""));
+    }
+    let (mut told, mut groups) = (0, 0);
+    while told < FILES {
+        let group = timeout(PATIENCE, folder.groups.recv()).await.expect("all are told");
+        told += group.expect("the task runs").len();
+        groups += 1;
+    }
+    assert_eq!(told, FILES);
+    assert!(groups < FILES / 4, "{groups} groups");
     folder.stop().await;
 }
 

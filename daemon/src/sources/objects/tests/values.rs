@@ -3,7 +3,7 @@
 use holdfast_core::facts::Timestamp;
 use holdfast_core::limits;
 
-use crate::sources::objects::{address, cut_reason, time};
+use crate::sources::objects::{address, cut_reason};
 
 #[track_caller]
 fn check_address(text: &str, expected: Option<&str>) {
@@ -68,7 +68,7 @@ fn source_ranges_are_trimmed_and_shown_canonical() {
 
 #[track_caller]
 fn check_time(text: &str, expected: Option<i64>) {
-    assert_eq!(time::parse(text), expected.map(Timestamp), "{text:?}");
+    assert_eq!(crate::moment::parse(text), expected.map(Timestamp), "{text:?}");
 }
 
 #[test]

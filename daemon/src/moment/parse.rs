@@ -1,4 +1,4 @@
-//! RFC 3339 time stamps, as the apiserver writes them.
+//! RFC 3339 time stamps, as apiservers and people write them.
 //!
 //! Invariant: whole seconds; a fraction is read and dropped. Deliberately absent: leap seconds, which Unix time lacks.
 
@@ -7,7 +7,7 @@ use holdfast_core::facts::Timestamp;
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// Reads `2026-01-08T11:11:55Z` or the same with a fraction or an offset.
-pub(super) fn parse(text: &str) -> Option<Timestamp> {
+pub(crate) fn parse(text: &str) -> Option<Timestamp> {
     let (date, time) = text.split_once(['T', 't'])?;
     let zone_start = time.find(['Z', 'z', '+', '-'])?;
     let (clock, zone) = time.split_at_checked(zone_start)?;

@@ -1,0 +1,54 @@
+//! Many new frontends by one system call.
+//!
+//! Invariant: whatever does not go together goes alone, so a kernel that takes no batches, a map that has to grow first and a
+//! frontend that is refused need no rules of their own. Deliberately absent: frontends that are there already; the kernel
+//! would not say which those are.
+
+use holdfast_core::keys::{Family, FrontendKey};
+use holdfast_core::op::{Action, FrontendValue, Op};
+
+use super::KernelMaps;
+use crate::abi::FrontendBytes;
+use crate::shape::{is_crowded, place};
+
+/// Enough that the system call itself does not count, and few enough that its buffers stay in the processor's cache.
+const TOGETHER_MAX: usize = 256;
+
+impl KernelMaps {
+    /// Inserts what goes together from the first op on. Gives how many the kernel has accepted.
+    pub(super) fn insert_together(&mut self, inserts: &[Op]) -> usize {
+        let Some(family) = inserts.first().and_then(inserted).map(|(key, _)| Family::of(key.address)) else {
+            return 0;
+        };
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        let together: Vec<_> = inserts.iter().map_while(inserted).take(self.room_for(family)).collect();
+        for (key, value) in together.iter().take_while(|entry| self.fits(family, entry)) {
+            let bytes = FrontendBytes::new(key);
+            keys.extend_from_slice(bytes.key());
+            values.extend_from_slice(&bytes.with(*value));
+        }
+        let accepted = self.generation.frontends_mut(family).put_new(&keys, &values);
+        for (key, value) in together.iter().take(accepted) {
+            self.reached.ports = self.reached.ports.max(value.port.0.saturating_add(1));
+            self.shared.note_inserted(key);
+        }
+        accepted
+    }
+
+    /// How many frontends of a family may come before their map has to grow.
+    fn room_for(&self, family: Family) -> usize {
+        let [v4, v6] = self.generation.shape.frontends;
+        let entries = if place(family) == 0 { v4 } else { v6 };
+        let used = self.generation.frontends(family).used();
+        let is_room = |more: &u32| !is_crowded(used.saturating_add(*more), entries);
+        (0..).take(TOGETHER_MAX).take_while(is_room).count()
+    }
+
+    fn fits(&self, family: Family, (key, value): &(&FrontendKey, FrontendValue)) -> bool {
+        Family::of(key.address) == family && value.port.0 < self.generation.shape.ports
+    }
+}
+
+fn inserted(op: &Op) -> Option<(&FrontendKey, FrontendValue)> {
+    if let Action::InsertFrontend(key, value) = &op.action { Some((key, *value)) } else { None }
+}

@@ -1,0 +1,224 @@
+//! `/explain`: why a client meets what it meets at an address or a service, and what happens next.
+//!
+//! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what is not
+//! known is absent. Deliberately absent: what happened before the history's oldest record.
+
+mod details;
+mod find;
+mod sentence;
+mod text;
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_core::keys::{FrontendKey, ObjectName};
+use holdfast_core::op::Entry;
+use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
+use serde::Serialize;
+
+use super::Readings;
+use super::answer;
+use super::form::Form;
+use super::query::{Legal, Query};
+use super::shown::as_optional_text;
+use crate::engine::ask::FRONTENDS_MAX;
+use crate::recorder::{Line, Record, Wanted};
+use details::{Applied, Desired, EndpointRow, FrontendRow, Rejected};
+pub(super) use find::What;
+use find::{Found, Subject};
+
+/// What `/explain` understands.
+pub(super) const LEGAL: Legal = Legal { parameters: &["service", "endpoint", "format"], types: &[] };
+
+/// Where each reason has its section, in the repository and in the packages.
+const PAGE: &str = "docs/explain.md";
+
+#[derive(Serialize)]
+struct Explanation<'a> {
+    found: &'static str,
+    sentence: String,
+    services: Vec<Explained<'a>>,
+    near: Vec<NearRow>,
+    /// Where nobody has it: the records of who had it last.
+    past: Vec<Record>,
+    apiserver: Option<String>,
+    #[serde(serialize_with = "as_optional_text")]
+    stale_since: Option<crate::moment::Moment>,
+}
+
+#[derive(Serialize)]
+struct Explained<'a> {
+    service: String,
+    source: &'static str,
+    state: &'static str,
+    sentence: String,
+    frontends: Vec<FrontendRow<'a>>,
+    desired: Desired<'a>,
+    rejected: Vec<Rejected<'a>>,
+    endpoints: Vec<EndpointRow<'a>>,
+    refusals: Vec<details::RefusedRow>,
+    /// The latest records of the history, oldest first.
+    history: Vec<Record>,
+}
+
+#[derive(Serialize)]
+struct NearRow {
+    what: &'static str,
+    name: String,
+}
+
+/// Records of a service that are shown; `/history` has the others.
+const RECORDS_MAX: usize = 5;
+
+/// What the maps said, by the frontend asked for.
+type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
+
+/// Answers.
+pub(super) async fn explain(readings: Arc<Readings>, query: Query, form: Form) -> Response {
+    let what = query.what();
+    let snapshot = readings.snapshot();
+    let (found, subjects) = find::find(&snapshot, &what);
+    let read = read_back(&readings, &subjects).await;
+    let explanation = Explanation {
+        found: found.as_str(),
+        sentence: headline(&what, found, &subjects),
+        services: subjects.iter().map(|subject| explained(&readings, &snapshot, subject, &read)).collect(),
+        near: near(&snapshot, &what, found),
+        past: past(&readings, &what, found),
+        apiserver: details::apiserver(&readings),
+        stale_since: snapshot.stale_since.map(crate::moment::Moment),
+    };
+    let status = if found == Found::Nothing { StatusCode::NOT_FOUND } else { StatusCode::OK };
+    match form {
+        Form::Json => answer::json(status, &explanation),
+        Form::Table | Form::Wide => answer::text(status, text::write(&explanation)),
+    }
+}
+
+/// What the maps say of the frontends that the answer is about.
+async fn read_back(readings: &Readings, subjects: &[Subject]) -> ReadBack {
+    let keys: Vec<FrontendKey> =
+        subjects.iter().flat_map(frontends).filter_map(details::key).take(FRONTENDS_MAX).collect();
+    match readings.engine.read(keys.clone()).await {
+        Ok(entries) => {
+            let entries = entries.into_iter().map(|entry| entry.map_err(|error| error.to_string()));
+            keys.into_iter().zip(entries).collect()
+        }
+        Err(busy) => keys.into_iter().map(|key| (key, Err(busy.to_string()))).collect(),
+    }
+}
+
+fn frontends(subject: &Subject) -> impl Iterator<Item = &FrontendView> {
+    subject.frontends.iter().filter_map(|place| subject.view.frontends.get(*place))
+}
+
+/// The answer in one sentence.
+fn headline(what: &What, found: Found, subjects: &[Subject]) -> String {
+    let first = subjects.first();
+    let frontend = first.and_then(|subject| worst(frontends(subject)));
+    match (what, first, frontend) {
+        (What::Trouble, None, _) => "Every frontend is served.".to_owned(),
+        (What::Trouble, Some(subject), Some(frontend)) => {
+            let more = "The worst of what is not served:";
+            format!("{more} {}", sentence::of_frontend(&subject.view, frontend))
+        }
+        (What::Address(address), Some(subject), _) if found == Found::Backend => {
+            details::backend_sentence(&subject.view, *address, subjects.len())
+        }
+        (_, Some(subject), Some(frontend)) => sentence::of_frontend(&subject.view, frontend),
+        (_, Some(subject), None) => sentence::of_service(&subject.view),
+        (What::Service(name), None, _) => format!("No Service and no EndpointSlice of {name} is known."),
+        (What::Address(address), None, _) => {
+            format!(
+                "Nobody has {address}: a client that dials it is not translated, and its packets leave as they are."
+            )
+        }
+    }
+}
+
+/// The one that is worst for its clients, so that the first sentence is about what is wrong.
+fn worst<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a FrontendView> {
+    let mut worst: Option<&FrontendView> = None;
+    for it in frontends {
+        if worst.is_none_or(|known| {
+            super::services::severity(it.verdict) > super::services::severity(known.verdict)
+        }) {
+            worst = Some(it);
+        }
+    }
+    worst
+}
+
+fn near(snapshot: &Snapshot, what: &What, found: Found) -> Vec<NearRow> {
+    let near = if found == Found::Nothing { find::near(snapshot, what) } else { Vec::new() };
+    near.into_iter().map(|it| NearRow { what: it.what, name: it.name }).collect()
+}
+
+/// Who had it, and why they went.
+fn past(readings: &Readings, what: &What, found: Found) -> Vec<Record> {
+    if found != Found::Nothing {
+        return Vec::new();
+    }
+    match what {
+        What::Trouble => Vec::new(),
+        What::Service(name) => latest(readings, Some(name), |_| true),
+        What::Address(address) => {
+            let text = address.to_string();
+            latest(readings, None, |line| {
+                line.json.contains(&format!("\"{text}/")) || line.json.contains(&format!("\"{text}\""))
+            })
+        }
+    }
+}
+
+/// The latest records of a service, or of everybody.
+fn latest(
+    readings: &Readings,
+    service: Option<&ObjectName>,
+    is_meant: impl Fn(&Line) -> bool,
+) -> Vec<Record> {
+    let wanted = Wanted { service: service.cloned(), ..Wanted::default() };
+    let lines = readings.history.select(&wanted);
+    let mut records: Vec<Record> = lines
+        .iter()
+        .rev()
+        .filter(|line| is_meant(line))
+        .filter_map(|line| line.record())
+        .take(RECORDS_MAX)
+        .collect();
+    records.reverse();
+    records
+}
+
+fn explained<'a>(
+    readings: &Readings,
+    snapshot: &'a Snapshot,
+    subject: &'a Subject,
+    read: &ReadBack,
+) -> Explained<'a> {
+    let view = &*subject.view;
+    let policy = &snapshot.settings.hold;
+    let row = |it: &'a FrontendView| {
+        let applied = Applied::of(view, it, read);
+        FrontendRow::of(view, it, applied, sentence::next(view, it, policy))
+    };
+    Explained {
+        service: view.key.name.to_string(),
+        source: view.key.source.as_str(),
+        state: view.state.as_str(),
+        sentence: worst(frontends(subject))
+            .map_or_else(|| sentence::of_service(view), |it| sentence::of_frontend(view, it)),
+        frontends: frontends(subject).map(row).collect(),
+        desired: Desired::of(view, policy),
+        rejected: Rejected::of(snapshot, view),
+        endpoints: details::endpoints(view, policy),
+        refusals: details::refusals(readings, subject),
+        history: latest(readings, Some(&view.key.name), |_| true),
+    }
+}
+
+/// Where this reason is explained.
+fn page(reason: Option<Reason>) -> Option<String> {
+    reason.map(|reason| format!("{PAGE}#{}", reason.as_str()))
+}

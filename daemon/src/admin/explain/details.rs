@@ -1,0 +1,378 @@
+//! The parts of an explanation: objects, settings, what the maps say, endpoints with all that is known of them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use holdfast_core::facts::{Meta, SliceFacts};
+use holdfast_core::hold::{OnEmpty, Policy};
+use holdfast_core::keys::FrontendKey;
+use holdfast_core::list::{Row, Scope};
+use holdfast_core::op::Entry;
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, UnusedBecause, Verdict};
+use serde::Serialize;
+
+use super::{ReadBack, Subject};
+use crate::admin::Readings;
+use crate::admin::frontends::status;
+use crate::admin::refusals::keys as dialled;
+use crate::admin::{backends, frontends};
+use crate::datapath::{Denied, spelled};
+use crate::moment::Moment;
+
+/// Endpoints of one service that are named; a larger service is better read in `/backends`.
+const ENDPOINTS_MAX: usize = 200;
+
+/// Refused clients that are named; `/refusals` has the others.
+const REFUSALS_MAX: usize = 5;
+
+#[derive(Serialize)]
+pub(super) struct FrontendRow<'a> {
+    pub(super) address: IpAddr,
+    pub(super) port: u16,
+    pub(super) protocol: &'a str,
+    pub(super) r#type: &'static str,
+    pub(super) port_name: &'a str,
+    pub(super) verdict: &'static str,
+    pub(super) reason: Option<&'static str>,
+    pub(super) page: Option<String>,
+    pub(super) since: Moment,
+    pub(super) status: &'static str,
+    pub(super) error: Option<&'a str>,
+    pub(super) owner: Option<String>,
+    pub(super) backends: Vec<String>,
+    pub(super) external_backends: Option<Vec<String>>,
+    pub(super) applied: Applied,
+    pub(super) next: String,
+}
+
+impl<'a> FrontendRow<'a> {
+    pub(super) fn of(view: &'a ServiceView, it: &'a FrontendView, applied: Applied, next: String) -> Self {
+        let (status, error) = status(&it.status);
+        Self {
+            address: it.address,
+            port: it.port.get(),
+            protocol: it.protocol.as_str(),
+            r#type: it.kind.as_str(),
+            port_name: &it.port_name,
+            verdict: it.verdict.as_str(),
+            reason: it.reason.map(holdfast_core::snapshot::Reason::as_str),
+            page: super::page(it.reason),
+            since: Moment(it.since),
+            status,
+            error,
+            owner: it.owner.as_ref().map(|key| key.name.to_string()),
+            backends: view.backends(it).map(shown).collect(),
+            external_backends: view.external_backends(it).map(|rows| rows.map(shown).collect()),
+            applied,
+            next,
+        }
+    }
+}
+
+fn shown(row: &Row) -> String {
+    row.backend().to_string()
+}
+
+/// What the maps hold now, read back for this answer.
+#[derive(Serialize)]
+pub(super) struct Applied {
+    /// Whether the frontend is in the maps.
+    pub(super) programmed: bool,
+    pub(super) backends: Vec<String>,
+    /// Whether that is what it should be; null if it could not be read.
+    pub(super) matches: Option<bool>,
+    pub(super) error: Option<String>,
+}
+
+/// Where a frontend is in the maps, if it can be.
+pub(super) fn key(it: &FrontendView) -> Option<FrontendKey> {
+    Some(FrontendKey { address: it.address, port: it.port, transport: it.protocol.transport()? })
+}
+
+impl Applied {
+    pub(super) fn of(view: &ServiceView, it: &FrontendView, read: &ReadBack) -> Self {
+        let found = key(it).and_then(|key| read.iter().find(|(other, _)| *other == key));
+        match found {
+            Some((_, Ok(entry))) => Self::read(view, it, entry.as_ref()),
+            Some((_, Err(error))) => Self::unread(Some(error.clone())),
+            None => Self::unread(None),
+        }
+    }
+
+    fn unread(error: Option<String>) -> Self {
+        Self { programmed: false, backends: Vec::new(), matches: None, error }
+    }
+
+    fn read(view: &ServiceView, it: &FrontendView, entry: Option<&Entry>) -> Self {
+        let slots = entry.map(|entry| match it.scope {
+            Scope::Cluster => &entry.port.cluster.1,
+            Scope::Local => &entry.port.local.1,
+        });
+        let mut backends: Vec<String> =
+            slots.into_iter().flatten().map(|slot| slot.backend().to_string()).collect();
+        backends.sort_unstable();
+        let mut wanted: Vec<String> = view.backends(it).map(shown).collect();
+        wanted.sort_unstable();
+        let matches = match it.verdict {
+            Verdict::Passing | Verdict::Bypassed | Verdict::Unprogrammed => entry.is_none(),
+            // The owner's list is in the maps.
+            Verdict::Conflict => true,
+            _ => entry.is_some() && backends == wanted,
+        };
+        Self { programmed: entry.is_some(), backends, matches: Some(matches), error: None }
+    }
+}
+
+/// What the objects ask for, and which versions of them.
+#[derive(Serialize)]
+pub(super) struct Desired<'a> {
+    pub(super) object: Option<ObjectRef<'a>>,
+    pub(super) slices: Vec<SliceRef<'a>>,
+    pub(super) settings: Vec<Setting>,
+}
+
+#[derive(Serialize)]
+pub(super) struct ObjectRef<'a> {
+    pub(super) uid: Option<&'a str>,
+    pub(super) resource_version: Option<&'a str>,
+    pub(super) generation: Option<i64>,
+    pub(super) writer: Option<&'a str>,
+    pub(super) written: Option<Moment>,
+    pub(super) origin: Option<&'a str>,
+}
+
+impl<'a> From<&'a Meta> for ObjectRef<'a> {
+    fn from(meta: &'a Meta) -> Self {
+        let writer = meta.writer.as_ref();
+        Self {
+            uid: meta.uid.as_deref(),
+            resource_version: meta.resource_version.as_deref(),
+            generation: meta.generation,
+            writer: writer.map(|writer| &*writer.manager),
+            written: writer.and_then(|writer| writer.at).map(Moment),
+            origin: meta.origin.as_deref(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct SliceRef<'a> {
+    pub(super) name: String,
+    pub(super) endpoints: usize,
+    pub(super) endpoints_null: bool,
+    pub(super) headless: bool,
+    #[serde(flatten)]
+    pub(super) object: ObjectRef<'a>,
+}
+
+impl<'a> From<&'a SliceFacts> for SliceRef<'a> {
+    fn from(slice: &'a SliceFacts) -> Self {
+        Self {
+            name: slice.key.name.to_string(),
+            endpoints: slice.endpoints.len(),
+            endpoints_null: slice.endpoints_null,
+            headless: slice.headless,
+            object: ObjectRef::from(&slice.meta),
+        }
+    }
+}
+
+/// A setting, and who says so.
+#[derive(Serialize)]
+pub(super) struct Setting {
+    pub(super) name: &'static str,
+    pub(super) value: String,
+    pub(super) origin: &'static str,
+}
+
+impl<'a> Desired<'a> {
+    pub(super) fn of(view: &'a ServiceView, policy: &Policy) -> Self {
+        Self {
+            object: view.facts.as_ref().map(|facts| ObjectRef::from(&facts.meta)),
+            slices: view.slices.iter().map(|slice| SliceRef::from(&**slice)).collect(),
+            settings: settings(view, policy),
+        }
+    }
+}
+
+fn settings(view: &ServiceView, policy: &Policy) -> Vec<Setting> {
+    let default = Policy::default();
+    let origin = |same| if same { "default" } else { "configuration" };
+    let own = view.facts.as_ref().and_then(|facts| facts.on_empty.as_deref());
+    let on_empty = match own {
+        Some(word) if OnEmpty::parse(word).is_some() => {
+            Setting { name: "on_empty", value: word.to_owned(), origin: "service" }
+        }
+        Some(word) => Setting { name: "on_empty", value: word.to_owned(), origin: "service, rejected" },
+        None => Setting {
+            name: "on_empty",
+            value: policy.on_empty.as_str().to_owned(),
+            origin: origin(policy.on_empty == default.on_empty),
+        },
+    };
+    let seconds = |name, value: i64, default| Setting {
+        name,
+        value: format!("{value}s"),
+        origin: origin(value == default),
+    };
+    vec![
+        on_empty,
+        seconds("limit", policy.limit, default.limit),
+        seconds("mass_loss_limit", policy.mass_loss_limit, default.mass_loss_limit),
+    ]
+}
+
+/// An update that was not taken.
+#[derive(Serialize)]
+pub(super) struct Rejected<'a> {
+    pub(super) object: String,
+    pub(super) reason: &'a str,
+    pub(super) origin: Option<&'a str>,
+    pub(super) partial: bool,
+}
+
+impl<'a> Rejected<'a> {
+    /// Rejections of the service itself and of the slices that are known to be its own.
+    pub(super) fn of(snapshot: &'a Snapshot, view: &ServiceView) -> Vec<Self> {
+        let is_own = |object: &holdfast_core::facts::ObjectKey| match object {
+            holdfast_core::facts::ObjectKey::Service(key) => *key == view.key,
+            holdfast_core::facts::ObjectKey::Slice(key) => view.slices.iter().any(|slice| slice.key == *key),
+            holdfast_core::facts::ObjectKey::File(..) | holdfast_core::facts::ObjectKey::Unnamed(..) => false,
+        };
+        let own = snapshot.rejections.named.values().filter(|it| is_own(&it.object));
+        own.map(|it| Self {
+            object: it.object.to_string(),
+            reason: &it.reason,
+            origin: it.origin.as_deref(),
+            partial: it.partial,
+        })
+        .collect()
+    }
+}
+
+/// One endpoint, with everything that speaks for or against it.
+#[derive(Serialize)]
+pub(super) struct EndpointRow<'a> {
+    pub(super) address: IpAddr,
+    pub(super) port: u16,
+    pub(super) port_name: &'a str,
+    pub(super) protocol: &'static str,
+    pub(super) state: &'static str,
+    pub(super) reasons: Vec<String>,
+    pub(super) node: Option<&'a str>,
+    pub(super) zone: Option<&'a str>,
+    pub(super) slice: Option<String>,
+    pub(super) since: Moment,
+}
+
+pub(super) fn endpoints<'a>(view: &'a ServiceView, policy: &Policy) -> Vec<EndpointRow<'a>> {
+    let rows = view.ports.iter().flat_map(|port| port.rows.all().iter().map(move |row| (port, row)));
+    rows.take(ENDPOINTS_MAX).map(|(port, row)| endpoint(view, port, row, policy)).collect()
+}
+
+fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &'a Row, policy: &Policy) -> EndpointRow<'a> {
+    let slice = port.slice_of(row, &view.slices);
+    let found = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));
+    EndpointRow {
+        address: row.address,
+        port: row.port.get(),
+        port_name: &port.key.name,
+        protocol: port.key.transport.as_str(),
+        state: backends::state(row),
+        reasons: reasons(port, row, policy),
+        node: found.and_then(|endpoint| endpoint.node),
+        zone: found.and_then(|endpoint| endpoint.zone),
+        slice: slice.map(|slice| slice.key.name.to_string()),
+        since: Moment(row.since()),
+    }
+}
+
+fn reasons(port: &PortView, row: &Row, policy: &Policy) -> Vec<String> {
+    let conditions = row.conditions();
+    let named = [
+        ("ready", conditions.ready),
+        ("serving", conditions.serving),
+        ("terminating", conditions.terminating),
+    ];
+    let mut reasons: Vec<String> =
+        named.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
+    if let Some(unused) = port.unused_because(row) {
+        reasons.push(format!("not used: {}", UnusedBecause::as_str(unused)));
+    }
+    let held = port.hold.iter().flat_map(|hold| hold.backends.iter().map(move |it| (hold, it)));
+    if let Some((hold, it)) =
+        held.into_iter().find(|(_, it)| row.is_held() && it.row.backend() == row.backend())
+    {
+        let until = hold
+            .until(policy)
+            .map_or_else(|| "without limit".to_owned(), |at| format!("until {}", Moment(at)));
+        reasons.push(format!("held {until}"));
+        let is_probed = hold.probes(port.key.transport).any(|backend| backend == row.backend());
+        reasons.push(match (it.answered, it.failures) {
+            _ if !is_probed => "not probed".to_owned(),
+            (false, 0) => "no probe taken yet".to_owned(),
+            (true, 0) => "takes probes".to_owned(),
+            (_, failures) => format!("{failures} probes failed in a row"),
+        });
+    }
+    reasons
+}
+
+/// Whose backend an address is.
+pub(super) fn backend_sentence(view: &ServiceView, address: SocketAddr, services: usize) -> String {
+    let mut rows = view.ports.iter().filter_map(|port| Some((port, port.rows.find(address)?)));
+    let Some((port, row)) = rows.next() else { return format!("{address} is no backend any more.") };
+    let state = match frontends::state(row) {
+        _ if !row.is_chosen() => {
+            let because = port.unused_because(row).map_or("", UnusedBecause::as_str);
+            format!("gets no new connections ({because})")
+        }
+        "active" => "gets new connections".to_owned(),
+        state => format!("gets new connections ({state})"),
+    };
+    let more = match services {
+        0 | 1 => String::new(),
+        count => format!(", and it is a backend of {} more services", count - 1),
+    };
+    format!("{address} is a backend of {} and {state}, since {}{more}.", view.key.name, Moment(row.since()))
+}
+
+/// A client that was not served.
+#[derive(Serialize)]
+pub(super) struct RefusedRow {
+    pub(super) time: Moment,
+    pub(super) count: u64,
+    pub(super) verdict: &'static str,
+    pub(super) frontend: String,
+    pub(super) pid: u32,
+    pub(super) comm: String,
+    pub(super) cgroup: u64,
+}
+
+/// The latest clients that dialled one of these frontends and were not served.
+pub(super) fn refusals(readings: &Readings, subject: &Subject) -> Vec<RefusedRow> {
+    let told = readings.refusals.told();
+    let is_meant = |denied: &&Arc<Denied>| {
+        super::frontends(subject).filter_map(key).any(|key| dialled(&denied.refusal.frontend).contains(&key))
+    };
+    let row = |denied: &Arc<Denied>| RefusedRow {
+        time: Moment(denied.last),
+        count: denied.count,
+        verdict: spelled(denied.refusal.denial),
+        frontend: denied.refusal.frontend.to_string(),
+        pid: denied.refusal.process,
+        comm: denied.refusal.comm.clone(),
+        cgroup: denied.refusal.cgroup,
+    };
+    told.latest.iter().rev().filter(is_meant).take(REFUSALS_MAX).map(row).collect()
+}
+
+/// Which apiserver is used, in a few words.
+pub(super) fn apiserver(readings: &Readings) -> Option<String> {
+    let view = readings.apiserver()?;
+    let active = view.endpoints.iter().find(|it| it.active);
+    Some(match active {
+        Some(it) => format!("{} in use", it.address),
+        None => "no apiserver answers; what is known stays".to_owned(),
+    })
+}

@@ -1,0 +1,180 @@
+//! What a question is about: a service by its name, or whoever has an address.
+//!
+//! Invariant: exact matches first, and what is only near is called near. Deliberately absent: any prefix of a name.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use holdfast_core::keys::{Family, ObjectName};
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status, Verdict};
+
+/// Things that are near an address that nobody has, at most.
+const NEAR_MAX: usize = 8;
+
+/// Services of one answer: a backend's address may be behind many.
+const SERVICES_MAX: usize = 16;
+
+/// What is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::admin) enum What {
+    /// Whatever is not as its clients would like it.
+    Trouble,
+    /// All of a service.
+    Service(ObjectName),
+    /// What a client dials, or a backend.
+    Address(SocketAddr),
+}
+
+/// What an answer is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Trouble,
+    Service,
+    Frontend,
+    Backend,
+    Nothing,
+}
+
+impl Found {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Trouble => "trouble",
+            Self::Service => "service",
+            Self::Frontend => "frontend",
+            Self::Backend => "backend",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
+/// A service of the answer, with the places of the frontends that it is about.
+#[derive(Clone, Debug)]
+pub(super) struct Subject {
+    pub(super) view: Arc<ServiceView>,
+    pub(super) frontends: Vec<usize>,
+}
+
+/// Who is meant.
+pub(super) fn find(snapshot: &Snapshot, what: &What) -> (Found, Vec<Subject>) {
+    match what {
+        What::Trouble => {
+            let bad = |it: &FrontendView| !is_well(it);
+            (Found::Trouble, subjects(snapshot, |view| places(view, bad)))
+        }
+        What::Service(name) => {
+            let all = |view: &ServiceView| (0..view.frontends.len()).collect();
+            let found = subjects(snapshot, |view| (view.key.name == *name).then(|| all(view)));
+            (if found.is_empty() { Found::Nothing } else { Found::Service }, found)
+        }
+        What::Address(address) => find_address(snapshot, *address),
+    }
+}
+
+fn find_address(snapshot: &Snapshot, address: SocketAddr) -> (Found, Vec<Subject>) {
+    let dialled = subjects(snapshot, |view| places(view, |it| answers_at(snapshot, it, address)));
+    if !dialled.is_empty() {
+        return (Found::Frontend, dialled);
+    }
+    let behind = subjects(snapshot, |view| {
+        let reaches = |it: &FrontendView| it.place.is_some_and(|place| lists(view, place, address));
+        places(view, reaches)
+            .or_else(|| (0..view.ports.len()).any(|at| lists(view, at, address)).then(Vec::new))
+    });
+    (if behind.is_empty() { Found::Nothing } else { Found::Backend }, behind)
+}
+
+fn subjects(snapshot: &Snapshot, matches: impl Fn(&ServiceView) -> Option<Vec<usize>>) -> Vec<Subject> {
+    let found = |view: &Arc<ServiceView>| Some(Subject { frontends: matches(view)?, view: Arc::clone(view) });
+    let mut subjects: Vec<Subject> = snapshot.services.iter().filter_map(found).collect();
+    // Whoever is served there comes before who only claims it.
+    subjects.sort_by(|a, b| (is_loser(a), &a.view.key).cmp(&(is_loser(b), &b.view.key)));
+    subjects.truncate(SERVICES_MAX);
+    subjects
+}
+
+/// Whether there is nothing to explain: clients are served, or it is meant to be as it is.
+fn is_well(it: &FrontendView) -> bool {
+    matches!(it.verdict, Verdict::Serving | Verdict::Bypassed) && it.status == Status::Done
+}
+
+fn is_loser(subject: &Subject) -> bool {
+    let frontends = subject.frontends.iter().filter_map(|place| subject.view.frontends.get(*place));
+    frontends.clone().count() > 0 && frontends.into_iter().all(|it| it.verdict == Verdict::Conflict)
+}
+
+fn places(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) -> Option<Vec<usize>> {
+    let places = view.frontends.iter().enumerate().filter(|(_, it)| matches(it)).map(|(place, _)| place);
+    Some(places.collect::<Vec<_>>()).filter(|places| !places.is_empty())
+}
+
+/// A NodePort answers at the node's own addresses, and at loopback.
+fn answers_at(snapshot: &Snapshot, it: &FrontendView, address: SocketAddr) -> bool {
+    let same_family = Family::of(it.address) == Family::of(address.ip());
+    let is_own = || snapshot.node.node_port_addresses.contains(&address.ip()) || address.ip().is_loopback();
+    it.port.get() == address.port()
+        && (it.address == address.ip() || it.address.is_unspecified() && same_family && is_own())
+}
+
+fn lists(view: &ServiceView, place: usize, address: SocketAddr) -> bool {
+    view.ports.get(place).is_some_and(|port| port.rows.find(address).is_some())
+}
+
+/// Something that is not what was asked for, but may have been meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Near {
+    pub(super) what: &'static str,
+    pub(super) name: String,
+}
+
+/// The same address on other ports, the same port at other addresses, and a service of the same name elsewhere.
+pub(super) fn near(snapshot: &Snapshot, what: &What) -> Vec<Near> {
+    let mut near = Vec::new();
+    for view in snapshot.services.iter() {
+        match what {
+            What::Trouble => {}
+            What::Service(name) => near.extend(near_name(view, name)),
+            What::Address(address) => near_address(view, *address, &mut near),
+        }
+    }
+    near.sort_by(|a, b| (a.what, &a.name).cmp(&(b.what, &b.name)));
+    near.dedup();
+    near.truncate(NEAR_MAX);
+    near
+}
+
+fn near_name(view: &ServiceView, name: &ObjectName) -> Option<Near> {
+    let same = view.key.name.name() == name.name();
+    same.then(|| Near {
+        what: "a service of that name in another namespace",
+        name: view.key.name.to_string(),
+    })
+}
+
+fn near_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<Near>) {
+    for it in &view.frontends {
+        let other_port = it.address == address.ip();
+        let other_address = it.port.get() == address.port() && is_close(it.address, address.ip());
+        let what = match (other_port, other_address) {
+            (true, _) => "a frontend at that address with another port",
+            (_, true) => "a frontend with that port at a close address",
+            (false, false) => continue,
+        };
+        let name =
+            format!("{}/{} of {}", SocketAddr::new(it.address, it.port.get()), it.protocol, view.key.name);
+        near.push(Near { what, name });
+    }
+    let rows = view.ports.iter().flat_map(|port| port.rows.all());
+    near.extend(rows.filter(|row| row.address == address.ip()).map(|row| Near {
+        what: "a backend at that address with another port",
+        name: format!("{} of {}", row.backend(), view.key.name),
+    }));
+}
+
+/// Within the same /24 or /64: a slip of the finger.
+fn is_close(a: IpAddr, b: IpAddr) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => a.octets().first_chunk::<3>() == b.octets().first_chunk::<3>(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => a.segments().first_chunk::<4>() == b.segments().first_chunk::<4>(),
+        _ => false,
+    }
+}

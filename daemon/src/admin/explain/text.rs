@@ -1,0 +1,158 @@
+//! An explanation for people: the sentence first, then what it rests on.
+
+use std::fmt::Write as _;
+
+use super::details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef};
+use super::{Explained, Explanation};
+
+/// All of it as lines.
+pub(super) fn write(explanation: &Explanation<'_>) -> String {
+    let mut out = format!("{}\n", explanation.sentence);
+    for service in &explanation.services {
+        write_service(&mut out, service);
+    }
+    if !explanation.near.is_empty() {
+        out.push_str("\nNear it:\n");
+    }
+    for near in &explanation.near {
+        line(&mut out, 1, &format!("{}: {}", near.what, near.name));
+    }
+    if !explanation.past.is_empty() {
+        out.push_str("\nBefore:\n");
+    }
+    for record in &explanation.past {
+        line(&mut out, 1, &record.story());
+    }
+    if let Some(apiserver) = &explanation.apiserver {
+        line(&mut out, 0, &format!("\nApiserver: {apiserver}"));
+    }
+    if let Some(since) = explanation.stale_since {
+        line(&mut out, 0, &format!("Stale: as remembered from {since}; a source has not spoken since"));
+    }
+    out
+}
+
+fn line(out: &mut String, depth: usize, text: &str) {
+    // Writing to a String cannot fail. What could move a terminal's cursor is shown as `?`.
+    let plain: String = text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect();
+    let _ = writeln!(out, "{}{plain}", "  ".repeat(depth));
+}
+
+fn write_service(out: &mut String, it: &Explained<'_>) {
+    line(out, 0, &format!("\nService {} ({}, {})", it.service, it.source, it.state));
+    for frontend in &it.frontends {
+        write_frontend(out, frontend);
+    }
+    write_objects(out, it);
+    for rejected in &it.rejected {
+        let what = if rejected.partial { "Ignored in" } else { "Rejected" };
+        line(out, 1, &format!("{what} {}: {}", rejected.object, rejected.reason));
+    }
+    if !it.endpoints.is_empty() {
+        line(out, 1, "Endpoints:");
+    }
+    for endpoint in &it.endpoints {
+        line(out, 2, &endpoint_line(endpoint));
+    }
+    for refused in &it.refusals {
+        line(out, 1, &refused_line(refused));
+    }
+    if !it.history.is_empty() {
+        line(out, 1, "History:");
+    }
+    for record in &it.history {
+        line(out, 2, &record.story());
+    }
+}
+
+fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
+    let address = std::net::SocketAddr::new(it.address, it.port);
+    let reason = it.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+    line(
+        out,
+        1,
+        &format!("{address}/{} {}: {}{reason} since {}", it.protocol, it.r#type, it.verdict, it.since),
+    );
+    if let Some(error) = it.error {
+        line(out, 2, &format!("error: {error}"));
+    }
+    line(out, 2, &format!("backends: {}", list(&it.backends)));
+    if let Some(external) = &it.external_backends {
+        line(out, 2, &format!("for clients from outside: {}", list(external)));
+    }
+    line(out, 2, &format!("in the maps now: {}", applied(it)));
+    line(out, 2, &format!("next: {}", it.next));
+    if let Some(page) = &it.page {
+        line(out, 2, &format!("see: {page}"));
+    }
+}
+
+fn applied(it: &FrontendRow<'_>) -> String {
+    let applied = &it.applied;
+    let verdict = match applied.matches {
+        None => return applied.error.clone().unwrap_or_else(|| "not read".to_owned()),
+        Some(true) => "as it should be",
+        Some(false) => "NOT as it should be",
+    };
+    if applied.programmed {
+        format!("{} ({verdict})", list(&applied.backends))
+    } else {
+        format!("absent ({verdict})")
+    }
+}
+
+fn list(backends: &[String]) -> String {
+    if backends.is_empty() { "none".to_owned() } else { backends.join(", ") }
+}
+
+fn write_objects(out: &mut String, it: &Explained<'_>) {
+    match &it.desired.object {
+        Some(object) => line(out, 1, &format!("Service object: {}", version(object))),
+        None => line(out, 1, "Service object: not known"),
+    }
+    for slice in &it.desired.slices {
+        line(
+            out,
+            1,
+            &format!("EndpointSlice {}: {}, {}", slice.name, endpoints(slice), version(&slice.object)),
+        );
+    }
+    let settings: Vec<String> =
+        it.desired.settings.iter().map(|it| format!("{} = {} ({})", it.name, it.value, it.origin)).collect();
+    line(out, 1, &format!("Settings: {}", settings.join(", ")));
+}
+
+fn endpoints(slice: &SliceRef<'_>) -> String {
+    let headless = if slice.headless { ", headless" } else { "" };
+    match (slice.endpoints_null, slice.endpoints) {
+        (true, _) => format!("endpoints: null{headless}"),
+        (false, 1) => format!("1 endpoint{headless}"),
+        (false, count) => format!("{count} endpoints{headless}"),
+    }
+}
+
+fn version(object: &ObjectRef<'_>) -> String {
+    let mut parts = Vec::new();
+    if let Some(version) = object.resource_version {
+        parts.push(format!("version {version}"));
+    }
+    if let Some(writer) = object.writer {
+        let written = object.written.map(|at| format!(" at {at}")).unwrap_or_default();
+        parts.push(format!("last written by {writer}{written}"));
+    }
+    if let Some(origin) = object.origin {
+        parts.push(format!("from {origin}"));
+    }
+    if parts.is_empty() { "known".to_owned() } else { parts.join(", ") }
+}
+
+fn refused_line(it: &RefusedRow) -> String {
+    let times = if it.count == 1 { String::new() } else { format!(" {} times", it.count) };
+    format!("{} {}{times}: pid {} ({}), last at {}", it.frontend, it.verdict, it.pid, it.comm, it.time)
+}
+
+fn endpoint_line(it: &EndpointRow<'_>) -> String {
+    let address = std::net::SocketAddr::new(it.address, it.port);
+    let node = it.node.map(|node| format!(", on {node}")).unwrap_or_default();
+    format!("{address}/{} {}: {}{node}, since {}", it.protocol, it.state, it.reasons.join(", "), it.since)
+}

@@ -1,0 +1,51 @@
+//! `/history`: every change with its cause, as stories or as one JSON object per line.
+//!
+//! Invariant: what is shown is what was recorded, and an answer has a bound; who wants more asks on with `after`. Deliberately
+//! absent: a table; a story has no fixed number of columns, and JSON has all of it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::response::Response;
+use futures_util::stream;
+
+use super::form::Form;
+use super::query::{Legal, Query};
+use super::{Readings, answer};
+use crate::recorder::{Line, Wanted};
+
+/// What `/history` understands.
+pub(super) const LEGAL: Legal =
+    Legal { parameters: &["service", "since", "until", "reason", "limit", "after", "format"], types: &[] };
+
+/// Records of an answer that names no limit: what a person reads through.
+const LIMIT_DEFAULT: usize = 1_000;
+
+/// One JSON object per line.
+const JSON_LINES: &str = "application/jsonl";
+
+/// The whole answer, oldest first.
+pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response {
+    let limit = Some(query.records.limit.unwrap_or(LIMIT_DEFAULT));
+    let lines = readings.history.select(&Wanted { service: query.filter.service, limit, ..query.records });
+    let (shown, content_type): (fn(&Line) -> String, _) = match form {
+        Form::Json => (json, JSON_LINES),
+        Form::Table | Form::Wide if lines.is_empty() => {
+            return answer::text(StatusCode::OK, "nothing is recorded of that\n");
+        }
+        Form::Table | Form::Wide => (story, Form::Table.content_type()),
+    };
+    // Made one by one while the client reads, so that an answer takes no memory of its size.
+    let pieces = lines.into_iter().map(move |line: Arc<Line>| Ok::<_, Infallible>(Bytes::from(shown(&line))));
+    answer::typed(StatusCode::OK, content_type, Body::from_stream(stream::iter(pieces)))
+}
+
+fn json(line: &Line) -> String {
+    format!("{}\n", line.json)
+}
+
+fn story(line: &Line) -> String {
+    line.record().map(|record| record.story() + "\n").unwrap_or_default()
+}

@@ -1,0 +1,119 @@
+//! The one thing that can be asked for beside an answer: that the configuration is read again.
+//!
+//! Invariant: only over the unix socket, whose folder and mode say who may; who asked is in the log. The daemon answers when
+//! the new configuration is in force, or says why the old one stays. Deliberately absent: a body; what is in force is what the
+//! file says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Extension, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::response::Response;
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use super::Readings;
+use super::answer::{self, Refusal};
+use super::form::Form;
+use super::guard::form_of;
+
+/// The path.
+pub(super) const PATH: &str = "/reload";
+
+/// Reloads that may wait; each takes milliseconds.
+pub const RELOADS_WAITING_MAX: usize = 4;
+
+/// How long the answer may take: some files are read, and nothing else.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
+
+/// Who is at the other end of the unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its process, while that lives.
+    pub pid: Option<i32>,
+}
+
+/// What a reload led to.
+#[derive(Debug)]
+pub struct Reloaded {
+    /// Keys whose new values wait for a restart.
+    pub waiting: Vec<&'static str>,
+}
+
+/// A wish for a reload.
+#[derive(Debug)]
+pub struct ReloadWish {
+    /// Who asks.
+    pub peer: Peer,
+    /// Where the outcome goes: what is in force now, or why the old configuration stays.
+    pub answer: oneshot::Sender<Result<Reloaded, String>>,
+}
+
+#[derive(Serialize)]
+struct ReloadedJson {
+    reloaded: bool,
+    restart_needed_for: Vec<&'static str>,
+}
+
+/// Over the unix socket.
+pub(super) async fn reload(
+    State(readings): State<Arc<Readings>>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+) -> Response {
+    let form = form_of(&request);
+    if request.method() != Method::POST {
+        return only_post(form);
+    }
+    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&readings.reloads, peer)).await {
+        Ok(Some(Ok(reloaded))) => told(reloaded, form),
+        Ok(Some(Err(why))) => {
+            let hint = "the old configuration stays in force; mend the file and reload again";
+            Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, hint).shown(form)
+        }
+        Ok(None) | Err(_) => {
+            let hint = "it starts, stops or hangs; ask `systemctl status holdfast`";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no reload now", hint).shown(form)
+        }
+    }
+}
+
+async fn ask(wishes: &mpsc::Sender<ReloadWish>, peer: Peer) -> Option<Result<Reloaded, String>> {
+    let (answer, answered) = oneshot::channel();
+    wishes.try_send(ReloadWish { peer, answer }).ok()?;
+    answered.await.ok()
+}
+
+fn told(reloaded: Reloaded, form: Form) -> Response {
+    let keys = reloaded.waiting;
+    match form {
+        Form::Json => {
+            answer::json(StatusCode::OK, &ReloadedJson { reloaded: true, restart_needed_for: keys })
+        }
+        Form::Table | Form::Wide if keys.is_empty() => answer::text(StatusCode::OK, "reloaded\n"),
+        Form::Table | Form::Wide => {
+            let keys = keys.join(", ");
+            answer::text(
+                StatusCode::OK,
+                format!("reloaded; these keys take effect with the next restart: {keys}\n"),
+            )
+        }
+    }
+}
+
+fn only_post(form: Form) -> Response {
+    let refusal =
+        Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path changes something", "ask for it with POST");
+    let mut response = refusal.shown(form);
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+    response
+}
+
+/// Over TCP, where anybody on this host may ask.
+pub(super) async fn only_by_socket(request: Request) -> Response {
+    let hint = "use the unix socket: `holdfast reload`, or `systemctl reload holdfast`";
+    Refusal::new(StatusCode::FORBIDDEN, "nothing can be changed over TCP", hint).shown(form_of(&request))
+}

@@ -1,0 +1,31 @@
+//! What `/explain` answers, to the letter: each question with its answer, one after another.
+
+use expect_test::expect_file;
+
+use super::fixture::{everything, serve};
+
+#[test]
+fn each_question_has_one_sentence_first() {
+    let served = serve(everything());
+    let mut book = String::new();
+    for question in [
+        "",
+        "?service=default/web",
+        "?service=kube-system/kube-dns",
+        "?endpoint=10.96.0.10:80",
+        "?endpoint=10.96.0.20:80",
+        "?endpoint=10.96.0.21:80",
+        "?endpoint=10.96.0.1:443",
+        "?endpoint=10.1.0.2:8080",
+        "?endpoint=10.96.0.20:81",
+        "?endpoint=10.96.0.22:80",
+        "?service=elsewhere/web",
+        "?service=default/none",
+    ] {
+        let got = served.get(&format!("/explain{question}"), "");
+        let is_known = !got.body.starts_with("Nobody has") && !got.body.starts_with("No Service");
+        assert_eq!(got.status, if is_known { 200 } else { 404 }, "{question}");
+        book.push_str(&format!("== {question}\n{}\n", got.body));
+    }
+    expect_file!["golden/explain.txt"].assert_eq(&book);
+}

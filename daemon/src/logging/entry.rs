@@ -1,0 +1,111 @@
+//! One line of the log as the journal takes it: fields with names, any bytes as values.
+//!
+//! Invariant: a field `service` of an event is `HOLDFAST_SERVICE` here, and the same for every other name, so that none of them
+//! can stand for one of the journal's own. Deliberately absent: spans, which this daemon does not use.
+
+use std::fmt::{Debug, Write};
+
+use tracing::Level;
+use tracing::field::{Field, Visit};
+
+use super::messages;
+
+/// What an event says: its message, and everything else by name.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub(super) message: String,
+    fields: Vec<(&'static str, String)>,
+}
+
+/// Where an event comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) level: Level,
+    pub(super) file: Option<&'static str>,
+    pub(super) line: Option<u32>,
+}
+
+impl Entry {
+    /// In the journal's native format.
+    pub(super) fn encoded(&self, origin: Origin) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(512);
+        put(&mut bytes, "MESSAGE", &self.told());
+        put(&mut bytes, "PRIORITY", priority(origin.level));
+        put(&mut bytes, "SYSLOG_IDENTIFIER", "holdfast");
+        if let Some(id) = messages::id(&self.message) {
+            put(&mut bytes, "MESSAGE_ID", id);
+        }
+        if let Some(file) = origin.file {
+            put(&mut bytes, "CODE_FILE", file);
+        }
+        if let Some(line) = origin.line {
+            put(&mut bytes, "CODE_LINE", &line.to_string());
+        }
+        for (name, value) in &self.fields {
+            put(&mut bytes, &format!("HOLDFAST_{}", spelled(name)), value);
+        }
+        bytes
+    }
+
+    /// For people, who see nothing but this: the message and every field.
+    fn told(&self) -> String {
+        let mut text = self.message.clone();
+        for (name, value) in &self.fields {
+            // Writing to a string cannot fail.
+            let _ = match value.contains(char::is_whitespace) || value.is_empty() {
+                true => write!(text, " {name}={value:?}"),
+                false => write!(text, " {name}={value}"),
+            };
+        }
+        text
+    }
+
+    fn take(&mut self, field: &Field, value: String) {
+        match field.name() {
+            "message" => self.message = value,
+            name => self.fields.push((name, value)),
+        }
+    }
+}
+
+impl Visit for Entry {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.take(field, value.to_owned());
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.take(field, value.to_string());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.take(field, format!("{value:?}"));
+    }
+}
+
+/// The names that the journal takes: capitals, digits and underscores.
+fn spelled(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+}
+
+/// As syslog counts.
+const fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "3",
+        Level::WARN => "4",
+        Level::INFO => "6",
+        Level::DEBUG | Level::TRACE => "7",
+    }
+}
+
+/// A value with a line end comes with its length, any other one ends with its line.
+fn put(bytes: &mut Vec<u8>, name: &str, value: &str) {
+    bytes.extend(name.as_bytes());
+    if value.contains('\n') {
+        bytes.push(b'\n');
+        bytes.extend(u64::try_from(value.len()).unwrap_or(u64::MAX).to_le_bytes());
+    } else {
+        bytes.push(b'=');
+    }
+    bytes.extend(value.as_bytes());
+    bytes.push(b'\n');
+}

@@ -1,0 +1,128 @@
+//! The way to the journal: its native protocol over a datagram socket that never blocks.
+//!
+//! Invariant: to log costs one system call, whatever state journald is in. A line that is not taken is counted, and the count
+//! is told as soon as one is. Deliberately absent: a queue; the socket is one, and its length is the administrator's.
+
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+use super::entry::{Entry, Origin};
+use super::flood::Flood;
+use super::messages;
+
+const SOCKET: &str = "/run/systemd/journal/socket";
+
+/// The journal, for all threads.
+#[derive(Debug)]
+pub(super) struct Journal {
+    socket: UnixDatagram,
+    // Not connected, so a journald that was started anew is met by the next line.
+    path: PathBuf,
+    flood: Mutex<Flood>,
+    lost: AtomicU64,
+}
+
+impl Journal {
+    pub(super) fn open() -> io::Result<Self> {
+        Self::at(Path::new(SOCKET))
+    }
+
+    pub(super) fn at(path: &Path) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        let flood = Mutex::new(Flood::new(Instant::now()));
+        Ok(Self { socket, path: path.to_owned(), flood, lost: AtomicU64::new(0) })
+    }
+
+    fn flood(&self) -> MutexGuard<'_, Flood> {
+        self.flood.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log(&self, entry: &Entry, origin: Origin) {
+        let is_loud = origin.level <= Level::WARN;
+        if self.flood().admits(Instant::now(), is_loud, &entry.message) {
+            self.tell_what_is_lost();
+            self.send_or_count(&entry.encoded(origin));
+        }
+    }
+
+    /// Also while nobody logs, so that no count waits for a line to come with.
+    pub(super) fn tell_what_is_missing(&self) {
+        let left_out = self.flood().take();
+        if let Some((count, kinds)) = left_out {
+            self.tell(messages::LEFT_OUT, &format!(" count={count} kinds={kinds:?}"), count);
+        }
+        self.tell_what_is_lost();
+    }
+
+    fn tell_what_is_lost(&self) {
+        let count = self.lost.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            self.tell(messages::LOST, &format!(" count={count}"), count);
+        }
+    }
+
+    /// A count that is not taken is added to what is lost, and told with that.
+    fn tell(&self, message: &'static str, fields: &str, count: u64) {
+        let id = messages::id(message).unwrap_or_default();
+        let text = format!(
+            "MESSAGE={message}{fields}\nPRIORITY=4\nSYSLOG_IDENTIFIER=holdfast\nMESSAGE_ID={id}\nHOLDFAST_COUNT={count}\n"
+        );
+        if self.send(text.as_bytes()).is_err() {
+            self.lost.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    fn send_or_count(&self, bytes: &[u8]) {
+        if self.send(bytes).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.socket.send_to(bytes, &self.path) {
+            Err(error) if error.raw_os_error() == Some(Errno::EMSGSIZE as i32) => self.send_file(bytes),
+            sent => sent.map(drop),
+        }
+    }
+
+    /// What is too large for a datagram goes as a file that nobody can change any more.
+    fn send_file(&self, bytes: &[u8]) -> io::Result<()> {
+        let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
+        let mut file = std::fs::File::from(memfd_create("holdfast-log", flags)?);
+        file.write_all(bytes)?;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::all()))?;
+        let file = OwnedFd::from(file);
+        let descriptors = [file.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&descriptors)];
+        let to = UnixAddr::new(&self.path)?;
+        sendmsg(self.socket.as_raw_fd(), &[], &rights, MsgFlags::empty(), Some(&to))?;
+        Ok(())
+    }
+}
+
+/// Writes every event to the journal.
+#[derive(Debug)]
+pub(super) struct JournalLayer(pub(super) std::sync::Arc<Journal>);
+
+impl<S: Subscriber> Layer<S> for JournalLayer {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut entry = Entry::default();
+        event.record(&mut entry);
+        let from = event.metadata();
+        self.0.log(&entry, Origin { level: *from.level(), file: from.file(), line: from.line() });
+    }
+}

@@ -1,0 +1,213 @@
+use std::collections::BTreeSet;
+use std::io::{IoSliceMut, Read, Seek};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use tracing_subscriber::layer::SubscriberExt;
+
+use super::flood::{Flood, LINES_MAX, LOUD_MAX, WINDOW};
+use super::journal::{Journal, JournalLayer};
+use super::messages::{self, MESSAGES};
+use super::{is_named, last_words};
+
+/// A journald that takes what it is sent, or does not.
+struct Fake {
+    socket: UnixDatagram,
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Fake {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Self { socket, path, _folder: folder }
+    }
+
+    fn next(&self) -> Option<String> {
+        let mut bytes = vec![0; 1 << 16];
+        let count = self.socket.recv(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(bytes.get(..count)?).into_owned())
+    }
+
+    fn log(&self, say: impl FnOnce()) -> Arc<Journal> {
+        let journal = Arc::new(Journal::at(&self.path).unwrap());
+        let layer = JournalLayer(Arc::clone(&journal));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), say);
+        journal
+    }
+}
+
+#[track_caller]
+fn has(entry: &str, line: &str) {
+    assert!(entry.lines().any(|it| it == line), "{line:?} is not in\n{entry}");
+}
+
+#[test]
+fn a_line_has_a_field_for_each_field_of_the_event_and_the_number_of_its_message() {
+    let fake = Fake::new();
+    let nothing: Option<&str> = None;
+    fake.log(|| {
+        let cause = "Service default/web applied";
+        tracing::info!(service = "default/web", seq = 7, cause, nothing, "verdict changed");
+    });
+    let entry = fake.next().unwrap();
+    has(&entry, "MESSAGE=verdict changed service=default/web seq=7 cause=\"Service default/web applied\"");
+    has(&entry, "PRIORITY=6");
+    has(&entry, "MESSAGE_ID=9d13d2898fe1915ece3b90f9eca89ee4");
+    has(&entry, "HOLDFAST_SERVICE=default/web");
+    has(&entry, "HOLDFAST_SEQ=7");
+    has(&entry, "HOLDFAST_CAUSE=Service default/web applied");
+    assert!(!entry.contains("NOTHING"), "{entry}");
+}
+
+#[test]
+fn a_field_cannot_pretend_to_be_the_journals_own() {
+    let fake = Fake::new();
+    fake.log(|| tracing::warn!(PRIORITY = 0, _pid = 1, "odd.name" = "x\nMESSAGE=forged", "oddities"));
+    let entry = fake.next().unwrap();
+    has(&entry, "PRIORITY=4");
+    has(&entry, "HOLDFAST_PRIORITY=0");
+    has(&entry, "HOLDFAST__PID=1");
+    // With its length before it, so the second line is part of the value.
+    let told = b"HOLDFAST_ODD_NAME\n\x10\0\0\0\0\0\0\0x\nMESSAGE=forged\n";
+    assert!(entry.as_bytes().windows(told.len()).any(|bytes| bytes == told), "{entry:?}");
+}
+
+#[test]
+fn what_the_journal_does_not_take_is_counted_and_nobody_waits() {
+    let fake = Fake::new();
+    let began = Instant::now();
+    let journal = fake.log(|| (0..2_000).for_each(|round| tracing::info!(round, "into the void")));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let taken = std::iter::from_fn(|| fake.next()).count();
+    assert!((1..2_000).contains(&taken), "{taken}");
+    journal.tell_what_is_missing();
+    let entry = fake.next().unwrap();
+    has(&entry, &format!("HOLDFAST_COUNT={}", 2_000 - taken));
+    has(&entry, &format!("MESSAGE_ID={}", messages::id(messages::LOST).unwrap()));
+    journal.tell_what_is_missing();
+    assert_eq!(fake.next(), None, "it is told once");
+}
+
+#[test]
+fn a_journal_that_comes_back_is_told_what_it_missed() {
+    let Fake { socket, path, _folder } = Fake::new();
+    drop(socket);
+    std::fs::remove_file(&path).unwrap();
+    let journal = Arc::new(Journal::at(&path).unwrap());
+    let layer = JournalLayer(Arc::clone(&journal));
+    let registry = tracing_subscriber::registry().with(layer);
+    tracing::subscriber::with_default(registry, || {
+        tracing::info!("nobody is there");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let back = Fake { socket, path, _folder };
+        tracing::info!("somebody is there");
+        has(&back.next().unwrap(), "HOLDFAST_COUNT=1");
+        has(&back.next().unwrap(), "MESSAGE=somebody is there");
+    });
+}
+
+#[test]
+fn a_line_of_any_size_arrives() {
+    let fake = Fake::new();
+    let large = "x".repeat(1 << 20);
+    let journal = fake.log(|| tracing::info!(large, "large"));
+    let mut space = nix::cmsg_space!(std::os::fd::RawFd);
+    let mut bytes = [0; 16];
+    let mut room = [IoSliceMut::new(&mut bytes)];
+    let fd = fake.socket.as_raw_fd();
+    let message = recvmsg::<()>(fd, &mut room, Some(&mut space), MsgFlags::empty()).unwrap();
+    let Some(ControlMessageOwned::ScmRights(files)) = message.cmsgs().unwrap().next() else {
+        panic!("no file came: {journal:?}");
+    };
+    let mut file = owned(files[0]);
+    file.rewind().unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert!(text.contains(&format!("HOLDFAST_LARGE={large}\n")) && text.starts_with("MESSAGE=large "));
+}
+
+/// By way of `/proc`, because taking a number over is unsafe.
+fn owned(fd: std::os::fd::RawFd) -> std::fs::File {
+    std::fs::File::open(format!("/proc/self/fd/{fd}")).unwrap()
+}
+
+#[test]
+fn a_flood_is_cut_and_summed_up_by_kind_and_warnings_have_a_place_of_their_own() {
+    let now = Instant::now();
+    let mut flood = Flood::new(now);
+    let admitted = (0..LINES_MAX + 100).filter(|_| flood.admits(now, false, "frontend added")).count();
+    assert_eq!(admitted, LINES_MAX as usize);
+    assert!(!flood.admits(now, false, "backends changed"));
+    let admitted = (0..LOUD_MAX + 5).filter(|_| flood.admits(now, true, "trouble")).count();
+    assert_eq!(admitted, LOUD_MAX as usize);
+    let kinds = "backends changed: 1, frontend added: 100, trouble: 5".to_owned();
+    assert_eq!(flood.take(), Some((106, kinds)));
+    assert_eq!(flood.take(), None);
+    assert!(flood.admits(now + WINDOW, false, "frontend added"));
+}
+
+#[test]
+fn kinds_beyond_the_bound_are_counted_together() {
+    let now = Instant::now();
+    let mut flood = Flood::new(now);
+    (0..LINES_MAX).for_each(|_| assert!(flood.admits(now, false, "")));
+    (0..1_000).for_each(|kind| assert!(!flood.admits(now, false, &kind.to_string())));
+    let (count, kinds) = flood.take().unwrap();
+    assert_eq!(count, 1_000);
+    assert!(kinds.ends_with("others: 936"), "{kinds}");
+}
+
+#[test]
+fn the_catalog_explains_every_message_and_no_other() {
+    let catalog = Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib/systemd/holdfast.catalog");
+    let catalog = std::fs::read_to_string(catalog).unwrap();
+    let explained: Vec<&str> = catalog.lines().filter_map(|line| line.strip_prefix("-- ")).collect();
+    let known: BTreeSet<&str> = MESSAGES.iter().map(|(_, id)| *id).collect();
+    assert_eq!((known.len(), explained.len()), (MESSAGES.len(), MESSAGES.len()), "each number once");
+    assert_eq!(explained.into_iter().collect::<BTreeSet<_>>(), known);
+    assert!(known.iter().all(|id| id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit())));
+}
+
+#[test]
+fn every_message_is_said_somewhere() {
+    let mut sources = String::new();
+    read_all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut sources);
+    for (message, _) in MESSAGES {
+        let said = sources.matches(&format!("{message:?}")).count();
+        let expected = if [messages::LEFT_OUT, messages::LOST].contains(&message) { 1 } else { 2 };
+        assert!(said >= expected, "nobody says {message:?}");
+    }
+}
+
+fn read_all(folder: &Path, into: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read_all(&path, into);
+        } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("logging/tests.rs") {
+            into.push_str(&std::fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn the_stream_is_the_journals_if_both_numbers_are() {
+    assert!(is_named("9:1234", 9, 1234));
+    assert!(!is_named("9:1234", 9, 1235) && !is_named("8:1234", 9, 1234) && !is_named("", 0, 0));
+}
+
+#[test]
+fn last_words_are_whole_lines() {
+    let mut said = Vec::new();
+    last_words("one\ntwo", &mut said);
+    assert_eq!(String::from_utf8(said).unwrap(), "holdfast: one\nholdfast: two\n");
+}

@@ -1,0 +1,98 @@
+//! Whether another proxy serves, or served, on this node: kube-proxy, Cilium or Calico.
+//!
+//! Invariant: it looks, and touches nothing; what is found is reported and left alone. Deliberately absent: chains of
+//! `iptables-legacy`, which the kernel shows only by a system call of its own; a kube-proxy that uses them is found by its
+//! port while it runs.
+
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+/// How often it is looked again: somebody may start one while holdfast runs.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
+
+/// The part of the list of TCP sockets that is read: those that listen come first, and here is room for some hundreds.
+const SOCKETS_BYTES_MAX: u64 = 128 << 10;
+
+/// Where their processes listen for whoever asks how they are. Names of processes would need the sight of all of them.
+const PORTS: [(u16, &str); 3] = [(10249, "kube-proxy"), (9879, "Cilium"), (9099, "Calico")];
+
+/// What they leave in file systems of the kernel.
+const TRACES: [(&str, &str); 5] = [
+    ("sys/class/net/kube-ipvs0", "kube-proxy"),
+    ("sys/fs/bpf/cilium", "Cilium"),
+    ("sys/fs/bpf/tc/globals/cilium_lb4_services_v2", "Cilium"),
+    ("sys/fs/bpf/calico", "Calico"),
+    ("sys/fs/bpf/tc/globals/cali_v4_nat_fe3", "Calico"),
+];
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OtherProxy {
+    /// Its name.
+    pub proxy: &'static str,
+    /// What shows it.
+    pub evidence: Vec<String>,
+}
+
+/// Looks now and then, and says in the log what is new.
+pub async fn run(found: watch::Sender<Arc<[OtherProxy]>>) {
+    loop {
+        let look = tokio::task::spawn_blocking(|| look(Path::new("/"), rules::read()));
+        if let Ok(now) = look.await {
+            tell_new(&found.borrow(), &now);
+            found.send_replace(now.into());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn tell_new(before: &[OtherProxy], now: &[OtherProxy]) {
+    for it in now.iter().filter(|it| before.iter().all(|known| known.proxy != it.proxy)) {
+        let evidence = it.evidence.join(", ");
+        tracing::warn!(proxy = it.proxy, evidence, "another proxy serves on this node too");
+    }
+}
+
+/// What shows below this root, and what rules show.
+fn look(root: &Path, rules: Vec<(&'static str, String)>) -> Vec<OtherProxy> {
+    let mut found: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
+    let traces = TRACES.iter().filter(|(path, _)| root.join(path).exists());
+    let traces = traces.map(|(path, proxy)| (*proxy, format!("/{path}")));
+    for (proxy, evidence) in listeners(&root.join("proc/net")).into_iter().chain(rules).chain(traces) {
+        found.entry(proxy).or_default().push(evidence);
+    }
+    found.into_iter().map(|(proxy, evidence)| OtherProxy { proxy, evidence }).collect()
+}
+
+/// Who listens, in the files of either family.
+fn listeners(net: &Path) -> Vec<(&'static str, String)> {
+    let listed = ["tcp", "tcp6"].map(|name| read_start(&net.join(name)).unwrap_or_default());
+    let ports: BTreeSet<u16> = listed.iter().flat_map(|list| list.lines()).filter_map(listening).collect();
+    let known = PORTS.iter().filter(|(port, _)| ports.contains(port));
+    known.map(|(port, proxy)| (*proxy, format!("listens on port {port}"))).collect()
+}
+
+fn read_start(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(SOCKETS_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The port of a line whose socket listens: number, own address, peer, state 0A.
+fn listening(line: &str) -> Option<u16> {
+    let mut words = line.split_whitespace().skip(1);
+    let (own, _, state) = (words.next()?, words.next()?, words.next()?);
+    let (_, port) = own.rsplit_once(':').filter(|_| state == "0A")?;
+    u16::from_str_radix(port, 16).ok()
+}

@@ -1,0 +1,111 @@
+//! The rules of kube-proxy in this network namespace, as nftables lists its tables and chains over netlink.
+//!
+//! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. Deliberately absent: reading rules;
+//! the names of tables and chains say whose they are.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+};
+use nix::sys::time::TimeVal;
+
+/// A node with 10,000 services has some 5 MB of chains.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
+
+/// One datagram of a dump.
+const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+
+/// The kernel answers at once.
+const ANSWER_TIME_MAX: i64 = 1;
+
+/// `NFNL_SUBSYS_NFTABLES`, in the upper byte of a type.
+const NFTABLES: u16 = 10 << 8;
+/// `NFT_MSG_GETTABLE`.
+const GET_TABLES: u16 = NFTABLES | 1;
+/// `NFT_MSG_GETCHAIN`.
+const GET_CHAINS: u16 = NFTABLES | 4;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+const DUMP: u16 = 0x301;
+/// `NLMSG_ERROR` and `NLMSG_DONE`.
+const LAST: [u16; 2] = [2, 3];
+/// Of `nlmsghdr`, and of `nfgenmsg` behind it.
+const HEADER_LEN: usize = 16;
+const FAMILY_LEN: usize = 4;
+/// `NFTA_TABLE_NAME` and `NFTA_CHAIN_TABLE`; `NFTA_CHAIN_NAME`.
+const TABLE: u16 = 1;
+const CHAIN: u16 = 3;
+
+/// Which rules of kube-proxy are here.
+pub(super) fn read() -> Vec<(&'static str, String)> {
+    let tables = dump(GET_TABLES).unwrap_or_default();
+    let chains = dump(GET_CHAINS).unwrap_or_default();
+    judge(&tables, &chains)
+}
+
+/// kube-proxy's nftables mode has a table of its own; its iptables mode has chains in the table `nat`.
+pub(super) fn judge(tables: &[u8], chains: &[u8]) -> Vec<(&'static str, String)> {
+    let table = names(tables, TABLE).any(|name| name == "kube-proxy");
+    let chain = names(chains, CHAIN).any(|name| name == "KUBE-SERVICES");
+    let table = table.then(|| ("kube-proxy", "nftables table kube-proxy".to_owned()));
+    let chain = chain.then(|| ("kube-proxy", "iptables chain KUBE-SERVICES".to_owned()));
+    table.into_iter().chain(chain).collect()
+}
+
+fn dump(kind: u16) -> nix::Result<Vec<u8>> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkNetFilter)?;
+    setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(ANSWER_TIME_MAX, 0))?;
+    send(netlink.as_raw_fd(), &question(kind), MsgFlags::empty())?;
+    answer(&netlink)
+}
+
+fn question(kind: u16) -> Vec<u8> {
+    let length = u32::try_from(HEADER_LEN + FAMILY_LEN).unwrap_or_default();
+    // Length, type, flags, sequence and sender; then any family, version 0, no resource.
+    [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8], &[0; FAMILY_LEN]].concat()
+}
+
+fn answer(netlink: &OwnedFd) -> nix::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
+    while bytes.len() < ANSWER_BYTES_MAX {
+        let count = recv(netlink.as_raw_fd(), &mut datagram, MsgFlags::empty())?;
+        let new = datagram.get(..count).unwrap_or_default();
+        bytes.extend_from_slice(new);
+        if count == 0 || messages(new).any(|(kind, _)| LAST.contains(&kind)) {
+            break;
+        }
+    }
+    Ok(bytes)
+}
+
+/// Type and body of each message.
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
+        let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
+        let body = rest.get(HEADER_LEN..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// The texts of one attribute, over all messages.
+fn names(bytes: &[u8], wanted: u16) -> impl Iterator<Item = &str> {
+    let bodies = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
+    let attributes = bodies.flat_map(|(_, body)| attributes(body.get(FAMILY_LEN..).unwrap_or_default()));
+    let texts = attributes.filter(move |(kind, _)| *kind == wanted);
+    texts.filter_map(|(_, value)| std::str::from_utf8(value.split(|byte| *byte == 0).next()?).ok())
+}
+
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}

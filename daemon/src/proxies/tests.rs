@@ -1,0 +1,72 @@
+use std::fs;
+
+use super::rules::judge;
+use super::{OtherProxy, look};
+
+/// As the kernel writes it: a message of this type with one attribute.
+fn message(kind: u16, attribute: u16, text: &str) -> Vec<u8> {
+    let mut value = text.as_bytes().to_vec();
+    value.push(0);
+    let mut body = vec![2, 0, 0, 0];
+    body.extend(u16::try_from(value.len() + 4).unwrap().to_ne_bytes());
+    body.extend(attribute.to_ne_bytes());
+    body.extend(&value);
+    body.resize(body.len().next_multiple_of(4), 0);
+    let mut message = u32::try_from(body.len() + 16).unwrap().to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend([0; 10]);
+    message.extend(body);
+    message
+}
+
+#[track_caller]
+fn check(tables: &[&str], chains: &[&str], expected: &[&str]) {
+    let tables: Vec<u8> = tables.iter().flat_map(|name| message(0xa00, 1, name)).collect();
+    let chains: Vec<u8> = chains.iter().flat_map(|name| message(0xa03, 3, name)).collect();
+    let found: Vec<String> = judge(&tables, &chains).into_iter().map(|(_, evidence)| evidence).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn rules_are_known_by_the_names_of_their_tables_and_chains() {
+    check(&[], &[], &[]);
+    check(&["nat", "filter"], &["PREROUTING", "KUBE-SERVICES-NOT"], &[]);
+    check(&["filter", "kube-proxy"], &["services"], &["nftables table kube-proxy"]);
+    check(&["nat"], &["PREROUTING", "KUBE-SERVICES"], &["iptables chain KUBE-SERVICES"]);
+}
+
+#[test]
+fn an_answer_that_is_cut_or_garbage_is_no_rule() {
+    let whole = message(0xa00, 1, "kube-proxy");
+    for length in 0..whole.len() {
+        assert!(judge(&whole[..length], &[]).len() <= 1);
+    }
+    assert!(judge(&[0xff; 64], &[0; 64]).is_empty());
+}
+
+/// As the kernel prints it: 10249 listens (0A), 9879 is only a connection's own port (01).
+const SOCKETS: &str =
+    "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:2809 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
+   1: 0100007F:2697 0100007F:0050 01 00000000:00000000 00:00000000 00000000     0        0 2 1 0 20 4 30 10 -1
+";
+
+#[test]
+fn listeners_devices_and_pins_are_seen_and_named_together() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("proc/net")).unwrap();
+    fs::write(root.path().join("proc/net/tcp"), SOCKETS).unwrap();
+    fs::create_dir_all(root.path().join("sys/class/net/kube-ipvs0")).unwrap();
+    fs::create_dir_all(root.path().join("sys/fs/bpf/cilium")).unwrap();
+    let rules = vec![("kube-proxy", "nftables table kube-proxy".to_owned())];
+    let named = |proxy, evidence: &[&str]| OtherProxy {
+        proxy,
+        evidence: evidence.iter().map(|&it| it.to_owned()).collect(),
+    };
+    let shown = ["listens on port 10249", "nftables table kube-proxy", "/sys/class/net/kube-ipvs0"];
+    assert_eq!(
+        look(root.path(), rules),
+        [named("Cilium", &["/sys/fs/bpf/cilium"]), named("kube-proxy", &shown)]
+    );
+    assert_eq!(look(&root.path().join("nothing"), Vec::new()), []);
+}

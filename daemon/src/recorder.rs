@@ -1,0 +1,201 @@
+//! The recorder: every change gets a number, a record with its cause, a log line, a place in memory and on disk.
+//!
+//! Invariant: every visible change has exactly one record, and where one is missing a gap says so. The engine never waits:
+//! changes come over a bounded queue, and what had no room there is counted. Readers, watchers and the disk can be as slow
+//! as they like. Deliberately absent: decisions, and anything that a record does not show.
+
+mod compare;
+mod files;
+mod frames;
+mod history;
+mod lines;
+mod record;
+mod restore;
+mod ring;
+mod story;
+mod told;
+mod writer;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::thread::JoinHandle;
+use std::time::SystemTime;
+
+use holdfast_core::snapshot::{Snapshot, Verdict};
+use tokio::sync::{mpsc, watch};
+
+use crate::moment::Millis;
+use crate::state::boot_id;
+use files::{Disk, Files};
+use writer::ToDisk;
+
+pub use history::{Heard, History, Kept, Recorded, Wanted};
+pub use record::{
+    Changed, Diff, Gap, GapCause, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word,
+};
+pub use ring::{Fill, Line};
+pub use told::{RULES, Told};
+
+/// The folder of the records in the state's folder.
+pub const FOLDER: &str = "history";
+
+/// Changes that are recorded before the next look at how many were lost.
+const AT_ONCE_MAX: usize = 256;
+
+/// Takes changes in and makes records of them.
+#[derive(Debug)]
+pub struct Recorder {
+    changes: mpsc::Receiver<Told>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    history: Arc<History>,
+    folder: Option<PathBuf>,
+    disk: Disk,
+    boot_id: Arc<str>,
+    seq: u64,
+    lost: u64,
+    queue: Option<SyncSender<ToDisk>>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Recorder {
+    /// A recorder, and what readers see of it. `snapshots` tell how many changes had no room in the queue; without a folder
+    /// nothing is written down.
+    pub fn new(
+        changes: mpsc::Receiver<Told>,
+        snapshots: watch::Receiver<Arc<Snapshot>>,
+        folder: Option<&Path>,
+    ) -> (Self, Arc<History>) {
+        let history = Arc::new(History::default());
+        let recorder = Self {
+            changes,
+            snapshots,
+            history: Arc::clone(&history),
+            folder: folder.map(Path::to_owned),
+            disk: Disk::default(),
+            boot_id: boot_id(),
+            seq: 0,
+            lost: 0,
+            queue: None,
+            writer: None,
+        };
+        (recorder, history)
+    }
+
+    /// Records until nobody makes changes any more, and ends when the disk has them all.
+    pub async fn run(mut self) {
+        self.begin();
+        let mut taken = Vec::with_capacity(AT_ONCE_MAX);
+        let mut snapshots = self.snapshots.clone();
+        loop {
+            tokio::select! {
+                biased;
+                count = self.changes.recv_many(&mut taken, AT_ONCE_MAX) => {
+                    taken.drain(..).for_each(|told| self.record(&told));
+                    if count == 0 {
+                        break;
+                    }
+                }
+                Ok(()) = snapshots.changed() => {}
+            }
+            let lost = snapshots.borrow_and_update().counters.changes_dropped;
+            self.lose(lost);
+        }
+        self.end();
+    }
+
+    /// Goes on where a former process ended.
+    fn begin(&mut self) {
+        let Some(folder) = self.folder.clone() else { return };
+        let restored = match restore::restore(&folder, &self.boot_id) {
+            Ok(restored) => restored,
+            Err(error) => {
+                tracing::warn!(%error, folder = %folder.display(), "the history of former processes cannot be read");
+                restore::Restored::default()
+            }
+        };
+        self.seq = restored.seq;
+        restored.lines.iter().for_each(|line| self.history.restore(line));
+        self.history.note(|recorded| (recorded.seq, recorded.gaps) = (restored.seq, restored.gaps));
+        let files = Files::new(&folder, self.disk, restored.parts, restored.is_spoilt);
+        let started = writer::start(files, self.seq, Arc::clone(&self.boot_id), Arc::clone(&self.history));
+        match started {
+            Ok((queue, writer)) => (self.queue, self.writer) = (Some(queue), Some(writer)),
+            Err(error) => tracing::error!(%error, "nothing can be written to the history"),
+        }
+        if let Some(torn) = restored.torn {
+            self.gap(torn);
+        }
+    }
+
+    fn record(&mut self, told: &Told) {
+        if !told.change.visible && self.history.watchers() == 0 {
+            return;
+        }
+        let mut record = told.record(&self.boot_id);
+        if !told.change.visible {
+            return self.history.tell(&Arc::new(match Line::new(&record) {
+                Some(line) => line,
+                None => return,
+            }));
+        }
+        self.seq += 1;
+        record.seq = Some(self.seq);
+        self.keep(&record);
+        self.history.note(|recorded| recorded.records += 1);
+        lines::tell(&told.change, &record);
+    }
+
+    /// Says that changes had no room in the queue.
+    fn lose(&mut self, lost: u64) {
+        let fresh = lost.saturating_sub(self.lost);
+        if fresh == 0 {
+            return;
+        }
+        self.lost = lost;
+        tracing::warn!(changes = fresh, "more changes came than could be recorded; the history has a gap");
+        self.history.note(|recorded| recorded.lost = lost);
+        self.gap(Gap { cause: GapCause::QueueFull, records: Some(fresh), bytes: None, file: None });
+    }
+
+    fn gap(&mut self, gap: Gap) {
+        self.seq += 1;
+        let time = Millis::of(SystemTime::now());
+        self.keep(&restore::gap_record(self.seq, time, 0, &self.boot_id, gap));
+        self.history.note(|recorded| recorded.gaps += 1);
+    }
+
+    fn keep(&mut self, record: &Record) {
+        let Some(line) = Line::new(record).map(Arc::new) else { return };
+        self.history.push(&line);
+        let (seq, urgent) = (self.seq, is_urgent(record));
+        // The writer sees by the numbers what had no room.
+        let sent = self.queue.as_ref().map(|queue| queue.try_send(ToDisk { line, urgent }));
+        self.history.note(|recorded| {
+            recorded.seq = seq;
+            recorded.file.lost += u64::from(matches!(sent, Some(Err(_))));
+        });
+    }
+
+    fn end(&mut self) {
+        self.queue = None;
+        if let Some(writer) = self.writer.take()
+            && writer.join().is_err()
+        {
+            tracing::error!("the history's thread panicked");
+        }
+        self.history.end();
+    }
+}
+
+/// Whether clients are turned away from now on, or are no longer.
+fn is_urgent(record: &Record) -> bool {
+    let met = record
+        .transitions
+        .iter()
+        .filter(|it| it.before.as_ref().map(|it| &it.verdict) != it.after.as_ref().map(|it| &it.verdict));
+    met.flat_map(|it| it.before.iter().chain(&it.after)).any(|met| met.verdict != Verdict::Serving.as_str())
+}

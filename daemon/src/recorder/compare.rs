@@ -1,0 +1,141 @@
+//! How two lists, two slices or two services differ.
+//!
+//! Invariant: the work is linear in the two lists but for one sort, and what comes out has a bound, with a count of what had
+//! no room. Deliberately absent: anything that clients cannot notice, such as labels.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::IpAddr;
+
+use holdfast_core::facts::{Conditions, ServiceFacts, SliceFacts};
+use holdfast_core::list::{Row, SlotState};
+
+use super::record::{Changed, Diff, Word};
+
+/// Addresses named in one diff; a person reads no more, and a record stays below some 4 KiB.
+const NAMED_MAX: usize = 32;
+
+impl Diff {
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty() && self.omitted == 0
+    }
+
+    fn has_room(&mut self) -> bool {
+        let room = self.added.len() + self.removed.len() + self.changed.len() < NAMED_MAX;
+        self.omitted += u32::from(!room);
+        room
+    }
+
+    fn add(&mut self, address: impl Display) {
+        if self.has_room() {
+            self.added.push(address.to_string());
+        }
+    }
+
+    fn remove(&mut self, address: impl Display) {
+        if self.has_room() {
+            self.removed.push(address.to_string());
+        }
+    }
+
+    fn meet(&mut self, address: impl Display, before: &'static str, after: &'static str) {
+        if before == after {
+            self.kept += 1;
+        } else if self.has_room() {
+            let address = address.to_string();
+            self.changed.push(Changed { address, before: before.into(), after: after.into() });
+        }
+    }
+}
+
+/// Two lists of the datapath; both are sorted by address and port.
+pub(super) fn lists<'a>(before: impl Iterator<Item = &'a Row>, after: impl Iterator<Item = &'a Row>) -> Diff {
+    let mut diff = Diff::default();
+    let mut before = before.peekable();
+    for row in after {
+        while let Some(gone) = before.next_if(|old| old.backend() < row.backend()) {
+            diff.remove(gone.backend());
+        }
+        match before.next_if(|old| old.backend() == row.backend()) {
+            Some(old) => diff.meet(row.backend(), state(old), state(row)),
+            None => diff.add(row.backend()),
+        }
+    }
+    before.for_each(|gone| diff.remove(gone.backend()));
+    diff
+}
+
+fn state(row: &Row) -> &'static str {
+    match row.state() {
+        SlotState::Active => "active",
+        SlotState::Draining => "draining",
+    }
+}
+
+/// What two versions of a slice list; `None`: it was not there, or is not there any more.
+pub(super) fn slices(before: Option<&SliceFacts>, after: Option<&SliceFacts>) -> Diff {
+    let mut diff = Diff::default();
+    let mut old = by_address(before);
+    for (address, conditions) in by_address(after) {
+        match old.remove(&address) {
+            Some(known) => diff.meet(address, spelled(known), spelled(conditions)),
+            None => diff.add(address),
+        }
+    }
+    old.keys().for_each(|address| diff.remove(address));
+    diff
+}
+
+fn by_address(slice: Option<&SliceFacts>) -> BTreeMap<IpAddr, Conditions> {
+    slice.into_iter().flat_map(|slice| slice.endpoints.iter_brief()).collect()
+}
+
+const fn spelled(conditions: Conditions) -> &'static str {
+    match (conditions.ready, conditions.serving, conditions.terminating) {
+        (true, _, false) => "ready",
+        (true, _, true) => "ready and terminating",
+        (false, true, true) => "serving and terminating",
+        (false, false, true) => "terminating",
+        (false, _, false) => "unready",
+    }
+}
+
+/// The fields of a slice, beside its endpoints, that are others than before.
+pub(super) fn slice_fields(before: Option<&SliceFacts>, after: &SliceFacts) -> Vec<Word> {
+    let Some(before) = before else { return Vec::new() };
+    let differing = [
+        ("service", before.service != after.service),
+        ("headless", before.headless != after.headless),
+        ("addressType", before.address_type != after.address_type),
+        ("ports", before.ports != after.ports),
+        ("endpoints", before.endpoints != after.endpoints || before.endpoints_null != after.endpoints_null),
+    ];
+    named(&differing)
+}
+
+/// The fields of a service that are others than before.
+pub(super) fn service_fields(before: Option<&ServiceFacts>, after: &ServiceFacts) -> Vec<Word> {
+    let Some(before) = before else { return Vec::new() };
+    let differing = [
+        ("type", before.kind != after.kind),
+        ("clusterIPs", before.cluster_ips != after.cluster_ips || before.headless != after.headless),
+        ("ipFamilies", before.ip_families != after.ip_families),
+        ("externalIPs", before.external_ips != after.external_ips),
+        ("ingress", before.ingress != after.ingress),
+        ("ports", before.ports != after.ports),
+        ("frontends", before.static_frontends != after.static_frontends),
+        ("internalTrafficPolicy", before.internal_policy != after.internal_policy),
+        ("externalTrafficPolicy", before.external_policy != after.external_policy),
+        ("sessionAffinity", before.affinity_timeout != after.affinity_timeout),
+        ("loadBalancerSourceRanges", before.source_ranges != after.source_ranges),
+        ("healthCheckNodePort", before.health_check_node_port != after.health_check_node_port),
+        ("service-proxy-name", before.proxy_name != after.proxy_name),
+        ("on-empty", before.on_empty != after.on_empty),
+    ];
+    named(&differing)
+}
+
+fn named(fields: &[(&'static str, bool)]) -> Vec<Word> {
+    fields.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).into()).collect()
+}

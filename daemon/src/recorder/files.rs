@@ -1,0 +1,164 @@
+//! The files: a folder of parts, the newest is appended to, the oldest makes room.
+//!
+//! Invariant: all parts together stay below a number of bytes, and nothing is appended behind half a record: what a failed
+//! write left is cut off again, or the next write begins a new part. Deliberately absent: when to write and when to sync.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::frames::{self, HEADER};
+
+/// One part. The oldest quarter of the history goes when a new part begins.
+const PART_BYTES_MAX: u64 = 16 << 20;
+
+/// Parts; with the size of one they make the 64 MiB that the history may take.
+const PARTS_MAX: usize = 4;
+
+/// The end of a part's name; before it stands the number of its first record, in 20 digits.
+const SUFFIX: &str = ".history";
+
+/// Only root reads it: it names every service of the cluster.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+
+/// One part, as the folder shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) path: PathBuf,
+    /// The number of its first record, by its name.
+    pub(super) first: u64,
+    pub(super) bytes: u64,
+}
+
+/// How much a part may hold, and how it is opened; tests have small parts and full disks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Disk {
+    pub(super) part_bytes_max: u64,
+    pub(super) open: fn(&Path) -> io::Result<File>,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self { part_bytes_max: PART_BYTES_MAX, open: open_to_append }
+    }
+}
+
+fn open_to_append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
+}
+
+/// All parts, and the one that is open.
+#[derive(Debug)]
+pub(super) struct Files {
+    folder: PathBuf,
+    disk: Disk,
+    /// Oldest first.
+    parts: VecDeque<Part>,
+    open: Option<File>,
+    /// The newest part cannot be appended to: another version wrote it, or half a record is at its end.
+    is_spoilt: bool,
+    buffer: Vec<u8>,
+}
+
+/// The parts that are in a folder, oldest first. A folder that is not there has none.
+pub(super) fn parts(folder: &Path) -> io::Result<Vec<Part>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut parts = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
+        let found = entry.metadata()?;
+        if let Some(first) = digits.and_then(|digits| digits.parse().ok()).filter(|_| found.is_file()) {
+            parts.push(Part { path: entry.path(), first, bytes: found.len() });
+        }
+    }
+    parts.sort_by_key(|part: &Part| part.first);
+    Ok(parts)
+}
+
+impl Files {
+    /// `parts` are those that are there, oldest first; `is_spoilt`: nothing may follow in the newest one.
+    pub(super) fn new(folder: &Path, disk: Disk, parts: Vec<Part>, is_spoilt: bool) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            disk,
+            parts: parts.into(),
+            open: None,
+            is_spoilt,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Bytes of all parts.
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+
+    /// Writes records in one go, the first of which has this number. After an error none of them is in the file.
+    pub(super) fn append<'a>(
+        &mut self,
+        first: u64,
+        records: impl Iterator<Item = &'a str>,
+    ) -> io::Result<()> {
+        self.make_ready(first)?;
+        let Self { open: Some(file), parts, buffer, .. } = self else { return Ok(()) };
+        let Some(part) = parts.back_mut() else { return Ok(()) };
+        buffer.clear();
+        if part.bytes == 0 {
+            buffer.extend_from_slice(HEADER);
+        }
+        records.for_each(|json| frames::put(json, buffer));
+        let before = part.bytes;
+        let written = file.write_all(buffer);
+        if written.is_ok() {
+            part.bytes += u64::try_from(buffer.len()).unwrap_or(u64::MAX);
+            return written;
+        }
+        // Whatever cannot be cut off is read as bad bytes, and named as such.
+        self.is_spoilt = file.set_len(before).is_err();
+        self.open = None;
+        written
+    }
+
+    /// Brings what was appended to the disk.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        self.open.as_ref().map_or(Ok(()), File::sync_data)
+    }
+
+    /// Opens the newest part, or begins a new one if that is full.
+    fn make_ready(&mut self, first: u64) -> io::Result<()> {
+        let full = self.parts.back().is_none_or(|part| part.bytes >= self.disk.part_bytes_max);
+        if full || self.is_spoilt {
+            self.sync()?;
+            self.open = None;
+            fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.folder)?;
+            let path = self.folder.join(format!("{first:020}{SUFFIX}"));
+            self.open = Some((self.disk.open)(&path)?);
+            self.parts.push_back(Part { path, first, bytes: 0 });
+            self.is_spoilt = false;
+            self.remove_oldest()?;
+            return File::open(&self.folder)?.sync_all();
+        }
+        if let (None, Some(part)) = (&self.open, self.parts.back()) {
+            self.open = Some((self.disk.open)(&part.path)?);
+        }
+        Ok(())
+    }
+
+    fn remove_oldest(&mut self) -> io::Result<()> {
+        while self.parts.len() > PARTS_MAX {
+            if let Some(part) = self.parts.pop_front() {
+                fs::remove_file(&part.path)?;
+            }
+        }
+        Ok(())
+    }
+}

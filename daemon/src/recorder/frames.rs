@@ -1,0 +1,137 @@
+//! How records lie in a file: each with a mark, its length, a checksum, and its text.
+//!
+//! Invariant: whatever the bytes are, reading ends, gives only records that were written, and says which bytes are none. The
+//! mark cannot occur in a record, because it is no UTF-8, so after bad bytes the next record is found. Deliberately absent:
+//! what a record says.
+
+use memchr::memmem;
+
+/// The first bytes of a file: whose it is, and the version of all that follows.
+pub(super) const HEADER: &[u8; 20] = b"holdfast history\0\0\0\x01";
+
+const MARK: [u8; 4] = [0xF5, b'h', b'f', 0xF6];
+const FRAME_BYTES: usize = 12;
+
+/// The longest record: its bounds allow some 100 KiB.
+const RECORD_BYTES_MAX: usize = 1 << 20;
+
+/// Appends a record.
+pub(super) fn put(json: &str, out: &mut Vec<u8>) {
+    let Some(length) = u32::try_from(json.len()).ok().filter(|_| json.len() <= RECORD_BYTES_MAX) else {
+        return;
+    };
+    out.extend_from_slice(&MARK);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&crc32fast::hash(json.as_bytes()).to_le_bytes());
+    out.extend_from_slice(json.as_bytes());
+}
+
+/// What lies at a place of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Piece<'a> {
+    /// A whole record.
+    Record(&'a str),
+    /// So many bytes that are none.
+    Bad(usize),
+}
+
+/// Goes over all bytes, in pieces.
+pub(super) fn pieces(bytes: &[u8]) -> impl Iterator<Item = Piece<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (piece, used) = match first(rest) {
+            Some(json) => (Piece::Record(json), FRAME_BYTES + json.len()),
+            None => {
+                let bad = next_record(rest);
+                (Piece::Bad(bad), bad)
+            }
+        };
+        rest = rest.get(used..).unwrap_or_default();
+        Some(piece)
+    })
+}
+
+/// The record that the bytes begin with.
+fn first(bytes: &[u8]) -> Option<&str> {
+    let (head, body) = bytes.split_at_checked(FRAME_BYTES)?;
+    let head = head.strip_prefix(&MARK)?;
+    let (length, sum) = head.split_at_checked(4)?;
+    let length = usize::try_from(number(length)?).ok().filter(|length| *length <= RECORD_BYTES_MAX)?;
+    let json = body.get(..length)?;
+    (crc32fast::hash(json) == number(sum)?).then(|| std::str::from_utf8(json).ok())?
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    bytes.try_into().ok().map(u32::from_le_bytes)
+}
+
+/// How many bytes there are before the next whole record, or the end.
+fn next_record(bytes: &[u8]) -> usize {
+    let marks = memmem::find_iter(bytes, &MARK).filter(|at| *at > 0);
+    let mut whole = marks.filter(|at| bytes.get(*at..).and_then(first).is_some());
+    whole.next().unwrap_or(bytes.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn file(records: &[&str]) -> Vec<u8> {
+        let mut out = Vec::new();
+        records.iter().for_each(|json| put(json, &mut out));
+        out
+    }
+
+    #[track_caller]
+    fn check(bytes: &[u8], expected: &[Piece<'_>]) {
+        assert_eq!(pieces(bytes).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn whole_records_come_back() {
+        check(&[], &[]);
+        check(
+            &file(&["{}", "", "{\"seq\":1}"]),
+            &[Piece::Record("{}"), Piece::Record(""), Piece::Record("{\"seq\":1}")],
+        );
+    }
+
+    #[test]
+    fn a_torn_tail_is_told_apart_from_what_is_whole() {
+        let bytes = file(&["first", "second"]);
+        for cut in 18..bytes.len() {
+            check(&bytes[..cut], &[Piece::Record("first"), Piece::Bad(cut - 17)]);
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_costs_one_record() {
+        for bit in 17 * 8..35 * 8 {
+            let mut bytes = file(&["first", "second", "third"]);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            check(&bytes, &[Piece::Record("first"), Piece::Bad(18), Piece::Record("third")]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_bytes_are_reading_ends_and_accounts_for_each(bytes: Vec<u8>, cut: usize, json in "\\PC*") {
+            let mut file = bytes;
+            put(&json, &mut file);
+            let cut = cut % (file.len() + 1);
+            let read: usize = pieces(&file[..cut])
+                .map(|piece| match piece {
+                    Piece::Record(json) => FRAME_BYTES + json.len(),
+                    Piece::Bad(bytes) => bytes,
+                })
+                .sum();
+            prop_assert_eq!(read, cut);
+            prop_assert!(pieces(&file).any(|piece| piece == Piece::Record(&json)));
+        }
+    }
+}

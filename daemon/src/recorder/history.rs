@@ -1,0 +1,167 @@
+//! What readers see of the records: the kept ones, and the stream of new ones.
+//!
+//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers; a watcher that does not
+//! keep up loses its place, never the writer's time. Deliberately absent: the file, which is for the next start.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use holdfast_core::keys::ObjectName;
+use tokio::sync::broadcast;
+
+use super::ring::{self, Fill, Line, Rings};
+use crate::moment::Millis;
+
+/// Records that a watcher may be behind. At 1,000 changes a second it has a second to take them.
+const BEHIND_MAX: usize = 1024;
+
+/// What a watcher hears.
+#[derive(Clone, Debug)]
+pub enum Heard {
+    /// A record.
+    Line(Arc<Line>),
+    /// There will be no more: the daemon stops.
+    End,
+}
+
+/// How the recording goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// The number of the latest record; 0: none ever.
+    pub seq: u64,
+    /// Records made since the start, gaps not counted.
+    pub records: u64,
+    /// Gaps since the start, those that were found in the file among them.
+    pub gaps: u64,
+    /// Changes that were lost because too many came at once.
+    pub lost: u64,
+    /// How the file is doing.
+    pub file: Kept,
+}
+
+/// How the file is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Its size, over all parts.
+    pub bytes: u64,
+    /// Records that it does not have, because they could not be written.
+    pub lost: u64,
+    /// Writes that failed.
+    pub failures: u64,
+    /// Why the last one failed, as long as it does.
+    pub error: Option<Arc<str>>,
+}
+
+/// Which records are asked for. `None` is no restriction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of this service, with the gaps that may be its.
+    pub service: Option<ObjectName>,
+    /// Not before.
+    pub since: Option<Millis>,
+    /// Not after.
+    pub until: Option<Millis>,
+    /// Those for which this reason decided, or was told to clients; gaps have none.
+    pub reason: Option<String>,
+    /// With a higher number.
+    pub after: Option<u64>,
+    /// The latest so many; with `after`, the first so many.
+    pub limit: Option<usize>,
+}
+
+impl Wanted {
+    fn has(&self, line: &Line) -> bool {
+        self.since.is_none_or(|since| line.time >= since)
+            && self.until.is_none_or(|until| line.time <= until)
+            && self.after.is_none_or(|after| line.seq.is_some_and(|seq| seq > after))
+            && self.reason.as_deref().is_none_or(|reason| {
+                // Only a line that has the word at all is worth reading.
+                line.json.contains(reason) && line.record().is_some_and(|record| record.has_reason(reason))
+            })
+    }
+}
+
+/// The records, for readers.
+#[derive(Debug)]
+pub struct History {
+    rings: Mutex<Rings>,
+    recorded: Mutex<Recorded>,
+    stream: broadcast::Sender<Heard>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self {
+            rings: Mutex::new(Rings::new(ring::BYTES_MAX)),
+            recorded: Mutex::default(),
+            stream: broadcast::channel(BEHIND_MAX).0,
+        }
+    }
+}
+
+impl History {
+    /// The records that are wanted, in the order of their numbers.
+    pub fn select(&self, wanted: &Wanted) -> Vec<Arc<Line>> {
+        let lines = self.rings().lines(wanted.service.as_ref());
+        let mut lines: Vec<_> = lines.into_iter().filter(|line| wanted.has(line)).collect();
+        match (wanted.limit, wanted.after) {
+            (Some(limit), Some(_)) => lines.truncate(limit),
+            (Some(limit), None) => drop(lines.drain(..lines.len().saturating_sub(limit))),
+            (None, _) => {}
+        }
+        lines
+    }
+
+    /// All that is new from now on, events that change nothing for clients among it.
+    pub fn watch(&self) -> broadcast::Receiver<Heard> {
+        self.stream.subscribe()
+    }
+
+    /// How many watch.
+    pub fn watchers(&self) -> usize {
+        self.stream.receiver_count()
+    }
+
+    /// How the recording goes.
+    pub fn recorded(&self) -> Recorded {
+        locked(&self.recorded).clone()
+    }
+
+    /// How much memory is used.
+    pub fn fill(&self) -> Fill {
+        self.rings().fill()
+    }
+
+    /// Keeps a line and tells the watchers.
+    pub(super) fn push(&self, line: &Arc<Line>) {
+        self.restore(line);
+        self.tell(line);
+    }
+
+    /// Keeps a line of a former process.
+    pub(super) fn restore(&self, line: &Arc<Line>) {
+        self.rings().push(Arc::clone(line));
+    }
+
+    /// Tells the watchers only.
+    pub(super) fn tell(&self, line: &Arc<Line>) {
+        // Without a watcher there is nobody to tell.
+        let _ = self.stream.send(Heard::Line(Arc::clone(line)));
+    }
+
+    pub(super) fn end(&self) {
+        let _ = self.stream.send(Heard::End);
+    }
+
+    pub(super) fn note(&self, note: impl FnOnce(&mut Recorded)) {
+        note(&mut locked(&self.recorded));
+    }
+
+    fn rings(&self) -> MutexGuard<'_, Rings> {
+        locked(&self.rings)
+    }
+}
+
+/// A panic elsewhere leaves whole lines behind.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,63 @@
+//! The story of every change, one log line per transition.
+//!
+//! Invariant: a line tells what a client gets from now on and which object made it so, with the number of the record that
+//! has the rest; a change that clients do not notice is told at debug level only. Deliberately absent: storage.
+
+use holdfast_core::change::Change;
+use holdfast_core::snapshot::{FrontendView, ServiceView, Status};
+
+use super::record::{Record, Trigger};
+use super::told::{find, name, rows, slot};
+
+/// Tells one change, of which this is the record.
+pub(super) fn tell(change: &Change, record: &Record) {
+    let (seq, cause) = (record.seq, record.triggers.last().map(Trigger::story).unwrap_or_default());
+    if let Some(error) = &change.error {
+        tracing::warn!(service = %change.service, %error, seq, cause, "service not updated; trying again");
+    }
+    let before = change.before.as_deref();
+    let after = change.after.as_deref();
+    for (place, view) in rows(after).enumerate() {
+        let old = before.and_then(|before| Some((before, find(before, place, view)?)));
+        tell_frontend(change, old, view, (seq, &cause));
+    }
+    let gone =
+        |(place, old): &(usize, &FrontendView)| after.is_none_or(|after| find(after, *place, old).is_none());
+    for (_, old) in rows(before).enumerate().filter(gone) {
+        let frontend = name(old);
+        tracing::info!(service = %change.service, frontend, seq, cause, "frontend removed");
+    }
+}
+
+fn tell_frontend(
+    change: &Change,
+    old: Option<(&ServiceView, &FrontendView)>,
+    new: &FrontendView,
+    (seq, cause): (Option<u64>, &str),
+) {
+    let Some(after) = change.after.as_deref() else { return };
+    let service = &change.service;
+    let (frontend, verdict) = (name(new), new.verdict.as_str());
+    let reason = new.reason.map(holdfast_core::snapshot::Reason::as_str);
+    let backends = after.backends(new).count();
+    match old {
+        None => tracing::info!(%service, frontend, verdict, reason, backends, seq, cause, "frontend added"),
+        Some((_, old)) if (old.verdict, old.reason) != (new.verdict, new.reason) => {
+            let was = old.verdict.as_str();
+            tracing::info!(%service, frontend, verdict, was, reason, backends, seq, cause, "verdict changed");
+        }
+        Some((before, old)) if !before.backends(old).map(slot).eq(after.backends(new).map(slot)) => {
+            let was = before.backends(old).count();
+            tracing::info!(%service, frontend, verdict, backends, was, seq, cause, "backends changed");
+        }
+        Some((_, old)) if old.status == Status::Pending && new.status == Status::Done => {
+            tracing::info!(%service, frontend, verdict, backends, seq, cause, "remembered frontend written");
+        }
+        Some((_, old)) if old.status != new.status && new.status == Status::Done => {
+            tracing::info!(%service, frontend, verdict, backends, seq, cause, "frontend updated after errors");
+        }
+        Some(_) => {
+            tracing::debug!(%service, frontend, verdict, backends, seq, cause, "unchanged for clients");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What is kept of a change: the same struct in memory, on disk, in the API and on the command line.
+//!
+//! Invariant: a record tells the whole story alone: when, which object in which version by whom, what clients got before
+//! and after, and what the maps said to it. Everything in it has a bound. Fields are added, never renamed; what has nothing
+//! to say is absent. Deliberately absent: how a record is made ([`super::told`]) and how it is told to people ([`super::story`]).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::moment::Millis;
+
+/// A word of a closed set: borrowed when it is made, owned when it was read.
+pub type Word = Cow<'static, str>;
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Readers see a difference, or the maps were written to.
+    Change,
+    /// An object came or went, and nothing changed for clients. Such records are told, not kept.
+    Event,
+    /// Here records are missing.
+    Gap,
+}
+
+/// One change of one service, or a place where changes are missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Counts up by one, over restarts too. Absent: not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// When the batch began in which it happened.
+    pub time: Millis,
+    /// The same on the clock that never steps back, which the journal shows too; microseconds since the boot.
+    pub monotonic_us: u64,
+    /// Which boot.
+    pub boot_id: Arc<str>,
+    /// What it is about.
+    pub kind: Kind,
+    /// Whose change, as `namespace/name`. Absent: a gap may be anybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Which source the service is from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Word>,
+    /// A short stable code of what decided: a reason, `usable-endpoints`, `service-gone`, `no-effect`, …
+    pub rule: Word,
+    /// Why, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub triggers: Vec<Trigger>,
+    /// How many triggers before those had no room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub suppressed: u32,
+    /// What changed for clients; frontends with the same story share one entry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transitions: Vec<Transition>,
+    /// How many more entries had no room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub transitions_omitted: u32,
+    /// What the maps said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Outcome>,
+    /// What is missing here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap: Option<Gap>,
+}
+
+/// One cause: usually an object, with its version and its writer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trigger {
+    /// `applied`, `deleted`, `left`, `claim-won`, `claim-lost`, `node`, `settings`, `retry`, `remembered`, `readers-left`,
+    /// `hold-due`, `probe-accepted`, `probe-refused`, `probe-silent`, `address-claimed`, `mass-loss`.
+    pub event: Word,
+    /// `Service` or `EndpointSlice`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Word>,
+    /// Its namespace and name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+    /// The source that told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Word>,
+    /// Its uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<Arc<str>>,
+    /// Its version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<Arc<str>>,
+    /// The version of its specification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// Who wrote it last, by `managedFields`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writer: Option<LastWriter>,
+    /// The apiserver's endpoint or the file that it was read from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Arc<str>>,
+    /// The object said `endpoints: null`, not `[]`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub endpoints_null: bool,
+    /// It was not known before.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub new: bool,
+    /// Which of its fields that matter here are others than before; of a known object none: only its metadata.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<Word>,
+    /// Which of a slice's endpoints are others than before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<Diff>,
+    /// The backend that was probed, or is somebody else's now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// How many services lost their lists, and of how many that had one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<[u32; 2]>,
+    /// The address that was claimed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<String>,
+    /// The service that claims it too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<String>,
+}
+
+/// The last entry of `managedFields`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastWriter {
+    /// `kube-controller-manager`, `kubectl-edit`, …
+    pub manager: Arc<str>,
+    /// `Update` or `Apply`.
+    pub operation: Arc<str>,
+    /// `status`, where a subresource was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subresource: Option<Arc<str>>,
+    /// When.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Millis>,
+}
+
+/// What changed for the clients of some frontends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transition {
+    /// `address:port/protocol`.
+    pub frontends: Vec<String>,
+    /// How many more have the same story.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub frontends_omitted: u32,
+    /// What clients got; absent: the frontends are new.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Met>,
+    /// What they get; absent: the frontends have gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Met>,
+    /// The backends of new connections from this node.
+    pub backends: Diff,
+    /// The backends of outside traffic, where that got or gets other ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_backends: Option<Diff>,
+}
+
+/// What a client meets at a frontend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Met {
+    /// `serving`, `refusing`, …
+    pub verdict: Word,
+    /// Why, unless serving.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Word>,
+    /// How many backends a new connection may get.
+    pub backends: u32,
+    /// `pending`, `done` or `error`: whether the maps hold what they should.
+    pub status: Word,
+    /// Who owns the address, where it is somebody else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+}
+
+/// How two lists differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diff {
+    /// Only in the later one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub added: Vec<String>,
+    /// Only in the earlier one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
+    /// In both, but not in the same state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<Changed>,
+    /// How many are the same in both.
+    pub kept: u32,
+    /// How many differences had no room.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub omitted: u32,
+}
+
+/// Something that is in both lists, in another state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// What.
+    pub address: String,
+    /// Its state before.
+    pub before: Word,
+    /// Its state after.
+    pub after: Word,
+}
+
+/// What the maps said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// How many writes they accepted.
+    pub ops: u32,
+    /// What they refused, with the error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Arc<str>>,
+    /// From the begin of the batch until all of it was written, in microseconds.
+    pub elapsed_us: u64,
+}
+
+/// What is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Why.
+    pub cause: GapCause,
+    /// How many records, as far as that can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<u64>,
+    /// How many bytes of the file cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Which file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+}
+
+/// Why records are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GapCause {
+    /// More changes came than could be recorded.
+    QueueFull,
+    /// The file ends in the middle of a record: the daemon or the machine stopped while it was written.
+    TornTail,
+    /// Bytes of the file are not what was written.
+    Damaged,
+    /// Another version wrote the file, or it is none of ours.
+    OtherVersion,
+    /// The disk did not take them; memory had them.
+    NotWritten,
+}
+
+impl GapCause {
+    /// In a sentence.
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Self::QueueFull => "more changes came than could be recorded",
+            Self::TornTail => "the file ends in the middle of a record",
+            Self::Damaged => "the file is damaged",
+            Self::OtherVersion => "the file is of another version",
+            Self::NotWritten => "the disk did not take them",
+        }
+    }
+}
+
+impl Record {
+    /// Whether this reason decided here, or is what clients were told before or after.
+    pub fn has_reason(&self, reason: &str) -> bool {
+        let met = self.transitions.iter().flat_map(|it| it.before.iter().chain(&it.after));
+        self.rule == reason || met.into_iter().any(|met| met.reason.as_deref() == Some(reason))
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
+}

@@ -1,0 +1,216 @@
+//! A record as people read it: one line that goes from what clients get to why.
+//!
+//! Invariant: a line has no line end in it and nothing that moves a terminal's cursor, whatever an object says. Deliberately
+//! absent: columns; a story has no fixed number of parts, and each line begins with what can be searched for.
+
+use std::fmt::Write as _;
+
+use super::record::{Diff, Gap, LastWriter, Met, Record, Transition, Trigger};
+
+/// Addresses told of one diff; JSON has more of them.
+const TOLD_MAX: usize = 6;
+
+impl Record {
+    /// The whole story in one line.
+    pub fn story(&self) -> String {
+        let mut line = self.time.to_string();
+        match self.seq {
+            Some(seq) => add(&mut line, format_args!(" #{seq} ")),
+            None => line.push_str(" - "),
+        }
+        match (&self.gap, &self.service) {
+            (Some(gap), _) => line.push_str(&gap.story()),
+            (None, Some(service)) => add(&mut line, format_args!("{service}: {}", self.outcome())),
+            (None, None) => line.push_str(&self.outcome()),
+        }
+        let causes: Vec<String> = self.triggers.iter().map(Trigger::story).collect();
+        if !causes.is_empty() {
+            add(&mut line, format_args!("; because {}", causes.join(", then ")));
+        }
+        if self.suppressed > 0 {
+            add(&mut line, format_args!(" (and {} events before)", self.suppressed));
+        }
+        plain(&line)
+    }
+
+    /// What clients get from now on.
+    fn outcome(&self) -> String {
+        let mut parts: Vec<String> = self.transitions.iter().map(Transition::story).collect();
+        if self.transitions_omitted > 0 {
+            parts.push(format!("{} more changes", self.transitions_omitted));
+        }
+        if let Some(error) = self.result.as_ref().and_then(|result| result.error.as_ref()) {
+            parts.push(format!("NOT WRITTEN, tried again: {error}"));
+        }
+        if parts.is_empty() { "nothing changed for clients".to_owned() } else { parts.join(" | ") }
+    }
+}
+
+impl Gap {
+    fn story(&self) -> String {
+        let mut text = match self.records {
+            Some(records) => format!("GAP: {records} records are missing, because {}", self.cause.in_words()),
+            None => format!("GAP: records are missing, because {}", self.cause.in_words()),
+        };
+        if let Some(bytes) = self.bytes {
+            add(&mut text, format_args!(" ({bytes} bytes)"));
+        }
+        if let Some(file) = &self.file {
+            add(&mut text, format_args!(": {file}"));
+        }
+        text
+    }
+}
+
+impl Transition {
+    fn story(&self) -> String {
+        let mut text = self.frontends.join(" ");
+        if self.frontends_omitted > 0 {
+            add(&mut text, format_args!(" and {} more", self.frontends_omitted));
+        }
+        match (&self.before, &self.after) {
+            (None, Some(after)) => add(&mut text, format_args!(" is new: {}", after.story())),
+            (Some(before), None) => add(&mut text, format_args!(" is gone, was {}", before.story())),
+            (Some(before), Some(after)) if before.story() == after.story() => {
+                add(&mut text, format_args!(" {}", after.story()));
+            }
+            (Some(before), Some(after)) => {
+                add(&mut text, format_args!(" {} -> {}", before.story(), after.story()));
+            }
+            (None, None) => {}
+        }
+        self.backends.tell("", &mut text);
+        if let Some(external) = &self.external_backends {
+            external.tell("from outside: ", &mut text);
+        }
+        text
+    }
+}
+
+impl Met {
+    fn story(&self) -> String {
+        let mut text = self.verdict.to_string();
+        match (&self.reason, &self.owner) {
+            (Some(reason), Some(owner)) => add(&mut text, format_args!(" ({reason} by {owner})")),
+            (Some(reason), None) => add(&mut text, format_args!(" ({reason})")),
+            (None, _) => {}
+        }
+        if self.status != "done" {
+            add(&mut text, format_args!(" [{}]", self.status));
+        }
+        text
+    }
+}
+
+impl Diff {
+    /// `+` came, `-` went, `~` is in another state, and how many stayed as they were.
+    fn tell(&self, scope: &str, text: &mut String) {
+        if self.is_empty() {
+            return;
+        }
+        let _ = write!(text, ", {scope}");
+        let came = self.added.iter().map(|address| format!("+{address}"));
+        let went = self.removed.iter().map(|address| format!("-{address}"));
+        let turned = self.changed.iter().map(|it| format!("~{} {} to {}", it.address, it.before, it.after));
+        let all: Vec<String> = came.chain(went).chain(turned).collect();
+        text.push_str(&all.get(..TOLD_MAX).unwrap_or(&all).join(" "));
+        let more = all.len().saturating_sub(TOLD_MAX) + usize::try_from(self.omitted).unwrap_or(usize::MAX);
+        if more > 0 {
+            add(text, format_args!(" and {more} more"));
+        }
+        if self.kept > 0 {
+            add(text, format_args!(", {} kept", self.kept));
+        }
+    }
+}
+
+impl Trigger {
+    /// The cause in words: which object, what of it, which version, who wrote it.
+    pub fn story(&self) -> String {
+        let other = self.other.as_deref().unwrap_or("another service");
+        let frontend = self.frontend.as_deref().unwrap_or("an address");
+        let address = self.address.as_deref().unwrap_or("a backend");
+        match &*self.event {
+            "claim-won" => format!("{frontend} is no longer claimed by {other}"),
+            "claim-lost" => format!("{frontend} is claimed by {other}"),
+            "node" => "the node changed".to_owned(),
+            "settings" => "the configuration changed".to_owned(),
+            "retry" => "it was tried again".to_owned(),
+            "remembered" => "it was remembered from before the restart".to_owned(),
+            "hold-due" => "the hold has reached its bound".to_owned(),
+            "probe-accepted" => format!("{address} took a probe"),
+            "probe-refused" => format!("{address} refused a probe"),
+            "probe-silent" => format!("{address} did not answer a probe"),
+            "address-claimed" => format!("{address} is another target of {other} now"),
+            "mass-loss" => {
+                let [lost, populated] = self.lost.unwrap_or_default();
+                format!("{lost} of {populated} services lost all their backends at once")
+            }
+            "readers-left" => "nobody reads what it left behind".to_owned(),
+            _ => self.object_story(),
+        }
+    }
+
+    fn object_story(&self) -> String {
+        let event = match &*self.event {
+            "left" => "left for another service",
+            event => event,
+        };
+        let (kind, object) =
+            (self.kind.as_deref().unwrap_or("object"), self.object.as_deref().unwrap_or_default());
+        let mut text = format!("{kind} {object} {event}");
+        if self.endpoints_null {
+            text.push_str(" with `endpoints: null`");
+        }
+        if let Some(diff) = &self.endpoints {
+            diff.tell("endpoints ", &mut text);
+        }
+        self.tell_fields(&mut text);
+        if let Some(version) = &self.resource_version {
+            add(&mut text, format_args!(", version {version}"));
+        }
+        if let Some(writer) = &self.writer {
+            add(&mut text, format_args!(", written by {}", writer.story()));
+        }
+        if let Some(origin) = &self.origin {
+            add(&mut text, format_args!(", from {origin}"));
+        }
+        text
+    }
+
+    /// Fields beside the endpoints, which have told for themselves.
+    fn tell_fields(&self, text: &mut String) {
+        let other: Vec<&str> = self.fields.iter().map(|it| &**it).filter(|it| *it != "endpoints").collect();
+        match (other.is_empty(), self.new, &*self.event) {
+            (false, ..) => add(text, format_args!(", other {}", other.join(" "))),
+            (true, true, "applied") => text.push_str(", new"),
+            (true, false, "applied") if self.fields.is_empty() => {
+                text.push_str(", only its metadata differs");
+            }
+            (true, ..) => {}
+        }
+    }
+}
+
+impl LastWriter {
+    fn story(&self) -> String {
+        let mut text = format!("{} ({}", self.manager, self.operation);
+        if let Some(subresource) = &self.subresource {
+            add(&mut text, format_args!(" of {subresource}"));
+        }
+        text.push(')');
+        if let Some(time) = self.time {
+            add(&mut text, format_args!(" at {}", crate::moment::Moment(time.seconds())));
+        }
+        text
+    }
+}
+
+fn add(text: &mut String, more: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = text.write_fmt(more);
+}
+
+fn plain(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}

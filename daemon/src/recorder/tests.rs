@@ -1,0 +1,178 @@
+//! Records from real changes: an engine over maps in memory, and a recorder behind it.
+//!
+//! Invariant of these tests: what is compared is what an operator would read, so the story is compared to the letter.
+
+mod files;
+mod flood;
+mod stories;
+
+use std::num::NonZeroU16;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ServiceFacts, ServicePort, ServiceType,
+    SliceFacts, SlicePort, Timestamp, Writer,
+};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::MemoryMaps;
+use tokio::sync::{mpsc, watch};
+
+use super::*;
+use crate::engine::{Engine, Now};
+
+const SOURCE: Source = Source::Kubernetes;
+
+/// 2026-01-08T11:11:55Z.
+const THEN: u64 = 1_767_870_715;
+
+fn name(name: &str) -> ObjectName {
+    ObjectName::new("default", name).unwrap()
+}
+
+fn port(number: u16) -> NonZeroU16 {
+    NonZeroU16::new(number).unwrap()
+}
+
+/// An object in this version, written by that manager.
+fn meta(version: &str, manager: &str) -> Meta {
+    let writer = Writer {
+        manager: manager.into(),
+        operation: "Update".into(),
+        subresource: None,
+        at: Some(Timestamp(THEN.cast_signed())),
+    };
+    Meta {
+        uid: Some("7c8d4a2e-0000-4000-8000-000000000001".into()),
+        resource_version: Some(version.into()),
+        writer: Some(writer),
+        origin: Some("https://10.0.0.10:6443".into()),
+        ..Meta::default()
+    }
+}
+
+fn service(of: &str, ip: &str, meta: Meta) -> Event {
+    let key = ServiceKey { name: name(of), source: SOURCE };
+    let port = ServicePort { name: "".into(), protocol: Protocol::TCP, port: port(443), node_port: None };
+    Event::ServiceApplied(Arc::new(ServiceFacts {
+        meta,
+        cluster_ips: vec![ip.parse().unwrap()],
+        ports: vec![port],
+        ..ServiceFacts::new(key, ServiceType::ClusterIp)
+    }))
+}
+
+fn slice(of: &str, endpoints: &[&str], null: bool, meta: Meta) -> Event {
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    for text in endpoints {
+        let (address, conditions) = (text.parse().unwrap(), Conditions::READY);
+        builder
+            .push(Endpoint { address, conditions, node: None, zone: None, hints: None, target: None })
+            .unwrap();
+    }
+    Event::SliceApplied(Arc::new(SliceFacts {
+        key: SliceKey { name: name(&format!("{of}-1")), source: SOURCE },
+        meta,
+        service: Some(of.into()),
+        headless: false,
+        address_type: AddressType::Ip(Family::V4),
+        ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: port(6443) }].into(),
+        endpoints: builder.finish(),
+        endpoints_null: null,
+    }))
+}
+
+/// An engine over maps in memory.
+struct Rig {
+    engine: Engine<MemoryMaps>,
+    steps: u64,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[SOURCE]).unwrap();
+        engine.apply(Event::Synced(SOURCE));
+        let mut rig = Self { engine, steps: 0 };
+        rig.batch([]);
+        rig
+    }
+
+    /// What one batch gives the recorder; each begins a second after the one before.
+    fn batch(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Told> {
+        events.into_iter().for_each(|event| self.engine.apply(event));
+        self.steps += 1;
+        let mono = Duration::from_secs(self.steps);
+        let wall = Timestamp((THEN + self.steps).cast_signed());
+        let at = UNIX_EPOCH + Duration::from_secs(THEN + self.steps);
+        let mut told = Vec::new();
+        let elapsed = Duration::from_micros(50);
+        self.engine.step(Now { wall, mono }, &mut |change| told.push(Told { change, at, mono, elapsed }));
+        told
+    }
+}
+
+/// A recorder that has taken all of this in, and has ended.
+fn recorded(told: Vec<Told>, folder: Option<&Path>) -> Arc<History> {
+    recorded_on(told, folder, Disk::default())
+}
+
+fn recorded_on(told: Vec<Told>, folder: Option<&Path>, disk: Disk) -> Arc<History> {
+    let (changes, waiting) = mpsc::channel(told.len().max(1));
+    told.into_iter().for_each(|it| changes.try_send(it).unwrap());
+    drop(changes);
+    let snapshots = watch::channel(Arc::<Snapshot>::default()).1;
+    let (mut recorder, history) = Recorder::new(waiting, snapshots, folder);
+    recorder.disk = disk;
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
+    history
+}
+
+fn all(history: &History) -> Vec<Record> {
+    history.select(&Wanted::default()).iter().map(|line| line.record().unwrap()).collect()
+}
+
+fn seqs(history: &History) -> Vec<u64> {
+    all(history).iter().filter_map(|record| record.seq).collect()
+}
+
+/// So many services, each with a backend.
+fn services(rig: &mut Rig, count: u16) -> Vec<Told> {
+    let of = |number: u16| format!("web-{number}");
+    let ip = |number: u16| format!("10.96.{}.{}", number >> 8, number & 255);
+    let events = (0..count).flat_map(|number| {
+        let of = of(number);
+        [service(&of, &ip(number), meta("1", "kubectl")), slice(&of, &["10.1.1.1"], false, meta("2", "kcm"))]
+    });
+    rig.batch(events.collect::<Vec<_>>())
+}
+
+/// What is recorded of the incident in small, for whoever shows records.
+pub(crate) fn incident_history() -> Arc<History> {
+    recorded(stories::incident(), None)
+}
+
+/// Tells whoever watches all of the incident, what changed nothing for clients among it, and that there is no more.
+pub(crate) fn tell_incident(history: &Arc<History>) {
+    record_into(history, stories::incident());
+}
+
+/// Tells the same change so many times, as fast as can be.
+pub(crate) fn tell_many(history: &Arc<History>, changes: usize) {
+    let recorded = recorded(services(&mut Rig::new(), 1), None);
+    let line = recorded.select(&Wanted::default()).pop().unwrap();
+    (0..changes).for_each(|_| history.tell(&line));
+}
+
+fn record_into(history: &Arc<History>, told: Vec<Told>) {
+    let (changes, waiting) = mpsc::channel(told.len().max(1));
+    told.into_iter().for_each(|it| changes.try_send(it).unwrap());
+    drop(changes);
+    let (mut recorder, _) = Recorder::new(waiting, watch::channel(Arc::default()).1, None);
+    recorder.history = Arc::clone(history);
+    recorder.seq = history.recorded().seq;
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
+}

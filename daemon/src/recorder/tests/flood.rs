@@ -1,0 +1,62 @@
+//! More than anybody can read.
+
+use holdfast_core::snapshot::Counters;
+
+use super::*;
+
+/// Each of 10,000 services loses its backends and gets them back, and loses them.
+#[test]
+fn ten_thousand_services_that_flap_take_bounded_memory() {
+    const SERVICES: u16 = 10_000;
+    let mut rig = Rig::new();
+    let mut told = services(&mut rig, SERVICES);
+    for round in 0..3 {
+        let endpoints: &[&str] = if round % 2 == 0 { &[] } else { &["10.1.1.1"] };
+        let events = (0..SERVICES).map(|number| {
+            slice(&format!("web-{number}"), endpoints, round % 4 == 0, meta("7", "kube-controller-manager"))
+        });
+        told.extend(rig.batch(events.collect::<Vec<_>>()));
+    }
+    let changes = told.len();
+    let history = recorded(told, None);
+    let fill = history.fill();
+    assert_eq!(history.recorded().records, changes as u64);
+    assert!(fill.bytes <= ring::BYTES_MAX, "{fill:?}");
+    assert_eq!(fill.services, usize::from(SERVICES), "nobody lost the last record: {fill:?}");
+}
+
+/// The engine's queue is full: what did not fit is counted by the engine, and a gap by the recorder.
+#[test]
+fn what_had_no_room_in_the_queue_is_a_gap() {
+    let told = services(&mut Rig::new(), 8);
+    let (changes, waiting) = mpsc::channel(4);
+    let (snapshots_in, snapshots) = watch::channel(Arc::<Snapshot>::default());
+    let (recorder, history) = Recorder::new(waiting, snapshots, None);
+    let dropped = told.into_iter().filter_map(|it| changes.try_send(it).err()).count() as u64;
+    assert_eq!(dropped, 4);
+    snapshots_in.send_modify(|snapshot| {
+        let counters = Counters { changes_dropped: dropped, ..Counters::default() };
+        Arc::make_mut(snapshot).counters = counters;
+    });
+    drop(changes);
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
+    let records = all(&history);
+    let gap = records.last().unwrap().gap.as_ref().unwrap();
+    assert_eq!((records.len(), gap.cause, gap.records), (5, GapCause::QueueFull, Some(4)));
+    assert_eq!(history.recorded(), Recorded { seq: 5, records: 4, gaps: 1, lost: 4, file: Kept::default() });
+}
+
+/// What a watcher does not take is its own loss.
+#[test]
+fn a_watcher_that_does_not_read_holds_nobody_up() {
+    let told = services(&mut Rig::new(), 2_000);
+    let (changes, waiting) = mpsc::channel(told.len());
+    told.into_iter().for_each(|it| changes.try_send(it).unwrap());
+    drop(changes);
+    let (recorder, history) = Recorder::new(waiting, watch::channel(Arc::default()).1, None);
+    let mut watched = history.watch();
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
+    assert_eq!(history.recorded().records, 2_000);
+    let lagged = watched.try_recv().unwrap_err();
+    assert!(matches!(lagged, tokio::sync::broadcast::error::TryRecvError::Lagged(977)), "{lagged:?}");
+}

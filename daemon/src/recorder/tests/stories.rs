@@ -1,0 +1,143 @@
+//! What a record says of a change.
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+/// The incident in small: two services with the same backend; one is emptied by a stopping apiserver, the other one is touched.
+pub(super) fn incident() -> Vec<Told> {
+    let mut rig = Rig::new();
+    let mut told = rig.batch([
+        service("kubernetes", "10.96.0.1", meta("1", "kube-apiserver")),
+        slice("kubernetes", &["169.254.128.7"], false, meta("2", "kube-apiserver")),
+        service("kubernetes-intranet", "10.96.0.2", meta("3", "kubectl-create")),
+        slice("kubernetes-intranet", &["169.254.128.7"], false, meta("4", "kubectl-create")),
+    ]);
+    told.extend(rig.batch([slice("kubernetes", &[], true, meta("71", "kube-apiserver"))]));
+    told.extend(rig.batch([service("kubernetes-intranet", "10.96.0.2", meta("72", "cloud-controller"))]));
+    told.extend(rig.batch([slice(
+        "kubernetes",
+        &["169.254.128.7", "169.254.128.8"],
+        false,
+        meta("73", "kube-apiserver"),
+    )]));
+    told.extend(rig.batch([Event::ServiceDeleted(
+        ServiceKey { name: name("kubernetes-intranet"), source: SOURCE },
+        Some(Box::new(meta("74", "kubectl-create"))),
+    )]));
+    told
+}
+
+#[track_caller]
+fn check(wanted: &Wanted, expected: &Expect) {
+    let history = recorded(incident(), None);
+    let lines = history.select(wanted);
+    let story = |line: &Arc<Line>| line.record().unwrap().story() + "\n";
+    expected.assert_eq(&lines.iter().map(story).collect::<String>());
+}
+
+#[test]
+fn a_story_names_object_version_writer_and_what_clients_get() {
+    check(
+        &Wanted { service: Some(name("kubernetes")), ..Wanted::default() },
+        &expect![[r#"
+            2026-01-08T11:11:57.000Z #1 default/kubernetes: 10.96.0.1:443/TCP is new: serving, +169.254.128.7:6443; because Service default/kubernetes applied, new, version 1, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443, then EndpointSlice default/kubernetes-1 applied, endpoints +169.254.128.7, new, version 2, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
+            2026-01-08T11:11:58.000Z #3 default/kubernetes: 10.96.0.1:443/TCP serving -> held (control); because EndpointSlice default/kubernetes-1 applied with `endpoints: null`, endpoints -169.254.128.7, version 71, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
+            2026-01-08T11:12:00.000Z #4 default/kubernetes: 10.96.0.1:443/TCP held (control) -> serving, +169.254.128.8:6443, 1 kept; because EndpointSlice default/kubernetes-1 applied, endpoints +169.254.128.7 +169.254.128.8, version 73, written by kube-apiserver (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
+        "#]],
+    );
+}
+
+#[test]
+fn what_another_service_does_is_another_story() {
+    check(
+        &Wanted { service: Some(name("kubernetes-intranet")), ..Wanted::default() },
+        &expect![[r#"
+            2026-01-08T11:11:57.000Z #2 default/kubernetes-intranet: 10.96.0.2:443/TCP is new: serving, +169.254.128.7:6443; because Service default/kubernetes-intranet applied, new, version 3, written by kubectl-create (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443, then EndpointSlice default/kubernetes-intranet-1 applied, endpoints +169.254.128.7, new, version 4, written by kubectl-create (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
+            2026-01-08T11:12:01.000Z #5 default/kubernetes-intranet: 10.96.0.2:443/TCP is gone, was serving, -169.254.128.7:6443; because Service default/kubernetes-intranet deleted, version 74, written by kubectl-create (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443
+        "#]],
+    );
+}
+
+#[test]
+fn records_are_found_by_time_reason_and_number() {
+    let history = recorded(incident(), None);
+    let found =
+        |wanted: Wanted| -> Vec<u64> { history.select(&wanted).iter().filter_map(|line| line.seq).collect() };
+    let reason = |reason: &str| Wanted { reason: Some(reason.to_owned()), ..Wanted::default() };
+    assert_eq!(found(Wanted::default()), [1, 2, 3, 4, 5]);
+    assert_eq!(found(reason("control")), [3, 4], "where it began, and where it ended");
+    assert_eq!(found(reason("service-gone")), [5]);
+    assert_eq!(found(reason("claimed")), [0_u64; 0]);
+    let time = all(&history)[2].time;
+    assert_eq!(found(Wanted { since: Some(time), ..Wanted::default() }), [3, 4, 5]);
+    assert_eq!(found(Wanted { until: Some(time), ..Wanted::default() }), [1, 2, 3]);
+    assert_eq!(found(Wanted { limit: Some(2), ..Wanted::default() }), [4, 5]);
+    assert_eq!(found(Wanted { limit: Some(2), after: Some(1), ..Wanted::default() }), [2, 3]);
+    assert_eq!(found(Wanted { service: Some(name("kube")), ..Wanted::default() }), [0_u64; 0]);
+}
+
+#[test]
+fn a_record_is_one_line_of_json_that_says_only_what_is_known() {
+    let history = recorded(incident(), None);
+    let emptied = &history.select(&Wanted { after: Some(2), limit: Some(1), ..Wanted::default() })[0];
+    let boot = format!("{:?}", &*boot_id());
+    expect![[r#"{"seq":3,"time":"2026-01-08T11:11:58.000Z","monotonic_us":3000000,"boot_id":"…","kind":"change","service":"default/kubernetes","source":"kubernetes","rule":"control","triggers":[{"event":"applied","kind":"EndpointSlice","object":"default/kubernetes-1","source":"kubernetes","uid":"7c8d4a2e-0000-4000-8000-000000000001","resource_version":"71","writer":{"manager":"kube-apiserver","operation":"Update","time":"2026-01-08T11:11:55.000Z"},"origin":"https://10.0.0.10:6443","endpoints_null":true,"fields":["endpoints"],"endpoints":{"removed":["169.254.128.7"],"kept":0}}],"transitions":[{"frontends":["10.96.0.1:443/TCP"],"before":{"verdict":"serving","backends":1,"status":"done"},"after":{"verdict":"held","reason":"control","backends":1,"status":"done"},"backends":{"kept":1}}],"result":{"ops":0,"elapsed_us":50}}"#]].assert_eq(&emptied.json.replace(&boot, "\"…\""));
+}
+
+#[test]
+fn invariant_12_every_change_has_exactly_one_record() {
+    let told = incident();
+    let visible: Vec<_> = told.iter().filter(|it| it.change.visible).collect();
+    let expected: Vec<_> = visible.iter().map(|it| Some(it.change.service.to_string())).collect();
+    assert!(visible.len() < told.len(), "an annotation changes nothing for clients");
+    let records = all(&recorded(told.clone(), None));
+    assert_eq!(records.iter().map(|it| it.service.clone()).collect::<Vec<_>>(), expected);
+    assert!(records.iter().all(|it| it.kind == Kind::Change && !it.triggers.is_empty()));
+    assert_eq!(records.iter().map(|it| it.seq).collect::<Vec<_>>(), (1..=5).map(Some).collect::<Vec<_>>());
+}
+
+#[test]
+fn whoever_watches_hears_also_what_changes_nothing_for_clients() {
+    let told = incident();
+    let (changes, waiting) = mpsc::channel(told.len());
+    told.into_iter().for_each(|it| changes.try_send(it).unwrap());
+    drop(changes);
+    let (recorder, history) = Recorder::new(waiting, watch::channel(Arc::default()).1, None);
+    let mut watched = history.watch();
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
+    let mut stories = String::new();
+    while let Ok(Heard::Line(line)) = watched.try_recv() {
+        let record = line.record().unwrap();
+        if record.kind == Kind::Event {
+            stories += &record.story();
+        }
+    }
+    expect!["2026-01-08T11:11:59.000Z - default/kubernetes-intranet: nothing changed for clients; because Service default/kubernetes-intranet applied, only its metadata differs, version 72, written by cloud-controller (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443"].assert_eq(&stories);
+}
+
+#[test]
+fn a_record_has_bounds() {
+    let mut rig = Rig::new();
+    let ips: Vec<String> = (0..250).map(|last| format!("10.1.1.{}", last + 1)).collect();
+    let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
+    let told = rig.batch([
+        service("web", "10.96.0.1", meta("1", "kubectl")),
+        slice("web", &ips, false, meta("2", "kcm")),
+    ]);
+    let record = &all(&recorded(told, None))[0];
+    let diff = &record.transitions[0].backends;
+    assert_eq!((diff.added.len(), diff.omitted), (32, 218));
+    assert!(record.story().contains(" and 244 more;"), "{}", record.story());
+}
+
+#[test]
+fn nothing_an_object_says_moves_the_cursor() {
+    let mut rig = Rig::new();
+    let told = rig.batch([
+        service("web", "10.96.0.1", meta("1", "evil\u{1b}[2J\nmanager")),
+        slice("web", &["10.1.1.1"], false, meta("2", "kcm")),
+    ]);
+    let story = all(&recorded(told, None))[0].story();
+    assert!(story.contains("evil?[2J?manager") && !story.contains('\n'), "{story}");
+}

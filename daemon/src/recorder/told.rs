@@ -1,0 +1,363 @@
+//! From a change to its record.
+//!
+//! Invariant: this is the one place that knows both; whatever core can say of a change has its place in the record.
+//! Deliberately absent: numbers and storage, and any decision.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use holdfast_core::change::{Cause, Change};
+use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
+use holdfast_core::hold::{Answer, Probed};
+use holdfast_core::keys::{ServiceKey, SliceKey, Source};
+use holdfast_core::list::{Row, Slot};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Status};
+
+use super::compare;
+use super::record::{Diff, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word};
+use crate::moment::Millis;
+
+/// Frontends named in one entry; the addresses of a service of one port seldom are more.
+const FRONTENDS_MAX: usize = 16;
+
+/// Entries of one record: a service with many ports, each with a story of its own.
+const TRANSITIONS_MAX: usize = 16;
+
+/// What may decide beside the reasons that clients are told.
+pub const RULES: [&str; 10] = [
+    "usable-endpoints",
+    "no-effect",
+    "service-gone",
+    "refused-by-the-maps",
+    ServiceState::NoAddress.as_str(),
+    ServiceState::Headless.as_str(),
+    ServiceState::ExternalName.as_str(),
+    ServiceState::OtherProxy.as_str(),
+    ServiceState::NoService.as_str(),
+    GAP,
+];
+
+/// The rule of a gap.
+pub(super) const GAP: &str = "gap";
+
+/// A change with the time of its batch, as the engine hands it over.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// What changed.
+    pub change: Change,
+    /// When its batch began.
+    pub at: SystemTime,
+    /// The same since the boot.
+    pub mono: Duration,
+    /// From then until all of it was written.
+    pub elapsed: Duration,
+}
+
+impl Told {
+    /// Its record, without a number.
+    pub(super) fn record(&self, boot_id: &Arc<str>) -> Record {
+        let change = &self.change;
+        let (transitions, transitions_omitted) = transitions(change);
+        Record {
+            seq: None,
+            time: Millis::of(self.at),
+            monotonic_us: micros(self.mono),
+            boot_id: Arc::clone(boot_id),
+            kind: if change.visible { Kind::Change } else { Kind::Event },
+            service: Some(change.service.to_string()),
+            source: Some(change.service.source.as_str().into()),
+            rule: rule(change, &transitions),
+            triggers: triggers(change),
+            suppressed: change.suppressed,
+            transitions,
+            transitions_omitted,
+            result: change.visible.then(|| outcome(change, self.elapsed)),
+            gap: None,
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn outcome(change: &Change, elapsed: Duration) -> Outcome {
+    Outcome { ops: change.ops, error: change.error.clone(), elapsed_us: micros(elapsed) }
+}
+
+/// What decided, in one word.
+fn rule(change: &Change, transitions: &[Transition]) -> Word {
+    let was_there = change.before.as_ref().is_some_and(|before| before.facts.is_some());
+    let after = match &change.after {
+        Some(after) if after.facts.is_some() || !was_there => after,
+        Some(_) | None => return "service-gone".into(),
+    };
+    let reasons = transitions.iter().filter_map(|it| it.after.as_ref()?.reason.clone());
+    if change.error.is_some() {
+        return "refused-by-the-maps".into();
+    }
+    if let Some(reason) = reasons.into_iter().next() {
+        return reason;
+    }
+    match after.state {
+        ServiceState::Served if transitions.is_empty() => "no-effect".into(),
+        ServiceState::Served => "usable-endpoints".into(),
+        state @ (ServiceState::NoAddress
+        | ServiceState::Headless
+        | ServiceState::ExternalName
+        | ServiceState::OtherProxy
+        | ServiceState::NoService) => state.as_str().into(),
+    }
+}
+
+// === What changed for clients ===
+
+fn transitions(change: &Change) -> (Vec<Transition>, u32) {
+    let (before, after) = (change.before.as_deref(), change.after.as_deref());
+    let mut told = Vec::new();
+    let mut omitted = 0;
+    for (place, row) in rows(after).enumerate() {
+        let old = before.and_then(|before| find(before, place, row).map(|old| (before, old)));
+        if let Some(transition) = transition(old, after.map(|after| (after, row))) {
+            omitted += put(&mut told, transition);
+        }
+    }
+    let gone =
+        |(place, old): &(usize, &FrontendView)| after.is_none_or(|after| find(after, *place, old).is_none());
+    for (_, old) in rows(before).enumerate().filter(gone) {
+        if let Some(transition) = transition(before.map(|before| (before, old)), None) {
+            omitted += put(&mut told, transition);
+        }
+    }
+    (told, omitted)
+}
+
+/// The frontends of a view that may not be there.
+pub(super) fn rows(view: Option<&ServiceView>) -> impl Iterator<Item = &FrontendView> {
+    view.into_iter().flat_map(|view| view.frontends.iter())
+}
+
+/// The row of the same address, port and protocol; usually it is at the same place.
+pub(super) fn find<'a>(view: &'a ServiceView, place: usize, row: &FrontendView) -> Option<&'a FrontendView> {
+    let same =
+        |it: &&FrontendView| (it.address, it.port, &it.protocol) == (row.address, row.port, &row.protocol);
+    view.frontends.get(place).filter(same).or_else(|| view.frontends.iter().find(same))
+}
+
+/// `address:port/protocol`.
+pub(super) fn name(row: &FrontendView) -> String {
+    format!("{}/{}", std::net::SocketAddr::new(row.address, row.port.get()), row.protocol)
+}
+
+/// A row in its view.
+type Shown<'a> = (&'a ServiceView, &'a FrontendView);
+
+/// What changed at one frontend, if anything did.
+fn transition(before: Option<Shown<'_>>, after: Option<Shown<'_>>) -> Option<Transition> {
+    let backends = compare::lists(list(before), list(after));
+    let external = compare::lists(external(before), external(after));
+    let transition = Transition {
+        frontends: vec![name(after.or(before)?.1)],
+        frontends_omitted: 0,
+        before: before.map(met),
+        after: after.map(met),
+        external_backends: Some(external).filter(|diff| *diff != Diff::default()),
+        backends,
+    };
+    let external_differs = transition.external_backends.as_ref().is_some_and(|diff| !diff.is_empty());
+    let differs =
+        transition.before != transition.after || !transition.backends.is_empty() || external_differs;
+    differs.then_some(transition)
+}
+
+fn list(shown: Option<Shown<'_>>) -> impl Iterator<Item = &Row> {
+    shown.into_iter().flat_map(|(view, row)| view.backends(row))
+}
+
+fn external(shown: Option<Shown<'_>>) -> impl Iterator<Item = &Row> {
+    shown.into_iter().filter_map(|(view, row)| view.external_backends(row)).flatten()
+}
+
+fn met((view, row): Shown<'_>) -> Met {
+    let status = match row.status {
+        Status::Pending => "pending",
+        Status::Done => "done",
+        Status::Error(_) => "error",
+    };
+    Met {
+        verdict: row.verdict.as_str().into(),
+        reason: row.reason.map(|reason| Reason::as_str(reason).into()),
+        backends: u32::try_from(view.backends(row).count()).unwrap_or(u32::MAX),
+        status: status.into(),
+        owner: row.owner.as_ref().map(ServiceKey::to_string),
+    }
+}
+
+/// Joins a frontend to an entry with the same story. Gives 1 if there was no room.
+fn put(told: &mut Vec<Transition>, new: Transition) -> u32 {
+    let same = |it: &&mut Transition| {
+        (&it.before, &it.after, &it.backends, &it.external_backends)
+            == (&new.before, &new.after, &new.backends, &new.external_backends)
+    };
+    let room = told.len() < TRANSITIONS_MAX;
+    match told.iter_mut().find(same) {
+        Some(known) if known.frontends.len() < FRONTENDS_MAX => known.frontends.extend(new.frontends),
+        Some(known) => known.frontends_omitted += 1,
+        None if room => told.push(new),
+        None => return 1,
+    }
+    0
+}
+
+/// What two rows of a list must have in common to be the same for a client.
+pub(super) fn slot(row: &Row) -> Slot {
+    row.slot()
+}
+
+// === Why ===
+
+fn triggers(change: &Change) -> Vec<Trigger> {
+    let of = |(place, cause)| trigger(change, change.causes.get(..place).unwrap_or_default(), cause);
+    change.causes.iter().enumerate().map(of).collect()
+}
+
+/// `earlier`: the causes of the same change before this one.
+fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
+    match cause {
+        Cause::ServiceApplied(facts) => {
+            let old = service_before(change, earlier);
+            Trigger {
+                new: old.is_none(),
+                fields: compare::service_fields(old, facts),
+                ..object("applied", "Service", &facts.key, facts.key.source, Some(&facts.meta))
+            }
+        }
+        Cause::ServiceDeleted(key, meta) => object("deleted", "Service", key, key.source, meta.as_deref()),
+        Cause::SliceApplied(facts) => {
+            let old = slice_before(change, earlier, &facts.key);
+            Trigger {
+                new: old.is_none(),
+                fields: compare::slice_fields(old, facts),
+                ..slice("applied", old, Some(facts), &facts.key, Some(&facts.meta))
+            }
+        }
+        Cause::SliceLeft(facts) => {
+            let old = slice_before(change, earlier, &facts.key);
+            slice("left", old, None, &facts.key, Some(&facts.meta))
+        }
+        Cause::SliceDeleted(key, meta) => {
+            let old = slice_before(change, earlier, key);
+            slice("deleted", old, None, key, meta.as_deref())
+        }
+        Cause::ClaimWon(frontend, other) => claim("claim-won", frontend, other),
+        Cause::ClaimLost(frontend, other) => claim("claim-lost", frontend, other),
+        Cause::NodeApplied => plain("node"),
+        Cause::SettingsApplied => plain("settings"),
+        Cause::Retry => plain("retry"),
+        Cause::Remembered => plain("remembered"),
+        Cause::HoldDue => plain("hold-due"),
+        Cause::Probed(probed) => probe(probed),
+        Cause::AddressClaimed(address, other) => Trigger {
+            address: Some(address.to_string()),
+            other: Some(other.to_string()),
+            source: Some(other.source.as_str().into()),
+            ..plain("address-claimed")
+        },
+        Cause::MassLoss { lost, populated } => {
+            let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            Trigger { lost: Some([count(*lost), count(*populated)]), ..plain("mass-loss") }
+        }
+        Cause::ReadersLeft => plain("readers-left"),
+    }
+}
+
+fn probe(probed: &Probed) -> Trigger {
+    let event = match probed.answer {
+        Answer::Accepted => "probe-accepted",
+        Answer::Refused => "probe-refused",
+        Answer::Silent => "probe-silent",
+    };
+    Trigger { address: Some(probed.backend.to_string()), ..plain(event) }
+}
+
+fn plain(event: &'static str) -> Trigger {
+    Trigger { event: event.into(), ..Trigger::default() }
+}
+
+fn claim(event: &'static str, frontend: &impl ToString, other: &ServiceKey) -> Trigger {
+    Trigger {
+        frontend: Some(frontend.to_string()),
+        other: Some(other.to_string()),
+        source: Some(other.source.as_str().into()),
+        ..plain(event)
+    }
+}
+
+fn slice(
+    event: &'static str,
+    before: Option<&SliceFacts>,
+    after: Option<&SliceFacts>,
+    key: &SliceKey,
+    meta: Option<&Meta>,
+) -> Trigger {
+    Trigger {
+        endpoints: Some(compare::slices(before, after)),
+        endpoints_null: after.is_some_and(|facts| facts.endpoints_null),
+        ..object(event, "EndpointSlice", key, key.source, meta)
+    }
+}
+
+fn object(
+    event: &'static str,
+    kind: &'static str,
+    key: &impl ToString,
+    source: Source,
+    meta: Option<&Meta>,
+) -> Trigger {
+    Trigger {
+        kind: Some(kind.into()),
+        object: Some(key.to_string()),
+        source: Some(source.as_str().into()),
+        uid: meta.and_then(|meta| meta.uid.clone()),
+        resource_version: meta.and_then(|meta| meta.resource_version.clone()),
+        generation: meta.and_then(|meta| meta.generation),
+        writer: meta.and_then(|meta| meta.writer.as_ref()).map(last_writer),
+        origin: meta.and_then(|meta| meta.origin.clone()),
+        ..plain(event)
+    }
+}
+
+fn last_writer(writer: &Writer) -> LastWriter {
+    LastWriter {
+        manager: Arc::clone(&writer.manager),
+        operation: Arc::clone(&writer.operation),
+        subresource: writer.subresource.clone(),
+        time: writer.at.map(Millis::from),
+    }
+}
+
+/// The service as it was before a cause.
+fn service_before<'a>(change: &'a Change, earlier: &'a [Cause]) -> Option<&'a ServiceFacts> {
+    let of = |cause: &'a Cause| match cause {
+        Cause::ServiceApplied(facts) => Some(Some(&**facts)),
+        Cause::ServiceDeleted(..) => Some(None),
+        _ => None,
+    };
+    let known = || change.before.as_deref().and_then(|before| before.facts.as_deref());
+    earlier.iter().rev().find_map(of).unwrap_or_else(known)
+}
+
+/// The slice as it was before a cause, among this service's slices.
+fn slice_before<'a>(change: &'a Change, earlier: &'a [Cause], key: &SliceKey) -> Option<&'a SliceFacts> {
+    let of = |cause: &'a Cause| match cause {
+        Cause::SliceApplied(facts) if facts.key == *key => Some(Some(&**facts)),
+        Cause::SliceLeft(facts) if facts.key == *key => Some(None),
+        Cause::SliceDeleted(gone, _) if gone == key => Some(None),
+        _ => None,
+    };
+    let known = || {
+        let slices = change.before.as_deref().map(|before| &*before.slices).unwrap_or_default();
+        slices.iter().find(|slice| slice.key == *key).map(|slice| &**slice)
+    };
+    earlier.iter().rev().find_map(of).unwrap_or_else(known)
+}

@@ -1,0 +1,51 @@
+//! What was read and is not told yet, because an object in it may be on its way from one file to another.
+//!
+//! Invariant: pure. Nothing is held that adds or changes objects only, and nothing for longer than [`HELD_MAX`]. Deliberately
+//! absent: waiting; the clock.
+
+use tokio::time::Instant;
+
+use super::folder::{Folder, Reading};
+use super::{HELD_MAX, QUIET};
+
+/// Readings that wait, taken together.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    waiting: Option<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    reading: Reading,
+    until: Instant,
+    end: Instant,
+}
+
+impl Held {
+    /// Takes a reading in, and gives all that may be told of the folder now.
+    pub(super) fn pass(&mut self, reading: Reading, folder: &Folder, now: Instant) -> Option<Reading> {
+        let fresh = Waiting { until: now + QUIET, end: now + HELD_MAX, reading };
+        let waiting = match self.waiting.take() {
+            Some(waiting) => waiting.then(fresh),
+            None => fresh,
+        };
+        if waiting.until <= now || !folder.is_between(&waiting.reading) {
+            return Some(waiting.reading);
+        }
+        self.waiting = Some(waiting);
+        None
+    }
+
+    /// When the folder should be looked at again although nothing is noticed.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.waiting.as_ref().map(|waiting| waiting.until)
+    }
+}
+
+impl Waiting {
+    /// A look that finds nothing more ends the wait in time.
+    fn then(self, later: Self) -> Self {
+        let until = if later.reading.files.is_empty() { self.until } else { later.until.min(self.end) };
+        Self { until, end: self.end, reading: self.reading.then(later.reading) }
+    }
+}

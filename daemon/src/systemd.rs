@@ -1,0 +1,145 @@
+//! What the service manager is told: that the daemon is ready, how it is, and that it is alive.
+//!
+//! Invariant: it is alive as long as the engine moves; a daemon whose engine hangs lets the watchdog run out, and what is in
+//! the kernel serves until its successor takes over. Without a service manager nothing is told and nothing fails. Deliberately
+//! absent: the reload itself, and listening sockets from the service manager, which would need a second unit for one port.
+
+mod summary;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sd_notify::NotifyState;
+use tokio::sync::watch;
+
+use crate::admin::Readings;
+use crate::logging::Logging;
+use summary::Summary;
+
+/// How often people may see the status line change.
+const PACE: Duration = Duration::from_secs(1);
+
+/// How often it is looked whether the daemon is ready; starting takes some tens of milliseconds.
+const STARTING_PACE: Duration = Duration::from_millis(10);
+
+/// How long the first lists of the sources are waited for. On a node of the control plane kubelet starts the very apiserver
+/// that is waited for, and kubelet starts after this service is ready.
+const FIRST_LISTS_WAIT: Duration = Duration::from_secs(10);
+
+/// The end of what is asked for the watchdog at most; systemd kills whoever needs all of it.
+const WATCHDOG_SHARE: u32 = 3;
+
+/// What it looks at.
+#[derive(Debug)]
+pub struct Watched {
+    /// How everything is.
+    pub readings: Readings,
+    /// The log, which tells what it left out at the same pace.
+    pub logging: Arc<Logging>,
+    /// Why the last reload was refused, until one is not.
+    pub refused_reload: watch::Receiver<Option<String>>,
+}
+
+/// Tells until the daemon stops.
+pub async fn run(watched: Watched, mut stopping: watch::Receiver<bool>) {
+    let limit = sd_notify::watchdog_enabled();
+    let pace = limit.map_or(PACE, |limit| PACE.min(limit / WATCHDOG_SHARE));
+    let mut teller = Teller::new(watched, Instant::now(), notify);
+    loop {
+        teller.step(Instant::now());
+        let pause = if teller.ready { pace } else { STARTING_PACE };
+        tokio::select! {
+            _ = stopping.changed() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// One message to the service manager. A daemon without one has nobody to tell.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the service manager cannot be told");
+    }
+}
+
+/// The daemon has begun to read its configuration again.
+pub fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::debug!(%error, "the service manager cannot be told"),
+    }
+}
+
+/// One configuration or the other is in force.
+pub fn reloaded() {
+    notify(&[NotifyState::Ready]);
+}
+
+/// The daemon was told to end.
+pub fn stopping() {
+    notify(&[NotifyState::Stopping, NotifyState::Status("stopping; what is programmed stays")]);
+}
+
+/// The daemon does not start, or cannot go on.
+pub fn failed(why: &str) {
+    let first = why.lines().next().unwrap_or_default();
+    let more = why.lines().count().saturating_sub(1);
+    let more = if more == 0 { String::new() } else { format!(" (and {more} more lines in the journal)") };
+    notify(&[NotifyState::Status(&format!("{first}{more}"))]);
+}
+
+/// What was told, so that nothing is told twice.
+struct Teller<N> {
+    watched: Watched,
+    started: Instant,
+    notify: N,
+    ready: bool,
+    summary: Summary,
+    line: String,
+}
+
+impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
+    fn new(watched: Watched, started: Instant, notify: N) -> Self {
+        Self { watched, started, notify, ready: false, summary: Summary::default(), line: String::new() }
+    }
+
+    fn step(&mut self, now: Instant) {
+        let unready = self.watched.readings.unready();
+        self.tell_ready(unready.as_deref(), now.duration_since(self.started));
+        self.tell_status(unready.as_deref());
+        if self.watched.readings.liveness.stalled().is_none() {
+            (self.notify)(&[NotifyState::Watchdog]);
+        }
+        self.watched.logging.tell_what_is_missing();
+    }
+
+    fn tell_ready(&mut self, unready: Option<&str>, since: Duration) {
+        if self.ready || (unready.is_some() && since < FIRST_LISTS_WAIT) {
+            return;
+        }
+        self.ready = true;
+        (self.notify)(&[NotifyState::Ready]);
+        let milliseconds = since.as_millis();
+        match unready {
+            None => tracing::info!(milliseconds, "ready"),
+            Some(missing) => tracing::warn!(milliseconds, missing, "ready"),
+        }
+    }
+
+    fn tell_status(&mut self, unready: Option<&str>) {
+        let Watched { readings, refused_reload, .. } = &self.watched;
+        let mut line = self.summary.line(readings);
+        if let Some(why) = unready {
+            line = format!("{line}; not ready: {why}");
+        }
+        if let Some(why) = &*refused_reload.borrow() {
+            line = format!("{line}; the last reload was refused: {why}");
+        }
+        if line != self.line {
+            (self.notify)(&[NotifyState::Status(&line)]);
+            self.line = line;
+        }
+    }
+}

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Lays out the files that both packages carry:
+#
+#   scripts/package-stage.sh BINARY FOLDER
+#
+# HOLDFAST_COMPLETER may name a holdfast that runs here, where BINARY is for another machine.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+binary=$1
+root=$2
+completer=${HOLDFAST_COMPLETER:-$binary}
+
+put() { install -D -m "$1" "$2" "$root/$3"; }
+page() { gzip -9 -n -c >"$root/usr/share/man/man${1##*.}/$1.gz"; }
+
+put 755 "$binary" usr/bin/holdfast
+put 644 config.example.toml etc/holdfast/holdfast.toml
+put 644 contrib/systemd/holdfast.service usr/lib/systemd/system/holdfast.service
+put 644 contrib/systemd/holdfast.sysusers usr/lib/sysusers.d/holdfast.conf
+put 644 contrib/systemd/holdfast.tmpfiles usr/lib/tmpfiles.d/holdfast.conf
+put 644 contrib/systemd/holdfast.catalog usr/lib/systemd/catalog/holdfast.catalog
+for file in contrib/kubernetes/rbac.yaml examples/demo/manifests/*.yaml; do
+	put 644 "$file" "usr/share/doc/holdfast/examples/${file##*/}"
+done
+for file in docs/*.md; do
+	put 644 "$file" "usr/share/doc/holdfast/${file##*/}"
+done
+
+install -d "$root"/usr/share/{man/man1,man/man5,man/man8,bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
+page holdfast.1 <packaging/man/holdfast.1
+page holdfast.8 <packaging/man/holdfast.8
+scripts/package-keys.sh | page holdfast.toml.5
+"$completer" completions bash >"$root/usr/share/bash-completion/completions/holdfast"
+"$completer" completions zsh >"$root/usr/share/zsh/vendor-completions/_holdfast"
+"$completer" completions fish >"$root/usr/share/fish/vendor_completions.d/holdfast.fish"
+find "$root" -type f ! -path '*/bin/*' -exec chmod 644 {} +
+find "$root" -type d -exec chmod 755 {} +

@@ -1,0 +1,199 @@
+//! A booted Linux for tests of packages: real systemd as PID 1, real journald, real dpkg, in namespaces of its own.
+//!
+//! Invariant: nothing outside changes, and everything goes when the `Host` is dropped or its process ends in any way: its first
+//! process dies with the thread that started it, and with it all others. Deliberately absent: other kernels, and controllers
+//! of memory and CPU, which this machine may have given to another hierarchy.
+
+mod say;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bed::{BedError, Dialer, Role, Server, at, companion, finish, mount_point, spawn};
+
+pub use say::Said;
+
+/// Booting takes a quarter of a second; a busy machine may take its time.
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+
+/// One command inside. The longest waits for a service to stop.
+const COMMAND_LIMIT: Duration = Duration::from_secs(90);
+
+/// How often it is looked again for what is waited for.
+const POLL: Duration = Duration::from_millis(20);
+
+/// The names of all cgroups of hosts begin so; the number of the process follows.
+const PREFIX: &str = "holdfast-host-";
+
+/// One booted Linux.
+#[derive(Debug)]
+pub struct Host {
+    first: Child,
+    pid: u32,
+    cgroup: PathBuf,
+}
+
+impl Host {
+    /// Boots a copy of a root file system.
+    pub fn boot(root: &Path) -> Result<Self, BedError> {
+        let mount = mount_point()?;
+        remove_left_over(&mount);
+        let name = format!("{PREFIX}{}-{}", std::process::id(), nix::unistd::gettid());
+        let cgroup = mount.join(name);
+        fs::create_dir(&cgroup).map_err(at("create", &cgroup))?;
+        let first = spawn(&mut boot(root, &cgroup))?;
+        let mut host = Self { first, pid: 0, cgroup };
+        host.wait_for("systemd as the first process", |host| {
+            host.pid = host.first_process().unwrap_or_default();
+            host.pid != 0
+                && host.run(&["systemctl", "is-system-running", "--wait"]).is_ok_and(|said| !said.is_lost())
+        })?;
+        let clients = host.cgroup.join("clients");
+        fs::create_dir(&clients).map_err(at("create", &clients))?;
+        Ok(host)
+    }
+
+    fn first_process(&self) -> Option<u32> {
+        let list = fs::read_to_string(self.cgroup.join("init.scope/cgroup.procs")).ok()?;
+        list.lines().next()?.parse().ok()
+    }
+
+    /// Waits until something holds, as long as the host lives.
+    pub fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) -> Result<(), BedError> {
+        let until = Instant::now() + BOOT_LIMIT;
+        while !holds(self) {
+            let ended = self.first.try_wait().ok().flatten();
+            if Instant::now() > until || ended.is_some() {
+                let said = format!("nothing; waited for {what}; its first process: {ended:?}");
+                return Err(BedError::Unexpected { who: "the host".to_owned(), said });
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// The processes of one of its cgroups, by their numbers on this machine.
+    pub fn processes(&self, cgroup: &str) -> Vec<u32> {
+        let list = fs::read_to_string(self.cgroup.join(cgroup).join("cgroup.procs")).unwrap_or_default();
+        list.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// A path of it, as this process reaches it.
+    pub fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.pid))
+    }
+
+    /// Lays a file down there.
+    pub fn write(&self, path: &str, text: &str) -> Result<(), BedError> {
+        let path = self.path(path);
+        let folder = path.parent().unwrap_or(&path);
+        fs::create_dir_all(folder).map_err(at("create", folder))?;
+        fs::write(&path, text).map_err(at("write", &path))
+    }
+
+    /// Copies a file of this machine there.
+    pub fn copy(&self, from: &Path, to: &str) -> Result<(), BedError> {
+        fs::copy(from, self.path(to)).map(drop).map_err(at("copy", from))
+    }
+
+    /// A command in it, as root, among its clients: what holdfast does to sockets is done to those of the command.
+    fn command<S: AsRef<OsStr>>(&self, namespaces: &[&str], words: &[S]) -> Command {
+        let clients = self.cgroup.join("clients");
+        let into = if clients.exists() { clients } else { self.cgroup.clone() };
+        let mut command = Command::new("bash");
+        command.arg("-c").arg("echo $$ >\"$0/cgroup.procs\"; exec \"$@\"").arg(into);
+        command.args(["nsenter", "--target", &self.pid.to_string()]).args(namespaces).arg("--").args(words);
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("LC_ALL", "C.UTF-8");
+        command.env("DEBIAN_FRONTEND", "noninteractive").env("SYSTEMD_PAGER", "").env("SYSTEMD_COLORS", "0");
+        command
+    }
+
+    /// Runs a command in it to its end, whatever that is.
+    pub fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Result<Said, BedError> {
+        let all = ["--mount", "--pid", "--net", "--uts", "--ipc", "--cgroup", "--root", "--wd"];
+        let Output { status, stdout, stderr } = finish(self.command(&all, words), COMMAND_LIMIT)?;
+        Ok(Said::new(status, &stdout, &stderr))
+    }
+
+    /// Runs a line of a shell in it.
+    pub fn shell(&self, line: &str) -> Result<Said, BedError> {
+        self.run(&["sh", "-c", line])
+    }
+
+    /// A server of this machine's in its network.
+    pub fn serve(&self, name: &str, address: SocketAddr) -> Result<Server, BedError> {
+        let child = companion()?;
+        let words = [child.as_os_str(), "serve".as_ref(), Role::Tcp.word().as_ref(), name.as_ref()];
+        let mut command = self.command(&["--net"], &words);
+        command.arg(address.to_string());
+        Server::start(command, address)
+    }
+
+    /// A client of this machine's that dials without end, in its network and among its clients.
+    pub fn dial(&self, address: SocketAddr) -> Result<Dialer, BedError> {
+        let child = companion()?;
+        let mut command = self.command(&["--net"], &[child.as_os_str(), "dial".as_ref()]);
+        command.arg(address.to_string());
+        Dialer::start(command)
+    }
+}
+
+fn boot(root: &Path, cgroup: &Path) -> Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("host/boot.sh");
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"])
+        .arg("bash")
+        .arg(script)
+        .arg(root)
+        .arg(cgroup);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Ctrl-C reaches the test, and this dies with it.
+    command.process_group(0);
+    command
+}
+
+/// What tests that were killed have left.
+fn remove_left_over(mount: &Path) {
+    let Ok(entries) = fs::read_dir(mount) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(pid) = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()) else { continue };
+        if !Path::new("/proc").join(pid).exists() {
+            remove_tree(&entry.path());
+        }
+    }
+}
+
+/// Kills what is in it first. What cannot be removed is removed before the next boot.
+fn remove_tree(cgroup: &Path) {
+    let _ = fs::write(cgroup.join("cgroup.kill"), "1");
+    let until = Instant::now() + COMMAND_LIMIT;
+    while remove_folders(cgroup).is_err() && cgroup.exists() && Instant::now() < until {
+        thread::sleep(POLL);
+    }
+}
+
+fn remove_folders(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)?.flatten() {
+        if entry.file_type()?.is_dir() {
+            remove_folders(&entry.path())?;
+        }
+    }
+    fs::remove_dir(folder)
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.first.kill();
+        let _ = self.first.wait();
+        remove_tree(&self.cgroup);
+    }
+}

@@ -1,0 +1,111 @@
+//! Each start that must fail: one sentence in `systemctl status` says what and what to do, and systemd tries again only
+//! where that can help.
+
+use holdfast_tests::host::Host;
+
+use super::{CONFIG, FIRST, boot, config, install, property, serving};
+
+/// Whether another start may help.
+enum Hope {
+    None(&'static str),
+    Some,
+}
+
+#[track_caller]
+fn check(prepare: impl FnOnce(&Host), expected: &str, hope: &Hope) {
+    let mut host = boot();
+    install(&host, FIRST);
+    host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
+    prepare(&host);
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().failed();
+    let mut status = String::new();
+    let said = |host: &mut Host| {
+        status = host.run(&["systemctl", "status", "--lines", "30", "--full", "holdfast"]).unwrap().out;
+        status.contains(expected)
+    };
+    let found = host.wait_for("the sentence", said);
+    assert!(found.is_ok(), "{expected:?} is not in\n{status}");
+    match hope {
+        Hope::None(code) => {
+            assert_eq!(
+                (property(&host, "ActiveState").as_str(), property(&host, "ExecMainStatus").as_str()),
+                ("failed", *code)
+            );
+        }
+        Hope::Some => host.wait_for("another try", |host| property(host, "NRestarts") != "0").unwrap(),
+    }
+}
+
+#[track_caller]
+fn shell(line: &str) -> impl FnOnce(&Host) {
+    move |host| drop(host.shell(line).unwrap().good())
+}
+
+#[test]
+fn no_configuration() {
+    check(shell("rm /etc/holdfast/holdfast.toml"), "there is no such file: create it", &Hope::None("78"));
+}
+
+#[test]
+fn a_configuration_that_may_not_be_read() {
+    let prepare =
+        shell("chown 1000:1000 /etc/holdfast/holdfast.toml && chmod 600 /etc/holdfast/holdfast.toml");
+    check(prepare, "the file may not be read", &Hope::None("78"));
+}
+
+#[test]
+fn a_configuration_with_an_unknown_key() {
+    check(shell("echo '[nodes]' >/etc/holdfast/holdfast.toml"), "nodes", &Hope::None("78"));
+}
+
+#[test]
+fn no_bpf_file_system() {
+    check(shell("umount /sys/fs/bpf"), "is not on a BPF file system; mount one", &Hope::None("69"));
+}
+
+#[test]
+fn no_cgroup_there() {
+    let prepare = shell("printf '[datapath]\\ncgroup = \"/var\"\\n' >/etc/holdfast/holdfast.toml");
+    check(prepare, "is no cgroup v2 folder; check `datapath.cgroup`", &Hope::None("69"));
+}
+
+#[test]
+fn another_listens_on_the_port() {
+    let prepare = |host: &Host| {
+        let other = "printf '[admin]\\nsocket = \"/root/s\"\\n[datapath]\\nkind = \"memory\"\\n[state]\\npath = \"/root/state\"\\n' >/root/o.toml";
+        host.shell(other).unwrap().good();
+        host.shell("systemd-run --unit other holdfast run --config /root/o.toml").unwrap().good();
+        host.shell("until curl --silent --fail 127.0.0.1:9890/livez; do sleep 0.1; done").unwrap().good();
+    };
+    check(prepare, "cannot listen on 127.0.0.1:9890: another process does; stop that process", &Hope::Some);
+}
+
+#[test]
+fn another_holdfast_has_the_pins() {
+    let prepare = |host: &Host| {
+        let other = "printf '[admin]\\nlisten = \"127.0.0.1:1234\"\\nsocket = \"/root/s\"\\n[state]\\npath = \"/root/state\"\\n' >/root/o.toml";
+        host.shell(other).unwrap().good();
+        host.shell("systemd-run --unit other holdfast run --config /root/o.toml").unwrap().good();
+        host.shell("until curl --silent --fail 127.0.0.1:1234/readyz; do sleep 0.1; done").unwrap().good();
+    };
+    check(prepare, "another holdfast runs with the pins in /sys/fs/bpf/holdfast; stop it first", &Hope::Some);
+}
+
+#[test]
+fn a_token_that_may_not_be_read_is_reported_and_stops_nothing() {
+    let (mut host, _server) = serving();
+    let authority = rcgen::generate_simple_self_signed(vec!["kubernetes".to_owned()]).unwrap().cert.pem();
+    host.write("/etc/holdfast/ca.crt", &authority).unwrap();
+    host.write("/etc/holdfast/token", "secret").unwrap();
+    host.shell("chown 1000 /etc/holdfast/token && chmod 600 /etc/holdfast/token").unwrap().good();
+    let more = "[apiserver]\nendpoints = [\"https://127.0.0.1:6443\"]\nca_file = \"ca.crt\"\ntoken_file = \"token\"\n";
+    host.write(CONFIG, &format!("{more}{}", config("127.0.0.1:8081"))).unwrap();
+    host.run(&["systemctl", "restart", "holdfast"]).unwrap().good();
+    let mut status = String::new();
+    let said = |host: &mut Host| {
+        status = property(host, "StatusText");
+        status.contains("no apiserver in use: ") && status.contains("/etc/holdfast/token")
+    };
+    assert!(host.wait_for("the sentence", said).is_ok(), "{status}");
+    assert_eq!(super::who_answers(&host), "one");
+}

@@ -1,0 +1,65 @@
+//! What the journal holds: the story of a service, with fields, numbers and a catalog.
+
+use holdfast_tests::host::Host;
+use serde_json::Value;
+
+use super::{CONFIG, address, config, serving};
+
+/// The lines that match, as journald gives them.
+fn lines(host: &Host, matches: &[&str]) -> Vec<Value> {
+    let words = [&["journalctl", "--unit", "holdfast", "--output", "json", "--all"], matches].concat();
+    let out = host.run(&words).unwrap().out;
+    out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+#[test]
+fn the_lines_of_one_service_are_its_story() {
+    let (mut host, _server) = serving();
+    let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
+    host.write(CONFIG, &config("127.0.0.1:8082")).unwrap();
+    host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
+    host.write(CONFIG, "").unwrap();
+    host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
+    let mut story = Vec::new();
+    host.wait_for("the whole story", |host| {
+        story = lines(host, &["HOLDFAST_SERVICE=static/web"]);
+        story.len() >= 3
+    })
+    .unwrap();
+    let texts: Vec<&str> = story.iter().map(|line| line["MESSAGE"].as_str().unwrap()).collect();
+    let begins = ["frontend added ", "backends changed ", "frontend removed "];
+    assert!(texts.iter().zip(begins).all(|(text, begin)| text.starts_with(begin)), "{texts:#?}");
+    let added = &story[0];
+    assert_eq!(added["MESSAGE_ID"], "22b9c2f00282921094383594fffba1ec");
+    assert_eq!(added["HOLDFAST_FRONTEND"], "10.96.0.10:80/TCP");
+    assert_eq!(added["HOLDFAST_VERDICT"], "serving");
+    assert_eq!(added["SYSLOG_IDENTIFIER"], "holdfast");
+    assert_eq!(added["PRIORITY"], "6");
+    assert_eq!(added["_SYSTEMD_UNIT"], "holdfast.service");
+    assert!(added["CODE_FILE"].as_str().unwrap().ends_with(".rs"));
+}
+
+#[test]
+fn the_catalog_explains_the_lines() {
+    let (host, _server) = serving();
+    let listed = host.run(&["journalctl", "--list-catalog"]).unwrap().good();
+    let ours = listed.lines().filter(|line| line.contains(" holdfast: ")).count();
+    assert_eq!(ours, holdfast::logging::messages::MESSAGES.len());
+    let explained =
+        host.run(&["journalctl", "--catalog", "--unit", "holdfast", "HOLDFAST_SERVICE=static/web"]).unwrap();
+    let text = explained.good();
+    assert!(text.contains("Subject: Clients can dial 10.96.0.10:80/TCP of static/web"), "{text}");
+}
+
+#[test]
+fn no_line_comes_twice() {
+    let (host, _server) = serving();
+    let started = lines(&host, &["MESSAGE_ID=fa7bcbd42d2dc89fb8a718175b425260"]);
+    assert_eq!(started.len(), 1, "{started:#?}");
+    let all = lines(&host, &["_COMM=holdfast"]);
+    let twice = all
+        .iter()
+        .filter(|line| line["MESSAGE"].as_str().is_some_and(|it| it.starts_with("started")))
+        .count();
+    assert_eq!(twice, 1);
+}

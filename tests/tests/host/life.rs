@@ -1,0 +1,159 @@
+//! From installation to purge, with traffic that never stops.
+
+use holdfast_tests::bed::Dialer;
+use holdfast_tests::host::Host;
+
+use super::{
+    CONFIG, FIRST, SECOND, VIP, address, boot, config, files, install, property, serving, who_answers,
+};
+
+/// What any installation of a package leaves, holdfast's or not.
+const OF_THE_SYSTEM: [&str; 10] = [
+    "/var/lib/dpkg",
+    "/var/log",
+    "/var/cache",
+    "/root",
+    "/etc/group-",
+    "/etc/gshadow-",
+    "/etc/gshadow",
+    "/etc/.pwd.lock",
+    "/var/lib/systemd/catalog",
+    "/var/lib/systemd",
+];
+
+/// Installs the package while a client dials, and gives how many connects went wrong.
+fn replace_under_traffic(host: &Host, dialer: &mut Dialer, package: &str) {
+    let before = property(host, "MainPID");
+    dialer.tally().unwrap();
+    install(host, package);
+    let tally = dialer.tally().unwrap();
+    assert!(tally.failed.is_empty() && tally.connected > 50, "{package}: {tally:?}");
+    assert_ne!(property(host, "MainPID"), before, "the new one runs");
+    assert_eq!(property(host, "ActiveState"), "active");
+}
+
+#[test]
+fn an_installation_enables_the_service_and_does_not_start_it() {
+    let host = boot();
+    install(&host, FIRST);
+    assert_eq!(property(&host, "UnitFileState"), "enabled");
+    assert_eq!(property(&host, "ActiveState"), "inactive");
+    host.shell("getent group holdfast").unwrap().good();
+    // As shipped it serves nothing, so whoever starts it, or boots, does no harm.
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    assert!(property(&host, "StatusText").starts_with("0 services, 0 backends, 0 held"));
+}
+
+#[test]
+fn a_configured_service_is_ready_serves_and_says_how_it_is() {
+    let (host, _server) = serving();
+    // No wait: systemctl start has returned.
+    assert_eq!(who_answers(&host), "one");
+    assert_eq!(property(&host, "StatusText"), "1 services, 1 backends, 0 held");
+    let table = host.run(&["curl", "--silent", "--fail", "127.0.0.1:9890/frontends"]).unwrap().good();
+    assert!(table.contains("static/web") && table.contains("serving"), "{table}");
+    host.run(&["holdfast", "status"]).unwrap().good();
+    let datapath = host.run(&["holdfast", "datapath"]).unwrap().good();
+    assert!(datapath.contains("own cgroup exempt   yes"), "{datapath}");
+}
+
+#[test]
+fn a_killed_daemon_comes_back_and_traffic_never_stops() {
+    let (mut host, _server) = serving();
+    let mut dialer = host.dial(address(VIP)).unwrap();
+    let before = property(&host, "MainPID");
+    host.run(&["systemctl", "kill", "--signal", "KILL", "holdfast"]).unwrap().good();
+    host.wait_for("another daemon", |host| {
+        property(host, "ActiveState") == "active"
+            && ![before.as_str(), "0"].contains(&property(host, "MainPID").as_str())
+    })
+    .unwrap();
+    let tally = dialer.tally().unwrap();
+    assert!(tally.failed.is_empty() && tally.connected > 50, "{tally:?}");
+    assert_eq!(property(&host, "NRestarts"), "1");
+}
+
+#[test]
+fn an_upgrade_and_a_downgrade_fail_no_connect() {
+    let (host, _server) = serving();
+    let mut dialer = host.dial(address(VIP)).unwrap();
+    replace_under_traffic(&host, &mut dialer, SECOND);
+    replace_under_traffic(&host, &mut dialer, FIRST);
+    assert_eq!(who_answers(&host), "one");
+}
+
+#[test]
+fn an_upgrade_does_not_start_what_was_stopped() {
+    let host = boot();
+    install(&host, FIRST);
+    install(&host, SECOND);
+    assert_eq!(property(&host, "ActiveState"), "inactive");
+}
+
+#[test]
+fn a_removal_leaves_traffic_alone_and_a_purge_leaves_nothing() {
+    let host = boot();
+    let before = files(&host);
+    install(&host, FIRST);
+    let _server = host.serve("one", address("127.0.0.1:8081")).unwrap();
+    host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    let mut dialer = host.dial(address(VIP)).unwrap();
+
+    host.run(&["dpkg", "--remove", "holdfast"]).unwrap().good();
+    assert_eq!(who_answers(&host), "one", "what is in the kernel serves on");
+    let tally = dialer.tally().unwrap();
+    assert!(tally.failed.is_empty() && tally.connected > 50, "{tally:?}");
+    assert!(host.path(CONFIG).exists(), "the configuration stays");
+
+    host.run(&["dpkg", "--purge", "holdfast"]).unwrap().good();
+    assert_eq!(who_answers(&host), "", "no program is left");
+    assert_ne!(host.shell("getent group holdfast").unwrap().code, 0, "the group is gone");
+    let left: Vec<String> = files(&host).into_iter().filter(|file| !before.contains(file)).collect();
+    let ours = |file: &&String| !OF_THE_SYSTEM.iter().any(|known| file.starts_with(known));
+    assert_eq!(left.iter().filter(ours).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert!(!left.iter().any(|file| file.contains("holdfast") && !file.starts_with("/root")), "{left:?}");
+}
+
+#[test]
+fn a_stop_leaves_the_datapath_and_cleanup_removes_it() {
+    let (host, _server) = serving();
+    host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
+    assert_eq!(property(&host, "ExecMainStatus"), "0");
+    assert_eq!(who_answers(&host), "one");
+    host.run(&["holdfast", "cleanup"]).unwrap().good();
+    assert_eq!(who_answers(&host), "");
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    assert_eq!(who_answers(&host), "one", "and it comes back");
+}
+
+#[test]
+fn only_root_and_the_group_use_the_socket_and_everybody_may_read_over_tcp() {
+    let (host, _server) = serving();
+    let by = |who: &str, what: &str| {
+        host.shell(&format!("setpriv --reuid 1000 --regid {who} --clear-groups curl --silent --fail {what}"))
+            .unwrap()
+    };
+    by("1000", "127.0.0.1:9890/frontends").good();
+    by("1000", "--unix-socket /run/holdfast/admin.sock http://localhost/frontends").failed();
+    by("1000", "--request POST 127.0.0.1:9890/reload").failed();
+    by("1000", "--request POST --unix-socket /run/holdfast/admin.sock http://localhost/reload").failed();
+    by("holdfast", "--unix-socket /run/holdfast/admin.sock http://localhost/frontends").good();
+    by("holdfast", "--request POST --unix-socket /run/holdfast/admin.sock http://localhost/reload").good();
+}
+
+#[test]
+fn another_proxys_rules_are_reported_and_left_alone() {
+    let host = boot();
+    install(&host, FIRST);
+    // A device is what kube-proxy's IPVS mode leaves; the tests of holdfast itself have its rules.
+    let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
+    assert_eq!(made.code, 0, "{made:?}");
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    let said = "another proxy serves on this node too";
+    let journal = host.run(&["journalctl", "--unit", "holdfast", "--grep", said]).unwrap().good();
+    assert!(journal.contains("proxy=kube-proxy evidence=/sys/class/net/kube-ipvs0"), "{journal}");
+    let status = host.run(&["holdfast", "status"]).unwrap();
+    assert!(status.out.contains("beside     kube-proxy (/sys/class/net/kube-ipvs0)"), "{status:?}");
+    host.run(&["ip", "link", "show", "kube-ipvs0"]).unwrap().good();
+}

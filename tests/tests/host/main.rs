@@ -1,0 +1,97 @@
+//! The packages on a booted Linux: what an operator does from installation to purge, and what may go wrong meanwhile.
+//!
+//! Each test boots a host of its own from `HOLDFAST_HOST_ROOT` and takes the packages from `HOLDFAST_PACKAGES`;
+//! `scripts/host.sh` makes both. Deliberately absent: the rules of services, which other tests have.
+
+// Every line of a test may panic.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod bad_starts;
+mod journal;
+mod life;
+mod packages;
+mod pressure;
+mod reload;
+mod watchdog;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use holdfast_tests::bed::Server;
+use holdfast_tests::host::Host;
+
+/// What clients dial.
+const VIP: &str = "10.96.0.10:80";
+
+const CONFIG: &str = "/etc/holdfast/holdfast.toml";
+
+/// One service with one backend.
+fn config(backend: &str) -> String {
+    format!("[[service]]\nname = \"web\"\nfrontends = [\"{VIP}\"]\nbackends = [\"{backend}\"]\n")
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn from_environment(name: &str) -> PathBuf {
+    let value = std::env::var_os(name);
+    value
+        .map(PathBuf::from)
+        .unwrap_or_else(|| panic!("{name} is not set: run scripts/host.sh, which sets it"))
+}
+
+/// One of the packages: `holdfast_1_amd64.deb`, `holdfast_2_amd64.deb` (the next version), `holdfast-1-1.x86_64.rpm`.
+fn package(name: &str) -> PathBuf {
+    from_environment("HOLDFAST_PACKAGES").join(name)
+}
+
+const FIRST: &str = "holdfast_0.1.0_amd64.deb";
+const SECOND: &str = "holdfast_0.1.1_amd64.deb";
+
+fn boot() -> Host {
+    Host::boot(&from_environment("HOLDFAST_HOST_ROOT")).unwrap()
+}
+
+/// Installs or replaces.
+#[track_caller]
+fn install(host: &Host, name: &str) -> String {
+    host.copy(&package(name), &format!("/root/{name}")).unwrap();
+    host.run(&["dpkg", "--install", &format!("/root/{name}")]).unwrap().good()
+}
+
+/// A host on which the daemon serves one service, and its backend.
+fn serving() -> (Host, Server) {
+    let host = boot();
+    install(&host, FIRST);
+    let server = host.serve("one", address("127.0.0.1:8081")).unwrap();
+    host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    (host, server)
+}
+
+/// Who answers a client of the service.
+fn who_answers(host: &Host) -> String {
+    let line = "exec 3<>/dev/tcp/10.96.0.10/80 && echo >&3 && head -n 1 <&3";
+    host.run(&["timeout", "5", "bash", "-c", line]).unwrap().out
+}
+
+/// A property of the service, as systemd has it.
+fn property(host: &Host, name: &str) -> String {
+    host.run(&["systemctl", "show", "--value", "--property", name, "holdfast"]).unwrap().good()
+}
+
+/// Every file of the host that packages and services could leave, sorted.
+fn files(host: &Host) -> Vec<String> {
+    let listed = host
+        .shell("find / -xdev -not -path '/proc/*' -not -path '/tmp/*'; find /sys/fs/bpf /run/systemd/system")
+        .unwrap();
+    let mut files: Vec<String> = listed.out.lines().map(str::to_owned).collect();
+    files.sort();
+    files
+}
+
+/// The folder of this repository.
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}

@@ -1,0 +1,137 @@
+//! The packages themselves: what is in them, what the distributions' own checkers say, and the .rpm on a host.
+
+use std::fs;
+use std::process::Command;
+
+use super::{CONFIG, FIRST, address, boot, config, package, property, repository, who_answers};
+
+const RPM: &str = "holdfast-0.1.0-1.x86_64.rpm";
+const NEXT_RPM: &str = "holdfast-0.1.1-1.x86_64.rpm";
+
+/// No more than this may be downloaded by each of ten thousand nodes.
+const PACKAGE_BYTES_MAX: u64 = 6 << 20;
+
+/// What a program of this machine says, which must end well.
+#[track_caller]
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).current_dir(repository()).output().unwrap();
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{program} {arguments:?}: {text}");
+    text
+}
+
+#[test]
+fn the_packages_are_small() {
+    for name in [FIRST, RPM] {
+        let size = fs::metadata(package(name)).unwrap().len();
+        assert!(size <= PACKAGE_BYTES_MAX, "{name}: {size}");
+    }
+}
+
+#[test]
+fn lintian_is_content() {
+    let path = package(FIRST);
+    let said = run("lintian", &["--fail-on", "error,warning", path.to_str().unwrap()]);
+    assert!(!said.contains("holdfast: "), "{said}");
+}
+
+#[test]
+fn rpmlint_is_content() {
+    let path = package(RPM);
+    let said = run("rpmlint", &["--config", "packaging/rpm/rpmlint.toml", path.to_str().unwrap()]);
+    assert!(said.contains("0 errors, 0 warnings"), "{said}");
+}
+
+#[test]
+fn the_deb_needs_no_other_package() {
+    let path = package(FIRST);
+    assert_eq!(run("dpkg-deb", &["--field", path.to_str().unwrap(), "Depends"]).trim(), "");
+}
+
+#[test]
+fn equal_sources_give_equal_bytes() {
+    let out = tempfile::tempdir().unwrap();
+    let binary = tempfile::tempdir().unwrap();
+    run("dpkg-deb", &["--extract", package(FIRST).to_str().unwrap(), binary.path().to_str().unwrap()]);
+    for (kind, name) in [("deb", FIRST), ("rpm", RPM)] {
+        let built = Command::new("scripts/package.sh")
+            .arg(kind)
+            .env("HOLDFAST_BINARY", binary.path().join("usr/bin/holdfast"))
+            .env("CARGO_TARGET_DIR", out.path())
+            .current_dir(repository())
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{built:?}");
+        let again = fs::read(out.path().join("packages").join(name)).unwrap();
+        assert!(again == fs::read(package(name)).unwrap(), "{name} differs");
+    }
+}
+
+#[test]
+fn the_man_pages_render_without_a_warning_and_name_every_command() {
+    let root = tempfile::tempdir().unwrap();
+    run("dpkg-deb", &["--extract", package(FIRST).to_str().unwrap(), root.path().to_str().unwrap()]);
+    for page in ["man1/holdfast.1", "man5/holdfast.toml.5", "man8/holdfast.8"] {
+        let path = root.path().join(format!("usr/share/man/{page}.gz"));
+        let rendered = run("sh", &["-c", &format!("man --warnings -l {} 2>&1 >/dev/null", path.display())]);
+        assert_eq!(rendered, "", "{page}");
+    }
+    let page = fs::read_to_string(repository().join("packaging/man/holdfast.1")).unwrap();
+    let help = run(root.path().join("usr/bin/holdfast").to_str().unwrap(), &["--help"]);
+    let commands =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.len() > 10, "{help}");
+    for name in names.iter().filter(|name| **name != "help") {
+        assert!(page.contains(&format!(".It Cm {name}")), "holdfast(1) does not name {name}");
+    }
+}
+
+#[test]
+fn the_unit_is_known_to_systemd_word_by_word_and_exposes_little() {
+    let host = boot();
+    super::install(&host, FIRST);
+    let unit = "/usr/lib/systemd/system/holdfast.service";
+    let said = host.run(&["systemd-analyze", "verify", "--man=no", unit]).unwrap();
+    assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+    let version = host.run(&["systemctl", "--version"]).unwrap().good();
+    let version: u32 = version.split_whitespace().nth(1).unwrap().parse().unwrap();
+    // Older ones cannot score a unit that does not run.
+    if version >= 250 {
+        let scored =
+            host.run(&["systemd-analyze", "security", "--offline=yes", "--threshold=20", unit]).unwrap();
+        assert_eq!(scored.code, 0, "{scored:?}");
+    }
+}
+
+#[test]
+fn the_rpm_installs_serves_upgrades_and_goes() {
+    let host = boot();
+    for name in [RPM, NEXT_RPM] {
+        host.copy(&package(name), &format!("/root/{name}")).unwrap();
+    }
+    // Debian's older ones do not install without it, and newer ones do not know it.
+    let forced = host.run(&["rpm", "--force-debian", "--version"]).unwrap().code == 0;
+    let flags: &[&str] = if forced { &["--nodeps", "--force-debian"] } else { &["--nodeps"] };
+    let rpm = |words: &[&str]| host.run(&[&["rpm"], flags, words].concat()).unwrap().good();
+    rpm(&["--install", &format!("/root/{RPM}")]);
+    assert_eq!(
+        (property(&host, "UnitFileState").as_str(), property(&host, "ActiveState").as_str()),
+        ("enabled", "inactive")
+    );
+    let _server = host.serve("one", address("127.0.0.1:8081")).unwrap();
+    host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    assert_eq!(who_answers(&host), "one");
+    let before = property(&host, "MainPID");
+    let mut dialer = host.dial(address(super::VIP)).unwrap();
+    rpm(&["--upgrade", &format!("/root/{NEXT_RPM}")]);
+    assert_ne!(property(&host, "MainPID"), before);
+    assert!(dialer.tally().unwrap().failed.is_empty());
+    host.run(&["holdfast", "status"]).unwrap().good();
+    host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
+    host.run(&["holdfast", "cleanup"]).unwrap().good();
+    rpm(&["--erase", "holdfast"]);
+    assert_eq!(who_answers(&host), "");
+    assert!(!host.path("/usr/bin/holdfast").exists());
+}

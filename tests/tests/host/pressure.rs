@@ -1,0 +1,64 @@
+//! A full disk and a stopped journal cost no client anything.
+
+use std::time::Instant;
+
+use super::{CONFIG, FIRST, address, boot, config, install, property, serving, who_answers};
+
+#[test]
+fn a_full_disk_stops_nothing() {
+    let mut host = boot();
+    install(&host, FIRST);
+    let _one = host.serve("one", address("127.0.0.1:8081")).unwrap();
+    let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
+    host.shell("mkdir -p /var/lib/holdfast && mount -t tmpfs -o size=64k tmpfs /var/lib/holdfast")
+        .unwrap()
+        .good();
+    host.shell("cat /dev/zero >/var/lib/holdfast/fill").unwrap().failed();
+    host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    assert_eq!(who_answers(&host), "one");
+    host.write(CONFIG, &config("127.0.0.1:8082")).unwrap();
+    host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
+    host.wait_for("the other backend", |host| who_answers(host) == "two").unwrap();
+    host.wait_for("a warning", |host| {
+        host.run(&["journalctl", "--unit", "holdfast", "--grep", "cannot write the snapshot"]).unwrap().code
+            == 0
+    })
+    .unwrap();
+    assert_eq!(property(&host, "NRestarts"), "0");
+}
+
+#[test]
+fn a_stopped_journal_stops_nothing_and_hears_how_much_it_missed() {
+    let (mut host, _one) = serving();
+    let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
+    host.run(&["systemctl", "kill", "--signal", "STOP", "systemd-journald"]).unwrap().good();
+    let mut slowest = 0;
+    for round in 0..400 {
+        let backend = ["127.0.0.1:8082", "127.0.0.1:8081"][round % 2];
+        host.write(CONFIG, &config(backend)).unwrap();
+        let began = Instant::now();
+        host.run(&[
+            "curl",
+            "--silent",
+            "--fail",
+            "--request",
+            "POST",
+            "--unix-socket",
+            "/run/holdfast/admin.sock",
+            "http://x/reload",
+        ])
+        .unwrap()
+        .good();
+        slowest = slowest.max(began.elapsed().as_millis());
+    }
+    assert!(slowest < 3_000, "{slowest} ms");
+    assert_eq!(who_answers(&host), "one");
+    host.run(&["systemctl", "kill", "--signal", "CONT", "systemd-journald"]).unwrap().good();
+    host.wait_for("the count", |host| {
+        let missed = "MESSAGE_ID=7e587f289d83d73a8de026853cf059e4";
+        host.run(&["journalctl", "--unit", "holdfast", missed]).unwrap().out.contains("log lines lost")
+    })
+    .unwrap();
+    assert_eq!(property(&host, "NRestarts"), "0");
+}
