@@ -74,6 +74,32 @@ struct Sources {
     blocks: watch::Receiver<Arc<Blocks>>,
 }
 
+/// What looks at the daemon from its side: the service manager, the search for other proxies, wishes for a reload.
+struct Beside {
+    readings: Readings,
+    proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
+    wishes: mpsc::Receiver<ReloadWish>,
+}
+
+impl Beside {
+    /// What comes of it is the wishes.
+    fn start(
+        self,
+        tasks: &mut JoinSet<()>,
+        reload: &Reload,
+        stopping: watch::Receiver<bool>,
+    ) -> mpsc::Receiver<ReloadWish> {
+        let watched = systemd::Watched {
+            readings: self.readings,
+            logging: Arc::clone(&reload.logging),
+            refused_reload: reload.refused.subscribe(),
+        };
+        tasks.spawn(systemd::run(watched, stopping));
+        tasks.spawn(proxies::run(self.proxies));
+        self.wishes
+    }
+}
+
 struct App {
     reload: Reload,
     sources: Sources,
@@ -82,10 +108,7 @@ struct App {
     zone: Option<Arc<str>>,
     engine: parts::EngineThread,
     admin: admin::Admin,
-    // For the service manager.
-    readings: Readings,
-    proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
-    wishes: mpsc::Receiver<ReloadWish>,
+    beside: Beside,
     recorded: oneshot::Receiver<()>,
     keeper: Keeper,
     seed: u64,
@@ -137,17 +160,7 @@ impl App {
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
         let admin = admin::start(&parts::admin_settings(&config), readings.clone())?;
-        let reload = Reload {
-            path: path.to_owned(),
-            logging,
-            refused: watch::channel(None).0,
-            kubernetes: config.kubernetes.clone(),
-            config: watch::channel(Arc::new(config)).0,
-            effective,
-            blocks: blocks_out,
-            access,
-            events,
-        };
+        let reload = Reload::new((path, config, logging), effective, blocks_out, access, events);
         Ok(Self {
             reload,
             sources: Sources { manifests, kubernetes, blocks },
@@ -155,9 +168,7 @@ impl App {
             zone,
             engine,
             admin,
-            readings,
-            proxies,
-            wishes,
+            beside: Beside { readings, proxies, wishes },
             recorded,
             keeper,
             seed,
@@ -174,9 +185,7 @@ impl App {
             zone,
             engine,
             admin,
-            readings,
-            proxies,
-            wishes,
+            beside,
             recorded,
             keeper,
             seed,
@@ -189,13 +198,7 @@ impl App {
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
-        tasks.spawn(proxies::run(proxies));
-        let watched = systemd::Watched {
-            readings,
-            logging: Arc::clone(&reload.logging),
-            refused_reload: reload.refused.subscribe(),
-        };
-        tasks.spawn(systemd::run(watched, stopping.clone()));
+        let wishes = beside.start(&mut tasks, &reload, stopping.clone());
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
@@ -291,6 +294,26 @@ async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
 }
 
 impl Reload {
+    fn new(
+        (path, config, logging): (&Path, Config, Arc<Logging>),
+        effective: watch::Sender<Arc<EffectiveConfig>>,
+        blocks: watch::Sender<Arc<Blocks>>,
+        access: Option<Access>,
+        events: mpsc::Sender<Vec<Event>>,
+    ) -> Self {
+        Self {
+            path: path.to_owned(),
+            logging,
+            refused: watch::channel(None).0,
+            kubernetes: config.kubernetes.clone(),
+            config: watch::channel(Arc::new(config)).0,
+            effective,
+            blocks,
+            access,
+            events,
+        }
+    }
+
     /// Reads the configuration again: all of it counts, or none of it.
     async fn now(&self) -> Result<Reloaded, String> {
         systemd::reloading();
