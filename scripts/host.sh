@@ -44,6 +44,6 @@ for release in "${releases[@]}"; do
 	make_root "$release"
 	echo "== host: Debian $release"
 	HOLDFAST_HOST_ROOT=$target/host/$release HOLDFAST_PACKAGES=$target/packages \
-		cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- --test-threads 2 || status=1
+		cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- --test-threads 2 --show-output || status=1
 done
 exit "$status"

@@ -74,6 +74,32 @@ struct Sources {
     blocks: watch::Receiver<Arc<Blocks>>,
 }
 
+/// What looks at the daemon from its side: the service manager, the search for other proxies, wishes for a reload.
+struct Beside {
+    readings: Readings,
+    proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
+    wishes: mpsc::Receiver<ReloadWish>,
+}
+
+impl Beside {
+    /// What comes of it is the wishes.
+    fn start(
+        self,
+        tasks: &mut JoinSet<()>,
+        reload: &Reload,
+        stopping: watch::Receiver<bool>,
+    ) -> mpsc::Receiver<ReloadWish> {
+        let watched = systemd::Watched {
+            readings: self.readings,
+            logging: Arc::clone(&reload.logging),
+            refused_reload: reload.refused.subscribe(),
+        };
+        tasks.spawn(systemd::run(watched, stopping));
+        tasks.spawn(proxies::run(self.proxies));
+        self.wishes
+    }
+}
+
 struct App {
     reload: Reload,
     sources: Sources,
@@ -82,10 +108,7 @@ struct App {
     zone: Option<Arc<str>>,
     engine: parts::EngineThread,
     admin: admin::Admin,
-    // For the service manager.
-    readings: Readings,
-    proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
-    wishes: mpsc::Receiver<ReloadWish>,
+    beside: Beside,
     recorded: oneshot::Receiver<()>,
     keeper: Keeper,
     seed: u64,
@@ -143,9 +166,7 @@ impl App {
             zone,
             engine,
             admin,
-            readings,
-            proxies,
-            wishes,
+            beside: Beside { readings, proxies, wishes },
             recorded,
             keeper,
             seed,
@@ -162,9 +183,7 @@ impl App {
             zone,
             engine,
             admin,
-            readings,
-            proxies,
-            wishes,
+            beside,
             recorded,
             keeper,
             seed,
@@ -177,13 +196,7 @@ impl App {
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
-        tasks.spawn(proxies::run(proxies));
-        let watched = systemd::Watched {
-            readings,
-            logging: Arc::clone(&reload.logging),
-            refused_reload: reload.refused.subscribe(),
-        };
-        tasks.spawn(systemd::run(watched, stopping.clone()));
+        let wishes = beside.start(&mut tasks, &reload, stopping.clone());
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
