@@ -22,7 +22,7 @@ if cargo deny fetch db 2>/dev/null; then
 else
 	absent+=("not run here: advisories (the RustSec database cannot be fetched)")
 fi
-step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/init.sh .ci/run
+step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/init.sh tests/host/boot.sh packaging/debian/{postinst,prerm,postrm} .ci/run
 
 ((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
 ((${#failures[@]} == 0)) || {

@@ -74,6 +74,32 @@ struct Sources {
     blocks: watch::Receiver<Arc<Blocks>>,
 }
 
+/// What looks at the daemon from its side: the service manager, the search for other proxies, wishes for a reload.
+struct Beside {
+    readings: Readings,
+    proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
+    wishes: mpsc::Receiver<ReloadWish>,
+}
+
+impl Beside {
+    /// What comes of it is the wishes.
+    fn start(
+        self,
+        tasks: &mut JoinSet<()>,
+        reload: &Reload,
+        stopping: watch::Receiver<bool>,
+    ) -> mpsc::Receiver<ReloadWish> {
+        let watched = systemd::Watched {
+            readings: self.readings,
+            logging: Arc::clone(&reload.logging),
+            refused_reload: reload.refused.subscribe(),
+        };
+        tasks.spawn(systemd::run(watched, stopping));
+        tasks.spawn(proxies::run(self.proxies));
+        self.wishes
+    }
+}
+
 struct App {
     reload: Reload,
     sources: Sources,
@@ -82,10 +108,7 @@ struct App {
     zone: Option<Arc<str>>,
     engine: parts::EngineThread,
     admin: admin::Admin,
-    // For the service manager.
-    readings: Readings,
-    proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
-    wishes: mpsc::Receiver<ReloadWish>,
+    beside: Beside,
     recorded: oneshot::Receiver<()>,
     keeper: Keeper,
     seed: u64,
@@ -117,8 +140,7 @@ impl App {
         let (engine, changes) = parts::EngineThread::start(engine, incoming, look_after(views, fail))?;
         let (history, recorded) = parts::record(&config.state.path, changes, engine.snapshots.clone())?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
-        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
+        let (keeper, written) = parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref());
         let (reloads, wishes) = mpsc::channel(admin::RELOADS_WAITING_MAX);
         let (proxies, proxies_now) = watch::channel(Arc::default());
         let readings = Readings {
@@ -144,9 +166,7 @@ impl App {
             zone,
             engine,
             admin,
-            readings,
-            proxies,
-            wishes,
+            beside: Beside { readings, proxies, wishes },
             recorded,
             keeper,
             seed,
@@ -163,9 +183,7 @@ impl App {
             zone,
             engine,
             admin,
-            readings,
-            proxies,
-            wishes,
+            beside,
             recorded,
             keeper,
             seed,
@@ -178,13 +196,7 @@ impl App {
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
-        tasks.spawn(proxies::run(proxies));
-        let watched = systemd::Watched {
-            readings,
-            logging: Arc::clone(&reload.logging),
-            refused_reload: reload.refused.subscribe(),
-        };
-        tasks.spawn(systemd::run(watched, stopping.clone()));
+        let wishes = beside.start(&mut tasks, &reload, stopping.clone());
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));

@@ -16,7 +16,9 @@ use holdfast::engine::Engine;
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::recorder::{History, Record, Recorder};
 use holdfast::sources::manifests::Manifests;
-use holdfast_core::facts::Timestamp;
+use holdfast_core::event::Event;
+use holdfast_core::facts::{Settings as Facts, Timestamp};
+use holdfast_core::hold::{OnEmpty, Policy};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
@@ -97,7 +99,10 @@ fn start_engine(
     stop: &watch::Receiver<bool>,
 ) -> (watch::Receiver<Arc<Snapshot>>, Arc<History>) {
     let started = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]);
-    let (engine, _) = started.unwrap();
+    let (mut engine, _) = started.unwrap();
+    // What is emptied here is to be seen empty; holds have tests of their own.
+    let hold = Policy { on_empty: OnEmpty::Refuse, ..Policy::default() };
+    engine.apply(Event::SettingsApplied(Arc::new(Facts { hold, ..Facts::default() })));
     let (events_out, events) = mpsc::channel(GROUPS_WAITING_MAX);
     let (changes, changed) = mpsc::channel(CHANGES_WAITING_MAX);
     let (snapshots, snapshots_now) = watch::channel(Arc::default());
@@ -279,11 +284,11 @@ fn the_incident_as_recorded() {
     "#]].assert_eq(&without_ages(&curl(&[&table])));
     daemon.write("cluster.yaml", &recorded("endpoints: null\n  ports: null", 1));
     expect![[r#"
-        SERVICE                      PORT   TYPE          FRONTEND                VERDICT   REASON    STATUS  BACKENDS
-        default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     refusing  vanished  done    -
-        default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving   -         done    169.254.128.7:60002
-        default/kubernetes-intranet  https  NodePort      0.0.0.0:30965/TCP       serving   -         done    169.254.128.7:60002
-        default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving   -         done    169.254.128.7:60002
+        SERVICE                      PORT   TYPE          FRONTEND                VERDICT  REASON   STATUS  BACKENDS
+        default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     held     control  done    169.254.128.7:60002(held)
+        default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving  -        done    169.254.128.7:60002
+        default/kubernetes-intranet  https  NodePort      0.0.0.0:30965/TCP       serving  -        done    169.254.128.7:60002
+        default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving  -        done    169.254.128.7:60002
     "#]].assert_eq(&without_ages(&curl(&[&table])));
     assert_eq!(
         curl(&[&intranet]),
@@ -422,20 +427,17 @@ fn invariant_12_what_happened_to_a_service_can_be_asked_afterwards() {
     fs::remove_file(daemon.folder.path().join("test.yaml")).unwrap();
     let records = history(&daemon, "service=default/test", 3);
     let rules: Vec<&str> = records.iter().take(3).map(|record| &*record.rule).collect();
-    assert_eq!(
-        rules,
-        ["usable-endpoints", "resync", "service-gone"],
-        "held, since the first list is not old"
-    );
+    assert_eq!(rules, ["usable-endpoints", "vanished", "service-gone"]);
     let [trigger] = &records[1].triggers[..] else { panic!("{:?}", records[1]) };
     assert!(trigger.endpoints_null, "{trigger:?}");
     assert_eq!(trigger.object.as_deref(), Some("default/slice-of-test0"));
     assert!(trigger.origin.as_deref().unwrap().ends_with("test-slice.yaml"), "{trigger:?}");
-    assert_eq!(trigger.endpoints.as_ref().unwrap().removed, ["1.1.1.1"]);
-    let met = records[1].transitions[0].after.as_ref().unwrap();
-    assert_eq!((&*met.verdict, met.backends), ("held", 1));
-    let told = curl(&[&daemon.url("/history?reason=resync&limit=1")]);
-    assert!(told.contains(" default/test: 10.96.0.1:80/TCP is gone, was held (resync)"), "{told}");
+    assert_eq!(records[1].transitions[0].backends.removed, ["1.1.1.1:80"]);
+    let vanished = curl(&[&daemon.url("/history?reason=vanished&limit=1")]);
+    assert!(
+        vanished.contains(" default/test: 10.96.0.1:80/TCP is gone, was refusing (vanished)"),
+        "{vanished}"
+    );
     let others = history(&daemon, "service=default/test-extended", 1);
     assert_eq!(others.len(), 1, "a touched annotation is no change: {others:?}");
 }

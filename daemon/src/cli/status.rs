@@ -122,6 +122,7 @@ struct Status {
     backends: u64,
     states: BTreeMap<String, u64>,
     verdicts: BTreeMap<String, u64>,
+    held: Vec<NotServing>,
     not_serving: Vec<NotServing>,
     errors: Vec<Failed>,
     rejected: Vec<Rejected>,
@@ -183,6 +184,8 @@ impl Status {
         let Services { services, rejected, rejected_dropped } = services;
         let failed = services.iter().filter(|service| service.status == "error");
         let errors: Vec<Failed> = failed.map(Failed::from).collect();
+        let (held, not_serving) =
+            services.iter().filter_map(NotServing::of).partition(|it: &NotServing| it.verdict == "held");
         Self {
             good: readiness.healthy && faults.is_empty() && errors.is_empty() && rejected.is_empty(),
             version,
@@ -200,7 +203,8 @@ impl Status {
             backends: services.iter().map(|service| service.backends).sum(),
             states: counted(services.iter().map(|service| service.state.as_str())),
             verdicts: counted(services.iter().filter_map(|service| service.verdict.as_deref())),
-            not_serving: services.iter().filter_map(NotServing::of).collect(),
+            held,
+            not_serving,
             errors,
             rejected,
             rejected_dropped,
@@ -233,6 +237,7 @@ impl Status {
         let verdicts = listed(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
         writeln!(out, "verdicts   {verdicts}")?;
         section(out, "datapath", self.faults.iter().cloned(), 0)?;
+        section(out, "held", self.held.iter().map(NotServing::spelled), 0)?;
         section(out, "not serving", self.not_serving.iter().map(NotServing::spelled), 0)?;
         section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;
         section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)

@@ -75,7 +75,7 @@ fn another_listens_on_the_port() {
         let other = "printf '[admin]\\nsocket = \"/root/s\"\\n[datapath]\\nkind = \"memory\"\\n[state]\\npath = \"/root/state\"\\n' >/root/o.toml";
         host.shell(other).unwrap().good();
         host.shell("systemd-run --unit other holdfast run --config /root/o.toml").unwrap().good();
-        host.shell("until curl --silent --fail localhost:9890/livez; do sleep 0.1; done").unwrap().good();
+        host.shell("until curl --silent --fail 127.0.0.1:9890/livez; do sleep 0.1; done").unwrap().good();
     };
     check(prepare, "cannot listen on 127.0.0.1:9890: another process does; stop that process", &Hope::Some);
 }
@@ -86,7 +86,7 @@ fn another_holdfast_has_the_pins() {
         let other = "printf '[admin]\\nlisten = \"127.0.0.1:1234\"\\nsocket = \"/root/s\"\\n[state]\\npath = \"/root/state\"\\n' >/root/o.toml";
         host.shell(other).unwrap().good();
         host.shell("systemd-run --unit other holdfast run --config /root/o.toml").unwrap().good();
-        host.shell("until curl --silent --fail localhost:1234/readyz; do sleep 0.1; done").unwrap().good();
+        host.shell("until curl --silent --fail 127.0.0.1:1234/readyz; do sleep 0.1; done").unwrap().good();
     };
     check(prepare, "another holdfast runs with the pins in /sys/fs/bpf/holdfast; stop it first", &Hope::Some);
 }
