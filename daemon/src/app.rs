@@ -121,6 +121,7 @@ impl App {
         let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
         let (reloads, wishes) = mpsc::channel(admin::RELOADS_WAITING_MAX);
         let (proxies, proxies_now) = watch::channel(Arc::default());
+        let (refused, refused_reload) = watch::channel(None);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -128,11 +129,13 @@ impl App {
             apiserver: access.as_ref().map(Access::views),
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
+            probes: Arc::default(),
             history,
             written,
             engine: engine.asker.clone(),
             liveness: engine.liveness(),
             proxies: proxies_now,
+            refused_reload,
             reloads,
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
@@ -140,7 +143,7 @@ impl App {
         let reload = Reload {
             path: path.to_owned(),
             logging,
-            refused: watch::channel(None).0,
+            refused,
             kubernetes: config.kubernetes.clone(),
             config: watch::channel(Arc::new(config)).0,
             effective,
@@ -188,13 +191,10 @@ impl App {
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
+        let probed = Arc::clone(&readings.probes);
+        tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone(), probed));
         tasks.spawn(proxies::run(proxies));
-        let watched = systemd::Watched {
-            readings,
-            logging: Arc::clone(&reload.logging),
-            refused_reload: reload.refused.subscribe(),
-        };
+        let watched = systemd::Watched { readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping.clone()));
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));

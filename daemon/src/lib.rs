@@ -14,7 +14,7 @@ mod exempt;
 pub mod logging;
 pub mod moment;
 pub mod node;
-mod probes;
+pub mod probes;
 pub mod proxies;
 pub mod recorder;
 pub mod sources;

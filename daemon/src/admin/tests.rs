@@ -4,6 +4,7 @@ mod doors;
 mod explanations;
 pub(crate) mod fixture;
 mod history;
+mod metrics;
 mod tables;
 
 use std::io::{Read, Write};
