@@ -5,6 +5,7 @@ mod explanations;
 pub(crate) mod fixture;
 mod history;
 mod metrics;
+mod shipped;
 mod tables;
 
 use std::io::{Read, Write};
