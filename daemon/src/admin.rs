@@ -48,6 +48,7 @@ use tokio::sync::{mpsc, watch};
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::engine::ask::Asker;
+use crate::probes::Probes;
 use crate::proxies::OtherProxy;
 use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
@@ -119,6 +120,8 @@ pub struct Readings {
     pub watches: Watches,
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
+    /// How held backends met their probes.
+    pub probes: Arc<Probes>,
     /// Every change with its cause.
     pub history: Arc<History>,
     /// How the last write of the snapshot went.
@@ -129,6 +132,8 @@ pub struct Readings {
     pub liveness: Liveness,
     /// Other proxies that serve on this node.
     pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
+    /// Why the last reload was refused, until one is not.
+    pub refused_reload: watch::Receiver<Option<String>>,
     /// Where a wish for a reload goes.
     pub reloads: mpsc::Sender<ReloadWish>,
     /// What does not change.

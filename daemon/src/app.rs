@@ -74,7 +74,7 @@ struct Sources {
     blocks: watch::Receiver<Arc<Blocks>>,
 }
 
-/// What looks at the daemon from its side: the service manager, the search for other proxies, wishes for a reload.
+/// What looks at the daemon from its side: the prober of held lists, the service manager, the search for other proxies, wishes for a reload.
 struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
@@ -89,11 +89,10 @@ impl Beside {
         reload: &Reload,
         stopping: watch::Receiver<bool>,
     ) -> mpsc::Receiver<ReloadWish> {
-        let watched = systemd::Watched {
-            readings: self.readings,
-            logging: Arc::clone(&reload.logging),
-            refused_reload: reload.refused.subscribe(),
-        };
+        let probed = Arc::clone(&self.readings.probes);
+        let (snapshots, events) = (self.readings.snapshots.clone(), reload.events.clone());
+        tasks.spawn(probes::run(snapshots, reload.config.subscribe(), events, probed));
+        let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping));
         tasks.spawn(proxies::run(self.proxies));
         self.wishes
@@ -143,6 +142,7 @@ impl App {
         let (keeper, written) = parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref());
         let (reloads, wishes) = mpsc::channel(admin::RELOADS_WAITING_MAX);
         let (proxies, proxies_now) = watch::channel(Arc::default());
+        let (refused, refused_reload) = watch::channel(None);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -150,17 +150,19 @@ impl App {
             apiserver: access.as_ref().map(Access::views),
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
+            probes: Arc::default(),
             history,
             written,
             engine: engine.asker.clone(),
             liveness: engine.liveness(),
             proxies: proxies_now,
+            refused_reload,
             reloads,
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
         let admin = admin::start(&parts::admin_settings(&config), readings.clone())?;
         Ok(Self {
-            reload: Reload::new(path, config, logging, access, events, (effective, blocks_out)),
+            reload: Reload::new((path, config, logging), (effective, blocks_out, refused), access, events),
             sources: Sources { manifests, kubernetes, blocks },
             node,
             zone,
@@ -195,7 +197,6 @@ impl App {
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
         let wishes = beside.start(&mut tasks, &reload, stopping.clone());
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
@@ -300,20 +301,21 @@ async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
     std::future::pending::<()>().await;
 }
 
+/// Who is told of a reload: readers of the configuration, the source of its blocks, and whoever asks why it was refused.
+type Told = (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
+
 impl Reload {
     /// What the first configuration has made.
     fn new(
-        path: &Path,
-        config: Config,
-        logging: Arc<Logging>,
+        (path, config, logging): (&Path, Config, Arc<Logging>),
+        (effective, blocks, refused): Told,
         access: Option<Access>,
         events: mpsc::Sender<Vec<Event>>,
-        (effective, blocks): (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>),
     ) -> Self {
         Self {
             path: path.to_owned(),
             logging,
-            refused: watch::channel(None).0,
+            refused,
             kubernetes: config.kubernetes.clone(),
             config: watch::channel(Arc::new(config)).0,
             effective,

@@ -147,7 +147,7 @@ fn main() {
     let config = watch::channel(Arc::new(Config::default()));
     let probes = Arc::new(AtomicU64::new(0));
     runtime().block_on(async {
-        tokio::spawn(probes::run(snapshots.clone(), config.1.clone(), probed));
+        tokio::spawn(probes::run(snapshots.clone(), config.1.clone(), probed, Arc::default()));
         tokio::spawn(counted(heard, events.clone(), Arc::clone(&probes)));
         measure(events, snapshots, &probes).await;
     });

@@ -19,11 +19,13 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         apiserver: None,
         watches: View::default(),
         refusals: RefusalLog::none(),
+        probes: Arc::default(),
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: holdfast::engine::ask::channel().0,
         liveness: Liveness::new(|| None),
         proxies: watch::channel(Arc::default()).1,
+        refused_reload: watch::channel(None).1,
         reloads: mpsc::channel(1).0,
         about,
     }

@@ -620,11 +620,13 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         watches: watches(),
         refusals: refusals(),
+        probes: Arc::default(),
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: crate::engine::ask::channel().0,
         liveness: Liveness::new(|| None),
         proxies: watch::channel(proxies()).1,
+        refused_reload: watch::channel(None).1,
         reloads: mpsc::channel(1).0,
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }
