@@ -13,7 +13,11 @@ mkdir -p "$target/host"
 target=$(realpath "$target")
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
-# A second version of the same sources is what an upgrade needs; the date in both is that of the last commit.
+# One date for all, also for the packages that a test builds again to compare.
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+
+# A second version of the same sources is what an upgrade needs.
 HOLDFAST_BINARY=$(scripts/package-build.sh)
 export HOLDFAST_BINARY
 for kind in deb rpm; do
@@ -40,6 +44,6 @@ for release in "${releases[@]}"; do
 	make_root "$release"
 	echo "== host: Debian $release"
 	HOLDFAST_HOST_ROOT=$target/host/$release HOLDFAST_PACKAGES=$target/packages \
-		cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- --test-threads 2 || status=1
+		cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- --test-threads 2 --show-output || status=1
 done
 exit "$status"

@@ -95,7 +95,7 @@ impl Probes {
 }
 
 /// Probes until nobody listens any more.
-pub(crate) async fn run(
+pub async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     config: watch::Receiver<Arc<Config>>,
     events: mpsc::Sender<Vec<Event>>,

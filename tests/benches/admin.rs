@@ -47,7 +47,16 @@ fn main() -> Result<(), Failed> {
     let (mut engine, snapshot) = world()?;
     let (snapshots, receiver) = watch::channel(snapshot);
     let admin = serve(receiver)?;
-    for path in ["/frontends?format=json", "/frontends", "/backends?format=json", "/metrics"] {
+    let paths = [
+        "/frontends?format=json",
+        "/frontends",
+        "/backends?format=json",
+        "/metrics",
+        "/explain?service=default/web-09000",
+        "/explain?endpoint=10.96.30.1:1",
+        "/explain?endpoint=192.0.2.1:1",
+    ];
+    for path in paths {
         let mut times = Vec::new();
         let mut bytes = 0;
         for _ in 0..ASKED {
@@ -59,7 +68,7 @@ fn main() -> Result<(), Failed> {
         let (median, most) = (percentile(&times, 50), percentile(&times, 100));
         writeln!(
             out,
-            "GET {path:24} {bytes:>10} bytes, median {median:>9.1?}, most {most:>9.1?} of {ASKED}"
+            "GET {path:35} {bytes:>10} bytes, median {median:>9.1?}, most {most:>9.1?} of {ASKED}"
         )?;
     }
     let (number, cost) = digested(&snapshots);

@@ -24,7 +24,8 @@ for unit in systemd-udevd.service systemd-udevd-kernel.socket systemd-udevd-cont
 done
 export root
 
-# The inner one needs mounts of its own too, or pivot_root would take the outer shell along.
+# The inner one needs mounts of its own too, or pivot_root would take the outer shell along. It expands what it gets by itself.
+# shellcheck disable=SC2016
 exec unshare --mount --propagation private --pid --net --uts --ipc --cgroup --fork --kill-child=KILL bash -euc '
 	mount -t proc -o nosuid,nodev,noexec proc "$root/proc"
 	mount --bind "$root/proc/sys" "$root/proc/sys"

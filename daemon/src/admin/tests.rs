@@ -4,6 +4,7 @@ mod doors;
 mod explanations;
 pub(crate) mod fixture;
 mod history;
+mod live;
 mod metrics;
 mod shipped;
 mod tables;

@@ -16,14 +16,18 @@ pub(super) const SHORT_BODY: Duration = Duration::from_secs(3);
 /// `kube-system` has a few KB.
 pub(super) const SHORT_BODY_BYTES_MAX: usize = 256 << 10;
 
-/// When an idle connection is probed, and how far apart the probes are.
+/// When an idle connection is probed.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// How many probes may stay unanswered: with [`KEEPALIVE`] a dead peer is noticed in 15 s at the latest.
+/// How far apart the probes are.
+pub(super) const KEEPALIVE_EVERY: Duration = Duration::from_secs(2);
+
+/// How many probes may stay unanswered: a dead peer is noticed 9 s after its last packet.
 pub(super) const KEEPALIVE_PROBES: u32 = 2;
 
-/// How long sent bytes may stay unacknowledged.
-pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long sent bytes may stay unacknowledged. Where it is set, Linux gives up when a probe is due after so long a silence,
+/// however many went before: it is less than those 9 s, so that not one more is waited for.
+pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How often a better endpoint than the one in use is looked at.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(15);

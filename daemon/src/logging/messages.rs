@@ -10,7 +10,7 @@ pub const LEFT_OUT: &str = "log lines left out; there were too many";
 pub const LOST: &str = "log lines lost; the journal did not take them";
 
 /// The text of each message, and its number.
-pub const MESSAGES: [(&str, &str); 21] = [
+pub const MESSAGES: [(&str, &str); 26] = [
     ("started", "fa7bcbd42d2dc89fb8a718175b425260"),
     ("ready", "65b0794de283a67c935fa3309c90d955"),
     ("stopping; what is programmed stays", "187b7d892993e66831760515b687f134"),
@@ -30,6 +30,17 @@ pub const MESSAGES: [(&str, &str); 21] = [
     ("took over from the programs that were there", "226800a691cbbc93489b46634c5be255"),
     ("another proxy serves on this node too", "ef24ba3e79f39a7a1e48e02b040101ab"),
     ("the snapshot is not used; a new one replaces it", "782dcfe9c369d4575f3e3aa03b46cf88"),
+    ("more changes came than could be recorded; the history has a gap", "54390a3c446ba2f27756c5194818152c"),
+    (
+        "cannot write the history; memory goes on, and a restart would not know the latest",
+        "7e9ad93f7c27745946efb04f3b160699",
+    ),
+    (
+        "cannot write the snapshot; a restart would begin without the last changes",
+        "5a5f87c8153b739a0141a05d3fe5fab0",
+    ),
+    ("object not understood, its last good version stays", "3ffabc66196a31d3f791eab23b70c0d1"),
+    ("trouble with an apiserver", "c7e1f4e1946f278478e1d31cf028d9fe"),
     (LEFT_OUT, "20a1acb080803061ed92af86213cedf5"),
     (LOST, "7e587f289d83d73a8de026853cf059e4"),
 ];

@@ -1,3 +1,5 @@
+//! What reaches the journal, what does not, and that both are told.
+
 use std::collections::BTreeSet;
 use std::io::{IoSliceMut, Read, Seek};
 use std::os::fd::AsRawFd;

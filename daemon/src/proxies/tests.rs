@@ -1,3 +1,5 @@
+//! Other proxies, as a node shows them.
+
 use std::fs;
 
 use super::rules::judge;

@@ -116,6 +116,11 @@ impl History {
         self.stream.subscribe()
     }
 
+    /// How many watch.
+    pub fn watchers(&self) -> usize {
+        self.stream.receiver_count()
+    }
+
     /// How the recording goes.
     pub fn recorded(&self) -> Recorded {
         locked(&self.recorded).clone()
@@ -141,11 +146,6 @@ impl History {
     pub(super) fn tell(&self, line: &Arc<Line>) {
         // Without a watcher there is nobody to tell.
         let _ = self.stream.send(Heard::Line(Arc::clone(line)));
-    }
-
-    /// Whether anybody watches.
-    pub(super) fn is_watched(&self) -> bool {
-        self.stream.receiver_count() > 0
     }
 
     pub(super) fn end(&self) {

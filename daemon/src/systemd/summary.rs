@@ -54,8 +54,15 @@ impl Counts {
     }
 }
 
+/// Without one: why, as far as that is known.
 fn in_use(view: &View) -> String {
     let used = view.endpoints.iter().find(|it| it.active && it.preferred);
     let used = used.or_else(|| view.endpoints.iter().find(|it| it.active));
-    used.map_or_else(|| "; no apiserver in use".to_owned(), |it| format!("; apiserver {}", it.address))
+    let credentials = view.credentials.iter().filter_map(|it| it.problem.as_ref());
+    let endpoints = view.endpoints.iter().filter_map(|it| it.last_error.as_ref());
+    match (used, credentials.chain(endpoints).next()) {
+        (Some(used), _) => format!("; apiserver {}", used.address),
+        (None, Some((why, _))) => format!("; no apiserver in use: {why}"),
+        (None, None) => "; no apiserver in use".to_owned(),
+    }
 }

@@ -1,3 +1,5 @@
+//! What systemd hears, and when.
+
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -13,11 +15,11 @@ use crate::admin::{Liveness, Readings};
 use crate::config::Log;
 use crate::logging::Logging;
 
-/// What a service manager was told, in words.
+/// What systemd was told, in words.
 #[derive(Default)]
-struct Manager(RefCell<Vec<String>>);
+struct Listener(RefCell<Vec<String>>);
 
-impl Manager {
+impl Listener {
     fn hear(&self, states: &[NotifyState<'_>]) {
         let words = states.iter().map(ToString::to_string);
         self.0.borrow_mut().extend(words);
@@ -55,49 +57,49 @@ fn bench(snapshot: Snapshot) -> Bench {
 #[test]
 fn ready_is_told_once_and_only_when_clients_are_served_as_the_sources_say() {
     let Bench { snapshots, watched, .. } = bench(unprogrammed());
-    let (manager, began) = (Manager::default(), Instant::now());
-    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| manager.hear(states));
+    let (listener, began) = (Listener::default(), Instant::now());
+    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.step(began);
-    let heard = manager.heard();
+    let heard = listener.heard();
     assert!(!heard.contains(&"READY=1".to_owned()), "{heard:?}");
     assert!(heard[0].ends_with("not ready: no first list yet from: kubernetes"), "{heard:?}");
     snapshots.send_replace(std::sync::Arc::new(programmed()));
     teller.step(began + Duration::from_millis(20));
-    assert_eq!(manager.heard()[0], "READY=1");
+    assert_eq!(listener.heard()[0], "READY=1");
     teller.step(began + Duration::from_secs(1));
-    assert_eq!(manager.heard(), ["WATCHDOG=1"], "what was told is not told again");
+    assert_eq!(listener.heard(), ["WATCHDOG=1"], "what was told is not told again");
 }
 
 #[test]
 fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
     let Bench { watched, .. } = bench(unprogrammed());
-    let (manager, began) = (Manager::default(), Instant::now());
-    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| manager.hear(states));
+    let (listener, began) = (Listener::default(), Instant::now());
+    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.step(began + FIRST_LISTS_WAIT);
-    assert_eq!(manager.heard()[0], "READY=1");
+    assert_eq!(listener.heard()[0], "READY=1");
 }
 
 #[test]
 fn a_hanging_engine_is_not_alive() {
     let Bench { mut watched, .. } = bench(programmed());
     watched.readings.liveness = Liveness::new(|| Some(Duration::from_secs(6)));
-    let (manager, began) = (Manager::default(), Instant::now());
-    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| manager.hear(states));
+    let (listener, began) = (Listener::default(), Instant::now());
+    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.step(began);
-    assert!(!manager.heard().contains(&"WATCHDOG=1".to_owned()));
+    assert!(!listener.heard().contains(&"WATCHDOG=1".to_owned()));
 }
 
 #[test]
 fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
     let Bench { watched, refused, .. } = bench(programmed());
-    let (manager, began) = (Manager::default(), Instant::now());
-    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| manager.hear(states));
+    let (listener, began) = (Listener::default(), Instant::now());
+    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.step(began);
-    let line = manager.heard()[1].clone();
+    let line = listener.heard()[1].clone();
     assert!(line.starts_with("STATUS=") && line.contains(" services, ") && line.contains(" held"), "{line}");
     assert!(line.contains("; apiserver [fd00::12]:6443"), "{line}");
     refused.send_replace(Some("holdfast.toml:3: no such key".to_owned()));
     teller.step(began);
-    let line = manager.heard()[0].clone();
+    let line = listener.heard()[0].clone();
     assert!(line.ends_with("; the last reload was refused: holdfast.toml:3: no such key"), "{line}");
 }

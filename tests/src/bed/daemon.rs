@@ -191,6 +191,12 @@ impl<'a> Daemon<'a> {
         serde_json::from_str(&said).map_err(wrong)
     }
 
+    /// What its command line tells a person, whether it is a finding or not.
+    pub fn tell(&self, words: &[&str]) -> Result<String, BedError> {
+        let output = finish(self.question(words), ANSWER_LIMIT)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     fn question(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--socket").arg(self.socket()).args(words);

@@ -6,6 +6,8 @@ mod daemon_away;
 #[cfg(test)]
 mod daemon_first_look;
 #[cfg(test)]
+mod daemon_hold;
+#[cfg(test)]
 mod daemon_incident;
 #[cfg(test)]
 mod peers_access;

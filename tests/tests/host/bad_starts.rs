@@ -75,7 +75,7 @@ fn another_listens_on_the_port() {
         let other = "printf '[admin]\\nsocket = \"/root/s\"\\n[datapath]\\nkind = \"memory\"\\n[state]\\npath = \"/root/state\"\\n' >/root/o.toml";
         host.shell(other).unwrap().good();
         host.shell("systemd-run --unit other holdfast run --config /root/o.toml").unwrap().good();
-        host.shell("until curl --silent --fail localhost:9890/livez; do sleep 0.1; done").unwrap().good();
+        host.shell("until curl --silent --fail 127.0.0.1:9890/livez; do sleep 0.1; done").unwrap().good();
     };
     check(prepare, "cannot listen on 127.0.0.1:9890: another process does; stop that process", &Hope::Some);
 }
@@ -86,7 +86,7 @@ fn another_holdfast_has_the_pins() {
         let other = "printf '[admin]\\nlisten = \"127.0.0.1:1234\"\\nsocket = \"/root/s\"\\n[state]\\npath = \"/root/state\"\\n' >/root/o.toml";
         host.shell(other).unwrap().good();
         host.shell("systemd-run --unit other holdfast run --config /root/o.toml").unwrap().good();
-        host.shell("until curl --silent --fail localhost:1234/readyz; do sleep 0.1; done").unwrap().good();
+        host.shell("until curl --silent --fail 127.0.0.1:1234/readyz; do sleep 0.1; done").unwrap().good();
     };
     check(prepare, "another holdfast runs with the pins in /sys/fs/bpf/holdfast; stop it first", &Hope::Some);
 }
@@ -94,19 +94,18 @@ fn another_holdfast_has_the_pins() {
 #[test]
 fn a_token_that_may_not_be_read_is_reported_and_stops_nothing() {
     let (mut host, _server) = serving();
-    let more =
-        "[apiserver]\nendpoints = [\"https://127.0.0.1:6443\"]\ntoken_file = \"/etc/holdfast/token\"\n";
-    host.shell(
-        "echo secret >/etc/holdfast/token; chown 1000 /etc/holdfast/token; chmod 600 /etc/holdfast/token",
-    )
-    .unwrap()
-    .good();
+    let authority = rcgen::generate_simple_self_signed(vec!["kubernetes".to_owned()]).unwrap().cert.pem();
+    host.write("/etc/holdfast/ca.crt", &authority).unwrap();
+    host.write("/etc/holdfast/token", "secret").unwrap();
+    host.shell("chown 1000 /etc/holdfast/token && chmod 600 /etc/holdfast/token").unwrap().good();
+    let more = "[apiserver]\nendpoints = [\"https://127.0.0.1:6443\"]\nca_file = \"ca.crt\"\ntoken_file = \"token\"\n";
     host.write(CONFIG, &format!("{more}{}", config("127.0.0.1:8081"))).unwrap();
     host.run(&["systemctl", "restart", "holdfast"]).unwrap().good();
-    host.wait_for("the sentence", |host| {
-        host.run(&["holdfast", "apiserver"]).unwrap().out.contains("/etc/holdfast/token")
-    })
-    .unwrap();
-    assert!(property(&host, "StatusText").contains("no apiserver in use"));
+    let mut status = String::new();
+    let said = |host: &mut Host| {
+        status = property(host, "StatusText");
+        status.contains("no apiserver in use: ") && status.contains("/etc/holdfast/token")
+    };
+    assert!(host.wait_for("the sentence", said).is_ok(), "{status}");
     assert_eq!(super::who_answers(&host), "one");
 }

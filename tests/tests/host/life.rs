@@ -50,7 +50,7 @@ fn a_configured_service_is_ready_serves_and_says_how_it_is() {
     // No wait: systemctl start has returned.
     assert_eq!(who_answers(&host), "one");
     assert_eq!(property(&host, "StatusText"), "1 services, 1 backends, 0 held");
-    let table = host.run(&["curl", "--silent", "--fail", "localhost:9890/frontends"]).unwrap().good();
+    let table = host.run(&["curl", "--silent", "--fail", "127.0.0.1:9890/frontends"]).unwrap().good();
     assert!(table.contains("static/web") && table.contains("serving"), "{table}");
     host.run(&["holdfast", "status"]).unwrap().good();
     let datapath = host.run(&["holdfast", "datapath"]).unwrap().good();
@@ -134,9 +134,9 @@ fn only_root_and_the_group_use_the_socket_and_everybody_may_read_over_tcp() {
         host.shell(&format!("setpriv --reuid 1000 --regid {who} --clear-groups curl --silent --fail {what}"))
             .unwrap()
     };
-    by("1000", "localhost:9890/frontends").good();
+    by("1000", "127.0.0.1:9890/frontends").good();
     by("1000", "--unix-socket /run/holdfast/admin.sock http://localhost/frontends").failed();
-    by("1000", "--request POST localhost:9890/reload").failed();
+    by("1000", "--request POST 127.0.0.1:9890/reload").failed();
     by("1000", "--request POST --unix-socket /run/holdfast/admin.sock http://localhost/reload").failed();
     by("holdfast", "--unix-socket /run/holdfast/admin.sock http://localhost/frontends").good();
     by("holdfast", "--request POST --unix-socket /run/holdfast/admin.sock http://localhost/reload").good();
@@ -147,7 +147,7 @@ fn another_proxys_rules_are_reported_and_left_alone() {
     let host = boot();
     install(&host, FIRST);
     // A device is what kube-proxy's IPVS mode leaves; the tests of holdfast itself have its rules.
-    let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "dummy"]).unwrap();
+    let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
     assert_eq!(made.code, 0, "{made:?}");
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
     let said = "another proxy serves on this node too";

@@ -3,7 +3,18 @@
 //! Each test boots a host of its own from `HOLDFAST_HOST_ROOT` and takes the packages from `HOLDFAST_PACKAGES`;
 //! `scripts/host.sh` makes both. Deliberately absent: the rules of services, which other tests have.
 
+// Every line of a test may panic.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout
+)]
+#![allow(clippy::cast_precision_loss)]
+
 mod bad_starts;
+mod figures;
 mod journal;
 mod life;
 mod packages;

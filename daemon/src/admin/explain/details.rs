@@ -307,7 +307,9 @@ fn reasons(port: &PortView, row: &Row, policy: &Policy) -> Vec<String> {
             .until(policy)
             .map_or_else(|| "without limit".to_owned(), |at| format!("until {}", Moment(at)));
         reasons.push(format!("held {until}"));
+        let is_probed = hold.probes(port.key.transport).any(|backend| backend == row.backend());
         reasons.push(match (it.answered, it.failures) {
+            _ if !is_probed => "not probed".to_owned(),
             (false, 0) => "no probe taken yet".to_owned(),
             (true, 0) => "takes probes".to_owned(),
             (_, failures) => format!("{failures} probes failed in a row"),

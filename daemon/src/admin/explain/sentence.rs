@@ -24,6 +24,10 @@ pub(super) fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
         Verdict::Draining => {
             format!("{name} is still served by {who}, all terminating, because no other endpoint is usable.")
         }
+        Verdict::Held if it.reason == Some(Reason::Control) => format!(
+            "{name} is held: its slices list nobody, and new connections still go to {who}, because {}, since {since}.",
+            why(it.reason)
+        ),
         Verdict::Held => format!(
             "{name} is held: new connections still go to {who}, although {}, since {since}.",
             why(it.reason)

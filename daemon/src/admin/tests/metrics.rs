@@ -142,7 +142,7 @@ fn trouble_of_the_daemon_itself_is_told() {
             "holdfast_history_records_total 40",
             "holdfast_history_gaps_total 2",
             "holdfast_history_unwritten_total 7",
-            "holdfast_history_bytes 4096",
+            "holdfast_history_disk_bytes 4096",
             "holdfast_history_failed 1",
         ],
     );

@@ -1,0 +1,163 @@
+//! The hold, for real: lists that are lost by mistake, lists whose backends are dead, and lists that are ended on purpose.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Layout, Place, Role};
+use holdfast_tests::peers::{Api, Cluster, Kind, Pod, SOON, until};
+use serde_json::{Value, json};
+
+use crate::stage::{self, expect, frontends};
+
+const LIVE: &str = "default/live";
+const DEAD: &str = "default/dead";
+const WEB: &str = "default/web";
+
+/// Two services whose slices somebody writes by hand, and one of pods.
+const SERVICES: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: live}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: dead}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080}]
+";
+
+const LISTENING: &str = "10.1.0.1:8080";
+const CLOSED: &str = "10.1.0.2:8080";
+
+const PODS: [Pod<'static>; 2] = [
+    Pod { name: "default/web-1", app: "web", node: stage::NODE, address: "10.1.0.3" },
+    Pod { name: "default/web-2", app: "web", node: stage::NODE, address: "10.1.0.4" },
+];
+
+/// A hold whose backends all refuse three probes ends within these, and far from its bound.
+const PROBED_OUT: Duration = Duration::from_secs(15);
+
+fn cluster() -> Cluster {
+    let local = vec!["10.1.0.1/32", "10.1.0.2/32", "10.1.0.3/32", "10.1.0.4/32"];
+    let cluster = Cluster::start(Layout { local, ..Layout::default() }, 1).unwrap();
+    let api = cluster.api(0).unwrap();
+    stage::prepare(&api);
+    api.apply(SERVICES).unwrap();
+    write_slice(&api, "live", LISTENING);
+    write_slice(&api, "dead", CLOSED);
+    for pod in &PODS {
+        pod.start(&api).unwrap();
+        pod.report(&api, true).unwrap();
+    }
+    cluster
+}
+
+fn write_slice(api: &Api<'_>, service: &str, to: &str) {
+    let to: SocketAddr = to.parse().unwrap();
+    let labels = json!({"kubernetes.io/service-name": service});
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": format!("{service}-1"), "namespace": "default", "labels": labels},
+        "addressType": "IPv4",
+        "ports": [{"name": "", "port": to.port()}],
+        "endpoints": [{"addresses": [to.ip().to_string()]}],
+    });
+    api.apply_object(&slice).unwrap();
+}
+
+fn address(api: &Api<'_>, service: &str) -> SocketAddr {
+    let object = api.get(Kind::Service, service).unwrap().unwrap();
+    format!("{}:80", object["spec"]["clusterIP"].as_str().unwrap()).parse().unwrap()
+}
+
+#[test]
+fn what_is_lost_by_mistake_is_held_and_what_is_dead_is_let_go() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    let _listening =
+        cluster.bed().serve(Place::OUTSIDE, Role::Accept, "live", LISTENING.parse().unwrap()).unwrap();
+    let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 1)).unwrap();
+    daemon.start().unwrap();
+    expect(&daemon, LIVE, &format!("serving {LISTENING}"));
+    expect(&daemon, DEAD, &format!("serving {CLOSED}"));
+    let mut client = cluster.bed().dial(Place::NODE, address(&api, LIVE)).unwrap();
+
+    let begun = Instant::now();
+    api.delete(Kind::Slice, "default/live-1").unwrap();
+    api.delete(Kind::Slice, "default/dead-1").unwrap();
+    expect(&daemon, LIVE, &format!("held {LISTENING}"));
+    until(PROBED_OUT, "the dead one refused", || {
+        Ok(frontends(&daemon, DEAD).iter().all(|row| row.ends_with("refusing")).then_some(()))
+    })
+    .unwrap();
+    println!("the hold of a dead backend ended after {:?}", begun.elapsed());
+    assert!(daemon.tell(&["explain", DEAD]).unwrap().contains("probes-failed"));
+    let explained = daemon.tell(&["explain", LIVE]).unwrap();
+    assert!(explained.contains("takes probes") && explained.contains("at the latest at"), "{explained}");
+
+    write_slice(&api, "live", LISTENING);
+    expect(&daemon, LIVE, &format!("serving {LISTENING}"));
+    let tally = client.tally().unwrap();
+    println!("without its slice for {:?}: {tally:?}", begun.elapsed());
+    assert!(tally.failed.is_empty() && tally.connected > 0, "{tally:?}");
+}
+
+/// How long a client met something else than a refusal after the apiserver told of the slice's end.
+fn refused_after(cluster: &Cluster, api: &Api<'_>) -> Duration {
+    let watch = api.watch(Kind::Slice, &name_of_slice(api)).unwrap();
+    let mut client = cluster.bed().dial(Place::NODE, address(api, WEB)).unwrap();
+    for pod in &PODS {
+        pod.gone(api).unwrap();
+    }
+    watch
+        .find(SOON, "empty slice", |seen| seen.object["endpoints"].as_array().is_none_or(Vec::is_empty))
+        .unwrap();
+    let begun = Instant::now();
+    client.tally().unwrap();
+    loop {
+        thread::sleep(Duration::from_millis(1));
+        let tally = client.tally().unwrap();
+        if tally.connected == 0 && tally.failed.contains_key("ECONNREFUSED") {
+            return begun.elapsed();
+        }
+        assert!(begun.elapsed() < SOON, "{tally:?}");
+    }
+}
+
+fn name_of_slice(api: &Api<'_>) -> String {
+    let slices = api.slices_of(WEB).unwrap();
+    format!("default/{}", slices[0]["metadata"]["name"].as_str().unwrap())
+}
+
+#[test]
+fn a_scale_down_is_refused_at_once_and_never_held() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    let serve = |pod: &Pod<'_>| {
+        let to = format!("{}:8080", pod.address).parse().unwrap();
+        cluster.bed().serve(Place::OUTSIDE, Role::Accept, "web", to).unwrap()
+    };
+    let _pods: Vec<_> = PODS.iter().map(serve).collect();
+    let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 1)).unwrap();
+    daemon.start().unwrap();
+    expect(&daemon, WEB, "serving 10.1.0.3:8080 10.1.0.4:8080");
+    for pod in &PODS {
+        pod.terminate(&api).unwrap();
+    }
+    expect(&daemon, WEB, "draining 10.1.0.3:8080 10.1.0.4:8080");
+    println!("refused {:?} after the last slice update was told", refused_after(&cluster, &api));
+    expect(&daemon, WEB, "refusing");
+    let row: Value = stage::rows(&daemon, &["frontends", "--service", WEB], "frontends").remove(0);
+    assert_eq!(row["reason"], "scaled-down", "{row}");
+    assert!(!daemon.tell(&["history", WEB]).unwrap().contains("held"));
+}

@@ -1,0 +1,121 @@
+//! What the installed daemon costs. Each figure is printed and compared with its goal; docs/performance.md has them.
+
+use std::fmt::Write;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::host::Host;
+
+use super::{CONFIG, FIRST, address, boot, config, install, property, serving};
+
+const MEMORY_MAX: u64 = 25 << 20;
+
+/// Of one CPU.
+const IDLE_SHARE_MAX: f64 = 0.001;
+
+const IDLE_WATCHED: Duration = Duration::from_secs(60);
+
+/// What a start takes at most on a machine that has nothing else to do.
+const START_MAX: Duration = Duration::from_millis(300);
+
+/// Tests run beside others, on a machine that others use.
+const BUSY: u32 = 5;
+
+const ROUNDS: usize = 50;
+
+fn many(services: usize) -> String {
+    let mut text = String::new();
+    for number in 0..services {
+        let vip = format!("10.97.{}.{}:80", number / 250, number % 250 + 1);
+        let backends: Vec<String> =
+            (0..10).map(|it| format!("\"10.1.{}.{}:8080\"", number / 250, it * 25 + 1)).collect();
+        let backends = backends.join(", ");
+        writeln!(
+            text,
+            "[[service]]\nname = \"web-{number}\"\nfrontends = [\"{vip}\"]\nbackends = [{backends}]"
+        )
+        .unwrap();
+    }
+    text
+}
+
+fn start_with(services: usize) -> Host {
+    let host = boot();
+    install(&host, FIRST);
+    host.write(CONFIG, &many(services)).unwrap();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    host
+}
+
+fn number(host: &Host, name: &str) -> u64 {
+    property(host, name).parse().unwrap()
+}
+
+#[test]
+fn memory_with_a_hundred_services() {
+    let host = start_with(100);
+    sleep(Duration::from_secs(3));
+    let pid = property(&host, "MainPID");
+    let status = host.run(&["cat", &format!("/proc/{pid}/status")]).unwrap().good();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let kib: u64 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    println!("resident with 100 services: {:.1} MB", kib as f64 / 1024.0);
+    assert!(kib * 1024 <= MEMORY_MAX, "{resident}");
+}
+
+#[test]
+fn cpu_time_of_an_idle_daemon() {
+    let host = start_with(100);
+    sleep(Duration::from_secs(5));
+    let before = number(&host, "CPUUsageNSec");
+    sleep(IDLE_WATCHED);
+    let share = (number(&host, "CPUUsageNSec") - before) as f64 / IDLE_WATCHED.as_nanos() as f64;
+    println!("idle with 100 services: {:.3} % of a CPU", share * 100.0);
+    assert!(share <= IDLE_SHARE_MAX, "{share}");
+}
+
+#[test]
+fn from_start_to_ready_with_a_thousand_services_that_are_remembered() {
+    let host = start_with(1_000);
+    sleep(Duration::from_secs(2));
+    let mut took = Vec::new();
+    for _ in 0..7 {
+        host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
+        // As after a boot: nothing in the kernel, everything in the snapshot.
+        host.run(&["holdfast", "cleanup"]).unwrap().good();
+        host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+        let from = number(&host, "ExecMainStartTimestampMonotonic");
+        took.push(Duration::from_micros(number(&host, "ActiveEnterTimestampMonotonic") - from));
+    }
+    took.sort();
+    println!("from start to READY with 1,000 services: {:?} (fastest {:?})", took[3], took[0]);
+    assert!(took[0] <= START_MAX * BUSY, "{took:?}");
+}
+
+/// The median of reloads that change a service: file read, tables changed, kernel written, lines logged.
+fn reloads(host: &Host) -> Duration {
+    let mut took = Vec::new();
+    for round in 0..ROUNDS {
+        host.write(CONFIG, &config(["127.0.0.1:8082", "127.0.0.1:8081"][round % 2])).unwrap();
+        let words =
+            ["curl", "--silent", "--fail", "--request", "POST", "--unix-socket", "/run/holdfast/admin.sock"];
+        let began = Instant::now();
+        host.run(&[&words[..], &["http://x/reload"]].concat()).unwrap().good();
+        took.push(began.elapsed());
+    }
+    took.sort();
+    took[ROUNDS / 2]
+}
+
+#[test]
+fn a_stopped_journal_costs_changes_nothing() {
+    let (host, _one) = serving();
+    let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
+    let running = reloads(&host);
+    host.run(&["systemctl", "kill", "--signal", "STOP", "systemd-journald"]).unwrap().good();
+    // What the socket takes is soon full.
+    reloads(&host);
+    let stopped = reloads(&host);
+    println!("a reload that changes a service: {running:?}; with a stopped journald: {stopped:?}");
+    assert!(stopped <= running * 3, "{running:?} {stopped:?}");
+}
