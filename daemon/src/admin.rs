@@ -45,6 +45,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 
+use crate::announce::Announced;
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::engine::ask::Asker;
@@ -122,6 +123,8 @@ pub struct Readings {
     pub refusals: Arc<RefusalLog>,
     /// How held backends met their probes.
     pub probes: Arc<Probes>,
+    /// What became of the Events for the cluster; none where none are written.
+    pub announced: Option<Arc<Announced>>,
     /// Every change with its cause.
     pub history: Arc<History>,
     /// How the last write of the snapshot went.

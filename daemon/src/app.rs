@@ -23,7 +23,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::admin::{self, About, EffectiveConfig, Readings, ReloadWish, Reloaded};
 use crate::apiserver::Access;
-use crate::config::Config;
+use crate::config::{Config, NodeName};
 use crate::datapath::DatapathView;
 use crate::engine::Engine;
 use crate::engine::run::GROUPS_WAITING_MAX;
@@ -32,7 +32,7 @@ use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{logging, node, probes, proxies, sources, systemd};
+use crate::{announce, logging, node, probes, proxies, sources, systemd};
 
 pub use error::AppError;
 use maps::AppMaps;
@@ -67,6 +67,9 @@ struct Reload {
     events: mpsc::Sender<Vec<Event>>,
 }
 
+/// Where a reload tells what is in force now, and why it is not.
+type Told = (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
+
 /// The sources, before they run.
 struct Sources {
     manifests: Option<Manifests>,
@@ -74,7 +77,8 @@ struct Sources {
     blocks: watch::Receiver<Arc<Blocks>>,
 }
 
-/// What looks at the daemon from its side: the prober of held lists, the service manager, the search for other proxies, wishes for a reload.
+/// What looks at the table and the daemon from their side: probes, Events, the service manager, the search for other
+/// proxies, wishes for a reload.
 struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
@@ -87,11 +91,15 @@ impl Beside {
         self,
         tasks: &mut JoinSet<()>,
         reload: &Reload,
+        node: &NodeName,
         stopping: watch::Receiver<bool>,
     ) -> mpsc::Receiver<ReloadWish> {
-        let probed = Arc::clone(&self.readings.probes);
-        let (snapshots, events) = (self.readings.snapshots.clone(), reload.events.clone());
-        tasks.spawn(probes::run(snapshots, reload.config.subscribe(), events, probed));
+        let Readings { snapshots, probes, announced, .. } = self.readings.clone();
+        let (config, events) = (reload.config.subscribe(), reload.events.clone());
+        tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
+        if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
+            tasks.spawn(announce::run(snapshots, access, node.as_str().into(), announced));
+        }
         let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping));
         tasks.spawn(proxies::run(self.proxies));
@@ -102,7 +110,7 @@ impl Beside {
 struct App {
     reload: Reload,
     sources: Sources,
-    node: crate::config::NodeName,
+    node: NodeName,
     // As a former process knew it.
     zone: Option<Arc<str>>,
     engine: parts::EngineThread,
@@ -151,6 +159,7 @@ impl App {
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
             probes: Arc::default(),
+            announced: config.kubernetes.events.then(Arc::default),
             history,
             written,
             engine: engine.asker.clone(),
@@ -162,7 +171,7 @@ impl App {
         };
         let admin = admin::start(&parts::admin_settings(&config), readings.clone())?;
         Ok(Self {
-            reload: Reload::new((path, config, logging), (effective, blocks_out, refused), access, events),
+            reload: Reload::new(path, config, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources { manifests, kubernetes, blocks },
             node,
             zone,
@@ -197,7 +206,7 @@ impl App {
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        let wishes = beside.start(&mut tasks, &reload, stopping.clone());
+        let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
@@ -301,16 +310,15 @@ async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
     std::future::pending::<()>().await;
 }
 
-/// Who is told of a reload: readers of the configuration, the source of its blocks, and whoever asks why it was refused.
-type Told = (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
-
 impl Reload {
     /// What the first configuration has made.
     fn new(
-        (path, config, logging): (&Path, Config, Arc<Logging>),
-        (effective, blocks, refused): Told,
+        path: &Path,
+        config: Config,
+        logging: Arc<Logging>,
         access: Option<Access>,
         events: mpsc::Sender<Vec<Event>>,
+        (effective, blocks, refused): Told,
     ) -> Self {
         Self {
             path: path.to_owned(),

@@ -20,6 +20,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         watches: View::default(),
         refusals: RefusalLog::none(),
         probes: Arc::default(),
+        announced: None,
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: holdfast::engine::ask::channel().0,

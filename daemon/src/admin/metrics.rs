@@ -58,6 +58,9 @@ pub(super) fn exposition(readings: &Readings, snapshot: &Snapshot, ready: bool) 
     if let Some(view) = readings.apiserver() {
         apiserver::write(&mut out, &view, &readings.watches.now());
     }
+    if let Some(announced) = &readings.announced {
+        records::announced(&mut out, announced);
+    }
     records::write(&mut out, readings, snapshot);
     daemon::usage(&mut out, &readings.about);
     out.0

@@ -6,14 +6,25 @@ use holdfast_core::snapshot::Snapshot;
 
 use super::super::Readings;
 use super::Exposition;
+use crate::announce::Announced;
+use crate::recorder::History;
 use crate::state::Written;
 
 /// Writes them.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
     work(out, snapshot);
-    history(out, readings);
+    history(out, &readings.history);
     rejections(out, snapshot);
     state(out, &readings.written.borrow());
+}
+
+/// Where Events are written to the cluster.
+pub(super) fn announced(out: &mut Exposition, announced: &Announced) {
+    let name = "holdfast_kubernetes_events_total";
+    out.begin(name, "counter", "Events for the cluster, by what became of them.");
+    for (outcome, count) in announced.totals() {
+        out.sample(name, &[("outcome", outcome.as_str())], count);
+    }
 }
 
 fn work(out: &mut Exposition, snapshot: &Snapshot) {
@@ -31,8 +42,8 @@ fn work(out: &mut Exposition, snapshot: &Snapshot) {
     out.counter("holdfast_changes_dropped_total", help, counters.changes_dropped);
 }
 
-fn history(out: &mut Exposition, readings: &Readings) {
-    let (recorded, fill) = (readings.history.recorded(), readings.history.fill());
+fn history(out: &mut Exposition, history: &History) {
+    let (recorded, fill) = (history.recorded(), history.fill());
     out.counter("holdfast_history_records_total", "Changes that were recorded.", recorded.records);
     let help = "Places in the history where records are missing.";
     out.counter("holdfast_history_gaps_total", help, recorded.gaps);
@@ -44,7 +55,7 @@ fn history(out: &mut Exposition, readings: &Readings) {
     out.gauge("holdfast_history_failed", help, u8::from(recorded.file.error.is_some()));
     out.gauge("holdfast_history_disk_bytes", "The history on disk.", recorded.file.bytes);
     out.gauge("holdfast_history_memory_bytes", "The history in memory, about.", fill.bytes);
-    out.gauge("holdfast_history_watchers", "Who watches.", readings.history.watchers());
+    out.gauge("holdfast_history_watchers", "Who watches.", history.watchers());
 }
 
 fn rejections(out: &mut Exposition, snapshot: &Snapshot) {

@@ -621,6 +621,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         watches: watches(),
         refusals: refusals(),
         probes: Arc::default(),
+        announced: Some(Arc::default()),
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: crate::engine::ask::channel().0,
