@@ -3,6 +3,9 @@
 //! The engine's loop and the prober as the daemon runs them, over memory maps. Every backend is a loopback address at which
 //! nobody listens, so each probe is refused at once.
 
+// Every line of a measurement may panic.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::cast_precision_loss)]
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
