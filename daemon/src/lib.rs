@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod announce;
 pub mod apiserver;
 pub mod app;
 pub mod cli;

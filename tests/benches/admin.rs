@@ -27,6 +27,21 @@ const STEPS: u32 = 2_000;
 
 type Failed = Box<dyn std::error::Error>;
 
+/// What each scrape pays for the number that nodes are compared by.
+fn digested(snapshots: &watch::Sender<Arc<Snapshot>>) -> (u64, Duration) {
+    let snapshot = Arc::clone(&snapshots.borrow());
+    let mut number = 0;
+    let mut times: Vec<_> = (0..ASKED)
+        .map(|_| {
+            let begun = Instant::now();
+            number = holdfast_core::digest::digest(&snapshot.services);
+            begun.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    (number, percentile(&times, 50))
+}
+
 fn main() -> Result<(), Failed> {
     let mut out = std::io::stdout();
     let (mut engine, snapshot) = world()?;
@@ -56,6 +71,8 @@ fn main() -> Result<(), Failed> {
             "GET {path:35} {bytes:>10} bytes, median {median:>9.1?}, most {most:>9.1?} of {ASKED}"
         )?;
     }
+    let (number, cost) = digested(&snapshots);
+    writeln!(out, "digest of the table:         median {cost:?} of {ASKED} ({number})")?;
     let quiet = steps(&mut engine, &snapshots)?;
     writeln!(
         out,

@@ -5,6 +5,8 @@ mod explanations;
 pub(crate) mod fixture;
 mod history;
 mod live;
+mod metrics;
+mod shipped;
 mod tables;
 
 use std::io::{Read, Write};

@@ -152,7 +152,7 @@ impl History {
         let _ = self.stream.send(Heard::End);
     }
 
-    pub(super) fn note(&self, note: impl FnOnce(&mut Recorded)) {
+    pub(crate) fn note(&self, note: impl FnOnce(&mut Recorded)) {
         note(&mut locked(&self.recorded));
     }
 

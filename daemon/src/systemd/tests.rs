@@ -10,8 +10,8 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use super::{FIRST_LISTS_WAIT, Teller, Watched};
-use crate::admin::Liveness;
 use crate::admin::tests::fixture;
+use crate::admin::{Liveness, Readings};
 use crate::config::Log;
 use crate::logging::Logging;
 
@@ -49,7 +49,8 @@ fn bench(snapshot: Snapshot) -> Bench {
     let (snapshots, seen) = watch::channel(std::sync::Arc::new(snapshot));
     let (refused, refused_reload) = watch::channel(None);
     let logging = std::sync::Arc::new(Logging::silent(&Log::default()));
-    let watched = Watched { readings: fixture::readings(seen), logging, refused_reload };
+    let readings = Readings { refused_reload, ..fixture::readings(seen) };
+    let watched = Watched { readings, logging };
     Bench { snapshots, refused, watched }
 }
 

@@ -234,3 +234,26 @@ fn settings_are_spelled_in_one_way() {
     }
     assert_eq!(OnEmpty::parse("Hold"), None);
 }
+
+#[test]
+fn every_reason_for_which_a_list_is_held_is_one_that_can_be_counted() {
+    let mut seen = vec![Reason::MassLoss];
+    for place in 0..16 {
+        let evidence = Evidence {
+            own: Some(OnEmpty::Hold).filter(|_| place & 8 == 0),
+            is_control: place & 1 > 0,
+            is_listed: place & 2 > 0,
+            is_scaled_down: place & 4 > 0,
+            is_resync: place & 2 == 0 && place & 4 == 0 && place & 8 == 0,
+            ..NOTHING
+        };
+        if let Judgement::Hold(reason, _) = judge(evidence) {
+            seen.push(reason);
+        }
+        if let Judgement::Hold(reason, _) = judge(Evidence { is_resync: false, ..evidence }) {
+            seen.push(reason);
+        }
+    }
+    assert!(seen.iter().all(|reason| Judgement::REASONS.contains(reason)), "{seen:?}");
+    assert!(Judgement::REASONS.iter().all(|reason| seen.contains(reason)), "{seen:?}");
+}
