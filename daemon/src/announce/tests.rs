@@ -107,7 +107,7 @@ fn a_conflict_is_told_of_the_service_that_yields() {
     let conflicts: Vec<_> = told.iter().filter(|line| line.contains("AddressConflict")).collect();
     assert_eq!(
         conflicts,
-        ["Warning AddressConflict 203.0.113.5:443/TCP is not served: it belongs to default/web"]
+        ["Warning AddressConflict 10.96.0.10:80/TCP is not served: it belongs to default/web"]
     );
 }
 

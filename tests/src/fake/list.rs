@@ -82,10 +82,9 @@ fn item(verb: Verb, object: &Object) -> String {
 }
 
 fn opening(head: &Head, page: &Page) -> String {
-    let (kind, api_version) = match head.verb {
-        Verb::Audit => ("PartialObjectMetadata", "meta.k8s.io/v1"),
-        Verb::Get | Verb::List | Verb::Watch | Verb::Create | Verb::Patch => head.kind.names(),
-    };
+    let only_names = head.verb == Verb::Audit;
+    let (kind, api_version) =
+        if only_names { ("PartialObjectMetadata", "meta.k8s.io/v1") } else { head.kind.names() };
     let version = page.version;
     let mut text = format!(
         r#"{{"kind":"{kind}List","apiVersion":"{api_version}","metadata":{{"resourceVersion":"{version}""#

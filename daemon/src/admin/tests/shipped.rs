@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Instant;
 
 use serde_json::Value;
 
-use super::fixture::{everything, serve};
+use super::fixture::{everything, serve_with};
+use crate::sources::kubernetes::{View as Watches, Watch};
 
 /// What Prometheus itself has, and the labels that it gives.
 const OTHERS: [&str; 3] = ["up", "changes", "time"];
@@ -57,7 +59,12 @@ fn selectors(expression: &str) -> Vec<(&str, &str)> {
 
 /// Each metric of a page with the values of each of its labels.
 fn exposed() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
-    let body = serve(everything()).get("/metrics", "").body;
+    // A watch that has heard nothing yet has no silence.
+    let served = serve_with(everything(), |readings| {
+        let heard = |watch| Watch { heard: Some(Instant::now()), ..watch };
+        readings.watches = Watches::still(readings.watches.now().into_iter().map(heard).collect());
+    });
+    let body = served.get("/metrics", "").body;
     let mut metrics: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     // A watch that has heard nothing yet has a metric and no value for it.
     for typed in body.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {

@@ -120,8 +120,8 @@ fn the_text_is_the_files_own() {
 
         [kubernetes]
         enabled = true
+        events = false
         service_proxy_name = "holdfast"
-        events = true
 
         [log]
         format = "auto"

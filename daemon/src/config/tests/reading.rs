@@ -100,6 +100,13 @@ fn an_apiserver_enables_kubernetes_unless_the_file_says_no() {
 }
 
 #[test]
+fn events_are_written_only_if_the_file_says_so() {
+    let kubeconfig = "[apiserver]\nkubeconfig = \"k\"\n";
+    assert!(!read(kubeconfig).kubernetes.events);
+    assert!(read(&format!("{kubeconfig}[kubernetes]\nevents = true")).kubernetes.events);
+}
+
+#[test]
 fn apiserver_addresses_keep_their_order() {
     let text = "[apiserver]\nkubeconfig = \"k\"\nendpoints = [\"https://169.254.128.7:60002\", \"https://[fd00::1]\", \
                 \"https://10.0.0.10\", \"https://[fd00::2]:6443\"]";
