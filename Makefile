@@ -44,7 +44,7 @@ rpm: ## Build the RPM package, target/packages/*.rpm; ARCH=arm64 for another mac
 matrix: ## The kernel's tests in Debian's kernels, emulated; BLESS=1 rewrites the table in docs/kernels.md.
 	@scripts/matrix.sh
 
-check: ## Formatting, lints, licences and advisories, documentation, shell scripts.
+check: ## Formatting, lints, licences and advisories, documentation, alerts, shell scripts.
 	@scripts/check.sh
 
 bench: ## Measure; docs/performance.md says what the figures mean.

@@ -22,6 +22,14 @@ if cargo deny fetch db 2>/dev/null; then
 else
 	absent+=("not run here: advisories (the RustSec database cannot be fetched)")
 fi
+# Exit code 3: this machine has no promtool, and no package that brings it.
+status=0
+scripts/promtool.sh || status=$?
+case $status in
+0) ;;
+3) absent+=("not run here: alerts (needs promtool, of the package prometheus)") ;;
+*) failures+=("alerts") ;;
+esac
 step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/init.sh tests/host/boot.sh packaging/debian/{postinst,prerm,postrm} .ci/run
 
 ((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"

@@ -22,6 +22,8 @@ put 644 contrib/systemd/holdfast.catalog usr/lib/systemd/catalog/holdfast.catalo
 for file in contrib/kubernetes/rbac.yaml examples/demo/manifests/*.yaml; do
 	put 644 "$file" "usr/share/doc/holdfast/examples/${file##*/}"
 done
+put 644 contrib/prometheus/holdfast.rules.yaml usr/share/doc/holdfast/examples/holdfast.rules.yaml
+put 644 contrib/grafana/holdfast.json usr/share/doc/holdfast/examples/holdfast-dashboard.json
 for file in docs/*.md; do
 	put 644 "$file" "usr/share/doc/holdfast/${file##*/}"
 done

@@ -15,6 +15,7 @@ mod guard;
 mod history;
 mod limits;
 mod listen;
+mod live;
 mod metrics;
 mod openapi;
 mod page;
@@ -44,9 +45,11 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 
+use crate::announce::Announced;
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::engine::ask::Asker;
+use crate::probes::Probes;
 use crate::proxies::OtherProxy;
 use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
@@ -118,6 +121,10 @@ pub struct Readings {
     pub watches: Watches,
     /// The latest clients that were not served.
     pub refusals: Arc<RefusalLog>,
+    /// How held backends met their probes.
+    pub probes: Arc<Probes>,
+    /// What became of the Events for the cluster; none where none are written.
+    pub announced: Option<Arc<Announced>>,
     /// Every change with its cause.
     pub history: Arc<History>,
     /// How the last write of the snapshot went.
@@ -128,6 +135,8 @@ pub struct Readings {
     pub liveness: Liveness,
     /// Other proxies that serve on this node.
     pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
+    /// Why the last reload was refused, until one is not.
+    pub refused_reload: watch::Receiver<Option<String>>,
     /// Where a wish for a reload goes.
     pub reloads: mpsc::Sender<ReloadWish>,
     /// What does not change.

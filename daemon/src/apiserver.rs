@@ -36,7 +36,7 @@ use learned::Memory;
 use lease::Shared;
 
 pub use endpoints::{State, Tier};
-pub use http::{Connection, Reply};
+pub use http::{Connection, Reply, Write};
 pub use identity::ClusterId;
 pub use setup::{Settings, SetupError, Sources};
 pub use trouble::Trouble;
@@ -141,7 +141,14 @@ impl Access {
         path_and_query: &str,
         kept: Option<Connection>,
     ) -> Result<Reply, AccessError> {
-        walk::get(&self.inner, &walk::Ask { accept, path_and_query }, kept).await
+        walk::ask(&self.inner, &walk::Ask { accept, path_and_query, write: None }, kept).await
+    }
+
+    /// Writes, over a new connection to the best endpoint that serves. Where an answer was lost, another endpoint is asked
+    /// for the same, so whatever is written must bear to be written twice.
+    pub async fn write(&self, path: &str, write: &Write<'_>) -> Result<Reply, AccessError> {
+        let ask = walk::Ask { accept: JSON, path_and_query: path, write: Some(*write) };
+        walk::ask(&self.inner, &ask, None).await
     }
 
     /// Adds addresses to the tier `learned`; nothing is ever taken away by it.

@@ -19,11 +19,11 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::admin::{self, About, EffectiveConfig, Readings, ReloadWish, Reloaded};
 use crate::apiserver::Access;
-use crate::config::Config;
+use crate::config::{Config, NodeName};
 use crate::datapath::DatapathView;
 use crate::engine::Engine;
 use crate::engine::run::GROUPS_WAITING_MAX;
@@ -32,7 +32,7 @@ use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{logging, node, probes, proxies, sources, systemd};
+use crate::{announce, logging, node, probes, proxies, sources, systemd};
 
 pub use error::AppError;
 use maps::AppMaps;
@@ -67,6 +67,9 @@ struct Reload {
     events: mpsc::Sender<Vec<Event>>,
 }
 
+/// Where a reload tells what is in force now, and why it is not.
+type Told = (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
+
 /// The sources, before they run.
 struct Sources {
     manifests: Option<Manifests>,
@@ -74,7 +77,8 @@ struct Sources {
     blocks: watch::Receiver<Arc<Blocks>>,
 }
 
-/// What looks at the daemon from its side: the service manager, the search for other proxies, wishes for a reload.
+/// What looks at the table and the daemon from their side: probes, Events, the service manager, the search for other
+/// proxies, wishes for a reload.
 struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
@@ -87,13 +91,16 @@ impl Beside {
         self,
         tasks: &mut JoinSet<()>,
         reload: &Reload,
+        node: &NodeName,
         stopping: watch::Receiver<bool>,
     ) -> mpsc::Receiver<ReloadWish> {
-        let watched = systemd::Watched {
-            readings: self.readings,
-            logging: Arc::clone(&reload.logging),
-            refused_reload: reload.refused.subscribe(),
-        };
+        let Readings { snapshots, probes, announced, .. } = self.readings.clone();
+        let (config, events) = (reload.config.subscribe(), reload.events.clone());
+        tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
+        if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
+            tasks.spawn(announce::run(snapshots, access, node.as_str().into(), announced));
+        }
+        let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping));
         tasks.spawn(proxies::run(self.proxies));
         self.wishes
@@ -103,7 +110,7 @@ impl Beside {
 struct App {
     reload: Reload,
     sources: Sources,
-    node: crate::config::NodeName,
+    node: NodeName,
     // As a former process knew it.
     zone: Option<Arc<str>>,
     engine: parts::EngineThread,
@@ -140,10 +147,10 @@ impl App {
         let (engine, changes) = parts::EngineThread::start(engine, incoming, look_after(views, fail))?;
         let (history, recorded) = parts::record(&config.state.path, changes, engine.snapshots.clone())?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
-        let (keeper, written) = Keeper::new(folder, engine.snapshots.clone(), clusters);
+        let (keeper, written) = parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref());
         let (reloads, wishes) = mpsc::channel(admin::RELOADS_WAITING_MAX);
         let (proxies, proxies_now) = watch::channel(Arc::default());
+        let (refused, refused_reload) = watch::channel(None);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -151,18 +158,20 @@ impl App {
             apiserver: access.as_ref().map(Access::views),
             watches: kubernetes.as_ref().map(Kubernetes::view).unwrap_or_default(),
             refusals,
+            probes: Arc::default(),
+            announced: config.kubernetes.events.then(Arc::default),
             history,
             written,
             engine: engine.asker.clone(),
             liveness: engine.liveness(),
             proxies: proxies_now,
+            refused_reload,
             reloads,
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
         let admin = admin::start(&parts::admin_settings(&config), readings.clone())?;
-        let reload = Reload::new((path, config, logging), effective, blocks_out, access, events);
         Ok(Self {
-            reload,
+            reload: Reload::new(path, config, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources { manifests, kubernetes, blocks },
             node,
             zone,
@@ -197,8 +206,7 @@ impl App {
         let mut tasks = JoinSet::new();
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
-        tasks.spawn(probes::run(engine.snapshots.clone(), reload.config.subscribe(), events.clone()));
-        let wishes = beside.start(&mut tasks, &reload, stopping.clone());
+        let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
         let (zones, zones_told) = mpsc::channel(1);
         tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
@@ -223,15 +231,24 @@ impl App {
         refused_no_more.store(true, Ordering::Relaxed);
         drop(reload);
         engine.stop();
-        if tokio::time::timeout(LAST_WRITE_WAIT, recorded).await.is_err() {
-            tracing::warn!("the last changes were not written to the history in time");
-        }
-        if tokio::time::timeout(LAST_WRITE_WAIT, keeping).await.is_err() {
-            tracing::warn!("the last snapshot was not written in time; the one before stays");
-        }
+        wait_for_the_disk(recorded, keeping).await;
         // Blocks until the last answers are out, at most two seconds; nothing else runs here any more.
         admin.stop();
         Ok(())
+    }
+}
+
+/// Until everything is written down, or the disk has had its time.
+async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>) {
+    let (records, snapshot) = tokio::join!(
+        tokio::time::timeout(LAST_WRITE_WAIT, recorded),
+        tokio::time::timeout(LAST_WRITE_WAIT, keeping)
+    );
+    if records.is_err() {
+        tracing::warn!("the last changes were not written to the history in time");
+    }
+    if snapshot.is_err() {
+        tracing::warn!("the last snapshot was not written in time; the one before stays");
     }
 }
 
@@ -294,17 +311,19 @@ async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
 }
 
 impl Reload {
+    /// What the first configuration has made.
     fn new(
-        (path, config, logging): (&Path, Config, Arc<Logging>),
-        effective: watch::Sender<Arc<EffectiveConfig>>,
-        blocks: watch::Sender<Arc<Blocks>>,
+        path: &Path,
+        config: Config,
+        logging: Arc<Logging>,
         access: Option<Access>,
         events: mpsc::Sender<Vec<Event>>,
+        (effective, blocks, refused): Told,
     ) -> Self {
         Self {
             path: path.to_owned(),
             logging,
-            refused: watch::channel(None).0,
+            refused,
             kubernetes: config.kubernetes.clone(),
             config: watch::channel(Arc::new(config)).0,
             effective,

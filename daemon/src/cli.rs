@@ -9,6 +9,7 @@ mod client;
 mod status;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write};
@@ -142,6 +143,8 @@ pub enum Question {
     Refusals(RefusalFilter),
     /// Every change with its cause, oldest first
     History(HistoryFilter),
+    /// Every change and every event as it happens, until interrupted
+    Watch(WatchFilter),
     /// Programs and maps in the kernel, and how full those are
     Datapath,
     /// Which apiserver is used, why that one, and what is wrong with the others
@@ -237,6 +240,14 @@ pub struct HistoryFilter {
     after: Option<String>,
 }
 
+/// Which service is watched.
+#[derive(Clone, Debug, clap::Args)]
+pub struct WatchFilter {
+    /// Exactly this service, which need not be there yet [default: all]
+    #[arg(value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+}
+
 /// Reads the command line. What it prints itself (help, version, errors) is written, and the exit is given instead.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
@@ -299,6 +310,10 @@ impl Cli {
                 ];
                 self.table("history", &filters, out)
             }
+            Question::Watch(WatchFilter { service }) => {
+                let path = path("/watch?", &[("service", service)]);
+                watch::watch(&self.client(), &path, self.output, out, err)
+            }
             Question::Datapath => self.table("datapath", &[], out),
             Question::Apiserver => self.table("apiserver", &[], out),
             Question::Reload => self.reload(out),
@@ -360,16 +375,16 @@ impl Cli {
         filters: &[(&str, &Option<String>)],
         out: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let mut path = format!("/{table}?format={}", self.output.as_str());
-        for (name, value) in filters {
-            if let Some(value) = value {
-                path = format!("{path}&{name}={}", encoded(value));
-            }
-        }
+        let path = path(&format!("/{table}?format={}", self.output.as_str()), filters);
         let mut answer = self.client().get(&path)?.expect_ok()?;
         answer.copy(out)?;
         Ok(Exit::Good)
     }
+}
+
+fn path(begin: &str, filters: &[(&str, &Option<String>)]) -> String {
+    let given = filters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    given.fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encoded(value)))
 }
 
 /// Everything that could mean something in a query, as `%` and two digits.

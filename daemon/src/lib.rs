@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod announce;
 pub mod apiserver;
 pub mod app;
 pub mod cli;
@@ -14,7 +15,7 @@ mod exempt;
 pub mod logging;
 pub mod moment;
 pub mod node;
-mod probes;
+pub mod probes;
 pub mod proxies;
 pub mod recorder;
 pub mod sources;

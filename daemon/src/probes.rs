@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast_core::event::Event;
@@ -76,14 +77,32 @@ impl Schedule {
     }
 }
 
+/// How many probes met which answer, since the start.
+#[derive(Debug, Default)]
+pub struct Probes([AtomicU64; Answer::ALL.len()]);
+
+impl Probes {
+    /// Each answer with its count.
+    pub fn totals(&self) -> impl Iterator<Item = (Answer, u64)> {
+        Answer::ALL.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn count(&self, answer: Answer) {
+        if let Some((_, count)) = Answer::ALL.into_iter().zip(&self.0).find(|(it, _)| *it == answer) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Probes until nobody listens any more.
-pub(crate) async fn run(
+pub async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     config: watch::Receiver<Arc<Config>>,
     events: mpsc::Sender<Vec<Event>>,
+    counts: Arc<Probes>,
 ) {
     let mut schedule = Schedule::default();
-    let mut probes: JoinSet<Option<Event>> = JoinSet::new();
+    let mut probes: JoinSet<Option<Probed>> = JoinSet::new();
     let (mut look, mut begin) = (Instant::now(), Instant::now());
     loop {
         let is_free = probes.len() < IN_FLIGHT_MAX;
@@ -94,8 +113,9 @@ pub(crate) async fn run(
                 look = Instant::now() + LOOK;
                 schedule.follow(held(&snapshot), Instant::now());
             }
-            Some(Ok(Some(event))) = probes.join_next() => {
-                if events.send(vec![event]).await.is_err() {
+            Some(Ok(Some(probed))) = probes.join_next() => {
+                counts.count(probed.answer);
+                if events.send(vec![Event::Probed(Box::new(probed))]).await.is_err() {
                     return;
                 }
             }
@@ -146,7 +166,7 @@ fn spread(interval: Duration) -> Duration {
     interval.mul_f64(0.8 + 0.4 * part)
 }
 
-async fn probe(target: Option<Arc<Target>>) -> Option<Event> {
+async fn probe(target: Option<Arc<Target>>) -> Option<Probed> {
     let target = target?;
     let answer = match tokio::time::timeout(TIMEOUT, exempt::connect(target.backend)).await {
         Ok(Ok(_stream)) => Answer::Accepted,
@@ -154,7 +174,7 @@ async fn probe(target: Option<Arc<Target>>) -> Option<Event> {
         Ok(Err(_)) | Err(_) => Answer::Silent,
     };
     let Target { service, port, backend } = Target::clone(&target);
-    Some(Event::Probed(Box::new(Probed { service, port, backend, answer })))
+    Some(Probed { service, port, backend, answer })
 }
 
 /// Whether somebody answered for the address, and said that nobody is there.

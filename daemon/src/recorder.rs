@@ -132,7 +132,7 @@ impl Recorder {
     }
 
     fn record(&mut self, told: &Told) {
-        if !told.change.visible && !self.history.is_watched() {
+        if !told.change.visible && self.history.watchers() == 0 {
             return;
         }
         let mut record = told.record(&self.boot_id);

@@ -19,6 +19,8 @@ use std::sync::Arc;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Remembered;
 
+use crate::sources::kubernetes::Oddities;
+
 pub use file::{LoadError, StoreError};
 pub use keeper::{Keeper, Written};
 
@@ -36,6 +38,8 @@ pub struct Context {
     pub zone: Option<Arc<str>>,
     /// Which Services were asked for: those with this `service-proxy-name`, or those without any.
     pub proxy_name: Option<Arc<str>>,
+    /// What the table does not say of the apiserver's objects.
+    pub odd: Oddities,
 }
 
 /// All that the file holds.

@@ -38,8 +38,6 @@ pub struct Watched {
     pub readings: Readings,
     /// The log, which tells what it left out at the same pace.
     pub logging: Arc<Logging>,
-    /// Why the last reload was refused, until one is not.
-    pub refused_reload: watch::Receiver<Option<String>>,
 }
 
 /// Tells until the daemon stops.
@@ -129,12 +127,12 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
     }
 
     fn tell_status(&mut self, unready: Option<&str>) {
-        let Watched { readings, refused_reload, .. } = &self.watched;
+        let Watched { readings, .. } = &self.watched;
         let mut line = self.summary.line(readings);
         if let Some(why) = unready {
             line = format!("{line}; not ready: {why}");
         }
-        if let Some(why) = &*refused_reload.borrow() {
+        if let Some(why) = &*readings.refused_reload.borrow() {
             line = format!("{line}; the last reload was refused: {why}");
         }
         if line != self.line {

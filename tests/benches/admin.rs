@@ -27,12 +27,36 @@ const STEPS: u32 = 2_000;
 
 type Failed = Box<dyn std::error::Error>;
 
+/// What each scrape pays for the number that nodes are compared by.
+fn digested(snapshots: &watch::Sender<Arc<Snapshot>>) -> (u64, Duration) {
+    let snapshot = Arc::clone(&snapshots.borrow());
+    let mut number = 0;
+    let mut times: Vec<_> = (0..ASKED)
+        .map(|_| {
+            let begun = Instant::now();
+            number = holdfast_core::digest::digest(&snapshot.services);
+            begun.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    (number, percentile(&times, 50))
+}
+
 fn main() -> Result<(), Failed> {
     let mut out = std::io::stdout();
     let (mut engine, snapshot) = world()?;
     let (snapshots, receiver) = watch::channel(snapshot);
     let admin = serve(receiver)?;
-    for path in ["/frontends?format=json", "/frontends", "/backends?format=json", "/metrics"] {
+    let paths = [
+        "/frontends?format=json",
+        "/frontends",
+        "/backends?format=json",
+        "/metrics",
+        "/explain?service=default/web-09000",
+        "/explain?endpoint=10.96.30.1:1",
+        "/explain?endpoint=192.0.2.1:1",
+    ];
+    for path in paths {
         let mut times = Vec::new();
         let mut bytes = 0;
         for _ in 0..ASKED {
@@ -44,9 +68,11 @@ fn main() -> Result<(), Failed> {
         let (median, most) = (percentile(&times, 50), percentile(&times, 100));
         writeln!(
             out,
-            "GET {path:24} {bytes:>10} bytes, median {median:>9.1?}, most {most:>9.1?} of {ASKED}"
+            "GET {path:35} {bytes:>10} bytes, median {median:>9.1?}, most {most:>9.1?} of {ASKED}"
         )?;
     }
+    let (number, cost) = digested(&snapshots);
+    writeln!(out, "digest of the table:         median {cost:?} of {ASKED} ({number})")?;
     let quiet = steps(&mut engine, &snapshots)?;
     writeln!(
         out,

@@ -7,9 +7,12 @@
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
+use holdfast::engine::run::CHANGES_WAITING_MAX;
 use holdfast::engine::{Engine, Now};
+use holdfast::recorder::{Recorder, Told};
 use holdfast_core::change::Change;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -19,18 +22,20 @@ use holdfast_core::op::{Action, Dump, Grace};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{Answer, MapError, Maps, MemoryMaps};
 use holdfast_tests::worlds::{Shape, cluster_ip};
+use tokio::sync::{mpsc, watch};
 
 const BATCH: usize = 1_024;
 const ROUNDS: usize = 7;
 
 /// Runs one part, named by the argument, or each part in a process of its own, so that none inherits another's heap.
 fn main() {
-    let parts: [(&str, fn()); 5] = [
+    let parts: [(&str, fn()); 6] = [
         ("bulk", bulk),
         ("change-10000", || one_change(10_000, 200)),
         ("change-1000", || one_change(1_000, 200)),
         ("resync", resync),
         ("memory", memory),
+        ("recorder", recorder),
     ];
     let wanted = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
     for (name, part) in parts {
@@ -189,6 +194,48 @@ impl Maps for Sink {
     fn capacity(&self) -> Capacity {
         Capacity::default()
     }
+}
+
+/// What a change costs the engine's thread, and what it costs the recorder's: 10,000 services that flap, six times over.
+fn recorder() {
+    let shape = Shape { services: 10_000, endpoints: 2 };
+    let mut engine = engine();
+    let mut made = Vec::new();
+    shape.events().into_iter().for_each(|event| engine.apply(event));
+    step_into(&mut engine, &mut made);
+    for version in 1..6 {
+        (0..shape.services).for_each(|service| engine.apply(shape.slice(service, 0, version)));
+        step_into(&mut engine, &mut made);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (changes, waiting) = mpsc::channel(CHANGES_WAITING_MAX);
+    let (recorder, history) = Recorder::new(waiting, watch::channel(Arc::default()).1, Some(folder.path()));
+    let before = resident();
+    let thread = std::thread::spawn(move || {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
+    });
+    let (count, at, begun) = (made.len(), SystemTime::now(), Instant::now());
+    for change in made {
+        let told = Told { change, at, mono: Duration::ZERO, elapsed: begun.elapsed() };
+        assert!(changes.try_send(told).is_ok());
+    }
+    let sent = begun.elapsed();
+    drop(changes);
+    thread.join().unwrap();
+    let (all, recorded) = (begun.elapsed(), history.recorded());
+    assert_eq!(recorded.records, count as u64);
+    println!(
+        "{count} changes: {:.2} µs each in the engine's thread, {:.1} µs in the recorder's",
+        micros(sent) / count as f64,
+        micros(all) / count as f64
+    );
+    println!(
+        "of {count} records {} are in memory with {:.0} MB resident, {:.0} MB are on disk, {} had no room there",
+        history.fill().records,
+        resident() - before,
+        recorded.file.bytes as f64 / 1e6,
+        recorded.file.lost
+    );
 }
 
 fn micros(time: Duration) -> f64 {

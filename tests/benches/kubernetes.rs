@@ -1,24 +1,34 @@
 //! From an apiserver's bytes to realized: what the watch of a cluster costs this daemon.
 //!
 //! The apiserver is the fake one, in a process of its own, so that CPU and memory here are the client's alone: TLS, decoding,
-//! the rules and memory maps. Objects carry what real ones do: managed fields, owners, targets, zones, hints.
+//! the rules and the maps, which are the kernel's for root, in a bed, and memory otherwise. Objects carry what real ones do:
+//! managed fields, owners, targets, zones, hints.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use holdfast::apiserver::{self, Access};
+use holdfast::cli;
 use holdfast::config::Config;
 use holdfast::engine::{Engine, Now};
-use holdfast::sources::kubernetes::{Kubernetes, Settings};
-use holdfast_core::event::Event;
+use holdfast::sources::kubernetes::{Kubernetes, Settings, View, What};
+use holdfast::state;
+use holdfast_core::event::{Event, Watched};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_datapath::MemoryMaps;
-use holdfast_tests::fake::{Authority, Cluster, Names, Server};
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::world::Capacity;
+use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, StaleSockets};
+use holdfast_tests::bed::{Bed, Place, Role};
+use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
+use holdfast_tests::worlds::{self, Shape};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
@@ -32,16 +42,35 @@ const CHANGES: u32 = 5_000;
 /// Between two of them, so that each finds an idle daemon.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// The first writes to the kernel's maps wait until readers have left that a former daemon may have had.
+const FIRST_GRACE: Duration = Duration::from_millis(100);
+
+const UID: &str = "7c8d4a2e-0000-4000-8000-000000000001";
+
 /// Runs one part, named by the arguments, or each part in a process of its own, so that none inherits another's heap.
-fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|it| !it.starts_with("--")).collect();
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|it| it != "--bench").collect();
     let number = |at: usize| arguments[at].parse().unwrap();
     match arguments.first().map(String::as_str) {
         Some("serve") => serve(Path::new(&arguments[1]), number(2), number(3), number(4)),
+        Some("run") => return run_daemon(),
         Some("list") => measure_list(2_000, 3_000, 100),
-        Some("change") => measure_change(10_000, 10_000, 5),
-        _ => ["list", "change"].into_iter().for_each(run_alone),
+        Some("large") => over_maps(
+            |maps| measure_large(maps, 10_000, 20_000, 100),
+            |maps| measure_large(maps, 10_000, 20_000, 100),
+        ),
+        Some("change") => over_maps(
+            |maps| measure_change(maps, 10_000, 10_000, 5),
+            |maps| measure_change(maps, 10_000, 10_000, 5),
+        ),
+        Some("sustained") => over_maps(
+            |maps| measure_sustained(maps, 10_000, 10_000, 5),
+            |maps| measure_sustained(maps, 10_000, 10_000, 5),
+        ),
+        Some("cold") => measure_cold(Shape { services: 10_000, endpoints: 10 }),
+        _ => ["list", "large", "change", "sustained", "cold"].into_iter().for_each(run_alone),
     }
+    ExitCode::SUCCESS
 }
 
 fn run_alone(name: &str) {
@@ -49,11 +78,44 @@ fn run_alone(name: &str) {
     assert!(status.success(), "{name}: {status}");
 }
 
+/// The daemon as users start it.
+fn run_daemon() -> ExitCode {
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    match cli::parse(std::env::args_os(), &mut out, &mut err) {
+        Ok(cli) => match &cli.command {
+            cli::Command::Run(run) => cli::run(run, &mut err),
+            cli::Command::Question(_) => ExitCode::FAILURE,
+        },
+        Err(exit) => exit.into(),
+    }
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Runs a part over the kernel's maps, or over memory without root.
+fn over_maps(real: impl FnOnce(KernelMaps), memory: impl FnOnce(MemoryMaps)) {
+    if !is_root() {
+        println!("over maps of memory; the kernel's need root:");
+        return memory(MemoryMaps::default());
+    }
+    let bed = Bed::new().unwrap();
+    let options = Options {
+        cgroup: Some(bed.cgroup().to_owned()),
+        bpffs: bed.bpffs().join("holdfast"),
+        capacity: Capacity::default(),
+        mark: 0,
+        stale_sockets: StaleSockets::default(),
+    };
+    real(bed.within(Place::NODE, || KernelMaps::start(&options)).unwrap().unwrap());
+}
+
 // === The apiserver's side
 
-/// Serves until its input ends; each line is a service whose slice changes, stamped with the time.
+/// Serves and obeys until its input ends.
 fn serve(folder: &Path, services: u32, slices: u32, endpoints: u32) {
-    let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001");
+    let cluster = Cluster::new(UID);
     let objects = (0..services).map(service);
     for object in objects.chain((0..slices).map(|at| slice(at % services, at, endpoints, 1))) {
         cluster.apply(object).unwrap();
@@ -62,10 +124,39 @@ fn serve(folder: &Path, services: u32, slices: u32, endpoints: u32) {
     std::fs::write(folder.join("ca.crt"), authority.pem()).unwrap();
     let server = Server::start(&cluster, &authority.server(&Names::Kubernetes).unwrap()).unwrap();
     println!("{}", server.url());
+    let change = |at: u32| {
+        let changed = slice(at % services, at % slices, endpoints - at % 2, nanoseconds());
+        cluster.apply(changed).unwrap();
+    };
     for line in std::io::stdin().lines() {
-        let at: u32 = line.unwrap().parse().unwrap();
-        cluster.apply(slice(at % services, at % slices, endpoints - at % 2, nanoseconds())).unwrap();
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["change", at] => change(at.parse().unwrap()),
+            ["sustain", per_second, seconds] => {
+                sustain(per_second.parse().unwrap(), seconds.parse().unwrap(), &change);
+            }
+            ["forget"] => forget(&cluster, &server),
+            _ => assert_eq!(line, "", "an order that nobody knows"),
+        }
     }
+}
+
+/// So many changes each second, each of them stamped when it is made.
+fn sustain(per_second: u32, seconds: u32, change: &dyn Fn(u32)) {
+    let begun = Instant::now();
+    for at in 0..per_second * seconds {
+        sleep((begun + Duration::from_secs(1) / per_second * at).saturating_duration_since(Instant::now()));
+        change(at);
+    }
+}
+
+/// Something happens that no watch hears of, and then it is too long ago.
+fn forget(cluster: &Cluster, server: &Server) {
+    [Kind::Services, Kind::Slices].iter().for_each(|kind| server.mute(*kind, true));
+    cluster.apply(service(0)).unwrap();
+    cluster.compact();
+    [Kind::Services, Kind::Slices].iter().for_each(|kind| server.mute(*kind, false));
 }
 
 /// The same clock in both processes.
@@ -94,7 +185,7 @@ fn service(at: u32) -> Value {
 fn slice(service: u32, at: u32, endpoints: u32, generation: i64) -> Value {
     let labels = json!({"kubernetes.io/service-name": format!("web-{service}"),
         "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"});
-    let endpoints: Vec<Value> = (0..endpoints).map(|nth| endpoint(at * 128 + nth)).collect();
+    let endpoints: Vec<Value> = (0..endpoints).map(|nth| endpoint(at * 256 + nth)).collect();
     json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": metadata(&format!("web-{service}-{at:05}"), generation, &labels), "addressType": "IPv4",
         "endpoints": endpoints, "ports": [{"name": "http", "protocol": "TCP", "port": 8080}]})
@@ -110,19 +201,21 @@ fn endpoint(at: u32) -> Value {
 // === The daemon's side
 
 /// A served cluster and the daemon's parts, all on this thread.
-struct Bed {
+struct Client<M> {
     child: Child,
     orders: ChildStdin,
-    engine: Engine<MemoryMaps>,
+    engine: Engine<M>,
     events: mpsc::Receiver<Vec<Event>>,
+    view: View,
     started: Instant,
+    snapshot: Arc<Snapshot>,
     _tasks: JoinSet<()>,
     _folder: tempfile::TempDir,
 }
 
-impl Bed {
+impl<M: Maps> Client<M> {
     /// Waits until the apiserver serves; nothing is asked of it yet.
-    fn new(services: u32, slices: u32, endpoints: u32) -> Self {
+    fn new(maps: M, services: u32, slices: u32, endpoints: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["serve", folder.path().to_str().unwrap()])
@@ -137,29 +230,49 @@ impl Bed {
         let (events_in, events) = mpsc::channel(64);
         let (zones, _) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
-        tasks.spawn(
-            Kubernetes::new(access(folder.path(), url.trim()), Settings::default()).run(events_in, zones),
-        );
-        let (engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[Source::Kubernetes]).unwrap();
-        Self { child, orders, engine, events, started: Instant::now(), _tasks: tasks, _folder: folder }
+        let source = Kubernetes::new(access(folder.path(), url.trim()), Settings::default());
+        let view = source.view();
+        tasks.spawn(source.run(events_in, zones));
+        let (engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
+        sleep(FIRST_GRACE);
+        let (started, snapshot) = (Instant::now(), Arc::default());
+        Self { child, orders, engine, events, view, started, snapshot, _tasks: tasks, _folder: folder }
     }
 
-    /// Takes the next group as far as the maps. `true`: the source is synced. `made` gets the stamps of changed slices.
-    async fn group(&mut self, made: &mut Vec<i64>) -> bool {
+    fn order(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+    }
+
+    fn step(&mut self) {
+        let now = Now { wall: Timestamp(1_800_000_000), mono: self.started.elapsed() };
+        self.snapshot = self.engine.step(now, &mut drop);
+    }
+
+    /// Takes the next group as far as the maps. `made` gets the stamps of changed slices.
+    async fn group(&mut self, made: &mut Vec<i64>) {
         let group = self.events.recv().await.unwrap();
-        let is_synced = group.iter().any(|event| matches!(event, Event::Synced(_)));
         made.extend(group.iter().filter_map(|event| match event {
             Event::SliceApplied(facts) => facts.meta.generation,
             _ => None,
         }));
         group.into_iter().for_each(|event| self.engine.apply(event));
-        let now = Now { wall: Timestamp(1_800_000_000), mono: self.started.elapsed() };
-        self.engine.step(now, &mut drop);
-        is_synced
+        self.step();
     }
 
-    async fn sync(&mut self) {
-        while !self.group(&mut Vec::new()).await {}
+    /// Until everything is in the maps.
+    async fn sync(&mut self, services: u32) {
+        while !self.snapshot.is_synced() {
+            self.group(&mut Vec::new()).await;
+        }
+        while self.snapshot.fill.frontends < services as usize {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.step();
+        }
+    }
+
+    /// How many lists of slices were completed.
+    fn lists(&self) -> u64 {
+        self.view.now().iter().find(|watch| watch.what == What::Slices).unwrap().lists
     }
 
     fn end(mut self) {
@@ -187,9 +300,9 @@ fn runtime() -> tokio::runtime::Runtime {
 /// The first lists: until everything is in the maps.
 fn measure_list(services: u32, slices: u32, endpoints: u32) {
     runtime().block_on(async {
-        let mut bed = Bed::new(services, slices, endpoints);
+        let mut client = Client::new(MemoryMaps::default(), services, slices, endpoints);
         let (before, begun) = (cpu(), Instant::now());
-        bed.sync().await;
+        client.sync(services).await;
         let (spent, took) = (cpu() - before, begun.elapsed());
         println!(
             "lists of {services} services and {slices} slices of {endpoints} endpoints over TLS: {:.2} s CPU, {:.2} s, {:.0} MB resident, {:.0} MB at most",
@@ -198,36 +311,186 @@ fn measure_list(services: u32, slices: u32, endpoints: u32) {
             resident("VmRSS"),
             resident("VmHWM")
         );
-        bed.end();
+        client.end();
+    });
+}
+
+/// As many as there may be: until all is served, and what a new list costs then.
+fn measure_large<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
+    runtime().block_on(async {
+        let mut client = Client::new(maps, services, slices, endpoints);
+        let (before, begun) = (cpu(), Instant::now());
+        client.sync(services).await;
+        let (spent, took) = (cpu() - before, begun.elapsed());
+        println!(
+            "{services} services with {slices} slices of {endpoints} endpoints, until all is served: {:.2} s, {:.2} s CPU, {:.0} MB resident, {:.0} MB at most",
+            took.as_secs_f64(),
+            spent.as_secs_f64(),
+            resident("VmRSS"),
+            resident("VmHWM")
+        );
+        // From now on the highest is counted anew.
+        std::fs::write("/proc/self/clear_refs", "5").unwrap();
+        let (before, known) = (cpu(), client.lists());
+        client.order("forget");
+        while client.lists() == known {
+            client.group(&mut Vec::new()).await;
+        }
+        println!(
+            "the same once more, because the version is gone: {:.2} s CPU, {:.0} MB resident, {:.0} MB at most",
+            (cpu() - before).as_secs_f64(),
+            resident("VmRSS"),
+            resident("VmHWM")
+        );
+        client.end();
     });
 }
 
 /// One change after another among many services: from the write at the apiserver to the maps.
-fn measure_change(services: u32, slices: u32, endpoints: u32) {
+fn measure_change<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
     runtime().block_on(async {
-        let mut bed = Bed::new(services, slices, endpoints);
-        bed.sync().await;
+        let mut client = Client::new(maps, services, slices, endpoints);
+        client.sync(services).await;
         let (mut times, before) = (Vec::new(), cpu());
         for at in 0..CHANGES {
-            writeln!(bed.orders, "{at}").unwrap();
+            client.order(&format!("change {at}"));
             let mut made = Vec::new();
             while made.is_empty() {
-                bed.group(&mut made).await;
+                client.group(&mut made).await;
             }
             times.extend(made.iter().map(|made| nanoseconds() - made));
             tokio::time::sleep(PAUSE).await;
         }
         let spent = (cpu() - before) / CHANGES;
-        times.sort_unstable();
-        let at = |percent: usize| times[times.len() * percent / 100] / 1_000;
         println!(
-            "a change of a slice, among {services} services, from the apiserver to the maps: p50 {} µs, p99 {} µs; {} µs CPU each",
-            at(50),
-            at(99),
+            "a change of a slice, among {services} services, from the apiserver to the maps: {}; {} µs CPU each",
+            percentiles(&mut times),
             spent.as_micros()
         );
-        bed.end();
+        client.end();
     });
+}
+
+/// 1,000 changes each second: how late the maps are, and whether anything grows.
+fn measure_sustained<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
+    const PER_SECOND: u32 = 1_000;
+    const SECONDS: u32 = 60;
+    const PARTS: u32 = 6;
+    runtime().block_on(async {
+        let mut client = Client::new(maps, services, slices, endpoints);
+        client.sync(services).await;
+        client.order(&format!("sustain {PER_SECOND} {SECONDS}"));
+        println!("{PER_SECOND} changes a second among {services} services, from the apiserver to the maps:");
+        for part in 1..=PARTS {
+            let (mut times, mut made, mut waiting) = (Vec::new(), Vec::new(), 0);
+            let before = cpu();
+            while times.len() < (PER_SECOND * SECONDS / PARTS) as usize {
+                client.group(&mut made).await;
+                times.extend(made.drain(..).map(|made| nanoseconds() - made));
+                waiting = waiting.max(client.events.len());
+            }
+            let share = (cpu() - before).as_secs_f64() * f64::from(PARTS) / f64::from(SECONDS);
+            println!(
+                "  until {} s: {}; {:.0} % of a core, {:.1} MB resident, at most {waiting} groups waiting",
+                part * SECONDS / PARTS,
+                percentiles(&mut times),
+                share * 100.0,
+                resident("VmRSS"),
+            );
+        }
+        client.end();
+    });
+}
+
+/// From the start of the daemon with nothing in the kernel and no apiserver, to the first client that is served by what the
+/// daemon remembers.
+fn measure_cold(shape: Shape) {
+    const ROUNDS: usize = 5;
+    if !is_root() {
+        println!("a cold start needs root");
+        return;
+    }
+    let bed = Bed::new().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let backend = "127.0.0.9:8080".parse().unwrap();
+    let _server = bed.serve(Place::NODE, Role::Accept, "pod", backend).unwrap();
+    let bytes = remember(&folder.path().join("state"), shape, backend);
+    let mut rounds: Vec<[f64; 2]> = (0..ROUNDS).map(|round| start_cold(&bed, folder.path(), round)).collect();
+    rounds.sort_by(|one, other| one[0].total_cmp(&other[0]));
+    println!(
+        "a start with {} services of {} endpoints from a file of {:.0} MB, nothing in the kernel and no apiserver: a client is served after {:.2} s, at most {:.2} s; ready after {:.2} s",
+        shape.services,
+        shape.endpoints,
+        f64::from(u32::try_from(bytes).unwrap()) / 1e6,
+        rounds[ROUNDS / 2][0],
+        rounds[ROUNDS - 1][0],
+        rounds[ROUNDS / 2][1],
+    );
+}
+
+/// The state of a daemon that knew all of this.
+fn remember(path: &Path, shape: Shape, backend: std::net::SocketAddr) -> u64 {
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[Source::Kubernetes]).unwrap();
+    shape.events().into_iter().chain(worlds::served_by(backend)).for_each(|event| engine.apply(event));
+    for kind in [Watched::Services, Watched::Slices] {
+        engine.apply(Event::Progress(kind, "1000".into()));
+    }
+    engine.apply(Event::Synced(Source::Kubernetes));
+    let snapshot = engine.step(Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO }, &mut drop);
+    let context = state::Context { boot: state::boot_id(), ..state::Context::default() };
+    state::Folder::new(path).store(&context, &snapshot).unwrap()
+}
+
+/// Seconds until a client is served, and until the daemon says that it is ready.
+fn start_cold(bed: &Bed, folder: &Path, round: usize) -> [f64; 2] {
+    let (config, socket) = (folder.join("config.toml"), folder.join("admin.sock"));
+    let cgroup = bed.child_cgroup(&format!("daemon-{round}")).unwrap();
+    std::fs::write(folder.join("ca.crt"), Authority::new().unwrap().pem()).unwrap();
+    let text = format!(
+        "[datapath]\ncgroup = {:?}\nbpffs = \"/sys/fs/bpf/cold-{round}\"\n[admin]\nsocket = {socket:?}\n[state]\npath = {:?}\n\
+         [node]\nname = \"n1\"\nzone = \"z1\"\n\
+         [apiserver]\nendpoints = [\"https://127.0.0.1:9\"]\ntls_server_name = \"kubernetes.default.svc\"\nca_file = {:?}\ndiscover = []\n",
+        bed.cgroup(),
+        folder.join("state"),
+        folder.join("ca.crt"),
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut clients = bed.dial(Place::NODE, worlds::SERVED).unwrap();
+    sleep(FIRST_GRACE);
+    assert_eq!(clients.tally().unwrap().connected, 0, "nobody serves yet");
+    let mut command = bed.command_in(&cgroup, std::env::current_exe().unwrap());
+    let log = std::fs::File::create(folder.join("log")).unwrap();
+    command.args(["run", "--config"]).arg(&config).stdout(log.try_clone().unwrap()).stderr(log);
+    let begun = Instant::now();
+    let mut child = command.spawn().unwrap();
+    let (mut served, mut ready) = (None, None);
+    while served.is_none() || ready.is_none() {
+        let took = begun.elapsed().as_secs_f64();
+        let log = || std::fs::read_to_string(folder.join("log")).unwrap();
+        assert!(took < 60.0, "{}", log());
+        served = served.or_else(|| (clients.tally().unwrap().connected > 0).then_some(took));
+        ready = ready.or_else(|| is_ready(&socket).then_some(took));
+        sleep(Duration::from_millis(2));
+    }
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+    // What stays in the kernel when a daemon ends serves on, so that the next round would find it.
+    std::fs::remove_dir_all(bed.bpffs().join(format!("cold-{round}"))).unwrap();
+    [served.unwrap(), ready.unwrap()]
+}
+
+fn is_ready(socket: &Path) -> bool {
+    let Ok(mut stream) = UnixStream::connect(socket) else { return false };
+    let mut answer = String::new();
+    let asked = stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    asked.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.starts_with("HTTP/1.1 200")
+}
+
+fn percentiles(times: &mut [i64]) -> String {
+    times.sort_unstable();
+    let at = |share: usize| times[times.len() * share / 1_000] / 1_000;
+    format!("p50 {} µs, p99 {} µs, p99.9 {} µs", at(500), at(990), at(999))
 }
 
 /// What this thread has used; all of the daemon's side runs on it.

@@ -20,11 +20,12 @@
 //!
 //! Invariant: nothing happens by chance or by itself; what a test did not ask for is what a sound apiserver does. Each
 //! server runs on a thread of its own, so that it takes no time from the client's runtime. Deliberately absent: writes
-//! over HTTP, defaulting, validation, streaming lists and encodings other than JSON.
+//! over HTTP but for Events, defaulting, other validation, streaming lists and encodings other than JSON.
 
 mod authority;
 mod cluster;
 mod connection;
+mod events;
 mod fault;
 mod journal;
 mod list;
@@ -56,6 +57,8 @@ pub enum Kind {
     Nodes,
     /// `/api/v1/namespaces/NAME`.
     Namespaces,
+    /// `/apis/events.k8s.io/v1/namespaces/NAMESPACE/events`.
+    Events,
     /// `/readyz`.
     Ready,
     /// Anything else; answered with 404.
@@ -70,12 +73,13 @@ impl Kind {
             Self::Slices => ("EndpointSlice", "discovery.k8s.io/v1"),
             Self::Nodes => ("Node", "v1"),
             Self::Namespaces => ("Namespace", "v1"),
+            Self::Events => ("Event", "events.k8s.io/v1"),
             Self::Ready | Self::Unknown => ("Status", "v1"),
         }
     }
 
     fn of_object(word: &str) -> Option<Self> {
-        [Self::Services, Self::Slices, Self::Nodes, Self::Namespaces]
+        [Self::Services, Self::Slices, Self::Nodes, Self::Namespaces, Self::Events]
             .into_iter()
             .find(|kind| kind.names().0 == word)
     }

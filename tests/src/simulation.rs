@@ -1,10 +1,15 @@
-//! A simulated life of the whole engine: random events, faults, crashes, restarts and slow clients, from a seed.
+//! A simulated life of the whole engine: random events, accidents and purposes, faults, crashes, restarts and slow clients,
+//! from a seed.
 //!
-//! Invariant: after every op and every step, each client meets an answer that is legal by an independent model; at rest,
-//! maps and snapshot say exactly what the model says, and nothing is leaked. The same seed lives the same life.
+//! Invariant: after every op and every step, each client meets an answer that is legal by an independent model; no list
+//! becomes empty without a classification, and no hold outlives its bound; at rest, maps and snapshot say exactly what the
+//! model says, and nothing is leaked. The same seed lives the same life.
 //! Deliberately absent: time and randomness of the machine.
 
+mod happenings;
+pub mod history;
 pub mod model;
+pub mod policy;
 pub mod population;
 mod random;
 mod rest;
@@ -17,16 +22,19 @@ use std::time::Duration;
 use holdfast::engine::{Engine, Now};
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::event::Event;
-use holdfast_core::facts::{ObjectKey, Rejection, Timestamp};
+use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
-use holdfast_core::keys::{ServiceKey, Source};
+use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::Capacity;
+use holdfast_core::world::{Capacity, Remembered};
 use holdfast_datapath::{Faults, FaultyMaps, MemoryMaps};
 
 use crate::observing::ObservingMaps;
+use history::{History, Memory};
+use policy::Rule;
 pub use random::Random;
 use rows::Rows;
+pub use rows::Turned;
 use watch::{CLIENTS, SlowClient, Watch};
 
 /// Clients that take their time at once.
@@ -52,7 +60,7 @@ pub struct Violation {
 }
 
 /// What happened in a life.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Steps.
     pub steps: u64,
@@ -64,6 +72,8 @@ pub struct Report {
     pub crashes: u64,
     /// Times at which everything had come to rest and was compared in its whole.
     pub rests: u64,
+    /// How often a row turned to a verdict for a reason.
+    pub turned: Turned,
 }
 
 type Observed = ObservingMaps<MemoryMaps, Watch>;
@@ -78,14 +88,26 @@ pub struct Simulation {
     slow: Vec<SlowClient>,
     resend: Vec<Event>,
     clock: Duration,
+    /// How far the wall clock was set back.
+    set_back: i64,
+    /// The engine has decided since it started.
+    is_open: bool,
+    snapshot: Arc<Snapshot>,
+    /// What a process that starts now finds on the disk.
+    disk: Option<(Remembered, Memory)>,
     rows: Rows,
     report: Report,
 }
 
 /// Lives so many steps.
 pub fn simulate(seed: u64, steps: u64, faults: u16) -> Result<Report, Violation> {
+    simulate_by(policy::rule, seed, steps, faults)
+}
+
+/// Lives so many steps, and expects of lists that have nobody what this rule says.
+pub fn simulate_by(rule: Rule, seed: u64, steps: u64, faults: u16) -> Result<Report, Violation> {
     let fail = |step, what| Violation { seed, step, faults, what };
-    let mut simulation = Simulation::new(seed, faults).map_err(|what| fail(0, what))?;
+    let mut simulation = Simulation::new(rule, seed, faults).map_err(|what| fail(0, what))?;
     for step in 1..=steps {
         simulation.step().map_err(|what| fail(step, what))?;
     }
@@ -94,14 +116,18 @@ pub fn simulate(seed: u64, steps: u64, faults: u16) -> Result<Report, Violation>
 
 impl Simulation {
     /// Nothing has happened yet.
-    pub fn new(seed: u64, faults: u16) -> Result<Self, String> {
+    pub fn new(rule: Rule, seed: u64, faults: u16) -> Result<Self, String> {
         let mut simulation = Self {
-            engine: start(empty_maps(seed), seed)?,
+            engine: start(empty_maps(rule, seed), seed)?,
             random: Random::new(seed),
             faults,
             slow: Vec::new(),
             resend: Vec::new(),
             clock: Duration::ZERO,
+            set_back: 0,
+            is_open: false,
+            snapshot: Arc::default(),
+            disk: None,
             rows: Rows::default(),
             report: Report::default(),
         };
@@ -130,6 +156,7 @@ impl Simulation {
         self.clear()?;
         self.verdict()?;
         self.report.ops = self.watch().ops;
+        self.report.turned = self.rows.turned;
         Ok(self.report)
     }
 
@@ -147,14 +174,20 @@ impl Simulation {
 
     fn now(&self) -> Now {
         let seconds = i64::try_from(self.clock.as_secs()).unwrap_or(i64::MAX);
-        Now { wall: Timestamp(1_000_000 + seconds), mono: self.clock }
+        Now { wall: Timestamp(1_000_000_000 + seconds - self.set_back), mono: self.clock }
     }
 
     /// Some object changes, and the engine is told; or a source goes on with its first list.
     fn happen(&mut self) {
         if self.resend.is_empty() {
-            let event = self.change();
-            return self.tell(event);
+            return match self.random.below(1_000) {
+                0..3 => self.lose_everything(),
+                3..40 => self.probe(),
+                _ => {
+                    let event = self.change();
+                    self.tell(event);
+                }
+            };
         }
         for _ in 0..1 + self.random.below(12) {
             let Some(event) = self.resend.pop() else { break };
@@ -166,122 +199,56 @@ impl Simulation {
 
     fn tell(&mut self, event: Event) {
         self.report.events += 1;
+        self.watch().model.history.hear(&event);
         self.engine.apply(event);
-    }
-
-    /// Changes some object in the facts, and gives the event that says so.
-    fn change(&mut self) -> Event {
-        match self.random.below(100) {
-            0..36 => self.change_service(),
-            36..92 => self.change_slice(),
-            92..95 => self.change_node(),
-            95..97 => self.change_settings(),
-            _ => self.reject(),
-        }
-    }
-
-    fn change_service(&mut self) -> Event {
-        let place = self.random.below(population::SERVICES_MAX);
-        let key = population::service_key(place);
-        let old = self.watch().model.facts.services.get(&key).cloned();
-        if old.is_some() && self.random.chance(180) {
-            let model = &mut self.watch().model;
-            model.facts.services.remove(&key);
-            model.decide(&key);
-            return Event::ServiceDeleted(key, None);
-        }
-        let small = self.random.chance(700);
-        let new = match old {
-            Some(old) if small => population::changed_service(&mut self.random, &old),
-            _ => population::service(&mut self.random, place),
-        };
-        let new = Arc::new(new);
-        let model = &mut self.watch().model;
-        model.facts.services.insert(key.clone(), Arc::clone(&new));
-        model.decide(&key);
-        Event::ServiceApplied(new)
-    }
-
-    fn change_slice(&mut self) -> Event {
-        let place = self.random.below(population::SLICES_MAX);
-        let key = population::slice_key(place);
-        let old = self.watch().model.facts.slices.get(&key).cloned();
-        let gone = old.is_some() && self.random.chance(180);
-        let small = self.random.chance(800);
-        let new = match &old {
-            _ if gone => None,
-            Some(old) if small => Some(population::changed_slice(&mut self.random, old)),
-            _ => Some(population::slice(&mut self.random, place)),
-        };
-        let new = new.map(Arc::new);
-        let model = &mut self.watch().model;
-        match &new {
-            Some(new) => model.facts.slices.insert(key.clone(), Arc::clone(new)),
-            None => model.facts.slices.remove(&key),
-        };
-        for slice in old.iter().chain(&new) {
-            let own = |it: &ServiceKey| {
-                it.source == slice.key.source
-                    && it.name.namespace() == slice.key.name.namespace()
-                    && slice.service.as_deref() == Some(it.name.name())
-            };
-            if let Some(service) = model.facts.services.keys().find(|it| own(it)).cloned() {
-                model.decide(&service);
-            }
-        }
-        new.map_or(Event::SliceDeleted(key, None), Event::SliceApplied)
-    }
-
-    fn change_node(&mut self) -> Event {
-        let node = Arc::new(population::node(&mut self.random));
-        let model = &mut self.watch().model;
-        model.facts.node = Arc::clone(&node);
-        model.decide_all();
-        Event::NodeApplied(node)
-    }
-
-    fn change_settings(&mut self) -> Event {
-        let settings = Arc::new(population::settings(&mut self.random));
-        let model = &mut self.watch().model;
-        model.facts.settings = Arc::clone(&settings);
-        model.decide_all();
-        Event::SettingsApplied(settings)
-    }
-
-    /// An object comes in a shape that nobody understands: nothing may change.
-    fn reject(&mut self) -> Event {
-        let place = self.random.below(population::SLICES_MAX);
-        let object = if self.random.chance(500) {
-            ObjectKey::Slice(population::slice_key(place))
-        } else {
-            ObjectKey::Service(population::service_key(place % population::SERVICES_MAX))
-        };
-        Event::Rejected(Rejection { object, origin: None, reason: "not understood".into(), partial: false })
     }
 
     /// The engine takes a step.
     fn turn(&mut self) {
         let pause = self.random.below(60);
         self.clock += Duration::from_millis(u64::try_from(pause * pause).unwrap_or(0));
+        match self.random.below(500) {
+            0 => self.set_back += i64::try_from(self.random.below(100)).unwrap_or(0),
+            1..6 => self.clock += Duration::from_secs(self.random.number() % 700),
+            _ => {}
+        }
         self.advance();
     }
 
     fn advance(&mut self) -> Arc<Snapshot> {
         let now = self.now();
-        self.watch().begin();
+        let undecided = (!self.is_open).then(|| self.watch().model.clone());
+        self.watch().begin(now.wall);
         let mut changes = Vec::new();
         let snapshot = self.engine.step(now, &mut |change| changes.push(change));
+        self.is_open = snapshot.programmed;
+        if let Some(undecided) = undecided.filter(|_| !self.is_open) {
+            self.watch().model = undecided;
+        }
         let settled = snapshot.fill.retries == 0 && self.engine.next_due(now.mono) != Some(now.mono);
         let (maps, watch) = self.engine.maps_mut().inner_mut().parts_mut();
         watch.end(maps, settled);
         self.slow.iter_mut().for_each(|it| it.wait(watch));
         for change in &changes {
-            if let Some(what) = foreign_cause(change) {
+            if let Some(what) = foreign_cause(change, &watch.model.history) {
                 watch.blame(|| what);
             }
         }
-        self.rows.look(&snapshot, now.wall, watch);
+        if self.is_open {
+            watch.model.history.claims.clear();
+            self.rows.look(&snapshot, now.wall, watch);
+            self.write_down(&snapshot);
+        }
+        self.snapshot = Arc::clone(&snapshot);
         snapshot
+    }
+
+    /// Now and then, what a restart finds is what readers see now.
+    fn write_down(&mut self, snapshot: &Snapshot) {
+        if self.random.chance(50) {
+            let memory = self.watch().model.history.memory();
+            self.disk = Some((Remembered::from(snapshot), memory));
+        }
     }
 
     /// A slow client begins, or comes to its end.
@@ -314,15 +281,28 @@ impl Simulation {
         self.watch().faulty = true;
         let left = u32::try_from(self.random.below(8)).unwrap_or(0);
         self.engine.maps_mut().inner_mut().stop_after(Some(left));
+        let mut disk = self.disk.take();
         self.turn();
         self.engine.maps_mut().inner_mut().stop_after(None);
         for _ in 0..self.random.below(4) {
             self.change();
         }
-        let dead = std::mem::replace(&mut self.engine, start(empty_maps(0), 0)?);
+        let dead = std::mem::replace(&mut self.engine, start(empty_maps(policy::rule, 0), 0)?);
         self.engine = start(dead.into_maps(), self.random.number())?;
-        self.rows = Rows::default();
+        self.is_open = false;
+        disk = disk.filter(|_| self.random.chance(700));
+        let (remembered, memory) = disk.clone().unzip();
+        self.rows.restart(remembered.as_ref());
+        self.watch().model.restart(memory.unwrap_or_default());
         self.send_everything();
+        if let Some(remembered) = remembered {
+            self.engine.remember(remembered);
+            // Whoever remembers may begin before its sources have spoken, with what it remembers.
+            while !self.resend.is_empty() {
+                self.happen();
+            }
+        }
+        self.disk = disk;
         Ok(())
     }
 
@@ -340,8 +320,8 @@ impl Simulation {
     }
 }
 
-fn empty_maps(seed: u64) -> FaultyMaps<Observed> {
-    let maps = ObservingMaps::new(MemoryMaps::new(CAPACITY), Watch::new());
+fn empty_maps(rule: Rule, seed: u64) -> FaultyMaps<Observed> {
+    let maps = ObservingMaps::new(MemoryMaps::new(CAPACITY), Watch::new(rule));
     FaultyMaps::new(maps, Faults { seed, per_mille: 0 })
 }
 
@@ -352,7 +332,7 @@ fn start(maps: FaultyMaps<Observed>, seed: u64) -> Result<Living, String> {
 }
 
 /// An op must have a cause that names its own service.
-fn foreign_cause(change: &Change) -> Option<String> {
+fn foreign_cause(change: &Change, history: &History) -> Option<String> {
     let own = |cause: &Cause| match cause {
         Cause::ServiceApplied(facts) => facts.key == change.service,
         Cause::ServiceDeleted(key, _) => *key == change.service,
@@ -361,9 +341,13 @@ fn foreign_cause(change: &Change) -> Option<String> {
         Cause::SliceDeleted(key, _) => key.source == change.service.source,
         Cause::ClaimWon(_, other) | Cause::ClaimLost(_, other) => *other != change.service,
         Cause::Probed(probed) => probed.service == change.service,
-        Cause::AddressClaimed(..) | Cause::MassLoss { .. } | Cause::HoldDue => true,
+        Cause::AddressClaimed(address, by) => {
+            history.claims.contains(&(change.service.clone(), *address, by.clone()))
+        }
+        Cause::MassLoss { .. } => history.joined.contains(&change.service),
         Cause::NodeApplied
         | Cause::SettingsApplied
+        | Cause::HoldDue
         | Cause::Retry
         | Cause::Remembered
         | Cause::ReadersLeft => true,

@@ -11,11 +11,14 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use holdfast::admin::{self, About, Admin, Settings};
+use holdfast::admin::{self, About, Admin, Readings, Settings};
 use holdfast::engine::Engine;
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast::recorder::{History, Record, Recorder};
 use holdfast::sources::manifests::Manifests;
-use holdfast_core::facts::Timestamp;
+use holdfast_core::event::Event;
+use holdfast_core::facts::{Settings as Facts, Timestamp};
+use holdfast_core::hold::{OnEmpty, Policy};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
@@ -46,8 +49,8 @@ impl Daemon {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (stop, stopping) = watch::channel(false);
-        let snapshots = start_engine(&runtime, folder.path(), &stopping);
-        let admin = start_admin(folder.path(), snapshots.clone());
+        let (snapshots, history) = start_engine(&runtime, folder.path(), &stopping);
+        let admin = start_admin(folder.path(), snapshots.clone(), history);
         let mut daemon = Self { runtime, folder, admin, snapshots, _stop: stop };
         daemon.wait_for(|snapshot| snapshot.published.0 > 0 && snapshot.is_synced());
         daemon
@@ -94,24 +97,28 @@ fn start_engine(
     runtime: &Runtime,
     folder: &Path,
     stop: &watch::Receiver<bool>,
-) -> watch::Receiver<Arc<Snapshot>> {
+) -> (watch::Receiver<Arc<Snapshot>>, Arc<History>) {
     let started = Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]);
-    let (engine, _) = started.unwrap();
+    let (mut engine, _) = started.unwrap();
+    // What is emptied here is to be seen empty; holds have tests of their own.
+    let hold = Policy { on_empty: OnEmpty::Refuse, ..Policy::default() };
+    engine.apply(Event::SettingsApplied(Arc::new(Facts { hold, ..Facts::default() })));
     let (events_out, events) = mpsc::channel(GROUPS_WAITING_MAX);
-    let (changes, mut changed) = mpsc::channel(CHANGES_WAITING_MAX);
+    let (changes, changed) = mpsc::channel(CHANGES_WAITING_MAX);
     let (snapshots, snapshots_now) = watch::channel(Arc::default());
     let progress = Arc::new(AtomicU64::new(0));
     let asks = holdfast::engine::ask::channel().1;
     let ends = Ends { events, asks, snapshots, changes, progress, stop: stop.clone() };
     runtime.spawn(run(engine, ends, |_| ()));
     runtime.spawn(Manifests::open(folder).unwrap().run(events_out, stop.clone()));
-    runtime.spawn(async move { while changed.recv().await.is_some() {} });
-    snapshots_now
+    let (recorder, history) = Recorder::new(changed, snapshots_now.clone(), None);
+    runtime.spawn(recorder.run());
+    (snapshots_now, history)
 }
 
-fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>) -> Admin {
-    let readings =
-        readings::of_snapshots(snapshots, About { version: "0.1.0", started: Timestamp(1_767_870_000) });
+fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>, history: Arc<History>) -> Admin {
+    let about = About { version: "0.1.0", started: Timestamp(1_767_870_000) };
+    let readings = Readings { history, ..readings::of_snapshots(snapshots, about) };
     let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: folder.join("admin.sock") };
     admin::start(&settings, readings).unwrap()
 }
@@ -277,11 +284,11 @@ fn the_incident_as_recorded() {
     "#]].assert_eq(&without_ages(&curl(&[&table])));
     daemon.write("cluster.yaml", &recorded("endpoints: null\n  ports: null", 1));
     expect![[r#"
-        SERVICE                      PORT   TYPE          FRONTEND                VERDICT   REASON    STATUS  BACKENDS
-        default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     refusing  vanished  done    -
-        default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving   -         done    169.254.128.7:60002
-        default/kubernetes-intranet  https  NodePort      0.0.0.0:30965/TCP       serving   -         done    169.254.128.7:60002
-        default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving   -         done    169.254.128.7:60002
+        SERVICE                      PORT   TYPE          FRONTEND                VERDICT  REASON   STATUS  BACKENDS
+        default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     held     control  done    169.254.128.7:60002(held)
+        default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving  -        done    169.254.128.7:60002
+        default/kubernetes-intranet  https  NodePort      0.0.0.0:30965/TCP       serving  -        done    169.254.128.7:60002
+        default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving  -        done    169.254.128.7:60002
     "#]].assert_eq(&without_ages(&curl(&[&table])));
     assert_eq!(
         curl(&[&intranet]),
@@ -391,4 +398,46 @@ fn a_bad_file_is_named_and_harms_nothing() {
     let services: Value = serde_json::from_str(&services).unwrap();
     let reason = &services["rejected"][0]["reason"];
     assert!(reason.as_str().is_some_and(|reason| reason.contains("is not YAML")), "{services}");
+}
+
+/// What curl gets of the history, as soon as it has that many records: the recorder is behind the engine.
+fn history(daemon: &Daemon, query: &str, count: usize) -> Vec<Record> {
+    let url = daemon.url(&format!("/history?format=json&{query}"));
+    let begun = std::time::Instant::now();
+    loop {
+        let records: Vec<Record> =
+            curl(&[&url]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        if records.len() >= count || begun.elapsed() > SEEN_WAIT {
+            return records;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The files name no apiserver and no writer, so the file is the origin.
+#[test]
+fn invariant_12_what_happened_to_a_service_can_be_asked_afterwards() {
+    let mut daemon = Daemon::start(&[
+        ("test.yaml", &service("default", "test", "10.96.0.1", 1)),
+        ("test-slice.yaml", &slice("default", "test", ONE)),
+        ("other.yaml", &service("default", "test-extended", "10.96.0.2", 1)),
+    ]);
+    daemon.write("test-slice.yaml", &slice("default", "test", "null"));
+    daemon.write("other.yaml", &service("default", "test-extended", "10.96.0.2", 2));
+    fs::remove_file(daemon.folder.path().join("test.yaml")).unwrap();
+    let records = history(&daemon, "service=default/test", 3);
+    let rules: Vec<&str> = records.iter().take(3).map(|record| &*record.rule).collect();
+    assert_eq!(rules, ["usable-endpoints", "vanished", "service-gone"]);
+    let [trigger] = &records[1].triggers[..] else { panic!("{:?}", records[1]) };
+    assert!(trigger.endpoints_null, "{trigger:?}");
+    assert_eq!(trigger.object.as_deref(), Some("default/slice-of-test0"));
+    assert!(trigger.origin.as_deref().unwrap().ends_with("test-slice.yaml"), "{trigger:?}");
+    assert_eq!(records[1].transitions[0].backends.removed, ["1.1.1.1:80"]);
+    let vanished = curl(&[&daemon.url("/history?reason=vanished&limit=1")]);
+    assert!(
+        vanished.contains(" default/test: 10.96.0.1:80/TCP is gone, was refusing (vanished)"),
+        "{vanished}"
+    );
+    let others = history(&daemon, "service=default/test-extended", 1);
+    assert_eq!(others.len(), 1, "a touched annotation is no change: {others:?}");
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use holdfast::engine::{Engine, Now};
 use holdfast_core::change::{Cause, Change};
+use holdfast_core::digest::digest;
 use holdfast_core::event::Event;
-use holdfast_core::facts::Timestamp;
+use holdfast_core::facts::{ServiceFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{FrontendKey, ServiceKey, Source, Transport};
 use holdfast_core::list::{Scope, SlotState};
@@ -45,8 +46,26 @@ fn rest(engine: &mut Engine<MemoryMaps>) -> Arc<Snapshot> {
     panic!("does not come to rest");
 }
 
-/// Every object once, some of them missing.
+/// What was there before decides what is held, so where order must not matter nothing is: every service asks for kube-proxy's
+/// rules.
+fn refusing(event: Event) -> Event {
+    match event {
+        Event::ServiceApplied(facts) => {
+            let mut facts = ServiceFacts::clone(&facts);
+            facts.on_empty = Some("refuse".into());
+            Event::ServiceApplied(Arc::new(facts))
+        }
+        other => other,
+    }
+}
+
+/// Every object once, some of them missing; nothing is held.
 fn world(random: &mut Random) -> Vec<Event> {
+    world_with_holds(random).into_iter().map(refusing).collect()
+}
+
+/// Every object once, some of them missing.
+fn world_with_holds(random: &mut Random) -> Vec<Event> {
     let mut events = vec![
         Event::NodeApplied(Arc::new(population::node(random))),
         Event::SettingsApplied(Arc::new(population::settings(random))),
@@ -126,6 +145,10 @@ fn from_scratch(events: Vec<Event>) -> Picture {
 
 /// Other objects first, then the world in any order, with batches of any size, older versions, and a restart.
 fn by_detours(random: &mut Random, events: &[Event], restart: bool) -> Picture {
+    picture(&mut lived(random, events, restart))
+}
+
+fn lived(random: &mut Random, events: &[Event], restart: bool) -> Engine<MemoryMaps> {
     let mut engine = start();
     synced(&mut engine);
     let mut older = world(random);
@@ -150,7 +173,7 @@ fn by_detours(random: &mut Random, events: &[Event], restart: bool) -> Picture {
         events.iter().rev().cloned().for_each(|event| engine.apply(event));
         synced(&mut engine);
     }
-    picture(&mut engine)
+    engine
 }
 
 /// An older world lives, is written down at some moment, and lives on; then the process dies, maybe with the node, and the
@@ -221,6 +244,30 @@ fn owners(snapshot: &Snapshot) -> BTreeMap<FrontendKey, ServiceKey> {
     owners
 }
 
+/// What the cluster's services show on every node alike: no list that was chosen here, and nothing that is held.
+fn shown_everywhere(snapshot: &Snapshot) -> Vec<String> {
+    let own = snapshot.services.iter().filter(|view| view.key.source == Source::Kubernetes);
+    let mut shown = Vec::new();
+    for view in own.filter(|view| !view.frontends.is_empty()) {
+        let mut shows = |what: String| shown.push(format!("{} {what}", view.key));
+        let facts = view.facts.as_deref().unwrap();
+        shows(format!("affinity {:?}, from {:?}", facts.affinity_timeout, facts.source_ranges));
+        for it in &view.frontends {
+            let lists = (it.scope, it.external_local);
+            shows(format!(
+                "{} {} {} {:?} {} {lists:?}",
+                it.address, it.port, it.protocol, it.kind, it.port_name
+            ));
+        }
+        for port in view.ports.iter().filter(|port| port.hold.is_none()) {
+            let rows = port.rows.all().iter().map(|row| (row.backend(), row.conditions()));
+            shows(format!("{:?} {:?}", port.key, rows.collect::<Vec<_>>()));
+        }
+    }
+    shown.sort();
+    shown
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -248,26 +295,75 @@ proptest! {
     #[test]
     fn invariant_05_an_event_on_one_service_changes_nothing_of_another(seed: u64) {
         let mut random = Random::new(seed);
-        let events = world(&mut random);
+        let events = world_with_holds(&mut random);
         let mut engine = start();
         events.iter().cloned().for_each(|event| engine.apply(event));
         synced(&mut engine);
+        rest(&mut engine);
+        // Some lose their lists first, and are held.
+        for _ in 0..random.below(6) {
+            engine.apply(one_event(&mut random, &events).0);
+            rest(&mut engine);
+        }
         let before = (owners(&rest(&mut engine)), answers(engine.maps()));
         let (event, service) = one_event(&mut random, &events);
         engine.apply(event);
         let (snapshot, changes) = step(&mut engine);
         for change in changes.iter().filter(|change| change.service != service) {
-            let coupled = |it: &Cause| matches!(it, Cause::ClaimWon(_, by) | Cause::ClaimLost(_, by) if *by != change.service);
+            let coupled = |it: &Cause| match it {
+                Cause::ClaimWon(_, by) | Cause::ClaimLost(_, by) => *by != change.service,
+                Cause::AddressClaimed(_, by) => *by == service,
+                Cause::MassLoss { .. } => true,
+                _ => false,
+            };
             prop_assert!(!change.causes.is_empty() && change.causes.iter().all(coupled), "{service} changed {change:?}");
         }
+        let is_taken = |change: &&Change| change.causes.iter().any(|it| matches!(it, Cause::AddressClaimed(..)));
+        let taken: Vec<_> = changes.iter().filter(is_taken).map(|change| &change.service).collect();
         let after = (owners(&snapshot), answers(engine.maps()));
         for key in dialled() {
             let wildcard = FrontendKey { address: holdfast_core::keys::Family::of(key.address).unspecified(), ..key };
             let owner = |owners: &BTreeMap<FrontendKey, ServiceKey>| owners.get(&key).or_else(|| owners.get(&wildcard)).cloned();
             let (old, new) = (owner(&before.0), owner(&after.0));
-            if old == new && old.as_ref() != Some(&service) {
+            let is_coupled = old.as_ref().is_some_and(|old| *old == service || taken.contains(&old));
+            if old == new && !is_coupled {
                 prop_assert_eq!(&before.1[&key], &after.1[&key], "{} of {:?}, after an event on {}", key, old, service);
             }
+        }
+    }
+
+    #[test]
+    fn nodes_that_know_the_same_have_the_same_digest(seed: u64) {
+        let mut random = Random::new(seed);
+        let events = world(&mut random);
+        let mut one = start();
+        events.iter().cloned().for_each(|event| one.apply(event));
+        synced(&mut one);
+        // Another node, whose other sources say something else.
+        let elsewhere = |event: &Event| match event {
+            Event::NodeApplied(_) => false,
+            Event::ServiceApplied(facts) => facts.key.source == Source::Kubernetes,
+            _ => true,
+        };
+        let mut events: Vec<Event> = events.iter().filter(|event| elsewhere(event)).cloned().collect();
+        events.push(Event::NodeApplied(Arc::new(population::node(&mut random))));
+        let restart = random.chance(500);
+        let mut other = lived(&mut random, &events, restart);
+        prop_assert_eq!(digest(&rest(&mut one).services), digest(&rest(&mut other).services));
+    }
+
+    #[test]
+    fn what_differs_on_every_node_has_another_digest(seed: u64) {
+        let mut random = Random::new(seed);
+        let events = world(&mut random);
+        let mut engine = start();
+        events.iter().cloned().for_each(|event| engine.apply(event));
+        synced(&mut engine);
+        let before = rest(&mut engine);
+        engine.apply(one_event(&mut random, &events).0);
+        let after = rest(&mut engine);
+        if shown_everywhere(&before) != shown_everywhere(&after) {
+            prop_assert_ne!(digest(&before.services), digest(&after.services));
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Short lives of the whole engine, for every change; `make simulate` lives longer ones.
 #![cfg(test)]
 
-use holdfast_tests::simulation::simulate;
+use holdfast_core::hold::Bound;
+use holdfast_core::snapshot::Reason;
+use holdfast_tests::simulation::policy::{Rule, Signs, rule};
+use holdfast_tests::simulation::{simulate, simulate_by};
 
 #[track_caller]
 fn check(seed: u64, steps: u64, faults: u16) {
@@ -26,4 +29,52 @@ fn invariant_04_clients_meet_whole_lists_between_any_two_ops() {
 #[test]
 fn a_few_faults_are_survived_too() {
     check(21, 60_000, 100);
+}
+
+/// Every way into a hold and out of it, but for those that need many services or a long time.
+const HAPPENS: [(&str, &str); 10] = [
+    ("held", "vanished"),
+    ("held", "resync"),
+    ("held", "control"),
+    ("held", "mass-loss"),
+    ("passing", "vanished"),
+    ("refusing", "scaled-down"),
+    ("refusing", "all-unready"),
+    ("refusing", "hold-expired"),
+    ("refusing", "probes-failed"),
+    ("refusing", "claimed"),
+];
+
+#[test]
+fn no_list_becomes_empty_without_a_classification_and_no_hold_outlives_its_bound() {
+    let turned = simulate(31, 100_000, 50).unwrap_or_else(|violation| panic!("{violation}")).turned;
+    let missing: Vec<_> = HAPPENS.iter().filter(|it| !turned.contains_key(*it)).collect();
+    assert!(missing.is_empty(), "never seen: {missing:?} in {turned:?}");
+}
+
+/// An engine that follows another rule than this one is told from it.
+#[track_caller]
+fn check_told_apart(other: Rule) {
+    let found = simulate_by(other, 41, 20_000, 0).expect_err("the engine follows the wrong rule");
+    assert!(found.what.contains("held") || found.what.contains("shows"), "{found}");
+}
+
+#[test]
+fn simulation_finds_a_policy_that_never_holds() {
+    check_told_apart(|_| None);
+}
+
+#[test]
+fn simulation_finds_a_policy_that_always_holds() {
+    check_told_apart(|signs| rule(signs).or(Some((Reason::Vanished, Bound::Guarded))));
+}
+
+#[test]
+fn simulation_finds_a_policy_that_holds_without_bound() {
+    check_told_apart(|signs| rule(signs).map(|(reason, _)| (reason, Bound::Unlimited)));
+}
+
+#[test]
+fn simulation_finds_a_policy_that_takes_null_for_scaled_down() {
+    check_told_apart(|signs| rule(&Signs { ended: signs.ended || !signs.listed, ..*signs }));
 }

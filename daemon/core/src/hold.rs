@@ -121,6 +121,18 @@ pub enum Judgement {
     Hold(Reason, Bound),
 }
 
+impl Judgement {
+    /// Every reason for which a list is held: those that [`judge`] gives, and that of many losses at once.
+    pub const REASONS: [Reason; 6] = [
+        Reason::Vanished,
+        Reason::Resync,
+        Reason::MassLoss,
+        Reason::Control,
+        Reason::AllUnready,
+        Reason::ScaledDown,
+    ];
+}
+
 /// For how long a list is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
@@ -185,6 +197,20 @@ pub enum Answer {
     Refused,
     /// Nothing came back, which a filter between the node and the backend can do as well.
     Silent,
+}
+
+impl Answer {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Accepted, Self::Refused, Self::Silent];
+
+    /// The one spelling in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Refused => "refused",
+            Self::Silent => "silent",
+        }
+    }
 }
 
 /// One probe of a held backend.

@@ -179,6 +179,13 @@ impl Row {
         self.bits |= SEEN_TERMINATING;
     }
 
+    /// The row in none but these lists.
+    pub(crate) const fn narrowed(self, cluster: bool, local: bool) -> Self {
+        let cluster = if cluster { 0 } else { IN_CLUSTER };
+        let local = if local { 0 } else { IN_LOCAL };
+        Self { bits: self.bits & !(cluster | local), ..self }
+    }
+
     /// The row as a hold keeps it.
     pub(crate) const fn held(self) -> Self {
         Self { bits: self.bits | HELD, ..self }

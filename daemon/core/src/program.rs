@@ -112,7 +112,7 @@ impl Port {
             self.last.observe(&listed);
             self.judge(&listed, bench);
             match &self.hold {
-                Some(hold) => with_held(hold, listed),
+                Some(hold) => with_held(hold, listed, policy),
                 None => listed,
             }
         };
@@ -207,9 +207,11 @@ impl Port {
     }
 }
 
-/// What is held and what is listed, sorted; a backend that is both is shown as it is held.
-fn with_held(hold: &Hold, listed: Vec<Row>) -> Vec<Row> {
-    let mut rows: Vec<Row> = hold.rows().copied().chain(listed).collect();
+/// What is held and what is listed, sorted; a backend that is both is shown as it is held. A list that no frontend uses any
+/// more is not held for anybody.
+fn with_held(hold: &Hold, listed: Vec<Row>, policy: PortPolicy) -> Vec<Row> {
+    let used = |row: &Row| row.narrowed(policy.cluster_used, policy.local_used);
+    let mut rows: Vec<Row> = hold.rows().map(used).chain(listed).collect();
     rows.sort_by_key(|row| (row.address, row.port));
     rows.dedup_by_key(|row| (row.address, row.port));
     rows

@@ -380,6 +380,15 @@ pub struct Fill {
     pub retries: usize,
 }
 
+/// How a comparison of the maps with what was written to them went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// When.
+    pub at: Timestamp,
+    /// Things that somebody else had changed.
+    pub differences: usize,
+}
+
 /// One consistent view of everything.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -405,6 +414,8 @@ pub struct Snapshot {
     pub counters: Counters,
     /// How full the maps are.
     pub fill: Fill,
+    /// The last comparison of the maps with what was written, once there was one.
+    pub checked: Option<Checked>,
     /// When it was published.
     pub published: Timestamp,
 }

@@ -279,17 +279,21 @@ pub(crate) fn service_of(slice: &SliceFacts) -> Option<ServiceKey> {
     Some(ServiceKey { name, source: slice.key.source })
 }
 
-/// The annotation that cannot be followed; the service is served as if it were not there.
-fn rejected_setting(facts: &ServiceFacts) -> Option<Rejection> {
-    let word = facts.on_empty.as_deref()?;
+/// What the service asks for of a list that would become empty, if that can be followed.
+pub(crate) fn on_empty(facts: &ServiceFacts) -> Option<OnEmpty> {
     let is_shared = facts.kind == ServiceType::LoadBalancer
         || !facts.external_ips.is_empty()
         || !facts.ingress.is_empty();
+    OnEmpty::parse(facts.on_empty.as_deref()?).filter(|asked| *asked != OnEmpty::Pass || is_shared)
+}
+
+/// The annotation that cannot be followed; the service is served as if it were not there.
+fn rejected_setting(facts: &ServiceFacts) -> Option<Rejection> {
+    let word = facts.on_empty.as_deref().filter(|_| on_empty(facts).is_none())?;
     let reason = match OnEmpty::parse(word) {
-        Some(OnEmpty::Pass) if !is_shared => {
+        Some(_) => {
             "on-empty \"pass\" is for load-balancer and external addresses, and this service has none".into()
         }
-        Some(_) => return None,
         None => {
             let word: alloc::string::String = word.chars().take(SHOWN_MAX).collect();
             alloc::format!("on-empty {word:?} is ignored: legal are auto, refuse, hold and pass").into()

@@ -83,6 +83,8 @@ pub struct World {
     dirty: Vec<ServiceId>,
     woken: Vec<ServiceId>,
     snapshot: Snapshot,
+    /// What a comparison has found that no snapshot tells of yet.
+    found: Option<usize>,
     counters: Counters,
 }
 
@@ -107,6 +109,7 @@ impl World {
             dirty: Vec::new(),
             woken: Vec::new(),
             snapshot: Snapshot::default(),
+            found: None,
             counters: Counters::default(),
         }
     }

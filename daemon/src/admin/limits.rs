@@ -46,3 +46,9 @@ pub(super) const BACKENDS_IN_CELL_MAX: usize = 3;
 
 /// Records of one answer: some 10 MB of JSON. Who wants more asks on from the last one.
 pub(super) const RECORDS_MAX: usize = 10_000;
+
+/// Watchers at one time, of all connections: some people and a program or two, each with a bounded place in the stream.
+pub(super) const WATCHERS_MAX: usize = 8;
+
+/// A stream that has nothing to say says so this often: half the time after which the command line gives up.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);

@@ -23,9 +23,10 @@ use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
 use super::{
-    Readings, apiserver, datapath, explain, history, metrics, openapi, refusals, reload, stale, verify,
+    Readings, apiserver, datapath, explain, history, live, metrics, openapi, refusals, reload, stale, verify,
 };
 use crate::moment::Moment;
+use crate::recorder::Recorded;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -47,7 +48,7 @@ struct Path {
     answer: Answer,
 }
 
-static PATHS: [Path; 17] = [
+static PATHS: [Path; 18] = [
     Path { path: "/", about: "this list", legal: Legal::FORMAT, answer: Answer::Known(index) },
     Path {
         path: "/frontends",
@@ -90,6 +91,12 @@ static PATHS: [Path; 17] = [
         about: "every change with its cause",
         legal: history::LEGAL,
         answer: Answer::Known(history::history),
+    },
+    Path {
+        path: "/watch",
+        about: "the same as it happens, as server-sent events",
+        legal: live::LEGAL,
+        answer: Answer::Known(live::watch),
     },
     Path {
         path: "/datapath",
@@ -297,6 +304,7 @@ struct Readiness {
     sources: Vec<SourceRow>,
     stale_since: Option<Moment>,
     snapshot: SnapshotRow,
+    history: HistoryRow,
 }
 
 /// What a restart would begin with.
@@ -305,6 +313,23 @@ struct SnapshotRow {
     written: Option<Moment>,
     bytes: u64,
     error: Option<Arc<str>>,
+}
+
+/// How the recording goes.
+#[derive(Serialize)]
+struct HistoryRow {
+    seq: u64,
+    gaps: u64,
+    bytes: u64,
+    unwritten: u64,
+    error: Option<Arc<str>>,
+}
+
+impl From<Recorded> for HistoryRow {
+    fn from(recorded: Recorded) -> Self {
+        let Recorded { seq, gaps, file, .. } = recorded;
+        Self { seq, gaps, bytes: file.bytes, unwritten: file.lost, error: file.error }
+    }
 }
 
 #[derive(Serialize)]
@@ -327,7 +352,11 @@ fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot_row =
         SnapshotRow { written: written.at.map(Moment), bytes: written.bytes, error: written.error };
     let stale_since = snapshot.stale_since.map(Moment);
-    answer::json(status, &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row })
+    let history = readings.history.recorded().into();
+    answer::json(
+        status,
+        &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row, history },
+    )
 }
 
 /// Why clients do not meet what the rules ask for yet.

@@ -4,6 +4,9 @@ mod doors;
 mod explanations;
 pub(crate) mod fixture;
 mod history;
+mod live;
+mod metrics;
+mod shipped;
 mod tables;
 
 use std::io::{Read, Write};

@@ -13,17 +13,18 @@ use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderValue};
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::AccessError;
 use super::lease::{Lease, Place};
 use super::socket;
 use super::trouble::Trouble;
+use super::walk::Ask;
+use super::{AccessError, JSON};
 
 const USER_AGENT: &str = concat!("holdfast/", env!("CARGO_PKG_VERSION"));
 
@@ -34,6 +35,24 @@ pub struct Connection {
     // Moves the bytes; it ends when this is dropped.
     _driver: JoinSet<()>,
     lease: Lease,
+}
+
+/// A request that changes something, with its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write<'a> {
+    /// A new object, as JSON.
+    Create(&'a str),
+    /// The fields of an object that change, as a merge patch.
+    Merge(&'a str),
+}
+
+impl<'a> Write<'a> {
+    const fn parts(self) -> (Method, &'static str, &'a str) {
+        match self {
+            Self::Create(body) => (Method::POST, JSON, body),
+            Self::Merge(body) => (Method::PATCH, "application/merge-patch+json", body),
+        }
+    }
 }
 
 /// What a request says beside its path.
@@ -76,14 +95,14 @@ impl Connection {
         self.lease.place()
     }
 
-    /// Sends a GET and waits for the headers of its answer.
-    pub(super) async fn get(
+    /// Sends a request and waits for the headers of its answer.
+    pub(super) async fn ask(
         mut self,
-        path_and_query: &str,
+        ask: &Ask<'_>,
         headers: &Headers,
         limit: Duration,
     ) -> Result<Reply, Trouble> {
-        let request = request(path_and_query, self.place().address, headers)?;
+        let request = request(ask, self.place().address, headers)?;
         let exchange = async {
             self.sender.ready().await?;
             self.sender.send_request(request).await
@@ -94,15 +113,21 @@ impl Connection {
     }
 }
 
-fn request(path_and_query: &str, host: SocketAddr, headers: &Headers) -> Result<Request<String>, Trouble> {
-    let mut request = Request::get(path_and_query)
+fn request(ask: &Ask<'_>, host: SocketAddr, headers: &Headers) -> Result<Request<String>, Trouble> {
+    let (method, content_type, body) = ask.write.map_or((Method::GET, "", ""), Write::parts);
+    let mut request = Request::builder()
+        .method(method)
+        .uri(ask.path_and_query)
         .header(header::HOST, host.to_string())
         .header(header::USER_AGENT, USER_AGENT)
         .header(header::ACCEPT, headers.accept)
         // Watches that are compressed one event at a time confuse decoders, and the CPU is the scarcer thing here.
         .header(header::ACCEPT_ENCODING, "identity")
-        .body(String::new())
+        .body(body.to_owned())
         .map_err(|error| Trouble::NotAnApiserver(error.to_string()))?;
+    if ask.write.is_some() {
+        request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    }
     if let Some(authorization) = &headers.authorization {
         request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
     }

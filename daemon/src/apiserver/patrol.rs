@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_secs(1);
 const WRITE_AGAIN: Duration = Duration::from_secs(60);
 
 /// A path that costs a server little and says whether it can serve.
-const READY: Ask<'static> = Ask { accept: JSON, path_and_query: "/readyz" };
+const READY: Ask<'static> = Ask { accept: JSON, path_and_query: "/readyz", write: None };
 
 pub(super) async fn run(inner: &Inner) {
     tokio::join!(look(inner), remember(inner), publish(inner));

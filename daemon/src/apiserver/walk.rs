@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 
 use super::credentials::Shown;
-use super::http::{Connection, Dial, Headers, Reply};
+use super::http::{Connection, Dial, Headers, Reply, Write};
 use super::identity::{self, ClusterId};
 use super::lease::Place;
 use super::limits::{DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
@@ -22,6 +22,8 @@ use super::{AccessError, Failure, Inner, JSON, Tier};
 pub(super) struct Ask<'a> {
     pub(super) accept: &'static str,
     pub(super) path_and_query: &'a str,
+    /// None only reads.
+    pub(super) write: Option<Write<'a>>,
 }
 
 impl Ask<'_> {
@@ -48,12 +50,12 @@ impl Patience {
     }
 }
 
-pub(super) async fn get(
+pub(super) async fn ask(
     inner: &Inner,
     ask: &Ask<'_>,
     kept: Option<Connection>,
 ) -> Result<Reply, AccessError> {
-    if let Some(reply) = get_over(inner, ask, kept).await {
+    if let Some(reply) = ask_over(inner, ask, kept).await {
         return Ok(reply);
     }
     inner.refresh().await;
@@ -74,12 +76,12 @@ pub(super) async fn get(
 }
 
 /// Over a connection that may have died while it was idle: that says nothing about its endpoint.
-async fn get_over(inner: &Inner, ask: &Ask<'_>, kept: Option<Connection>) -> Option<Reply> {
+async fn ask_over(inner: &Inner, ask: &Ask<'_>, kept: Option<Connection>) -> Option<Reply> {
     let kept = kept?;
     let tier = inner.endpoints.lock().get(kept.place().id)?.tier;
     let asked = inner.asked();
     let shown = asked.credentials(tier).current(false).await.ok()?;
-    let reply = kept.get(ask.path_and_query, &ask.headers(&shown), HEADERS).await.ok()?;
+    let reply = kept.ask(ask, &ask.headers(&shown), HEADERS).await.ok()?;
     (reply.status != UNAUTHORIZED && !is_about_endpoint(reply.status)).then_some(reply)
 }
 
@@ -88,7 +90,8 @@ async fn attempt(inner: &Inner, place: &Place, ask: &Ask<'_>, patience: Patience
     match ask_twice(inner, place, ask, patience).await {
         Ok(reply) => {
             place.served();
-            if reply.status == FORBIDDEN {
+            // Who may read and not write is served all the same.
+            if reply.status == FORBIDDEN && ask.write.is_none() {
                 place.noted(Trouble::status(FORBIDDEN, b""));
             }
             Ok(reply)
@@ -133,7 +136,7 @@ async fn ask_once(
 ) -> Result<Reply, Trouble> {
     let opened = tokio::time::timeout(patience.limit(), open(inner, place, shown)).await;
     let connection = opened.map_err(|_| Trouble::Silent)??;
-    let reply = connection.get(ask.path_and_query, &ask.headers(shown), HEADERS).await?;
+    let reply = connection.ask(ask, &ask.headers(shown), HEADERS).await?;
     judged(reply, shown).await
 }
 
@@ -143,8 +146,8 @@ async fn open(inner: &Inner, place: &Place, shown: &Shown) -> Result<Connection,
     let server_name = shown.server_name.clone().unwrap_or_else(address);
     let dial = Dial { place: place.clone(), tls: Arc::clone(&shown.tls), server_name };
     let connection = dial.connect(DIAL).await?;
-    let ask = Ask { accept: JSON, path_and_query: identity::PATH };
-    let reply = connection.get(ask.path_and_query, &ask.headers(shown), HEADERS).await?;
+    let ask = Ask { accept: JSON, path_and_query: identity::PATH, write: None };
+    let reply = connection.ask(&ask, &ask.headers(shown), HEADERS).await?;
     let mut reply = judged(reply, shown).await?;
     let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await?;
     match reply.status {

@@ -118,7 +118,9 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
     let settings = kubernetes::Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),
         node: config.node.zone.is_none().then(|| node.clone()),
-        start: start.map(|kept| kubernetes::Start::of(&kept.remembered)).unwrap_or_default(),
+        start: start
+            .map(|kept| kubernetes::Start::of(&kept.remembered, &kept.context.odd))
+            .unwrap_or_default(),
         ..kubernetes::Settings::default()
     };
     Kubernetes::new(access, settings)
@@ -150,6 +152,17 @@ pub(super) fn effective(config: &Config) -> EffectiveConfig {
 pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
     let services = config.services.iter().map(StaticService::from).collect();
     Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
+}
+
+/// What writes the table down, and where it tells how it goes.
+pub(super) fn keeper(
+    folder: state::Folder,
+    engine: &EngineThread,
+    access: Option<&Access>,
+    kubernetes: Option<&Kubernetes>,
+) -> (state::Keeper, watch::Receiver<state::Written>) {
+    let clusters = access.map_or_else(|| watch::channel(None).1, Access::clusters);
+    state::Keeper::new(folder, engine.snapshots.clone(), clusters, kubernetes.map(Kubernetes::oddities))
 }
 
 /// What a former process wrote down. Without it the daemon starts as it would on a new node.

@@ -32,6 +32,16 @@ struct Readiness {
     sources: Vec<Source>,
     stale_since: Option<String>,
     snapshot: Kept,
+    history: History,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct History {
+    seq: u64,
+    gaps: u64,
+    bytes: u64,
+    unwritten: u64,
+    error: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -106,11 +116,13 @@ struct Status {
     apiserver: Apiserver,
     stale_since: Option<String>,
     snapshot: Kept,
+    history: History,
     services: usize,
     frontends: u64,
     backends: u64,
     states: BTreeMap<String, u64>,
     verdicts: BTreeMap<String, u64>,
+    held: Vec<NotServing>,
     not_serving: Vec<NotServing>,
     errors: Vec<Failed>,
     rejected: Vec<Rejected>,
@@ -172,6 +184,8 @@ impl Status {
         let Services { services, rejected, rejected_dropped } = services;
         let failed = services.iter().filter(|service| service.status == "error");
         let errors: Vec<Failed> = failed.map(Failed::from).collect();
+        let (held, not_serving) =
+            services.iter().filter_map(NotServing::of).partition(|it: &NotServing| it.verdict == "held");
         Self {
             good: readiness.healthy && faults.is_empty() && errors.is_empty() && rejected.is_empty(),
             version,
@@ -183,12 +197,14 @@ impl Status {
             apiserver,
             stale_since: readiness.stale_since,
             snapshot: readiness.snapshot,
+            history: readiness.history,
             services: services.len(),
             frontends: services.iter().map(|service| service.frontends).sum(),
             backends: services.iter().map(|service| service.backends).sum(),
             states: counted(services.iter().map(|service| service.state.as_str())),
             verdicts: counted(services.iter().filter_map(|service| service.verdict.as_deref())),
-            not_serving: services.iter().filter_map(NotServing::of).collect(),
+            held,
+            not_serving,
             errors,
             rejected,
             rejected_dropped,
@@ -213,6 +229,7 @@ impl Status {
             writeln!(out, "stale      as remembered from {since}")?;
         }
         writeln!(out, "snapshot   {}", self.snapshot.spelled())?;
+        writeln!(out, "history    {}", plain(&self.history.spelled()))?;
         let states = listed(self.states.iter().map(|(state, count)| format!("{count} {state}")));
         writeln!(out, "services   {} ({states})", self.services)?;
         writeln!(out, "frontends  {}", self.frontends)?;
@@ -220,6 +237,7 @@ impl Status {
         let verdicts = listed(self.verdicts.iter().map(|(verdict, count)| format!("{count} {verdict}")));
         writeln!(out, "verdicts   {verdicts}")?;
         section(out, "datapath", self.faults.iter().cloned(), 0)?;
+        section(out, "held", self.held.iter().map(NotServing::spelled), 0)?;
         section(out, "not serving", self.not_serving.iter().map(NotServing::spelled), 0)?;
         section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;
         section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)
@@ -275,6 +293,23 @@ impl Datapath {
         let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
         waiting.into_iter().chain(kernel.broken_hooks.iter().map(broken)).chain(grace).collect()
+    }
+}
+
+impl History {
+    fn spelled(&self) -> String {
+        let Self { seq, gaps, bytes, unwritten, error } = self;
+        let mut text = match seq {
+            0 => "no change yet".to_owned(),
+            seq => format!("{seq} changes, {bytes} bytes"),
+        };
+        if *gaps > 0 {
+            text.push_str(&format!(", {gaps} gaps"));
+        }
+        if let Some(error) = error {
+            text.push_str(&format!("; {unwritten} not written: {error}"));
+        }
+        text
     }
 }
 

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use tokio::sync::mpsc;
@@ -10,6 +12,8 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::admin::tests::fixture::{Folder, Served, everything, in_memory, many, serve, serve_with};
 use crate::admin::{ReloadWish, Reloaded};
+use crate::recorder::tests::{incident_history, tell_incident};
+use crate::recorder::{History, Record};
 
 /// What a program of this command line did.
 #[derive(Debug)]
@@ -170,6 +174,7 @@ fn status_tells_what_is_not_well() {
             sources    config, kubernetes
             apiserver  [fd00::12]:6443
             snapshot   not written yet
+            history    no change yet
             services   14 (1 external-name, 1 headless, 1 no-address, 1 no-service, 1 other-proxy, 9 served)
             frontends  11
             backends   6
@@ -205,16 +210,17 @@ fn status_is_good_when_all_is_well() {
         &served.ask(&["status"]),
         Exit::Good,
         &expect![[r#"
-        holdfast 0.1.0 on , since 2026-01-08T11:10:55Z
-        ready      yes
-        datapath   memory (computed and shown; no traffic is touched)
-        sources    kubernetes
-        snapshot   not written yet
-        services   3 (3 served)
-        frontends  3
-        backends   6
-        verdicts   3 serving
-    "#]],
+            holdfast 0.1.0 on , since 2026-01-08T11:10:55Z
+            ready      yes
+            datapath   memory (computed and shown; no traffic is touched)
+            sources    kubernetes
+            snapshot   not written yet
+            history    no change yet
+            services   3 (3 served)
+            frontends  3
+            backends   6
+            verdicts   3 serving
+        "#]],
         &expect![""],
     );
     let json: serde_json::Value = serde_json::from_str(&served.ask(&["status", "-o", "json"]).out).unwrap();
@@ -386,4 +392,56 @@ fn every_shell_gets_completions() {
 #[test]
 fn the_command_line_is_consistent() {
     Cli::command().debug_assert();
+}
+
+#[test]
+fn history_tells_stories_and_gives_a_record_in_each_line() {
+    let served = serve_with(everything(), |readings| readings.history = incident_history());
+    let ran = served.ask(&["history", "default/kubernetes", "--reason", "control", "--limit", "1"]);
+    assert_eq!(ran.exit, Exit::Good);
+    assert!(
+        ran.out.contains(
+            " #4 default/kubernetes: 10.96.0.1:443/TCP held (control) -> serving, +169.254.128.8:6443"
+        ),
+        "{}",
+        ran.out
+    );
+    let ran = served.ask(&["history", "--after", "2", "--since", "2026-01-08T11:11:55Z", "-o", "json"]);
+    let records: Vec<Record> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(records.iter().filter_map(|it| it.seq).collect::<Vec<_>>(), [3, 4, 5]);
+    let ran = served.ask(&["history", "--until", "soon"]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Usage, ""));
+    assert!(ran.err.contains("\"soon\" is no time"), "{}", ran.err);
+}
+
+#[track_caller]
+fn check_watch(arguments: &[&str], expected: &[&str]) {
+    let history = Arc::<History>::default();
+    let served = serve_with(everything(), |readings| readings.history = Arc::clone(&history));
+    let teller = std::thread::spawn(move || {
+        while history.watchers() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        tell_incident(&history);
+    });
+    let ran = run(&[&["--socket", served.socket.to_str().unwrap(), "watch"], arguments].concat());
+    teller.join().unwrap();
+    assert_eq!((ran.exit, ran.err.as_str()), (Exit::Unreachable, "holdfast: the daemon stops\n"));
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert_eq!(lines.len(), expected.len(), "{}", ran.out);
+    for (line, part) in lines.iter().zip(expected) {
+        assert!(line.contains(part), "{line}");
+    }
+}
+
+#[test]
+fn watch_shows_what_happens_until_the_daemon_stops() {
+    check_watch(
+        &["default/kubernetes-intranet"],
+        &["is new: serving", "nothing changed for clients; because Service", "is gone, was serving"],
+    );
+    check_watch(
+        &["default/kubernetes", "-o", "json"],
+        &["\"seq\":1,", "\"endpoints_null\":true,\"fields\":[\"endpoints\"]", "\"seq\":4,"],
+    );
 }

@@ -90,6 +90,8 @@ pub struct Kubernetes {
     /// Serve the Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means
     /// those without the label.
     pub service_proxy_name: Option<String>,
+    /// Whether Events are written to the cluster.
+    pub events: bool,
 }
 
 const ENDPOINTS: Items = Items {
@@ -128,6 +130,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> ReadApiserver {
 pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserver) -> Kubernetes {
     let enabled = table.find("enabled", boolean);
     let service_proxy_name = table.take("service_proxy_name", label_value);
+    let events = table.find("events", boolean);
     if let Some(Found { value: true, site }) = &enabled
         && !read.is_named
         && table.report().is_whole()
@@ -137,7 +140,14 @@ pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserve
     }
     let enabled = enabled.map_or(read.apiserver.is_given(), |found| found.value);
     check_identity(table, read, enabled);
-    Kubernetes { enabled, service_proxy_name }
+    if let Some(Found { value: true, site }) = &events
+        && !enabled
+        && table.report().is_whole()
+    {
+        let message = "there is no cluster to write Events to: [kubernetes] is not enabled";
+        table.report().error(site, message.to_owned());
+    }
+    Kubernetes { enabled, service_proxy_name, events: events.is_some_and(|found| found.value) }
 }
 
 /// Worth a look: most clusters answer requests without an identity with 401 or 403.

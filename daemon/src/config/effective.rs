@@ -83,6 +83,7 @@ fn kubernetes(kubernetes: &Kubernetes) -> Value {
     table([
         ("enabled", Some(kubernetes.enabled.into())),
         ("service_proxy_name", kubernetes.service_proxy_name.as_ref().and_then(text)),
+        ("events", Some(kubernetes.events.into())),
     ])
 }
 

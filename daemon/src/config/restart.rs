@@ -8,12 +8,13 @@ use super::Config;
 /// A key with the question whether it differs.
 pub(super) type Key = (&'static str, fn(&Config, &Config) -> bool);
 
-pub(super) const RESTART_KEYS: [Key; 16] = [
+pub(super) const RESTART_KEYS: [Key; 17] = [
     ("node.name", |a, b| a.node.name != b.node.name),
     ("kubernetes.enabled", |a, b| a.kubernetes.enabled != b.kubernetes.enabled),
     ("kubernetes.service_proxy_name", |a, b| {
         a.kubernetes.service_proxy_name != b.kubernetes.service_proxy_name
     }),
+    ("kubernetes.events", |a, b| a.kubernetes.events != b.kubernetes.events),
     ("manifests.path", |a, b| a.manifests.path != b.manifests.path),
     ("datapath.kind", |a, b| a.datapath.kind != b.datapath.kind),
     ("datapath.cgroup", |a, b| a.datapath.cgroup != b.datapath.cgroup),

@@ -8,6 +8,7 @@ use holdfast_core::facts::{
 };
 use holdfast_core::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
 use holdfast_core::op::{Action, Dump};
+use holdfast_core::snapshot::Checked;
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{Answer, MemoryMaps};
 
@@ -293,8 +294,12 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
     );
     let snapshot = engine.step(NOW, &mut |_| ());
     assert_eq!(snapshot.counters.drift, 4);
+    assert_eq!(snapshot.checked, Some(Checked { at: NOW.wall, differences: 4 }));
     check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
     check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
     assert_eq!(engine.maps().dial("10.0.0.9:80".parse().unwrap()), Answer::Passed);
     assert_eq!(engine.check(), Ok(Vec::new()), "all is as it was");
+    let snapshot = engine.step(Now { wall: Timestamp(NOW.wall.0 + 60), ..NOW }, &mut |_| ());
+    assert_eq!(snapshot.checked, Some(Checked { at: Timestamp(NOW.wall.0 + 60), differences: 0 }));
+    assert_eq!(snapshot.counters.drift, 4);
 }

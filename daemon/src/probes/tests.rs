@@ -38,10 +38,7 @@ fn each_has_its_turn_before_any_has_its_second() {
 }
 
 async fn answer(backend: SocketAddr) -> Answer {
-    match probe(Some(Arc::new(Target { backend, ..target(1) }))).await {
-        Some(Event::Probed(probed)) => probed.answer,
-        other => panic!("{other:?}"),
-    }
+    probe(Some(Arc::new(Target { backend, ..target(1) }))).await.unwrap().answer
 }
 
 #[tokio::test]
@@ -59,4 +56,12 @@ fn intervals_are_spread_by_a_fifth() {
         let millis = spread(Duration::from_secs(2)).as_millis();
         assert!((1_600..=2_400).contains(&millis), "{millis}");
     }
+}
+
+#[test]
+fn each_answer_is_counted_for_itself() {
+    let probes = Probes::default();
+    [Answer::Silent, Answer::Accepted, Answer::Silent].into_iter().for_each(|answer| probes.count(answer));
+    let totals: Vec<_> = probes.totals().map(|(answer, count)| (answer.as_str(), count)).collect();
+    assert_eq!(totals, [("accepted", 1), ("refused", 0), ("silent", 2)]);
 }

@@ -116,6 +116,11 @@ impl History {
         self.stream.subscribe()
     }
 
+    /// How many watch.
+    pub fn watchers(&self) -> usize {
+        self.stream.receiver_count()
+    }
+
     /// How the recording goes.
     pub fn recorded(&self) -> Recorded {
         locked(&self.recorded).clone()
@@ -143,16 +148,11 @@ impl History {
         let _ = self.stream.send(Heard::Line(Arc::clone(line)));
     }
 
-    /// Whether anybody watches.
-    pub(super) fn is_watched(&self) -> bool {
-        self.stream.receiver_count() > 0
-    }
-
     pub(super) fn end(&self) {
         let _ = self.stream.send(Heard::End);
     }
 
-    pub(super) fn note(&self, note: impl FnOnce(&mut Recorded)) {
+    pub(crate) fn note(&self, note: impl FnOnce(&mut Recorded)) {
         note(&mut locked(&self.recorded));
     }
 

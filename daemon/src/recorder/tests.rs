@@ -154,3 +154,25 @@ fn services(rig: &mut Rig, count: u16) -> Vec<Told> {
 pub(crate) fn incident_history() -> Arc<History> {
     recorded(stories::incident(), None)
 }
+
+/// Tells whoever watches all of the incident, what changed nothing for clients among it, and that there is no more.
+pub(crate) fn tell_incident(history: &Arc<History>) {
+    record_into(history, stories::incident());
+}
+
+/// Tells the same change so many times, as fast as can be.
+pub(crate) fn tell_many(history: &Arc<History>, changes: usize) {
+    let recorded = recorded(services(&mut Rig::new(), 1), None);
+    let line = recorded.select(&Wanted::default()).pop().unwrap();
+    (0..changes).for_each(|_| history.tell(&line));
+}
+
+fn record_into(history: &Arc<History>, told: Vec<Told>) {
+    let (changes, waiting) = mpsc::channel(told.len().max(1));
+    told.into_iter().for_each(|it| changes.try_send(it).unwrap());
+    drop(changes);
+    let (mut recorder, _) = Recorder::new(waiting, watch::channel(Arc::default()).1, None);
+    recorder.history = Arc::clone(history);
+    recorder.seq = history.recorded().seq;
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
+}

@@ -44,7 +44,7 @@ use shelf::Shelf;
 use what::Selection;
 
 pub use audit::Audited;
-pub use shelf::Version;
+pub use shelf::{Odd, Odds, Version};
 pub use view::{LastError, State, View, Watch};
 pub use what::What;
 
@@ -99,8 +99,34 @@ impl Default for Timing {
 pub struct Remembered {
     /// The version up to which it knew everything.
     pub resource_version: Arc<str>,
-    /// Every object that it knew.
+    /// Every object that is in its table.
     pub objects: Vec<(ObjectName, Version)>,
+    /// What its table did not say.
+    pub odds: Odds,
+}
+
+/// What the table does not say of Services and `EndpointSlices`, for a process that goes on from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Oddities {
+    /// Of Services.
+    pub services: Arc<Odds>,
+    /// Of `EndpointSlices`.
+    pub slices: Arc<Odds>,
+}
+
+/// Where both are told. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct OddityView {
+    services: watch::Receiver<Arc<Odds>>,
+    slices: watch::Receiver<Arc<Odds>>,
+}
+
+impl OddityView {
+    /// Those of now, which are no older than any table of which the engine has told.
+    pub fn now(&self) -> Oddities {
+        let odds = |of: &watch::Receiver<Arc<Odds>>| Arc::clone(&of.borrow());
+        Oddities { services: odds(&self.services), slices: odds(&self.slices) }
+    }
 }
 
 /// What to go on from, so that a restart costs the apiserver no list: both kinds or none.
@@ -114,7 +140,7 @@ pub struct Start {
 
 impl Start {
     /// From the table as a former process wrote it down; nothing if it did not know all of an apiserver's objects.
-    pub fn of(table: &world::Remembered) -> Self {
+    pub fn of(table: &world::Remembered, odds: &Oddities) -> Self {
         let version = |watched| table.progress.get(&watched).cloned();
         let versions = version(Watched::Services).zip(version(Watched::Slices));
         versions.map_or_else(Self::default, |(services, slices)| {
@@ -123,9 +149,12 @@ impl Start {
             let services_known = services_known.map(|it| (it.key.name.clone(), Version::of(&it.meta)));
             let slices_known = views().flat_map(|view| view.slices.iter());
             let slices_known = slices_known.map(|it| (it.key.name.clone(), Version::of(&it.meta)));
+            let remembered = |resource_version, objects, odds: &Arc<Odds>| {
+                Some(Remembered { resource_version, objects, odds: Odds::clone(odds) })
+            };
             Self {
-                services: Some(Remembered { resource_version: services, objects: services_known.collect() }),
-                slices: Some(Remembered { resource_version: slices, objects: slices_known.collect() }),
+                services: remembered(services, services_known.collect(), &odds.services),
+                slices: remembered(slices, slices_known.collect(), &odds.slices),
             }
         })
     }
@@ -161,15 +190,26 @@ pub struct Kubernetes {
 #[derive(Debug)]
 struct Kind {
     selection: Selection,
-    start: Option<Remembered>,
+    version: Option<Arc<str>>,
+    shelf: SharedShelf,
     view: watch::Sender<Watch>,
     asks: (mpsc::Sender<Asked>, mpsc::Receiver<Asked>),
+    odds: watch::Sender<Arc<Odds>>,
 }
 
 impl Kind {
     fn new(selection: Selection, start: Option<Remembered>) -> Self {
         let view = watch::Sender::new(Watch::new(selection.what));
-        Self { selection, start, view, asks: mpsc::channel(1) }
+        let (version, known) = start.map(|it| (it.resource_version, (it.objects, it.odds))).unzip();
+        let (objects, odds) = known.unwrap_or_default();
+        let shelf = Shelf::remembered(objects, odds);
+        let odds = watch::Sender::new(shelf.odds());
+        Self { selection, version, shelf: SharedShelf::new(shelf), view, odds, asks: mpsc::channel(1) }
+    }
+
+    /// What an earlier run could not understand, and this one has not read.
+    fn rejections(&self) -> Vec<Event> {
+        self.shelf.lock().rejections().cloned().map(Event::Rejected).collect()
     }
 }
 
@@ -195,10 +235,18 @@ impl Kubernetes {
         }
     }
 
+    /// What the table does not say.
+    pub fn oddities(&self) -> OddityView {
+        let odds = |what| {
+            let of = self.kinds.iter().find(|kind| kind.selection.what == what);
+            of.map_or_else(|| watch::channel(Arc::default()).1, |kind| kind.odds.subscribe())
+        };
+        OddityView { services: odds(What::Services), slices: odds(What::Slices) }
+    }
+
     /// Runs until nobody listens to the events any more.
     pub async fn run(self, events: mpsc::Sender<Vec<Event>>, zones: mpsc::Sender<Zone>) {
-        // What was known holds, and is only told again where it is different.
-        if self.is_resumed && events.send(vec![Event::Resumed(Source::Kubernetes)]).await.is_err() {
+        if self.is_resumed && events.send(self.resumed()).await.is_err() {
             return;
         }
         let missing = Missing::new(self.kinds.len());
@@ -220,10 +268,16 @@ impl Kubernetes {
     }
 }
 
+impl Kubernetes {
+    /// What was known holds, and is only told again where it is different.
+    fn resumed(&self) -> Vec<Event> {
+        let rejections = self.kinds.iter().flat_map(Kind::rejections);
+        std::iter::once(Event::Resumed(Source::Kubernetes)).chain(rejections).collect()
+    }
+}
+
 fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
-    let Kind { selection, start, view, asks } = kind;
-    let (version, objects) = start.map(|it| (it.resource_version, it.objects)).unzip();
-    let shelf = SharedShelf::new(Shelf::remembered(objects.unwrap_or_default()));
+    let Kind { selection, version, shelf, view, odds, asks } = kind;
     let (found, differences) = mpsc::channel(1);
     if selection.what != What::Node {
         let audit = Audit::<Json> {
@@ -245,6 +299,7 @@ fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
         shelf,
         outlet,
         view,
+        odds,
         differences,
         version,
         codec: PhantomData,

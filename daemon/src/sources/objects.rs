@@ -20,7 +20,7 @@ use std::sync::Arc;
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use holdfast_core::limits;
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 use serde_json::Value;
 
 pub use refusal::Refusal;
@@ -30,7 +30,7 @@ pub use slice::slice;
 pub use wire::{
     AffinityConfigWire, AffinityWire, AnnotationsWire, ConditionsWire, EndpointWire, HintWire, HintsWire,
     IngressWire, LabelsWire, LoadBalancerWire, ManagedFieldsWire, MetaWire, ServicePortWire, ServiceSpecWire,
-    ServiceStatusWire, ServiceWire, SlicePortWire, SliceWire, TargetWire,
+    ServiceStatusWire, ServiceWire, SlicePortWire, SliceWire, TargetWire, Text,
 };
 
 /// The kinds of objects that are read.
@@ -90,10 +90,10 @@ pub struct Provenance {
 }
 
 /// Fills one of the wire types from one object; what does not fit is named by its path.
-pub fn from_value<Wire: DeserializeOwned>(value: &Value) -> Result<Wire, Refusal> {
-    Wire::deserialize(value).or_else(|_| {
+pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, Refusal> {
+    Wire::deserialize(value.clone()).or_else(|_| {
         // Only an object that does not fit pays for the path.
-        serde_path_to_error::deserialize(value)
+        serde_path_to_error::deserialize(value.clone())
             .map_err(|error| Refusal::shape(&error.path().to_string(), &error.inner()))
     })
 }
@@ -110,7 +110,7 @@ pub fn reject(kind: Kind, value: &Value, refusal: &Refusal, provenance: &Provena
 }
 
 /// The name of an object, or its rejection, which can only say where it was.
-fn named(kind: Kind, wire: &MetaWire, provenance: &Provenance) -> Result<ObjectName, Rejection> {
+fn named(kind: Kind, wire: &MetaWire<'_>, provenance: &Provenance) -> Result<ObjectName, Rejection> {
     let (namespace, name) = (wire.namespace.as_deref(), wire.name.as_deref());
     meta::object_name(namespace, name, provenance.defaulting)
         .map_err(|refusal| rejection(unnamed(kind, name, provenance), &refusal, provenance, false))

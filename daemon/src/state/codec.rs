@@ -6,12 +6,15 @@ use std::io;
 use std::sync::Arc;
 
 use holdfast_core::event::Watched;
-use holdfast_core::facts::Timestamp;
+use holdfast_core::facts::{ObjectKey, Timestamp};
+use holdfast_core::keys::{ServiceKey, SliceKey, Source};
 use holdfast_core::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::form::ServiceForm;
+use super::form::odd::{self, OddForm};
 use super::{Context, Kept};
+use crate::sources::kubernetes::Oddities;
 
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -22,12 +25,19 @@ struct Head {
     proxy_name: Option<Arc<str>>,
     services_version: Option<Arc<str>>,
     slices_version: Option<Arc<str>>,
+    odd_services: Vec<OddForm>,
+    odd_slices: Vec<OddForm>,
 }
+
+/// Odd objects of a kind that are written down. With more of them a restart asks for a list, which costs less than a file
+/// that is full of them.
+const ODDS_MAX: usize = 4_096;
 
 impl Head {
     fn new(context: &Context, snapshot: &Snapshot) -> Self {
-        let Context { boot, cluster, zone, proxy_name } = context.clone();
-        let version = |watched| snapshot.progress.get(&watched).cloned();
+        let Context { boot, cluster, zone, proxy_name, odd } = context.clone();
+        let is_resumable = odd.services.len().max(odd.slices.len()) <= ODDS_MAX;
+        let version = |watched| snapshot.progress.get(&watched).filter(|_| is_resumable).cloned();
         Self {
             at: snapshot.confirmed().0,
             boot,
@@ -36,6 +46,8 @@ impl Head {
             proxy_name,
             services_version: version(Watched::Services),
             slices_version: version(Watched::Slices),
+            odd_services: odd::forms(&odd.services, ODDS_MAX),
+            odd_slices: odd::forms(&odd.slices, ODDS_MAX),
         }
     }
 }
@@ -81,18 +93,27 @@ impl<'a> Reading<'a> {
             let form: ServiceForm = postcard::from_bytes(record).ok()?;
             self.kept.remembered.services.push(form.into_view()?);
         } else {
-            self.take_head(postcard::from_bytes(record).ok()?);
+            self.take_head(postcard::from_bytes(record).ok()?)?;
         }
         Some(())
     }
 
-    fn take_head(&mut self, head: Head) {
+    fn take_head(&mut self, head: Head) -> Option<()> {
         self.has_head = true;
-        self.kept.context =
-            Context { boot: head.boot, cluster: head.cluster, zone: head.zone, proxy_name: head.proxy_name };
+        let odd = Oddities {
+            services: odd::odds(head.odd_services, |name| {
+                ObjectKey::Service(ServiceKey { name, source: Source::Kubernetes })
+            })?,
+            slices: odd::odds(head.odd_slices, |name| {
+                ObjectKey::Slice(SliceKey { name, source: Source::Kubernetes })
+            })?,
+        };
+        let Head { boot, cluster, zone, proxy_name, .. } = head;
+        self.kept.context = Context { boot, cluster, zone, proxy_name, odd };
         self.kept.remembered.at = Timestamp(head.at);
         let versions = [(Watched::Services, head.services_version), (Watched::Slices, head.slices_version)];
         self.kept.remembered.progress =
             versions.into_iter().filter_map(|(watched, version)| Some((watched, version?))).collect();
+        Some(())
     }
 }

@@ -5,6 +5,7 @@
 //! file, which the order of the fields stands for.
 
 mod hold;
+pub(super) mod odd;
 mod rows;
 mod service;
 mod slice;

@@ -14,6 +14,7 @@ use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
 use super::{Context, Folder};
+use crate::sources::kubernetes::OddityView;
 
 /// The least time between two writes: a burst of changes is one write.
 const GAP: Duration = Duration::from_secs(1);
@@ -44,6 +45,7 @@ pub struct Keeper {
     folder: Folder,
     boot: Arc<str>,
     cluster: watch::Receiver<Option<Arc<str>>>,
+    odd: Option<OddityView>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     written: watch::Sender<Written>,
     known: Option<Content>,
@@ -65,9 +67,10 @@ impl Keeper {
         folder: Folder,
         snapshots: watch::Receiver<Arc<Snapshot>>,
         cluster: watch::Receiver<Option<Arc<str>>>,
+        odd: Option<OddityView>,
     ) -> (Self, watch::Receiver<Written>) {
         let (written, reader) = watch::channel(Written::default());
-        (Self { folder, boot: super::boot_id(), cluster, snapshots, written, known: None }, reader)
+        (Self { folder, boot: super::boot_id(), cluster, odd, snapshots, written, known: None }, reader)
     }
 
     /// Writes until `stop` says so, and once more then.
@@ -99,6 +102,8 @@ impl Keeper {
             cluster: content.cluster.clone(),
             zone: content.zone.clone(),
             proxy_name: content.proxy_name.clone(),
+            // Read after the table, so that it is not older. What changes it changes the table's version too.
+            odd: self.odd.as_ref().map(OddityView::now).unwrap_or_default(),
         };
         let (folder, at) = (self.folder.clone(), snapshot.published);
         let begun = Instant::now();

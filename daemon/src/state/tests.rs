@@ -3,14 +3,16 @@
 use std::fs;
 
 use holdfast_core::event::{Event, Watched};
+use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::index::Seed;
-use holdfast_core::keys::Source;
+use holdfast_core::keys::{ObjectName, SliceKey, Source};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::{Capacity, World};
 use proptest::prelude::*;
 use tokio::sync::watch;
 
 use super::*;
+use crate::sources::kubernetes::{Odd, Odds, Version};
 use crate::sources::manifests::Texts;
 
 const MANIFESTS: &str = include_str!("tests/everything.yaml");
@@ -47,6 +49,36 @@ fn context() -> Context {
         cluster: Some("uid".into()),
         zone: Some("zone-a".into()),
         proxy_name: Some("other".into()),
+        odd: Oddities { services: Arc::default(), slices: Arc::new(odds(2)) },
+    }
+}
+
+/// So many slices that could not be understood, and one that belongs to no service.
+fn odds(rejected: usize) -> Odds {
+    let version = Version { uid: "u".into(), resource_version: "7".into() };
+    let name = |text: String| ObjectName::new("default", &text).unwrap();
+    let odd = |nth: usize| {
+        let name = name(format!("rejected-{nth}"));
+        let object = ObjectKey::Slice(SliceKey { name: name.clone(), source: Source::Kubernetes });
+        let origin = Some("10.0.0.1:6443".into());
+        let rejection = Rejection { object, origin, reason: "bad".into(), partial: nth == 0 };
+        (name, Odd { version: version.clone(), rejection: Some(rejection) })
+    };
+    let loose = (name("loose".to_owned()), Odd { version: version.clone(), rejection: None });
+    (0..rejected).map(odd).chain([loose]).collect()
+}
+
+/// A list costs less then.
+#[test]
+fn with_too_many_odd_objects_no_version_is_written() {
+    for (rejected, is_resumable) in [(4_095, true), (4_096, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let state = Folder::new(folder.path());
+        let odd = Oddities { services: Arc::new(odds(rejected)), slices: Arc::default() };
+        state.store(&Context { odd, ..context() }, &snapshot()).unwrap();
+        let kept = state.load().unwrap().unwrap();
+        assert_eq!(kept.remembered.progress.contains_key(&Watched::Services), is_resumable, "{rejected}");
+        assert!(!kept.remembered.services.is_empty());
     }
 }
 
@@ -112,7 +144,7 @@ fn a_file_that_is_not_whole_is_named_and_not_used() {
         |it| *it = b"[apiserver]\nendpoints = []\n".to_vec(),
         " is no snapshot of holdfast",
     );
-    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 2");
+    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 3");
     check_refused("cut in the middle", |it| it.truncate(it.len() / 2), damaged);
     check_refused("cut at the end", |it| it.truncate(it.len() - 1), damaged);
     check_refused("cut behind the head", |it| it.truncate(16), damaged);
@@ -158,7 +190,7 @@ async fn a_table_of_which_a_source_has_not_spoken_is_not_written() {
     let mut early = snapshot();
     early.sources.insert(Source::Kubernetes, false);
     let (snapshots, reader) = watch::channel(Arc::new(early));
-    let (keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1);
+    let (keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None);
     let (stop, stopping) = watch::channel(false);
     let running = tokio::spawn(keeper.run(stopping));
     snapshots.send_modify(|_| ());
@@ -172,7 +204,7 @@ async fn the_last_change_is_written_when_the_daemon_stops() {
     let folder = tempfile::tempdir().unwrap();
     let state = Folder::new(folder.path());
     let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
-    let (keeper, written) = Keeper::new(state.clone(), reader, watch::channel(Some("uid".into())).1);
+    let (keeper, written) = Keeper::new(state.clone(), reader, watch::channel(Some("uid".into())).1, None);
     let (stop, stopping) = watch::channel(false);
     snapshots.send_replace(Arc::new(snapshot()));
     stop.send_replace(true);
@@ -189,7 +221,7 @@ async fn a_disk_that_takes_nothing_is_told_and_tried_again() {
     let file = folder.path().join("not-a-folder");
     fs::write(&file, "").unwrap();
     let (_snapshots, reader) = watch::channel(Arc::new(snapshot()));
-    let (mut keeper, written) = Keeper::new(Folder::new(&file), reader, watch::channel(None).1);
+    let (mut keeper, written) = Keeper::new(Folder::new(&file), reader, watch::channel(None).1, None);
     assert!(keeper.write_now().await.is_some(), "it is tried again");
     assert!(written.borrow().error.is_some());
     fs::remove_file(&file).unwrap();

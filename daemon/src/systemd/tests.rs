@@ -1,4 +1,4 @@
-//! What a service manager hears, and when.
+//! What systemd hears, and when.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use super::{FIRST_LISTS_WAIT, Teller, Watched};
-use crate::admin::Liveness;
 use crate::admin::tests::fixture;
+use crate::admin::{Liveness, Readings};
 use crate::config::Log;
 use crate::logging::Logging;
 
-/// What a service manager was told, in words.
+/// What systemd was told, in words.
 #[derive(Default)]
 struct Listener(RefCell<Vec<String>>);
 
@@ -49,7 +49,8 @@ fn bench(snapshot: Snapshot) -> Bench {
     let (snapshots, seen) = watch::channel(std::sync::Arc::new(snapshot));
     let (refused, refused_reload) = watch::channel(None);
     let logging = std::sync::Arc::new(Logging::silent(&Log::default()));
-    let watched = Watched { readings: fixture::readings(seen), logging, refused_reload };
+    let readings = Readings { refused_reload, ..fixture::readings(seen) };
+    let watched = Watched { readings, logging };
     Bench { snapshots, refused, watched }
 }
 

@@ -15,7 +15,7 @@ use super::journal::Request;
 use super::request::Head;
 use super::server::State;
 use super::writer::Writer;
-use super::{Kind, list, watch};
+use super::{Kind, events, list, watch};
 
 /// Serves a connection until either side ends it.
 pub(super) async fn serve(mut stream: TcpStream, number: u64, state: Arc<State>) -> io::Result<()> {
@@ -92,6 +92,8 @@ async fn answer(
         Verb::Get => list::get(&state.cluster, head, writer).await,
         Verb::List | Verb::Audit => list::list(&state.cluster, head, writer).await,
         Verb::Watch => watch::watch(state, head, twice, reader, writer).await,
+        Verb::Create => events::create(&state.cluster, head, writer).await,
+        Verb::Patch => events::patch(&state.cluster, head, writer).await,
     }
 }
 

@@ -22,6 +22,10 @@ pub enum Verb {
     Audit,
     /// What happens to the objects of a kind from now on.
     Watch,
+    /// A new object.
+    Create,
+    /// Another version of one.
+    Patch,
 }
 
 /// The requests that a rule is for.
@@ -53,6 +57,11 @@ impl Asked {
     /// Single objects of a kind.
     pub const fn get(kind: Kind) -> Self {
         Self { verb: Some(Verb::Get), kind: Some(kind) }
+    }
+
+    /// New objects of a kind.
+    pub const fn create(kind: Kind) -> Self {
+        Self { verb: Some(Verb::Create), kind: Some(kind) }
     }
 
     /// Whatever is asked of a kind.

@@ -84,7 +84,7 @@ fn item(verb: Verb, object: &Object) -> String {
 fn opening(head: &Head, page: &Page) -> String {
     let (kind, api_version) = match head.verb {
         Verb::Audit => ("PartialObjectMetadata", "meta.k8s.io/v1"),
-        Verb::Get | Verb::List | Verb::Watch => head.kind.names(),
+        Verb::Get | Verb::List | Verb::Watch | Verb::Create | Verb::Patch => head.kind.names(),
     };
     let version = page.version;
     let mut text = format!(

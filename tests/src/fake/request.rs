@@ -1,6 +1,6 @@
-//! The head of a request: what is asked for, how, and with which words.
+//! The head of a request: what is asked for, how, and with which words; and the body of the few that have one.
 //!
-//! Invariant: a head is bounded. Deliberately absent: bodies; nobody writes to the fake over HTTP.
+//! Invariant: both are bounded. Deliberately absent: judging what is written.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,6 +13,9 @@ use super::fault::Verb;
 /// More than any client of an apiserver sends.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
+/// More than any Event.
+const BODY_BYTES_MAX: usize = 64 * 1024;
+
 /// Where a head ends.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
@@ -22,9 +25,11 @@ pub(super) struct Head {
     pub(super) target: String,
     pub(super) verb: Verb,
     pub(super) kind: Kind,
-    /// The name of the one object that is asked for.
+    /// The name of the one object that is asked for; of a new one its namespace.
     pub(super) name: Option<String>,
     pub(super) headers: BTreeMap<String, String>,
+    /// What is written.
+    pub(super) body: Vec<u8>,
     query: BTreeMap<String, String>,
 }
 
@@ -42,12 +47,20 @@ impl Head {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self::parse(&String::from_utf8_lossy(&bytes)))
+        let Some(mut head) = Self::parse(&String::from_utf8_lossy(&bytes)) else { return Ok(None) };
+        let length = head.headers.get("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+        if length > BODY_BYTES_MAX {
+            return Err(io::Error::other("the body of a request is too long"));
+        }
+        head.body.resize(length, 0);
+        reader.read_exact(&mut head.body).await?;
+        Ok(Some(head))
     }
 
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.split("\r\n");
-        let target = lines.next()?.strip_prefix("GET ")?.split(' ').next()?;
+        let mut words = lines.next()?.split(' ');
+        let (method, target) = (words.next()?, words.next()?);
         let headers: BTreeMap<String, String> = lines
             .filter_map(|line| line.split_once(':'))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
@@ -59,8 +72,13 @@ impl Head {
             .map(|(a, b)| (decoded(a), decoded(b)))
             .collect();
         let (kind, name) = asked_for(path);
-        let verb = verb(&query, &headers, kind, name.as_deref());
-        Some(Self { target: target.to_owned(), verb, kind, name, headers, query })
+        let verb = match method {
+            "GET" => verb(&query, &headers, kind, name.as_deref()),
+            "POST" => Verb::Create,
+            "PATCH" => Verb::Patch,
+            _ => return None,
+        };
+        Some(Self { target: target.to_owned(), verb, kind, name, headers, body: Vec::new(), query })
     }
 
     /// A parameter's value, empty if it was not given.
@@ -75,6 +93,13 @@ impl Head {
 }
 
 fn asked_for(path: &str) -> (Kind, Option<String>) {
+    if let Some(rest) = path.strip_prefix("/apis/events.k8s.io/v1/namespaces/") {
+        return match rest.split('/').collect::<Vec<_>>().as_slice() {
+            [namespace, "events"] => (Kind::Events, Some((*namespace).to_owned())),
+            [namespace, "events", name] => (Kind::Events, Some(format!("{namespace}/{name}"))),
+            _ => (Kind::Unknown, None),
+        };
+    }
     let roots = [
         ("/api/v1/services", Kind::Services),
         ("/apis/discovery.k8s.io/v1/endpointslices", Kind::Slices),

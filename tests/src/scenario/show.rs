@@ -80,8 +80,7 @@ pub(super) fn backends(snapshot: &Snapshot) -> String {
 }
 
 fn backend_row(service: &ServiceView, port: &PortView, row: &Row) -> Vec<String> {
-    let endpoint =
-        service.slices.get(usize::from(row.slice)).and_then(|it| it.endpoints.get(row.endpoint.into()));
+    let endpoint = port.slice_of(row, &service.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
     let conditions = row.conditions();
     let named = [
         (conditions.ready, "ready"),
@@ -93,7 +92,12 @@ fn backend_row(service: &ServiceView, port: &PortView, row: &Row) -> Vec<String>
     vec![
         format!("{}/{}", row.slot().backend(), port.key.transport),
         format!("{}:{}", service.key, port.key.name),
-        if unused.is_some() { "unused" } else { state(row.state()) }.to_owned(),
+        match unused {
+            Some(_) => "unused",
+            None if row.is_held() => "held",
+            None => state(row.state()),
+        }
+        .to_owned(),
         or_dash(unused.map(|unused| unused.as_str().to_owned())),
         or_dash(Some(named.join(",")).filter(|named| !named.is_empty())),
         or_dash(endpoint.and_then(|it| it.node).map(str::to_owned)),
@@ -102,7 +106,7 @@ fn backend_row(service: &ServiceView, port: &PortView, row: &Row) -> Vec<String>
     ]
 }
 
-/// Every slice that lists this endpoint for this port.
+/// Every slice that lists this endpoint for this port, or did when it was seen last.
 fn slices(service: &ServiceView, port: &PortView, row: &Row) -> String {
     let lists = |slice: &&std::sync::Arc<holdfast_core::facts::SliceFacts>| {
         let family = slice.address_type == AddressType::Ip(Family::of(row.address));
@@ -112,7 +116,9 @@ fn slices(service: &ServiceView, port: &PortView, row: &Row) -> String {
         });
         family && joins && slice.endpoints.iter().any(|endpoint| endpoint.address == row.address)
     };
-    let names: Vec<String> = service.slices.iter().filter(lists).map(|slice| slice.key.to_string()).collect();
+    let held = port.hold.as_ref().filter(|_| row.is_held());
+    let seen = held.map_or(&service.slices, |hold| &hold.slices);
+    let names: Vec<String> = seen.iter().filter(lists).map(|slice| slice.key.to_string()).collect();
     names.join(" ")
 }
 

@@ -3,17 +3,22 @@
 //! Invariant: no rule of the core is used here, only its plain types. Simple and slow on purpose. Deliberately absent:
 //! ranges, indices and everything else that clients do not see.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::{
-    AddressType, Endpoint, NodeFacts, ServiceFacts, ServiceType, Settings, SliceFacts, TrafficPolicy,
+    AddressType, Endpoint, NodeFacts, ServiceFacts, ServiceType, Settings, SliceFacts, Timestamp,
+    TrafficPolicy,
 };
 use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, SliceKey, Source, Transport};
 use holdfast_core::list::{Slot, SlotState};
 use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::Reason;
 use holdfast_datapath::{Answer, Client};
+
+use super::history::{History, Member, Memory, asks_to_pass};
+use super::policy::Rule;
 
 /// What all sources say.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +47,14 @@ pub struct ExpectedPort {
     pub has_any: bool,
     /// How many endpoints are listed, usable or not.
     pub listed: usize,
+    /// Those of them that are in a list.
+    pub chosen: Arc<[Member]>,
+    /// Those of them that are terminating.
+    pub terminating: BTreeSet<SocketAddr>,
+    /// Why the lists are held, if they are.
+    pub held: Option<Reason>,
+    /// What may be said of a list with nobody in it.
+    pub nobody: Vec<Reason>,
 }
 
 /// One row of a service's frontends.
@@ -72,6 +85,8 @@ pub struct Expected {
     pub external_local: bool,
     /// Seconds of affinity, or 0.
     pub affinity: u32,
+    /// Addresses that a real balancer has too are left to it while nobody is there.
+    pub passes: bool,
 }
 
 impl ExpectedFrontend {
@@ -88,6 +103,11 @@ impl ExpectedFrontend {
 }
 
 impl ExpectedPort {
+    /// Whether neither list has a backend.
+    pub fn is_empty(&self) -> bool {
+        self.cluster.iter().chain(&self.local).all(Vec::is_empty)
+    }
+
     /// What a client gets from one of the lists; `None`: nothing uses that list.
     pub fn answer(&self, local: bool) -> Option<Answer> {
         let list = if local { self.local.as_ref() } else { self.cluster.as_ref() }?;
@@ -122,6 +142,7 @@ impl Expected {
             external_local: service.external_policy == TrafficPolicy::Local && is_accessible(service),
             affinity: service.affinity_timeout.unwrap_or(0),
             ports: BTreeMap::new(),
+            passes: asks_to_pass(key, facts),
         };
         for port in expected.frontends.iter().filter_map(ExpectedFrontend::port) {
             let external = expected
@@ -139,13 +160,44 @@ impl Expected {
         let uses_cluster = !self.internal_local || external;
         let uses_local = self.internal_local || (self.external_local && external);
         let usable = |it: &&Listed<'_>| it.is_ready() || it.is_fallback();
+        let cluster = uses_cluster.then(|| slots(cluster(&endpoints, &facts.node)));
+        let local = uses_local.then(|| slots(local(&endpoints, &facts.node)));
+        let terminating = endpoints.iter().filter(|it| it.endpoint.conditions.terminating);
         ExpectedPort {
-            cluster: uses_cluster.then(|| slots(cluster(&endpoints, &facts.node))),
-            local: uses_local.then(|| slots(local(&endpoints, &facts.node))),
             has_any: endpoints.iter().any(|it| usable(&it)),
             listed: endpoints.len(),
+            chosen: members(&endpoints, cluster.as_deref(), local.as_deref()),
+            terminating: terminating.map(Listed::backend).collect(),
+            held: None,
+            nobody: Vec::new(),
+            cluster,
+            local,
         }
     }
+
+    /// Whether this kind of address is left to the real balancer now.
+    pub fn is_passing(&self, kind: FrontendType, port: &PortName) -> bool {
+        let shared = matches!(kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
+        let nobody = |port: &ExpectedPort| port.held.is_some() || !port.has_any;
+        self.passes && shared && self.ports.get(port).is_some_and(nobody)
+    }
+}
+
+fn members(endpoints: &[Listed<'_>], cluster: Option<&[Slot]>, local: Option<&[Slot]>) -> Arc<[Member]> {
+    let slot = |list: Option<&[Slot]>, it: &Listed<'_>| {
+        list.into_iter().flatten().find(|slot| slot.backend() == it.backend()).copied()
+    };
+    let member = |it: &Listed<'_>| {
+        let (cluster, local) = (slot(cluster, it), slot(local, it));
+        Some(Member {
+            slot: cluster.or(local)?,
+            cluster: cluster.is_some(),
+            local: local.is_some(),
+            terminating: it.endpoint.conditions.terminating,
+            uid: it.endpoint.target.map(|target| target.uid.to_string()).unwrap_or_default(),
+        })
+    };
+    endpoints.iter().filter_map(member).collect()
 }
 
 fn is_accessible(service: &ServiceFacts) -> bool {
@@ -234,6 +286,10 @@ struct Listed<'a> {
 }
 
 impl Listed<'_> {
+    fn backend(&self) -> SocketAddr {
+        SocketAddr::new(self.endpoint.address, self.port.get())
+    }
+
     fn is_ready(&self) -> bool {
         self.endpoint.conditions.ready
     }
@@ -322,36 +378,85 @@ pub struct Holder {
 }
 
 /// All services, decided, and who owns what.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Model {
     /// What the sources say.
     pub facts: Facts,
-    /// Each service that exists.
+    /// Each service that exists, with what is held.
     pub services: BTreeMap<ServiceKey, Expected>,
     /// Who owns each frontend.
     pub owners: BTreeMap<FrontendKey, Holder>,
+    /// What was before.
+    pub history: History,
+    // Each service without what is held.
+    listed: BTreeMap<ServiceKey, Expected>,
+    touched: BTreeSet<ServiceKey>,
 }
 
 impl Model {
+    /// Nothing exists.
+    pub fn new(rule: Rule) -> Self {
+        Self {
+            facts: Facts::default(),
+            services: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            history: History::new(rule, Memory::default()),
+            listed: BTreeMap::new(),
+            touched: BTreeSet::new(),
+        }
+    }
+
     /// The facts of this service or of its slices changed.
-    pub fn decide(&mut self, key: &ServiceKey) {
-        let expected = Expected::of(key, &self.facts);
-        if self.services.get(key) == Some(&expected) && self.facts.services.contains_key(key) {
-            self.settle_owners();
-            return;
-        }
-        self.services.remove(key);
-        if self.facts.services.contains_key(key) {
-            self.services.insert(key.clone(), expected);
-        }
-        self.settle_owners();
+    pub fn touch(&mut self, key: &ServiceKey) {
+        self.touched.insert(key.clone());
     }
 
     /// The node or the settings changed.
-    pub fn decide_all(&mut self) {
-        let facts = &self.facts;
-        self.services = facts.services.keys().map(|key| (key.clone(), Expected::of(key, facts))).collect();
-        self.settle_owners();
+    pub fn touch_all(&mut self) {
+        self.touched.extend(self.facts.services.keys().chain(self.listed.keys()).cloned());
+    }
+
+    /// A new process begins, with what the one before wrote down, and decides for everything.
+    pub fn restart(&mut self, memory: Memory) {
+        self.touched.extend(memory.services().cloned());
+        self.history.restart(memory);
+        self.touch_all();
+    }
+
+    /// The engine decides for whatever was touched, and for what is held.
+    pub fn decide(&mut self, now: Timestamp) {
+        let mut touched = std::mem::take(&mut self.touched);
+        let anew = !touched.is_empty();
+        for key in &touched {
+            self.listed.remove(key);
+            if self.facts.services.contains_key(key) {
+                self.listed.insert(key.clone(), Expected::of(key, &self.facts));
+            }
+        }
+        touched.extend(self.history.held().cloned());
+        self.history.begin(now);
+        for key in &touched {
+            self.history.settle(key, self.listed.get(key), &self.facts);
+        }
+        self.history.settle_mass(&self.facts.settings.hold, &self.listed);
+        for key in &touched {
+            self.take_effect(key);
+        }
+        if anew {
+            self.settle_owners();
+        }
+    }
+
+    fn take_effect(&mut self, key: &ServiceKey) {
+        let Some(listed) = self.listed.get(key) else {
+            self.services.remove(key);
+            return;
+        };
+        let mut expected = listed.clone();
+        for (name, port) in &mut expected.ports {
+            *port = self.history.effective(key, name, port);
+        }
+        self.services.insert(key.clone(), expected);
     }
 
     fn settle_owners(&mut self) {
@@ -389,9 +494,12 @@ impl Model {
         self.answer_of(holder, client).unwrap_or(Answer::Passed)
     }
 
-    /// What a holder's own lists give a client; `None`: the list is not used by anybody.
+    /// What a holder's own lists give a client; `None`: the list is not used by anybody, or the address is left to another.
     pub fn answer_of(&self, holder: &Holder, client: Client) -> Option<Answer> {
         let expected = self.services.get(&holder.service)?;
+        if expected.is_passing(holder.kind, &holder.port) {
+            return None;
+        }
         expected.ports.get(&holder.port)?.answer(expected.is_local(holder.kind, client))
     }
 }

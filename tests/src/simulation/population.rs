@@ -8,9 +8,11 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use holdfast_core::facts::{
-    AddressType, Conditions, Endpoint, EndpointsBuilder, HintSet, Ingress, Meta, NodeFacts, ServiceFacts,
-    ServicePort, ServiceType, Settings, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
+    AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Ingress, Meta, NodeFacts,
+    ServiceFacts, ServicePort, ServiceType, Settings, SliceFacts, SlicePort, Target, Timestamp,
+    TrafficPolicy, endpoints::UidText,
 };
+use holdfast_core::hold::{OnEmpty, Policy};
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 
 use super::random::Random;
@@ -109,7 +111,9 @@ pub fn service(random: &mut Random, place: usize) -> ServiceFacts {
     facts
 }
 
-const SERVICE_FIELDS: usize = 8;
+const SERVICE_FIELDS: usize = 9;
+
+const SETTINGS: [&str; 5] = ["auto", "refuse", "hold", "pass", "keep"];
 
 /// Another version of a service: one thing changed, or nothing but its version.
 pub fn changed_service(random: &mut Random, old: &ServiceFacts) -> ServiceFacts {
@@ -147,6 +151,7 @@ fn change_service(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
         }
         5 => facts.internal_policy = policy(random),
         6 => facts.external_policy = policy(random),
+        7 => facts.on_empty = random.chance(400).then(|| random.pick(&SETTINGS).into()),
         _ => {
             facts.affinity_timeout = random.chance(300).then(|| 60 + u32::from(random.chance(500)));
             facts.proxy_name = random.chance(50).then(|| "other".into());
@@ -240,10 +245,11 @@ pub fn slice(random: &mut Random, place: usize) -> SliceFacts {
 /// Another version of a slice: other endpoints, mostly.
 pub fn changed_slice(random: &mut Random, old: &SliceFacts) -> SliceFacts {
     let mut facts = old.clone();
-    match random.below(10) {
-        0 => facts.service = label(random, &old.key),
-        1 => facts.ports = (0..1 + random.below(2)).map(|_| slice_port(random)).collect(),
-        2 => facts.endpoints = endpoints_of(random, old.address_type, 0),
+    match random.below(20) {
+        0 | 1 => facts.service = label(random, &old.key),
+        2 | 3 => facts.ports = (0..1 + random.below(2)).map(|_| slice_port(random)).collect(),
+        4..7 => facts.endpoints = endpoints_of(random, old.address_type, 0),
+        7..11 => facts.endpoints = ending(random, old),
         _ => {
             let count = random.below(5);
             facts.endpoints = endpoints_of(random, old.address_type, count);
@@ -251,6 +257,24 @@ pub fn changed_slice(random: &mut Random, old: &SliceFacts) -> SliceFacts {
     }
     facts.meta.resource_version = Some(random.pick(&["1", "2", "3"]).into());
     facts
+}
+
+/// The same slice with `endpoints: null`, as a stopping apiserver writes it.
+pub fn emptied(old: &SliceFacts) -> SliceFacts {
+    let endpoints = EndpointsBuilder::new(Family::V4).finish();
+    SliceFacts { endpoints, endpoints_null: true, ports: Box::default(), ..old.clone() }
+}
+
+/// The same endpoints, on their way out.
+fn ending(random: &mut Random, old: &SliceFacts) -> Endpoints {
+    let AddressType::Ip(family) = old.address_type else { return old.endpoints.clone() };
+    let mut builder = EndpointsBuilder::new(family);
+    for endpoint in old.endpoints.iter() {
+        let conditions = Conditions { ready: false, serving: random.chance(500), terminating: true };
+        // Only an illegal address is refused, and none of these is.
+        let _ = builder.push(Endpoint { conditions, ..endpoint });
+    }
+    builder.finish()
 }
 
 fn slice_port(random: &mut Random) -> SlicePort {
@@ -275,11 +299,7 @@ fn label(random: &mut Random, key: &SliceKey) -> Option<Arc<str>> {
     place.map(|place| service_name(place).1.into())
 }
 
-fn endpoints_of(
-    random: &mut Random,
-    address_type: AddressType,
-    count: usize,
-) -> holdfast_core::facts::Endpoints {
+fn endpoints_of(random: &mut Random, address_type: AddressType, count: usize) -> Endpoints {
     let AddressType::Ip(family) = address_type else {
         return EndpointsBuilder::new(Family::V4).finish();
     };
@@ -288,13 +308,20 @@ fn endpoints_of(
         let last = u8::try_from(1 + random.below(6)).unwrap_or(1);
         let hints = random.chance(700).then(|| hints(random));
         let node = random.pick(&NODES);
+        let owner = if random.chance(900) { last } else { last + 1 };
+        let uid = if random.chance(900) { format!("pod-{owner}") } else { String::new() };
         let endpoint = Endpoint {
             address: if family == Family::V4 { v4(1, 1, 1, last) } else { v6(0x100 + u16::from(last)) },
             conditions: conditions(random),
             node: (!node.is_empty()).then_some(node),
             zone: None,
             hints: hints.as_ref(),
-            target: None,
+            target: Some(Target {
+                kind: "Pod",
+                namespace: "default",
+                name: "pod".into(),
+                uid: UidText::parse(&uid),
+            }),
         };
         // Only an illegal address is refused, and none of these is.
         let _ = builder.push(endpoint);
@@ -332,14 +359,27 @@ pub fn node(random: &mut Random) -> NodeFacts {
 
 /// The settings.
 pub fn settings(random: &mut Random) -> Settings {
-    let bypass = if random.chance(300) { vec![SocketAddr::new(vip(random), 443)] } else { vec![] };
+    let mut bypass = if random.chance(300) { vec![SocketAddr::new(vip(random), 443)] } else { vec![] };
+    if random.chance(200) {
+        let last = u8::try_from(1 + random.below(6)).unwrap_or(1);
+        bypass.push(SocketAddr::new(v4(1, 1, 1, last), 8080));
+    }
     Settings {
         service_proxy_name: random.chance(100).then(|| "other".into()),
         bypass: bypass.into_iter().collect(),
         frontends_max: None,
-        hold: holdfast_core::hold::Policy {
-            on_empty: holdfast_core::hold::OnEmpty::Refuse,
-            ..Default::default()
-        },
+        hold: hold(random),
+    }
+}
+
+/// Mostly as it is by default; times short enough to pass.
+fn hold(random: &mut Random) -> Policy {
+    let on_empty = OnEmpty::ALL.get(random.below(10)).copied().unwrap_or_default();
+    Policy {
+        on_empty,
+        limit: random.pick(&[5, 30, 120]),
+        mass_loss_share: random.pick(&[0, 250_000, 1_000_000]),
+        mass_loss_window: random.pick(&[10, 30]),
+        mass_loss_limit: random.pick(&[60, 600]),
     }
 }

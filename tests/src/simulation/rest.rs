@@ -16,7 +16,7 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot, Stat
 use holdfast_datapath::{Client, Maps};
 
 use super::Simulation;
-use super::model::{Expected, ExpectedFrontend, ExpectedPort, Model, PortName};
+use super::model::{Expected, ExpectedFrontend, ExpectedPort, Holder, Model, PortName};
 use super::rows::{Said, said};
 
 /// Steps within which everything must have come to rest.
@@ -113,7 +113,7 @@ impl Simulation {
             Event::SettingsApplied(settings) => model.facts.settings = Arc::clone(settings),
             _ => {}
         }
-        model.decide_all();
+        model.touch_all();
     }
 }
 
@@ -136,7 +136,8 @@ fn members(port: &ExpectedPort, affinity: u32) -> BTreeSet<(Scope, SocketAddr, S
 /// Frontends, lists, facts, members and node addresses, each compared exactly.
 fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
     let kinds: BTreeMap<_, _> = dump.frontends.iter().map(|(key, value)| (*key, value.kind)).collect();
-    let wanted: BTreeMap<_, _> = model.owners.iter().map(|(key, holder)| (*key, holder.kind)).collect();
+    let programmed = || model.owners.iter().filter(|(_, holder)| !is_passing(holder, model));
+    let wanted: BTreeMap<_, _> = programmed().map(|(key, holder)| (*key, holder.kind)).collect();
     equal("frontends", &kinds, &wanted)?;
     let mut homes: BTreeMap<PortIndex, (&ServiceKey, &PortName)> = BTreeMap::new();
     for (key, value) in &dump.frontends {
@@ -169,6 +170,11 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
     Ok(())
 }
 
+fn is_passing(holder: &Holder, model: &Model) -> bool {
+    let expected = model.services.get(&holder.service);
+    expected.is_some_and(|it| it.is_passing(holder.kind, &holder.port))
+}
+
 fn compare_fill(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
     let ports = || model.services.values().flat_map(|it| it.ports.values());
     let lists = || ports().flat_map(|port| [some(port.cluster.as_ref()), some(port.local.as_ref())]);
@@ -176,13 +182,14 @@ fn compare_fill(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
         let own = lists().filter(|list| list.first().is_some_and(|it| Family::of(it.address) == family));
         own.map(|list| list.len().next_power_of_two() as u64).sum::<u64>()
     });
-    equal("frontends in use", &snapshot.fill.frontends, &model.owners.len())?;
+    let frontends = model.owners.values().filter(|holder| !is_passing(holder, model));
+    equal("frontends in use", &snapshot.fill.frontends, &frontends.count())?;
     equal("indices in use", &snapshot.fill.ports, &ports().count())?;
     equal("slots in use", &snapshot.fill.slots, &blocks)?;
     equal("ops that were not their owner's", &snapshot.counters.cross_service, &0)
 }
 
-type Shown = (ExpectedFrontend, Said, Option<ServiceKey>);
+pub(super) type Shown = (ExpectedFrontend, Said, Option<ServiceKey>);
 
 fn compare_rows(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
     let mut known = BTreeSet::new();
@@ -197,6 +204,7 @@ fn compare_rows(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
         wanted.sort_by_key(|(row, ..)| order(row));
         let same =
             found.len() == wanted.len() && found.iter().zip(&wanted).all(|(a, b)| agree(a, b, expected));
+        model.history.compare(view)?;
         if !same {
             return Err(format!("{} shows {found:#?}, not {wanted:#?}", view.key));
         }
@@ -222,7 +230,8 @@ fn state(key: &ServiceKey, expected: &Expected, model: &Model) -> ServiceState {
     }
 }
 
-fn place(row: &FrontendView) -> ExpectedFrontend {
+/// Where a row stands.
+pub(super) fn place(row: &FrontendView) -> ExpectedFrontend {
     ExpectedFrontend {
         address: row.address,
         number: row.port,
@@ -238,7 +247,13 @@ fn order(it: &ExpectedFrontend) -> impl Ord + use<> {
     (Arc::clone(&it.port_name), kind, it.address, it.protocol.clone(), it.number)
 }
 
-fn shown(row: &ExpectedFrontend, service: &ServiceKey, expected: &Expected, model: &Model) -> Shown {
+/// What a row must say.
+pub(super) fn shown(
+    row: &ExpectedFrontend,
+    service: &ServiceKey,
+    expected: &Expected,
+    model: &Model,
+) -> Shown {
     let bare = |verdict, reason, owner| (row.clone(), (verdict, Some(reason), Vec::new(), None), owner);
     let (Some(key), Some(name)) = (row.key(), row.port()) else {
         return bare(Verdict::Unprogrammed, Reason::Protocol, None);
@@ -250,13 +265,17 @@ fn shown(row: &ExpectedFrontend, service: &ServiceKey, expected: &Expected, mode
         return bare(Verdict::Conflict, Reason::Claimed, Some(other.service.clone()));
     }
     let port = expected.ports.get(&name).cloned().unwrap_or_default();
+    if expected.is_passing(row.kind, &name) {
+        return bare(Verdict::Passing, nobody(&port), None);
+    }
     let local = expected.is_local(row.kind, Client::Local);
     let slots = some(if local { port.local.as_ref() } else { port.cluster.as_ref() }).to_vec();
     let outside = expected.is_local(row.kind, Client::Outside).then(|| some(port.local.as_ref()).to_vec());
     let external = outside.filter(|outside| row.kind != FrontendType::ClusterIp && *outside != slots);
     let (verdict, reason) = match slots.first() {
         None if local && port.has_any => (Verdict::Dropping, Some(Reason::LocalPolicy)),
-        None => (Verdict::Refusing, Some(Reason::AllUnready)),
+        None => (Verdict::Refusing, Some(nobody(&port))),
+        Some(_) if port.held.is_some() => (Verdict::Held, port.held),
         Some(_) if slots.iter().all(|it| it.state == SlotState::Draining) => {
             (Verdict::Draining, Some(Reason::ScaledDown))
         }
@@ -271,14 +290,17 @@ fn is_bypassed(key: FrontendKey, model: &Model) -> bool {
         && model.facts.settings.bypass.contains(&address)
 }
 
-/// Why nobody is there depends on what was there before, which the model does not know.
-fn agree(found: &Shown, wanted: &Shown, expected: &Expected) -> bool {
-    let listed =
-        found.0.port().and_then(|port| expected.ports.get(&port)).is_some_and(|port| port.listed > 0);
+fn nobody(port: &ExpectedPort) -> Reason {
+    port.nobody.first().copied().unwrap_or(Reason::NoEndpoints)
+}
+
+/// Whether a row says what it must. Of a port that was away the engine may have forgotten who was there before.
+pub(super) fn agree(found: &Shown, wanted: &Shown, expected: &Expected) -> bool {
+    let port = found.0.port().and_then(|port| expected.ports.get(&port));
     let mut wanted = wanted.clone();
-    if found.1.0 == Verdict::Refusing && !listed {
-        let past = [Reason::NoEndpoints, Reason::ScaledDown, Reason::Vanished];
-        wanted.1.1 = found.1.1.filter(|reason| past.contains(reason));
+    if matches!(found.1.0, Verdict::Refusing | Verdict::Passing) && wanted.1.0 == found.1.0 {
+        let legal = port.is_some_and(|port| found.1.1.is_some_and(|reason| port.nobody.contains(&reason)));
+        wanted.1.1 = if legal { found.1.1 } else { wanted.1.1 };
     }
     *found == wanted
 }

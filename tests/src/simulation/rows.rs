@@ -1,6 +1,6 @@
 //! The rows that readers see, after every step: what they claim must be what clients meet, and their times must be true.
 //!
-//! Deliberately absent: what the rows should be; that is compared at rest.
+//! Deliberately absent: rows that are not done yet; they are compared at rest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,11 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ServiceKey};
 use holdfast_core::list::{Row, Slot};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::world::Remembered;
 use holdfast_datapath::Answer;
 
+use super::model::Expected;
+use super::rest::{agree, place, shown};
 use super::watch::Watch;
 
 /// What a row says, but for its time.
@@ -20,7 +23,12 @@ pub(super) type Said = (Verdict, Option<Reason>, Vec<Slot>, Option<Vec<Slot>>);
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     views: BTreeMap<ServiceKey, Arc<ServiceView>>,
+    /// How often a row turned to a verdict for a reason.
+    pub(super) turned: Turned,
 }
+
+/// By verdict and reason.
+pub type Turned = BTreeMap<(&'static str, &'static str), u64>;
 
 /// What a row says.
 pub(super) fn said(view: &ServiceView, row: &FrontendView) -> Said {
@@ -30,6 +38,12 @@ pub(super) fn said(view: &ServiceView, row: &FrontendView) -> Said {
 }
 
 impl Rows {
+    /// Readers of a new process begin with what it remembers.
+    pub(super) fn restart(&mut self, remembered: Option<&Remembered>) {
+        let views = remembered.into_iter().flat_map(|it| &it.services);
+        self.views = views.map(|view| (view.key.clone(), Arc::new(view.clone()))).collect();
+    }
+
     /// Looks at every service that shows something new.
     pub(super) fn look(&mut self, snapshot: &Snapshot, now: Timestamp, watch: &mut Watch) {
         let mut views = BTreeMap::new();
@@ -40,10 +54,53 @@ impl Rows {
                     look_at_time(before.as_deref(), view, row, now, watch);
                     look_at_answer(view, row, watch);
                 }
+                self.count(before.as_deref(), view);
+                look_at_reasons(view, watch);
             }
             views.insert(view.key.clone(), Arc::clone(view));
         }
         self.views = views;
+        look_at_held(snapshot, watch);
+    }
+
+    /// Counts what rows turn to.
+    fn count(&mut self, before: Option<&ServiceView>, view: &ServiceView) {
+        let old = |row: &FrontendView| {
+            let mut rows = before.into_iter().flat_map(|before| &before.frontends);
+            rows.any(|old| place(old) == place(row) && (old.verdict, old.reason) == (row.verdict, row.reason))
+        };
+        for row in view.frontends.iter().filter(|row| !old(row)) {
+            let reason = row.reason.map_or("", Reason::as_str);
+            *self.turned.entry((row.verdict.as_str(), reason)).or_default() += 1;
+        }
+    }
+}
+
+/// No list becomes empty, and none is held, but for a reason that the past gives: each row that is done says exactly that.
+fn look_at_reasons(view: &ServiceView, watch: &mut Watch) {
+    let model = &watch.model;
+    let nothing = Expected::default();
+    let expected = model.services.get(&view.key).unwrap_or(&nothing);
+    let mut wrong = model.history.compare(view).err();
+    for row in view.frontends.iter().filter(|row| row.status == Status::Done) {
+        let found = (place(row), said(view, row), row.owner.clone());
+        let wanted = shown(&place(row), &view.key, expected, model);
+        if !agree(&found, &wanted, expected) {
+            wrong = Some(format!("{} shows {found:?}, not {wanted:?}", view.key));
+        }
+    }
+    if let Some(what) = wrong {
+        watch.blame(|| what);
+    }
+}
+
+/// No hold outlives its bound: who is held is who the past says, at every step.
+fn look_at_held(snapshot: &Snapshot, watch: &mut Watch) {
+    let wanted = watch.model.history.held().count();
+    if snapshot.held.len() != wanted {
+        let held: Vec<_> = watch.model.history.held().map(ToString::to_string).collect();
+        let found = snapshot.held.len();
+        watch.blame(|| format!("{found} services are held, and it should be {wanted}: {held:?}"));
     }
 }
 
@@ -83,6 +140,7 @@ fn look_at_answer(view: &ServiceView, row: &FrontendView, watch: &mut Watch) {
     let (verdict, _, backends, external) = said(view, row);
     let empty = match verdict {
         Verdict::Dropping => Answer::Dropped,
+        Verdict::Passing => Answer::Passed,
         _ => Answer::Refused,
     };
     let from_here = if backends.is_empty() { empty } else { Answer::Served(backends) };

@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey, ServiceKey, Transport};
 use holdfast_core::list::Slot;
 use holdfast_core::op::{Action, FrontendValue};
 use holdfast_datapath::{Answer, Client, MemoryMaps, Reading};
 
 use super::model::{Expected, Holder, Model};
+use super::policy::Rule;
 use super::population;
 use crate::observing::Witness;
 
@@ -54,7 +56,7 @@ pub struct Watch {
 
 impl Watch {
     /// Nobody is served yet.
-    pub fn new() -> Self {
+    pub fn new(rule: Rule) -> Self {
         let keys = population::dialled().flat_map(|it| {
             let port = core::num::NonZeroU16::new(it.port()).unwrap_or(core::num::NonZeroU16::MIN);
             [Transport::Tcp, Transport::Udp].map(|transport| FrontendKey {
@@ -67,7 +69,7 @@ impl Watch {
         let dialled =
             keys.map(|key| Dialled { key, actual: passed(), holders: Vec::new(), recent: Vec::new() });
         Self {
-            model: Model::default(),
+            model: Model::new(rule),
             dialled: dialled.collect(),
             may_write: false,
             violation: None,
@@ -79,7 +81,8 @@ impl Watch {
     }
 
     /// From now on the facts ask for what the model says.
-    pub fn begin(&mut self) {
+    pub fn begin(&mut self, now: Timestamp) {
+        self.model.decide(now);
         for dialled in &mut self.dialled {
             if let Some(owner) = self.model.owner(dialled.key)
                 && !dialled.holders.contains(owner)
@@ -198,12 +201,6 @@ impl Watch {
                 self.look(maps, place, why);
             }
         }
-    }
-}
-
-impl Default for Watch {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What goes wrong with a watch that stands.
 
-use holdfast::sources::kubernetes::{Remembered, Settings, Start, Timing, Version, What};
+use holdfast::sources::kubernetes::{Odds, Remembered, Settings, Start, Timing, Version, What};
 use holdfast_core::keys::ObjectName;
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::Value;
@@ -314,6 +314,7 @@ fn remembered(place: &Place, kind: Kind) -> Remembered {
     Remembered {
         resource_version: place.cluster.version().to_string().into(),
         objects: place.cluster.objects(kind).iter().map(object).collect(),
+        odds: Odds::default(),
     }
 }
 

@@ -67,6 +67,79 @@ fn a_service_s_own_setting_wins_over_the_evidence_and_over_the_fallback() {
     check("fallback", Evidence { fallback: OnEmpty::Hold, ..scaled }, limit(Reason::ScaledDown));
 }
 
+/// All evidence that there can be.
+fn every_evidence() -> impl Iterator<Item = Evidence> {
+    let asked = [None].into_iter().chain(OnEmpty::ALL.map(Some));
+    let settings = asked.flat_map(|own| OnEmpty::ALL.map(|fallback| (own, fallback)));
+    let bit = |bits: u8, place: u8| bits & 1 << place != 0;
+    settings.flat_map(move |(own, fallback)| {
+        (0..16).map(move |bits| Evidence {
+            own,
+            fallback,
+            is_control: bit(bits, 0),
+            is_listed: bit(bits, 1),
+            is_scaled_down: bit(bits, 2),
+            is_resync: bit(bits, 3),
+        })
+    })
+}
+
+/// What must be true of every judge, whatever else it says. Gives the rules that this one breaks.
+fn broken_rules(judge: fn(Evidence) -> Judgement) -> Vec<&'static str> {
+    let mut broken = Vec::new();
+    for evidence in every_evidence() {
+        let judged = judge(evidence);
+        let asked = evidence.own.unwrap_or(evidence.fallback);
+        let by_evidence = matches!(asked, OnEmpty::Auto | OnEmpty::Pass) && !evidence.is_control;
+        let was_meant = evidence.is_listed || evidence.is_scaled_down;
+        let is_unlimited = matches!(judged, Judgement::Hold(_, Bound::Unlimited));
+        let rules = [
+            ("what was lost is held", !by_evidence || was_meant || judged != Judgement::Refuse),
+            ("what was meant is refused", !by_evidence || !was_meant || judged == Judgement::Refuse),
+            ("refuse is followed", evidence.own != Some(OnEmpty::Refuse) || judged == Judgement::Refuse),
+            ("only control is without bound", evidence.is_control || !is_unlimited),
+        ];
+        broken.extend(rules.into_iter().filter(|(_, kept)| !kept).map(|(rule, _)| rule));
+    }
+    broken.sort_unstable();
+    broken.dedup();
+    broken
+}
+
+#[test]
+fn policy_keeps_every_rule() {
+    assert_eq!(broken_rules(judge), Vec::<&str>::new());
+}
+
+#[test]
+fn policy_finds_a_judge_that_never_holds() {
+    assert_eq!(broken_rules(|_| Judgement::Refuse), ["what was lost is held"]);
+}
+
+#[test]
+fn policy_finds_a_judge_that_always_holds() {
+    let always = |evidence| Judgement::Hold(classify(evidence), Bound::Guarded);
+    assert_eq!(broken_rules(always), ["refuse is followed", "what was meant is refused"]);
+}
+
+#[test]
+fn policy_finds_a_judge_that_holds_without_bound() {
+    let endless = |evidence| match judge(evidence) {
+        Judgement::Hold(reason, _) => Judgement::Hold(reason, Bound::Unlimited),
+        Judgement::Refuse => Judgement::Refuse,
+    };
+    assert_eq!(broken_rules(endless), ["only control is without bound"]);
+}
+
+#[test]
+fn policy_finds_a_judge_that_takes_null_for_scaled_down() {
+    let null = |evidence: Evidence| {
+        let is_scaled_down = evidence.is_scaled_down || !evidence.is_listed;
+        judge(Evidence { is_scaled_down, ..evidence })
+    };
+    assert_eq!(broken_rules(null), ["what was lost is held"]);
+}
+
 #[test]
 fn a_mass_loss_is_more_than_three_services_and_more_than_the_share() {
     let policy = Policy::default();
@@ -160,4 +233,27 @@ fn settings_are_spelled_in_one_way() {
         assert_eq!(OnEmpty::parse(setting.as_str()), Some(setting));
     }
     assert_eq!(OnEmpty::parse("Hold"), None);
+}
+
+#[test]
+fn every_reason_for_which_a_list_is_held_is_one_that_can_be_counted() {
+    let mut seen = vec![Reason::MassLoss];
+    for place in 0..16 {
+        let evidence = Evidence {
+            own: Some(OnEmpty::Hold).filter(|_| place & 8 == 0),
+            is_control: place & 1 > 0,
+            is_listed: place & 2 > 0,
+            is_scaled_down: place & 4 > 0,
+            is_resync: place & 2 == 0 && place & 4 == 0 && place & 8 == 0,
+            ..NOTHING
+        };
+        if let Judgement::Hold(reason, _) = judge(evidence) {
+            seen.push(reason);
+        }
+        if let Judgement::Hold(reason, _) = judge(Evidence { is_resync: false, ..evidence }) {
+            seen.push(reason);
+        }
+    }
+    assert!(seen.iter().all(|reason| Judgement::REASONS.contains(reason)), "{seen:?}");
+    assert!(Judgement::REASONS.iter().all(|reason| seen.contains(reason)), "{seen:?}");
 }

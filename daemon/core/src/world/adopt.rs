@@ -165,11 +165,10 @@ impl World {
             return;
         }
         let owner = Owner::Nobody;
-        let strays = self.strays.iter().filter(|key| self.frontends.winner(key).is_none());
+        let strays = self.strays.iter().filter(|key| self.is_unwanted(key));
         ops.extend(strays.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
         for (index, adopted) in &self.adopted {
-            let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
-            let left = adopted.frontends.iter().filter(unclaimed);
+            let left = adopted.frontends.iter().filter(|key| self.is_unwanted(key));
             ops.extend(left.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
             // A frontend with a new owner is replaced by it, and until then its clients keep this list, as do those who
             // are on their way from a frontend that has gone.
@@ -177,6 +176,12 @@ impl World {
                 plan_wipe(&adopted.as_port(), *index, &mut |action| ops.push(Op { owner, action }));
             }
         }
+    }
+
+    /// Nobody claims it, or whoever does leaves it to the real balancer.
+    fn is_unwanted(&self, key: &FrontendKey) -> bool {
+        let winner = self.frontends.winner(key).and_then(|id| self.programs.get(id.0 as usize));
+        winner.is_none_or(|program| program.passes(key))
     }
 
     /// Forgets leftovers that are wiped, and frees their indices.

@@ -27,6 +27,7 @@ impl World {
                 self.decide_one(id, now);
             }
         }
+        self.judge_mass(now);
     }
 
     fn decide_one(&mut self, id: ServiceId, now: Timestamp) {

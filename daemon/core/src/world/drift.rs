@@ -60,6 +60,7 @@ impl World {
         self.check_strays(dump, &mut drift);
         self.check_node_addresses(dump, &mut drift);
         self.counters.drift += drift.len() as u64;
+        self.found = Some(drift.len());
         drift
     }
 

@@ -6,7 +6,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -35,22 +35,39 @@ pub(super) struct Holds {
     /// Sources that were interrupted since the last decision.
     interrupted_now: BTreeSet<Source>,
     interrupted: BTreeMap<Source, Timestamp>,
+    /// The last time at which anything was decided.
+    now: Timestamp,
 }
 
-/// Services that lost their lists within the window of a mass loss.
+/// Services that lost their lists within the window of a mass loss, and have not got them back.
 #[derive(Debug, Default)]
 struct Losses {
-    order: VecDeque<(Timestamp, ServiceId)>,
-    services: BTreeSet<ServiceId>,
+    order: BTreeSet<(Timestamp, ServiceId)>,
+    services: BTreeMap<ServiceId, Timestamp>,
+    /// All of them are part of a mass loss, but for those that came since.
+    is_mass: bool,
+    came: bool,
 }
 
 impl Losses {
-    fn push(&mut self, id: ServiceId, now: Timestamp, window: i64) {
-        while let Some((_, old)) = self.order.pop_front_if(|(at, _)| at.0 + window < now.0) {
-            self.services.remove(&old);
+    /// When a service lost its list last, if it is held for that.
+    fn put(&mut self, id: ServiceId, lost: Option<Timestamp>) {
+        let before = match lost {
+            Some(at) => self.services.insert(id, at),
+            None => self.services.remove(&id),
+        };
+        self.order.extend(lost.map(|at| (at, id)));
+        if let Some(before) = before.filter(|before| Some(*before) != lost) {
+            self.order.remove(&(before, id));
         }
-        if self.services.insert(id) {
-            self.order.push_back((now, id));
+        self.came |= lost.is_some();
+    }
+
+    /// Forgets those before the window.
+    fn pass(&mut self, now: Timestamp, window: i64) {
+        while let Some((at, id)) = self.order.first().copied().filter(|(at, _)| at.0 + window < now.0) {
+            self.order.remove(&(at, id));
+            self.services.remove(&id);
         }
     }
 }
@@ -89,7 +106,7 @@ impl World {
         let interrupted = self.holds.interrupted.get(&known.key.source);
         Some(Bench {
             policy: &settings.hold,
-            own: known.facts.as_ref().and_then(|facts| OnEmpty::parse(facts.on_empty.as_ref()?)),
+            own: known.facts.as_deref().and_then(crate::tables::on_empty),
             is_resync: interrupted.is_some_and(|at| now.0 - at.0 < RESYNC_WINDOW),
             now,
             slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
@@ -105,6 +122,10 @@ impl World {
 
     /// Marks the services whose holds have reached their bounds.
     pub(super) fn expire_holds(&mut self, now: Timestamp) {
+        if now < self.holds.now {
+            self.holds.set_back(now);
+        }
+        self.holds.now = now;
         for source in core::mem::take(&mut self.holds.interrupted_now) {
             self.holds.interrupted.insert(source, now);
         }
@@ -167,23 +188,37 @@ impl World {
         if is_held || self.holds.held.contains(&id) {
             self.holds.index(id, program, &settings.hold);
         }
-        let is_lost = |hold: &Hold| hold.since == now && hold.bound == Bound::Guarded;
-        if program.holds().any(is_lost) {
-            self.holds.losses.push(id, now, settings.hold.mass_loss_window);
-            self.judge_mass(&settings.hold);
-        }
+        let since = now.0.saturating_sub(settings.hold.mass_loss_window);
+        // A restart finds the losses before it in what is held.
+        let is_lost =
+            |hold: &&Hold| hold.since.0 >= since && matches!(hold.bound, Bound::Guarded | Bound::MassLoss);
+        let lost = program.holds().filter(is_lost).map(|hold| hold.since).max();
+        self.holds.losses.put(id, lost);
     }
 
-    /// Who lost its list within the window is held as long as a mass loss is, if there are so many.
-    fn judge_mass(&mut self, policy: &Policy) {
+    /// A remembered service has a list, or holds one, before anything is decided.
+    pub(super) fn account_for_remembered(&mut self, id: ServiceId) {
+        let Some(program) = self.programs.get(id.0 as usize) else { return };
+        self.holds.populated += usize::from(program.has_list());
+        self.holds.index(id, program, &self.tables.settings.hold);
+    }
+
+    /// Who lost its list within the window is held as long as a mass loss is, if there are so many. Judged once for all that
+    /// a batch decided, so that its order does not matter.
+    pub(super) fn judge_mass(&mut self, now: Timestamp) {
+        let policy = self.tables.settings.hold;
+        self.holds.losses.pass(now, policy.mass_loss_window);
         let (lost, populated) = (self.holds.losses.services.len(), self.holds.populated);
-        if !policy.is_mass_loss(lost, populated) {
+        let is_mass = policy.is_mass_loss(lost, populated);
+        let was_mass = core::mem::replace(&mut self.holds.losses.is_mass, is_mass);
+        let came = core::mem::take(&mut self.holds.losses.came);
+        if !is_mass || was_mass && !came {
             return;
         }
-        for id in self.holds.losses.services.clone() {
+        for id in self.holds.losses.services.keys().copied().collect::<Vec<_>>() {
             let Some(program) = self.programs.get_mut(id.0 as usize) else { continue };
             if program.join_mass_loss() {
-                self.holds.index(id, program, policy);
+                self.holds.index(id, program, &policy);
                 let cause = Cause::MassLoss { lost, populated };
                 mark(&mut self.programs, &mut self.dirty, id, cause, false);
             }
@@ -197,6 +232,13 @@ impl World {
 }
 
 impl Holds {
+    /// A clock that was set back makes no hold longer: all are looked at again, and what lies ahead now is forgotten.
+    fn set_back(&mut self, now: Timestamp) {
+        self.due.extend(self.held.iter().map(|id| (now, *id)));
+        self.interrupted.values_mut().for_each(|at| *at = now.min(*at));
+        self.losses = Losses::default();
+    }
+
     fn index(&mut self, id: ServiceId, program: &Program, policy: &Policy) {
         for address in self.addresses_of.remove(&id).unwrap_or_default() {
             if let Entry::Occupied(mut entry) = self.addresses.entry(address) {

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::World;
+use crate::claims::RealizedFrontend;
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::list::{Scope, SlotState};
@@ -65,11 +66,27 @@ impl World {
     /// Ops that give a service its lists and frontends. What was planned before an error is to be executed all the same.
     pub fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let owner = Owner::Service(id);
+        // Before the list goes that they led to.
+        ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
         let wanted = self.program(id).map_or(0, |program| program.wanted);
         for place in 0..wanted {
             self.plan_port(id, place, &mut |action| ops.push(Op { owner, action }))?;
         }
         self.plan_frontends(id, ops)
+    }
+
+    /// What the maps still have of the frontends that this service leaves to the real balancer, whoever wrote it.
+    fn passing(&self, id: ServiceId) -> impl Iterator<Item = FrontendKey> {
+        let desired = self.programs.get(id.0 as usize).into_iter().flat_map(|program| &program.desired);
+        desired.filter(|it| it.passes).filter_map(DesiredFrontend::key).filter(move |key| {
+            let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
+            entry.is_some_and(|entry| match entry.realized {
+                // A restart found it: nothing of that is removed before every source has delivered.
+                Some(RealizedFrontend { owner: None, .. }) => self.tables.is_synced(),
+                Some(_) => true,
+                None => entry.uncertain,
+            })
+        })
     }
 
     fn plan_port(
@@ -140,11 +157,8 @@ impl World {
     pub fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         let Some(program) = self.programs.get(id.0 as usize) else { return };
         let owner = Owner::Service(id);
-        let goes = |key: &&FrontendKey| match self.frontends.winner(key) {
-            Some(winner) => winner == id && program.passes(key),
-            None => true,
-        };
-        let left = program.frontends.iter().filter(goes);
+        let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
+        let left = program.frontends.iter().filter(unclaimed);
         ops.extend(left.clone().map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
         if left.count() > 0 || self.freed.leads_to(id) {
             return;

@@ -168,6 +168,8 @@ impl World {
         for id in owner.into_iter().chain(doubters) {
             self.let_go(id, key);
         }
+        // Whoever leaves it to the real balancer can say so now.
+        self.woken.extend(self.frontends.winner(&key));
         if let Some(adopted) = before.and_then(|before| self.adopted.get_mut(&before.value.port)) {
             adopted.leave(&key);
         }

@@ -64,6 +64,7 @@ impl World {
         if let Some(program) = self.program(id) {
             program.begin_with(&view);
         }
+        self.account_for_remembered(id);
         self.snapshot.services.set(id.0 as usize, Some(view));
     }
 }

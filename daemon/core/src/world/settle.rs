@@ -19,7 +19,7 @@ use crate::op::{FrontendValue, PortIndex, ServiceId, WordFlags};
 use crate::program::{Port, Program, RealizedPort};
 use crate::resolve::DesiredFrontend;
 use crate::snapshot::{
-    Counters, Fill, FrontendView, PortView, Reason, ServiceView, Snapshot, Status, Verdict,
+    Checked, Counters, Fill, FrontendView, PortView, Reason, ServiceView, Snapshot, Status, Verdict,
 };
 
 impl World {
@@ -112,6 +112,9 @@ impl World {
         self.snapshot.counters = Counters { ..self.counters };
         self.snapshot.fill =
             Fill { frontends: self.frontends_realized, ports: self.indices.used(), slots, retries: 0 };
+        if let Some(differences) = self.found.take() {
+            self.snapshot.checked = Some(Checked { at: now, differences });
+        }
         self.snapshot.published = now;
         self.snapshot.clone()
     }

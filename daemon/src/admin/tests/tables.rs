@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use expect_test::{ExpectFile, expect_file};
-use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::Swept;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -135,41 +134,6 @@ fn refusals_that_can_no_longer_be_read_are_told() {
         serve_with(everything(), |readings| readings.refusals.fail("the ring buffer is gone".to_owned()));
     let text = served.get("/refusals", "").body;
     assert!(text.ends_with("\n\nrefusals are no longer read: the ring buffer is gone\n"), "{text}");
-}
-
-#[test]
-fn metrics_are_to_the_letter() {
-    let body = serve(everything()).get("/metrics", "").body;
-    let own = |line: &&str| {
-        !["process_resident_memory_bytes ", "process_cpu_seconds_total "]
-            .iter()
-            .any(|name| line.starts_with(name))
-    };
-    let steady: Vec<&str> = body.lines().filter(own).collect();
-    expect_file!["golden/metrics.txt"].assert_eq(&(steady.join("\n") + "\n"));
-}
-
-#[test]
-fn every_metric_has_help_and_type_whatever_the_cluster() {
-    let other = Snapshot { sources: everything().sources, ..many(50, 3) };
-    assert_eq!(series(everything()), series(other), "the series do not depend on the cluster");
-}
-
-/// The samples of all series, without their values.
-fn series(snapshot: Snapshot) -> BTreeSet<String> {
-    let body = serve(snapshot).get("/metrics", "").body;
-    let mut series = BTreeSet::new();
-    for line in body.lines().filter(|line| !line.starts_with('#')) {
-        let (sample, value) = line.rsplit_once(' ').unwrap();
-        let name = sample.split('{').next().unwrap();
-        assert!(
-            body.contains(&format!("# HELP {name} ")) && body.contains(&format!("# TYPE {name} ")),
-            "{name}"
-        );
-        assert!(value.parse::<f64>().is_ok(), "{line}");
-        assert!(series.insert(sample.to_owned()), "{sample} comes twice");
-    }
-    series
 }
 
 #[test]

@@ -121,6 +121,7 @@ fn the_text_is_the_files_own() {
         [kubernetes]
         enabled = true
         service_proxy_name = "holdfast"
+        events = true
 
         [log]
         format = "auto"

@@ -33,6 +33,10 @@ fn only_what_is_read_at_start_needs_a_restart() {
     check("[node]\nname = \"n\"", &["node.name"]);
     check("[kubernetes]\nservice_proxy_name = \"p\"", &["kubernetes.service_proxy_name"]);
     check("[apiserver]\nkubeconfig = \"/k\"", &["kubernetes.enabled"]);
+    check(
+        "[apiserver]\nkubeconfig = \"/k\"\n[kubernetes]\nevents = true",
+        &["kubernetes.enabled", "kubernetes.events"],
+    );
     check("[log]\nformat = \"json\"\nlevel = \"debug\"", &["log.format"]);
     check("[node]\nzone = \"z\"\nnode_port_addresses = [\"all\"]", &[]);
     check("[hold]\nlimit = \"1m\"\n[apiserver]\ndiscover = []", &[]);

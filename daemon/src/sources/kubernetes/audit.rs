@@ -16,6 +16,7 @@ use super::ending::Ending;
 use super::envelope::Status;
 use super::object::named;
 use super::pace;
+use super::piece::Piece;
 use super::reflector::{SharedShelf, chance};
 use super::shelf::{Shelf, Version};
 use super::view::Watch;
@@ -120,14 +121,13 @@ impl<C: Codec> Audit<C> {
         let (mut page, mut listed) = (C::Page::default(), Listed::new());
         let idle = self.timing.list_idle;
         let of_body = |error| Ending::of_body(error, idle);
+        let mut list = |item: Piece<'_>| {
+            listed.extend(C::peek(item.bytes()).and_then(|identity| named(self.selection.what, &identity)));
+        };
         while let Some(chunk) = reply.chunk(idle).await.map_err(of_body)? {
-            page.take(&chunk, &mut |piece| {
-                listed.extend(
-                    C::peek(piece.bytes()).and_then(|identity| named(self.selection.what, &identity)),
-                );
-            })?;
+            page.take(&chunk, &mut list)?;
         }
-        C::end(page)?;
+        page.end(&mut list)?;
         Ok(listed)
     }
 }

@@ -9,7 +9,7 @@ use std::fmt::{Debug, Display};
 
 use super::envelope::{Identity, Status};
 use super::object::Object;
-use super::page::{ListFrame, NoPage};
+use super::page::{Ahead, Items, ListFrame, NoPage};
 use super::piece::Piece;
 use super::what::What;
 use crate::sources::objects::Provenance;
@@ -34,10 +34,19 @@ pub(super) enum Frame<'a> {
 #[error("an event that is none: {0}")]
 pub(super) struct NoFrame(pub(super) String);
 
-/// A body that is taken apart while it comes.
+/// A list that is taken apart while it comes.
 pub(super) trait Splitter: Debug + Default + Send {
-    /// Takes a chunk, and gives out each piece that ends in it.
-    fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) -> Result<(), NoPage>;
+    /// Takes a chunk, and gives out items that end in it, or in an earlier one.
+    fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage>;
+
+    /// Gives out the last items, and what the list says of itself.
+    fn end(self, items: &mut dyn Items) -> Result<ListFrame, NoPage>;
+}
+
+/// A watch that is taken apart while it comes.
+pub(super) trait Framer: Debug + Default + Send {
+    /// Takes a chunk, and gives out each frame that ends in it.
+    fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>));
 }
 
 /// One encoding.
@@ -49,10 +58,7 @@ pub(super) trait Codec: Debug + Send + Sync + 'static {
     /// Takes a list apart.
     type Page: Splitter;
     /// Takes a watch apart.
-    type Frames: Splitter;
-
-    /// What a list says of itself.
-    fn end(page: Self::Page) -> Result<ListFrame, NoPage>;
+    type Frames: Framer;
 
     /// Takes an event out of its frame.
     fn frame(bytes: &[u8]) -> Result<Frame<'_>, NoFrame>;
@@ -60,8 +66,17 @@ pub(super) trait Codec: Debug + Send + Sync + 'static {
     /// Who an object is, whatever the rest of it is.
     fn peek(bytes: &[u8]) -> Option<Identity>;
 
+    /// Whether an event that cannot be read says of its object that it is gone; nothing if it does not say what it says.
+    fn is_deletion(bytes: &[u8]) -> Option<bool>;
+
     /// Reads an object.
     fn read(what: What, bytes: &[u8], provenance: &Provenance) -> Object;
+
+    /// Reads the object at the beginning of a text that may go on.
+    fn read_ahead(what: What, text: &str, provenance: &Provenance) -> Ahead<Object>;
+
+    /// Finds the end of the object at the beginning of a text that may go on.
+    fn skip_ahead(text: &str) -> Ahead<()>;
 
     /// An object that is not to be read, for this reason; it may be cut, or in its frame.
     fn refuse(what: What, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object;

@@ -70,18 +70,32 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Reads no further than the metadata of an object, or of the object in an event, so that the rest may be wrong or
-    /// missing.
+    /// Reads no further than the metadata of an object, so that the rest may be wrong or missing.
     pub(super) fn peek(text: &[u8]) -> Option<Self> {
-        let mut found = None;
+        Glimpse::of(text).identity
+    }
+}
+
+/// What the beginning of an object, or of an event, says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Glimpse {
+    /// `ADDED`, …, if it stands before the object.
+    pub(super) kind: Option<String>,
+    pub(super) identity: Option<Identity>,
+}
+
+impl Glimpse {
+    /// Reads no further than the metadata of an object, or of the object in an event.
+    pub(super) fn of(text: &[u8]) -> Self {
+        let mut found = Self::default();
         // Always an error: the metadata is found and the rest is not wanted, or it is not there.
         let _stopped = Peek(&mut found).deserialize(&mut serde_json::Deserializer::from_slice(text));
         found
     }
 }
 
-/// Stops at the metadata, and leaves it in its place.
-struct Peek<'p>(&'p mut Option<Identity>);
+/// Stops at the metadata, and leaves what it found in its place.
+struct Peek<'p>(&'p mut Glimpse);
 
 impl<'de> DeserializeSeed<'de> for Peek<'_> {
     type Value = ();
@@ -102,10 +116,11 @@ impl<'de> Visitor<'de> for Peek<'_> {
         while let Some(key) = map.next_key::<Cow<'_, str>>()? {
             match &*key {
                 "metadata" => {
-                    *self.0 = Some(map.next_value()?);
+                    self.0.identity = Some(map.next_value()?);
                     return Err(A::Error::custom("seen"));
                 }
                 "object" => return map.next_value_seed(self),
+                "type" if self.0.kind.is_none() => self.0.kind = map.next_value()?,
                 _ => {
                     let _unread: IgnoredAny = map.next_value()?;
                 }
@@ -152,6 +167,19 @@ mod tests {
         ] {
             check_peek(text, None);
         }
+    }
+
+    #[track_caller]
+    fn check_kind(text: &str, expected: Option<&str>) {
+        assert_eq!(Glimpse::of(text.as_bytes()).kind.as_deref(), expected, "of {text}");
+    }
+
+    #[test]
+    fn an_event_says_first_what_has_happened() {
+        check_kind(r#"{"type":"DELETED","object":{"metadata":{"name":"n"},"spec":{oops"#, Some("DELETED"));
+        check_kind(r#"{"type":"DELETED","object":{"type":"own","metadata":{"name":"n"}"#, Some("DELETED"));
+        check_kind(r#"{"object":{"metadata":{"name":"n"}},"type":"DELETED"}"#, None);
+        check_kind(r#"{"type":"DELE"#, None);
     }
 
     #[test]

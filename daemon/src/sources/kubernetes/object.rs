@@ -11,7 +11,7 @@ use holdfast_core::facts::{Meta, ObjectKey, Rejection, SliceFacts};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 
 use super::envelope::Identity;
-use super::shelf::Version;
+use super::shelf::{Odd, Version};
 use super::what::What;
 
 /// What stands where a cluster-wide object has no namespace; no namespace can have this name.
@@ -96,6 +96,17 @@ impl Object {
             _ => None,
         });
         Self { name: own.or_else(name), told, is_bad }
+    }
+
+    /// What the table does not say of it: what could not be understood, or that it belongs to no service.
+    pub(super) fn odd(&self) -> Option<Odd> {
+        let (_, version) = self.name.as_ref()?;
+        let rejection = self.rejection().cloned();
+        let is_loose = self.told.iter().any(|told| match told {
+            Told::Event(Event::SliceApplied(facts)) => facts.service.is_none(),
+            _ => false,
+        });
+        (rejection.is_some() || is_loose).then(|| Odd { version: version.clone(), rejection })
     }
 
     /// What could not be understood of it.

@@ -1,14 +1,59 @@
 //! A page of a list, taken apart while it comes: each item on its own, and what stands around them.
 //!
-//! Invariant: what is given out does not depend on where chunks end; at no time is more than one item held. An item may be
-//! wrong inside; only its brackets must fit. Deliberately absent: what an item says.
+//! Invariant: what is given out does not depend on where chunks end; at no time are more than a few items held. An item may
+//! be wrong inside; only its brackets must fit. Deliberately absent: what an item says.
 
 use serde::Deserialize;
 
-use super::piece::{Gathered, Piece};
+use super::piece::{Gathered, PIECE_BYTES_MAX, Piece};
 
 /// Everything around the items: kind, version, token. Real ones have less than one kilobyte.
 const FRAME_BYTES_MAX: usize = 64 << 10;
+
+/// Text that is gathered before items are read from it: of those that it cuts only one is read twice.
+const WINDOW_BYTES: usize = 512 << 10;
+
+/// What reading at the beginning of a text led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ahead<T> {
+    /// This, from so many bytes.
+    Read(T, usize),
+    /// It does not end in this text.
+    Cut,
+    /// It cannot be read like this.
+    Unfit,
+}
+
+impl<T> Ahead<T> {
+    pub(super) fn map<U>(self, with: impl FnOnce(T) -> U) -> Ahead<U> {
+        match self {
+            Self::Read(what, length) => Ahead::Read(with(what), length),
+            Self::Cut => Ahead::Cut,
+            Self::Unfit => Ahead::Unfit,
+        }
+    }
+}
+
+/// What takes the items of a page.
+pub(super) trait Items {
+    /// Takes one item, whatever is in it.
+    fn take(&mut self, item: Piece<'_>);
+
+    /// Takes the item at the beginning of a text if it can be read right there. Looking for its end first costs as much as
+    /// reading it.
+    fn take_ahead(&mut self, text: &str) -> Ahead<()>;
+}
+
+/// Whoever wants nothing but pieces.
+impl<Each: FnMut(Piece<'_>)> Items for Each {
+    fn take(&mut self, item: Piece<'_>) {
+        self(item);
+    }
+
+    fn take_ahead(&mut self, _: &str) -> Ahead<()> {
+        Ahead::Unfit
+    }
+}
 
 /// Why a body is no page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,27 +104,29 @@ pub(super) struct Page {
     place: Place,
     frame: Vec<u8>,
     item: Gathered,
+    /// The beginning of an item that was cut, and how much text there must be before it is tried again.
+    window: Vec<u8>,
+    enough: usize,
 }
 
 impl Page {
-    /// Takes a chunk, and gives out each item that ends in it.
-    pub(super) fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) -> Result<(), NoPage> {
-        let mut rest = chunk;
-        while !rest.is_empty() {
-            let (length, turn) = self.nesting.advance(rest);
-            let (run, after) = rest.split_at(length);
-            match self.place {
-                Place::Around => self.around(run, turn)?,
-                Place::BetweenItems => self.between(run, turn)?,
-                Place::InItem => self.inside(run, turn, each),
+    /// Takes a chunk, and gives out items that end in it, or in an earlier one.
+    pub(super) fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage> {
+        if self.window.is_empty() {
+            let read = self.read(chunk, items, PIECE_BYTES_MAX)?;
+            self.window.extend_from_slice(chunk.get(read..).unwrap_or_default());
+        } else {
+            self.window.extend_from_slice(chunk);
+            if self.window.len() >= self.enough {
+                self.read_window(items, PIECE_BYTES_MAX)?;
             }
-            rest = after;
         }
         Ok(())
     }
 
     /// What the page says of itself, if it is complete.
-    pub(super) fn end(self) -> Result<ListFrame, NoPage> {
+    pub(super) fn end(mut self, items: &mut dyn Items) -> Result<ListFrame, NoPage> {
+        self.read_window(items, 0)?;
         if self.nesting.depth > 0 {
             return Err(NoPage::Truncated);
         }
@@ -87,6 +134,59 @@ impl Page {
         // Any other object would pass for an empty list, and everything would go.
         let is_list = frame.kind.ends_with("List") && !frame.metadata.resource_version.is_empty();
         is_list.then_some(frame).ok_or(NoPage::NotAList)
+    }
+
+    fn read_window(&mut self, items: &mut dyn Items, patience: usize) -> Result<(), NoPage> {
+        let mut window = std::mem::take(&mut self.window);
+        let read = self.read(&window, items, patience)?;
+        window.drain(..read);
+        self.window = window;
+        Ok(())
+    }
+
+    /// Reads as far as there are whole items, and gives how far that is. An item that is cut is waited for if it is shorter
+    /// than `patience`; a longer one is taken apart as it comes.
+    fn read(&mut self, text: &[u8], items: &mut dyn Items, patience: usize) -> Result<usize, NoPage> {
+        let (legible, goes_on) = legible(text);
+        let mut at = 0;
+        while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
+            at += match self.ahead(legible.get(at..), rest, items) {
+                Ahead::Read((), length) => length,
+                Ahead::Cut if rest.len() < patience && goes_on => {
+                    self.enough = (rest.len() * 2).clamp(WINDOW_BYTES, PIECE_BYTES_MAX);
+                    return Ok(at);
+                }
+                Ahead::Cut | Ahead::Unfit => self.step(rest, items)?,
+            };
+        }
+        Ok(at)
+    }
+
+    /// An item, or what stands between two of them.
+    fn ahead(&self, legible: Option<&str>, rest: &[u8], items: &mut dyn Items) -> Ahead<()> {
+        match (self.place, legible) {
+            (Place::BetweenItems, Some(text)) if rest.starts_with(b"{") => {
+                let (text, _) = text.split_at(text.floor_char_boundary(PIECE_BYTES_MAX));
+                items.take_ahead(text)
+            }
+            (Place::BetweenItems, _) => match rest.iter().take_while(|byte| is_separator(**byte)).count() {
+                0 => Ahead::Unfit,
+                length => Ahead::Read((), length),
+            },
+            _ => Ahead::Unfit,
+        }
+    }
+
+    /// As far as the next bracket.
+    fn step(&mut self, rest: &[u8], items: &mut dyn Items) -> Result<usize, NoPage> {
+        let (length, turn) = self.nesting.advance(rest);
+        let (run, _) = rest.split_at(length);
+        match self.place {
+            Place::Around => self.around(run, turn)?,
+            Place::BetweenItems => self.between(run, turn)?,
+            Place::InItem => self.inside(run, turn, items),
+        }
+        Ok(length)
     }
 
     fn around(&mut self, run: &[u8], turn: Turn) -> Result<(), NoPage> {
@@ -106,7 +206,7 @@ impl Page {
 
     fn between(&mut self, run: &[u8], turn: Turn) -> Result<(), NoPage> {
         let (separators, bracket) = run.split_at(run.len() - usize::from(turn != Turn::None));
-        if !separators.iter().all(|byte| byte.is_ascii_whitespace() || *byte == b',') {
+        if !separators.iter().all(|byte| is_separator(*byte)) {
             return Err(NoPage::NotAList);
         }
         match turn {
@@ -124,13 +224,28 @@ impl Page {
         Ok(())
     }
 
-    fn inside(&mut self, run: &[u8], turn: Turn, each: &mut dyn FnMut(Piece<'_>)) {
+    fn inside(&mut self, run: &[u8], turn: Turn, items: &mut dyn Items) {
         self.item.push(run);
         if turn == Turn::Closed && self.nesting.depth == 2 {
-            self.item.give(each);
+            self.item.give(&mut |item| items.take(item));
             self.place = Place::BetweenItems;
         }
     }
+}
+
+const fn is_separator(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || byte == b','
+}
+
+/// As much of a text as is characters, and whether more of it may be when more has come.
+fn legible(text: &[u8]) -> (&str, bool) {
+    str::from_utf8(text).map_or_else(
+        |error| {
+            let valid = text.get(..error.valid_up_to()).and_then(|valid| str::from_utf8(valid).ok());
+            (valid.unwrap_or_default(), error.error_len().is_none())
+        },
+        |text| (text, true),
+    )
 }
 
 /// Whether the list that was just opened is the one of the items, and not that of a key whose name ends alike.
@@ -203,17 +318,51 @@ mod tests {
     use super::super::piece::PIECE_BYTES_MAX;
     use super::*;
 
-    fn read(chunks: &[&[u8]]) -> Result<(Vec<String>, ListFrame), NoPage> {
-        let (mut page, mut items) = (Page::default(), Vec::new());
-        for chunk in chunks {
-            page.take(chunk, &mut |piece| {
-                items.push(match piece {
-                    Piece::Whole(item) => String::from_utf8_lossy(item).into_owned(),
-                    Piece::Cut(item) => format!("cut after {}", item.len()),
-                });
-            })?;
+    /// Takes items as texts, ahead of their ends where that is `eager` and they are JSON.
+    struct Texts {
+        eager: bool,
+        texts: Vec<String>,
+        ahead: usize,
+    }
+
+    impl Items for Texts {
+        fn take(&mut self, item: Piece<'_>) {
+            self.texts.push(match item {
+                Piece::Whole(item) => String::from_utf8_lossy(item).into_owned(),
+                Piece::Cut(item) => format!("cut after {}", item.len()),
+            });
         }
-        page.end().map(|frame| (items, frame))
+
+        fn take_ahead(&mut self, text: &str) -> Ahead<()> {
+            let mut objects = serde_json::Deserializer::from_str(text).into_iter::<serde_json::Value>();
+            match objects.next() {
+                _ if !self.eager => Ahead::Unfit,
+                Some(Ok(_)) => {
+                    self.ahead += 1;
+                    self.texts.push(text[..objects.byte_offset()].to_owned());
+                    Ahead::Read((), objects.byte_offset())
+                }
+                Some(Err(error)) if error.is_eof() => Ahead::Cut,
+                _ => Ahead::Unfit,
+            }
+        }
+    }
+
+    fn read_into(items: &mut Texts, chunks: &[&[u8]]) -> Result<ListFrame, NoPage> {
+        let mut page = Page::default();
+        chunks.iter().try_for_each(|chunk| page.take(chunk, items))?;
+        page.end(items)
+    }
+
+    fn read_as(eager: bool, chunks: &[&[u8]]) -> Result<(Vec<String>, ListFrame), NoPage> {
+        let mut items = Texts { eager, texts: Vec::new(), ahead: 0 };
+        read_into(&mut items, chunks).map(|frame| (items.texts, frame))
+    }
+
+    fn read(chunks: &[&[u8]]) -> Result<(Vec<String>, ListFrame), NoPage> {
+        let found = read_as(false, chunks);
+        assert_eq!(found, read_as(true, chunks), "whether or not items are read ahead of their ends");
+        found
     }
 
     #[track_caller]
@@ -296,6 +445,31 @@ mod tests {
         assert_eq!(read(&[b""]), Err(NoPage::NotAList));
         let endless = format!("{{\"a\":\"{}", "x".repeat(FRAME_BYTES_MAX));
         assert_eq!(read(&[endless.as_bytes()]), Err(NoPage::TooLong));
+    }
+
+    /// The text that is looked through twice is bounded by what is gathered.
+    #[test]
+    fn items_are_read_ahead_wherever_they_end() {
+        let item = format!(r#"{{"a":"{}"}}"#, "é".repeat(20_000));
+        let items = vec![item.as_str(); 60];
+        let head = r#"{"kind":"List","metadata":{"resourceVersion":"1"},"items":["#;
+        let text = format!("{head}{}]}}", items.join(" ,"));
+        for size in [1_000, 16_384, 300_001, text.len()] {
+            let mut found = Texts { eager: true, texts: Vec::new(), ahead: 0 };
+            let chunks: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
+            read_into(&mut found, &chunks).unwrap();
+            assert_eq!((found.ahead, found.texts == items), (60, true), "in chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_harms_one_item() {
+        let text = b"{\"kind\":\"List\",\"metadata\":{\"resourceVersion\":\"1\"},\"items\":[{\"a\":1},{\"b\":\"\xff\"},{\"c\":1}]}";
+        for size in 1..=text.len() {
+            let chunks: Vec<&[u8]> = text.chunks(size).collect();
+            let (items, _) = read(&chunks).unwrap();
+            assert_eq!(items, [r#"{"a":1}"#, "{\"b\":\"\u{fffd}\"}", r#"{"c":1}"#], "in chunks of {size}");
+        }
     }
 
     #[test]

@@ -17,9 +17,10 @@ use super::Timing;
 use super::codec::Codec;
 use super::ending::{Ending, Stuck};
 use super::envelope::Status;
+use super::object::Told;
 use super::outlet::{Closed, Outlet};
 use super::pace::{self, Chance, Pace};
-use super::shelf::Shelf;
+use super::shelf::{Odds, Shelf};
 use super::view::{State, Watch};
 use super::what::{Selection, What};
 use crate::apiserver::{Access, Reply};
@@ -54,6 +55,8 @@ pub(super) struct Reflector<C> {
     pub(super) shelf: SharedShelf,
     pub(super) outlet: Outlet,
     pub(super) view: watch::Sender<Watch>,
+    /// What the table does not say of objects, never behind what it says.
+    pub(super) odds: watch::Sender<Arc<Odds>>,
     /// What an audit has found.
     pub(super) differences: mpsc::Receiver<Arc<str>>,
     /// Where the next watch begins; nothing if a list is needed.
@@ -220,6 +223,13 @@ impl<C: Codec> Reflector<C> {
         let body = reply.whole(REFUSAL_BYTES_MAX, self.timing.list_idle).await;
         let body = body.map(|(body, _)| body).unwrap_or_default();
         Err(Ending::Refused { status: Status::of_body(code, &body), retry_after })
+    }
+
+    /// Hands a group over. What a restart has to know beside it is told before.
+    async fn deliver(&mut self, told: Vec<Told>) -> Result<(), Closed> {
+        let odds = self.shelf.lock().odds();
+        self.odds.send_if_modified(|known| !Arc::ptr_eq(&std::mem::replace(known, Arc::clone(&odds)), &odds));
+        self.outlet.deliver(told).await
     }
 
     /// Shows where it stands, and what else has changed.

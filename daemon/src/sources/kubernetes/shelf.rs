@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use holdfast_core::facts::{Meta, ObjectKey};
+use holdfast_core::facts::{Meta, ObjectKey, Rejection};
 use holdfast_core::keys::ObjectName;
 use holdfast_core::limits;
 
@@ -36,10 +36,34 @@ impl Version {
     }
 }
 
+/// What the table does not say of an object: which version it is that could not be understood, in part or at all, or that
+/// belongs to no service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Odd {
+    /// The version.
+    pub version: Version,
+    /// What could not be understood; nothing of one that belongs to no service.
+    pub rejection: Option<Rejection>,
+}
+
+impl Odd {
+    /// Nothing of this version was understood.
+    fn is_bad(&self) -> bool {
+        self.rejection.as_ref().is_some_and(|rejection| !rejection.partial)
+    }
+
+    /// Nothing of this version was wrong.
+    const fn is_loose(&self) -> bool {
+        self.rejection.is_none()
+    }
+}
+
+/// The odd objects of one kind.
+pub type Odds = BTreeMap<ObjectName, Odd>;
+
 #[derive(Debug)]
 struct Kept {
     version: Version,
-    is_bad: bool,
     /// The last list that had it.
     list: u64,
 }
@@ -64,7 +88,7 @@ impl Commit {
 /// A list that has begun.
 #[derive(Debug, Default)]
 struct Listing {
-    pending: Vec<(ObjectName, Version, bool)>,
+    pending: Vec<(ObjectName, Version, Option<Odd>)>,
     told: Vec<Told>,
     unnamed: BTreeSet<ObjectKey>,
 }
@@ -73,6 +97,7 @@ struct Listing {
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
     kept: BTreeMap<ObjectName, Kept>,
+    odds: Arc<Odds>,
     /// How many of them are bad.
     bad: usize,
     lists: u64,
@@ -82,10 +107,29 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    /// What an earlier run of the daemon delivered.
-    pub(super) fn remembered(objects: Vec<(ObjectName, Version)>) -> Self {
-        let keep = |(name, version)| (name, Kept { version, is_bad: false, list: 0 });
-        Self { kept: objects.into_iter().map(keep).collect(), ..Self::default() }
+    /// What an earlier run of the daemon delivered. The odd ones may be newer than the table: only what both agree on, or
+    /// what replaces nothing, is taken from them; what came after the table is heard again.
+    pub(super) fn remembered(objects: Vec<(ObjectName, Version)>, odds: Odds) -> Self {
+        let keep = |(name, version)| (name, Kept { version, list: 0 });
+        let mut shelf = Self { kept: objects.into_iter().map(keep).collect(), ..Self::default() };
+        for (name, odd) in odds {
+            let is_of_table = shelf.version(&name).map(|version| *version == odd.version);
+            let is_taken = odd.is_bad() || is_of_table.unwrap_or_else(|| odd.is_loose());
+            if is_taken {
+                shelf.put(name, odd.version.clone(), Some(odd));
+            }
+        }
+        shelf
+    }
+
+    /// What the table does not say.
+    pub(super) fn odds(&self) -> Arc<Odds> {
+        Arc::clone(&self.odds)
+    }
+
+    /// What could not be understood of objects with a name.
+    pub(super) fn rejections(&self) -> impl Iterator<Item = &Rejection> {
+        self.odds.values().filter_map(|odd| odd.rejection.as_ref())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -121,8 +165,9 @@ impl Shelf {
 
     /// The list has this object, and it is new or changed.
     pub(super) fn list(&mut self, object: Object) {
+        let odd = object.odd();
         match object.name {
-            Some((name, version)) => self.listing.pending.push((name, version, object.is_bad)),
+            Some((name, version)) => self.listing.pending.push((name, version, odd)),
             None => self.listing.unnamed.extend(object.rejected()),
         }
         self.listing.told.extend(object.told);
@@ -132,8 +177,8 @@ impl Shelf {
     pub(super) fn commit(&mut self, gone: impl Fn(&ObjectName) -> Option<Told>) -> Commit {
         let Listing { pending, mut told, unnamed } = std::mem::take(&mut self.listing);
         let before = self.kept.len();
-        for (name, version, is_bad) in pending {
-            self.put(name, Kept { version, is_bad, list: self.lists });
+        for (name, version, odd) in pending {
+            self.put(name, version, odd);
         }
         // An object that is missing may be the one that has lost its name.
         let removed = if unnamed.is_empty() { self.sweep() } else { Vec::new() };
@@ -150,10 +195,22 @@ impl Shelf {
         gone.into_iter().filter(|name| self.remove(name)).collect()
     }
 
-    fn put(&mut self, name: ObjectName, kept: Kept) {
-        self.bad += usize::from(kept.is_bad);
-        let before = self.kept.insert(name, kept);
-        self.bad -= usize::from(before.is_some_and(|before| before.is_bad));
+    fn put(&mut self, name: ObjectName, version: Version, odd: Option<Odd>) {
+        self.set_odd(&name, odd);
+        self.kept.insert(name, Kept { version, list: self.lists });
+    }
+
+    fn set_odd(&mut self, name: &ObjectName, odd: Option<Odd>) {
+        if odd.is_none() && !self.odds.contains_key(name) {
+            return;
+        }
+        self.bad += usize::from(odd.as_ref().is_some_and(Odd::is_bad));
+        let odds = Arc::make_mut(&mut self.odds);
+        let before = match odd {
+            Some(odd) => odds.insert(name.clone(), odd),
+            None => odds.remove(name),
+        };
+        self.bad -= usize::from(before.is_some_and(|before| before.is_bad()));
     }
 
     /// An event brought this object. `false`: it is known already.
@@ -167,15 +224,14 @@ impl Shelf {
         if self.version(name).is_some_and(|known| known.is_same(version)) {
             return false;
         }
-        self.put(name.clone(), Kept { version: version.clone(), is_bad: object.is_bad, list: self.lists });
+        self.put(name.clone(), version.clone(), object.odd());
         true
     }
 
     /// An event says that this object is gone. `false`: it was not known.
     pub(super) fn remove(&mut self, name: &ObjectName) -> bool {
-        let removed = self.kept.remove(name);
-        self.bad -= usize::from(removed.as_ref().is_some_and(|removed| removed.is_bad));
-        removed.is_some()
+        self.set_odd(name, None);
+        self.kept.remove(name).is_some()
     }
 }
 

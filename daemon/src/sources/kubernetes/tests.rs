@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bed::{Bed, bookmark, error, event, list, page, service, slice, status};
 use holdfast_core::keys::ObjectName;
 
-use super::{Remembered, Settings, Start, State, Timing, Version, What};
+use super::{Oddities, Odds, Remembered, Settings, Start, State, Timing, Version, What};
 use crate::config::NodeName;
 
 const fn ms(ms: u64) -> Duration {
@@ -81,6 +81,47 @@ async fn a_bad_object_rejects_itself_only() {
     );
     bed.until(|watch| watch.bad == 2).await;
     assert_eq!(bed.watch(What::Services).resource_version.as_deref(), Some("12"));
+}
+
+#[tokio::test]
+async fn a_deletion_that_cannot_be_read_deletes_whom_it_names() {
+    let mut bed = Bed::new();
+    let [a, b] = ["a", "b"].map(|name| service(name, "3", "10.96.0.1"));
+    bed.lists("services", [list("10", &[a, b])]);
+    let torn = event("DELETED", &service("a", "11", "10.96.0.1")).replace("\"spec\":{", "\"spec\":{oops");
+    bed.watches("services", [bed::hang(&[torn])]);
+    bed.start(Settings::default()).await;
+    let mut told = bed.told(4).await;
+    told.sort();
+    assert_eq!(told, ["+a@3", "+b@3", "-a@", "synced"]);
+    bed.until(|watch| watch.what == What::Services && watch.objects == 1).await;
+    assert_eq!(bed.watch(What::Services).resource_version.as_deref(), Some("11"));
+}
+
+/// Who was deleted is not certain, and neither is whether anybody was.
+#[tokio::test]
+async fn what_cannot_be_told_from_an_event_is_told_by_a_list() {
+    let deleted = |name| event("DELETED", &service(name, "11", "10.96.0.1"));
+    let nobody = r#"{"type":"DELETED","object":{"metadata":{}}}"#.to_owned();
+    let torn = [
+        nobody,
+        deleted("a").replace("\"name\":\"a\"", "\"name\":\"b\"").replace("\"spec\":{", "\"spec\":{oops"),
+        deleted("a").replace("DELETED", "DE\"LETED"),
+        deleted("a").replace("\"metadata\":{", "\"metadata\":{oops"),
+    ];
+    for line in torn {
+        let mut bed = Bed::new();
+        let [a, b] = ["a", "b"].map(|name| service(name, "3", "10.96.0.1"));
+        bed.lists("services", [list("10", &[a, b.clone()]), list("20", &[b])]);
+        bed.watches(
+            "services",
+            [bed::hang(std::slice::from_ref(&line)), bed::hang(std::slice::from_ref(&line))],
+        );
+        bed.start(Settings::default()).await;
+        let mut told = bed.told(4).await;
+        told.sort();
+        assert_eq!(told, ["+a@3", "+b@3", "-a@", "synced"], "{line}");
+    }
 }
 
 #[tokio::test]
@@ -169,7 +210,8 @@ async fn a_start_from_memory_needs_no_list() {
         let version = Version { uid: name.into(), resource_version: "3".into() };
         (ObjectName::new("default", name).unwrap(), version)
     };
-    let remembered = |objects| Some(Remembered { resource_version: "77".into(), objects });
+    let remembered =
+        |objects| Some(Remembered { resource_version: "77".into(), objects, odds: Odds::default() });
     let start = Start { services: remembered(vec![known("a"), known("b")]), slices: remembered(vec![]) };
     let old = event("ADDED", &service("a", "3", "10.96.0.1"));
     bed.watches("services", [bed::hang(&[old, event("DELETED", &service("b", "78", "10.96.0.2"))])]);
@@ -179,6 +221,65 @@ async fn a_start_from_memory_needs_no_list() {
     assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
 }
 
+/// A bad service whose last good version is in the table, a slice with a bad endpoint, and one that belongs to no service.
+async fn odd_ones() -> (Oddities, [String; 2], [String; 2]) {
+    let bad = service("bad", "5", "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,");
+    let partly = slice("partly", "6", "10.0.0.1").replace("\"endpoints\":[", "\"endpoints\":[{},");
+    let loose = slice("loose", "7", "10.0.0.2").replace("kubernetes.io/service-name", "app");
+    let (services, slices) = ([service("a", "3", "10.96.0.1"), bad], [partly, loose]);
+    let mut bed = Bed::new();
+    bed.lists("services", [list("10", &services)]);
+    bed.lists("endpointslices", [list("10", &slices)]);
+    bed.start(Settings::default()).await;
+    bed.told(6).await;
+    (bed.oddities(), services, slices)
+}
+
+#[tokio::test]
+async fn what_the_table_does_not_say_is_told_for_a_restart() {
+    let (oddities, ..) = odd_ones().await;
+    let show = |odds: &Odds| {
+        let words = odds.iter().map(|(name, odd)| {
+            let reason =
+                odd.rejection.as_ref().map_or("", |it| if it.partial { " in part" } else { " at all" });
+            format!("{name}@{}{reason}", odd.version.resource_version)
+        });
+        words.collect::<Vec<_>>()
+    };
+    assert_eq!(show(&oddities.services), ["default/bad@5 at all"]);
+    assert_eq!(show(&oddities.slices), ["default/loose@7", "default/partly@6 in part"]);
+}
+
+#[tokio::test]
+async fn a_start_from_memory_repeats_what_was_rejected_and_its_audit_blames_nobody() {
+    let (oddities, services, slices) = odd_ones().await;
+    let known = |name: &str, version: &str| {
+        let version = Version { uid: name.into(), resource_version: version.into() };
+        (ObjectName::new("default", name).unwrap(), version)
+    };
+    let remembered = |objects, odds: &Odds| {
+        Some(Remembered { resource_version: "77".into(), objects, odds: odds.clone() })
+    };
+    let start = Start {
+        services: remembered(vec![known("a", "3"), known("bad", "4")], &oddities.services),
+        slices: remembered(vec![known("partly", "6")], &oddities.slices),
+    };
+    let mut bed = Bed::new();
+    bed.lists_after("services", list("90", &services));
+    bed.lists_after("endpointslices", list("90", &slices));
+    let timing = Timing { audit_every: ms(100), audit_again: ms(20), ..bed.timing() };
+    bed.start(Settings { start, timing, ..Settings::default() }).await;
+    let told = bed.told(4).await;
+    assert_eq!(told, ["resumed", "!Service default/bad", "!EndpointSlice default/partly", "synced"]);
+    for what in [What::Services, What::Slices] {
+        bed.until(|watch| watch.what == what && watch.audits > 1).await;
+        let watch = bed.watch(what);
+        assert_eq!((watch.differences, watch.lists, watch.objects), (0, 0, 2), "{what}");
+    }
+    assert_eq!((bed.watch(What::Services).bad, bed.watch(What::Slices).bad), (1, 0));
+    assert_eq!(bed.oddities(), oddities, "and the next restart knows it too");
+}
+
 #[tokio::test]
 async fn a_start_from_memory_whose_version_is_gone_tells_differences() {
     let mut bed = Bed::new();
@@ -186,7 +287,8 @@ async fn a_start_from_memory_whose_version_is_gone_tells_differences() {
         let version = Version { uid: name.into(), resource_version: "3".into() };
         (ObjectName::new("default", name).unwrap(), version)
     };
-    let remembered = |objects| Some(Remembered { resource_version: "77".into(), objects });
+    let remembered =
+        |objects| Some(Remembered { resource_version: "77".into(), objects, odds: Odds::default() });
     bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
     bed.lists("services", [list("90", &[service("a", "3", "10.96.0.1"), service("c", "80", "10.96.0.3")])]);
     let start = Start { services: remembered(vec![known("a"), known("b")]), slices: remembered(vec![]) };

@@ -150,8 +150,8 @@ impl Document {
 /// One object, taken apart on its own.
 #[derive(Debug)]
 enum Item {
-    Service(Box<ServiceWire>),
-    Slice(Box<SliceWire>),
+    Service(Box<ServiceWire<'static>>),
+    Slice(Box<SliceWire<'static>>),
     /// A kind that is not read.
     Ignored,
     /// No kind: an item of a list that says it for all, or nothing that can be understood.

@@ -41,7 +41,7 @@ pub(super) struct Watching {
     rested: Instant,
 }
 
-/// A file that is noticed while another one is noticed all the time is looked at after so many.
+/// Notices taken before a look; a folder that never rests is looked at all the same.
 const DRAINED_MAX: usize = 4096;
 
 impl Watching {

@@ -9,7 +9,7 @@ use holdfast_core::facts::{Meta, Timestamp, Writer};
 use holdfast_core::keys::ObjectName;
 
 use super::refusal::quoted;
-use super::wire::{ManagedFieldsWire, MetaWire};
+use super::wire::{ManagedFieldsWire, MetaWire, Text};
 use super::{Defaulting, Provenance, Refusal};
 use crate::moment;
 
@@ -29,7 +29,7 @@ pub(super) fn object_name(
         .map_err(|error| Refusal::Name { field: "metadata".to_owned(), error })
 }
 
-pub(super) fn meta(wire: &MetaWire, provenance: &Provenance) -> Result<Meta, Refusal> {
+pub(super) fn meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta, Refusal> {
     Ok(Meta {
         uid: text(wire.uid.as_ref()),
         resource_version: text(wire.resource_version.as_ref()),
@@ -41,11 +41,11 @@ pub(super) fn meta(wire: &MetaWire, provenance: &Provenance) -> Result<Meta, Ref
 }
 
 /// A text that says something.
-pub(super) fn text(wire: Option<&String>) -> Option<Arc<str>> {
-    wire.filter(|text| !text.is_empty()).map(|text| text.as_str().into())
+pub(super) fn text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
+    wire.filter(|text| !text.is_empty()).map(|text| (&**text).into())
 }
 
-fn created(wire: &MetaWire) -> Result<Option<Timestamp>, Refusal> {
+fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, Refusal> {
     let Some(text) = wire.creation_timestamp.as_deref() else {
         return Ok(None);
     };
@@ -57,7 +57,7 @@ fn created(wire: &MetaWire) -> Result<Option<Timestamp>, Refusal> {
     moment::parse(text).map(Some).ok_or_else(refusal)
 }
 
-fn last_writer(entries: &[ManagedFieldsWire]) -> Option<Writer> {
+fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {
     let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(moment::parse), entry));
     let (at, last) = timed.max_by_key(|(at, _)| *at)?;
     Some(Writer {

@@ -30,7 +30,7 @@ pub(super) const PORT_NAME_LENGTH_MAX: usize = 63;
 pub(super) const PROTOCOL_LENGTH_MAX: usize = 32;
 
 /// What a Service says, or why it cannot be taken.
-pub fn service(wire: &ServiceWire, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
+pub fn service(wire: &ServiceWire<'_>, provenance: &Provenance) -> Result<ServiceFacts, Rejection> {
     let no_meta = MetaWire::default();
     let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
     let name = super::named(Kind::Service, metadata, provenance)?;
@@ -42,8 +42,8 @@ pub fn service(wire: &ServiceWire, provenance: &Provenance) -> Result<ServiceFac
 
 fn facts(
     key: ServiceKey,
-    metadata: &MetaWire,
-    wire: &ServiceWire,
+    metadata: &MetaWire<'_>,
+    wire: &ServiceWire<'_>,
     provenance: &Provenance,
 ) -> Result<ServiceFacts, Refusal> {
     let no_spec = ServiceSpecWire::default();
@@ -62,7 +62,7 @@ fn facts(
     Ok(facts)
 }
 
-fn service_type(spec: &ServiceSpecWire) -> Result<ServiceType, Refusal> {
+fn service_type(spec: &ServiceSpecWire<'_>) -> Result<ServiceType, Refusal> {
     match spec.kind.as_deref().unwrap_or_default() {
         "" | "ClusterIP" => Ok(ServiceType::ClusterIp),
         "NodePort" => Ok(ServiceType::NodePort),
@@ -72,7 +72,7 @@ fn service_type(spec: &ServiceSpecWire) -> Result<ServiceType, Refusal> {
     }
 }
 
-fn ports(wires: &[ServicePortWire]) -> Result<Vec<ServicePort>, Refusal> {
+fn ports(wires: &[ServicePortWire<'_>]) -> Result<Vec<ServicePort>, Refusal> {
     check_count("spec.ports", wires.len(), limits::PORTS_PER_SERVICE_MAX)?;
     let mut known = BTreeSet::new();
     let mut ports = Vec::with_capacity(wires.len());
@@ -86,7 +86,7 @@ fn ports(wires: &[ServicePortWire]) -> Result<Vec<ServicePort>, Refusal> {
     Ok(ports)
 }
 
-fn port(place: usize, wire: &ServicePortWire) -> Result<ServicePort, Refusal> {
+fn port(place: usize, wire: &ServicePortWire<'_>) -> Result<ServicePort, Refusal> {
     let field = |name| format!("spec.ports[{place}].{name}");
     let number =
         wire.port.ok_or_else(|| Refusal::Missing { field: field("port"), legal: "1 to 65535 is legal" })?;
@@ -144,7 +144,7 @@ fn policy(field: &str, wire: Option<&str>) -> Result<TrafficPolicy, Refusal> {
     }
 }
 
-fn affinity_timeout(spec: &ServiceSpecWire) -> Result<Option<u32>, Refusal> {
+fn affinity_timeout(spec: &ServiceSpecWire<'_>) -> Result<Option<u32>, Refusal> {
     match spec.session_affinity.as_deref().unwrap_or_default() {
         "" | "None" => Ok(None),
         "ClientIP" => client_ip_timeout(spec).map(Some),
@@ -152,7 +152,7 @@ fn affinity_timeout(spec: &ServiceSpecWire) -> Result<Option<u32>, Refusal> {
     }
 }
 
-fn client_ip_timeout(spec: &ServiceSpecWire) -> Result<u32, Refusal> {
+fn client_ip_timeout(spec: &ServiceSpecWire<'_>) -> Result<u32, Refusal> {
     let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
     let Some(value) = config.and_then(|client_ip| client_ip.timeout_seconds) else {
         return Ok(AFFINITY_TIMEOUT_DEFAULT);

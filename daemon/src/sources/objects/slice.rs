@@ -15,7 +15,7 @@ use holdfast_core::keys::{Family, ObjectName, SliceKey};
 use holdfast_core::limits;
 
 use super::service::{PORT_NAME_LENGTH_MAX, check_count, port_number, protocol, short};
-use super::wire::{EndpointWire, HintWire, HintsWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
+use super::wire::{EndpointWire, HintWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
 use super::{Defaulting, Kind, Provenance, Refusal, address, meta};
 
 /// Skipped endpoints whose reasons are named; a rejection has room for few.
@@ -23,7 +23,7 @@ const SKIPPED_NAMED_MAX: usize = 3;
 
 /// What a slice says, with the endpoints that had to be skipped, or why it cannot be taken.
 pub fn slice(
-    wire: &SliceWire,
+    wire: &SliceWire<'_>,
     provenance: &Provenance,
 ) -> Result<(SliceFacts, Option<Rejection>), Rejection> {
     let no_meta = MetaWire::default();
@@ -42,8 +42,8 @@ pub fn slice(
 
 fn facts(
     key: SliceKey,
-    metadata: &MetaWire,
-    wire: &SliceWire,
+    metadata: &MetaWire<'_>,
+    wire: &SliceWire<'_>,
     provenance: &Provenance,
 ) -> Result<(SliceFacts, Skipped), Refusal> {
     let labels = metadata.labels.clone().unwrap_or_default();
@@ -81,14 +81,18 @@ fn address_type(wire: Option<&str>) -> Result<AddressType, Refusal> {
     }
 }
 
-fn ports(wires: &[SlicePortWire], defaulting: Defaulting) -> Result<Box<[SlicePort]>, Refusal> {
+fn ports(wires: &[SlicePortWire<'_>], defaulting: Defaulting) -> Result<Box<[SlicePort]>, Refusal> {
     check_count("ports", wires.len(), limits::PORTS_PER_SLICE_MAX)?;
     let ports = wires.iter().enumerate().map(|(place, wire)| port(place, wire, defaulting));
     ports.filter_map(Result::transpose).collect()
 }
 
 /// Nothing for an entry that kube-proxy ignores: without a name, or without a number.
-fn port(place: usize, wire: &SlicePortWire, defaulting: Defaulting) -> Result<Option<SlicePort>, Refusal> {
+fn port(
+    place: usize,
+    wire: &SlicePortWire<'_>,
+    defaulting: Defaulting,
+) -> Result<Option<SlicePort>, Refusal> {
     let field = |name| format!("ports[{place}].{name}");
     let name = match (wire.name.as_deref(), defaulting) {
         (Some(name), _) => name,
@@ -131,23 +135,29 @@ impl Skipped {
 
 fn endpoints<'a>(
     address_type: AddressType,
-    wires: impl Iterator<Item = &'a EndpointWire> + Clone,
+    wires: impl Iterator<Item = &'a EndpointWire<'a>> + Clone,
 ) -> Result<(Endpoints, Skipped), Refusal> {
     check_count("endpoints", wires.clone().count(), limits::ENDPOINTS_PER_SLICE_MAX)?;
     let AddressType::Ip(family) = address_type else {
         return Ok((Endpoints::default(), Skipped::default()));
     };
     let mut builder = EndpointsBuilder::new(family);
-    let mut skipped = Skipped::default();
+    let (mut skipped, mut hints) = (Skipped::default(), HintSet::default());
     for (place, wire) in wires.enumerate() {
-        if let Err(refusal) = endpoint(place, wire, &mut builder) {
+        if let Err(refusal) = endpoint(place, wire, &mut hints, &mut builder) {
             skipped.push(refusal);
         }
     }
     Ok((builder.finish(), skipped))
 }
 
-fn endpoint(place: usize, wire: &EndpointWire, builder: &mut EndpointsBuilder) -> Result<(), Refusal> {
+/// `hints` are those of the endpoint before, which are mostly the same.
+fn endpoint(
+    place: usize,
+    wire: &EndpointWire<'_>,
+    hints: &mut HintSet,
+    builder: &mut EndpointsBuilder,
+) -> Result<(), Refusal> {
     let field = || format!("endpoints[{place}]");
     let Some(text) = wire.addresses.as_deref().unwrap_or_default().first() else {
         return Err(Refusal::Missing {
@@ -157,7 +167,10 @@ fn endpoint(place: usize, wire: &EndpointWire, builder: &mut EndpointsBuilder) -
     };
     let address = address::parse(text).ok_or_else(|| Refusal::address(field() + ".addresses[0]", text))?;
     let conditions = wire.conditions.clone().unwrap_or_default();
-    let hints = wire.hints.as_ref().map(hint_set);
+    if let Some(wire) = &wire.hints {
+        set_names(&mut hints.zones, wire.for_zones.as_deref());
+        set_names(&mut hints.nodes, wire.for_nodes.as_deref());
+    }
     builder
         .push(Endpoint {
             address,
@@ -168,21 +181,21 @@ fn endpoint(place: usize, wire: &EndpointWire, builder: &mut EndpointsBuilder) -
             ),
             node: wire.node_name.as_deref(),
             zone: wire.zone.as_deref(),
-            hints: hints.as_ref(),
+            hints: wire.hints.is_some().then_some(&*hints),
             target: wire.target_ref.as_ref().and_then(target),
         })
         .map_err(|error| Refusal::Endpoint { field: field(), error })
 }
 
-fn hint_set(wire: &HintsWire) -> HintSet {
-    HintSet { zones: hint_names(wire.for_zones.as_deref()), nodes: hint_names(wire.for_nodes.as_deref()) }
+fn set_names(names: &mut Box<[Arc<str>]>, wires: Option<&[HintWire<'_>]>) {
+    let given = || wires.unwrap_or_default().iter().filter_map(|hint| hint.name.as_deref());
+    let given = || given().filter(|name| !name.is_empty());
+    if !given().eq(names.iter().map(|name| &**name)) {
+        *names = given().map(Arc::from).collect();
+    }
 }
 
-fn hint_names(wires: Option<&[HintWire]>) -> Box<[Arc<str>]> {
-    wires.unwrap_or_default().iter().filter_map(|hint| meta::text(hint.name.as_ref())).collect()
-}
-
-fn target(wire: &TargetWire) -> Option<Target<'_>> {
+fn target<'a>(wire: &'a TargetWire<'_>) -> Option<Target<'a>> {
     Some(Target {
         kind: wire.kind.as_deref().unwrap_or_default(),
         namespace: wire.namespace.as_deref().unwrap_or_default(),

@@ -3,132 +3,193 @@
 //! Invariant: every field may be absent or null, and unknown ones are skipped without being kept, so that an object fails
 //! to fit only where a field that is read has another type. Deliberately absent: any rule about values.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Deref;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+/// A text, as it stands in what is read wherever nothing in it is escaped: most of an object is texts, and most are only
+/// looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text<'a>(Cow<'a, str>);
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Texts)
+    }
+}
+
+struct Texts;
+
+impl<'de> Visitor<'de> for Texts {
+    type Value = Text<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+        Ok(Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+        Ok(Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<Text<'de>, E> {
+        Ok(Text(Cow::Owned(text)))
+    }
+}
+
 /// A Service.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct ServiceWire {
+#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
+pub struct ServiceWire<'a> {
     /// `metadata`.
-    pub metadata: Option<MetaWire>,
+    pub metadata: Option<MetaWire<'a>>,
     /// `spec`.
-    pub spec: Option<ServiceSpecWire>,
+    pub spec: Option<ServiceSpecWire<'a>>,
     /// `status`.
-    pub status: Option<ServiceStatusWire>,
+    pub status: Option<ServiceStatusWire<'a>>,
 }
 
 /// An `EndpointSlice`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
-pub struct SliceWire {
+#[serde(
+    remote = "Self",
+    bound(deserialize = "'de: 'a"),
+    expecting = "an object",
+    default,
+    rename_all = "camelCase"
+)]
+pub struct SliceWire<'a> {
     /// `metadata`.
-    pub metadata: Option<MetaWire>,
+    pub metadata: Option<MetaWire<'a>>,
     /// `addressType`.
-    pub address_type: Option<String>,
+    pub address_type: Option<Text<'a>>,
     /// `endpoints`: absent, null, or a list. The difference is a fact.
     #[serde(deserialize_with = "present")]
-    pub endpoints: Option<Option<Vec<EndpointWire>>>,
+    pub endpoints: Option<Option<Vec<EndpointWire<'a>>>>,
     /// `ports`.
-    pub ports: Option<Vec<SlicePortWire>>,
+    pub ports: Option<Vec<SlicePortWire<'a>>>,
 }
 
 /// `metadata` of any object.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
-pub struct MetaWire {
+#[serde(
+    remote = "Self",
+    bound(deserialize = "'de: 'a"),
+    expecting = "an object",
+    default,
+    rename_all = "camelCase"
+)]
+pub struct MetaWire<'a> {
     /// `namespace`.
-    pub namespace: Option<String>,
+    pub namespace: Option<Text<'a>>,
     /// `name`.
-    pub name: Option<String>,
+    pub name: Option<Text<'a>>,
     /// `uid`.
-    pub uid: Option<String>,
+    pub uid: Option<Text<'a>>,
     /// `resourceVersion`.
-    pub resource_version: Option<String>,
+    pub resource_version: Option<Text<'a>>,
     /// `generation`.
     pub generation: Option<i64>,
     /// `creationTimestamp`.
-    pub creation_timestamp: Option<String>,
+    pub creation_timestamp: Option<Text<'a>>,
     /// `labels`, the few that are read.
-    pub labels: Option<LabelsWire>,
+    pub labels: Option<LabelsWire<'a>>,
     /// `annotations`, the few that are read.
-    pub annotations: Option<AnnotationsWire>,
+    pub annotations: Option<AnnotationsWire<'a>>,
     /// `managedFields`, without the fields themselves.
-    pub managed_fields: Option<Vec<ManagedFieldsWire>>,
+    pub managed_fields: Option<Vec<ManagedFieldsWire<'a>>>,
 }
 
 /// The labels that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct LabelsWire {
+#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
+pub struct LabelsWire<'a> {
     /// On a slice: the service that it belongs to.
     #[serde(rename = "kubernetes.io/service-name")]
-    pub service_name: Option<String>,
+    pub service_name: Option<Text<'a>>,
     /// On a Service: another proxy serves it.
     #[serde(rename = "service.kubernetes.io/service-proxy-name")]
-    pub proxy_name: Option<String>,
+    pub proxy_name: Option<Text<'a>>,
     /// On a slice: not for proxies.
     #[serde(rename = "service.kubernetes.io/headless")]
-    pub headless: Option<String>,
+    pub headless: Option<Text<'a>>,
 }
 
 /// The annotations that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct AnnotationsWire {
+#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
+pub struct AnnotationsWire<'a> {
     /// On a Service: what to do when nobody is left.
     #[serde(rename = "holdfast.io/on-empty")]
-    pub on_empty: Option<String>,
+    pub on_empty: Option<Text<'a>>,
 }
 
 /// One entry of `managedFields`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct ManagedFieldsWire {
+#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
+pub struct ManagedFieldsWire<'a> {
     /// Who wrote.
-    pub manager: Option<String>,
+    pub manager: Option<Text<'a>>,
     /// `Update` or `Apply`.
-    pub operation: Option<String>,
+    pub operation: Option<Text<'a>>,
     /// `status`, or nothing.
-    pub subresource: Option<String>,
+    pub subresource: Option<Text<'a>>,
     /// When.
-    pub time: Option<String>,
+    pub time: Option<Text<'a>>,
 }
 
 /// `spec` of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
-pub struct ServiceSpecWire {
+#[serde(
+    remote = "Self",
+    bound(deserialize = "'de: 'a"),
+    expecting = "an object",
+    default,
+    rename_all = "camelCase"
+)]
+pub struct ServiceSpecWire<'a> {
     /// `type`.
     #[serde(rename = "type")]
-    pub kind: Option<String>,
+    pub kind: Option<Text<'a>>,
     /// `clusterIP`.
     #[serde(rename = "clusterIP")]
-    pub cluster_ip: Option<String>,
+    pub cluster_ip: Option<Text<'a>>,
     /// `clusterIPs`.
     #[serde(rename = "clusterIPs")]
-    pub cluster_ips: Option<Vec<String>>,
+    pub cluster_ips: Option<Vec<Text<'a>>>,
     /// `ipFamilies`.
-    pub ip_families: Option<Vec<String>>,
+    pub ip_families: Option<Vec<Text<'a>>>,
     /// `externalIPs`.
     #[serde(rename = "externalIPs")]
-    pub external_ips: Option<Vec<String>>,
+    pub external_ips: Option<Vec<Text<'a>>>,
     /// `ports`.
-    pub ports: Option<Vec<ServicePortWire>>,
+    pub ports: Option<Vec<ServicePortWire<'a>>>,
     /// `internalTrafficPolicy`.
-    pub internal_traffic_policy: Option<String>,
+    pub internal_traffic_policy: Option<Text<'a>>,
     /// `externalTrafficPolicy`.
-    pub external_traffic_policy: Option<String>,
+    pub external_traffic_policy: Option<Text<'a>>,
     /// `sessionAffinity`.
-    pub session_affinity: Option<String>,
+    pub session_affinity: Option<Text<'a>>,
     /// `sessionAffinityConfig`.
     pub session_affinity_config: Option<AffinityConfigWire>,
     /// `loadBalancerSourceRanges`.
-    pub load_balancer_source_ranges: Option<Vec<String>>,
+    pub load_balancer_source_ranges: Option<Vec<Text<'a>>>,
     /// `healthCheckNodePort`.
     pub health_check_node_port: Option<i64>,
 }
@@ -152,12 +213,18 @@ pub struct AffinityWire {
 
 /// One entry of a Service's `ports`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
-pub struct ServicePortWire {
+#[serde(
+    remote = "Self",
+    bound(deserialize = "'de: 'a"),
+    expecting = "an object",
+    default,
+    rename_all = "camelCase"
+)]
+pub struct ServicePortWire<'a> {
     /// `name`.
-    pub name: Option<String>,
+    pub name: Option<Text<'a>>,
     /// `protocol`.
-    pub protocol: Option<String>,
+    pub protocol: Option<Text<'a>>,
     /// `port`.
     pub port: Option<i64>,
     /// `nodePort`.
@@ -166,58 +233,76 @@ pub struct ServicePortWire {
 
 /// `status` of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
-pub struct ServiceStatusWire {
+#[serde(
+    remote = "Self",
+    bound(deserialize = "'de: 'a"),
+    expecting = "an object",
+    default,
+    rename_all = "camelCase"
+)]
+pub struct ServiceStatusWire<'a> {
     /// `loadBalancer`.
-    pub load_balancer: Option<LoadBalancerWire>,
+    pub load_balancer: Option<LoadBalancerWire<'a>>,
 }
 
 /// `status.loadBalancer`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct LoadBalancerWire {
+#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
+pub struct LoadBalancerWire<'a> {
     /// `ingress`.
-    pub ingress: Option<Vec<IngressWire>>,
+    pub ingress: Option<Vec<IngressWire<'a>>>,
 }
 
 /// One entry of `status.loadBalancer.ingress`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
-pub struct IngressWire {
+#[serde(
+    remote = "Self",
+    bound(deserialize = "'de: 'a"),
+    expecting = "an object",
+    default,
+    rename_all = "camelCase"
+)]
+pub struct IngressWire<'a> {
     /// `ip`.
-    pub ip: Option<String>,
+    pub ip: Option<Text<'a>>,
     /// `ipMode`.
-    pub ip_mode: Option<String>,
+    pub ip_mode: Option<Text<'a>>,
 }
 
 /// One entry of a slice's `ports`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct SlicePortWire {
+#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
+pub struct SlicePortWire<'a> {
     /// `name`.
-    pub name: Option<String>,
+    pub name: Option<Text<'a>>,
     /// `protocol`.
-    pub protocol: Option<String>,
+    pub protocol: Option<Text<'a>>,
     /// `port`.
     pub port: Option<i64>,
 }
 
 /// One entry of a slice's `endpoints`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
-pub struct EndpointWire {
+#[serde(
+    remote = "Self",
+    bound(deserialize = "'de: 'a"),
+    expecting = "an object",
+    default,
+    rename_all = "camelCase"
+)]
+pub struct EndpointWire<'a> {
     /// `addresses`, of which only the first counts.
-    pub addresses: Option<Vec<String>>,
+    pub addresses: Option<Vec<Text<'a>>>,
     /// `conditions`.
     pub conditions: Option<ConditionsWire>,
     /// `nodeName`.
-    pub node_name: Option<String>,
+    pub node_name: Option<Text<'a>>,
     /// `zone`.
-    pub zone: Option<String>,
+    pub zone: Option<Text<'a>>,
     /// `hints`.
-    pub hints: Option<HintsWire>,
+    pub hints: Option<HintsWire<'a>>,
     /// `targetRef`.
-    pub target_ref: Option<TargetWire>,
+    pub target_ref: Option<TargetWire<'a>>,
 }
 
 /// `conditions` of an endpoint.
@@ -234,34 +319,40 @@ pub struct ConditionsWire {
 
 /// `hints` of an endpoint.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
-pub struct HintsWire {
+#[serde(
+    remote = "Self",
+    bound(deserialize = "'de: 'a"),
+    expecting = "an object",
+    default,
+    rename_all = "camelCase"
+)]
+pub struct HintsWire<'a> {
     /// `forZones`.
-    pub for_zones: Option<Vec<HintWire>>,
+    pub for_zones: Option<Vec<HintWire<'a>>>,
     /// `forNodes`.
-    pub for_nodes: Option<Vec<HintWire>>,
+    pub for_nodes: Option<Vec<HintWire<'a>>>,
 }
 
 /// One zone or node of `hints`.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct HintWire {
+#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
+pub struct HintWire<'a> {
     /// `name`.
-    pub name: Option<String>,
+    pub name: Option<Text<'a>>,
 }
 
 /// `targetRef` of an endpoint.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(remote = "Self", expecting = "an object", default)]
-pub struct TargetWire {
+#[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
+pub struct TargetWire<'a> {
     /// `kind`.
-    pub kind: Option<String>,
+    pub kind: Option<Text<'a>>,
     /// `namespace`.
-    pub namespace: Option<String>,
+    pub namespace: Option<Text<'a>>,
     /// `name`.
-    pub name: Option<String>,
+    pub name: Option<Text<'a>>,
     /// `uid`.
-    pub uid: Option<String>,
+    pub uid: Option<Text<'a>>,
 }
 
 /// Keeps null apart from absent.
@@ -272,21 +363,21 @@ fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> R
 /// Reads objects from maps alone. serde's own code would read a list too, place by place, so that `labels: ["web"]` named a
 /// service.
 macro_rules! from_maps_alone {
-    ($($wire:ident),* $(,)?) => {$(
-        impl<'de> Deserialize<'de> for $wire {
+    ($($wire:ident $(<$text:lifetime>)?),* $(,)?) => {$(
+        impl<'de $(: $text, $text)?> Deserialize<'de> for $wire $(<$text>)? {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 deserializer.deserialize_map(Fields::<Self>(PhantomData))
             }
         }
 
-        impl<'de> Visitor<'de> for Fields<$wire> {
-            type Value = $wire;
+        impl<'de $(: $text, $text)?> Visitor<'de> for Fields<$wire $(<$text>)?> {
+            type Value = $wire $(<$text>)?;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<$wire, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Self::Value, A::Error> {
                 // What is derived, which `remote` keeps beside the trait.
                 $wire::deserialize(MapAccessDeserializer::new(fields))
             }
@@ -298,23 +389,23 @@ macro_rules! from_maps_alone {
 struct Fields<Wire>(PhantomData<Wire>);
 
 from_maps_alone!(
-    ServiceWire,
-    SliceWire,
-    MetaWire,
-    LabelsWire,
-    AnnotationsWire,
-    ManagedFieldsWire,
-    ServiceSpecWire,
+    ServiceWire<'a>,
+    SliceWire<'a>,
+    MetaWire<'a>,
+    LabelsWire<'a>,
+    AnnotationsWire<'a>,
+    ManagedFieldsWire<'a>,
+    ServiceSpecWire<'a>,
     AffinityConfigWire,
     AffinityWire,
-    ServicePortWire,
-    ServiceStatusWire,
-    LoadBalancerWire,
-    IngressWire,
-    SlicePortWire,
-    EndpointWire,
+    ServicePortWire<'a>,
+    ServiceStatusWire<'a>,
+    LoadBalancerWire<'a>,
+    IngressWire<'a>,
+    SlicePortWire<'a>,
+    EndpointWire<'a>,
     ConditionsWire,
-    HintsWire,
-    HintWire,
-    TargetWire,
+    HintsWire<'a>,
+    HintWire<'a>,
+    TargetWire<'a>,
 );

@@ -3,7 +3,7 @@
 use std::boxed::Box;
 
 use super::*;
-use crate::hold::{Answer, OnEmpty, Probed};
+use crate::hold::{Answer, OnEmpty, Policy, Probed};
 use crate::keys::{Family, PortKey, Transport};
 use crate::list::Scope;
 use crate::op::FrontendType;
@@ -165,42 +165,41 @@ fn the_way_to_the_apiserver_is_held_until_it_returns() {
     );
 }
 
+/// The one slice of a service, with 1.1.1.1 for this pod.
+fn with_target(service: &str, uid: &str) -> Event {
+    let target = crate::facts::Target {
+        kind: "Pod",
+        namespace: "default",
+        name: "p-1".into(),
+        uid: crate::facts::endpoints::UidText::parse(uid),
+    };
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    let endpoint = Endpoint {
+        address: ip("1.1.1.1"),
+        conditions: Conditions::READY,
+        node: None,
+        zone: None,
+        hints: None,
+        target: Some(target),
+    };
+    builder.push(endpoint).unwrap();
+    Event::SliceApplied(Arc::new(SliceFacts {
+        endpoints: builder.finish(),
+        ..slice_facts(service, service, &[])
+    }))
+}
+
 #[test]
 fn invariant_05_a_held_address_that_another_target_has_is_let_go_of() {
-    let target = |uid| {
-        Some(crate::facts::Target {
-            kind: "Pod",
-            namespace: "default",
-            name: "p-1".into(),
-            uid: crate::facts::endpoints::UidText::parse(uid),
-        })
-    };
-    let with = |service: &str, uid| {
-        let mut builder = EndpointsBuilder::new(Family::V4);
-        let conditions = Conditions::READY;
-        let endpoint = Endpoint {
-            address: ip("1.1.1.1"),
-            conditions,
-            node: None,
-            zone: None,
-            hints: None,
-            target: target(uid),
-        };
-        builder.push(endpoint).unwrap();
-        Event::SliceApplied(Arc::new(SliceFacts {
-            endpoints: builder.finish(),
-            ..slice_facts(service, service, &[])
-        }))
-    };
     for (uid, expected) in [
         ("one", (Verdict::Held, Some(Reason::Vanished), 1)),
         ("", (Verdict::Held, Some(Reason::Vanished), 1)),
         ("two", (Verdict::Refusing, Some(Reason::Claimed), 0)),
     ] {
         let mut rig = rig();
-        rig.turn(vec![with("a", "one")]);
+        rig.turn(vec![with_target("a", "one")]);
         rig.turn(vec![gone("a")]);
-        check(&rig.turn(vec![with("b", uid)]), "a", expected);
+        check(&rig.turn(vec![with_target("b", uid)]), "a", expected);
         let claims = rig.changes.iter().flat_map(|change| &change.causes);
         let claims =
             claims.filter(|cause| matches!(cause, Cause::AddressClaimed(_, by) if *by == service_key("b")));
@@ -260,6 +259,48 @@ fn what_passes_is_not_in_the_maps_and_comes_back_with_the_first_backend() {
 }
 
 #[test]
+fn what_passes_leaves_the_maps_before_its_list_does() {
+    let mut rig = rig();
+    let facts = ServiceFacts { on_empty: Some("pass".into()), ..service("a", "10.0.0.1", &["10.0.0.9"]) };
+    rig.turn(vec![applied(facts), slice("a", &["1.1.1.1"])]);
+    let mut unready = EndpointsBuilder::new(Family::V4);
+    let conditions = Conditions { ready: false, serving: false, terminating: false };
+    let address = ip("1.1.1.1");
+    unready
+        .push(Endpoint { address, conditions, node: None, zone: None, hints: None, target: None })
+        .unwrap();
+    let facts = SliceFacts { endpoints: unready.finish(), ..slice_facts("a", "a", &[]) };
+    rig.turn(vec![Event::SliceApplied(Arc::new(facts))]);
+    let removed = rig.log.iter().position(|op| matches!(op.action, Action::RemoveFrontend(_))).unwrap();
+    let emptied = rig.log.iter().position(|op| matches!(op.action, Action::PublishWord(..))).unwrap();
+    assert!(removed < emptied, "{:?}", rig.log);
+}
+
+#[test]
+fn an_address_that_is_won_and_passes_is_taken_from_who_had_it() {
+    let mut rig = rig();
+    let other = ServiceFacts {
+        meta: Meta { created: Some(Timestamp(5)), ..Meta::default() },
+        ..service("b", "10.0.0.2", &["10.0.0.8"])
+    };
+    rig.turn(vec![applied(other)]);
+    let older = Meta { created: Some(Timestamp(1)), ..Meta::default() };
+    let facts = ServiceFacts {
+        on_empty: Some("pass".into()),
+        meta: older,
+        ..service("c", "10.0.0.3", &["10.0.0.8"])
+    };
+    rig.turn(vec![applied(facts)]);
+    let snapshot = rig.turn(vec![]);
+    let passing = view(&snapshot, "c");
+    let passing = row(&passing, "10.0.0.8");
+    assert_eq!((passing.verdict, &passing.status), (Verdict::Passing, &crate::snapshot::Status::Done));
+    let key =
+        FrontendKey { address: ip("10.0.0.8"), port: 80.try_into().unwrap(), transport: Transport::Tcp };
+    assert_eq!(rig.world.frontends.get(&key).and_then(|entry| entry.realized), None);
+}
+
+#[test]
 fn only_the_local_list_being_empty_is_nothing_to_hold() {
     let mut rig = rig();
     let facts = || ServiceFacts { internal_policy: local(), ..service("a", "10.0.0.1", &[]) };
@@ -273,14 +314,70 @@ fn only_the_local_list_being_empty_is_nothing_to_hold() {
     );
 }
 
+/// A process that begins with what the one before wrote down.
+fn restarted(rig: &Rig, snapshot: &Snapshot) -> Rig {
+    let mut next = Rig::new();
+    next.world =
+        World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
+    next.world.remember(Remembered::from(snapshot));
+    next.now = rig.now;
+    next
+}
+
+#[test]
+fn invariant_08_a_restart_makes_no_mass_loss_of_a_few() {
+    for (share, expected) in [(1_000_000, Reason::Resync), (250_000, Reason::MassLoss)] {
+        let mut rig = rig();
+        let hold = Policy { mass_loss_share: share, ..Policy::default() };
+        let settings = Event::SettingsApplied(Arc::new(Settings { hold, ..Settings::default() }));
+        let names = ["c", "d", "e", "f"];
+        for (name, number) in names.iter().zip(10..) {
+            let facts = service(name, &std::format!("10.0.0.{number}"), &[]);
+            rig.turn(vec![settings.clone(), applied(facts), slice(name, &["1.1.1.1"])]);
+        }
+        rig.turn(vec![Event::Interrupted(SOURCE)]);
+        let snapshot = rig.turn(names[..3].iter().map(|name| gone(name)).collect());
+        let mut next = restarted(&rig, &snapshot);
+        let mut events = vec![settings, applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1"])];
+        events.extend([applied(service("b", "10.0.0.2", &[])), slice("b", &["1.1.1.3"])]);
+        for (name, number) in names.iter().zip(10..) {
+            events.push(applied(service(name, &std::format!("10.0.0.{number}"), &[])));
+        }
+        events.extend([slice("f", &["1.1.1.1"]), Event::Synced(SOURCE)]);
+        check(&next.turn(events), "c", (Verdict::Held, Some(Reason::Resync), 1));
+        let snapshot = next.turn(vec![gone("f")]);
+        for name in names {
+            check(&snapshot, name, (Verdict::Held, Some(expected), 1));
+        }
+    }
+}
+
+#[test]
+fn an_address_that_was_taken_while_the_daemon_was_away_is_let_go_of() {
+    let mut rig = rig();
+    rig.turn(vec![with_target("a", "one")]);
+    let snapshot = rig.turn(vec![gone("a")]);
+    let mut next = restarted(&rig, &snapshot);
+    let events = vec![with_target("b", "two"), applied(service("a", "10.0.0.1", &[])), Event::Synced(SOURCE)];
+    check(&next.turn(events), "a", (Verdict::Refusing, Some(Reason::Claimed), 0));
+}
+
+#[test]
+fn a_clock_that_is_set_back_is_noticed_by_every_hold() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    rig.now = 10;
+    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    rig.now += 28;
+    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
 #[test]
 fn a_hold_survives_a_restart_with_its_deadline() {
     let mut rig = rig();
     let snapshot = rig.turn(vec![gone("a")]);
-    let mut next = Rig::new();
-    next.world =
-        World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
-    next.world.remember(Remembered::from(&snapshot));
+    let mut next = restarted(&rig, &snapshot);
     next.now = rig.now + 20;
     check(&next.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     let confirmed =

@@ -8,17 +8,18 @@ use std::sync::Arc;
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::Rejection;
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::{Codec, Frame, NoFrame, Splitter};
-use crate::sources::kubernetes::envelope::{self, Identity};
+use super::{Codec, Frame, Framer, NoFrame, Splitter};
+use crate::sources::kubernetes::envelope::{self, Glimpse, Identity};
 use crate::sources::kubernetes::line::Lines;
 use crate::sources::kubernetes::object::{Object, Told, named};
-use crate::sources::kubernetes::page::{ListFrame, NoPage, Page};
+use crate::sources::kubernetes::page::{Ahead, Items, ListFrame, NoPage, Page};
 use crate::sources::kubernetes::piece::Piece;
 use crate::sources::kubernetes::what::What;
-use crate::sources::objects::{self, Kind, Provenance, Refusal, ServiceWire, SliceWire};
+use crate::sources::objects::{self, Kind, Provenance, Refusal, ServiceWire, SliceWire, from_value};
 
 /// The label by which a Node says where it is.
 const ZONE_LABEL: &str = "/metadata/labels/topology.kubernetes.io~1zone";
@@ -31,15 +32,18 @@ const WHOLE: &str = "the object";
 pub(in crate::sources::kubernetes) struct Json;
 
 impl Splitter for Page {
-    fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) -> Result<(), NoPage> {
-        self.take(chunk, each)
+    fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage> {
+        self.take(chunk, items)
+    }
+
+    fn end(self, items: &mut dyn Items) -> Result<ListFrame, NoPage> {
+        self.end(items)
     }
 }
 
-impl Splitter for Lines {
-    fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) -> Result<(), NoPage> {
+impl Framer for Lines {
+    fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>)) {
         self.take(chunk, each);
-        Ok(())
     }
 }
 
@@ -49,10 +53,6 @@ impl Codec for Json {
         "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
     type Page = Page;
     type Frames = Lines;
-
-    fn end(page: Page) -> Result<ListFrame, NoPage> {
-        page.end()
-    }
 
     fn frame(bytes: &[u8]) -> Result<Frame<'_>, NoFrame> {
         let refuse = |error: &dyn Display| NoFrame(error.to_string());
@@ -72,19 +72,42 @@ impl Codec for Json {
         Identity::peek(bytes)
     }
 
+    fn is_deletion(bytes: &[u8]) -> Option<bool> {
+        match &*Glimpse::of(bytes).kind? {
+            "ADDED" | "MODIFIED" => Some(false),
+            "DELETED" => Some(true),
+            _ => None,
+        }
+    }
+
     fn read(what: What, bytes: &[u8], provenance: &Provenance) -> Object {
         let fitted = match str::from_utf8(bytes) {
             Err(error) => Err((None, Refusal::shape(WHOLE, &error))),
             Ok(text) => match what {
-                What::Services => fit::<ServiceWire>(text).map(|wire| service(&wire, provenance)),
-                What::Slices => fit::<SliceWire>(text).map(|wire| slice(&wire, provenance)),
-                What::Node => fit::<Value>(text).map(|node| vec![zone(&node)]),
+                What::Services => {
+                    fit(text, from_value::<ServiceWire<'_>>).map(|wire| service(&wire, provenance))
+                }
+                What::Slices => fit(text, from_value::<SliceWire<'_>>).map(|wire| slice(&wire, provenance)),
+                What::Node => fit(text, from_value::<Value>).map(|node| vec![zone(&node)]),
             },
         };
         fitted.map_or_else(
             |(value, refusal)| refused(what, bytes, value, &refusal, provenance),
             |told| Object::new(told, || named(what, &Identity::peek(bytes)?)),
         )
+    }
+
+    fn read_ahead(what: What, text: &str, provenance: &Provenance) -> Ahead<Object> {
+        let told = match what {
+            What::Services => first::<ServiceWire<'_>>(text).map(|wire| service(&wire, provenance)),
+            What::Slices => first::<SliceWire<'_>>(text).map(|wire| slice(&wire, provenance)),
+            What::Node => Ahead::Unfit,
+        };
+        told.map(|told| Object::new(told, || named(what, &Identity::peek(text.as_bytes())?)))
+    }
+
+    fn skip_ahead(text: &str) -> Ahead<()> {
+        first::<IgnoredAny>(text).map(|_| ())
     }
 
     fn refuse(what: What, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object {
@@ -98,10 +121,24 @@ fn bookmark(object: &str) -> Result<String, NoFrame> {
     version.filter(|it| !it.is_empty()).ok_or_else(|| NoFrame("a bookmark without a version".to_owned()))
 }
 
-fn fit<Wire: DeserializeOwned>(text: &str) -> Result<Wire, (Option<Value>, Refusal)> {
+/// The object at the beginning of a text.
+fn first<'t, Wire: Deserialize<'t>>(text: &'t str) -> Ahead<Wire> {
+    let mut objects = serde_json::Deserializer::from_str(text).into_iter();
+    match objects.next() {
+        Some(Ok(wire)) => Ahead::Read(wire, objects.byte_offset()),
+        Some(Err(error)) if !error.is_eof() => Ahead::Unfit,
+        Some(Err(_)) | None => Ahead::Cut,
+    }
+}
+
+/// All of a text as one object; `again` finds what does not fit.
+fn fit<'t, Wire: Deserialize<'t>, Again>(
+    text: &'t str,
+    again: fn(&Value) -> Result<Again, Refusal>,
+) -> Result<Wire, (Option<Value>, Refusal)> {
     serde_json::from_str(text).map_err(|error| match serde_json::from_str::<Value>(text) {
         Ok(value) => {
-            let refusal = objects::from_value::<Wire>(&value).err();
+            let refusal = again(&value).err();
             let refusal = refusal.unwrap_or_else(|| Refusal::shape(WHOLE, &error));
             (Some(value), refusal)
         }

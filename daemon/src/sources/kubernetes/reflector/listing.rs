@@ -3,7 +3,8 @@
 //! Invariant: a list that is not whole changes nothing. Items are read while they come, so no page is ever held. Deliberately
 //! absent: doubt about a whole list; that much has gone is said, and done.
 
-use std::sync::Arc;
+use std::marker::PhantomData;
+use std::sync::{Arc, MutexGuard};
 
 use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
@@ -13,7 +14,7 @@ use crate::apiserver::Connection;
 use crate::sources::kubernetes::codec::{Codec, Splitter};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::object::{Told, named};
-use crate::sources::kubernetes::page::ListMeta;
+use crate::sources::kubernetes::page::{Ahead, Items, ListMeta};
 use crate::sources::kubernetes::piece::{Piece, TooLong};
 use crate::sources::kubernetes::shelf::{Commit, Shelf};
 use crate::sources::kubernetes::view::State;
@@ -41,7 +42,7 @@ impl<C: Codec> Reflector<C> {
         }
         // Whatever goes with a list was not seen to go.
         commit.told.insert(0, Told::Event(Event::Interrupted(Source::Kubernetes)));
-        self.outlet.deliver(commit.told).await?;
+        self.deliver(commit.told).await?;
         self.version = Some(version);
         self.show(|view| {
             view.lists += 1;
@@ -93,24 +94,47 @@ impl<C: Codec> Reflector<C> {
         let (what, provenance) = (self.selection.what, provenance(&reply.endpoint));
         let mut page = C::Page::default();
         let idle = self.timing.list_idle;
+        let reading = |shelf| Reading::<C> { shelf, what, provenance: &provenance, codec: PhantomData };
         while let Some(chunk) = reply.chunk(idle).await.map_err(|error| Ending::of_body(error, idle))? {
-            let mut shelf = self.shelf.lock();
-            page.take(&chunk, &mut |piece| take::<C>(&mut shelf, what, piece, &provenance))?;
+            page.take(&chunk, &mut reading(self.shelf.lock()))?;
         }
-        Ok((C::end(page)?.metadata, reply.into_connection()))
+        let frame = page.end(&mut reading(self.shelf.lock()))?;
+        Ok((frame.metadata, reply.into_connection()))
     }
 }
 
-/// Of an object that is known already, nothing is read but its name and version.
-fn take<C: Codec>(shelf: &mut Shelf, what: What, piece: Piece<'_>, provenance: &Provenance) {
-    if shelf.len() > 0
-        && let Some((name, version)) = C::peek(piece.bytes()).and_then(|identity| named(what, &identity))
-        && shelf.has_listed(&name, &version)
-    {
-        return;
+/// Takes the items of a list. Of one that is known already, nothing is read but its name and version.
+struct Reading<'a, C> {
+    shelf: MutexGuard<'a, Shelf>,
+    what: What,
+    provenance: &'a Provenance,
+    codec: PhantomData<C>,
+}
+
+impl<C: Codec> Reading<'_, C> {
+    fn is_known(&mut self, item: &[u8]) -> bool {
+        self.shelf.len() > 0
+            && C::peek(item)
+                .and_then(|identity| named(self.what, &identity))
+                .is_some_and(|(name, version)| self.shelf.has_listed(&name, &version))
     }
-    shelf.list(match piece {
-        Piece::Whole(bytes) => C::read(what, bytes, provenance),
-        Piece::Cut(bytes) => C::refuse(what, bytes, &TooLong, provenance),
-    });
+}
+
+impl<C: Codec> Items for Reading<'_, C> {
+    fn take(&mut self, item: Piece<'_>) {
+        if self.is_known(item.bytes()) {
+            return;
+        }
+        self.shelf.list(match item {
+            Piece::Whole(bytes) => C::read(self.what, bytes, self.provenance),
+            Piece::Cut(bytes) => C::refuse(self.what, bytes, &TooLong, self.provenance),
+        });
+    }
+
+    fn take_ahead(&mut self, text: &str) -> Ahead<()> {
+        if self.is_known(text.as_bytes()) {
+            return C::skip_ahead(text);
+        }
+        C::read_ahead(self.what, text, self.provenance).map(|object| self.shelf.list(object))
+    }
 }

@@ -12,15 +12,18 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::listing::provenance;
 use super::{Reflector, Stop, chance};
 use crate::apiserver::Reply;
-use crate::sources::kubernetes::codec::{Codec, Frame, NoFrame, Splitter};
+use crate::sources::kubernetes::codec::{Codec, Frame, Framer, NoFrame};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::object::{Object, Told};
 use crate::sources::kubernetes::pace;
 use crate::sources::kubernetes::piece::{Piece, TooLong};
-use crate::sources::kubernetes::shelf::Shelf;
+use crate::sources::kubernetes::shelf::{Shelf, Version};
 use crate::sources::kubernetes::view::State;
 use crate::sources::kubernetes::what::What;
 use crate::sources::objects::Provenance;
+
+/// What is wrong with a deletion that nobody can be found for.
+const NOBODY: &str = "it deletes an object without a name";
 
 /// What one chunk brought.
 #[derive(Debug, Default)]
@@ -47,7 +50,7 @@ impl<C: Codec> Reflector<C> {
         let deadline = Instant::now() + length + self.timing.watch_overrun;
         let mut frames = C::Frames::default();
         while let Some(chunk) = self.next(&mut reply, deadline).await? {
-            let batch = self.batch(&mut frames, &chunk, &provenance)?;
+            let batch = self.batch(&mut frames, &chunk, &provenance);
             self.hand_over(batch).await?;
         }
         Ok(())
@@ -70,17 +73,17 @@ impl<C: Codec> Reflector<C> {
         }
     }
 
-    fn batch(&self, frames: &mut C::Frames, chunk: &[u8], provenance: &Provenance) -> Result<Batch, Ending> {
+    fn batch(&self, frames: &mut C::Frames, chunk: &[u8], provenance: &Provenance) -> Batch {
         let (mut batch, what) = (Batch::default(), self.selection.what);
         let mut shelf = self.shelf.lock();
-        frames.take(chunk, &mut |piece| batch.take::<C>(&mut shelf, what, piece, provenance))?;
-        Ok(batch)
+        frames.take(chunk, &mut |piece| batch.take::<C>(&mut shelf, what, piece, provenance));
+        batch
     }
 
     async fn hand_over(&mut self, batch: Batch) -> Result<(), Stop> {
         let Batch { mut told, version, events, ending } = batch;
         told.extend(version.as_ref().and_then(|version| Told::progress(self.selection.what, version)));
-        self.outlet.deliver(told).await?;
+        self.deliver(told).await?;
         if version.is_some() {
             self.version = version;
             self.outlet.arrived().await?;
@@ -97,7 +100,15 @@ async fn chunk(reply: &mut Reply, idle: Duration) -> Result<Option<Bytes>, Endin
     reply.chunk(idle).await.map_err(|error| Ending::of_body(error, idle))
 }
 
+/// Whether this very object is known: what cannot be read to its end may be wrong before that too.
+fn is_known(shelf: &Shelf, object: &Object) -> bool {
+    let known = |(name, version): &(_, Version)| shelf.version(name).is_some_and(|it| it.uid == version.uid);
+    object.name.as_ref().is_some_and(known)
+}
+
 impl Batch {
+    /// A line that cannot be read is laid to the object that it names. Where it does not say what has happened to whom, it is
+    /// the watch that is wrong: it is begun again from before the line, and if that does not help, a list follows.
     fn take<C: Codec>(&mut self, shelf: &mut Shelf, what: What, piece: Piece<'_>, provenance: &Provenance) {
         let frame = match piece {
             _ if self.ending.is_some() => return,
@@ -106,10 +117,20 @@ impl Batch {
         };
         match frame {
             Ok(Frame::Applied(bytes)) => self.apply(shelf, C::read(what, bytes, provenance)),
-            Ok(Frame::Deleted(bytes)) => self.delete(shelf, what, &C::read(what, bytes, provenance)),
+            Ok(Frame::Deleted(bytes)) => match C::read(what, bytes, provenance) {
+                Object { name: None, .. } => self.ending = Some(NoFrame(NOBODY.to_owned()).into()),
+                object => self.delete(shelf, what, &object),
+            },
             Ok(Frame::Bookmark(version)) => self.version = Some(version.into()),
             Ok(Frame::Failed(status)) => self.ending = Some(Ending::Failed(status)),
-            Err(none) => self.bad(shelf, C::refuse(what, piece.bytes(), &none, provenance), none),
+            Err(none) => {
+                let object = C::refuse(what, piece.bytes(), &none, provenance);
+                match C::is_deletion(piece.bytes()) {
+                    Some(false) if object.name.is_some() => self.apply(shelf, object),
+                    Some(true) if is_known(shelf, &object) => self.delete(shelf, what, &object),
+                    _ => self.ending = Some(none.into()),
+                }
+            }
         }
     }
 
@@ -126,14 +147,6 @@ impl Batch {
         if let Some((name, _)) = object.name.as_ref().filter(|(name, _)| shelf.remove(name)) {
             self.events += 1;
             self.told.extend(Told::gone(what, name, object.meta().cloned()));
-        }
-    }
-
-    /// A line that cannot be read is laid to the object that it names; without a name, something is wrong with the watch.
-    fn bad(&mut self, shelf: &mut Shelf, object: Object, none: NoFrame) {
-        match object.name {
-            Some(_) => self.apply(shelf, object),
-            None => self.ending = Some(none.into()),
         }
     }
 

@@ -120,7 +120,7 @@ fn an_object_without_a_version_is_always_news() {
 #[test]
 fn what_was_remembered_is_known() {
     let of = |text: &str| object(text).name.unwrap();
-    let mut shelf = Shelf::remembered(vec![of("a@1"), of("b@1")]);
+    let mut shelf = Shelf::remembered(vec![of("a@1"), of("b@1")], Odds::new());
     assert!(!shelf.apply(&object("a@1")));
     assert_eq!(show(&list(&mut shelf, "a@1 c@2").told), "+c@2 -b");
 }
@@ -135,4 +135,37 @@ fn a_loss_is_more_than_half_or_everything() {
     };
     assert_eq!([loss(1, 0), loss(12, 0), loss(12, 5)], [true; 3]);
     assert_eq!([loss(0, 0), loss(10, 4), loss(12, 6), loss(5, 9)], [false; 4]);
+}
+
+/// `a@7` is in the table; of the odd ones `a@7!` could not be understood, `a@7%` in part, `a@7~` belongs to no service.
+#[track_caller]
+fn check_remembered(table: &str, odd: &str, versions: &str, odds: &str) {
+    let parts = |text: &str| {
+        let (own, version) = text.split_once('@').unwrap();
+        (name(own), Version { uid: "1".into(), resource_version: version.into() })
+    };
+    let odd = odd.split_whitespace().map(|text| {
+        let (name, version) = parts(text.trim_end_matches(['!', '%', '~']));
+        let object = ObjectKey::Service(ServiceKey { name: name.clone(), source: Source::Kubernetes });
+        let partial = text.ends_with('%');
+        let rejection = Rejection { object, origin: None, reason: "bad".into(), partial };
+        (name, Odd { version, rejection: (!text.ends_with('~')).then_some(rejection) })
+    });
+    let shelf = Shelf::remembered(table.split_whitespace().map(parts).collect(), odd.collect());
+    let shown = shelf.versions().map(|(name, it)| format!("{}@{}", name.name(), it.resource_version));
+    assert_eq!(shown.collect::<Vec<_>>().join(" "), versions);
+    let shown = shelf.odds().keys().map(|name| name.name().to_owned()).collect::<Vec<_>>();
+    assert_eq!(shown.join(" "), odds);
+}
+
+#[test]
+fn what_is_odd_is_no_older_than_the_table() {
+    check_remembered("a@1", "b@2!", "a@1 b@2", "b");
+    check_remembered("a@1", "a@2!", "a@2", "a");
+    check_remembered("a@1", "a@1%", "a@1", "a");
+    check_remembered("a@1", "b@2~", "a@1 b@2", "b");
+    // These the watch tells once more.
+    check_remembered("a@1", "a@2%", "a@1", "");
+    check_remembered("a@1", "a@2~", "a@1", "");
+    check_remembered("", "a@2%", "", "");
 }

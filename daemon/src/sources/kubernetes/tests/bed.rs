@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::super::{Kubernetes, Settings, Timing, View, Watch, What};
+use super::super::{Kubernetes, Oddities, OddityView, Settings, Timing, View, Watch, What};
 use crate::apiserver::tests::access;
 use crate::apiserver::tests::server::{Asked, Authority, Manner, Server, ours};
 use crate::node::Zone;
@@ -59,6 +59,7 @@ pub(super) struct Bed {
 struct Running {
     server: Server,
     view: View,
+    oddities: OddityView,
     events: mpsc::Receiver<Vec<Event>>,
     zones: mpsc::Receiver<Zone>,
     ready: VecDeque<String>,
@@ -116,13 +117,14 @@ impl Bed {
         let kubernetes = Kubernetes::new(access, settings);
         let (events_in, events) = mpsc::channel(UNTAKEN_MAX);
         let (zones_in, zones) = mpsc::channel(1);
-        let (view, mut tasks) = (kubernetes.view(), JoinSet::new());
+        let (view, oddities, mut tasks) = (kubernetes.view(), kubernetes.oddities(), JoinSet::new());
         tasks.spawn(kubernetes.run(events_in, zones_in));
         let ready = VecDeque::new();
         let (progress, interrupted) = (Vec::new(), 0);
         self.running = Some(Running {
             server,
             view,
+            oddities,
             events,
             zones,
             ready,
@@ -188,6 +190,11 @@ impl Bed {
     pub(super) fn watch(&self, what: What) -> Watch {
         let watches = self.running.as_ref().unwrap().view.now();
         watches.into_iter().find(|watch| watch.what == what).unwrap()
+    }
+
+    /// What is told for a restart.
+    pub(super) fn oddities(&self) -> Oddities {
+        self.running.as_ref().unwrap().oddities.now()
     }
 
     pub(super) async fn until(&self, is_so: impl Fn(&Watch) -> bool) {

@@ -12,14 +12,14 @@ use holdfast_core::limits;
 
 use super::check_count;
 use crate::sources::objects::refusal::quoted;
-use crate::sources::objects::wire::{ServiceSpecWire, ServiceStatusWire};
+use crate::sources::objects::wire::{ServiceSpecWire, ServiceStatusWire, Text};
 use crate::sources::objects::{Defaulting, Refusal, address};
 
 /// Reads every address of a Service, and the families that they serve.
 pub(super) fn read(
     facts: &mut ServiceFacts,
-    spec: &ServiceSpecWire,
-    status: Option<&ServiceStatusWire>,
+    spec: &ServiceSpecWire<'_>,
+    status: Option<&ServiceStatusWire<'_>>,
     defaulting: Defaulting,
 ) -> Result<(), Refusal> {
     facts.headless = is_headless(spec);
@@ -34,16 +34,16 @@ pub(super) fn read(
     check_families(facts)
 }
 
-fn is_headless(spec: &ServiceSpecWire) -> bool {
+fn is_headless(spec: &ServiceSpecWire<'_>) -> bool {
     let first = spec.cluster_ips.as_deref().unwrap_or_default().first();
     match spec.cluster_ip.as_deref().unwrap_or_default() {
-        "" => first.is_some_and(|first| first == "None"),
+        "" => first.is_some_and(|first| &**first == "None"),
         single => single == "None",
     }
 }
 
 /// The cluster IPs that count, each at the place of its family in `ipFamilies`.
-fn cluster_ips(spec: &ServiceSpecWire, defaulting: Defaulting) -> Result<Vec<IpAddr>, Refusal> {
+fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec<IpAddr>, Refusal> {
     let single = spec.cluster_ip.as_deref().unwrap_or_default();
     let several = spec.cluster_ips.as_deref().unwrap_or_default();
     let defaulted = defaulting == Defaulting::AsApiserver;
@@ -62,9 +62,9 @@ fn cluster_ips(spec: &ServiceSpecWire, defaulting: Defaulting) -> Result<Vec<IpA
     }
 }
 
-fn ip_families(words: &[String]) -> Result<Vec<Family>, Refusal> {
+fn ip_families(words: &[Text<'_>]) -> Result<Vec<Family>, Refusal> {
     check_count("spec.ipFamilies", words.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    let family = |word: &String| match word.as_str() {
+    let family = |word: &Text<'_>| match &**word {
         "IPv4" => Ok(Family::V4),
         "IPv6" => Ok(Family::V6),
         other => Err(Refusal::word("spec.ipFamilies", other, "IPv4 and IPv6")),
@@ -98,7 +98,7 @@ fn check_families(facts: &ServiceFacts) -> Result<(), Refusal> {
     }
 }
 
-fn unicasts(field: &'static str, texts: &[String]) -> Result<Vec<IpAddr>, Refusal> {
+fn unicasts(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, Refusal> {
     check_count(field, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
     texts.iter().enumerate().map(|(place, text)| unicast(format!("{field}[{place}]"), text)).collect()
 }
@@ -114,7 +114,7 @@ fn unicast(field: String, text: &str) -> Result<IpAddr, Refusal> {
 }
 
 /// Entries with an address; a host name alone is for the real balancer's clients, not for us.
-fn ingress(status: Option<&ServiceStatusWire>) -> Result<Vec<Ingress>, Refusal> {
+fn ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, Refusal> {
     let entries =
         status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref()).unwrap_or_default();
     check_count("status.loadBalancer.ingress", entries.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
@@ -136,14 +136,14 @@ fn is_proxied(mode: Option<&str>) -> Result<bool, Refusal> {
 }
 
 /// A range that cannot be read rejects the service: skipping it could open what was meant to be closed.
-fn source_ranges(texts: &[String]) -> Result<Vec<Arc<str>>, Refusal> {
+fn source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, Refusal> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     check_count(FIELD, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    let refusal = |place: usize, text: &String| Refusal::Cidr {
+    let refusal = |place: usize, text: &Text<'_>| Refusal::Cidr {
         field: format!("{FIELD}[{place}]"),
         shown: quoted(text),
     };
     let parse =
-        |(place, text): (usize, &String)| address::parse_cidr(text).ok_or_else(|| refusal(place, text));
+        |(place, text): (usize, &Text<'_>)| address::parse_cidr(text).ok_or_else(|| refusal(place, text));
     texts.iter().enumerate().map(parse).collect()
 }

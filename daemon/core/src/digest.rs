@@ -1,0 +1,152 @@
+//! One number for what the cluster asks for: nodes that know the same have the same.
+//!
+//! Invariant: it depends on what the objects of the apiserver say, and on nothing else: not on the order in which they came,
+//! not on how endpoints are spread over slices, not on the node, its zone, its settings, its holds or its other sources.
+//! Every build on every machine computes it alike. Deliberately absent: versions of objects, since an object may get a new
+//! one that says the same, and any memory: it is computed when somebody asks.
+
+use alloc::sync::Arc;
+use core::net::IpAddr;
+
+use crate::facts::{AddressType, Conditions, ServiceFacts, SliceFacts};
+use crate::keys::Source;
+use crate::list::Scope;
+use crate::radix::Radix;
+use crate::snapshot::{FrontendView, ServiceView};
+
+/// As many bits as a metric keeps exactly, because its value is a 64-bit float.
+pub const BITS: u32 = 53;
+
+/// What the apiserver's objects ask to be served: names, frontends, policies, endpoints with their conditions.
+pub fn digest(services: &Radix<Arc<ServiceView>>) -> u64 {
+    let own = services.iter().filter(|view| view.key.source == Source::Kubernetes);
+    let served = own.filter(|view| !view.frontends.is_empty());
+    sum(served.map(|view| service(view))) >> (u64::BITS - BITS)
+}
+
+/// Sums, so that order does not matter.
+fn sum(parts: impl Iterator<Item = u64>) -> u64 {
+    parts.fold(0, u64::wrapping_add)
+}
+
+fn service(view: &ServiceView) -> u64 {
+    let name = Hash::of(Kind::Service).text(view.key.name.namespace()).text(view.key.name.name());
+    let settings = view.facts.as_deref().map_or(0, settings);
+    let frontends = sum(view.frontends.iter().map(frontend));
+    let is_of_ours = |slice: &&Arc<SliceFacts>| !slice.headless && slice.address_type != AddressType::Fqdn;
+    let endpoints = sum(view.slices.iter().filter(is_of_ours).map(|slice| endpoints(slice)));
+    name.word(settings).word(frontends).word(endpoints).0
+}
+
+fn settings(facts: &ServiceFacts) -> u64 {
+    let hash =
+        Hash::of(Kind::Settings).word(facts.affinity_timeout.map_or(0, |seconds| u64::from(seconds) + 1));
+    facts.source_ranges.iter().fold(hash, |hash, range| hash.text(range)).0
+}
+
+/// What clients dial, and which list is theirs. What they get there may differ from node to node.
+fn frontend(view: &FrontendView) -> u64 {
+    let hash = Hash::of(Kind::Frontend).address(view.address).word(u64::from(view.port.get()));
+    let hash = hash.text(view.protocol.as_str()).text(view.kind.as_str()).text(&view.port_name);
+    hash.word(u64::from(view.scope == Scope::Local)).word(u64::from(view.external_local)).0
+}
+
+/// Each endpoint at each of the slice's ports, whichever slice it stands in.
+fn endpoints(slice: &SliceFacts) -> u64 {
+    let port = |port: &crate::facts::SlicePort| {
+        let hash = Hash::of(Kind::Endpoint).word(u64::from(port.port.get()));
+        hash.text(port.protocol.as_str()).text(&port.name)
+    };
+    let at = |port: Hash| sum(slice.endpoints.iter_brief().map(|it| endpoint(port, it)));
+    sum(slice.ports.iter().map(port).map(at))
+}
+
+fn endpoint(port: Hash, (address, conditions): (IpAddr, Conditions)) -> u64 {
+    let Conditions { ready, serving, terminating } = conditions;
+    let bits = u64::from(ready) | u64::from(serving) << 1 | u64::from(terminating) << 2;
+    port.address(address).word(bits).0
+}
+
+/// What is hashed, so that equal words of two kinds do not give the same.
+#[derive(Clone, Copy)]
+enum Kind {
+    Service = 1,
+    Settings,
+    Frontend,
+    Endpoint,
+}
+
+/// A hash that is the same everywhere and for ever; those of libraries promise neither.
+#[derive(Clone, Copy)]
+struct Hash(u64);
+
+impl Hash {
+    const fn of(kind: Kind) -> Self {
+        Self(0).word(kind as u64)
+    }
+
+    /// A step of SplitMix64: each bit that goes in turns each bit that comes out half of the time.
+    const fn word(self, word: u64) -> Self {
+        let mixed = (self.0 ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self(mixed ^ (mixed >> 31))
+    }
+
+    /// The length goes first, so that two texts in a row cannot be cut elsewhere.
+    fn text(self, text: &str) -> Self {
+        text.as_bytes().chunks(8).fold(self.word(text.len() as u64), |hash, piece| {
+            let mut word = [0; 8];
+            word.iter_mut().zip(piece).for_each(|(to, from)| *to = *from);
+            hash.word(u64::from_le_bytes(word))
+        })
+    }
+
+    fn address(self, address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => self.word(4).word(u64::from(address.to_bits())),
+            IpAddr::V6(address) => address
+                .segments()
+                .into_iter()
+                .fold(self.word(6), |hash, segment| hash.word(u64::from(segment))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(a: Hash, b: Hash) {
+        assert_ne!(a.0, b.0);
+    }
+
+    #[test]
+    fn texts_are_cut_where_they_were() {
+        let begin = Hash::of(Kind::Service);
+        check(begin.text("default").text("a-b"), begin.text("default-a").text("b"));
+        check(begin.text("ab").text(""), begin.text("a").text("b"));
+        check(begin.text("12345678").text("9"), begin.text("123456789").text(""));
+        check(begin.text("a"), begin.text("a\0"));
+    }
+
+    #[test]
+    fn addresses_of_two_families_differ() {
+        let begin = Hash::of(Kind::Endpoint);
+        check(begin.address("::1".parse().unwrap()), begin.address("0.0.0.1".parse().unwrap()));
+        check(begin.address("fd00::1".parse().unwrap()), begin.address("fd00:0:0:1::".parse().unwrap()));
+    }
+
+    /// Nodes of two versions compare their digests, so this number may change only where what it stands for does.
+    #[test]
+    fn the_hash_is_the_same_for_ever() {
+        let hash = Hash::of(Kind::Frontend).text("default").address("10.96.0.1".parse().unwrap()).word(443);
+        assert_eq!(hash.0, 11_257_380_608_684_422_038);
+    }
+
+    #[test]
+    fn an_empty_table_has_the_digest_zero() {
+        assert_eq!(digest(&Radix::default()), 0);
+    }
+}

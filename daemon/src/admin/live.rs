@@ -1,0 +1,172 @@
+//! `/watch`: every record as it is made, and every event of an object that changed nothing for clients.
+//!
+//! Invariant: a watcher that does not keep up is told so and sent away; it never makes anybody wait. There is a bound on
+//! watchers, each holds no more than one record, and a silent stream still shows that it is alive. Deliberately absent: what was
+//! before, which `/history` has.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::response::Response;
+use futures_util::stream;
+use holdfast_core::keys::ObjectName;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::answer::Refusal;
+use super::form::Form;
+use super::query::{Legal, Query};
+use super::{Readings, answer, limits};
+use crate::recorder::{Heard, Line};
+
+/// What `/watch` understands.
+pub(super) const LEGAL: Legal = Legal { parameters: &["service"], types: &[] };
+
+/// Server-sent events.
+const EVENT_STREAM: &str = "text/event-stream";
+
+/// A comment, which clients skip.
+const STILL_HERE: &str = ": still here\n\n";
+
+/// What begins at once, so that a client knows that nothing from now on is missed.
+const BEGUN: &str = ": watching\n\n";
+
+/// The whole stream, until the client goes or the daemon stops.
+pub(super) fn watch(readings: &Readings, query: Query, form: Form) -> Response {
+    let heard = readings.history.watch();
+    if readings.history.watchers() > limits::WATCHERS_MAX {
+        let error = format!("there are {} watchers already", limits::WATCHERS_MAX);
+        let hint = "close one of them, or ask `/history` now and then";
+        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, hint).shown(form);
+    }
+    let watching = Watching { heard, service: query.filter.service, stage: Stage::Begins };
+    let pieces = stream::unfold(watching, async |mut watching| {
+        let piece = watching.next().await?;
+        Some((Ok::<_, Infallible>(Bytes::from(piece)), watching))
+    });
+    answer::typed(StatusCode::OK, EVENT_STREAM, Body::from_stream(pieces))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Begins,
+    Goes,
+    Ended,
+}
+
+struct Watching {
+    heard: Receiver<Heard>,
+    service: Option<ObjectName>,
+    stage: Stage,
+}
+
+impl Watching {
+    async fn next(&mut self) -> Option<String> {
+        match self.stage {
+            Stage::Begins => {
+                self.stage = Stage::Goes;
+                Some(BEGUN.to_owned())
+            }
+            Stage::Goes => match tokio::time::timeout(limits::HEARTBEAT, self.event()).await {
+                Ok(event) => Some(event),
+                Err(_) => Some(STILL_HERE.to_owned()),
+            },
+            Stage::Ended => None,
+        }
+    }
+
+    async fn event(&mut self) -> String {
+        loop {
+            match self.heard.recv().await {
+                Ok(Heard::Line(line)) if self.is_asked_for(&line) => return record(&line),
+                Ok(Heard::Line(_)) => {}
+                Ok(Heard::End) | Err(RecvError::Closed) => {
+                    return self.last("end", "the daemon stops");
+                }
+                Err(RecvError::Lagged(records)) => {
+                    let why = format!(
+                        "you did not read in time: {records} records are lost; watch again, and ask /history for them"
+                    );
+                    return self.last("dropped", &why);
+                }
+            }
+        }
+    }
+
+    /// A gap may be anybody's.
+    fn is_asked_for(&self, line: &Line) -> bool {
+        self.service.is_none() || line.service.is_none() || line.service == self.service
+    }
+
+    fn last(&mut self, event: &str, why: &str) -> String {
+        self.stage = Stage::Ended;
+        format!("event: {event}\ndata: {}\n\n", serde_json::json!({ "why": why }))
+    }
+}
+
+fn record(line: &Line) -> String {
+    let id = line.seq.map(|seq| format!("id: {seq}\n")).unwrap_or_default();
+    format!("{id}event: record\ndata: {}\n\n", line.json)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::recorder::History;
+    use crate::recorder::tests::{tell_incident, tell_many};
+
+    fn watching(history: &Arc<History>, service: Option<&str>) -> Watching {
+        let service = service.map(|name| ObjectName::new("default", name).unwrap());
+        Watching { heard: history.watch(), service, stage: Stage::Goes }
+    }
+
+    async fn all(mut watching: Watching) -> Vec<String> {
+        let mut pieces = Vec::new();
+        while let Some(piece) = watching.next().await {
+            pieces.push(piece);
+        }
+        pieces
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_stream_shows_that_it_is_alive() {
+        let history = Arc::default();
+        let mut watching = watching(&history, None);
+        let begun = tokio::time::Instant::now();
+        assert_eq!(watching.next().await.as_deref(), Some(STILL_HERE));
+        assert_eq!(begun.elapsed().as_secs(), limits::HEARTBEAT.as_secs());
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_keep_up_is_told_so_and_sent_away() {
+        let history = Arc::default();
+        let watching = watching(&history, None);
+        std::thread::spawn(move || tell_many(&history, 3_000)).join().unwrap();
+        let pieces = all(watching).await;
+        let expected = "event: dropped\ndata: {\"why\":\"you did not read in time: 1976 records are lost; watch again, \
+                        and ask /history for them\"}\n\n";
+        assert_eq!(pieces, [expected]);
+    }
+
+    #[tokio::test]
+    async fn only_what_is_asked_for_comes_and_at_last_the_end() {
+        let history = Arc::default();
+        let watching = watching(&history, Some("kubernetes-intranet"));
+        std::thread::spawn(move || tell_incident(&history)).join().unwrap();
+        let pieces = all(watching).await;
+        let begins: Vec<&str> = pieces.iter().map(|piece| piece.get(..20).unwrap()).collect();
+        assert_eq!(
+            begins,
+            [
+                "id: 2\nevent: record\n",
+                "event: record\ndata: ",
+                "id: 5\nevent: record\n",
+                "event: end\ndata: {\"w"
+            ]
+        );
+        assert!(pieces[1].contains("\"kind\":\"event\""), "{}", pieces[1]);
+    }
+}

@@ -1,0 +1,75 @@
+//! The way to the apiserver, and each watch; where none is used there is nothing to tell.
+//!
+//! Invariant: as for all metrics, see the parent. Deliberately absent: a series for each endpoint; their number is the
+//! cluster's.
+
+use std::time::Instant;
+
+use super::Exposition;
+use crate::apiserver::{State, Tier, View};
+use crate::sources::kubernetes::{self as watching, Watch};
+
+/// Writes them.
+pub(super) fn write(out: &mut Exposition, view: &View, watches: &[Watch]) {
+    access(out, view);
+    following(out, watches);
+}
+
+const TIERS: [Tier; 3] = [Tier::Configured, Tier::Kubelet, Tier::Learned];
+const ENDPOINT_STATES: [State; 4] = [State::Unknown, State::Healthy, State::Recovering, State::Failed];
+
+fn access(out: &mut Exposition, view: &View) {
+    out.begin("holdfast_apiserver_endpoints", "gauge", "Known addresses of apiservers by tier and state.");
+    for tier in TIERS {
+        for state in ENDPOINT_STATES {
+            let here = view.endpoints.iter().filter(|it| it.tier == tier && it.state == state).count();
+            let labels = [("tier", tier.as_str()), ("state", state.as_str())];
+            out.sample("holdfast_apiserver_endpoints", &labels, here);
+        }
+    }
+    let connections: usize = view.endpoints.iter().map(|it| it.connections).sum();
+    out.gauge("holdfast_apiserver_connections", "Connections to apiservers.", connections);
+    let help = "Requests that went on to another endpoint.";
+    out.counter("holdfast_apiserver_failovers_total", help, view.failovers);
+    let problems = view.credentials.iter().filter(|it| it.problem.is_some()).count();
+    out.gauge("holdfast_apiserver_credentials_failed", "Credentials that cannot be read.", problems);
+    if let Some(expires) = view.credentials.iter().filter_map(|it| it.expires).min() {
+        let help = "When the first of the credentials ends.";
+        out.gauge("holdfast_apiserver_credentials_expiry_timestamp_seconds", help, expires.0);
+    }
+}
+
+/// One metric of a watch.
+type OfWatch = (&'static str, &'static str, &'static str, fn(&Watch) -> u64);
+
+const OF_WATCHES: [OfWatch; 7] = [
+    ("holdfast_watch_established", "gauge", "Whether it hears of each change.", |it| {
+        u64::from(it.state == watching::State::Watching)
+    }),
+    ("holdfast_watch_bad_objects", "gauge", "Objects whose last version could not be understood.", |it| {
+        u64::try_from(it.bad).unwrap_or(u64::MAX)
+    }),
+    ("holdfast_watch_lists_total", "counter", "Whole lists that were read.", |it| it.lists),
+    ("holdfast_watch_restarts_total", "counter", "Lists and watches that went badly.", |it| it.restarts),
+    ("holdfast_watch_events_total", "counter", "Events that changed something.", |it| it.events),
+    ("holdfast_watch_losses_total", "counter", "Lists that removed more than half of everything.", |it| {
+        it.losses
+    }),
+    ("holdfast_watch_differences_total", "counter", "Comparisons that found a watch to have lied.", |it| {
+        it.differences
+    }),
+];
+
+fn following(out: &mut Exposition, watches: &[Watch]) {
+    for (name, kind, help, value) in OF_WATCHES {
+        out.begin(name, kind, help);
+        watches.iter().for_each(|it| out.sample(name, &[("kind", &it.what.to_string())], value(it)));
+    }
+    let name = "holdfast_watch_silence_seconds";
+    out.begin(name, "gauge", "For how long nothing has come; an apiserver writes once a minute.");
+    for watch in watches {
+        if let Some(silence) = watch.silence(Instant::now()) {
+            out.sample(name, &[("kind", &watch.what.to_string())], silence.as_secs());
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The maps and programs, and whom they turned away.
+//!
+//! Invariant: as for all metrics, see the parent. A refusal is counted by its verdict: the reason is not the program's, and
+//! a table of reasons per refusal would have no bound; `/refusals` names it, and the frontends are counted by it.
+//! Deliberately absent: connects that were served, which the programs do not count.
+
+use holdfast_core::snapshot::Snapshot;
+
+use super::super::Readings;
+use super::super::datapath::fills;
+use super::Exposition;
+use crate::datapath::{DatapathView, spelled};
+
+/// Writes them.
+pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
+    maps(out, snapshot);
+    kernel(out, snapshot, &readings.datapath());
+    refusals(out, readings);
+}
+
+fn maps(out: &mut Exposition, snapshot: &Snapshot) {
+    let fill = &snapshot.fill;
+    out.gauge("holdfast_map_frontends", "Frontends in the maps.", fill.frontends);
+    out.gauge("holdfast_map_ports", "Port indices in use.", fill.ports);
+    out.gauge("holdfast_map_slots", "Slots in use, in whole blocks.", fill.slots.iter().sum::<u64>());
+    out.gauge("holdfast_retries", "Services waiting for another try.", fill.retries);
+    out.begin("holdfast_check_differences", "gauge", "What the last comparison found changed in the maps.");
+    out.sample("holdfast_check_differences", &[], snapshot.checked.map_or(0, |checked| checked.differences));
+    let help = "When the maps were last compared with what was written; 0: not by this process.";
+    out.gauge("holdfast_check_timestamp_seconds", help, snapshot.checked.map_or(0, |checked| checked.at.0));
+}
+
+/// Programs and maps in the kernel; with memory maps there is nothing to tell.
+fn kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) {
+    let Some(status) = view.status() else { return };
+    let fills = fills(status, &snapshot.fill);
+    out.begin("holdfast_map_used", "gauge", "Entries in use.");
+    fills.iter().for_each(|fill| out.sample("holdfast_map_used", &[("map", fill.map)], fill.used));
+    out.begin("holdfast_map_size", "gauge", "Entries that the map has room for; it grows.");
+    fills.iter().for_each(|fill| out.sample("holdfast_map_size", &[("map", fill.map)], fill.size));
+    out.begin("holdfast_map_limit", "gauge", "Entries that the map may grow to.");
+    fills.iter().for_each(|fill| out.sample("holdfast_map_limit", &[("map", fill.map)], fill.limit));
+    out.counter("holdfast_map_growths_total", "How often the maps have grown.", status.growths);
+    let help = "Hooks whose program or pin somebody else removed.";
+    out.gauge("holdfast_broken_hooks", help, status.broken_hooks.len());
+    let help = "Whether grace periods do not end, so that nothing is reused.";
+    out.gauge("holdfast_grace_failed", help, u8::from(status.grace_failure.is_some()));
+    let swept = status.stale_sockets.clone().unwrap_or_default();
+    let help = "Sockets that were ended because their backend had left.";
+    out.counter("holdfast_stale_sockets_ended_total", help, swept.ended);
+    let help = "Whether some sockets cannot be looked at.";
+    out.gauge("holdfast_stale_sockets_failed", help, u8::from(swept.failure.is_some()));
+    let help = "Refusals that nobody read in time; they are in no other number.";
+    out.counter("holdfast_refusals_lost_total", help, status.refusals_lost);
+}
+
+fn refusals(out: &mut Exposition, readings: &Readings) {
+    out.begin("holdfast_refusals_total", "counter", "Clients that were not served, by what they met.");
+    for (denial, count) in readings.refusals.totals() {
+        out.sample("holdfast_refusals_total", &[("verdict", spelled(denial))], count);
+    }
+}

@@ -1,0 +1,57 @@
+//! Lists that are held, and how their backends meet probes.
+//!
+//! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. Deliberately absent: holds that
+//! are over; what came of them is a reason of the frontends.
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::hold::{Bound, Hold, Judgement};
+use holdfast_core::snapshot::Snapshot;
+
+use super::{Exposition, count};
+use crate::probes::Probes;
+
+#[derive(Debug, Default)]
+struct Counts {
+    reasons: [u64; Judgement::REASONS.len()],
+    oldest: Option<Timestamp>,
+    is_mass_loss: bool,
+}
+
+impl Counts {
+    fn of(snapshot: &Snapshot) -> Self {
+        let mut counts = Self::default();
+        let views = snapshot.held.iter().filter_map(|id| snapshot.services.get(id.0 as usize));
+        let holds = views.flat_map(|view| view.ports.iter().filter_map(|port| port.hold.as_deref()));
+        holds.for_each(|hold| counts.add(hold));
+        counts
+    }
+
+    fn add(&mut self, hold: &Hold) {
+        count(&mut self.reasons, &Judgement::REASONS, &hold.reason);
+        self.oldest = Some(self.oldest.map_or(hold.since, |oldest| oldest.min(hold.since)));
+        self.is_mass_loss |= hold.bound == Bound::MassLoss;
+    }
+}
+
+/// Writes them.
+pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &Probes) {
+    let counts = Counts::of(snapshot);
+    let help = "Services of which a list is held.";
+    out.gauge("holdfast_services_held", help, snapshot.held.len());
+    out.begin("holdfast_holds", "gauge", "Ports whose list is held, by reason.");
+    for (reason, count) in Judgement::REASONS.iter().zip(counts.reasons) {
+        out.sample("holdfast_holds", &[("reason", reason.as_str())], count);
+    }
+    let age = counts.oldest.map_or(0, |since| snapshot.published.0.saturating_sub(since.0).max(0));
+    out.gauge(
+        "holdfast_hold_oldest_seconds",
+        "For how long the oldest hold has lasted; 0: there is none.",
+        age,
+    );
+    let help = "Whether lists are held because many were lost at once.";
+    out.gauge("holdfast_mass_loss", help, u8::from(counts.is_mass_loss));
+    out.begin("holdfast_probes_total", "counter", "Probes of held backends, by answer.");
+    for (answer, count) in probes.totals() {
+        out.sample("holdfast_probes_total", &[("answer", answer.as_str())], count);
+    }
+}

@@ -1,0 +1,79 @@
+//! What was done, what was rejected, and what is written down.
+//!
+//! Invariant: as for all metrics, see the parent. Deliberately absent: the records themselves; `/history` has them.
+
+use holdfast_core::snapshot::Snapshot;
+
+use super::super::Readings;
+use super::Exposition;
+use crate::announce::Announced;
+use crate::recorder::History;
+use crate::state::Written;
+
+/// Writes them.
+pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
+    work(out, snapshot);
+    history(out, &readings.history);
+    rejections(out, snapshot);
+    state(out, &readings.written.borrow());
+}
+
+/// Where Events are written to the cluster.
+pub(super) fn announced(out: &mut Exposition, announced: &Announced) {
+    let name = "holdfast_kubernetes_events_total";
+    out.begin(name, "counter", "Events for the cluster, by what became of them.");
+    for (outcome, count) in announced.totals() {
+        out.sample(name, &[("outcome", outcome.as_str())], count);
+    }
+}
+
+fn work(out: &mut Exposition, snapshot: &Snapshot) {
+    let counters = &snapshot.counters;
+    out.counter("holdfast_batches_total", "Batches applied.", counters.batches);
+    out.counter("holdfast_events_total", "Events applied.", counters.events);
+    out.counter("holdfast_ops_total", "Map writes accepted.", counters.ops);
+    out.counter("holdfast_ops_failed_total", "Map writes refused.", counters.ops_failed);
+    let help = "Map writes not tried because their service had not changed. Anything but 0 is a defect.";
+    out.counter("holdfast_cross_service_ops_total", help, counters.cross_service);
+    let help = "Things in the maps that somebody else had changed; each is written anew.";
+    out.counter("holdfast_drift_total", help, counters.drift);
+    out.counter("holdfast_changes_total", "Change records made.", counters.changes);
+    let help = "Change records that the recorder had no room for.";
+    out.counter("holdfast_changes_dropped_total", help, counters.changes_dropped);
+}
+
+fn history(out: &mut Exposition, history: &History) {
+    let (recorded, fill) = (history.recorded(), history.fill());
+    out.counter("holdfast_history_records_total", "Changes that were recorded.", recorded.records);
+    let help = "Places in the history where records are missing.";
+    out.counter("holdfast_history_gaps_total", help, recorded.gaps);
+    let help = "Records that memory has and the disk did not take.";
+    out.counter("holdfast_history_unwritten_total", help, recorded.file.lost);
+    let help = "Writes of the history that failed.";
+    out.counter("holdfast_history_write_failures_total", help, recorded.file.failures);
+    let help = "Whether the last write of the history failed.";
+    out.gauge("holdfast_history_failed", help, u8::from(recorded.file.error.is_some()));
+    out.gauge("holdfast_history_disk_bytes", "The history on disk.", recorded.file.bytes);
+    out.gauge("holdfast_history_memory_bytes", "The history in memory, about.", fill.bytes);
+    out.gauge("holdfast_history_watchers", "Who watches.", history.watchers());
+}
+
+fn rejections(out: &mut Exposition, snapshot: &Snapshot) {
+    let rejections = &snapshot.rejections;
+    let now = u64::try_from(rejections.named.len()).unwrap_or(u64::MAX);
+    out.gauge("holdfast_rejected_objects", "Objects that are rejected now, as far as they are named.", now);
+    out.counter("holdfast_rejections_total", "Rejections.", rejections.total);
+    out.counter(
+        "holdfast_rejections_unnamed_total",
+        "Rejections with no room for a name.",
+        rejections.dropped,
+    );
+}
+
+fn state(out: &mut Exposition, written: &Written) {
+    let help = "When the snapshot was last written; 0: not by this process.";
+    out.gauge("holdfast_state_written_timestamp_seconds", help, written.at.map_or(0, |at| at.0));
+    out.gauge("holdfast_state_bytes", "The size of the snapshot.", written.bytes);
+    let help = "Whether the last write of the snapshot failed.";
+    out.gauge("holdfast_state_failed", help, u8::from(written.error.is_some()));
+}

@@ -1,0 +1,100 @@
+//! What is served: services, frontends, endpoints, and one number to compare nodes by.
+//!
+//! Invariant: as for all metrics, see the parent. Deliberately absent: a series for each service; `/frontends` has them.
+
+use holdfast_core::digest::digest;
+use holdfast_core::keys::Source;
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict};
+
+use super::super::backends;
+use super::{Exposition, count};
+
+const STATES: [ServiceState; 6] = ServiceState::ALL;
+const TYPES: [FrontendType; 5] = FrontendType::ALL;
+const VERDICTS: [Verdict; 9] = Verdict::ALL;
+const BACKEND_STATES: [&str; 4] = ["active", "draining", "held", "unused"];
+const STATUSES: [&str; 3] = ["pending", "done", "error"];
+
+#[derive(Debug, Default)]
+struct Counts {
+    services: [u64; STATES.len()],
+    frontends: [[u64; VERDICTS.len()]; TYPES.len()],
+    reasons: [u64; Reason::ALL.len()],
+    statuses: [u64; STATUSES.len()],
+    backends: [u64; BACKEND_STATES.len()],
+}
+
+impl Counts {
+    fn of(snapshot: &Snapshot) -> Self {
+        let mut counts = Self::default();
+        snapshot.services.iter().for_each(|view| counts.add(view));
+        counts
+    }
+
+    fn add(&mut self, view: &ServiceView) {
+        count(&mut self.services, &STATES, &view.state);
+        view.frontends.iter().for_each(|frontend| self.add_frontend(frontend));
+        for row in view.ports.iter().flat_map(|port| port.rows.all()) {
+            count(&mut self.backends, &BACKEND_STATES, &backends::state(row));
+        }
+    }
+
+    fn add_frontend(&mut self, frontend: &FrontendView) {
+        if let Some((_, verdicts)) =
+            TYPES.iter().zip(&mut self.frontends).find(|(kind, _)| **kind == frontend.kind)
+        {
+            count(verdicts, &VERDICTS, &frontend.verdict);
+        }
+        let status = match frontend.status {
+            Status::Pending => "pending",
+            Status::Done => "done",
+            Status::Error(_) => "error",
+        };
+        count(&mut self.statuses, &STATUSES, &status);
+        if let Some(reason) = &frontend.reason {
+            count(&mut self.reasons, &Reason::ALL, reason);
+        }
+    }
+}
+
+/// Writes them.
+pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {
+    tables(out, &Counts::of(snapshot));
+    if snapshot.sources.contains_key(&Source::Kubernetes) {
+        let help =
+            "What the apiserver's objects ask for, as a number; nodes that know the same have the same.";
+        out.gauge("holdfast_table_digest", help, digest(&snapshot.services));
+    }
+}
+
+fn tables(out: &mut Exposition, counts: &Counts) {
+    out.begin("holdfast_services", "gauge", "Services by state.");
+    for (state, count) in STATES.iter().zip(counts.services) {
+        out.sample("holdfast_services", &[("state", state.as_str())], count);
+    }
+    out.begin("holdfast_frontends", "gauge", "Frontends by type and by what a new connection gets.");
+    for (kind, verdicts) in TYPES.iter().zip(counts.frontends) {
+        for (verdict, count) in VERDICTS.iter().zip(verdicts) {
+            let labels = [("type", kind.as_str()), ("verdict", verdict.as_str())];
+            out.sample("holdfast_frontends", &labels, count);
+        }
+    }
+    let name = "holdfast_frontends_not_serving";
+    out.begin(name, "gauge", "Frontends whose verdict is not serving, by its reason.");
+    for (reason, count) in Reason::ALL.iter().zip(counts.reasons) {
+        out.sample(name, &[("reason", reason.as_str())], count);
+    }
+    out.begin(
+        "holdfast_frontends_programmed",
+        "gauge",
+        "Frontends by whether the maps hold what they should.",
+    );
+    for (status, count) in STATUSES.iter().zip(counts.statuses) {
+        out.sample("holdfast_frontends_programmed", &[("status", status)], count);
+    }
+    out.begin("holdfast_backends", "gauge", "Endpoints of all ports, by whether they get traffic.");
+    for (state, count) in BACKEND_STATES.iter().zip(counts.backends) {
+        out.sample("holdfast_backends", &[("state", state)], count);
+    }
+}

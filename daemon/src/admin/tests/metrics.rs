@@ -1,0 +1,165 @@
+//! The metrics to the letter, and that they tell what they say.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use expect_test::expect_file;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::hold::{Answer, Bound, Hold, Judgement};
+use holdfast_core::keys::Source;
+use holdfast_core::op::ServiceId;
+use holdfast_core::snapshot::{Checked, Reason, Snapshot};
+use tokio::sync::watch;
+
+use super::fixture::{THEN, everything, in_memory, many, serve, serve_with};
+use crate::admin::{Liveness, Readings};
+
+#[test]
+fn metrics_are_to_the_letter() {
+    let body = serve(everything()).get("/metrics", "").body;
+    let own = |line: &&str| {
+        !["process_resident_memory_bytes ", "process_cpu_seconds_total "]
+            .iter()
+            .any(|name| line.starts_with(name))
+    };
+    let steady: Vec<&str> = body.lines().filter(own).collect();
+    expect_file!["golden/metrics.txt"].assert_eq(&(steady.join("\n") + "\n"));
+}
+
+#[test]
+fn every_metric_has_help_and_type_whatever_the_cluster() {
+    let other = Snapshot { sources: everything().sources, ..many(50, 3) };
+    assert_eq!(series(everything()), series(other), "the series do not depend on the cluster");
+}
+
+/// The samples of all series, without their values.
+fn series(snapshot: Snapshot) -> BTreeSet<String> {
+    let body = serve(snapshot).get("/metrics", "").body;
+    let mut series = BTreeSet::new();
+    for line in body.lines().filter(|line| !line.starts_with('#')) {
+        let (sample, value) = line.rsplit_once(' ').unwrap();
+        let name = sample.split('{').next().unwrap();
+        assert!(
+            body.contains(&format!("# HELP {name} ")) && body.contains(&format!("# TYPE {name} ")),
+            "{name}"
+        );
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        assert!(series.insert(sample.to_owned()), "{sample} comes twice");
+    }
+    series
+}
+
+fn metrics(snapshot: Snapshot, change: impl FnOnce(&mut Readings)) -> String {
+    serve_with(snapshot, change).get("/metrics", "").body
+}
+
+#[track_caller]
+fn has(body: &str, samples: &[&str]) {
+    for sample in samples {
+        assert!(body.lines().any(|line| line == *sample), "no {sample} in\n{body}");
+    }
+}
+
+/// The services of a snapshot are held, each for its own reason and so many seconds.
+fn held(holds: &[(Reason, Bound, i64)]) -> Snapshot {
+    let mut snapshot = many(holds.len(), 1);
+    for (place, (reason, bound, seconds)) in holds.iter().enumerate() {
+        let mut view = snapshot.services.get(place).unwrap().as_ref().clone();
+        let since = Timestamp(THEN.0 - seconds);
+        let slices = Arc::clone(&view.slices);
+        let hold = Hold { reason: *reason, since, bound: *bound, slices, backends: Vec::new() };
+        view.ports[0].hold = Some(Arc::new(hold));
+        snapshot.services.set(place, Some(Arc::new(view)));
+        Arc::make_mut(&mut snapshot.held).insert(ServiceId(u32::try_from(place).unwrap()));
+    }
+    snapshot
+}
+
+#[test]
+fn holds_are_counted_by_reason_and_the_oldest_has_its_age() {
+    let snapshot = held(&[
+        (Reason::Vanished, Bound::Guarded, 5),
+        (Reason::Control, Bound::Unlimited, 70),
+        (Reason::Vanished, Bound::Guarded, 20),
+    ]);
+    let body = metrics(snapshot, |readings| {
+        [Answer::Accepted, Answer::Silent, Answer::Silent]
+            .into_iter()
+            .for_each(|it| readings.probes.count(it));
+    });
+    has(
+        &body,
+        &[
+            "holdfast_services_held 3",
+            "holdfast_holds{reason=\"vanished\"} 2",
+            "holdfast_holds{reason=\"control\"} 1",
+            "holdfast_holds{reason=\"resync\"} 0",
+            "holdfast_hold_oldest_seconds 70",
+            "holdfast_mass_loss 0",
+            "holdfast_probes_total{answer=\"accepted\"} 1",
+            "holdfast_probes_total{answer=\"refused\"} 0",
+            "holdfast_probes_total{answer=\"silent\"} 2",
+        ],
+    );
+}
+
+#[test]
+fn a_mass_loss_shows_as_long_as_a_list_is_held_for_it() {
+    let body = metrics(held(&[(Reason::MassLoss, Bound::MassLoss, 1)]), |_| ());
+    has(&body, &["holdfast_mass_loss 1", "holdfast_holds{reason=\"mass-loss\"} 1"]);
+}
+
+#[test]
+fn every_reason_of_a_hold_has_a_series() {
+    let holds = Judgement::REASONS.map(|reason| (reason, Bound::Limit, 1));
+    let body = metrics(held(&holds), |_| ());
+    let counted = body.lines().filter(|line| line.starts_with("holdfast_holds{") && line.ends_with(" 1"));
+    assert_eq!(counted.count(), Judgement::REASONS.len());
+}
+
+#[test]
+fn trouble_of_the_daemon_itself_is_told() {
+    let quiet = metrics(everything(), in_memory);
+    has(&quiet, &["holdfast_engine_stalled_seconds 0", "holdfast_reload_refused 0"]);
+    has(&quiet, &["holdfast_check_differences 0", "holdfast_check_timestamp_seconds 0"]);
+    let checked = Some(Checked { at: THEN, differences: 3 });
+    let body = metrics(Snapshot { checked, ..everything() }, |readings| {
+        readings.liveness = Liveness::new(|| Some(Duration::from_secs(33)));
+        readings.refused_reload = watch::channel(Some("no such key".to_owned())).1;
+        readings.history.note(|recorded| {
+            (recorded.records, recorded.gaps, recorded.file.lost, recorded.file.bytes) = (40, 2, 7, 4096);
+            recorded.file.error = Some("no space left on device".into());
+        });
+    });
+    has(
+        &body,
+        &[
+            "holdfast_engine_stalled_seconds 33",
+            "holdfast_reload_refused 1",
+            "holdfast_check_differences 3",
+            "holdfast_check_timestamp_seconds 1767870715",
+            "holdfast_history_records_total 40",
+            "holdfast_history_gaps_total 2",
+            "holdfast_history_unwritten_total 7",
+            "holdfast_history_disk_bytes 4096",
+            "holdfast_history_failed 1",
+        ],
+    );
+}
+
+#[test]
+fn without_an_apiserver_there_is_no_table_to_compare() {
+    let sources = [(Source::Config, true)].into();
+    let body = metrics(Snapshot { sources, ..everything() }, in_memory);
+    assert!(!body.contains("holdfast_table_digest"), "{body}");
+}
+
+#[test]
+fn the_digest_is_exact_as_a_float() {
+    let body = metrics(many(50, 3), |_| ());
+    let line = body.lines().find(|line| line.starts_with("holdfast_table_digest ")).unwrap();
+    let (_, text) = line.rsplit_once(' ').unwrap();
+    assert_ne!(text, "0");
+    assert_eq!(format!("{:.0}", text.parse::<f64>().unwrap()), text);
+}

@@ -1,0 +1,129 @@
+//! Tells the cluster, as Events of Kubernetes, what a node cannot let pass: holds, rejected objects, conflicts.
+//!
+//! Invariant: nobody waits for it. What comes too fast, or while no apiserver takes it, is counted and forgotten; the
+//! history has it all. The same trouble of the same object is one Event with a count, also over restarts, because its name
+//! is made of what it says. Deliberately absent: ordinary changes, objects that no apiserver holds, and reading Events.
+
+mod notice;
+mod pace;
+mod post;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::watch;
+
+use crate::apiserver::Access;
+use notice::Notice;
+use pace::Pace;
+use seen::Seen;
+
+/// How often it is looked at what has changed. What lasts for less is in the history alone.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Events that may wait to be written: as much as is written in a minute or so. When more comes at once, the first ones
+/// say what is wrong as well as all of them would.
+const WAITING_MAX: usize = 64;
+
+/// What became of the Events, since the start.
+#[derive(Debug, Default)]
+pub struct Announced([AtomicU64; Outcome::ALL.len()]);
+
+/// What became of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The apiserver has it.
+    Written,
+    /// No apiserver took it.
+    Failed,
+    /// Too many came at once.
+    Dropped,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Written, Self::Failed, Self::Dropped];
+
+    /// The one spelling in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+impl Announced {
+    /// Each outcome with its count.
+    pub fn totals(&self) -> impl Iterator<Item = (Outcome, u64)> {
+        Outcome::ALL.into_iter().zip(self.0.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    fn count(&self, outcome: Outcome) {
+        if let Some((_, count)) = Outcome::ALL.into_iter().zip(&self.0).find(|(it, _)| *it == outcome) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Tells until nobody publishes snapshots any more.
+pub async fn run(
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    access: Access,
+    node: Arc<str>,
+    counts: Arc<Announced>,
+) {
+    let (queue, waiting) = mpsc::channel(WAITING_MAX);
+    tokio::join!(follow(snapshots, queue, &counts), write(waiting, &access, &node, &counts));
+}
+
+/// Looks at what is new, and never waits for the one who writes.
+async fn follow(
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+    queue: mpsc::Sender<Notice>,
+    counts: &Announced,
+) {
+    let mut seen = Seen::default();
+    while snapshots.changed().await.is_ok() {
+        let snapshot = Arc::clone(&snapshots.borrow_and_update());
+        for topic in seen.follow(&snapshot) {
+            match queue.try_reserve() {
+                Ok(place) => {
+                    if let Some(notice) = topic.notice(&snapshot) {
+                        place.send(notice);
+                    }
+                }
+                Err(TrySendError::Full(()) | TrySendError::Closed(())) => counts.count(Outcome::Dropped),
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn write(mut waiting: mpsc::Receiver<Notice>, access: &Access, node: &str, counts: &Announced) {
+    let mut pace = Pace::new(Instant::now());
+    let mut is_failing = false;
+    while let Some(notice) = waiting.recv().await {
+        tokio::time::sleep_until(pace.next(Instant::now()).into()).await;
+        match post::write(access, &notice, node).await {
+            Ok(()) => {
+                counts.count(Outcome::Written);
+                is_failing = false;
+            }
+            Err(error) => {
+                counts.count(Outcome::Failed);
+                // Once, until it goes well again.
+                if !std::mem::replace(&mut is_failing, true) {
+                    tracing::warn!(%error, "the cluster does not take Events; they are counted");
+                }
+            }
+        }
+    }
+}

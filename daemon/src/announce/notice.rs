@@ -1,0 +1,183 @@
+//! One Event as the apiserver wants it: `events.k8s.io/v1`.
+//!
+//! Invariant: it passes the apiserver's validation whatever the names and words are: bounded, in the object's namespace,
+//! with a legal name. Deliberately absent: fields of the older API, which must be empty in the newer one.
+
+use std::sync::Arc;
+
+use holdfast_core::facts::{ObjectKey, Timestamp};
+use holdfast_core::keys::{ObjectName, ServiceKey};
+use holdfast_core::snapshot::{Reason, ServiceView, Snapshot};
+use serde_json::{Value, json};
+
+use super::seen::Topic;
+use crate::moment::{Millis, Moment};
+
+/// Whom the cluster hears: a qualified name, as the apiserver wants it.
+const CONTROLLER: &str = "holdfast.io/holdfast";
+
+/// What the apiserver takes for a note.
+const NOTE_BYTES_MAX: usize = 1_024;
+
+/// What the apiserver takes for the reporting instance.
+const INSTANCE_BYTES_MAX: usize = 128;
+
+/// Of the object's name in the Event's: what leaves room for the rest in 253.
+const NAME_BYTES_MAX: usize = 240;
+
+/// One Event before it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Notice {
+    /// The object that it is about.
+    pub(super) object: ObjectName,
+    kind: &'static str,
+    api_version: &'static str,
+    uid: Option<Arc<str>>,
+    is_warning: bool,
+    reason: &'static str,
+    action: &'static str,
+    note: String,
+    // What tells it from another trouble of the same object, and does not change from time to time.
+    detail: String,
+    /// When.
+    pub(super) at: Timestamp,
+}
+
+impl Topic {
+    /// What is said of it; `None`: its object is gone.
+    pub(super) fn notice(&self, snapshot: &Snapshot) -> Option<Notice> {
+        let at = snapshot.published;
+        match self {
+            Self::Held(key, reason) => held(view(snapshot, key)?, reason, snapshot),
+            Self::Released(key) => released(view(snapshot, key)?, at),
+            Self::Rejected(object, reason) => rejected(object, reason, at),
+            Self::Conflict(key, address, owner) => {
+                conflict(view(snapshot, key)?, address, owner.as_ref(), at)
+            }
+        }
+    }
+}
+
+/// A topic is rare, so looking through all services is cheaper than an index for it.
+fn view<'a>(snapshot: &'a Snapshot, key: &ServiceKey) -> Option<&'a ServiceView> {
+    let mut all = snapshot.services.iter();
+    all.find(|view| view.key == *key && view.facts.is_some()).map(Arc::as_ref)
+}
+
+/// What is said of a service.
+struct Said {
+    is_warning: bool,
+    reason: &'static str,
+    action: &'static str,
+    note: String,
+    detail: String,
+}
+
+fn of_service(view: &ServiceView, said: Said, at: Timestamp) -> Notice {
+    let Said { is_warning, reason, action, note, detail } = said;
+    let uid = view.facts.as_ref().and_then(|facts| facts.meta.uid.clone());
+    let object = view.key.name.clone();
+    Notice { object, kind: "Service", api_version: "v1", uid, is_warning, reason, action, note, detail, at }
+}
+
+fn held(view: &ServiceView, reason: &str, snapshot: &Snapshot) -> Option<Notice> {
+    let holds = || view.ports.iter().filter_map(|port| port.hold.as_deref());
+    let backends: usize = holds().map(|hold| hold.rows().count()).sum();
+    let until = holds().map(|hold| hold.until(&snapshot.settings.hold)).max()?;
+    let until =
+        until.map_or("without limit".to_owned(), |until| format!("until {} at the latest", Moment(until)));
+    let name = &view.key.name;
+    let note = format!(
+        "its endpoints are gone ({reason}); connections still go to the last {backends} backends, {until}. \
+         On the node: holdfast explain {name}"
+    );
+    let (is_warning, action, detail) = (true, "Hold", reason.to_owned());
+    let said = Said { is_warning, reason: "BackendsHeld", action, note, detail };
+    Some(of_service(view, said, snapshot.published))
+}
+
+fn released(view: &ServiceView, at: Timestamp) -> Option<Notice> {
+    let ended: Option<Reason> = view.ports.iter().find_map(|port| port.ended);
+    let (reason, note) = match ended {
+        Some(why) => {
+            let (why, name) = (why.as_str(), &view.key.name);
+            let note = format!("connections are refused: {why}. On the node: holdfast history {name}");
+            ("BackendsReleased", note)
+        }
+        None => ("BackendsReturned", "nothing is held any more: the endpoints decide again".to_owned()),
+    };
+    let detail = ended.map_or("", Reason::as_str).to_owned();
+    let said = Said { is_warning: ended.is_some(), reason, action: "Release", note, detail };
+    Some(of_service(view, said, at))
+}
+
+fn rejected(object: &ObjectKey, reason: &str, at: Timestamp) -> Option<Notice> {
+    let api_version = if object.kind() == "Service" { "v1" } else { "discovery.k8s.io/v1" };
+    Some(Notice {
+        object: object.name()?.clone(),
+        kind: object.kind(),
+        api_version,
+        uid: None,
+        is_warning: true,
+        reason: "NotUnderstood",
+        action: "Reject",
+        note: format!("what can be understood of it is served, or its last good version: {reason}"),
+        detail: reason.to_owned(),
+        at,
+    })
+}
+
+fn conflict(view: &ServiceView, address: &str, owner: Option<&ServiceKey>, at: Timestamp) -> Option<Notice> {
+    let owner = owner.map_or("another service".to_owned(), |owner| owner.name.to_string());
+    let note = format!("{address} is not served: it belongs to {owner}");
+    let detail = format!("{address} {owner}");
+    let said = Said { is_warning: true, reason: "AddressConflict", action: "Yield", note, detail };
+    Some(of_service(view, said, at))
+}
+
+impl Notice {
+    /// The object to be written.
+    pub(super) fn event(&self, node: &str) -> Value {
+        let mut regarding = json!({
+            "apiVersion": self.api_version, "kind": self.kind,
+            "namespace": self.object.namespace(), "name": self.object.name(),
+        });
+        if let (Some(uid), Some(fields)) = (&self.uid, regarding.as_object_mut()) {
+            fields.insert("uid".to_owned(), uid.as_ref().into());
+        }
+        json!({
+            "apiVersion": "events.k8s.io/v1", "kind": "Event",
+            "metadata": {"namespace": self.object.namespace(), "name": self.name(node)},
+            "eventTime": micros(self.at),
+            "reportingController": CONTROLLER,
+            "reportingInstance": cut(node, INSTANCE_BYTES_MAX),
+            "type": if self.is_warning { "Warning" } else { "Normal" },
+            "reason": self.reason, "action": self.action,
+            "note": cut(&self.note, NOTE_BYTES_MAX),
+            "regarding": regarding,
+        })
+    }
+
+    /// What says that it has happened again, so many times in all.
+    pub(super) fn series(&self, count: u64) -> Value {
+        json!({"series": {"count": count, "lastObservedTime": micros(self.at)}})
+    }
+
+    /// The same for the same trouble of the same object on this node, and for no other.
+    pub(super) fn name(&self, node: &str) -> String {
+        let uid = self.uid.as_deref().unwrap_or_default();
+        let whole = [node, self.kind, uid, self.reason, &self.detail].join("\n");
+        format!("{}.{:08x}", cut(self.object.name(), NAME_BYTES_MAX), crc32fast::hash(whole.as_bytes()))
+    }
+}
+
+/// The apiserver's `MicroTime`.
+fn micros(at: Timestamp) -> String {
+    let millis = Millis::from(at).to_string();
+    format!("{}000Z", millis.trim_end_matches('Z'))
+}
+
+/// As much of it as fits.
+fn cut(text: &str, bytes: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes)).unwrap_or_default()
+}

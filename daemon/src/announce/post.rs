@@ -1,0 +1,88 @@
+//! Writes one Event: a new one, or the count of the one that says the same.
+//!
+//! Invariant: at most three requests, each with an end. A write whose answer was lost is tried at the next endpoint, so a
+//! count may be one too high; an Event is never missing for it. Deliberately absent: trying again later.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::notice::Notice;
+use crate::apiserver::{Access, AccessError, Reply, Write};
+
+/// Where Events are; the group's version is as old as the EndpointSlices'.
+const ROOT: &str = "/apis/events.k8s.io/v1/namespaces";
+
+/// An Event has a few hundred bytes, and an error a sentence.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// Between two pieces of an answer.
+const ANSWER_IDLE: Duration = Duration::from_secs(3);
+
+/// Why it was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PostError {
+    /// No apiserver answers.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// One did, and would not.
+    #[error("{status}: {said}; the role of holdfast needs get, create and patch of events in events.k8s.io")]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// What it said.
+        said: String,
+    },
+}
+
+/// What is needed of an Event that is there.
+#[derive(Default, Deserialize)]
+struct Known {
+    series: Option<Series>,
+}
+
+#[derive(Deserialize)]
+struct Series {
+    #[serde(default)]
+    count: u64,
+}
+
+/// What an apiserver says of a refusal.
+#[derive(Default, Deserialize)]
+struct Said {
+    #[serde(default)]
+    message: String,
+}
+
+/// Until the apiserver has it.
+pub(super) async fn write(access: &Access, notice: &Notice, node: &str) -> Result<(), PostError> {
+    let events = format!("{ROOT}/{}/events", notice.object.namespace());
+    let body = notice.event(node).to_string();
+    let reply = access.write(&events, &Write::Create(&body)).await?;
+    if reply.status == CONFLICT {
+        return again(access, notice, &format!("{events}/{}", notice.name(node))).await;
+    }
+    judged(reply).await.map(drop)
+}
+
+const CONFLICT: u16 = 409;
+
+/// It is there already: the one more is counted.
+async fn again(access: &Access, notice: &Notice, path: &str) -> Result<(), PostError> {
+    let known = judged(access.get(path, None).await?).await?;
+    let known: Known = serde_json::from_slice(&known).unwrap_or_default();
+    // An Event without a series has happened once.
+    let count = known.series.map_or(1, |series| series.count).saturating_add(1);
+    let body = notice.series(count.max(2)).to_string();
+    judged(access.write(path, &Write::Merge(&body)).await?).await.map(drop)
+}
+
+async fn judged(reply: Reply) -> Result<bytes::Bytes, PostError> {
+    let status = reply.status;
+    let (body, _) = reply.whole(ANSWER_BYTES_MAX, ANSWER_IDLE).await?;
+    if (200..300).contains(&status) {
+        return Ok(body);
+    }
+    let said: Said = serde_json::from_slice(&body).unwrap_or_default();
+    Err(PostError::Refused { status, said: said.message })
+}

@@ -1,0 +1,83 @@
+//! What is worth an Event, and what of it is new.
+//!
+//! Invariant: a topic is told when it begins; only a hold is told again when it ends, because what follows it matters to
+//! clients. Deliberately absent: words.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use holdfast_core::facts::ObjectKey;
+use holdfast_core::keys::{ServiceKey, Source};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Verdict};
+
+/// One thing that is the case for one object of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Topic {
+    /// Lists of a service are held, for this reason.
+    Held(ServiceKey, &'static str),
+    /// They are no longer.
+    Released(ServiceKey),
+    /// An object cannot be understood, for this reason.
+    Rejected(ObjectKey, Arc<str>),
+    /// A service claims an address that another one has.
+    Conflict(ServiceKey, String, Option<ServiceKey>),
+}
+
+/// What was the case at the last look.
+#[derive(Debug, Default)]
+pub(super) struct Seen(BTreeSet<Topic>);
+
+impl Seen {
+    /// What has begun since, and which holds have ended. Nothing is told before the sources have delivered: what is
+    /// remembered was told by a former process.
+    pub(super) fn follow(&mut self, snapshot: &Snapshot) -> Vec<Topic> {
+        if !snapshot.is_synced() || !snapshot.programmed {
+            return Vec::new();
+        }
+        let now = topics(snapshot);
+        let begun = now.difference(&self.0).cloned();
+        let is_held =
+            |service: &ServiceKey| now.iter().any(|it| matches!(it, Topic::Held(held, _) if held == service));
+        let ended = self.0.difference(&now).filter_map(|topic| match topic {
+            Topic::Held(service, _) if !is_held(service) => Some(Topic::Released(service.clone())),
+            _ => None,
+        });
+        let new: BTreeSet<Topic> = begun.chain(ended).collect();
+        self.0 = now;
+        new.into_iter().collect()
+    }
+}
+
+fn topics(snapshot: &Snapshot) -> BTreeSet<Topic> {
+    let held = snapshot.held.iter().filter_map(|id| snapshot.services.get(id.0 as usize));
+    let held = held.filter_map(|view| Some(Topic::Held(view.key.clone(), reason(view)?.as_str())));
+    let rejections = snapshot.rejections.named.values();
+    let rejected = rejections.map(|it| Topic::Rejected(it.object.clone(), Arc::clone(&it.reason)));
+    let conflicts = snapshot.services.iter().flat_map(|view| conflicts(view));
+    held.chain(rejected).chain(conflicts).filter(Topic::is_of_the_cluster).collect()
+}
+
+fn reason(view: &ServiceView) -> Option<Reason> {
+    view.ports.iter().find_map(|port| port.hold.as_deref()).map(|hold| hold.reason)
+}
+
+fn conflicts(view: &ServiceView) -> impl Iterator<Item = Topic> + '_ {
+    let lost = view.frontends.iter().filter(|it| it.verdict == Verdict::Conflict);
+    lost.map(|it| Topic::Conflict(view.key.clone(), dialled(it), it.owner.clone()))
+}
+
+fn dialled(it: &FrontendView) -> String {
+    format!("{}/{}", std::net::SocketAddr::new(it.address, it.port.get()), it.protocol)
+}
+
+impl Topic {
+    /// Nobody can have an Event about an object that no apiserver holds.
+    fn is_of_the_cluster(&self) -> bool {
+        match self {
+            Self::Held(key, _) | Self::Released(key) | Self::Conflict(key, ..) => {
+                key.source == Source::Kubernetes
+            }
+            Self::Rejected(object, _) => object.source() == Source::Kubernetes && object.name().is_some(),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What is told, once, and in which words.
+
+use holdfast_core::facts::{Rejection, Timestamp};
+use holdfast_core::hold::{Bound, Hold};
+use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
+use holdfast_core::op::ServiceId;
+use holdfast_core::snapshot::{Reason, Rejections};
+
+use super::*;
+use crate::admin::tests::fixture::{THEN, everything, many};
+
+/// `many` services, the first of which is held for this reason.
+fn held(reason: Reason) -> Snapshot {
+    let mut snapshot = many(3, 2);
+    let mut view = snapshot.services.get(0).unwrap().as_ref().clone();
+    let (since, slices) = (THEN, Arc::clone(&view.slices));
+    view.ports[0].hold =
+        Some(Arc::new(Hold { reason, since, bound: Bound::Limit, slices, backends: Vec::new() }));
+    snapshot.services.set(0, Some(Arc::new(view)));
+    Arc::make_mut(&mut snapshot.held).insert(ServiceId(0));
+    snapshot
+}
+
+/// The hold is over, without a list for this reason or with one.
+fn over(ended: Option<Reason>) -> Snapshot {
+    let mut snapshot = many(3, 2);
+    let mut view = snapshot.services.get(0).unwrap().as_ref().clone();
+    view.ports[0].ended = ended;
+    snapshot.services.set(0, Some(Arc::new(view)));
+    snapshot
+}
+
+fn told(seen: &mut Seen, snapshot: &Snapshot) -> Vec<String> {
+    let topics = seen.follow(snapshot);
+    let notices = topics.iter().filter_map(|topic| topic.notice(snapshot)).map(|notice| notice.event("n1"));
+    notices
+        .map(|event| format!("{} {} {}", event["type"], event["reason"], event["note"]).replace('"', ""))
+        .collect()
+}
+
+#[test]
+fn a_hold_is_told_when_it_begins_and_when_it_ends() {
+    let mut seen = Seen::default();
+    let snapshot = held(Reason::Vanished);
+    assert_eq!(
+        told(&mut seen, &snapshot),
+        [
+            "Warning BackendsHeld its endpoints are gone (vanished); connections still go to the last 0 backends, \
+          until 2026-01-08T11:13:55Z at the latest. On the node: holdfast explain default/service-00000"
+        ]
+    );
+    assert!(told(&mut seen, &snapshot).is_empty(), "what was told is not told again");
+    assert_eq!(
+        told(&mut seen, &over(None)),
+        ["Normal BackendsReturned nothing is held any more: the endpoints decide again"]
+    );
+    assert!(told(&mut seen, &over(None)).is_empty());
+}
+
+#[test]
+fn a_hold_that_ends_without_endpoints_says_why() {
+    let mut seen = Seen::default();
+    seen.follow(&held(Reason::Vanished));
+    assert_eq!(
+        told(&mut seen, &over(Some(Reason::ProbesFailed))),
+        [
+            "Warning BackendsReleased connections are refused: probes-failed. On the node: holdfast history default/service-00000"
+        ]
+    );
+}
+
+#[test]
+fn a_hold_that_becomes_a_mass_loss_is_told_as_that_and_has_not_ended() {
+    let mut seen = Seen::default();
+    seen.follow(&held(Reason::Vanished));
+    let told = told(&mut seen, &held(Reason::MassLoss));
+    assert_eq!(told.len(), 1);
+    assert!(told[0].starts_with("Warning BackendsHeld its endpoints are gone (mass-loss)"), "{told:?}");
+}
+
+#[test]
+fn ordinary_changes_are_not_told() {
+    let mut seen = Seen::default();
+    for (services, backends) in [(3, 2), (5, 1), (1, 7)] {
+        assert!(told(&mut seen, &many(services, backends)).is_empty());
+    }
+    assert!(
+        told(&mut seen, &over(Some(Reason::HoldExpired))).is_empty(),
+        "only what was held can be released"
+    );
+}
+
+#[test]
+fn what_is_remembered_is_not_told_before_the_sources_deliver() {
+    let mut seen = Seen::default();
+    let mut snapshot = held(Reason::Control);
+    snapshot.sources = [(Source::Kubernetes, false)].into();
+    assert!(seen.follow(&snapshot).is_empty());
+    snapshot.sources = [(Source::Kubernetes, true)].into();
+    assert_eq!(seen.follow(&snapshot).len(), 1);
+}
+
+#[test]
+fn a_conflict_is_told_of_the_service_that_yields() {
+    let mut seen = Seen::default();
+    let told = told(&mut seen, &everything());
+    let conflicts: Vec<_> = told.iter().filter(|line| line.contains("AddressConflict")).collect();
+    assert_eq!(
+        conflicts,
+        ["Warning AddressConflict 203.0.113.5:443/TCP is not served: it belongs to default/web"]
+    );
+}
+
+fn rejecting(source: Source, reason: &str) -> Snapshot {
+    let name = ObjectName::new("default", "web-x").unwrap();
+    let object = holdfast_core::facts::ObjectKey::Slice(SliceKey { name, source });
+    let rejection = Rejection { object: object.clone(), origin: None, reason: reason.into(), partial: false };
+    let named = [(object, rejection)].into();
+    Snapshot { rejections: Arc::new(Rejections { named, dropped: 0, total: 1 }), ..many(1, 1) }
+}
+
+#[test]
+fn a_rejected_object_of_the_cluster_is_told_and_one_of_a_folder_is_not() {
+    let told = told(&mut Seen::default(), &rejecting(Source::Kubernetes, "addressType \"X\" is none"));
+    assert_eq!(told.len(), 1);
+    assert!(told[0].starts_with("Warning NotUnderstood "), "{told:?}");
+    assert!(Seen::default().follow(&rejecting(Source::Manifests, "the same")).is_empty());
+}
+
+fn event_name(snapshot: &Snapshot, node: &str) -> String {
+    let topics = Seen::default().follow(snapshot);
+    topics[0].notice(snapshot).unwrap().name(node)
+}
+
+#[test]
+fn the_same_trouble_has_the_same_name_and_no_other() {
+    let name = event_name(&held(Reason::Vanished), "n1");
+    let later = Snapshot { published: Timestamp(THEN.0 + 3_600), ..held(Reason::Vanished) };
+    assert_eq!(event_name(&later, "n1"), name, "another time, another process");
+    assert_ne!(event_name(&held(Reason::Vanished), "n2"), name, "another node");
+    assert_ne!(event_name(&held(Reason::Resync), "n1"), name, "another reason");
+    let [one, other] = ["a", "b"].map(|why| event_name(&rejecting(Source::Kubernetes, why), "n1"));
+    assert_ne!(one, other);
+}
+
+#[test]
+fn whatever_is_said_fits_what_an_apiserver_takes() {
+    let long = "ü".repeat(900);
+    let snapshot = rejecting(Source::Kubernetes, &long);
+    let notice = Seen::default().follow(&snapshot)[0].notice(&snapshot).unwrap();
+    let event = notice.event(&"n".repeat(253));
+    let length = |field: &str| event[field].as_str().unwrap().len();
+    assert!((1_000..=1_024).contains(&length("note")), "{event}");
+    assert_eq!(length("reportingInstance"), 128);
+    assert_eq!(event["eventTime"], "2026-01-08T11:11:55.000000Z");
+    assert_eq!(event["regarding"]["kind"], "EndpointSlice");
+    assert_eq!(event["regarding"]["apiVersion"], "discovery.k8s.io/v1");
+}
+
+#[test]
+fn the_object_is_named_with_its_uid() {
+    let snapshot = held(Reason::Vanished);
+    let notice = Seen::default().follow(&snapshot)[0].notice(&snapshot).unwrap();
+    let regarding = notice.event("n1")["regarding"].clone();
+    let key: &ServiceKey = &snapshot.services.get(0).unwrap().key;
+    assert_eq!(regarding["name"], key.name.name());
+    assert_eq!(regarding["uid"], "6f1c0a2e-0000-4000-8000-000000000001");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_too_fast_is_counted_and_nobody_waits() {
+    let (snapshots, seen) = watch::channel(Arc::new(Snapshot::default()));
+    let (queue, mut waiting) = mpsc::channel(WAITING_MAX);
+    let counts = Announced::default();
+    let mut flood = many(200, 1);
+    for place in 0..200 {
+        let mut view = flood.services.get(place).unwrap().as_ref().clone();
+        let hold = Hold {
+            reason: Reason::MassLoss,
+            since: THEN,
+            bound: Bound::MassLoss,
+            slices: Arc::clone(&view.slices),
+            backends: Vec::new(),
+        };
+        view.ports[0].hold = Some(Arc::new(hold));
+        flood.services.set(place, Some(Arc::new(view)));
+        Arc::make_mut(&mut flood.held).insert(ServiceId(u32::try_from(place).unwrap()));
+    }
+    snapshots.send_replace(Arc::new(flood));
+    drop(snapshots);
+    follow(seen, queue, &counts).await;
+    let mut written = 0;
+    while waiting.recv().await.is_some() {
+        written += 1;
+    }
+    let totals: Vec<_> = counts.totals().map(|(outcome, count)| (outcome.as_str(), count)).collect();
+    assert_eq!(written, WAITING_MAX);
+    assert_eq!(totals, [("written", 0), ("failed", 0), ("dropped", 200 - WAITING_MAX as u64)]);
+}

@@ -1,0 +1,57 @@
+//! `watch`: what happens, as it happens.
+//!
+//! Invariant: each line is written when it is known, and the program ends by itself only if the daemon stops or sends it away;
+//! it says which. Deliberately absent: reconnecting, which would hide what was missed.
+
+use std::io::{self, BufRead, BufReader, Write};
+
+use serde::Deserialize;
+
+use super::client::{Client, ClientError};
+use super::{Exit, Output};
+use crate::recorder::Record;
+
+#[derive(Debug, Deserialize)]
+struct Last {
+    why: String,
+}
+
+/// Watches until the daemon or the reader of the output goes.
+pub(super) fn watch(
+    client: &Client,
+    path: &str,
+    output: Output,
+    out: &mut impl Write,
+    err: &mut impl Write,
+) -> Result<Exit, ClientError> {
+    let mut answer = client.get(path)?.expect_ok()?;
+    let mut event = String::new();
+    for line in BufReader::new(answer.body()).lines() {
+        let line = line.map_err(ClientError::Broken)?;
+        match line.split_once(": ") {
+            Some(("event", name)) => name.clone_into(&mut event),
+            Some(("data", json)) if event == "record" => {
+                writeln!(out, "{}", shown(json, output)?)?;
+                out.flush()?;
+            }
+            Some(("data", json)) => {
+                let Last { why } = parsed(json)?;
+                writeln!(err, "holdfast: {why}")?;
+                return Ok(Exit::Unreachable);
+            }
+            Some(_) | None => {}
+        }
+    }
+    Err(ClientError::Broken(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream broke off")))
+}
+
+fn shown(json: &str, output: Output) -> Result<String, ClientError> {
+    match output {
+        Output::Json => Ok(json.to_owned()),
+        Output::Table | Output::Wide => parsed::<Record>(json).map(|record| record.story()),
+    }
+}
+
+fn parsed<'a, T: Deserialize<'a>>(json: &'a str) -> Result<T, ClientError> {
+    serde_json::from_str(json).map_err(|error| ClientError::Broken(error.into()))
+}

@@ -1,0 +1,69 @@
+//! What the table does not say of the apiserver's objects.
+//!
+//! Invariant: an odd object is named as its kind is, whatever is wrong with it. Deliberately absent: objects without a name,
+//! which only a list can find again.
+
+use std::sync::Arc;
+
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::ObjectName;
+use serde::{Deserialize, Serialize};
+
+use super::NameForm;
+use crate::sources::kubernetes::{Odd, Odds, Version};
+
+#[derive(Serialize, Deserialize)]
+pub(in crate::state) struct OddForm {
+    name: NameForm,
+    uid: Arc<str>,
+    resource_version: Arc<str>,
+    rejection: Option<RejectionForm>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RejectionForm {
+    origin: Option<Arc<str>>,
+    reason: Arc<str>,
+    partial: bool,
+}
+
+impl From<(&ObjectName, &Odd)> for OddForm {
+    fn from((name, odd): (&ObjectName, &Odd)) -> Self {
+        let rejection = odd.rejection.as_ref().map(|it| RejectionForm {
+            origin: it.origin.clone(),
+            reason: Arc::clone(&it.reason),
+            partial: it.partial,
+        });
+        Self {
+            name: name.into(),
+            uid: Arc::clone(&odd.version.uid),
+            resource_version: Arc::clone(&odd.version.resource_version),
+            rejection,
+        }
+    }
+}
+
+impl OddForm {
+    fn into_odd(self, key: fn(ObjectName) -> ObjectKey) -> Option<(ObjectName, Odd)> {
+        let name = self.name.into_name()?;
+        let object = key(name.clone());
+        let rejection = self.rejection.map(|it| Rejection {
+            object,
+            origin: it.origin,
+            reason: it.reason,
+            partial: it.partial,
+        });
+        let version = Version { uid: self.uid, resource_version: self.resource_version };
+        Some((name, Odd { version, rejection }))
+    }
+}
+
+/// The first ones of them.
+pub(in crate::state) fn forms(odds: &Odds, most: usize) -> Vec<OddForm> {
+    odds.iter().take(most).map(OddForm::from).collect()
+}
+
+/// All of them, as objects of one kind.
+pub(in crate::state) fn odds(forms: Vec<OddForm>, key: fn(ObjectName) -> ObjectKey) -> Option<Arc<Odds>> {
+    forms.into_iter().map(|form| form.into_odd(key)).collect::<Option<Odds>>().map(Arc::new)
+}

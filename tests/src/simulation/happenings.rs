@@ -1,0 +1,154 @@
+//! What happens outside the engine: objects that change, go and come back, sources that are interrupted, probes that are
+//! answered.
+//!
+//! Invariant: the facts of the model change with the event that tells of it. Deliberately absent: what follows.
+
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{ObjectKey, Rejection, SliceFacts};
+use holdfast_core::hold::{Answer, Probed};
+use holdfast_core::keys::{ServiceKey, SliceKey, Source};
+
+use super::{Simulation, population};
+
+impl Simulation {
+    /// Changes some object in the facts, and gives the event that says so.
+    pub(super) fn change(&mut self) -> Event {
+        match self.random.below(100) {
+            0..34 => self.change_service(),
+            34..88 => self.change_slice(),
+            88..91 => self.change_node(),
+            91..93 => self.change_settings(),
+            93..98 => self.reject(),
+            _ => self.interrupt(),
+        }
+    }
+
+    fn change_service(&mut self) -> Event {
+        let place = self.random.below(population::SERVICES_MAX);
+        let key = population::service_key(place);
+        let old = self.watch().model.facts.services.get(&key).cloned();
+        if old.is_some() && self.random.chance(180) {
+            let model = &mut self.watch().model;
+            model.facts.services.remove(&key);
+            model.touch(&key);
+            return Event::ServiceDeleted(key, None);
+        }
+        let small = self.random.chance(700);
+        let new = match old {
+            Some(old) if small => population::changed_service(&mut self.random, &old),
+            _ => population::service(&mut self.random, place),
+        };
+        let new = Arc::new(new);
+        let model = &mut self.watch().model;
+        model.facts.services.insert(key.clone(), Arc::clone(&new));
+        model.touch(&key);
+        Event::ServiceApplied(new)
+    }
+
+    fn change_slice(&mut self) -> Event {
+        let place = self.random.below(population::SLICES_MAX);
+        let key = population::slice_key(place);
+        let old = self.watch().model.facts.slices.get(&key).cloned();
+        let gone = old.is_some() && self.random.chance(180);
+        let small = self.random.chance(800);
+        let new = match &old {
+            _ if gone => None,
+            Some(old) if small => Some(population::changed_slice(&mut self.random, old)),
+            _ => Some(population::slice(&mut self.random, place)),
+        };
+        let new = new.map(Arc::new);
+        self.replace_slice(&key, old.as_ref(), new.as_ref());
+        new.map_or(Event::SliceDeleted(key, None), Event::SliceApplied)
+    }
+
+    fn replace_slice(
+        &mut self,
+        key: &SliceKey,
+        old: Option<&Arc<SliceFacts>>,
+        new: Option<&Arc<SliceFacts>>,
+    ) {
+        let model = &mut self.watch().model;
+        match new {
+            Some(new) => model.facts.slices.insert(key.clone(), Arc::clone(new)),
+            None => model.facts.slices.remove(key),
+        };
+        for slice in old.into_iter().chain(new) {
+            let own = |it: &ServiceKey| {
+                it.source == slice.key.source
+                    && it.name.namespace() == slice.key.name.namespace()
+                    && slice.service.as_deref() == Some(it.name.name())
+            };
+            if let Some(service) = model.facts.services.keys().find(|it| own(it)).cloned() {
+                model.touch(&service);
+            }
+        }
+    }
+
+    fn change_node(&mut self) -> Event {
+        let node = Arc::new(population::node(&mut self.random));
+        let model = &mut self.watch().model;
+        model.facts.node = Arc::clone(&node);
+        model.touch_all();
+        Event::NodeApplied(node)
+    }
+
+    fn change_settings(&mut self) -> Event {
+        let settings = Arc::new(population::settings(&mut self.random));
+        let model = &mut self.watch().model;
+        model.facts.settings = Arc::clone(&settings);
+        model.touch_all();
+        Event::SettingsApplied(settings)
+    }
+
+    /// An object comes in a shape that nobody understands: nothing may change.
+    fn reject(&mut self) -> Event {
+        let place = self.random.below(population::SLICES_MAX);
+        let object = if self.random.chance(500) {
+            ObjectKey::Slice(population::slice_key(place))
+        } else {
+            ObjectKey::Service(population::service_key(place % population::SERVICES_MAX))
+        };
+        Event::Rejected(Rejection { object, origin: None, reason: "not understood".into(), partial: false })
+    }
+
+    /// A source may miss something for a while.
+    fn interrupt(&mut self) -> Event {
+        Event::Interrupted(
+            Source::ALL.get(self.random.below(Source::ALL.len())).copied().unwrap_or(Source::Kubernetes),
+        )
+    }
+
+    /// Somebody or something empties all slices of the cluster at once, without a word.
+    pub(super) fn lose_everything(&mut self) {
+        for key in (0..population::SLICES_MAX).map(population::slice_key) {
+            let Some(old) = self.watch().model.facts.slices.get(&key).cloned() else { continue };
+            let new = Arc::new(population::emptied(&old));
+            self.replace_slice(&key, Some(&old), Some(&new));
+            self.tell(Event::SliceApplied(new));
+        }
+    }
+
+    /// A backend of a held list is probed some times in a row, if there is one.
+    pub(super) fn probe(&mut self) {
+        let snapshot = Arc::clone(&self.snapshot);
+        let mut probes = Vec::new();
+        for view in snapshot.services.iter() {
+            for port in &view.ports {
+                let backends = port.hold.iter().flat_map(|hold| hold.probes(port.key.transport));
+                probes.extend(backends.map(|backend| (view.key.clone(), port.key.clone(), backend)));
+            }
+        }
+        let answers = [Answer::Accepted, Answer::Refused, Answer::Refused, Answer::Silent];
+        let answer = answers.get(self.random.below(answers.len())).copied().unwrap_or(Answer::Silent);
+        if probes.is_empty() {
+            return;
+        }
+        let (service, port, backend) = probes.swap_remove(self.random.below(probes.len()));
+        for _ in 0..1 + self.random.below(3) {
+            let (service, port) = (service.clone(), port.clone());
+            self.tell(Event::Probed(Box::new(Probed { service, port, backend, answer })));
+        }
+    }
+}

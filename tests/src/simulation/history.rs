@@ -1,0 +1,387 @@
+//! What the past says of lists that have nobody: the last list, who of it was seen terminating, and what is held since when.
+//!
+//! Invariant: it hears what the engine is told and looks at what is listed when the engine decides, and at nothing else of
+//! the engine. Deliberately absent: what the signs mean ([`super::policy`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::{ServiceFacts, ServiceType, SliceFacts, Timestamp};
+use holdfast_core::hold::{Answer, Bound, OnEmpty, Policy, Probed};
+use holdfast_core::keys::{ObjectName, ServiceKey, Source};
+use holdfast_core::list::{Slot, SlotState};
+use holdfast_core::snapshot::{Reason, ServiceView};
+
+use super::model::{Expected, ExpectedPort, Facts, PortName};
+use super::policy::{self, Rule, Signs};
+
+/// Seconds after an interruption in which a loss may come of it.
+const RESYNC: i64 = 60;
+
+/// A backend of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its address and port.
+    pub slot: Slot,
+    /// It is in the cluster list.
+    pub cluster: bool,
+    /// It is in the local list.
+    pub local: bool,
+    /// It is terminating.
+    pub terminating: bool,
+    /// Whom the address belongs to; may be empty.
+    pub uid: String,
+}
+
+/// A backend of a held list: what probes found, and why it was dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HeldMember {
+    member: Member,
+    answered: bool,
+    failures: u8,
+    lost: Option<Reason>,
+}
+
+/// A list that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    reason: Reason,
+    bound: Bound,
+    since: Timestamp,
+    members: Vec<HeldMember>,
+}
+
+impl Held {
+    fn end(&mut self, policy: &Policy, now: Timestamp) -> Option<Reason> {
+        self.since = self.since.min(now);
+        if self.members.iter().all(|it| it.lost.is_some()) {
+            return self.members.last().and_then(|it| it.lost);
+        }
+        let answered = self.members.iter().any(|it| it.answered);
+        let seconds = policy::seconds(self.bound, answered, policy)?;
+        (now.0 - self.since.0 >= seconds).then_some(Reason::HoldExpired)
+    }
+
+    fn find(&mut self, backend: SocketAddr) -> Option<&mut HeldMember> {
+        self.members.iter_mut().find(|it| it.lost.is_none() && it.member.slot.backend() == backend)
+    }
+
+    fn is_lost_since(&self, from: i64) -> bool {
+        self.since.0 >= from && matches!(self.bound, Bound::Guarded | Bound::MassLoss)
+    }
+}
+
+/// The past of one port.
+#[derive(Clone, Debug, Default)]
+struct Past {
+    last: Option<Arc<[Member]>>,
+    terminating: BTreeSet<SocketAddr>,
+    had_list: bool,
+    held: Option<Held>,
+    ended: Option<Reason>,
+    // The port was away meanwhile, so the engine may have forgotten the last list.
+    was_away: bool,
+}
+
+impl Past {
+    fn keep(&mut self, chosen: &Arc<[Member]>) {
+        if !self.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, chosen)) {
+            let terminating = chosen.iter().filter(|it| it.terminating);
+            self.terminating = terminating.map(|it| it.slot.backend()).collect();
+            self.last = Some(Arc::clone(chosen));
+        }
+        (self.held, self.ended, self.had_list, self.was_away) = (None, None, true, false);
+    }
+
+    fn leave(&mut self) {
+        (self.held, self.ended, self.had_list, self.was_away) = (None, None, false, true);
+    }
+
+    fn is_ended(&self) -> bool {
+        let last = self.last.iter().flat_map(|last| last.iter());
+        last.map(|it| it.slot.backend()).all(|backend| self.terminating.contains(&backend))
+    }
+
+    fn judge(&mut self, judged: Option<(Reason, Bound)>, policy: &Policy, now: Timestamp) {
+        match (self.held.take(), judged) {
+            (Some(mut held), Some((reason, bound))) => {
+                let stays = held.bound == bound || (held.bound == Bound::MassLoss && bound == Bound::Guarded);
+                if !stays {
+                    (held.reason, held.bound) = (reason, bound);
+                }
+                self.ended = held.end(policy, now);
+                self.held = if self.ended.is_none() { Some(held) } else { None };
+            }
+            (None, Some((reason, bound))) if self.had_list => {
+                let member =
+                    |it: &Member| HeldMember { member: it.clone(), answered: false, failures: 0, lost: None };
+                let members = self.last.iter().flat_map(|last| last.iter()).map(member).collect();
+                self.held = Some(Held { reason, bound, since: now, members });
+            }
+            _ => {}
+        }
+        self.had_list = false;
+    }
+
+    /// Why nobody is there; the first if the engine remembers all.
+    fn nobody(&self, port: &ExpectedPort) -> Vec<Reason> {
+        let seen = match (&self.held, port.listed, self.ended, &self.last) {
+            (Some(held), ..) => held.reason,
+            (_, 1.., ..) => Reason::AllUnready,
+            (_, _, Some(ended), _) => ended,
+            (.., None) => Reason::NoEndpoints,
+            _ if self.is_ended() => Reason::ScaledDown,
+            _ => Reason::Vanished,
+        };
+        if self.was_away { vec![seen, Reason::NoEndpoints] } else { vec![seen] }
+    }
+
+    /// What a client gets of the lists of a port, held or not.
+    fn effective(&self, port: &ExpectedPort) -> ExpectedPort {
+        let mut port = ExpectedPort { nobody: self.nobody(port), ..port.clone() };
+        let Some(held) = &self.held else { return port };
+        let list = |fits: fn(&Member) -> bool| {
+            let members = held.members.iter().filter(|it| it.lost.is_none() && fits(&it.member));
+            members.map(|it| Slot { state: SlotState::Active, ..it.member.slot }).collect()
+        };
+        port.cluster = port.cluster.map(|_| list(|it| it.cluster));
+        port.local = port.local.map(|_| list(|it| it.local));
+        (port.held, port.has_any) = (Some(held.reason), true);
+        port
+    }
+}
+
+type Pasts = BTreeMap<ServiceKey, BTreeMap<PortName, Past>>;
+
+/// The past of all ports, as far as a process that dies writes it down.
+#[derive(Clone, Debug, Default)]
+pub struct Memory(Pasts);
+
+impl Memory {
+    /// Services of which something was written down.
+    pub fn services(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.0.keys()
+    }
+}
+
+/// The past of all ports, and what was heard since the engine decided last.
+#[derive(Clone, Debug)]
+pub struct History {
+    rule: Rule,
+    pasts: Pasts,
+    now: Timestamp,
+    interrupted_now: BTreeSet<Source>,
+    interrupted: BTreeMap<Source, Timestamp>,
+    /// Whose held address was taken, and by whom.
+    pub claims: Vec<(ServiceKey, SocketAddr, ServiceKey)>,
+    /// Who became part of a mass loss.
+    pub joined: BTreeSet<ServiceKey>,
+}
+
+impl History {
+    /// Nothing has happened yet.
+    pub fn new(rule: Rule, memory: Memory) -> Self {
+        Self {
+            rule,
+            pasts: memory.0,
+            now: Timestamp(i64::MIN),
+            interrupted_now: BTreeSet::new(),
+            interrupted: BTreeMap::new(),
+            claims: Vec::new(),
+            joined: BTreeSet::new(),
+        }
+    }
+
+    /// A new process begins, with what the one before wrote down.
+    pub fn restart(&mut self, memory: Memory) {
+        *self = Self::new(self.rule, memory);
+    }
+
+    /// What would be written down now.
+    pub fn memory(&self) -> Memory {
+        Memory(self.pasts.clone())
+    }
+
+    /// Services of which some list is held.
+    pub fn held(&self) -> impl Iterator<Item = &ServiceKey> {
+        let is_held = |pasts: &BTreeMap<PortName, Past>| pasts.values().any(|past| past.held.is_some());
+        self.pasts.iter().filter(move |(_, pasts)| is_held(pasts)).map(|(key, _)| key)
+    }
+
+    fn all_held(&mut self) -> impl Iterator<Item = (&ServiceKey, &mut Held)> {
+        let of = |(key, pasts)| {
+            let pasts: &mut BTreeMap<PortName, Past> = pasts;
+            pasts.values_mut().filter_map(move |past| Some((key, past.held.as_mut()?)))
+        };
+        self.pasts.iter_mut().flat_map(of)
+    }
+
+    /// The engine is told something.
+    pub fn hear(&mut self, event: &Event) {
+        match event {
+            Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
+                self.interrupted_now.insert(*source);
+            }
+            Event::Probed(probed) => self.probed(probed),
+            Event::SliceApplied(slice) => self.claim(slice),
+            _ => {}
+        }
+    }
+
+    fn probed(&mut self, probed: &Probed) {
+        let name = (Arc::clone(&probed.port.name), probed.port.transport, probed.port.family);
+        let past = self.pasts.get_mut(&probed.service).and_then(|pasts| pasts.get_mut(&name));
+        let held = past.and_then(|past| past.held.as_mut());
+        let Some(member) = held.and_then(|held| held.find(probed.backend)) else { return };
+        match probed.answer {
+            Answer::Accepted => (member.answered, member.failures) = (true, 0),
+            Answer::Silent if !member.answered => {}
+            Answer::Refused | Answer::Silent => member.failures += 1,
+        }
+        if member.failures == 3 {
+            member.lost = Some(Reason::ProbesFailed);
+        }
+    }
+
+    fn claim(&mut self, slice: &SliceFacts) {
+        let Some(by) = &slice.service else { return };
+        let Ok(name) = ObjectName::new(slice.key.name.namespace(), by) else { return };
+        let by = ServiceKey { name, source: slice.key.source };
+        let mut claims = Vec::new();
+        for port in &slice.ports {
+            for endpoint in slice.endpoints.iter() {
+                let uid = endpoint.target.map(|target| target.uid.to_string()).unwrap_or_default();
+                let backend = SocketAddr::new(endpoint.address, port.port.get());
+                for (service, held) in self.all_held() {
+                    let other = |it: &&mut HeldMember| !it.member.uid.is_empty() && it.member.uid != uid;
+                    let member = held.find(backend).filter(other).filter(|_| !uid.is_empty());
+                    if let Some(member) = member {
+                        member.lost = Some(Reason::Claimed);
+                        claims.push((service.clone(), backend, by.clone()));
+                    }
+                }
+            }
+        }
+        self.claims.append(&mut claims);
+    }
+
+    /// The engine decides.
+    pub fn begin(&mut self, now: Timestamp) {
+        if now < self.now {
+            self.interrupted.values_mut().for_each(|at| *at = now.min(*at));
+        }
+        self.now = now;
+        self.joined.clear();
+        for source in std::mem::take(&mut self.interrupted_now) {
+            self.interrupted.insert(source, now);
+        }
+    }
+
+    /// … for one service.
+    pub fn settle(&mut self, service: &ServiceKey, expected: Option<&Expected>, facts: &Facts) {
+        let pasts = self.pasts.entry(service.clone()).or_default();
+        let gone = |name: &PortName| expected.is_none_or(|it| !it.ports.contains_key(name));
+        pasts.iter_mut().filter(|(name, _)| gone(name)).for_each(|(_, past)| past.leave());
+        let hold = &facts.settings.hold;
+        let interrupted = self.interrupted.get(&service.source);
+        let interrupted = interrupted.is_some_and(|at| self.now.0 - at.0 < RESYNC);
+        for (name, port) in expected.iter().flat_map(|it| &it.ports) {
+            let past = pasts.entry(name.clone()).or_default();
+            if !port.chosen.is_empty() {
+                past.keep(&port.chosen);
+                continue;
+            }
+            let Some(last) = &past.last else { continue };
+            let members = last.iter().map(|it| it.slot.backend());
+            past.terminating.extend(members.filter(|it| port.terminating.contains(it)));
+            let bypassed = |it: &Member| facts.settings.bypass.contains(&it.slot.backend());
+            let own = (service.name.namespace(), service.name.name()) == ("default", "kubernetes");
+            let signs = Signs {
+                own: facts.services.get(service).and_then(|it| asked(it)),
+                all: hold.on_empty,
+                control: own || last.iter().any(bypassed),
+                listed: port.listed > 0,
+                ended: past.is_ended(),
+                interrupted,
+            };
+            past.judge((self.rule)(&signs), hold, self.now);
+        }
+    }
+
+    /// Who lost its list within the window is held as long as a mass loss is, if there are so many.
+    pub fn settle_mass(&mut self, policy: &Policy, services: &BTreeMap<ServiceKey, Expected>) {
+        let from = self.now.0 - policy.mass_loss_window;
+        let lost = self.all_held().filter(|(_, held)| held.is_lost_since(from));
+        let lost: BTreeSet<_> = lost.map(|(key, _)| key.clone()).collect();
+        let has_list = |it: &ExpectedPort| !it.is_empty();
+        let of = |(key, it): (&ServiceKey, &Expected)| {
+            it.ports.iter().any(|(name, port)| has_list(&self.effective(key, name, port)))
+        };
+        let populated = services.iter().filter(|it| of(*it)).count();
+        if !policy::is_mass(lost.len(), populated, policy) {
+            return;
+        }
+        let mut joined = BTreeSet::new();
+        for (key, held) in
+            self.all_held().filter(|(key, held)| held.bound == Bound::Guarded && lost.contains(key))
+        {
+            (held.reason, held.bound) = (Reason::MassLoss, Bound::MassLoss);
+            joined.insert(key.clone());
+        }
+        self.joined = joined;
+    }
+
+    /// What a client gets of the lists of a port.
+    pub fn effective(&self, service: &ServiceKey, name: &PortName, port: &ExpectedPort) -> ExpectedPort {
+        let past = self.pasts.get(service).and_then(|pasts| pasts.get(name));
+        past.map_or_else(|| port.clone(), |past| past.effective(port))
+    }
+
+    /// Whether what readers see of holds is what the past gives.
+    pub fn compare(&self, view: &ServiceView) -> Result<(), String> {
+        let nothing = Past::default();
+        for port in &view.ports {
+            let name = (Arc::clone(&port.key.name), port.key.transport, port.key.family);
+            let past = self.pasts.get(&view.key).and_then(|pasts| pasts.get(&name)).unwrap_or(&nothing);
+            let found = port.hold.as_ref().map(|hold| {
+                let backends = hold.backends.iter();
+                let backends = backends.map(|it| (it.row.backend(), it.answered, it.failures, it.lost));
+                (hold.reason, hold.bound, hold.since, backends.collect::<Vec<_>>())
+            });
+            let wanted = past.held.as_ref().map(|held| {
+                let members = held.members.iter();
+                let members = members.map(|it| (it.member.slot.backend(), it.answered, it.failures, it.lost));
+                (held.reason, held.bound, held.since, members.collect::<Vec<_>>())
+            });
+            if (&found, port.ended) != (&wanted, past.ended) {
+                return Err(format!(
+                    "{} {:?} is held as {found:?} (ended: {:?}), not as {wanted:?} (ended: {:?}); now is {:?}",
+                    view.key, port.key, port.ended, past.ended, self.now
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a service asks for, if it can be followed.
+fn asked(service: &ServiceFacts) -> Option<OnEmpty> {
+    let is_shared = service.kind == ServiceType::LoadBalancer
+        || !service.external_ips.is_empty()
+        || !service.ingress.is_empty();
+    match service.on_empty.as_deref()? {
+        "auto" => Some(OnEmpty::Auto),
+        "refuse" => Some(OnEmpty::Refuse),
+        "hold" => Some(OnEmpty::Hold),
+        "pass" if is_shared => Some(OnEmpty::Pass),
+        _ => None,
+    }
+}
+
+/// Whether a service leaves its shared addresses to the real balancer while nobody is there.
+pub fn asks_to_pass(service: &ServiceKey, facts: &Facts) -> bool {
+    let own = facts.services.get(service).and_then(|it| asked(it));
+    own.unwrap_or(facts.settings.hold.on_empty) == OnEmpty::Pass
+}
