@@ -72,9 +72,9 @@ fn no_cgroup_there() {
 #[test]
 fn another_listens_on_the_port() {
     let prepare = |host: &Host| {
-        let other = "printf '[admin]\\nsocket = \"/root/s\"\\n[datapath]\\nkind = \"memory\"\\n[state]\\npath = \"/root/state\"\\n' >/root/o.toml";
+        let other = "printf '[admin]\\nsocket = \"/srv/s\"\\n[datapath]\\nkind = \"memory\"\\n[state]\\npath = \"/srv/state\"\\n' >/srv/o.toml";
         host.shell(other).unwrap().good();
-        host.shell("systemd-run --unit other holdfast run --config /root/o.toml").unwrap().good();
+        host.shell("systemd-run --unit other holdfast run --config /srv/o.toml").unwrap().good();
         host.shell("until curl --silent --fail 127.0.0.1:9890/livez; do sleep 0.1; done").unwrap().good();
     };
     check(prepare, "cannot listen on 127.0.0.1:9890: another process does; stop that process", &Hope::Some);
@@ -83,9 +83,9 @@ fn another_listens_on_the_port() {
 #[test]
 fn another_holdfast_has_the_pins() {
     let prepare = |host: &Host| {
-        let other = "printf '[admin]\\nlisten = \"127.0.0.1:1234\"\\nsocket = \"/root/s\"\\n[state]\\npath = \"/root/state\"\\n' >/root/o.toml";
+        let other = "printf '[admin]\\nlisten = \"127.0.0.1:1234\"\\nsocket = \"/srv/s\"\\n[state]\\npath = \"/srv/state\"\\n' >/srv/o.toml";
         host.shell(other).unwrap().good();
-        host.shell("systemd-run --unit other holdfast run --config /root/o.toml").unwrap().good();
+        host.shell("systemd-run --unit other holdfast run --config /srv/o.toml").unwrap().good();
         host.shell("until curl --silent --fail 127.0.0.1:1234/readyz; do sleep 0.1; done").unwrap().good();
     };
     check(prepare, "another holdfast runs with the pins in /sys/fs/bpf/holdfast; stop it first", &Hope::Some);

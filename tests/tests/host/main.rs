@@ -64,8 +64,8 @@ fn boot() -> Host {
 /// Installs or replaces.
 #[track_caller]
 fn install(host: &Host, name: &str) -> String {
-    host.copy(&package(name), &format!("/root/{name}")).unwrap();
-    host.run(&["dpkg", "--install", &format!("/root/{name}")]).unwrap().good()
+    host.copy(&package(name), &format!("/srv/{name}")).unwrap();
+    host.run(&["dpkg", "--install", &format!("/srv/{name}")]).unwrap().good()
 }
 
 /// A host on which the daemon serves one service, and its backend.

@@ -111,13 +111,13 @@ fn the_unit_is_known_to_systemd_word_by_word_and_exposes_little() {
 fn the_rpm_installs_serves_upgrades_and_goes() {
     let host = boot();
     for name in [RPM, NEXT_RPM] {
-        host.copy(&package(name), &format!("/root/{name}")).unwrap();
+        host.copy(&package(name), &format!("/srv/{name}")).unwrap();
     }
     // Debian's older ones do not install without it, and newer ones do not know it.
     let forced = host.run(&["rpm", "--force-debian", "--version"]).unwrap().code == 0;
     let flags: &[&str] = if forced { &["--nodeps", "--force-debian"] } else { &["--nodeps"] };
     let rpm = |words: &[&str]| host.run(&[&["rpm"], flags, words].concat()).unwrap().good();
-    rpm(&["--install", &format!("/root/{RPM}")]);
+    rpm(&["--install", &format!("/srv/{RPM}")]);
     assert_eq!(
         (property(&host, "UnitFileState").as_str(), property(&host, "ActiveState").as_str()),
         ("enabled", "inactive")
@@ -128,7 +128,7 @@ fn the_rpm_installs_serves_upgrades_and_goes() {
     assert_eq!(who_answers(&host), "one");
     let before = property(&host, "MainPID");
     let mut dialer = host.dial(address(super::VIP)).unwrap();
-    rpm(&["--upgrade", &format!("/root/{NEXT_RPM}")]);
+    rpm(&["--upgrade", &format!("/srv/{NEXT_RPM}")]);
     assert_ne!(property(&host, "MainPID"), before);
     assert!(dialer.tally().unwrap().failed.is_empty());
     host.run(&["holdfast", "status"]).unwrap().good();
