@@ -4,7 +4,8 @@
 //! has the rest; a change that clients do not notice is told at debug level only. Deliberately absent: storage.
 
 use holdfast_core::change::Change;
-use holdfast_core::snapshot::{FrontendView, ServiceView, Status};
+use holdfast_core::keys::ServiceKey;
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict};
 
 use super::record::{Record, Trigger};
 use super::told::{find, name, rows, slot};
@@ -38,13 +39,12 @@ fn tell_frontend(
     let Some(after) = change.after.as_deref() else { return };
     let service = &change.service;
     let (frontend, verdict) = (name(new), new.verdict.as_str());
-    let reason = new.reason.map(holdfast_core::snapshot::Reason::as_str);
+    let reason = new.reason.map(Reason::as_str);
     let backends = after.backends(new).count();
     match old {
         None => tracing::info!(%service, frontend, verdict, reason, backends, seq, cause, "frontend added"),
         Some((_, old)) if (old.verdict, old.reason) != (new.verdict, new.reason) => {
-            let was = old.verdict.as_str();
-            tracing::info!(%service, frontend, verdict, was, reason, backends, seq, cause, "verdict changed");
+            tell_verdict(service, (after, new), old.verdict, (seq, cause));
         }
         Some((before, old)) if !before.backends(old).map(slot).eq(after.backends(new).map(slot)) => {
             let was = before.backends(old).count();
@@ -58,6 +58,29 @@ fn tell_frontend(
         }
         Some(_) => {
             tracing::debug!(%service, frontend, verdict, backends, seq, cause, "unchanged for clients");
+        }
+    }
+}
+
+/// A hold is never silent: neither when it begins, nor when it ends.
+fn tell_verdict(
+    service: &ServiceKey,
+    (after, new): (&ServiceView, &FrontendView),
+    old: Verdict,
+    (seq, cause): (Option<u64>, &str),
+) {
+    let (frontend, verdict, was) = (name(new), new.verdict.as_str(), old.as_str());
+    let reason = new.reason.map(Reason::as_str);
+    let backends = after.backends(new).count();
+    match (old == Verdict::Held, new.verdict == Verdict::Held) {
+        (false, true) => {
+            tracing::warn!(%service, frontend, verdict, was, reason, backends, seq, cause, "list held");
+        }
+        (true, false) => {
+            tracing::warn!(%service, frontend, verdict, was, reason, backends, seq, cause, "hold ended");
+        }
+        (_, _) => {
+            tracing::info!(%service, frontend, verdict, was, reason, backends, seq, cause, "verdict changed");
         }
     }
 }

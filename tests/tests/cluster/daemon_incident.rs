@@ -158,7 +158,7 @@ fn touch(api: &Api<'_>, word: &str) {
 
 /// The other apiserver looks every ten seconds, so the flap can be too short for whoever looks at the table.
 fn has_held(daemon: &Daemon<'_>) -> bool {
-    let held = ["verdict changed", "service=default/kubernetes ", "verdict=\"held\"", "reason=\"control\""];
+    let held = ["list held", "service=default/kubernetes ", "verdict=\"held\"", "reason=\"control\""];
     daemon.logged().lines().any(|line| held.iter().all(|words| line.contains(words)))
 }
 
