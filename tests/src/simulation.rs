@@ -181,8 +181,8 @@ impl Simulation {
     fn happen(&mut self) {
         if self.resend.is_empty() {
             return match self.random.below(1_000) {
-                0..3 => self.lose_everything(),
-                3..40 => self.probe(),
+                0 => self.lose_everything(),
+                1..40 => self.probe(),
                 _ => {
                     let event = self.change();
                     self.tell(event);

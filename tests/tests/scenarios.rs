@@ -140,5 +140,12 @@ fn bad_scenarios_say_where_and_why() {
     check("# a\n\n  lost\n", "line 3: \"  lost\" is no step");
     check("# a\nshow nothing\n", "line 2: there is no view \"nothing\"");
     check("# a\ntime 5\n", "line 2: `time +5s`, not \"5\"");
+    check("# a\nsettings limit=5\n", "line 2: `30s`, not \"5\"");
+    check("# a\nsettings mass_loss_share=0.5\n", "line 2: `25%`, not \"0.5\"");
+    check("# a\nsettings on_empty=keep\n", "line 2: \"keep\" is no on_empty");
+    check(
+        "# a\nprobe default/a 10.0.0.1:80 yes\n",
+        "line 2: `probe NAMESPACE/NAME ADDRESS:PORT accepted|refused|silent`, not \"default/a 10.0.0.1:80 yes\"",
+    );
     check("# a\nnode zone\n", "line 2: \"zone\" has no `=`");
 }

@@ -120,8 +120,22 @@ impl Simulation {
         )
     }
 
-    /// Somebody or something empties all slices of the cluster at once, without a word.
+    /// Everybody has plain lists for a while; then somebody or something empties all slices at once, without a word.
     pub(super) fn lose_everything(&mut self) {
+        for place in 0..population::SERVICES_MAX {
+            let new = Arc::new(population::plain_service(&mut self.random, place));
+            let model = &mut self.watch().model;
+            model.facts.services.insert(new.key.clone(), Arc::clone(&new));
+            model.touch(&new.key);
+            self.tell(Event::ServiceApplied(new));
+        }
+        for place in 0..population::SLICES_MAX {
+            let new = Arc::new(population::plain_slice(&mut self.random, place));
+            let old = self.watch().model.facts.slices.get(&new.key).cloned();
+            self.replace_slice(&new.key, old.as_ref(), Some(&new));
+            self.tell(Event::SliceApplied(new));
+        }
+        self.turn();
         for key in (0..population::SLICES_MAX).map(population::slice_key) {
             let Some(old) = self.watch().model.facts.slices.get(&key).cloned() else { continue };
             let new = Arc::new(population::emptied(&old));

@@ -259,6 +259,32 @@ pub fn changed_slice(random: &mut Random, old: &SliceFacts) -> SliceFacts {
     facts
 }
 
+/// The service at a place with one address and one port, and nothing special.
+pub fn plain_service(random: &mut Random, place: usize) -> ServiceFacts {
+    let key = service_key(place);
+    let address = VIPS.get(place % 4).copied().unwrap_or(v4(10, 0, 0, 1));
+    let number = ServicePort { name: "".into(), protocol: Protocol::TCP, port: port(80), node_port: None };
+    let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
+    (facts.meta, facts.ports) = (meta(random), vec![number]);
+    if facts.key.source == Source::Config {
+        facts.kind = ServiceType::Static;
+        facts.static_frontends = vec![SocketAddr::new(address, 80)];
+    } else {
+        facts.cluster_ips = vec![address];
+    }
+    facts
+}
+
+/// The slice at a place with some ready endpoints of the service of that place.
+pub fn plain_slice(random: &mut Random, place: usize) -> SliceFacts {
+    let family = AddressType::Ip(Family::V4);
+    let ports = [SlicePort { name: "".into(), protocol: Protocol::TCP, port: port(8080) }];
+    let service = Some(service_name(place % SERVICES_MAX).1.into());
+    let endpoints = endpoints_of(random, family, 3);
+    let ports = ports.into();
+    SliceFacts { ports, service, address_type: family, endpoints, headless: false, ..slice(random, place) }
+}
+
 /// The same slice with `endpoints: null`, as a stopping apiserver writes it.
 pub fn emptied(old: &SliceFacts) -> SliceFacts {
     let endpoints = EndpointsBuilder::new(Family::V4).finish();
