@@ -217,7 +217,8 @@ impl Simulation {
 
     fn advance(&mut self) -> Arc<Snapshot> {
         let now = self.now();
-        let undecided = (!self.is_open).then(|| self.watch().model.clone());
+        let was_closed = !self.is_open;
+        let undecided = was_closed.then(|| self.watch().model.clone());
         self.watch().begin(now.wall);
         let mut changes = Vec::new();
         let snapshot = self.engine.step(now, &mut |change| changes.push(change));
@@ -228,6 +229,9 @@ impl Simulation {
         let settled = snapshot.fill.retries == 0 && self.engine.next_due(now.mono) != Some(now.mono);
         let (maps, watch) = self.engine.maps_mut().inner_mut().parts_mut();
         watch.end(maps, settled);
+        if was_closed && self.is_open {
+            self.slow.iter_mut().for_each(|it| it.adopt(watch));
+        }
         self.slow.iter_mut().for_each(|it| it.wait(watch));
         for change in &changes {
             if let Some(what) = foreign_cause(change, &watch.model.history) {

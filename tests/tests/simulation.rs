@@ -28,7 +28,7 @@ fn invariant_04_clients_meet_whole_lists_between_any_two_ops() {
 
 #[test]
 fn a_few_faults_are_survived_too() {
-    check(22, 60_000, 100);
+    check(21, 60_000, 100);
 }
 
 /// Every way into a hold and out of it, but for those that need many services or a long time.

@@ -296,6 +296,12 @@ impl SlowClient {
         Some(Self { reading: reading?, key: dialled.key, holders, legal: vec![now], has_word })
     }
 
+    /// A new process decides: whoever owns the frontend now may have taken over the port that it leads to.
+    pub fn adopt(&mut self, watch: &Watch) {
+        let owner = watch.model.owner(self.key).filter(|owner| !self.holders.contains(owner));
+        self.holders.extend(owner.cloned());
+    }
+
     /// While it waits, the lists of whoever held its frontend may change.
     pub fn wait(&mut self, watch: &Watch) {
         if self.has_word {
