@@ -13,6 +13,7 @@ mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, ValueEnum};
@@ -335,11 +336,13 @@ impl Cli {
         }
     }
 
-    /// An address has a port behind a colon, and no slash; a service has a slash.
+    /// An address has a port behind a colon, and may have the protocol that tables show behind it; a service is the rest.
     fn explain(&self, what: Option<&str>, out: &mut impl Write) -> Result<Exit, ClientError> {
         let filter = what.map(|what| {
-            let name = if what.contains('/') { "service" } else { "endpoint" };
-            format!("&{name}={}", encoded(what))
+            let address = what.split_once('/').map_or(what, |(address, _)| address);
+            let is_address = !what.contains('/') || address.parse::<SocketAddr>().is_ok();
+            let (name, value) = if is_address { ("endpoint", address) } else { ("service", what) };
+            format!("&{name}={}", encoded(value))
         });
         let path = format!("/explain?format={}{}", self.output.as_str(), filter.unwrap_or_default());
         let mut answer = self.client().get(&path)?;

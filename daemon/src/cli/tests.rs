@@ -445,3 +445,41 @@ fn watch_shows_what_happens_until_the_daemon_stops() {
         &["\"seq\":1,", "\"endpoints_null\":true,\"fields\":[\"endpoints\"]", "\"seq\":4,"],
     );
 }
+
+#[test]
+fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
+    let served = serve(everything());
+    for (what, exit, first) in [
+        ("default/web", Exit::Good, "[fd00::80]:8000/TCP (Static of default/web, port http) is served by"),
+        (
+            "10.96.0.20:80",
+            Exit::Good,
+            "10.96.0.20:80/TCP (ClusterIP of default/gone) refuses every connection",
+        ),
+        (
+            "10.96.0.20:80/TCP",
+            Exit::Good,
+            "10.96.0.20:80/TCP (ClusterIP of default/gone) refuses every connection",
+        ),
+        (
+            "[fd00::80]:8000",
+            Exit::Good,
+            "[fd00::80]:8000/TCP (Static of default/web, port http) is served by",
+        ),
+        ("10.1.0.2:8080", Exit::Good, "10.1.0.2:8080 is a backend of default/web"),
+        ("192.0.2.99:1", Exit::Finding, "Nobody has 192.0.2.99:1"),
+        ("default/none", Exit::Finding, "No Service and no EndpointSlice of default/none is known."),
+        ("web", Exit::Usage, ""),
+    ] {
+        let ran = served.ask(&["explain", what]);
+        assert_eq!(ran.exit, exit, "{what}: {}{}", ran.out, ran.err);
+        assert!(ran.out.starts_with(first), "{what}: {}", ran.out);
+    }
+}
+
+#[test]
+fn verify_fails_where_something_cannot_be_compared() {
+    let ran = serve(everything()).ask(&["verify"]);
+    assert_eq!(ran.exit, Exit::Finding);
+    assert!(ran.out.contains("not compared: ") && ran.out.ends_with("NOT equal\n"), "{}", ran.out);
+}
