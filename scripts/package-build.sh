@@ -25,6 +25,8 @@ name=${target//-/_}
 # Paths of this machine stay out of the binary.
 flags="-C target-feature=+crt-static --remap-path-prefix=$PWD=/holdfast"
 flags+=" --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
+# Newer versions of libelf need zstd, which then has to be static too.
+[[ $(pkg-config --static --libs libelf 2>/dev/null) != *zstd* ]] || flags+=" -C link-arg=-lzstd"
 export "CARGO_TARGET_${name^^}_RUSTFLAGS=$flags" "CARGO_TARGET_${name^^}_LINKER=$linker"
 export LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$machine-linux-gnu:/usr/lib64
 cargo build --quiet --release --locked --target "$target" -p holdfast --features static >&2

@@ -3,6 +3,9 @@
 //! The engine's loop and the prober as the daemon runs them, over memory maps. Every backend is a loopback address at which
 //! nobody listens, so each probe is refused at once.
 
+// Every line of a measurement may panic.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::cast_precision_loss)]
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -147,7 +150,7 @@ fn main() {
     let config = watch::channel(Arc::new(Config::default()));
     let probes = Arc::new(AtomicU64::new(0));
     runtime().block_on(async {
-        tokio::spawn(probes::run(snapshots.clone(), config.1.clone(), probed));
+        tokio::spawn(probes::run(snapshots.clone(), config.1.clone(), probed, Arc::default()));
         tokio::spawn(counted(heard, events.clone(), Arc::clone(&probes)));
         measure(events, snapshots, &probes).await;
     });

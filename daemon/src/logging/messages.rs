@@ -10,7 +10,7 @@ pub const LEFT_OUT: &str = "log lines left out; there were too many";
 pub const LOST: &str = "log lines lost; the journal did not take them";
 
 /// The text of each message, and its number.
-pub const MESSAGES: [(&str, &str); 26] = [
+pub const MESSAGES: [(&str, &str); 29] = [
     ("started", "fa7bcbd42d2dc89fb8a718175b425260"),
     ("ready", "65b0794de283a67c935fa3309c90d955"),
     ("stopping; what is programmed stays", "187b7d892993e66831760515b687f134"),
@@ -41,6 +41,12 @@ pub const MESSAGES: [(&str, &str); 26] = [
     ),
     ("object not understood, its last good version stays", "3ffabc66196a31d3f791eab23b70c0d1"),
     ("trouble with an apiserver", "c7e1f4e1946f278478e1d31cf028d9fe"),
+    ("more changes came than could be recorded; the history has a gap", "526c8fc7484247e1a667f4633393edc8"),
+    (
+        "cannot write the history; memory goes on, and a restart would not know the latest",
+        "46992ed0c1ef4f4a84da17aea88f3d93",
+    ),
+    ("the history is written again", "9ed29bc661e5459da9bf13f0a1c6b93c"),
     (LEFT_OUT, "20a1acb080803061ed92af86213cedf5"),
     (LOST, "7e587f289d83d73a8de026853cf059e4"),
 ];

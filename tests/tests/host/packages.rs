@@ -93,7 +93,10 @@ fn the_unit_is_known_to_systemd_word_by_word_and_exposes_little() {
     super::install(&host, FIRST);
     let unit = "/usr/lib/systemd/system/holdfast.service";
     let said = host.run(&["systemd-analyze", "verify", "--man=no", unit]).unwrap();
-    assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+    // systemd 247 takes the cgroup that it is asked from for its own, and says so.
+    let about_us = |line: &&str| !line.contains("Couldn't move remaining userspace processes");
+    let lines: Vec<&str> = said.err.lines().filter(about_us).collect();
+    assert_eq!((said.code, lines), (0, Vec::new()), "{said:?}");
     let version = host.run(&["systemctl", "--version"]).unwrap().good();
     let version: u32 = version.split_whitespace().nth(1).unwrap().parse().unwrap();
     // Older ones cannot score a unit that does not run.

@@ -66,6 +66,10 @@ fn exposed() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
     });
     let body = served.get("/metrics", "").body;
     let mut metrics: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    // A watch that has heard nothing yet has a metric and no value for it.
+    for typed in body.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        metrics.entry(typed.split(' ').next().unwrap().to_owned()).or_default();
+    }
     for line in body.lines().filter(|line| !line.starts_with('#')) {
         let (sample, _) = line.rsplit_once(' ').unwrap();
         let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
