@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 
 use crate::apiserver::Access;
-use notice::Notice;
+use notice::{Notice, Views};
 use pace::Pace;
 use seen::Seen;
 
@@ -93,10 +93,12 @@ async fn follow(
     let mut seen = Seen::default();
     while snapshots.changed().await.is_ok() {
         let snapshot = Arc::clone(&snapshots.borrow_and_update());
-        for topic in seen.follow(&snapshot) {
+        let topics = seen.follow(&snapshot);
+        let views = Views::of_topics(&snapshot, topics.get(..WAITING_MAX).unwrap_or(&topics));
+        for topic in &topics {
             match queue.try_reserve() {
                 Ok(place) => {
-                    if let Some(notice) = topic.notice(&snapshot) {
+                    if let Some(notice) = topic.notice(&views) {
                         place.send(notice);
                     }
                 }

@@ -27,6 +27,13 @@ impl<T> Default for Radix<T> {
     }
 }
 
+impl<T> Radix<T> {
+    /// Whether nothing was changed between the two. `false` says nothing.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.chunks, &other.chunks)
+    }
+}
+
 impl<T: Clone> Radix<T> {
     /// The element at a place.
     pub fn get(&self, place: usize) -> Option<&T> {
@@ -68,6 +75,16 @@ mod tests {
         assert_eq!(before.iter().collect::<Vec<_>>(), [&'a']);
         assert_eq!(radix.iter().collect::<Vec<_>>(), [&'c', &'b']);
         assert_eq!((radix.get(700), radix.get(699), radix.get(9999)), (Some(&'b'), None, None));
+    }
+
+    #[test]
+    fn a_clone_is_the_same_until_one_of_them_changes() {
+        let mut radix = Radix::default();
+        radix.set(3, Some(1));
+        let clone = radix.clone();
+        assert!(radix.is_same(&clone));
+        radix.set(3, Some(1));
+        assert!(!radix.is_same(&clone));
     }
 
     #[test]

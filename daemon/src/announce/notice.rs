@@ -3,6 +3,7 @@
 //! Invariant: it passes the apiserver's validation whatever the names and words are: bounded, in the object's namespace,
 //! with a legal name. Deliberately absent: fields of the older API, which must be empty in the newer one.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use holdfast_core::facts::{ObjectKey, Timestamp};
@@ -45,23 +46,46 @@ pub(super) struct Notice {
 
 impl Topic {
     /// What is said of it; `None`: its object is gone.
-    pub(super) fn notice(&self, snapshot: &Snapshot) -> Option<Notice> {
-        let at = snapshot.published;
+    pub(super) fn notice(&self, views: &Views<'_>) -> Option<Notice> {
+        let at = views.snapshot.published;
         match self {
-            Self::Held(key, reason) => held(view(snapshot, key)?, reason, snapshot),
-            Self::Released(key) => released(view(snapshot, key)?, at),
+            Self::Held(key, reason) => held(views.of(key)?, reason, views.snapshot),
+            Self::Released(key) => Some(released(views.of(key)?, at)),
             Self::Rejected(object, reason) => rejected(object, reason, at),
             Self::Conflict(key, address, owner) => {
-                conflict(view(snapshot, key)?, address, owner.as_ref(), at)
+                Some(conflict(views.of(key)?, address, owner.as_ref(), at))
             }
+        }
+    }
+
+    const fn service(&self) -> Option<&ServiceKey> {
+        match self {
+            Self::Held(key, _) | Self::Released(key) | Self::Conflict(key, ..) => Some(key),
+            Self::Rejected(..) => None,
         }
     }
 }
 
-/// A topic is rare, so looking through all services is cheaper than an index for it.
-fn view<'a>(snapshot: &'a Snapshot, key: &ServiceKey) -> Option<&'a ServiceView> {
-    let mut all = snapshot.services.iter();
-    all.find(|view| view.key == *key && view.facts.is_some()).map(Arc::as_ref)
+/// The services that some topics are about, found in one walk.
+#[derive(Debug)]
+pub(super) struct Views<'a> {
+    snapshot: &'a Snapshot,
+    found: BTreeMap<&'a ServiceKey, &'a ServiceView>,
+}
+
+impl<'a> Views<'a> {
+    pub(super) fn of_topics(snapshot: &'a Snapshot, topics: &[Topic]) -> Self {
+        let wanted: BTreeSet<&ServiceKey> = topics.iter().filter_map(Topic::service).collect();
+        if wanted.is_empty() {
+            return Self { snapshot, found: BTreeMap::new() };
+        }
+        let own = snapshot.services.iter().filter(|view| view.facts.is_some() && wanted.contains(&view.key));
+        Self { snapshot, found: own.map(|view| (&view.key, view.as_ref())).collect() }
+    }
+
+    fn of(&self, key: &ServiceKey) -> Option<&'a ServiceView> {
+        self.found.get(key).copied()
+    }
 }
 
 /// What is said of a service.
@@ -96,7 +120,7 @@ fn held(view: &ServiceView, reason: &str, snapshot: &Snapshot) -> Option<Notice>
     Some(of_service(view, said, snapshot.published))
 }
 
-fn released(view: &ServiceView, at: Timestamp) -> Option<Notice> {
+fn released(view: &ServiceView, at: Timestamp) -> Notice {
     let ended: Option<Reason> = view.ports.iter().find_map(|port| port.ended);
     let (reason, note) = match ended {
         Some(why) => {
@@ -108,7 +132,7 @@ fn released(view: &ServiceView, at: Timestamp) -> Option<Notice> {
     };
     let detail = ended.map_or("", Reason::as_str).to_owned();
     let said = Said { is_warning: ended.is_some(), reason, action: "Release", note, detail };
-    Some(of_service(view, said, at))
+    of_service(view, said, at)
 }
 
 fn rejected(object: &ObjectKey, reason: &str, at: Timestamp) -> Option<Notice> {
@@ -127,12 +151,12 @@ fn rejected(object: &ObjectKey, reason: &str, at: Timestamp) -> Option<Notice> {
     })
 }
 
-fn conflict(view: &ServiceView, address: &str, owner: Option<&ServiceKey>, at: Timestamp) -> Option<Notice> {
+fn conflict(view: &ServiceView, address: &str, owner: Option<&ServiceKey>, at: Timestamp) -> Notice {
     let owner = owner.map_or("another service".to_owned(), |owner| owner.name.to_string());
     let note = format!("{address} is not served: it belongs to {owner}");
     let detail = format!("{address} {owner}");
     let said = Said { is_warning: true, reason: "AddressConflict", action: "Yield", note, detail };
-    Some(of_service(view, said, at))
+    of_service(view, said, at)
 }
 
 impl Notice {

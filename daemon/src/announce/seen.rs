@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::{ServiceKey, Source};
-use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Verdict};
+use holdfast_core::radix::Radix;
+use holdfast_core::snapshot::{FrontendView, Reason, Rejections, ServiceView, Snapshot, Verdict};
 
 /// One thing that is the case for one object of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,26 +26,38 @@ pub(super) enum Topic {
 
 /// What was the case at the last look.
 #[derive(Debug, Default)]
-pub(super) struct Seen(BTreeSet<Topic>);
+pub(super) struct Seen {
+    topics: BTreeSet<Topic>,
+    services: Radix<Arc<ServiceView>>,
+    rejections: Arc<Rejections>,
+}
 
 impl Seen {
     /// What has begun since, and which holds have ended. Nothing is told before the sources have delivered: what is
     /// remembered was told by a former process.
     pub(super) fn follow(&mut self, snapshot: &Snapshot) -> Vec<Topic> {
-        if !snapshot.is_synced() || !snapshot.programmed {
+        if !snapshot.is_synced() || !snapshot.programmed || self.is_up_to_date(snapshot) {
             return Vec::new();
         }
-        let now = topics(snapshot);
-        let begun = now.difference(&self.0).cloned();
-        let is_held =
-            |service: &ServiceKey| now.iter().any(|it| matches!(it, Topic::Held(held, _) if held == service));
-        let ended = self.0.difference(&now).filter_map(|topic| match topic {
-            Topic::Held(service, _) if !is_held(service) => Some(Topic::Released(service.clone())),
+        self.services = snapshot.services.clone();
+        self.rejections = Arc::clone(&snapshot.rejections);
+        let before = std::mem::replace(&mut self.topics, topics(snapshot));
+        let begun = self.topics.difference(&before).cloned();
+        let ended = before.difference(&self.topics).filter_map(|topic| match topic {
+            Topic::Held(service, _) if !self.has_held(service) => Some(Topic::Released(service.clone())),
             _ => None,
         });
-        let new: BTreeSet<Topic> = begun.chain(ended).collect();
-        self.0 = now;
-        new.into_iter().collect()
+        begun.chain(ended).collect()
+    }
+
+    /// Mostly nothing has changed for a second, and then a large table is not worth a walk.
+    fn is_up_to_date(&self, snapshot: &Snapshot) -> bool {
+        self.services.is_same(&snapshot.services) && Arc::ptr_eq(&self.rejections, &snapshot.rejections)
+    }
+
+    fn has_held(&self, service: &ServiceKey) -> bool {
+        let mut next = self.topics.range(Topic::Held(service.clone(), "")..);
+        matches!(next.next(), Some(Topic::Held(held, _)) if held == service)
     }
 }
 

@@ -32,7 +32,8 @@ fn over(ended: Option<Reason>) -> Snapshot {
 
 fn told(seen: &mut Seen, snapshot: &Snapshot) -> Vec<String> {
     let topics = seen.follow(snapshot);
-    let notices = topics.iter().filter_map(|topic| topic.notice(snapshot)).map(|notice| notice.event("n1"));
+    let views = Views::of_topics(snapshot, &topics);
+    let notices = topics.iter().filter_map(|topic| topic.notice(&views)).map(|notice| notice.event("n1"));
     notices
         .map(|event| format!("{} {} {}", event["type"], event["reason"], event["note"]).replace('"', ""))
         .collect()
@@ -55,6 +56,16 @@ fn a_hold_is_told_when_it_begins_and_when_it_ends() {
         ["Normal BackendsReturned nothing is held any more: the endpoints decide again"]
     );
     assert!(told(&mut seen, &over(None)).is_empty());
+}
+
+#[test]
+fn an_unchanged_table_is_not_walked_again() {
+    let mut seen = Seen::default();
+    let snapshot = held(Reason::Vanished);
+    assert_eq!(seen.follow(&snapshot).len(), 1);
+    // As if nothing had been told: what is shared with the last look says nothing new.
+    let again = Snapshot { held: Arc::default(), ..snapshot };
+    assert!(seen.follow(&again).is_empty());
 }
 
 #[test]
@@ -127,9 +138,14 @@ fn a_rejected_object_of_the_cluster_is_told_and_one_of_a_folder_is_not() {
     assert!(Seen::default().follow(&rejecting(Source::Manifests, "the same")).is_empty());
 }
 
-fn event_name(snapshot: &Snapshot, node: &str) -> String {
+/// The first thing that is told of it.
+fn notice(snapshot: &Snapshot) -> Notice {
     let topics = Seen::default().follow(snapshot);
-    topics[0].notice(snapshot).unwrap().name(node)
+    topics[0].notice(&Views::of_topics(snapshot, &topics)).unwrap()
+}
+
+fn event_name(snapshot: &Snapshot, node: &str) -> String {
+    notice(snapshot).name(node)
 }
 
 #[test]
@@ -147,7 +163,7 @@ fn the_same_trouble_has_the_same_name_and_no_other() {
 fn whatever_is_said_fits_what_an_apiserver_takes() {
     let long = "ü".repeat(900);
     let snapshot = rejecting(Source::Kubernetes, &long);
-    let notice = Seen::default().follow(&snapshot)[0].notice(&snapshot).unwrap();
+    let notice = notice(&snapshot);
     let event = notice.event(&"n".repeat(253));
     let length = |field: &str| event[field].as_str().unwrap().len();
     assert!((1_000..=1_024).contains(&length("note")), "{event}");
@@ -160,7 +176,7 @@ fn whatever_is_said_fits_what_an_apiserver_takes() {
 #[test]
 fn the_object_is_named_with_its_uid() {
     let snapshot = held(Reason::Vanished);
-    let notice = Seen::default().follow(&snapshot)[0].notice(&snapshot).unwrap();
+    let notice = notice(&snapshot);
     let regarding = notice.event("n1")["regarding"].clone();
     let key: &ServiceKey = &snapshot.services.get(0).unwrap().key;
     assert_eq!(regarding["name"], key.name.name());

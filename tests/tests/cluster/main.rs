@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod daemon_away;
 #[cfg(test)]
+mod daemon_events;
+#[cfg(test)]
 mod daemon_first_look;
 #[cfg(test)]
 mod daemon_hold;

@@ -9,6 +9,7 @@
 
 mod credentials;
 mod endpoints;
+mod events;
 mod lists;
 mod node;
 mod objects;

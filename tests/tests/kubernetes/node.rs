@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use holdfast::announce::{self, Announced};
 use holdfast::apiserver::{self, Access, Sources};
 use holdfast::config::{Apiserver, ApiserverUrl, ClientIdentity};
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
@@ -277,6 +278,14 @@ impl Node {
         let mut node = Self::start(place);
         node.wait_until_synced();
         node
+    }
+
+    /// From now on this node tells its cluster of its troubles.
+    pub(crate) fn announce(&self) -> Arc<Announced> {
+        let counts = Arc::new(Announced::default());
+        let (snapshots, access) = (self.snapshots.clone(), self.access.clone());
+        self.runtime.spawn(announce::run(snapshots, access, "n1".into(), Arc::clone(&counts)));
+        counts
     }
 
     pub(crate) fn server(&self) -> &Server {

@@ -1,0 +1,118 @@
+//! Events for the cluster: one for a trouble, a count when it comes again, none for ordinary changes, and nobody who waits.
+
+use std::sync::Arc;
+
+use holdfast::announce::{Announced, Outcome};
+use holdfast_tests::fake::{Asked, Fault, Kind};
+use serde_json::{Value, json};
+
+use super::node::{Node, backend, ms, service_object, slice_object, vip, web};
+
+/// A node that announces, and what became of that.
+fn announcing(services: u8) -> (Node, Arc<Announced>) {
+    let node = Node::serving(services);
+    let counts = node.announce();
+    (node, counts)
+}
+
+fn count(counts: &Announced, wanted: Outcome) -> u64 {
+    counts.totals().find(|(outcome, _)| *outcome == wanted).map_or(0, |(_, count)| count)
+}
+
+/// The endpoints go, with no sign that anybody meant it.
+fn lose(node: &Node, number: u8) {
+    node.cluster().apply(slice_object(&web(number), &[])).unwrap();
+}
+
+fn restore(node: &Node, number: u8) {
+    node.cluster().apply(slice_object(&web(number), &[backend(number)])).unwrap();
+}
+
+/// The Events of the cluster by their reasons.
+fn events(node: &Node, reason: &str) -> Vec<Value> {
+    let all = node.cluster().objects(Kind::Events);
+    all.into_iter().filter(|event| event["reason"] == reason).collect()
+}
+
+#[test]
+fn a_hold_is_one_event_and_its_end_another() {
+    let (mut node, counts) = announcing(2);
+    lose(&node, 0);
+    node.wait("the hold is told", |node| events(node, "BackendsHeld").len() == 1);
+    let held = events(&node, "BackendsHeld").remove(0);
+    assert_eq!(held["type"], "Warning");
+    assert_eq!(
+        held["regarding"],
+        json!({"apiVersion": "v1", "kind": "Service", "namespace": "default", "name": "web-0",
+               "uid": "uid-of-default.web-0"})
+    );
+    let note = held["note"].as_str().unwrap();
+    // The source was interrupted a moment ago: it began.
+    let expected = "its endpoints are gone (resync); connections still go to the last 1 backends, until ";
+    assert!(note.starts_with(expected), "{note}");
+    restore(&node, 0);
+    node.wait("its end is told", |node| events(node, "BackendsReturned").len() == 1);
+    assert_eq!(node.cluster().objects(Kind::Events).len(), 2);
+    node.wait("both are counted", |_| count(&counts, Outcome::Written) == 2);
+    node.check();
+}
+
+#[test]
+fn the_same_hold_again_is_a_count_of_the_same_event() {
+    let (mut node, counts) = announcing(1);
+    for round in 1..=3 {
+        lose(&node, 0);
+        node.wait("the hold is told", |_| count(&counts, Outcome::Written) == 2 * round - 1);
+        restore(&node, 0);
+        node.wait("its end is told", |_| count(&counts, Outcome::Written) == 2 * round);
+    }
+    let held = events(&node, "BackendsHeld");
+    assert_eq!(held.len(), 1);
+    assert_eq!(held[0]["series"]["count"], 3);
+    let (first, last) = (&held[0]["eventTime"], &held[0]["series"]["lastObservedTime"]);
+    assert!(last.as_str() > first.as_str(), "{first} {last}");
+}
+
+#[test]
+fn ordinary_changes_are_never_told() {
+    let (mut node, counts) = announcing(2);
+    for round in 0..4_u8 {
+        node.cluster().apply(slice_object(&web(0), &[backend(round + 10), backend(round + 20)])).unwrap();
+        node.cluster().apply(service_object(&web(2 + round), vip(2 + round))).unwrap();
+        node.live(ms(400));
+    }
+    node.check();
+    assert_eq!(node.server().asked(Asked::of(Kind::Events)), 0);
+    assert!(counts.totals().all(|(_, count)| count == 0));
+}
+
+#[test]
+fn what_no_apiserver_takes_is_counted_and_forgotten() {
+    let (mut node, counts) = announcing(2);
+    node.server().once(Asked::create(Kind::Events), Fault::status(403, "Forbidden"));
+    lose(&node, 0);
+    node.wait("it is refused", |_| count(&counts, Outcome::Failed) == 1);
+    assert!(node.log().contains("the cluster does not take Events"), "{}", node.log());
+    node.server().always(Asked::create(Kind::Events), Fault::Close);
+    restore(&node, 0);
+    node.wait("nobody answers", |_| count(&counts, Outcome::Failed) == 2);
+    node.server().heal();
+    lose(&node, 1);
+    node.wait("one is taken", |_| count(&counts, Outcome::Written) == 1);
+    let all = node.cluster().objects(Kind::Events);
+    assert_eq!(all.len(), 1, "what was lost is not written later: {all:?}");
+    assert_eq!(all[0]["regarding"]["name"], "web-1");
+}
+
+#[test]
+fn an_object_that_cannot_be_understood_is_told_with_the_reason() {
+    let (mut node, _) = announcing(1);
+    let mut slice = slice_object(&web(0), &[backend(1)]);
+    slice["metadata"]["name"] = "web-0-broken".into();
+    slice["addressType"] = "IPv9".into();
+    node.cluster().apply(slice).unwrap();
+    node.wait("it is told", |node| events(node, "NotUnderstood").len() == 1);
+    let told = events(&node, "NotUnderstood").remove(0);
+    assert_eq!(told["regarding"]["kind"], "EndpointSlice");
+    assert!(told["note"].as_str().unwrap().contains("IPv9"), "{told}");
+}
