@@ -229,9 +229,14 @@ impl<'a> Daemon<'a> {
     }
 
     /// With the end of its log.
-    fn unexpected(&self) -> BedError {
-        let lines: Vec<String> = self.logged().lines().rev().take(LINES_TOLD).map(str::to_owned).collect();
-        let said = lines.into_iter().rev().collect::<Vec<_>>().join("\n");
+    /// Its last lines, and how it ended if it did.
+    fn unexpected(&mut self) -> BedError {
+        let mut lines: Vec<String> =
+            self.logged().lines().rev().take(LINES_TOLD).map(str::to_owned).collect();
+        lines.reverse();
+        let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+        lines.extend(ended.map(|status| format!("it ended: {status}")));
+        let said = lines.join("\n");
         BedError::Unexpected { who: "the daemon".to_owned(), said }
     }
 }
