@@ -18,6 +18,10 @@ show curl --silent --show-error "$admin/frontends"
 show curl --silent --show-error "$admin/frontends?service=demo/empty"
 show curl --silent --show-error "$admin/backends?service=demo/web"
 
+printf '\nWhy is nobody behind that one, and what happened to the other?\n'
+show curl --silent --show-error "$admin/explain?service=demo/empty"
+show curl --silent --show-error "$admin/history?service=demo/web"
+
 cgroup=$(curl --silent --max-time 2 "$admin/datapath?format=json" | sed -n 's/.*"cgroup": *"\([^"]*\)".*/\1/p')
 
 # Only processes in the demo's cgroup are served: a shell moves itself there and becomes the client.
