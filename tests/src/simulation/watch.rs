@@ -337,3 +337,6 @@ impl SlowClient {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
