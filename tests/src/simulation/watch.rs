@@ -170,8 +170,7 @@ impl Watch {
         let address = &dialled.key.address;
         let leaves =
             self.addresses.contains(address) && !self.model.facts.node.node_port_addresses.contains(address);
-        let wildcard = FrontendKey { address: Family::of(dialled.key.address).unspecified(), ..dialled.key };
-        if (self.faulty || leaves) && self.pointing.contains_key(&wildcard) {
+        if (self.faulty || leaves) && self.pointing.contains_key(&wildcard(dialled.key)) {
             return true;
         }
         if self.faulty && dialled.recent.contains(now) {
@@ -265,10 +264,16 @@ impl Witness<MemoryMaps> for Watch {
 pub struct SlowClient {
     reading: Reading,
     key: FrontendKey,
+    // What the maps led it by: what it dialled, or the wildcard of a NodePort.
+    led_by: FrontendKey,
     holders: Vec<Holder>,
     // Every list that it may find.
     legal: Vec<Vec<Slot>>,
     has_word: bool,
+}
+
+fn wildcard(dialled: FrontendKey) -> FrontendKey {
+    FrontendKey { address: Family::of(dialled.address).unspecified(), ..dialled }
 }
 
 fn slots(answer: &Answer) -> Vec<Slot> {
@@ -292,13 +297,16 @@ impl SlowClient {
         } else {
             maps.begin_dial(address, port.get(), transport, client)
         };
+        let key = dialled.key;
+        let led_by = if watch.pointing.contains_key(&key) { key } else { wildcard(key) };
         let holders = dialled.holders.clone();
-        Some(Self { reading: reading?, key: dialled.key, holders, legal: vec![now], has_word })
+        Some(Self { reading: reading?, key, led_by, holders, legal: vec![now], has_word })
     }
 
-    /// A new process decides: whoever owns the frontend now may have taken over the port that it leads to.
+    /// A new process decides: whoever owns the frontend now may have taken over the port that it leads to. Of a NodePort it
+    /// is the owner of the wildcard, even if the dialled address has ceased to be the node's: that leaves last.
     pub fn adopt(&mut self, watch: &Watch) {
-        let owner = watch.model.owner(self.key).filter(|owner| !self.holders.contains(owner));
+        let owner = watch.model.owners.get(&self.led_by).filter(|owner| !self.holders.contains(owner));
         self.holders.extend(owner.cloned());
     }
 
@@ -322,10 +330,13 @@ impl SlowClient {
     pub fn end(self, maps: &mut MemoryMaps, watch: &mut Watch) {
         let found = maps.end_read(&self.reading);
         if !self.legal.contains(&found) {
-            let Self { key, legal, has_word, holders, reading } = self;
+            let Self { key, legal, has_word, holders, reading, .. } = self;
             watch.blame(|| {
                 format!("a slow client of {key} (word read: {has_word}) finds {found:?}; legal: {legal:?}; {reading:?} held by {holders:?}")
             });
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+//! What a slow client may find whose port was taken over by a new process.
+
+use std::sync::Arc;
+
+use holdfast_core::facts::{Conditions, Timestamp};
+use holdfast_core::list::{Row, Rows, Scope};
+use holdfast_core::op::{FrontendType, PortIndex, Range, Word, WordFlags};
+use holdfast_core::world::Capacity;
+use holdfast_datapath::Maps;
+
+use super::super::model::ExpectedPort;
+use super::super::policy;
+use super::*;
+
+const INDEX: PortIndex = PortIndex(3);
+const CAPACITY: Capacity = Capacity { slots: 16, ports: 8, services: 4 };
+
+fn exact() -> FrontendKey {
+    let port = 30443.try_into().unwrap();
+    FrontendKey { address: "192.168.0.2".parse().unwrap(), port, transport: Transport::Tcp }
+}
+
+fn list() -> Rows {
+    let ready = Conditions { ready: true, serving: true, terminating: false };
+    let mut row = Row::new("1.1.1.6".parse().unwrap(), 8080.try_into().unwrap(), ready, 0, 0);
+    row.choose(Scope::Cluster);
+    Rows::new(vec![row], &Rows::default(), Timestamp(0))
+}
+
+/// The index has the list of whoever owns `owned` when the new process has decided. The facts do not know the node's
+/// address any more, and it has left when the client comes to its end.
+#[track_caller]
+fn check(led_by: FrontendKey, owned: FrontendKey, is_legal: bool) {
+    let mut watch = Watch::new(policy::rule);
+    let mut maps = MemoryMaps::new(CAPACITY);
+    let address = exact().address;
+    let value = FrontendValue { port: INDEX, kind: FrontendType::NodePort };
+    watch.pointing.insert(led_by, value);
+    maps.execute(&Action::InsertFrontend(led_by, value)).unwrap();
+    maps.execute(&Action::InsertNodeAddress(address)).unwrap();
+    let place = watch.dialled.iter().position(|it| it.key == exact()).unwrap();
+    let mut client = SlowClient::begin(&mut maps, &watch, place, Client::Local, false).unwrap();
+
+    let service = population::service_key(0);
+    let port = (Arc::from(""), Transport::Tcp, Family::V4);
+    let slots: Vec<_> = list().slots(Scope::Cluster).collect();
+    let ports = [(port.clone(), ExpectedPort { cluster: Some(slots), ..ExpectedPort::default() })];
+    watch.model.services.insert(service.clone(), Expected { ports: ports.into(), ..Expected::default() });
+    watch.model.owners.insert(owned, Holder { service, port, kind: FrontendType::NodePort });
+    let range = Range { family: Family::V4, base: 0, count: 1 };
+    let word = Word { base: 0, count: 1, flags: WordFlags::default() };
+    maps.execute(&Action::WriteRange(range, Scope::Cluster, Arc::new(list()))).unwrap();
+    maps.execute(&Action::PublishWord(INDEX, Scope::Cluster, word)).unwrap();
+    maps.execute(&Action::RemoveNodeAddress(address)).unwrap();
+    client.adopt(&watch);
+    client.wait(&watch);
+    client.end(&mut maps, &mut watch);
+    assert_eq!(watch.violation.is_none(), is_legal, "{:?}", watch.violation);
+}
+
+#[test]
+fn the_owner_of_the_wildcard_is_met_at_an_address_that_left() {
+    check(wildcard(exact()), wildcard(exact()), true);
+}
+
+#[test]
+fn the_owner_of_an_exact_frontend_is_met() {
+    check(exact(), exact(), true);
+}
+
+#[test]
+fn nobody_is_met_whose_frontend_was_not_read() {
+    check(wildcard(exact()), exact(), false);
+    check(exact(), wildcard(exact()), false);
+}
