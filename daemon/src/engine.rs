@@ -104,8 +104,9 @@ impl<M: Maps> Engine<M> {
         self.collect_freed();
         let mut snapshot = if self.may_write(now.mono) {
             self.world.decide(now.wall);
+            let departed = self.carry_out(World::plan_node_removals);
             self.write_services(now.mono);
-            self.upkeep(now.mono);
+            self.upkeep(now.mono, departed.is_ok());
             self.world.settle(now.wall, changed)
         } else {
             self.world.publish(now.wall)
@@ -242,16 +243,19 @@ impl<M: Maps> Engine<M> {
         self.inserts = inserts;
     }
 
-    /// What belongs to no service: what a restart found that nobody wants, and node addresses. In this order, so that a
+    /// What belongs to no service: what a restart found that nobody wants, and new node addresses. In this order, so that a
     /// new address does not answer for a NodePort that is about to go.
-    fn upkeep(&mut self, now: Duration) {
+    fn upkeep(&mut self, now: Duration, departed: bool) {
+        let leftovers = self.carry_out(World::plan_leftovers);
+        let node = self.carry_out(World::plan_node);
+        let is_done = departed && node.and(leftovers).is_ok();
+        self.upkeep_due = (!is_done).then_some(now + UPKEEP_WAIT);
+    }
+
+    fn carry_out(&mut self, plan: fn(&World, &mut Vec<Op>)) -> Result<(), MapError> {
         self.ops.clear();
-        self.world.plan_leftovers(&mut self.ops);
-        let leftovers = self.execute();
-        self.ops.clear();
-        self.world.plan_node(&mut self.ops);
-        let node = self.execute();
-        self.upkeep_due = node.and(leftovers).is_err().then_some(now + UPKEEP_WAIT);
+        plan(&self.world, &mut self.ops);
+        self.execute()
     }
 
     fn collect_freed(&mut self) {

@@ -142,6 +142,30 @@ fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
     assert_eq!(engine.maps().names, ["remove frontend", "remove frontend", "insert node address"]);
 }
 
+#[test]
+fn invariant_04_an_address_that_left_the_node_does_not_answer_for_a_new_node_port() {
+    let maps = Recording { maps: MemoryMaps::default(), names: Vec::new() };
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let node = |address: &str| {
+        let node_port_addresses = [address.parse().unwrap()].into();
+        Event::NodeApplied(Arc::new(NodeFacts { node_port_addresses, ..NodeFacts::default() }))
+    };
+    engine.apply(node("192.168.0.1"));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    let Event::ServiceApplied(facts) = service("a", "10.0.0.1") else { panic!("a service") };
+    let mut facts = (*facts).clone();
+    facts.ports[0].node_port = NonZeroU16::new(30_080);
+    engine.apply(node("192.168.0.2"));
+    engine.apply(Event::ServiceApplied(Arc::new(facts)));
+    engine.maps_mut().names.clear();
+    engine.step(NOW, &mut |_| ());
+    let names = &engine.maps().names;
+    let ends = (names.first().copied(), names.last().copied());
+    assert_eq!(ends, (Some("remove node address"), Some("insert node address")), "{names:?}");
+    assert_eq!(names.iter().filter(|name| **name == "insert frontend").count(), 2);
+}
+
 /// Maps that keep the names of the ops.
 struct Recording {
     maps: MemoryMaps,

@@ -3,8 +3,7 @@
 //! Invariant: legal is what was answered before the op, what the owner's lists give now, and, while a frontend changes
 //! hands, what the lists of a service that held it give now. Deliberately absent: knowledge of what the engine plans.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey, ServiceKey, Transport};
@@ -51,8 +50,6 @@ pub struct Watch {
     /// Ops that had an effect.
     pub ops: u64,
     pointing: BTreeMap<FrontendKey, FrontendValue>,
-    // The node's own, as the maps have them.
-    addresses: BTreeSet<IpAddr>,
     // Of each service: whether the internal and the external policy are Local, as the maps have it for certain.
     policies: BTreeMap<ServiceKey, (bool, bool)>,
 }
@@ -79,7 +76,6 @@ impl Watch {
             faulty: false,
             ops: 0,
             pointing: BTreeMap::new(),
-            addresses: BTreeSet::new(),
             policies: BTreeMap::new(),
         }
     }
@@ -165,12 +161,8 @@ impl Watch {
         if self.model.answer(dialled.key, client) == *now {
             return true;
         }
-        // Where a removal was refused before, a new node address answers for a NodePort that should have gone; and one that is
-        // no longer the node's answers for a new NodePort until it has left, which it does last.
-        let address = &dialled.key.address;
-        let leaves =
-            self.addresses.contains(address) && !self.model.facts.node.node_port_addresses.contains(address);
-        if (self.faulty || leaves) && self.pointing.contains_key(&wildcard(dialled.key)) {
+        // Where a removal was refused before, a new node address answers for a NodePort that should have gone.
+        if self.faulty && self.pointing.contains_key(&wildcard(dialled.key)) {
             return true;
         }
         if self.faulty && dialled.recent.contains(now) {
@@ -239,10 +231,6 @@ impl Witness<MemoryMaps> for Watch {
                 }
             }
             Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
-                match action {
-                    Action::InsertNodeAddress(_) => self.addresses.insert(*address),
-                    _ => self.addresses.remove(address),
-                };
                 for place in 0..self.dialled.len() {
                     if self.dialled.get(place).is_some_and(|it| it.key.address == *address) {
                         self.look(maps, place, why);
@@ -304,7 +292,7 @@ impl SlowClient {
     }
 
     /// A new process decides: whoever owns the frontend now may have taken over the port that it leads to. Of a NodePort it
-    /// is the owner of the wildcard, even if the dialled address has ceased to be the node's: that leaves last.
+    /// is the owner of the wildcard, even if the dialled address has ceased to be the node's meanwhile.
     pub fn adopt(&mut self, watch: &Watch) {
         let owner = watch.model.owners.get(&self.led_by).filter(|owner| !self.holders.contains(owner));
         self.holders.extend(owner.cloned());

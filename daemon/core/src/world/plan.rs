@@ -185,7 +185,17 @@ impl World {
         program.frontends.iter().any(reaches)
     }
 
-    /// Ops for the node's own addresses.
+    /// Ops for addresses that are no longer the node's. They come before everything else, so that none of them answers for a
+    /// new NodePort.
+    pub fn plan_node_removals(&self, ops: &mut Vec<Op>) {
+        let wanted = &self.tables.node.node_port_addresses;
+        for address in self.node_addresses.union(&self.uncertain_addresses).filter(|it| !wanted.contains(it))
+        {
+            ops.push(Op { owner: Owner::Node, action: Action::RemoveNodeAddress(*address) });
+        }
+    }
+
+    /// Ops for new addresses of the node. They come last, so that none of them answers for a NodePort that goes.
     pub fn plan_node(&self, ops: &mut Vec<Op>) {
         let owner = Owner::Node;
         let wanted = &self.tables.node.node_port_addresses;
@@ -193,10 +203,6 @@ impl World {
             |address| self.node_addresses.contains(address) && !self.uncertain_addresses.contains(address);
         for address in wanted.iter().filter(|address| !known(address)) {
             ops.push(Op { owner, action: Action::InsertNodeAddress(*address) });
-        }
-        for address in self.node_addresses.union(&self.uncertain_addresses).filter(|it| !wanted.contains(it))
-        {
-            ops.push(Op { owner, action: Action::RemoveNodeAddress(*address) });
         }
     }
 }

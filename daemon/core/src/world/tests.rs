@@ -73,7 +73,7 @@ impl Rig {
                 self.world.fail(id, "refused".into());
             }
         }
-        for plan in [World::plan_node, World::plan_leftovers] {
+        for plan in [World::plan_node_removals, World::plan_node, World::plan_leftovers] {
             let mut ops = Vec::new();
             plan(&self.world, &mut ops);
             self.execute(&ops);
