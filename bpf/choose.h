@@ -39,20 +39,26 @@ INLINE const __u64 *after(const __u64 *place, __u64 first)
 	return place + first;
 }
 
+INLINE struct port *port_of(const struct dial *dial)
+{
+	__u32 at = dial->port_index;
+
+	return bpf_map_lookup_elem(&ports, &at);
+}
+
 /* The word of the list that is meant for this client. A port that is not there refuses. */
 INLINE __u64 read_word(struct dial *dial)
 {
-	__u32 at = dial->port_index;
-	struct port_words *words = bpf_map_lookup_elem(&ports, &at);
+	struct port *port = port_of(dial);
 	__u64 word;
 
 	dial->scope = SCOPE_CLUSTER;
-	if (UNLIKELY(!words))
+	if (UNLIKELY(!port))
 		return 0;
-	word = READ_ONCE(words->cluster);
+	word = READ_ONCE(port->cluster);
 	if (UNLIKELY(dial->kind == CLUSTER_IP && word_flags(word) & WORD_INTERNAL_LOCAL)) {
 		dial->scope = SCOPE_LOCAL;
-		word = READ_ONCE(*after(&words->local, word));
+		word = READ_ONCE(*after(&port->local, word));
 	}
 	return word;
 }
@@ -155,15 +161,14 @@ INLINE bool is_member(const struct dial *dial, const struct place *backend)
 /* The client's last choice, if it is young enough and still in the list. A torn one is no member. */
 INLINE bool choose_affine(struct bpf_sock_addr *ctx, struct dial *dial)
 {
-	__u32 at = dial->port_index;
-	struct port_facts *facts = bpf_map_lookup_elem(&port_facts, &at);
+	struct port *port = port_of(dial);
 	struct affinity_key key;
 	struct affinity_value *last;
 	__u64 now = bpf_ktime_get_ns();
 
 	affinity_key_of(ctx, &key, dial);
 	last = bpf_map_lookup_elem(&affinity, &key);
-	if (!facts || !last || now - last->at_ns >= facts->affinity_timeout * NS_PER_SECOND)
+	if (!port || !last || now - last->at_ns >= port->facts.affinity_timeout * NS_PER_SECOND)
 		return false;
 	copy_address(dial->backend.address, last->address);
 	dial->backend.port = last->port;
@@ -194,6 +199,19 @@ INLINE bool choose_random(struct dial *dial, __u64 word)
 	return read_slot(dial, dial->slot, &dial->backend);
 }
 
+/*
+ * A client that gets a backend: by connect(), or by the first datagram of a conversation. Not atomic, which would wait for all
+ * that was written before, and cost as much as the rest: of two clients at the very same moment one may be missing.
+ */
+INLINE void count_connect(const struct dial *dial)
+{
+	__u32 column = bpf_get_smp_processor_id() & (CONNECT_COLUMNS - 1);
+	struct port *port = port_of(dial);
+
+	if (LIKELY(port))
+		port->connects[column] += 1;
+}
+
 /* The same, without asking for chance where there is none. */
 INLINE bool choose_quickly(struct dial *dial, __u64 word)
 {
@@ -210,12 +228,13 @@ INLINE bool choose(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word, boo
 
 	if (first && !dial->connecting && choose_sticky(ctx, dial, word))
 		return true;
-	if (affine && choose_affine(ctx, dial))
-		return true;
-	if (!choose_random(dial, word))
-		return false;
-	if (affine)
-		remember_affine(ctx, dial);
+	if (!affine || !choose_affine(ctx, dial)) {
+		if (!choose_random(dial, word))
+			return false;
+		if (affine)
+			remember_affine(ctx, dial);
+	}
+	count_connect(dial);
 	return true;
 }
 

@@ -94,11 +94,10 @@ INLINE __u64 find6(const __u32 *address, __u16 port, __u8 transport)
 
 INLINE bool any_node_port(__u16 port)
 {
-	__u32 number = bpf_ntohs(port);
-	__u32 at = number / 64;
-	__u64 *bits = bpf_map_lookup_elem(&node_ports, &at);
+	__u32 number = bpf_ntohs(port), zero = 0;
+	struct node_ports *bits = bpf_map_lookup_elem(&node_ports, &zero);
 
-	return bits && READ_ONCE(*bits) >> (number % 64) & 1;
+	return bits && READ_ONCE(bits->words[number / 64]) >> (number % 64) & 1;
 }
 
 /* A pod's loopback is its own. */
@@ -129,13 +128,32 @@ INLINE bool is_node6(struct bpf_sock_addr *ctx, const __u32 *address)
 	return bpf_map_lookup_elem(&node_addresses6, &key) != NULL;
 }
 
+/* IPv4: the first half of the address. IPv6: a hash of its first half, which the addresses of one network share. */
+INLINE __u32 block_of(const struct dial *dial)
+{
+	const __u32 *address = dial->to.address;
+
+	if (dial->v4)
+		return bpf_ntohl(address[3]) >> 16;
+	return BLOCKS + ((address[0] ^ address[1]) * 0x9e3779b1 >> 16);
+}
+
+INLINE bool may_be_frontend(const struct dial *dial)
+{
+	__u32 block = block_of(dial), zero = 0;
+	struct frontend_blocks *bits = bpf_map_lookup_elem(&frontend_blocks, &zero);
+
+	return bits && READ_ONCE(bits->words[block / 64]) >> (block % 64) & 1;
+}
+
 INLINE bool find_exact(struct dial *dial)
 {
 	__u16 port = dial->to.port;
-	__u64 target = dial->v4 ? find4(dial->to.address[3], port, dial->transport) :
-				  find6(dial->to.address, port, dial->transport);
 
-	return take_target(dial, target);
+	if (!may_be_frontend(dial))
+		return false;
+	return take_target(dial, dial->v4 ? find4(dial->to.address[3], port, dial->transport) :
+					    find6(dial->to.address, port, dial->transport));
 }
 
 INLINE bool find_node_port(struct bpf_sock_addr *ctx, struct dial *dial)

@@ -34,26 +34,8 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct port_words);
+	__type(value, struct port);
 } ports SEC(".maps");
-
-/* By port index. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct port_facts);
-} port_facts SEC(".maps");
-
-/* By port index. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct port_counts);
-} port_counts SEC(".maps");
 
 /* A list is one contiguous range of slots. */
 struct {
@@ -104,14 +86,22 @@ struct {
 	__type(value, __u32);
 } node_addresses6 SEC(".maps");
 
-/* A bit for each port number that any node port has: whoever dials another one pays one array access. */
+/* These two spare whoever dials nothing of ours a search. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, NODE_PORT_WORDS);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct node_ports);
 } node_ports SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct frontend_blocks);
+} frontend_blocks SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -79,6 +79,7 @@ INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *di
 	word = read_word(dial);
 	if (UNLIKELY(!word_count(word) || word_flags(word) & WORD_AFFINITY || !choose_quickly(dial, word)))
 		return UNSURE;
+	count_connect(dial);
 	remember_tcp(ctx, dial);
 	return SERVED;
 }

@@ -4,6 +4,7 @@
 #define HOLDFAST_VERDICT_H
 
 #include <linux/errno.h>
+#include "choose.h"
 #include "dial.h"
 #include "lookup.h"
 #include "maps.h"
@@ -16,11 +17,10 @@ enum { DENY = 0, ALLOW = 1 };
 
 INLINE void count(const struct dial *dial, enum verdict verdict)
 {
-	__u32 at = dial->port_index;
-	struct port_counts *counts = bpf_map_lookup_elem(&port_counts, &at);
+	struct port *port = port_of(dial);
 
-	if (counts)
-		__sync_fetch_and_add(verdict == VERDICT_DROPPED ? &counts->dropped : &counts->refused, 1);
+	if (port)
+		__sync_fetch_and_add(verdict == VERDICT_DROPPED ? &port->dropped : &port->refused, 1);
 }
 
 INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verdict verdict)

@@ -19,6 +19,12 @@
 enum size {
 	/* One bit for each port number. */
 	NODE_PORT_WORDS = 1024,
+	/* Blocks of addresses of one family. */
+	BLOCKS = 1 << 16,
+	/* One bit for each block of both families. */
+	BLOCK_WORDS = 2 * BLOCKS / 64,
+	/* Counts of one port's connects: a power of two. */
+	CONNECT_COLUMNS = 8,
 	/* TCP sockets that can be told what they dialled: a power of two. 4 MiB. */
 	REVERSE_ENTRIES = 1 << 17,
 	/* UDP sockets times destinations; the least recently used go first. */
@@ -116,13 +122,6 @@ struct frontend6_value {
 };
 SIZE_IS(frontend6_value, 32);
 
-/* Where the two lists of a port are. Each word is read and written by one aligned access. */
-struct port_words {
-	__u64 cluster;
-	__u64 local;
-};
-SIZE_IS(port_words, 16);
-
 /* What only some connects read. */
 struct port_facts {
 	/* Seconds; 0: no affinity. */
@@ -131,12 +130,37 @@ struct port_facts {
 };
 SIZE_IS(port_facts, 8);
 
-/* What happened at a port, counted. */
-struct port_counts {
+/*
+ * A port. What each connect reads is in one cache line, and what each connect writes in the other, which is counted in
+ * columns, for some of the CPUs each.
+ */
+struct port {
+	/* Where its two lists are. Each word is read and written by one aligned access. */
+	__u64 cluster;
+	__u64 local;
+	struct port_facts facts;
+	/* Clients that were not served. */
 	__u64 refused;
 	__u64 dropped;
+	__u64 reserved[3];
+	/* Clients that were led to a backend. */
+	__u64 connects[CONNECT_COLUMNS];
 };
-SIZE_IS(port_counts, 16);
+SIZE_IS(port, 128);
+
+/* A bit for each port number that any node port has. */
+struct node_ports {
+	__u64 words[NODE_PORT_WORDS];
+};
+SIZE_IS(node_ports, 8192);
+
+/*
+ * A bit for each block of addresses in which there may be a frontend, first those of IPv4. A bit too many costs a search.
+ */
+struct frontend_blocks {
+	__u64 words[BLOCK_WORDS];
+};
+SIZE_IS(frontend_blocks, 16384);
 
 /* A place in an IPv4 list. */
 struct slot4 {

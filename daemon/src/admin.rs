@@ -7,6 +7,7 @@
 mod answer;
 mod apiserver;
 mod backends;
+mod clients;
 mod datapath;
 mod explain;
 mod form;

@@ -23,7 +23,7 @@ use holdfast_core::op::{
 };
 use holdfast_core::snapshot::{FrontendView, Snapshot, Status};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options};
+use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION};
 use holdfast_tests::worlds::{Shape, cluster_ip};
 
 const WORLD: Shape = Shape { services: 5, endpoints: 3 };
@@ -64,10 +64,10 @@ fn dump(engine: &mut Engine<KernelMaps>) -> Dump {
 /// Another pair of hands on the same maps: they are pinned once more, and other programs stand over them.
 fn intruder(bed: &Bed, options: &Options) -> KernelMaps {
     let (own, other) = (&options.bpffs, bed.bpffs().join("intruder"));
-    for folder in ["v1/shared", "v1/g1"] {
-        fs::create_dir_all(other.join(folder)).unwrap();
-        for pin in fs::read_dir(own.join(folder)).unwrap().flatten() {
-            fs::hard_link(pin.path(), other.join(folder).join(pin.file_name())).unwrap();
+    for folder in [format!("v{PINS_VERSION}/shared"), format!("v{PINS_VERSION}/g1")] {
+        fs::create_dir_all(other.join(&folder)).unwrap();
+        for pin in fs::read_dir(own.join(&folder)).unwrap().flatten() {
+            fs::hard_link(pin.path(), other.join(&folder).join(pin.file_name())).unwrap();
         }
     }
     KernelMaps::start(&Options { bpffs: other, cgroup: Some(bed.other_cgroup("other")), ..options.clone() })

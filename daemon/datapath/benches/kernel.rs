@@ -287,6 +287,9 @@ fn main() {
     if wants("hooks") {
         in_bed(|bed| hooks(bed, &mut bed.start()));
     }
+    if wants("nowhere") {
+        in_bed(nowhere);
+    }
     if wants("ratios") {
         in_bed(all_ratios);
     }
@@ -304,6 +307,34 @@ fn in_bed(part: fn(&Bed)) {
         part(bed);
         bed::go_home();
     });
+}
+
+/// What a hook costs by the clock, where the rest of connect() is short: there is no route, so it ends after the programs.
+fn nowhere(bed: &Bed) {
+    let mut maps = bed.start();
+    let (vip, away) = (address("10.96.0.10:80"), address("192.0.2.9:80"));
+    Port { frontends: &["10.96.0.10:80"], backends: &[away], ..Port::TCP }.serve(&mut maps);
+    let (outside, other) = (bed.other_cgroup("other"), bed.other_cgroup("empty"));
+    let _empty = empty_program(&File::open(&other).unwrap());
+    let ways = [(&outside, away), (&other, away), (&bed.cgroup, away), (&bed.cgroup, vip)];
+    // A socket belongs to the cgroup in which it was made.
+    let ways = ways.map(|(cgroup, to)| {
+        bed.join(cgroup);
+        (bed::Unconnected::new(), to)
+    });
+    let mut times = [const { Vec::new() }; 4];
+    for round in 0..ROUNDS * 4 {
+        let (socket, to) = &ways[round % 4];
+        times[round % 4].push(time(CONNECTS * 10, || assert_eq!(socket.connect(*to), libc::ENETUNREACH)));
+    }
+    bed.join(&bed.cgroup);
+    let [direct, empty, missed, served] = times.map(|times| median(times) * 1e9);
+    println!(
+        "connect() without a route: {direct:.1} ns; an empty program {:+.1}, without a VIP {:+.1}, through a VIP {:+.1}",
+        empty - direct,
+        missed - direct,
+        served - direct
+    );
 }
 
 fn all_ratios(bed: &Bed) {

@@ -37,6 +37,15 @@ abi!(frontend6_value { address: [u32; 4], port: u16, transport: u8, pad: u8, res
 abi!(slot4 { address: u32, port: u16, state: u16 });
 abi!(slot6 { address: [u32; 4], port: u16, state: u16, pad: u32 });
 abi!(port_facts { affinity_timeout: u32, pad: u32 });
+abi!(port {
+    cluster: u64,
+    local: u64,
+    facts: types::port_facts,
+    refused: u64,
+    dropped: u64,
+    reserved: [u64; 3],
+    connects: [u64; 8],
+});
 abi!(member_key { port_index: u32, scope: u32, address: [u32; 4], port: u16, pad: [u16; 3] });
 abi!(control { exempt_cgroup: u64, host_netns: u64, refusals_lost: u64, exempt_mark: u32, pad: u32 });
 abi!(udp_key { cookie: u64, address: [u32; 4], port: u16, pad: [u16; 3] });
@@ -131,6 +140,20 @@ fn mapped(address: IpAddr) -> [u32; 4] {
 pub(crate) fn from_mapped(address: [u32; 4]) -> IpAddr {
     from_address6(address).to_canonical()
 }
+
+/// The block of addresses that one is in, as the programs number them.
+pub(crate) fn block_of(address: IpAddr) -> u32 {
+    match address {
+        IpAddr::V4(address) => u32::from(address) >> 16,
+        IpAddr::V6(address) => {
+            let [first, second, ..] = address6(address);
+            types::size::BLOCKS.0 + ((first ^ second).wrapping_mul(BLOCK_MULTIPLIER) >> 16)
+        }
+    }
+}
+
+/// Odd, and its bits look like chance: the upper half of a product depends on all of the other factor.
+const BLOCK_MULTIPLIER: u32 = 0x9e37_79b1;
 
 /// A frontend as the kernel's key, of either family.
 #[derive(Clone, Copy, Debug)]

@@ -3,21 +3,32 @@
 //! Invariant: two generations with the same content answer every client the same, so programs may be moved from one to the
 //! other at any moment between two writes. Deliberately absent: when to grow.
 
+use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use holdfast_core::keys::Family;
 use holdfast_core::list::{Scope, Slot};
 use holdfast_core::op::{PortFacts, PortIndex, Range, Word};
 use libbpf_rs::{MapCore, MapHandle};
 
-use crate::abi;
+use crate::abi::{self, types};
+use crate::counts::Counts;
 use crate::error::StartError;
 use crate::load::{self, GENERATION_MAPS, Maps};
 use crate::publish;
 use crate::shape::{PROBE_ENTRIES, Shape, place};
 use crate::table::Table;
 use crate::view::View;
+
+/// One entry of `ports`.
+const PORT_WORDS: usize = size_of::<types::port>() / 8;
+
+/// The words of one port.
+pub(crate) fn port_words(ports: &View, index: PortIndex) -> Option<&[AtomicU64]> {
+    let at = index.0 as usize * PORT_WORDS;
+    ports.get(at..at + PORT_WORDS)
+}
 
 /// One generation.
 #[derive(Debug)]
@@ -26,9 +37,7 @@ pub(crate) struct Generation {
     handles: Maps,
     frontends: [Table; 2],
     pub(crate) members: Table,
-    words: View,
-    facts: View,
-    counts: View,
+    ports: Arc<View>,
     slots: [View; 2],
     // Programs may read a larger one already.
     outgrown: Arc<AtomicBool>,
@@ -77,10 +86,9 @@ impl Generation {
         table: fn(&Maps, &'static str) -> Result<Table, StartError>,
     ) -> Result<Self, StartError> {
         let entries = |map| Ok::<_, StartError>(handle(maps, map)?.max_entries());
-        let ports = entries("ports")?.min(entries("port_facts")?).min(entries("port_counts")?);
         let shape = Shape {
             frontends: [entries("frontends4")?, entries("frontends6")?],
-            ports: ports.saturating_sub(PROBE_ENTRIES),
+            ports: entries("ports")?.saturating_sub(PROBE_ENTRIES),
             slots: [
                 entries("backends4")?.saturating_sub(PROBE_ENTRIES),
                 entries("backends6")?.saturating_sub(PROBE_ENTRIES),
@@ -92,9 +100,7 @@ impl Generation {
             handles: load::copies(maps.iter().filter(|(name, _)| GENERATION_MAPS.contains(name)))?,
             frontends: [table(maps, "frontends4")?, table(maps, "frontends6")?],
             members: table(maps, "members")?,
-            words: view(maps, "ports")?,
-            facts: view(maps, "port_facts")?,
-            counts: view(maps, "port_counts")?,
+            ports: Arc::new(view(maps, "ports")?),
             slots: [view(maps, "backends4")?, view(maps, "backends6")?],
             outgrown: Arc::default(),
         })
@@ -129,37 +135,45 @@ impl Generation {
         if family == Family::V4 { v4 } else { v6 }
     }
 
-    fn word_at(index: PortIndex, scope: Scope) -> usize {
-        index.0 as usize * 2 + usize::from(scope == Scope::Local)
+    fn word_of(&self, index: PortIndex, scope: Scope) -> Option<&AtomicU64> {
+        let place = if scope == Scope::Local {
+            offset_of!(types::port, local)
+        } else {
+            offset_of!(types::port, cluster)
+        };
+        port_words(&self.ports, index)?.get(place / 8)
+    }
+
+    fn facts_of(&self, index: PortIndex) -> Option<&AtomicU64> {
+        port_words(&self.ports, index)?.get(offset_of!(types::port, facts) / 8)
     }
 
     pub(crate) fn word(&self, index: PortIndex, scope: Scope) -> Word {
-        let word = self.words.get(Self::word_at(index, scope));
-        Word::unpack(word.map_or(0, |word| word.load(Ordering::Relaxed)))
+        Word::unpack(self.word_of(index, scope).map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
     /// One aligned store: programs see the list before or the list after.
     pub(crate) fn publish(&self, index: PortIndex, scope: Scope, word: Word) {
-        if let Some(place) = self.words.get(Self::word_at(index, scope)) {
+        if let Some(place) = self.word_of(index, scope) {
             publish::publish(place, word);
         }
     }
 
     pub(crate) fn facts(&self, index: PortIndex) -> PortFacts {
-        abi::facts_of(self.facts.get(index.0 as usize).map_or(0, |facts| facts.load(Ordering::Relaxed)))
+        abi::facts_of(self.facts_of(index).map_or(0, |facts| facts.load(Ordering::Relaxed)))
     }
 
+    /// A port begins, or its facts change.
     pub(crate) fn write_facts(&self, index: PortIndex, facts: PortFacts) {
-        if let Some(place) = self.facts.get(index.0 as usize) {
+        self.counts().reset(index);
+        if let Some(place) = self.facts_of(index) {
             place.store(abi::facts_word(facts), Ordering::Release);
         }
     }
 
-    /// Refused and dropped clients of a port.
-    pub(crate) fn counts(&self, index: PortIndex) -> (u64, u64) {
-        let at = index.0 as usize * 2;
-        let count = |at: usize| self.counts.get(at).map_or(0, |count| count.load(Ordering::Relaxed));
-        (count(at), count(at + 1))
+    /// The clients of all ports.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts::of_ports(&self.ports)
     }
 
     /// Writes a range that no word points to. Slots that are not given are wiped.
@@ -197,9 +211,7 @@ impl Generation {
     pub(crate) fn copy_to(&self, next: &mut Self) -> Result<(), StartError> {
         // Indices and slots keep their places. The last of each is the self-test's, which is over.
         let ports = self.shape.ports as usize;
-        copy(&self.words, &next.words, ports * 2);
-        copy(&self.facts, &next.facts, ports);
-        copy(&self.counts, &next.counts, ports * 2);
+        copy(&self.ports, &next.ports, ports * PORT_WORDS);
         for family in Family::ALL {
             let (_, probe) = self.probe(family);
             copy(self.slots(family), next.slots(family), probe.base as usize * abi::slot_words(family));

@@ -37,7 +37,7 @@ pub use proof::SelfTestError;
 pub use repair::Repaired;
 pub use stale::{Namespaces, StaleSockets};
 pub use start::{Options, TakeOverError};
-pub use status::{Refused, Status};
+pub use status::Status;
 
 /// The kernel's maps.
 #[derive(Debug)]

@@ -9,7 +9,9 @@
 extern crate self as holdfast_datapath;
 
 mod abi;
+mod bitmap;
 mod cgroup;
+mod counts;
 mod diag;
 mod error;
 mod faulty;
@@ -34,14 +36,15 @@ mod sys;
 mod table;
 mod view;
 
+pub use counts::{Counted, Counts};
 pub use error::StartError;
 pub use faulty::{Faults, FaultyMaps};
 pub use kernel::{
-    KernelMaps, Namespaces, Options, Refused, Repaired, SelfTestError, StaleSockets, Status, TakeOverError,
+    KernelMaps, Namespaces, Options, Repaired, SelfTestError, StaleSockets, Status, TakeOverError,
 };
 pub use maps::{MapError, Maps};
 pub use memory::{Answer, Client, MemoryMaps, Reading};
-pub use pins::cleanup;
+pub use pins::{VERSION as PINS_VERSION, cleanup};
 pub use probe::Features;
 pub use refusals::{Denial, Refusal, Refusals};
 pub use shape::Shape;

@@ -23,14 +23,15 @@ pub(crate) const HOOKS: [&str; 8] =
 const PROBE: &str = "connect4";
 
 /// The maps of one generation: they are made anew when they grow.
-pub(crate) const GENERATION_MAPS: [&str; 8] =
-    ["frontends4", "frontends6", "ports", "port_facts", "port_counts", "backends4", "backends6", "members"];
+pub(crate) const GENERATION_MAPS: [&str; 6] =
+    ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
 
 /// The maps that all generations share.
-pub(crate) const SHARED_MAPS: [&str; 9] = [
+pub(crate) const SHARED_MAPS: [&str; 10] = [
     "node_addresses4",
     "node_addresses6",
     "node_ports",
+    "frontend_blocks",
     "affinity",
     "reverse",
     "udp_sticky",

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! <bpffs>/links/connect4 …       one link per hook; stays while programs and maps are replaced
-//! <bpffs>/v1/shared/affinity …   maps that keep their size
-//! <bpffs>/v1/g3/frontends4 …     one generation of the maps that grow
-//! <bpffs>/v1/filling/…           a generation that is not whole yet: ignored and removed by a start
-//! <bpffs>/v0/…                   what another version of the daemon left, until this one has taken over
+//! <bpffs>/v2/shared/affinity …   maps that keep their size
+//! <bpffs>/v2/g3/frontends4 …     one generation of the maps that grow
+//! <bpffs>/v2/filling/…           a generation that is not whole yet: ignored and removed by a start
+//! <bpffs>/v1/…                   what another version of the daemon left, until this one has taken over
 //! ```
 //!
 //! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. It is there
@@ -22,7 +22,7 @@ use crate::load::{HOOKS, Maps};
 use crate::sys;
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
-pub(crate) const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const LINKS: &str = "links";
 const SHARED: &str = "shared";
 const FILLING: &str = "filling";

@@ -78,7 +78,7 @@ impl Shape {
         Some(match map {
             "frontends4" => frontends4,
             "frontends6" => frontends6,
-            "ports" | "port_facts" | "port_counts" => self.ports + PROBE_ENTRIES,
+            "ports" => self.ports + PROBE_ENTRIES,
             "backends4" => slots4 + PROBE_ENTRIES,
             "backends6" => slots6 + PROBE_ENTRIES,
             "members" => self.members,

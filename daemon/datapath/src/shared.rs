@@ -1,7 +1,8 @@
 //! The maps that keep their size: node addresses, node ports, and what the daemon tells all programs.
 //!
-//! Invariant: a bit of `node_ports` is set while any frontend without an address has that port. Deliberately absent: the
-//! state of sockets and clients, which only programs write.
+//! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, and one of `frontend_blocks`
+//! while any frontend is in that block; of the latter one too many does no harm, so they are taken back by the next start
+//! only. Deliberately absent: the state of sockets and clients, which only programs write.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,6 +11,7 @@ use std::sync::atomic::Ordering;
 use holdfast_core::keys::FrontendKey;
 
 use crate::abi::{self, types};
+use crate::bitmap::Bitmap;
 use crate::error::StartError;
 use crate::generation::{table, view};
 use crate::load::{self, Maps, SHARED_MAPS};
@@ -21,36 +23,32 @@ use crate::view::View;
 pub(crate) struct Shared {
     handles: Maps,
     addresses: [Table; 2],
-    node_ports: View,
+    node_ports: Bitmap,
+    blocks: Bitmap,
     control: View,
     // Frontends without an address: whose bits are set.
     wildcards: BTreeSet<FrontendKey>,
 }
 
 impl Shared {
-    pub(crate) fn new(maps: &Maps, wildcards: BTreeSet<FrontendKey>) -> Result<Self, StartError> {
+    /// Over what a former daemon left, for the frontends that were found.
+    pub(crate) fn new(maps: &Maps, found: &[FrontendKey]) -> Result<Self, StartError> {
         let handles = load::copies(maps.iter().filter(|(name, _)| SHARED_MAPS.contains(name)))?;
-        let shared = Self {
+        let wildcards: BTreeSet<_> =
+            found.iter().copied().filter(|key| key.address.is_unspecified()).collect();
+        Ok(Self {
             handles,
             addresses: [table(maps, "node_addresses4")?, table(maps, "node_addresses6")?],
-            node_ports: view(maps, "node_ports")?,
+            node_ports: Bitmap::new(view(maps, "node_ports")?, wildcards.iter().map(port_bit)),
+            blocks: Bitmap::new(view(maps, "frontend_blocks")?, found.iter().map(block_bit)),
             control: view(maps, "control")?,
-            wildcards: BTreeSet::new(),
-        };
-        Ok(shared.with_wildcards(wildcards))
+            wildcards,
+        })
     }
 
-    /// Sets exactly the bits of these, whatever a former daemon left.
-    fn with_wildcards(mut self, wildcards: BTreeSet<FrontendKey>) -> Self {
-        let mut bits = vec![0_u64; self.node_ports.len()];
-        for key in &wildcards {
-            if let Some(bits) = bits.get_mut(bit(key).0) {
-                *bits |= bit(key).1;
-            }
-        }
-        self.node_ports.iter().zip(bits).for_each(|(place, bits)| place.store(bits, Ordering::Release));
-        self.wildcards = wildcards;
-        self
+    /// Writes again what somebody else changed in the bitmaps. `true`: there was something.
+    pub(crate) fn repair(&self) -> bool {
+        self.node_ports.repair() | self.blocks.repair()
     }
 
     /// For loading programs over the same maps.
@@ -69,11 +67,9 @@ impl Shared {
 
     /// A frontend has come.
     pub(crate) fn note_inserted(&mut self, key: &FrontendKey) {
+        self.blocks.set(block_bit(key));
         if key.address.is_unspecified() && self.wildcards.insert(*key) {
-            let (at, bit) = bit(key);
-            if let Some(place) = self.node_ports.get(at) {
-                place.fetch_or(bit, Ordering::Release);
-            }
+            self.node_ports.set(port_bit(key));
         }
     }
 
@@ -81,10 +77,7 @@ impl Shared {
     pub(crate) fn note_removed(&mut self, key: &FrontendKey) {
         let shares_port = |other: &FrontendKey| other.port == key.port;
         if self.wildcards.remove(key) && !self.wildcards.iter().any(shares_port) {
-            let (at, bit) = bit(key);
-            if let Some(place) = self.node_ports.get(at) {
-                place.fetch_and(!bit, Ordering::Release);
-            }
+            self.node_ports.clear(port_bit(key));
         }
     }
 
@@ -103,8 +96,10 @@ impl Shared {
     }
 }
 
-/// The word and the bit of a port.
-fn bit(key: &FrontendKey) -> (usize, u64) {
-    let number = key.port.get();
-    (usize::from(number / 64), 1 << (number % 64))
+fn port_bit(key: &FrontendKey) -> u32 {
+    key.port.get().into()
+}
+
+fn block_bit(key: &FrontendKey) -> u32 {
+    abi::block_of(key.address)
 }

@@ -28,7 +28,7 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope};
 use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Range, Word, WordFlags};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, StaleSockets, Swept};
+use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, StaleSockets, Swept};
 
 pub(crate) const MARK: u32 = 0x686f;
 pub(crate) const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 50_000, services: 1000 };
@@ -170,11 +170,17 @@ impl Drop for Bed {
         let children = fs::read_dir(&self.cgroup).unwrap().flatten().filter(|it| it.path().is_dir());
         children.for_each(|child| remove_cgroup(&child.path()));
         remove_cgroup(&self.cgroup);
-        let other = self.cgroup.with_extension("other");
-        if other.exists() {
-            remove_cgroup(&other);
+        for other in ["other", "empty"].map(|name| self.cgroup.with_extension(name)) {
+            if other.exists() {
+                remove_cgroup(&other);
+            }
         }
     }
+}
+
+/// A path among the pins of this version.
+pub(crate) fn pinned(what: &str) -> String {
+    format!("v{PINS_VERSION}/{what}")
 }
 
 /// A thread that has just ended may still be in it.
@@ -493,4 +499,33 @@ pub(crate) fn check_udp_denied(maps: &KernelMaps, frontend: &str, errno: i32) {
 pub(crate) fn check_errno(result: io::Result<impl std::fmt::Debug>, errno: i32, what: &str) {
     let error = result.expect_err(what);
     assert_eq!(error.raw_os_error(), Some(errno), "{what}: {error}");
+}
+
+/// A TCP socket that is never connected.
+pub(crate) struct Unconnected(OwnedFd);
+
+impl Unconnected {
+    pub(crate) fn new() -> Self {
+        // SAFETY: only numbers are passed.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+        assert!(fd >= 0);
+        // SAFETY: a new file descriptor that nobody else owns.
+        Self(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Tries, and gives the error.
+    pub(crate) fn connect(&self, to: SocketAddr) -> i32 {
+        let SocketAddr::V4(to) = to else { panic!("{to}") };
+        let place = libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: to.port().to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
+            sin_zero: [0; 8],
+        };
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&self.0);
+        // SAFETY: the address outlives the call.
+        let returned = unsafe { libc::connect(fd, (&raw const place).cast(), size_of_val(&place) as u32) };
+        assert_eq!(returned, -1);
+        io::Error::last_os_error().raw_os_error().unwrap()
+    }
 }

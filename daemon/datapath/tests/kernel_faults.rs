@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
 use bed::{
-    Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, Port, address, bed, check_errno, dial, hide, tcp_backend,
-    unmount_cgroups, with_capabilities, with_mounts,
+    Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, Port, address, bed, check_errno, dial, hide, pinned,
+    tcp_backend, unmount_cgroups, with_capabilities, with_mounts,
 };
-use holdfast_datapath::{KernelMaps, Maps, Options};
+use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION};
 
 const VIP: &str = "10.96.0.10:80";
 
@@ -107,7 +107,10 @@ fn kernel_where_nothing_can_be_pinned_a_start_says_so() {
         // Opening a pin is writing.
         check(
             &bed.options(),
-            "{}/v1/shared/node_addresses4 cannot be written, because the file system is read-only here",
+            &format!(
+                "{{}}/{} cannot be written, because the file system is read-only here",
+                pinned("shared/node_addresses4")
+            ),
         );
         bed.set_read_only(false);
         check_served(bed);
@@ -118,14 +121,14 @@ fn kernel_where_nothing_can_be_pinned_a_start_says_so() {
 fn kernel_a_pin_where_a_folder_belongs_is_named() {
     bed(|bed| {
         drop(bed.start());
-        let pin = bed.options().bpffs.join("v1/g1/ports");
+        let pin = bed.options().bpffs.join(pinned("g1/ports"));
         let stray = Options { bpffs: bed.bpffs().join("stray"), ..bed.options() };
         fs::hard_link(&pin, &stray.bpffs).unwrap();
         check(&stray, "{} is no folder, so nothing can be pinned below it; remove it");
         fs::remove_file(&stray.bpffs).unwrap();
-        for folder in ["links", "v1"] {
+        for folder in ["links".to_owned(), format!("v{PINS_VERSION}")] {
             fs::create_dir(&stray.bpffs).unwrap();
-            fs::hard_link(&pin, stray.bpffs.join(folder)).unwrap();
+            fs::hard_link(&pin, stray.bpffs.join(&folder)).unwrap();
             check(
                 &stray,
                 &format!("{{}}/{folder} is no folder, so nothing can be pinned below it; remove it"),
@@ -191,7 +194,7 @@ fn kernel_a_generation_that_is_not_whole_is_never_adopted() {
             serve(&mut maps);
             let dump = maps.dump().unwrap();
             drop(maps);
-            let folder = bed.options().bpffs.join("v1/g1");
+            let folder = bed.options().bpffs.join(pinned("g1"));
             match broken {
                 "a map is gone" => fs::remove_file(folder.join("frontends4")).unwrap(),
                 "all are gone" => fs::remove_dir_all(&folder).unwrap(),

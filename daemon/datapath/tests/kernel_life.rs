@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bed::{Bed, Port, address, bed, check_errno, dial, tcp_backend};
+use bed::{Bed, Port, address, bed, check_errno, dial, pinned, tcp_backend};
 use holdfast_core::keys::Family;
 use holdfast_core::list::Scope;
 use holdfast_core::op::{Action, FrontendType, Range};
 use holdfast_datapath::{KernelMaps, Maps, Options, Repaired, StartError, cleanup};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 const VIP: &str = "10.96.0.10:80";
 
@@ -107,18 +108,19 @@ fn kernel_what_is_wrong_at_the_start_is_named() {
         let error = start(&|_| ());
         assert!(matches!(error, StartError::ForeignPin { .. }), "{error}");
         std::fs::remove_dir(&pin).unwrap();
-        std::fs::remove_file(options.bpffs.join("v1/g1/ports")).unwrap();
-        std::fs::hard_link(options.bpffs.join("v1/g1/members"), options.bpffs.join("v1/g1/ports")).unwrap();
+        std::fs::remove_file(options.bpffs.join(pinned("g1/ports"))).unwrap();
+        std::fs::hard_link(options.bpffs.join(pinned("g1/members")), options.bpffs.join(pinned("g1/ports")))
+            .unwrap();
         let error = start(&|_| ());
         assert!(error.to_string().starts_with("cannot adopt the map ports: it is pinned, but as"), "{error}");
         assert!(cleanup(&options.bpffs).unwrap().is_empty());
         drop(KernelMaps::start(&options).unwrap());
         // A former daemon died in the middle of growth.
-        std::fs::create_dir(options.bpffs.join("v1/filling")).unwrap();
-        std::fs::create_dir(options.bpffs.join("v1/filling/ports")).unwrap();
+        std::fs::create_dir(options.bpffs.join(pinned("filling"))).unwrap();
+        std::fs::create_dir(options.bpffs.join(pinned("filling/ports"))).unwrap();
         let maps = KernelMaps::start(&options).unwrap();
         assert_eq!(maps.status().broken_hooks, [""; 0], "the missing hook is attached again");
-        assert!(!options.bpffs.join("v1/filling").exists());
+        assert!(!options.bpffs.join(pinned("filling")).exists());
     });
 }
 
@@ -130,15 +132,54 @@ fn kernel_what_somebody_took_away_is_put_back() {
         let (root, dump) = (bed.options().bpffs, maps.dump().unwrap());
         assert_eq!(maps.repair().unwrap(), Repaired::default(), "nothing is missing");
         std::fs::remove_file(root.join("links/connect4")).unwrap();
-        std::fs::remove_dir_all(root.join("v1/g1")).unwrap();
-        std::fs::remove_file(root.join("v1/shared/control")).unwrap();
+        std::fs::remove_dir_all(root.join(pinned("g1"))).unwrap();
+        std::fs::remove_file(root.join(pinned("shared/control"))).unwrap();
         assert_eq!(maps.status().broken_hooks, ["connect4"]);
-        assert_eq!(maps.repair().unwrap(), Repaired { hooks: vec!["connect4"], pins: true });
+        assert_eq!(maps.repair().unwrap(), Repaired { hooks: vec!["connect4"], pins: true, bits: false });
         assert_eq!(maps.repair().unwrap(), Repaired::default(), "once is enough");
         assert_eq!(dial(VIP), address(VIP));
         drop(maps);
         assert_eq!(dial(VIP), address(VIP), "the new pins hold");
         assert_eq!(KernelMaps::start(&bed.options()).unwrap().dump().unwrap(), dump);
+    });
+}
+
+#[test]
+fn kernel_bits_that_lead_to_frontends_are_put_back() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        let pin = bed.options().bpffs.join(pinned("shared/frontend_blocks"));
+        let blocks = MapHandle::from_pinned_path(pin).unwrap();
+        let nothing = vec![0; blocks.value_size() as usize];
+        blocks.update(&[0; 4], &nothing, MapFlags::ANY).unwrap();
+        let error = TcpStream::connect(address(VIP)).map(drop);
+        check_errno(error, libc::ENETUNREACH, "nobody looks for the frontend any more");
+        assert_eq!(maps.repair().unwrap(), Repaired { bits: true, ..Repaired::default() });
+        assert_eq!(dial(VIP), address(VIP));
+        assert_eq!(maps.repair().unwrap(), Repaired::default(), "once is enough");
+    });
+}
+
+#[test]
+fn kernel_a_block_of_addresses_is_known_to_programs_as_to_the_daemon() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let v4 = ["10.0.0.1:80", "10.255.255.255:80", "192.168.1.1:80", "240.0.0.1:80", "1.2.3.4:80"];
+        let v6 =
+            ["[fd00::10]:80", "[fd12:3456:789a:bcde::1]:80", "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:80"];
+        let (backend4, backend6) = ([tcp_backend("127.0.0.2:0")], [tcp_backend("[::1]:0")]);
+        Port { frontends: &v4, backends: &backend4, ..Port::TCP }.serve(&mut maps);
+        Port { index: 2, base: 8, frontends: &v6, backends: &backend6, ..Port::TCP }.serve(&mut maps);
+        for vip in v4.iter().chain(&v6) {
+            assert_eq!(dial(vip), address(vip));
+        }
+        drop(maps);
+        // What a start finds is led to again.
+        let _maps = bed.start();
+        for vip in v4.iter().chain(&v6) {
+            assert_eq!(dial(vip), address(vip), "after a restart");
+        }
     });
 }
 

@@ -17,8 +17,8 @@ use bed::{
 };
 use holdfast_core::keys::Transport;
 use holdfast_core::list::{Scope, SlotState};
-use holdfast_core::op::{Action, FrontendType, MemberKey, PortFacts, PortIndex, WordFlags};
-use holdfast_datapath::{Denial, KernelMaps, Maps};
+use holdfast_core::op::{Action, Coming, FrontendType, MemberKey, PortFacts, PortIndex, WordFlags};
+use holdfast_datapath::{Counted, Denial, KernelMaps, Maps};
 
 const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
 
@@ -71,8 +71,43 @@ fn kernel_an_empty_list_refuses_and_a_dropping_one_times_out() {
             check_udp_denied(&maps, frontend, errno);
         }
         check_errno(TcpStream::connect(address("[::ffff:10.96.0.10]:80")), refused, "mapped");
-        assert_eq!(maps.refused(PortIndex(1)).refused, 4);
-        assert_eq!(maps.refused(PortIndex(2)).dropped, 3);
+        let counts = maps.status().counts;
+        assert_eq!(counts.of(PortIndex(1)), Counted { refused: 4, ..Counted::default() });
+        assert_eq!(counts.of(PortIndex(2)), Counted { dropped: 3, ..Counted::default() });
+    });
+}
+
+#[test]
+fn kernel_connects_and_conversations_are_counted_for_their_port() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let (tcp, udp) =
+            ([tcp_backend("127.0.0.2:0")], [udp_backend("127.0.0.2:0"), udp_backend("127.0.0.3:0")]);
+        Port { frontends: &["10.96.0.10:80", "10.96.0.11:80"], backends: &tcp, ..Port::TCP }.serve(&mut maps);
+        Port { index: 2, frontends: &["10.96.0.10:53"], backends: &udp, base: 8, ..UDP }.serve(&mut maps);
+        let counted =
+            |maps: &KernelMaps| [1, 2].map(|index| maps.status().counts.of(PortIndex(index)).connects);
+        for vip in ["10.96.0.10:80", "10.96.0.11:80", "[::ffff:10.96.0.10]:80"] {
+            TcpStream::connect(address(vip)).unwrap();
+        }
+        TcpStream::connect(tcp[0]).unwrap();
+        assert_eq!(counted(&maps), [3, 0], "a backend that is dialled directly is nobody's client");
+        let socket = udp_client("0.0.0.0:0");
+        (0..5).for_each(|_| _ = ask(&socket, "10.96.0.10:53"));
+        udp_client("0.0.0.0:0").connect(address("10.96.0.10:53")).unwrap();
+        assert_eq!(counted(&maps), [3, 2], "a conversation counts once, however many its datagrams");
+
+        let entries = |port: u32| Coming { ports: port, ..Coming::default() };
+        maps.make_room(&entries(10_000)).unwrap();
+        assert_eq!(maps.status().growths, 1);
+        assert_eq!(counted(&maps), [3, 2], "growth forgets nothing");
+        TcpStream::connect(address("10.96.0.10:80")).unwrap();
+        assert_eq!(counted(&maps), [4, 2], "and goes on");
+        drop(maps);
+        let mut maps = bed.start();
+        assert_eq!(counted(&maps), [4, 2], "nor does a restart");
+        maps.execute(&Action::WriteFacts(PortIndex(1), PortFacts::default())).unwrap();
+        assert_eq!(counted(&maps), [0, 2], "a port that begins has no clients yet");
     });
 }
 

@@ -10,6 +10,7 @@ use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
 use serde::{Serialize, Serializer};
 
+use super::Readings;
 use super::frontends;
 use super::page::Table;
 use super::query::{Filter, Legal};
@@ -162,6 +163,10 @@ impl Table for BackendTable {
     ];
     type Place = Place;
     type Row<'a> = BackendRow<'a>;
+
+    fn new(_: &Readings) -> Self {
+        Self::default()
+    }
 
     fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<Place>) {
         for at in 0..view.ports.len() {

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::Readings;
 use super::answer;
+use super::clients::Counters;
 use super::form::Form;
 use super::query::{Legal, Query};
 use super::shown::as_optional_text;
@@ -198,9 +199,9 @@ fn explained<'a>(
     read: &ReadBack,
 ) -> Explained<'a> {
     let view = &*subject.view;
-    let policy = &snapshot.settings.hold;
+    let (policy, counters) = (&snapshot.settings.hold, Counters::of(&readings.datapath()));
     let row = |it: &'a FrontendView| {
-        let applied = Applied::of(view, it, read);
+        let applied = Applied::of(view, it, read, &counters);
         FrontendRow::of(view, it, applied, sentence::next(view, it, policy))
     };
     Explained {

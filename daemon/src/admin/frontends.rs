@@ -12,6 +12,7 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Status};
 use serde::{Serialize, Serializer};
 
+use super::Readings;
 use super::limits;
 use super::page::Table;
 use super::query::{Filter, Legal};
@@ -24,7 +25,7 @@ pub(super) const LEGAL: Legal = Legal {
     types: &["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP", "Static"],
 };
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Frontends;
 
 /// One row, borrowed from the snapshot.
@@ -154,6 +155,10 @@ impl Table for Frontends {
     ];
     type Place = usize;
     type Row<'a> = FrontendRow<'a>;
+
+    fn new(_: &Readings) -> Self {
+        Self
+    }
 
     fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<usize>) {
         let asked = |frontend: &FrontendView| {

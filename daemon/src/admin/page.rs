@@ -16,6 +16,7 @@ use futures_core::Stream;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use serde::Serialize;
 
+use super::Readings;
 use super::answer;
 use super::form::Form;
 use super::limits;
@@ -24,7 +25,7 @@ use super::shown::{Cells, Column, Widths};
 use super::stale;
 
 /// One kind of rows.
-pub(super) trait Table: Default + Send + Unpin + 'static {
+pub(super) trait Table: Send + Unpin + 'static {
     /// The name of the list in JSON.
     const NAME: &'static str;
     /// The columns of the text.
@@ -33,6 +34,9 @@ pub(super) trait Table: Default + Send + Unpin + 'static {
     type Place: Copy + Send + Unpin;
     /// What a row shows.
     type Row<'a>: Serialize;
+
+    /// A table that has shown nothing yet.
+    fn new(readings: &Readings) -> Self;
 
     /// Adds the rows of one service that pass the filter.
     fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<Self::Place>);
@@ -72,8 +76,8 @@ struct Walk<T: Table> {
 }
 
 impl<T: Table> Walk<T> {
-    fn new(views: Arc<[Arc<ServiceView>]>, filter: Filter) -> Self {
-        Self { table: T::default(), filter, views, next: 0, places: Vec::new().into_iter() }
+    fn new(table: T, views: Arc<[Arc<ServiceView>]>, filter: Filter) -> Self {
+        Self { table, filter, views, next: 0, places: Vec::new().into_iter() }
     }
 
     fn restart(&mut self) {
@@ -111,9 +115,10 @@ impl<T: Table> Walk<T> {
 }
 
 /// The whole table as a response that is made while it is read.
-pub(super) fn page<T: Table>(snapshot: Arc<Snapshot>, filter: Filter, form: Form) -> Response {
+pub(super) fn page<T: Table>(readings: &Readings, filter: Filter, form: Form) -> Response {
+    let snapshot = readings.snapshot();
     let views = sorted(&snapshot, &filter);
-    let walk = Walk::<T>::new(views, filter);
+    let walk = Walk::new(T::new(readings), views, filter);
     let (widths, cells, stage) = (Widths::default(), Cells::default(), Stage::first(form));
     let page = Page { walk, snapshot, form, widths, cells, stage };
     let chunks = InTurn { page, deadline: Instant::now() + limits::ANSWER_TIME_MAX, my_turn: true };
@@ -288,7 +293,7 @@ mod tests {
 
     fn frontends(form: Form, deadline: Instant) -> InTurn<Frontends> {
         let snapshot = Arc::new(many(500, 10));
-        let walk = Walk::new(sorted(&snapshot, &Filter::default()), Filter::default());
+        let walk = Walk::new(Frontends, sorted(&snapshot, &Filter::default()), Filter::default());
         let (widths, cells, stage) = (Widths::default(), Cells::default(), Stage::first(form));
         InTurn { page: Page { walk, snapshot, form, widths, cells, stage }, deadline, my_turn: true }
     }

@@ -196,7 +196,7 @@ async fn only_reads(request: Request) -> Response {
 }
 
 fn table<T: Table>(readings: &Readings, query: Query, form: Form) -> Response {
-    page::<T>(readings.snapshot(), query.filter, form)
+    page::<T>(readings, query.filter, form)
 }
 
 #[derive(Serialize)]

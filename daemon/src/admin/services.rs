@@ -7,6 +7,8 @@ use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView, Snapshot, Status, Verdict};
 use serde::Serialize;
 
+use super::Readings;
+use super::clients::{Clients, Counters};
 use super::form::Form;
 use super::frontends::status;
 use super::page::Table;
@@ -21,8 +23,8 @@ pub(super) const LEGAL: Legal = Legal {
     types: &["ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "Static"],
 };
 
-#[derive(Debug, Default)]
-pub(super) struct Services;
+#[derive(Debug)]
+pub(super) struct Services(Counters);
 
 /// One row, borrowed from the snapshot.
 #[derive(Debug, Serialize)]
@@ -40,6 +42,7 @@ pub(super) struct ServiceRow<'a> {
     frontends: usize,
     backends: usize,
     slices: usize,
+    clients: Option<Clients>,
     internal_policy: Option<&'static str>,
     external_policy: Option<&'static str>,
     affinity_timeout: Option<u32>,
@@ -127,6 +130,9 @@ impl Table for Services {
         column("FRONTENDS"),
         column("BACKENDS"),
         column("SLICES"),
+        wide("CONNECTS"),
+        wide("REFUSED"),
+        wide("DROPPED"),
         wide("INTERNAL"),
         wide("EXTERNAL"),
         wide("AFFINITY"),
@@ -140,6 +146,10 @@ impl Table for Services {
     ];
     type Place = ();
     type Row<'a> = ServiceRow<'a>;
+
+    fn new(readings: &Readings) -> Self {
+        Self(Counters::of(&readings.datapath()))
+    }
 
     fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<()>) {
         let kind = view.facts.as_ref().map(|facts| facts.kind.as_str());
@@ -171,6 +181,7 @@ impl Table for Services {
             frontends: view.frontends.len(),
             backends: backends(view),
             slices: view.slices.len(),
+            clients: self.0.service(view),
             internal_policy: facts.map(|facts| policy(facts.internal_policy)),
             external_policy: facts.map(|facts| policy(facts.external_policy)),
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
@@ -205,6 +216,9 @@ impl Table for Services {
 
 impl ServiceRow<'_> {
     fn wide_cells(&self, cells: &mut Cells) {
+        cells.put_optional(self.clients.map(|clients| clients.connects));
+        cells.put_optional(self.clients.map(|clients| clients.refused));
+        cells.put_optional(self.clients.map(|clients| clients.dropped));
         cells.put_optional(self.internal_policy);
         cells.put_optional(self.external_policy);
         cells.put_optional(self.affinity_timeout.map(|seconds| format!("{seconds}s")));

@@ -67,11 +67,12 @@ impl AppMaps {
 fn look_after(maps: &mut KernelMaps) {
     match maps.repair() {
         Ok(repaired) if repaired == Repaired::default() => {}
-        Ok(Repaired { hooks, pins }) => {
+        Ok(Repaired { hooks, pins, bits }) => {
             tracing::warn!(
                 hooks = hooks.join(", "),
                 pins,
-                "somebody took programs or pins away; they are back"
+                bits,
+                "somebody changed programs, pins or bitmaps; they are as they were"
             );
         }
         Err(error) => tracing::warn!(%error, "cannot put back programs or pins"),

@@ -28,7 +28,7 @@ pub const MESSAGES: [(&str, &str); 29] = [
     ("service not updated; trying again", "01f3077bef8a1f7507b930a326709383"),
     ("a client was not served", "3bd1f127526f2ed69b587176a5a4b8aa"),
     ("somebody changed the maps; repairing", "8180364fe8250db68e5e000e5de240f1"),
-    ("somebody took programs or pins away; they are back", "d51274d1a1030d1a74b5481fbe01b16c"),
+    ("somebody changed programs, pins or bitmaps; they are as they were", "d51274d1a1030d1a74b5481fbe01b16c"),
     ("took over from the programs that were there", "226800a691cbbc93489b46634c5be255"),
     ("another proxy serves on this node too", "ef24ba3e79f39a7a1e48e02b040101ab"),
     ("the snapshot is not used; a new one replaces it", "782dcfe9c369d4575f3e3aa03b46cf88"),

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, StaleSockets, cleanup};
+use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, StaleSockets, cleanup};
 
 use super::cluster::Cluster;
 use super::{Dice, SoakError, World};
@@ -134,7 +134,7 @@ impl Life<'_> {
         daemon.stop()?;
         cluster.check(&self.options(daemon).and_then(|options| Ok(KernelMaps::start(&options)?.dump()?))?)?;
         self.lives.lives += 1;
-        self.lives.growths += u64::from(!daemon.pins().join("v1/g1").exists());
+        self.lives.growths += u64::from(!daemon.pins().join(format!("v{PINS_VERSION}/g1")).exists());
         Ok(daemon.start()?)
     }
 

@@ -1,7 +1,7 @@
 //! The whole daemon with the kernel's datapath: what an operator sees of a client that was turned away.
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, BedError, Place};
+use holdfast_tests::bed::{Bed, BedError, Place, Role};
 use serde_json::Value;
 
 const NOBODY: &str =
@@ -29,4 +29,44 @@ fn kernel_holdfast_refusals_names_curl() {
     {
         assert_eq!(row[field], expected, "{field} of {row}");
     }
+}
+
+const SOMEBODY: &str =
+    "[[service]]\nname = \"some\"\nfrontends = [\"10.96.0.10:80\"]\nbackends = [\"127.0.0.9:8080\"]\n";
+
+fn dial(bed: &Bed, address: &str) {
+    let mut curl = bed.command(Place::NODE, "curl").unwrap();
+    // Whatever the server says: it is the connect that counts.
+    curl.args(["-s", "--max-time", "10", address]).spawn().unwrap().wait().unwrap();
+}
+
+/// What `holdfast services` and `holdfast explain` say of a service's clients: connected, refused, dropped.
+#[track_caller]
+fn check_clients(daemon: &Daemon<'_>, service: &str, expected: [u64; 3]) {
+    let services = daemon.ask(&["services"]).unwrap();
+    let mut rows = services["services"].as_array().unwrap().iter();
+    let row = rows.find(|row| row["service"] == service).unwrap();
+    let explained = daemon.ask(&["explain", service]).unwrap();
+    for clients in [&row["clients"], &explained["services"][0]["frontends"][0]["applied"]["clients"]] {
+        let counted = ["connects", "refused", "dropped"].map(|what| clients[what].as_u64().unwrap());
+        assert_eq!(counted, expected, "{service}: {clients}");
+    }
+}
+
+#[test]
+fn kernel_holdfast_counts_the_clients_of_each_service_over_a_restart() {
+    let bed = Bed::new().unwrap();
+    let backend = "127.0.0.9:8080".parse().unwrap();
+    let _server = bed.serve(Place::OUTSIDE, Role::Accept, "one", backend).unwrap();
+    let mut daemon = Daemon::new(&bed, &format!("{NOBODY}{SOMEBODY}")).unwrap();
+    daemon.start().unwrap();
+    (0..3).for_each(|_| dial(&bed, "10.96.0.10"));
+    dial(&bed, "10.96.0.20");
+    check_clients(&daemon, "static/some", [3, 0, 0]);
+    check_clients(&daemon, "static/web", [0, 1, 0]);
+    daemon.kill().unwrap();
+    dial(&bed, "10.96.0.10");
+    daemon.start().unwrap();
+    check_clients(&daemon, "static/some", [4, 0, 0]);
+    check_clients(&daemon, "static/web", [0, 1, 0]);
 }

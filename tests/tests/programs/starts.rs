@@ -7,7 +7,7 @@ use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Word};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, StaleSockets, cleanup};
+use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, StaleSockets, cleanup};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::load::Kind;
@@ -195,7 +195,7 @@ fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
     daemon.start().unwrap();
     let mut load = bed.load(Place::NODE, Kind::Connect, VIP.parse().unwrap()).unwrap();
     daemon.kill().unwrap();
-    fs::remove_dir_all(daemon.pins().join("v1/g1")).unwrap();
+    fs::remove_dir_all(daemon.pins().join(format!("v{PINS_VERSION}/g1"))).unwrap();
     let turn = std::thread::scope(|scope| {
         let turn = scope.spawn(|| load.turn(Duration::from_secs(4)));
         daemon.start().unwrap();
@@ -203,5 +203,5 @@ fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
     });
     assert!(turn.unwrap().count > 100);
     assert!(daemon.logged().contains("took over from the programs that were there"), "{}", daemon.logged());
-    assert!(daemon.pins().join("v1/g1/frontends4").exists());
+    assert!(daemon.pins().join(format!("v{PINS_VERSION}/g1/frontends4")).exists());
 }

@@ -114,6 +114,7 @@ impl KernelMaps {
         self.generation.publish(index, Scope::Cluster, word);
         let value = FrontendValue { port: index, kind: FrontendType::Static };
         let bytes = FrontendBytes::new(key);
+        self.shared.note_inserted(key);
         self.generation.frontends_mut(Family::V4).put(bytes.key(), &bytes.with(value))
     }
 

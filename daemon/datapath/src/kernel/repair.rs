@@ -1,7 +1,7 @@
-//! What somebody else took away from outside: programs and pins.
+//! What somebody else took away from outside: programs, pins, bits that lead to frontends.
 //!
-//! Invariant: clients are served by the old programs until the new ones are in place. Deliberately absent: what the maps
-//! hold, which the engine compares.
+//! Invariant: clients are served by the old programs until the new ones are in place. Deliberately absent: what the other
+//! maps hold, which the engine compares.
 
 use super::{Attached, KernelMaps};
 use crate::error::StartError;
@@ -14,6 +14,8 @@ pub struct Repaired {
     pub hooks: Vec<&'static str>,
     /// Whether maps were unpinned.
     pub pins: bool,
+    /// Whether programs would not have looked for every frontend.
+    pub bits: bool,
 }
 
 impl KernelMaps {
@@ -24,12 +26,13 @@ impl KernelMaps {
         else {
             return Ok(Repaired::default());
         };
+        let bits = shared.repair();
         let mut maps = load::copies(shared.handles().iter().chain(generation.handles()))?;
         let repinned = pins.repair(&mut maps)?;
         if links.broken(pins).is_empty() {
-            return Ok(Repaired { hooks: Vec::new(), pins: repinned });
+            return Ok(Repaired { hooks: Vec::new(), pins: repinned, bits });
         }
         let hooks = load::load(generation.shape, *features, &maps, |object, _| links.repair(object, pins))?;
-        Ok(Repaired { hooks, pins: repinned })
+        Ok(Repaired { hooks, pins: repinned, bits })
     }
 }

@@ -3,7 +3,6 @@
 //! Invariant: programs go into place only when they have maps that hold what the former ones held; so where another version
 //! serves, they wait. Deliberately absent: deciding what should be in the maps.
 
-use std::collections::BTreeSet;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -121,12 +120,11 @@ impl KernelMaps {
         let generation = Generation::new(maps)?;
         let found = dump::frontends(&generation);
         let found = found.map_err(|source| StartError::Map { attempt: "read", map: "frontends", source })?;
-        let wildcards: BTreeSet<_> =
-            found.iter().map(|(key, _)| *key).filter(|key| key.address.is_unspecified()).collect();
+        let found: Vec<_> = found.iter().map(|(key, _)| *key).collect();
         Ok(Self {
             // What was found may be larger than the limits of today.
             limits: Shape::limits(capacity).or_larger(generation.shape),
-            shared: Shared::new(maps, wildcards)?,
+            shared: Shared::new(maps, &found)?,
             grace: GracePeriods::start().map_err(StartError::Load)?,
             generation,
             features,

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use holdfast_core::keys::Family;
-use holdfast_core::op::PortIndex;
 use libbpf_rs::MapHandle;
 
 use super::KernelMaps;
+use crate::counts::Counts;
 use crate::error::StartError;
 use crate::maps::Maps;
 use crate::probe::Features;
@@ -49,15 +49,8 @@ pub struct Status {
     pub grace_failure: Option<String>,
     /// What was done about sockets whose backend has left; `None`: nothing is to be done.
     pub stale_sockets: Option<Swept>,
-}
-
-/// Clients of one port that were not served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refused {
-    /// ECONNREFUSED.
-    pub refused: u64,
-    /// Dropped.
-    pub dropped: u64,
+    /// The clients of all ports. It goes on counting.
+    pub counts: Counts,
 }
 
 impl KernelMaps {
@@ -82,6 +75,7 @@ impl KernelMaps {
             shared_hooks: attached.map(|it| it.links.shared()).unwrap_or_default(),
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::Stale::swept),
+            counts: self.generation.counts(),
         }
     }
 
@@ -94,11 +88,5 @@ impl KernelMaps {
         };
         let map = self.shared.handles().get("refusals").ok_or_else(missing)?;
         Ok(Refusals::new(MapHandle::try_from(map).map_err(StartError::Load)?))
-    }
-
-    /// How many clients of a port were not served, since its index was made.
-    pub fn refused(&self, index: PortIndex) -> Refused {
-        let (refused, dropped) = self.generation.counts(index);
-        Refused { refused, dropped }
     }
 }

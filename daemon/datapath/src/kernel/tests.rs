@@ -154,7 +154,9 @@ impl Clients {
 #[test]
 fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
     bed(|bed| {
-        let (start, root) = (|version| start_as(bed, version), bed.options().bpffs);
+        let start = |version| start_as(bed, version);
+        let maps = |version| bed.options().bpffs.join(format!("v{version}/g1"));
+        let (old_maps, new_maps) = (maps(VERSION - 1), maps(VERSION));
         let mut old = start(VERSION - 1);
         bed.join(&bed.cgroup);
         serve(&mut old);
@@ -176,11 +178,11 @@ fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
         assert!(new.status().growths > 0);
         serve(&mut new);
         assert_eq!(attached(bed), old_programs, "the old ones serve until now");
-        assert!(root.join("v0/g1").exists() && !root.join("v1/g1").exists());
+        assert!(old_maps.exists() && !new_maps.exists());
         new.take_over().unwrap();
         assert!(!new.is_waiting());
         assert_eq!(attached(bed).intersection(&old_programs).count(), 0);
-        assert!(!root.join("v0").exists() && root.join("v1/g1").exists());
+        assert!(!old_maps.exists() && new_maps.exists());
         let dump = new.dump().unwrap();
         drop(new);
         // And back again, as whoever is unhappy with an upgrade does.
@@ -188,7 +190,7 @@ fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
         assert!(old.is_waiting());
         serve(&mut old);
         old.take_over().unwrap();
-        assert!(root.join("v0/g1").exists() && !root.join("v1").exists());
+        assert!(old_maps.exists() && !new_maps.exists());
         assert_ne!(old.dump().unwrap(), dump);
         clients.end();
     });

@@ -11,6 +11,7 @@ use holdfast_core::op::Entry;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, UnusedBecause, Verdict};
 use serde::Serialize;
 
+use super::super::clients::{Clients, Counters};
 use super::{ReadBack, Subject};
 use crate::admin::Readings;
 use crate::admin::frontends::status;
@@ -82,6 +83,8 @@ pub(super) struct Applied {
     /// Whether that is what it should be; null if it could not be read.
     pub(super) matches: Option<bool>,
     pub(super) error: Option<String>,
+    /// Who came to the frontend's port so far; null if it could not be read.
+    pub(super) clients: Option<Clients>,
 }
 
 /// Where a frontend is in the maps, if it can be.
@@ -90,17 +93,20 @@ pub(super) fn key(it: &FrontendView) -> Option<FrontendKey> {
 }
 
 impl Applied {
-    pub(super) fn of(view: &ServiceView, it: &FrontendView, read: &ReadBack) -> Self {
+    pub(super) fn of(view: &ServiceView, it: &FrontendView, read: &ReadBack, counters: &Counters) -> Self {
         let found = key(it).and_then(|key| read.iter().find(|(other, _)| *other == key));
         match found {
-            Some((_, Ok(entry))) => Self::read(view, it, entry.as_ref()),
+            Some((_, Ok(entry))) => {
+                let clients = entry.as_ref().and_then(|entry| counters.port(entry.port.index));
+                Self { clients, ..Self::read(view, it, entry.as_ref()) }
+            }
             Some((_, Err(error))) => Self::unread(Some(error.clone())),
             None => Self::unread(None),
         }
     }
 
     fn unread(error: Option<String>) -> Self {
-        Self { programmed: false, backends: Vec::new(), matches: None, error }
+        Self { programmed: false, backends: Vec::new(), matches: None, error, clients: None }
     }
 
     fn read(view: &ServiceView, it: &FrontendView, entry: Option<&Entry>) -> Self {
@@ -119,7 +125,7 @@ impl Applied {
             Verdict::Conflict => true,
             _ => entry.is_some() && backends == wanted,
         };
-        Self { programmed: entry.is_some(), backends, matches: Some(matches), error: None }
+        Self { programmed: entry.is_some(), backends, matches: Some(matches), error: None, clients: None }
     }
 }
 

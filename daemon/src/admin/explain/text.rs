@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::super::clients::Clients;
 use super::details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef};
 use super::{Explained, Explanation};
 
@@ -81,6 +82,9 @@ fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
         line(out, 2, &format!("for clients from outside: {}", list(external)));
     }
     line(out, 2, &format!("in the maps now: {}", applied(it)));
+    if let Some(Clients { connects, refused, dropped }) = it.applied.clients {
+        line(out, 2, &format!("clients so far: {connects} connected, {refused} refused, {dropped} dropped"));
+    }
     line(out, 2, &format!("next: {}", it.next));
     if let Some(page) = &it.page {
         line(out, 2, &format!("see: {page}"));

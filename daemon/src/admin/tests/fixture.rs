@@ -19,7 +19,7 @@ use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
     Verdict,
 };
-use holdfast_datapath::{Denial, Features, Refusal, Shape, Swept};
+use holdfast_datapath::{Counts, Denial, Features, Refusal, Shape, Swept};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
@@ -492,6 +492,7 @@ pub(crate) fn status() -> holdfast_datapath::Status {
         shared_hooks: vec![("connect4", 2), ("connect6", 1)],
         grace_failure: None,
         stale_sockets: Some(Swept { sweeps: 7, ended: 2, failure: None }),
+        counts: Counts::default(),
     }
 }
 

@@ -1,0 +1,81 @@
+//! What happened at each port, counted by the programs: connects, and clients that were not served.
+//!
+//! Invariant: a number only grows until its port is given away or its facts change; then all of the port's begin at zero.
+//! Some may be missing: of connects at the very same moment, and while the maps grow. Deliberately absent: names of ports.
+
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use holdfast_core::op::PortIndex;
+
+use crate::abi::types;
+use crate::generation::port_words;
+use crate::view::View;
+
+/// The clients of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Led to a backend: by connect(), or by the first datagram of a conversation.
+    pub connects: u64,
+    /// ECONNREFUSED.
+    pub refused: u64,
+    /// Dropped.
+    pub dropped: u64,
+}
+
+/// The counts of all ports, as they are whenever one looks.
+#[derive(Clone, Debug, Default)]
+pub struct Counts(Option<Arc<View>>);
+
+/// The places of a port's counts.
+struct Places<'a> {
+    connects: &'a [AtomicU64],
+    refused: &'a AtomicU64,
+    dropped: &'a AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn of_ports(ports: &Arc<View>) -> Self {
+        Self(Some(Arc::clone(ports)))
+    }
+
+    /// The clients of a port.
+    pub fn of(&self, index: PortIndex) -> Counted {
+        let read = |place: &AtomicU64| place.load(Ordering::Relaxed);
+        self.places(index).map_or_else(Counted::default, |places| Counted {
+            connects: places.connects.iter().map(read).fold(0, u64::wrapping_add),
+            refused: read(places.refused),
+            dropped: read(places.dropped),
+        })
+    }
+
+    /// Another port has the index from now on, or it is counted anew.
+    pub(crate) fn reset(&self, index: PortIndex) {
+        if let Some(Places { connects, refused, dropped }) = self.places(index) {
+            connects.iter().chain([refused, dropped]).for_each(|place| place.store(0, Ordering::Relaxed));
+        }
+    }
+
+    fn places(&self, index: PortIndex) -> Option<Places<'_>> {
+        let words = port_words(self.0.as_ref()?, index)?;
+        Some(Places {
+            connects: words.get(offset_of!(types::port, connects) / 8..)?,
+            refused: words.get(offset_of!(types::port, refused) / 8)?,
+            dropped: words.get(offset_of!(types::port, dropped) / 8)?,
+        })
+    }
+}
+
+/// The same maps.
+impl PartialEq for Counts {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Counts {}
