@@ -46,7 +46,30 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
-    runtime.block_on(App::start(path, config, logging)?.run())
+    let inside = runtime.enter();
+    // Before anything answers: whoever sees the daemon may end it.
+    let signals = Signals::heed()?;
+    let app = App::start(path, config, logging)?;
+    drop(inside);
+    runtime.block_on(app.run(signals))
+}
+
+/// What the outside may ask for without an answer.
+struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn heed() -> Result<Self, AppError> {
+        let heed = |kind| signal(kind).map_err(AppError::Runtime);
+        Ok(Self {
+            hangup: heed(SignalKind::hangup())?,
+            terminate: heed(SignalKind::terminate())?,
+            interrupt: heed(SignalKind::interrupt())?,
+        })
+    }
 }
 
 /// How long the daemon waits for the disk when it stops; systemd gives it longer.
@@ -186,7 +209,7 @@ impl App {
         })
     }
 
-    async fn run(self) -> Result<(), AppError> {
+    async fn run(self, signals: Signals) -> Result<(), AppError> {
         let Self {
             reload,
             sources,
@@ -224,7 +247,7 @@ impl App {
             });
         }
         tracing::info!(address = %admin.address(), version = env!("CARGO_PKG_VERSION"), "started");
-        serve_signals(&reload, wishes, failures).await?;
+        serve_signals(signals, &reload, wishes, failures).await?;
         systemd::stopping();
         tracing::info!("stopping; what is programmed stays");
         stop.send_replace(true);
@@ -276,25 +299,20 @@ fn sources_of(config: &Config) -> Vec<Source> {
 
 /// Reloads on SIGHUP or on a wish, and returns on the signals that end the daemon, or when it cannot go on.
 async fn serve_signals(
+    mut signals: Signals,
     reload: &Reload,
     mut wishes: mpsc::Receiver<ReloadWish>,
     mut failures: mpsc::Receiver<AppError>,
 ) -> Result<(), AppError> {
-    let signals = |kind| signal(kind).map_err(AppError::Runtime);
-    let [mut hangup, mut terminate, mut interrupt]: [Signal; 3] = [
-        signals(SignalKind::hangup())?,
-        signals(SignalKind::terminate())?,
-        signals(SignalKind::interrupt())?,
-    ];
     let mut apiservers = reload.access.as_ref().map(Access::addresses);
     loop {
         tokio::select! {
             // Who sent a signal gets no answer; the outcome is in the log.
-            _ = hangup.recv() => drop(reload.now().await),
+            _ = signals.hangup.recv() => drop(reload.now().await),
             Some(wish) = wishes.recv() => reload.fulfil(wish).await,
             () = next(&mut apiservers) => reload.tell_settings().await,
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            _ = signals.terminate.recv() => return Ok(()),
+            _ = signals.interrupt.recv() => return Ok(()),
             Some(error) = failures.recv() => return Err(error),
         }
     }

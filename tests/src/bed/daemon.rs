@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -224,17 +224,20 @@ impl<'a> Daemon<'a> {
         let ended = ended.and_then(|()| wait(&mut child, STOP_LIMIT)).map_err(at("stop", &self.program))?;
         match ended {
             Some(status) if status.success() => Ok(()),
-            _ => Err(self.unexpected()),
+            ended => Err(self.unexpected_after(ended)),
         }
     }
 
-    /// With the end of its log.
-    /// Its last lines, and how it ended if it did.
     fn unexpected(&mut self) -> BedError {
+        let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+        self.unexpected_after(ended)
+    }
+
+    /// Its last lines, and how it ended if it did.
+    fn unexpected_after(&self, ended: Option<ExitStatus>) -> BedError {
         let mut lines: Vec<String> =
             self.logged().lines().rev().take(LINES_TOLD).map(str::to_owned).collect();
         lines.reverse();
-        let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
         lines.extend(ended.map(|status| format!("it ended: {status}")));
         let said = lines.join("\n");
         BedError::Unexpected { who: "the daemon".to_owned(), said }

@@ -1,7 +1,7 @@
 //! The daemon that users run, where it cannot or must not start, and where it takes over.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
@@ -204,4 +204,31 @@ fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
     assert!(turn.unwrap().count > 100);
     assert!(daemon.logged().contains("took over from the programs that were there"), "{}", daemon.logged());
     assert!(daemon.pins().join(format!("v{PINS_VERSION}/g1/frontends4")).exists());
+}
+
+/// The first call of a process, as strace shows it: its line, and whose it is.
+#[track_caller]
+fn first(trace: &str, call: &str) -> (usize, i32) {
+    let (place, line) = trace.lines().enumerate().find(|(_, line)| line.contains(call)).unwrap();
+    (place, line.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn whoever_can_reach_the_daemon_can_end_it() {
+    let (bed, _backend) = bed();
+    let mut daemon = daemon(&bed);
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    let path = trace.path().to_str().unwrap();
+    daemon.start_by(&["strace", "-f", "-o", path, "-e", "trace=rt_sigaction,bind"]).unwrap();
+    let seen = fs::read_to_string(path).unwrap();
+    let (heeds, pid) = first(&seen, "rt_sigaction(SIGTERM, {sa_handler");
+    let (answers, _) = first(&seen, "admin.sock");
+    assert!(heeds < answers, "{seen}");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();
+    let until = Instant::now() + SOON;
+    let ended = || fs::read_to_string(path).unwrap().contains(&format!("{pid} +++ exited with 0 +++"));
+    while !ended() {
+        assert!(Instant::now() < until, "{}", daemon.logged());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
