@@ -28,7 +28,7 @@ done
 # systemd 247, 252 and 257.
 releases=("$@")
 ((${#releases[@]} > 0)) || releases=(bookworm trixie bullseye)
-in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,rpm
+in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm
 status=0
 for release in "${releases[@]}"; do
 	scripts/debian-root.sh "$target/host/$release" "$release" "$(dpkg --print-architecture)" "$in_root"

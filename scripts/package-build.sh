@@ -33,13 +33,25 @@ if [[ $machine != "$(uname -m)" ]]; then
 	cargo fetch --quiet --locked >&2
 fi
 
+# Newer versions of libelf hold a crc32 of their own beside zlib's, with a wider length. Nothing here needs it.
+libraries=$CARGO_TARGET_DIR/$target/libraries
+mkdir -p "$libraries"
+# shellcheck disable=SC2016
+"${where[@]}" sh -euc 'cp "$("$1" -print-file-name=libelf.a)" "$2" && ar d "$2/libelf.a" crc32.o' sh "$linker" "$libraries"
+
 # Paths of this machine stay out of the binary.
 flags="-C target-feature=+crt-static --remap-path-prefix=$PWD=/holdfast"
 flags+=" --remap-path-prefix=$CARGO_TARGET_DIR=/target --remap-path-prefix=$CARGO_HOME=/cargo"
-# Newer versions of libelf need zstd, which then has to be static too.
-[[ $("${where[@]}" pkg-config --static --libs libelf 2>/dev/null) != *zstd* ]] || flags+=" -C link-arg=-lzstd"
+# Newer versions of libelf need zstd, which then has to be static too; by this name no linker takes the other one.
+[[ $("${where[@]}" pkg-config --static --libs libelf 2>/dev/null) != *zstd* ]] || flags+=" -C link-arg=-l:libzstd.a"
 name=${target//-/_}
 export "CARGO_TARGET_${name^^}_RUSTFLAGS=$flags" "CARGO_TARGET_${name^^}_LINKER=$linker"
-export LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$machine-linux-gnu:/usr/lib64
+export "LIBBPF_SYS_LIBRARY_PATH_$name=$libraries:/usr/lib/$machine-linux-gnu:/usr/lib64"
 "${where[@]}" cargo build --quiet --release --locked --target "$target" -p holdfast --features static >&2
-echo "$CARGO_TARGET_DIR/$target/release/holdfast"
+binary=$CARGO_TARGET_DIR/$target/release/holdfast
+# The packages say that they need no other.
+[[ $(readelf --wide --program-headers "$binary") != *INTERP* ]] || {
+	echo "package: $binary is not static" >&2
+	exit 1
+}
+echo "$binary"
