@@ -33,11 +33,11 @@ test: ## Run every test that can run here; ends with `N passed, N failed`.
 host: ## The packages on booted systems, as root: from installation to purge.
 	@scripts/host.sh
 
-deb: ## Build the Debian package, target/packages/*.deb; ARCH=arm64 for another machine.
+deb: ## Build the Debian package, target/packages/*.deb; for arm64: ARCH=arm64.
 	@scripts/setup package
 	@scripts/package.sh deb $(ARCH)
 
-rpm: ## Build the RPM package, target/packages/*.rpm; ARCH=arm64 for another machine.
+rpm: ## Build the RPM package, target/packages/*.rpm; for arm64: ARCH=arm64.
 	@scripts/setup package
 	@scripts/package.sh rpm $(ARCH)
 

@@ -25,23 +25,13 @@ for kind in deb rpm; do
 	PACKAGE_VERSION=${version%.*}.$((${version##*.} + 1)) scripts/package.sh "$kind"
 done
 
-# A half-made root is never taken for a whole one.
-make_root() {
-	local root=$target/host/$1
-	[[ ! -d $root ]] || return 0
-	rm -rf "$root.new"
-	echo "host: making a root of Debian $1 (once)"
-	mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus,iproute2,curl,procps,rpm "$1" "$root.new" \
-		"deb http://deb.debian.org/debian $1 main"
-	mv "$root.new" "$root"
-}
-
 # systemd 247, 252 and 257.
 releases=("$@")
 ((${#releases[@]} > 0)) || releases=(bookworm trixie bullseye)
+in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm
 status=0
 for release in "${releases[@]}"; do
-	make_root "$release"
+	scripts/debian-root.sh "$target/host/$release" "$release" "$(dpkg --print-architecture)" "$in_root"
 	echo "== host: Debian $release"
 	HOLDFAST_HOST_ROOT=$target/host/$release HOLDFAST_PACKAGES=$target/packages \
 		cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- --test-threads 2 --show-output || status=1

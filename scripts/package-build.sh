@@ -2,7 +2,7 @@
 # Builds the one static binary that packages carry, and prints its path. Equal sources give equal bytes, wherever they lie.
 #
 #   scripts/package-build.sh            for this machine
-#   scripts/package-build.sh arm64      for arm64, with Debian's cross compiler and arm64 libraries
+#   scripts/package-build.sh arm64      for arm64; on another machine in a root file system of scripts/arm64.sh
 #
 # Static means glibc, libelf and zlib from this distribution's own packages. musl would need all three built anew, and its
 # allocator is slower; nothing here needs what a static glibc cannot do (users and names are looked up by number).
@@ -10,24 +10,48 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case ${1:-$(uname -m)} in
-x86_64 | amd64) machine=x86_64 linker=cc ;;
-aarch64 | arm64) machine=aarch64 linker=aarch64-linux-gnu-gcc ;;
+x86_64 | amd64) machine=x86_64 ;;
+aarch64 | arm64) machine=aarch64 ;;
 *)
 	echo "package: no packages for $1" >&2
 	exit 64
 	;;
 esac
-# On arm64 itself the cross compiler has the plain name too.
-[[ $machine != "$(uname -m)" ]] || linker=cc
 target=$machine-unknown-linux-gnu
-name=${target//-/_}
+export CARGO_HOME=${CARGO_HOME:-$HOME/.cargo} CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}
+mkdir -p "$CARGO_HOME" "$CARGO_TARGET_DIR"
+CARGO_TARGET_DIR=$(realpath "$CARGO_TARGET_DIR")
+
+where=() linker=cc
+if [[ $machine != "$(uname -m)" ]]; then
+	[[ $machine == aarch64 ]] || {
+		echo "package: packages for $machine are built on $machine" >&2
+		exit 64
+	}
+	where=(scripts/arm64.sh) linker=aarch64-linux-gnu-gcc
+	# Where it is compiled there is no network.
+	cargo fetch --quiet --locked >&2
+fi
+
+# Newer versions of libelf hold a crc32 of their own beside zlib's, with a wider length. Nothing here needs it.
+libraries=$CARGO_TARGET_DIR/$target/libraries
+mkdir -p "$libraries"
+# shellcheck disable=SC2016
+"${where[@]}" sh -euc 'cp "$("$1" -print-file-name=libelf.a)" "$2" && ar d "$2/libelf.a" crc32.o' sh "$linker" "$libraries"
 
 # Paths of this machine stay out of the binary.
 flags="-C target-feature=+crt-static --remap-path-prefix=$PWD=/holdfast"
-flags+=" --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
-# Newer versions of libelf need zstd, which then has to be static too.
-[[ $(pkg-config --static --libs libelf 2>/dev/null) != *zstd* ]] || flags+=" -C link-arg=-lzstd"
+flags+=" --remap-path-prefix=$CARGO_TARGET_DIR=/target --remap-path-prefix=$CARGO_HOME=/cargo"
+# Newer versions of libelf need zstd, which then has to be static too; by this name no linker takes the other one.
+[[ $("${where[@]}" pkg-config --static --libs libelf 2>/dev/null) != *zstd* ]] || flags+=" -C link-arg=-l:libzstd.a"
+name=${target//-/_}
 export "CARGO_TARGET_${name^^}_RUSTFLAGS=$flags" "CARGO_TARGET_${name^^}_LINKER=$linker"
-export LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$machine-linux-gnu:/usr/lib64
-cargo build --quiet --release --locked --target "$target" -p holdfast --features static >&2
-echo "${CARGO_TARGET_DIR:-target}/$target/release/holdfast"
+export "LIBBPF_SYS_LIBRARY_PATH_$name=$libraries:/usr/lib/$machine-linux-gnu:/usr/lib64"
+"${where[@]}" cargo build --quiet --release --locked --target "$target" -p holdfast --features static >&2
+binary=$CARGO_TARGET_DIR/$target/release/holdfast
+# The packages say that they need no other.
+[[ $(readelf --wide --program-headers "$binary") != *INTERP* ]] || {
+	echo "package: $binary is not static" >&2
+	exit 1
+}
+echo "$binary"

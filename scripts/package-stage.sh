@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Lays out the files that both packages carry:
 #
-#   scripts/package-stage.sh BINARY FOLDER
-#
-# HOLDFAST_COMPLETER may name a holdfast that runs here, where BINARY is for another machine.
+#   scripts/package-stage.sh BINARY FOLDER ARCHITECTURE
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=$1
 root=$2
-completer=${HOLDFAST_COMPLETER:-$binary}
+holdfast=("$binary")
+# On another machine than its own it runs in an emulator.
+[[ $3 != arm64 || $(uname -m) == aarch64 ]] || holdfast=(scripts/arm64.sh qemu-aarch64 "$binary")
 
 put() { install -D -m "$1" "$2" "$root/$3"; }
 page() { gzip -9 -n -c >"$root/usr/share/man/man${1##*.}/$1.gz"; }
@@ -32,8 +32,8 @@ install -d "$root"/usr/share/{man/man1,man/man5,man/man8,bash-completion/complet
 page holdfast.1 <packaging/man/holdfast.1
 page holdfast.8 <packaging/man/holdfast.8
 scripts/package-keys.sh | page holdfast.toml.5
-"$completer" completions bash >"$root/usr/share/bash-completion/completions/holdfast"
-"$completer" completions zsh >"$root/usr/share/zsh/vendor-completions/_holdfast"
-"$completer" completions fish >"$root/usr/share/fish/vendor_completions.d/holdfast.fish"
+"${holdfast[@]}" completions bash >"$root/usr/share/bash-completion/completions/holdfast"
+"${holdfast[@]}" completions zsh >"$root/usr/share/zsh/vendor-completions/_holdfast"
+"${holdfast[@]}" completions fish >"$root/usr/share/fish/vendor_completions.d/holdfast.fish"
 find "$root" -type f ! -path '*/bin/*' -exec chmod 644 {} +
 find "$root" -type d -exec chmod 755 {} +

@@ -8,7 +8,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
-architecture=${2:-$(dpkg --print-architecture 2>/dev/null || uname -m)}
+architecture=${2:-$(uname -m)}
+architecture=${architecture/x86_64/amd64}
+architecture=${architecture/aarch64/arm64}
 
 version=${PACKAGE_VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
@@ -67,7 +69,7 @@ rpm() {
 	echo "$out/holdfast-$version-1.$machine.rpm"
 }
 
-scripts/package-stage.sh "$binary" "$root"
+scripts/package-stage.sh "$binary" "$root" "$architecture"
 case $kind in
 deb) deb ;;
 rpm) rpm ;;

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use libbpf_cargo::SkeletonBuilder;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let sources = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../bpf");
+    let sources = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../bpf").canonicalize()?;
     println!("cargo:rerun-if-changed={}", sources.display());
     let include = |folder: &str| format!("-I{}", sources.join(folder).display());
-    let arguments = [&include("include"), &include("shim"), "-mcpu=v3", "-Wall", "-Werror"];
+    // Line numbers go into the programs with the paths of their files, which are not to say where they were compiled.
+    let paths = format!("-ffile-prefix-map={}=bpf", sources.display());
+    let arguments = [&include("include"), &include("shim"), &paths, "-mcpu=v3", "-Wall", "-Werror"];
     SkeletonBuilder::new()
         .source(sources.join("socket.bpf.c"))
         .clang_args(arguments)

@@ -15,6 +15,7 @@
 
 mod bad_starts;
 mod figures;
+mod install_page;
 mod journal;
 mod life;
 mod packages;

@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use super::{CONFIG, FIRST, address, boot, config, package, property, repository, who_answers};
+use super::{
+    CONFIG, FIRST, address, boot, config, from_environment, package, property, repository, who_answers,
+};
 
 const RPM: &str = "holdfast-0.1.0-1.x86_64.rpm";
 const NEXT_RPM: &str = "holdfast-0.1.1-1.x86_64.rpm";
@@ -64,6 +66,22 @@ fn equal_sources_give_equal_bytes() {
         assert!(built.status.success(), "{built:?}");
         let again = fs::read(out.path().join("packages").join(name)).unwrap();
         assert!(again == fs::read(package(name)).unwrap(), "{name} differs");
+    }
+}
+
+#[test]
+fn the_binary_does_not_say_where_it_was_compiled() {
+    let root = tempfile::tempdir().unwrap();
+    run("dpkg-deb", &["--extract", package(FIRST).to_str().unwrap(), root.path().to_str().unwrap()]);
+    let binary = fs::read(root.path().join("usr/bin/holdfast")).unwrap();
+    let says = |path: &str| binary.windows(path.len()).any(|window| window == path.as_bytes());
+    // Names of sources stay: panics and the kernel's verifier point to lines in them.
+    assert!(says("\0bpf/socket.bpf.c\0") && says("/out/socket.skel.rs"));
+    let target = from_environment("HOLDFAST_PACKAGES").parent().unwrap().to_owned();
+    // Each is called so in the binary, wherever it lies.
+    for (folder, name) in [(repository(), "/holdfast"), (target.as_path(), "/target")] {
+        let folder = folder.to_str().unwrap();
+        assert!(folder == name || !says(&format!("{folder}/")), "{folder}");
     }
 }
 
