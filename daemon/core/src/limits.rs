@@ -30,7 +30,7 @@ pub const BACKENDS_PER_LIST_MAX: usize = (1 << 20) - 1;
 /// Slots of one family: 2^26 slots of 8 or 24 bytes are 0.5 or 1.6 GiB of kernel memory, more than a node should give.
 pub const SLOTS_PER_FAMILY_MAX: u32 = 1 << 26;
 
-/// Port indices: an index costs 16 bytes of words and its facts; a million is far beyond etcd's reach.
+/// Port indices: an index costs 128 bytes of the kernel; a million is far beyond etcd's reach.
 pub const PORT_INDICES_MAX: u32 = 1 << 20;
 
 /// Services known at one time, programmed or not.

@@ -38,7 +38,7 @@ pub(crate) struct Generation {
     frontends: [Table; 2],
     pub(crate) members: Table,
     ports: Arc<View>,
-    slots: [View; 2],
+    slots: [Arc<View>; 2],
     // Programs may read a larger one already.
     outgrown: Arc<AtomicBool>,
 }
@@ -70,21 +70,22 @@ pub(crate) fn view(maps: &Maps, map: &'static str) -> Result<View, StartError> {
 }
 
 impl Generation {
+    /// The same maps again, for another thread that only reads. What is mapped is not mapped twice.
+    pub(crate) fn for_reading(&self) -> Result<Self, StartError> {
+        let maps = &self.handles;
+        Ok(Self {
+            shape: self.shape,
+            handles: load::copies(maps)?,
+            frontends: [uncounted(maps, "frontends4")?, uncounted(maps, "frontends6")?],
+            members: uncounted(maps, "members")?,
+            ports: Arc::clone(&self.ports),
+            slots: self.slots.clone(),
+            outgrown: Arc::clone(&self.outgrown),
+        })
+    }
+
     /// Opens the maps of a generation.
     pub(crate) fn new(maps: &Maps) -> Result<Self, StartError> {
-        Self::over(maps, table)
-    }
-
-    /// The same maps again, for another thread that only reads.
-    pub(crate) fn for_reading(&self) -> Result<Self, StartError> {
-        let again = Self::over(&self.handles, uncounted)?;
-        Ok(Self { outgrown: Arc::clone(&self.outgrown), ..again })
-    }
-
-    fn over(
-        maps: &Maps,
-        table: fn(&Maps, &'static str) -> Result<Table, StartError>,
-    ) -> Result<Self, StartError> {
         let entries = |map| Ok::<_, StartError>(handle(maps, map)?.max_entries());
         let shape = Shape {
             frontends: [entries("frontends4")?, entries("frontends6")?],
@@ -101,7 +102,7 @@ impl Generation {
             frontends: [table(maps, "frontends4")?, table(maps, "frontends6")?],
             members: table(maps, "members")?,
             ports: Arc::new(view(maps, "ports")?),
-            slots: [view(maps, "backends4")?, view(maps, "backends6")?],
+            slots: [Arc::new(view(maps, "backends4")?), Arc::new(view(maps, "backends6")?)],
             outgrown: Arc::default(),
         })
     }

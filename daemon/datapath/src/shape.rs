@@ -13,7 +13,7 @@ const SLOTS_FIRST: u32 = 16_384;
 const MEMBERS_FIRST: u32 = 4096;
 
 /// Each step. A growth costs the loading of the programs, some 0.1 s, while a large cluster is read in; an empty entry
-/// costs 8 to 24 bytes.
+/// costs 8 to 128 bytes.
 const GROWTH: u32 = 16;
 
 /// What is added to the arrays for the self-test: a port and a slot that no service can have.
