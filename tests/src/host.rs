@@ -21,11 +21,12 @@ use crate::bed::{BedError, Dialer, Role, Server, at, companion, finish, mount_po
 
 pub use say::Said;
 
-/// Booting takes a quarter of a second; a busy machine may take its time.
-const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// Booting takes a quarter of a second. An emulated machine whose CPUs dial without end has taken half a minute to start a
+/// daemon again, and a busy machine under it may take its time too.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// One command inside. The longest waits for a service to stop.
-const COMMAND_LIMIT: Duration = Duration::from_secs(90);
+/// One command inside. The longest is an upgrade in an emulated machine under traffic.
+const COMMAND_LIMIT: Duration = Duration::from_secs(180);
 
 /// How often it is looked again for what is waited for.
 const POLL: Duration = Duration::from_millis(20);

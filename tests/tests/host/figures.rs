@@ -75,7 +75,8 @@ fn cpu_time_of_an_idle_daemon() {
     assert!(share <= IDLE_SHARE_MAX, "{share}");
 }
 
-/// How long its threads have stood in the queue of a CPU: the second number of each.
+/// How long that one of its threads has stood in the queue of a CPU which has stood there longest: the second number of
+/// each. Together they have stood there longer than the start was held up by it.
 fn queued(host: &Host) -> Duration {
     let of = |task: fs::DirEntry| {
         let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
@@ -83,11 +84,11 @@ fn queued(host: &Host) -> Duration {
     };
     let processes = host.processes("system.slice/holdfast.service");
     let tasks = processes.iter().filter_map(|it| fs::read_dir(format!("/proc/{it}/task")).ok());
-    tasks.flatten().flatten().filter_map(of).sum()
+    tasks.flatten().flatten().filter_map(of).max().unwrap()
 }
 
 /// One start as after a boot: nothing in the kernel, everything in the snapshot. Its time by the clock, and without what
-/// its threads waited for a CPU.
+/// a thread waited for a CPU.
 fn start_again(host: &Host) -> (Duration, Duration) {
     host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
     host.run(&["holdfast", "cleanup"]).unwrap().good();
