@@ -30,7 +30,7 @@ case $status in
 3) absent+=("not run here: alerts (needs promtool, of the package prometheus)") ;;
 *) failures+=("alerts") ;;
 esac
-step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/init.sh tests/host/boot.sh packaging/debian/{postinst,prerm,postrm} .ci/run
+step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/*.sh tests/host/*.sh packaging/debian/{postinst,prerm,postrm} .ci/run
 
 ((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
 ((${#failures[@]} == 0)) || {

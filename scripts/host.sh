@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Builds the packages and tests them on booted systems: systemd as the first process of Debian's releases, in namespaces.
-# Each release's root file system is made once, in the target folder. Needs root.
+# Each release's root file system is made once, in the target folder. Then the whole cycle once more in an emulated machine,
+# with the kernel of Debian 12 and its systemd as the first process. Needs root.
 #
-#   scripts/host.sh             every release
+#   scripts/host.sh             every release, and the machine
 #   scripts/host.sh bookworm    one of them
+#   scripts/host.sh machine     the machine
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup host
@@ -25,13 +27,50 @@ for kind in deb rpm; do
 	PACKAGE_VERSION=${version%.*}.$((${version##*.} + 1)) scripts/package.sh "$kind"
 done
 
+make_root() {
+	local in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm
+	scripts/debian-root.sh "$target/host/$1" "$1" "$(dpkg --print-architecture)" "$in_root"
+}
+
+# The root as a disk has it. There is room for what a test installs; what is not written takes no place.
+make_image() {
+	[[ ! $2 -nt $target/host/$1 ]] || return 0
+	mke2fs -q -F -t ext4 -d "$target/host/$1" "$2.new" 1G >/dev/null && mv "$2.new" "$2"
+}
+
+# The kernel and the root of one release, as its users have them.
+machine() {
+	local image=$target/host/bookworm.ext4 built program
+	if [[ $(uname -m) != x86_64 ]]; then
+		echo "not run here: host: the cycle in a machine with a distribution's kernel (needs x86_64)"
+		return
+	fi
+	# Nothing in here ends the script by itself: its caller asks how it went.
+	scripts/setup vm && make_root bookworm && make_image bookworm "$image" || return 1
+	echo "== host: Debian bookworm in a machine with its own kernel"
+	built=$(cargo test --workspace --locked --features holdfast-tests/root --no-run --test host 2>&1) || {
+		echo "$built"
+		return 1
+	}
+	cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins || return 1
+	program=$(sed -nE 's/^ *Executable .*\((.*\/host-[0-9a-f]+)\)$/\1/p' <<<"$built")
+	local files=(--with "$program" --with "$target/debug/bed_child")
+	for path in "$target"/packages/holdfast_*_amd64.deb; do
+		files+=(--with "$path")
+	done
+	"$target/debug/vm" run --disk "$image" --memory-mib 1024 --seconds 600 "${files[@]}" 6.1 tests/host/guest.sh
+}
+
 # systemd 247, 252 and 257.
 releases=("$@")
-((${#releases[@]} > 0)) || releases=(bookworm trixie bullseye)
-in_root=systemd,systemd-sysv,dbus,iproute2,curl,procps,python3,rpm
+((${#releases[@]} > 0)) || releases=(bookworm trixie bullseye machine)
 status=0
 for release in "${releases[@]}"; do
-	scripts/debian-root.sh "$target/host/$release" "$release" "$(dpkg --print-architecture)" "$in_root"
+	if [[ $release == machine ]]; then
+		machine || status=1
+		continue
+	fi
+	make_root "$release"
 	echo "== host: Debian $release"
 	HOLDFAST_HOST_ROOT=$target/host/$release HOLDFAST_PACKAGES=$target/packages \
 		cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- --test-threads 2 --show-output || status=1

@@ -1,8 +1,9 @@
-//! A booted Linux for tests of packages: real systemd as PID 1, real journald, real dpkg, in namespaces of its own.
+//! A booted Linux for tests of packages: real systemd as PID 1, real journald, real dpkg, in namespaces of its own. In a
+//! guest that was made for it (`vm run --disk`) it is the guest itself.
 //!
 //! Invariant: nothing outside changes, and everything goes when the `Host` is dropped or its process ends in any way: its first
-//! process dies with the thread that started it, and with it all others. Deliberately absent: other kernels, and controllers
-//! of memory and CPU, which this machine may have given to another hierarchy.
+//! process dies with the thread that started it, and with it all others; a guest goes as a whole. Deliberately absent:
+//! controllers of memory and CPU in namespaces, which this machine may have given to another hierarchy.
 
 mod say;
 
@@ -20,11 +21,12 @@ use crate::bed::{BedError, Dialer, Role, Server, at, companion, finish, mount_po
 
 pub use say::Said;
 
-/// Booting takes a quarter of a second; a busy machine may take its time.
-const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// Booting takes a quarter of a second. An emulated machine whose CPUs dial without end has taken half a minute to start a
+/// daemon again, and a busy machine under it may take its time too.
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// One command inside. The longest waits for a service to stop.
-const COMMAND_LIMIT: Duration = Duration::from_secs(90);
+/// One command inside. The longest is an upgrade in an emulated machine under traffic.
+const COMMAND_LIMIT: Duration = Duration::from_secs(180);
 
 /// How often it is looked again for what is waited for.
 const POLL: Duration = Duration::from_millis(20);
@@ -32,10 +34,14 @@ const POLL: Duration = Duration::from_millis(20);
 /// The names of all cgroups of hosts begin so; the number of the process follows.
 const PREFIX: &str = "holdfast-host-";
 
+/// A guest whose system may be changed is booted with this word.
+const GUEST: &str = "holdfast.guest";
+
 /// One booted Linux.
 #[derive(Debug)]
 pub struct Host {
-    first: Child,
+    /// What was started for it; nothing for a guest.
+    first: Option<Child>,
     pid: u32,
     cgroup: PathBuf,
 }
@@ -49,15 +55,30 @@ impl Host {
         let cgroup = mount.join(name);
         fs::create_dir(&cgroup).map_err(at("create", &cgroup))?;
         let first = spawn(&mut boot(root, &cgroup))?;
-        let mut host = Self { first, pid: 0, cgroup };
-        host.wait_for("systemd as the first process", |host| {
+        Self { first: Some(first), pid: 0, cgroup }.ready()
+    }
+
+    /// Whether this machine is a guest that was made for tests to change it.
+    pub fn is_around() -> bool {
+        let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+        line.split_whitespace().any(|word| word == GUEST)
+    }
+
+    /// The guest that this process runs in, whatever its own root is.
+    pub fn around() -> Result<Self, BedError> {
+        Self { first: None, pid: 0, cgroup: mount_point()? }.ready()
+    }
+
+    /// Waits until it has booted.
+    fn ready(mut self) -> Result<Self, BedError> {
+        self.wait_for("systemd as the first process", |host| {
             host.pid = host.first_process().unwrap_or_default();
             host.pid != 0
                 && host.run(&["systemctl", "is-system-running", "--wait"]).is_ok_and(|said| !said.is_lost())
         })?;
-        let clients = host.cgroup.join("clients");
+        let clients = self.cgroup.join("clients");
         fs::create_dir(&clients).map_err(at("create", &clients))?;
-        Ok(host)
+        Ok(self)
     }
 
     fn first_process(&self) -> Option<u32> {
@@ -69,7 +90,7 @@ impl Host {
     pub fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) -> Result<(), BedError> {
         let until = Instant::now() + BOOT_LIMIT;
         while !holds(self) {
-            let ended = self.first.try_wait().ok().flatten();
+            let ended = self.first.as_mut().and_then(|first| first.try_wait().ok().flatten());
             if Instant::now() > until || ended.is_some() {
                 let said = format!("nothing; waited for {what}; its first process: {ended:?}");
                 return Err(BedError::Unexpected { who: "the host".to_owned(), said });
@@ -192,8 +213,9 @@ fn remove_folders(folder: &Path) -> io::Result<()> {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        let _ = self.first.kill();
-        let _ = self.first.wait();
+        let Some(mut first) = self.first.take() else { return };
+        let _ = first.kill();
+        let _ = first.wait();
         remove_tree(&self.cgroup);
     }
 }

@@ -1,7 +1,7 @@
 //! The file system of a guest: a shell, kernel modules, and the programs under test with their libraries.
 //!
-//! Invariant: the part that depends on the kernel alone is built once and kept. Deliberately absent: an init system, a
-//! disk, a network card; a test makes its own links.
+//! Invariant: the part that depends on the kernel alone is built once and kept. Deliberately absent: a network card; a test
+//! makes its own links. An init system is there if the guest has a disk that brings one.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,15 +13,24 @@ use crate::failure::{Failure, at, output};
 use crate::modules;
 use crate::store::{Kernel, Store};
 
-const INIT: &str = include_str!("init.sh");
+/// The first process, by whether there is a disk, and what either of them leads to.
+const SCRIPTS: [(&str, &str); 3] = [
+    ("init", include_str!("init.sh")),
+    ("system", include_str!("system.sh")),
+    ("errand", include_str!("errand.sh")),
+];
 
 /// Where programs under test lie in the guest.
 const PROGRAMS: &str = "/payload";
 
 /// What a test runs besides itself, as far as this machine has it.
-const COMPANIONS: [&str; 4] = ["/usr/sbin/ip", "/usr/bin/curl", "/usr/bin/strace", "/usr/bin/dig"];
+const COMPANIONS: [&str; 6] =
+    ["/usr/sbin/ip", "/usr/bin/curl", "/usr/bin/strace", "/usr/bin/dig", "/usr/bin/bash", "/usr/bin/nsenter"];
 
-const FOLDERS: [&str; 7] = ["proc", "sys", "dev", "tmp", "run", "root", "var"];
+const FOLDERS: [&str; 8] = ["proc", "sys", "dev", "tmp", "run", "root", "var", "disk"];
+
+/// How a program begins that can be stripped.
+const ELF: &[u8] = b"\x7fELF";
 
 /// What is to be run: a shell script, with programs of this machine beside it.
 #[derive(Debug)]
@@ -61,7 +70,7 @@ pub(crate) fn build(store: &Store, kernel: &Kernel, errand: &Errand<'_>) -> Resu
 /// The part that depends on the kernel, from the store or made now.
 fn base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
     let mut hasher = DefaultHasher::new();
-    (INIT, modules::WANTED, &kernel.modules, COMPANIONS.map(|path| Path::new(path).exists()))
+    (SCRIPTS, modules::WANTED, &kernel.modules, COMPANIONS.map(|path| Path::new(path).exists()))
         .hash(&mut hasher);
     let path = store.scratch()?.join(format!("{:016x}.base", hasher.finish()));
     if let Ok(bytes) = fs::read(&path) {
@@ -77,7 +86,7 @@ fn base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
 fn build_base(store: &Store, kernel: &Kernel) -> Result<Vec<u8>, Failure> {
     let mut archive = Archive::default();
     FOLDERS.iter().for_each(|folder| archive.folder(folder));
-    archive.file("init", INIT.as_bytes().to_vec());
+    SCRIPTS.iter().for_each(|(name, text)| archive.file(name, text.as_bytes().to_vec()));
     archive.file("etc/hosts", b"127.0.0.1 localhost\n::1 localhost\n".to_vec());
     add_shell(&mut archive, &store.tools()?.join("bin/busybox"))?;
     for program in COMPANIONS.iter().map(Path::new).filter(|program| program.exists()) {
@@ -117,15 +126,16 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Without debug symbols, which under emulation cost seconds. What strip does not know, a script, stays as it is.
+/// Without debug symbols, which under emulation cost seconds. A script and a package stay as they are.
 fn stripped(program: &Path) -> Result<Vec<u8>, Failure> {
+    let bytes = fs::read(program).map_err(at("read", program))?;
+    if !bytes.starts_with(ELF) {
+        return Ok(bytes);
+    }
     let folder = tempfile::tempdir().map_err(at("create a folder for", program))?;
     let lean = folder.path().join("lean");
-    let path = match output(Command::new("strip").arg("-o").arg(&lean).arg(program)) {
-        Ok(_) => &lean,
-        Err(_) => program,
-    };
-    fs::read(path).map_err(at("read", path))
+    output(Command::new("strip").arg("-o").arg(&lean).arg(program))?;
+    fs::read(&lean).map_err(at("read", &lean))
 }
 
 /// A program and the libraries it names.

@@ -1,8 +1,9 @@
-//! One run of a guest: an emulated machine without disk and network, two serial ports, a deadline.
+//! One run of a guest: an emulated machine without network, two serial ports, a deadline.
 //!
 //! Invariant: the machine has ended when `run` returns. The first serial port is the kernel's console; the second one
-//! carries what the program writes and, as its last line, the exit code. Deliberately absent: hardware acceleration.
-//! A /dev/kvm that exists is no promise that a distribution's kernel boots under it, and emulation boots in seconds.
+//! carries what the program writes and, as its last line, the exit code. A disk stays as it is: what is written to it goes
+//! with the machine. Deliberately absent: hardware acceleration. A /dev/kvm that exists is no promise that a distribution's
+//! kernel boots under it, and emulation boots in seconds.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -22,13 +23,22 @@ const CONSOLE_LINES: usize = 40;
 /// Lines that may wait between the machine and a slow terminal.
 const LINES_WAITING_MAX: usize = 1024;
 
+/// A panic ends the machine at once, and so the run. What protects a CPU from its own speculation only costs here.
+const LINE: &str = "console=ttyS0 panic=-1 oops=panic loglevel=4 mitigations=off";
+
+/// Who asks for a name and a password waits for a device that nobody announces. The last word is for `Host::around`.
+const LINE_OF_A_SYSTEM: &str =
+    "rdinit=/system systemd.mask=getty.target systemd.show_status=no holdfast.guest";
+
 /// Debian's libraries in the folder of tools.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 
 /// What a guest is made of besides its kernel and its file system.
 #[derive(Debug)]
-pub(crate) struct Limits {
+pub(crate) struct Build<'a> {
     pub(crate) memory_mib: u32,
+    /// The image of a root file system whose systemd becomes the first process.
+    pub(crate) disk: Option<&'a Path>,
     pub(crate) deadline: Duration,
 }
 
@@ -37,13 +47,13 @@ pub(crate) fn run(
     store: &Store,
     kernel: &Kernel,
     errand: &Errand<'_>,
-    limits: &Limits,
+    build: &Build<'_>,
     tell: &mut dyn FnMut(&str),
 ) -> Result<u8, Failure> {
     let initrd = &guest::build(store, kernel, errand)?;
     let console = initrd.with_extension("console");
-    let mut machine = start(command(&store.tools()?, kernel, initrd, &console, limits))?;
-    let until = Instant::now() + limits.deadline;
+    let mut machine = start(command(&store.tools()?, kernel, initrd, &console, build))?;
+    let until = Instant::now() + build.deadline;
     let code = machine.stdout.take().and_then(|port| follow(port, &errand.mark, until, tell));
     let in_time = Instant::now() < until;
     machine.kill().and_then(|()| machine.wait()).map_err(at("end", Path::new("qemu")))?;
@@ -61,7 +71,7 @@ fn start(mut command: Command) -> Result<Child, Failure> {
 }
 
 /// The tools bring their own C library and so their own loader: nothing of this machine is mixed in.
-fn command(tools: &Path, kernel: &Kernel, initrd: &Path, console: &Path, limits: &Limits) -> Command {
+fn command(tools: &Path, kernel: &Kernel, initrd: &Path, console: &Path, build: &Build<'_>) -> Command {
     let libraries: Vec<String> =
         LIBRARIES.iter().map(|folder| tools.join(folder).display().to_string()).collect();
     let mut command = Command::new(tools.join("lib64/ld-linux-x86-64.so.2"));
@@ -71,12 +81,17 @@ fn command(tools: &Path, kernel: &Kernel, initrd: &Path, console: &Path, limits:
         command.arg("-L").arg(tools.join(firmware));
     }
     command.args(["-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", "2"]);
-    command.args(["-m", &limits.memory_mib.to_string(), "-nodefaults", "-no-reboot"]);
+    command.args(["-m", &build.memory_mib.to_string(), "-nodefaults", "-no-reboot"]);
     command.args(["-display", "none", "-monitor", "none"]);
     command.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
     command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
-    // A panic ends the machine at once, and so the run. What protects a CPU from its own speculation only costs here.
-    command.args(["-append", "console=ttyS0 panic=-1 oops=panic loglevel=4 mitigations=off"]);
+    let mut line = LINE.to_owned();
+    if let Some(disk) = build.disk {
+        let path = disk.display().to_string().replace(',', ",,");
+        command.arg("-drive").arg(format!("file={path},format=raw,if=virtio,snapshot=on"));
+        line.extend([" ", LINE_OF_A_SYSTEM]);
+    }
+    command.args(["-append", &line]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }

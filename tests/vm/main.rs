@@ -24,7 +24,7 @@ use clap::Parser;
 
 use crate::failure::Failure;
 use crate::guest::Errand;
-use crate::machine::Limits;
+use crate::machine::Build;
 use crate::store::Store;
 
 /// As other programs that run programs (`timeout`, `env`) say it: the failure is ours, not the program's.
@@ -44,6 +44,9 @@ enum Order {
         /// A file that lies beside the program in the guest, in its PATH, with its libraries.
         #[arg(long = "with")]
         beside: Vec<PathBuf>,
+        /// Boot the systemd of this root file system too, an image of ext4; the program becomes a service of it.
+        #[arg(long)]
+        disk: Option<PathBuf>,
         /// Memory of the guest.
         #[arg(long, default_value_t = 512)]
         memory_mib: u32,
@@ -76,10 +79,10 @@ fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
             store.fetch(&series)?.iter().for_each(|line| say(line));
             Ok(0)
         }
-        Order::Run { beside, memory_mib, seconds, series, program, arguments } => {
+        Order::Run { beside, disk, memory_mib, seconds, series, program, arguments } => {
             let errand = Errand::program(&program, &arguments, &beside);
-            let limits = Limits { memory_mib, deadline: Duration::from_secs(seconds) };
-            machine::run(store, &store.kernel(&series)?, &errand, &limits, &mut say)
+            let build = Build { memory_mib, disk: disk.as_deref(), deadline: Duration::from_secs(seconds) };
+            machine::run(store, &store.kernel(&series)?, &errand, &build, &mut say)
         }
         Order::Matrix { page, programs } => {
             let done = matrix::run(store, &page, &programs)?;

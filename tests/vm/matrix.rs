@@ -13,7 +13,7 @@ use holdfast_tests::bed::clients::Client;
 
 use crate::failure::{Failure, told};
 use crate::guest::{Errand, inside, mark};
-use crate::machine::{self, Limits};
+use crate::machine::{self, Build};
 use crate::observed;
 use crate::store::{SERIES, Store};
 use crate::tally::{PROGRAM, Tally};
@@ -110,10 +110,10 @@ impl<'a> Payload<'a> {
 /// Runs all programs in one kernel, and says how it went.
 fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>) -> Tally {
     let mut tally = Tally::default();
-    let limits = Limits { memory_mib: MEMORY_MIB, deadline: DEADLINE };
+    let build = Build { memory_mib: MEMORY_MIB, disk: None, deadline: DEADLINE };
     let run = |tally: &mut Tally| {
         let kernel = store.kernel(series)?;
-        machine::run(store, &kernel, &payload.errand(), &limits, &mut |line| tally.hear(line))?;
+        machine::run(store, &kernel, &payload.errand(), &build, &mut |line| tally.hear(line))?;
         store.describe(series)
     };
     let version = run(&mut tally).unwrap_or_else(|failure| {

@@ -10,9 +10,9 @@ use std::process::Command;
 
 use crate::failure::{Failure, at, output};
 
-/// What tests of a service load balancer may meet: links, the packet stage, connection tables, and closing sockets.
+/// What tests of a service load balancer may meet: links, the packet stage, connection tables, closing sockets, and a disk.
 /// One that a kernel has built in, or has not, is passed over: a test that needs it says so.
-pub(crate) const WANTED: [&str; 18] = [
+pub(crate) const WANTED: [&str; 20] = [
     "veth",
     "bridge",
     "dummy",
@@ -31,6 +31,8 @@ pub(crate) const WANTED: [&str; 18] = [
     "act_bpf",
     "tcp_diag",
     "udp_diag",
+    "virtio_pci",
+    "virtio_blk",
 ];
 
 /// The wanted modules and what they need: name and unpacked bytes.

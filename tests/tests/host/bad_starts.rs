@@ -3,7 +3,7 @@
 
 use holdfast_tests::host::Host;
 
-use super::{CONFIG, FIRST, boot, config, install, property, serving};
+use super::{CONFIG, First, boot, config, install, property, serving};
 
 /// Whether another start may help.
 enum Hope {
@@ -14,7 +14,7 @@ enum Hope {
 #[track_caller]
 fn check(prepare: impl FnOnce(&Host), expected: &str, hope: &Hope) {
     let mut host = boot();
-    install(&host, FIRST);
+    install(&host, First);
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
     prepare(&host);
     host.run(&["systemctl", "start", "holdfast"]).unwrap().failed();

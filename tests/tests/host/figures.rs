@@ -1,12 +1,13 @@
 //! What the installed daemon costs. Each figure is printed and compared with its goal; docs/performance.md has them.
 
 use std::fmt::Write;
+use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::host::Host;
 
-use super::{CONFIG, FIRST, address, boot, config, install, property, serving};
+use super::{CONFIG, First, address, boot, config, install, property, serving};
 
 const MEMORY_MAX: u64 = 25 << 20;
 
@@ -18,8 +19,8 @@ const IDLE_WATCHED: Duration = Duration::from_secs(60);
 /// What a start takes at most on a machine that has nothing else to do.
 const START_MAX: Duration = Duration::from_millis(300);
 
-/// Tests run beside others, on a machine that others use.
-const BUSY: u32 = 5;
+/// One of them will meet no more of the others' work than the CPUs' caches can bear.
+const STARTS: usize = 7;
 
 const ROUNDS: usize = 50;
 
@@ -41,7 +42,7 @@ fn many(services: usize) -> String {
 
 fn start_with(services: usize) -> Host {
     let host = boot();
-    install(&host, FIRST);
+    install(&host, First);
     host.write(CONFIG, &many(services)).unwrap();
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
     host
@@ -74,22 +75,47 @@ fn cpu_time_of_an_idle_daemon() {
     assert!(share <= IDLE_SHARE_MAX, "{share}");
 }
 
+/// How long that one of its threads has stood in the queue of a CPU which has stood there longest: the second number of
+/// each. Together they have stood there longer than the start was held up by it.
+fn queued(host: &Host) -> Duration {
+    let of = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+    };
+    let processes = host.processes("system.slice/holdfast.service");
+    let tasks = processes.iter().filter_map(|it| fs::read_dir(format!("/proc/{it}/task")).ok());
+    tasks.flatten().flatten().filter_map(of).max().unwrap()
+}
+
+/// One start as after a boot: nothing in the kernel, everything in the snapshot. Its time by the clock, and without what
+/// a thread waited for a CPU.
+fn start_again(host: &Host) -> (Duration, Duration) {
+    host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
+    host.run(&["holdfast", "cleanup"]).unwrap().good();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
+    let queued = queued(host);
+    let from = number(host, "ExecMainStartTimestampMonotonic");
+    let clock = Duration::from_micros(number(host, "ActiveEnterTimestampMonotonic") - from);
+    (clock, clock.saturating_sub(queued))
+}
+
+/// By the clock alone it would guard nothing: on a machine that others use a limit that always holds is no limit. What others
+/// take of the CPUs shows as time in a queue, and a start that works or sleeps longer does not. On an idle machine the
+/// two are the same; the fastest counts, because others also cool the caches.
 #[test]
 fn from_start_to_ready_with_a_thousand_services_that_are_remembered() {
     let host = start_with(1_000);
     sleep(Duration::from_secs(2));
-    let mut took = Vec::new();
-    for _ in 0..7 {
-        host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
-        // As after a boot: nothing in the kernel, everything in the snapshot.
-        host.run(&["holdfast", "cleanup"]).unwrap().good();
-        host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
-        let from = number(&host, "ExecMainStartTimestampMonotonic");
-        took.push(Duration::from_micros(number(&host, "ActiveEnterTimestampMonotonic") - from));
-    }
-    took.sort();
-    println!("from start to READY with 1,000 services: {:?} (fastest {:?})", took[3], took[0]);
-    assert!(took[0] <= START_MAX * BUSY, "{took:?}");
+    let (mut clock, mut own): (Vec<_>, Vec<_>) = (0..STARTS).map(|_| start_again(&host)).unzip();
+    clock.sort();
+    own.sort();
+    println!(
+        "from start to READY with 1,000 services: {:?} by the clock (fastest {:?}), {:?} without waiting for a CPU",
+        clock[STARTS / 2],
+        clock[0],
+        own[0]
+    );
+    assert!(own[0] <= START_MAX, "{own:?} of {clock:?}");
 }
 
 /// The median of reloads that change a service: file read, tables changed, kernel written, lines logged.

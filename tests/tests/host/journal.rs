@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{CONFIG, address, config, serving};
 
 /// The lines that match, as journald gives them.
-fn lines(host: &Host, matches: &[&str]) -> Vec<Value> {
+pub(crate) fn lines(host: &Host, matches: &[&str]) -> Vec<Value> {
     let words = [&["journalctl", "--unit", "holdfast", "--output", "json", "--all"], matches].concat();
     let out = host.run(&words).unwrap().out;
     out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()

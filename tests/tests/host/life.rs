@@ -4,7 +4,7 @@ use holdfast_tests::bed::Dialer;
 use holdfast_tests::host::Host;
 
 use super::{
-    CONFIG, FIRST, SECOND, VIP, address, boot, config, files, install, property, serving, who_answers,
+    CONFIG, First, Next, VIP, Version, address, boot, config, files, install, property, serving, who_answers,
 };
 
 /// What any installation of a package leaves, holdfast's or not.
@@ -22,12 +22,12 @@ const OF_THE_SYSTEM: [&str; 10] = [
 ];
 
 /// Installs the package while a client dials, and gives how many connects went wrong.
-fn replace_under_traffic(host: &Host, dialer: &mut Dialer, package: &str) {
+pub(crate) fn replace_under_traffic(host: &Host, dialer: &mut Dialer, version: Version) {
     let before = property(host, "MainPID");
     dialer.tally().unwrap();
-    install(host, package);
+    install(host, version);
     let tally = dialer.tally().unwrap();
-    assert!(tally.failed.is_empty() && tally.connected > 50, "{package}: {tally:?}");
+    assert!(tally.failed.is_empty() && tally.connected > 50, "{version:?}: {tally:?}");
     assert_ne!(property(host, "MainPID"), before, "the new one runs");
     assert_eq!(property(host, "ActiveState"), "active");
 }
@@ -35,7 +35,7 @@ fn replace_under_traffic(host: &Host, dialer: &mut Dialer, package: &str) {
 #[test]
 fn an_installation_enables_the_service_and_does_not_start_it() {
     let host = boot();
-    install(&host, FIRST);
+    install(&host, First);
     assert_eq!(property(&host, "UnitFileState"), "enabled");
     assert_eq!(property(&host, "ActiveState"), "inactive");
     host.shell("getent group holdfast").unwrap().good();
@@ -57,11 +57,10 @@ fn a_configured_service_is_ready_serves_and_says_how_it_is() {
     assert!(datapath.contains("own cgroup exempt   yes"), "{datapath}");
 }
 
-#[test]
-fn a_killed_daemon_comes_back_and_traffic_never_stops() {
-    let (mut host, _server) = serving();
-    let mut dialer = host.dial(address(VIP)).unwrap();
-    let before = property(&host, "MainPID");
+/// Kills the daemon while a client dials, and waits for the next one.
+pub(crate) fn kill_under_traffic(host: &mut Host, dialer: &mut Dialer) {
+    let before = property(host, "MainPID");
+    dialer.tally().unwrap();
     host.run(&["systemctl", "kill", "--signal", "KILL", "holdfast"]).unwrap().good();
     host.wait_for("another daemon", |host| {
         property(host, "ActiveState") == "active"
@@ -70,49 +69,65 @@ fn a_killed_daemon_comes_back_and_traffic_never_stops() {
     .unwrap();
     let tally = dialer.tally().unwrap();
     assert!(tally.failed.is_empty() && tally.connected > 50, "{tally:?}");
-    assert_eq!(property(&host, "NRestarts"), "1");
+    assert_eq!(property(host, "NRestarts"), "1");
+}
+
+#[test]
+fn a_killed_daemon_comes_back_and_traffic_never_stops() {
+    let (mut host, _server) = serving();
+    let mut dialer = host.dial(address(VIP)).unwrap();
+    kill_under_traffic(&mut host, &mut dialer);
 }
 
 #[test]
 fn an_upgrade_and_a_downgrade_fail_no_connect() {
     let (host, _server) = serving();
     let mut dialer = host.dial(address(VIP)).unwrap();
-    replace_under_traffic(&host, &mut dialer, SECOND);
-    replace_under_traffic(&host, &mut dialer, FIRST);
+    replace_under_traffic(&host, &mut dialer, Next);
+    replace_under_traffic(&host, &mut dialer, First);
     assert_eq!(who_answers(&host), "one");
 }
 
 #[test]
 fn an_upgrade_does_not_start_what_was_stopped() {
     let host = boot();
-    install(&host, FIRST);
-    install(&host, SECOND);
+    install(&host, First);
+    install(&host, Next);
     assert_eq!(property(&host, "ActiveState"), "inactive");
+}
+
+/// Removes the package while a client dials.
+pub(crate) fn remove_under_traffic(host: &Host, dialer: &mut Dialer, backend: &str) {
+    dialer.tally().unwrap();
+    host.run(&["dpkg", "--remove", "holdfast"]).unwrap().good();
+    assert_eq!(who_answers(host), backend, "what is in the kernel serves on");
+    let tally = dialer.tally().unwrap();
+    assert!(tally.failed.is_empty() && tally.connected > 50, "{tally:?}");
+    assert!(host.path(CONFIG).exists(), "the configuration stays");
+}
+
+/// Purges the package and looks for what it left, of all that was not there before.
+pub(crate) fn purge(host: &Host, before: &[String]) {
+    host.run(&["dpkg", "--purge", "holdfast"]).unwrap().good();
+    assert_eq!(who_answers(host), "", "no program is left");
+    assert_ne!(host.shell("getent group holdfast").unwrap().code, 0, "the group is gone");
+    let left: Vec<String> = files(host).into_iter().filter(|file| !before.contains(file)).collect();
+    let ours = |file: &&String| !OF_THE_SYSTEM.iter().any(|known| file.starts_with(known));
+    assert_eq!(left.iter().filter(ours).collect::<Vec<_>>(), Vec::<&String>::new());
+    assert!(!left.iter().any(|file| file.contains("holdfast") && !file.starts_with("/srv")), "{left:?}");
 }
 
 #[test]
 fn a_removal_leaves_traffic_alone_and_a_purge_leaves_nothing() {
     let host = boot();
     let before = files(&host);
-    install(&host, FIRST);
+    install(&host, First);
     let _server = host.serve("one", address("127.0.0.1:8081")).unwrap();
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
     let mut dialer = host.dial(address(VIP)).unwrap();
-
-    host.run(&["dpkg", "--remove", "holdfast"]).unwrap().good();
-    assert_eq!(who_answers(&host), "one", "what is in the kernel serves on");
-    let tally = dialer.tally().unwrap();
-    assert!(tally.failed.is_empty() && tally.connected > 50, "{tally:?}");
-    assert!(host.path(CONFIG).exists(), "the configuration stays");
-
-    host.run(&["dpkg", "--purge", "holdfast"]).unwrap().good();
-    assert_eq!(who_answers(&host), "", "no program is left");
-    assert_ne!(host.shell("getent group holdfast").unwrap().code, 0, "the group is gone");
-    let left: Vec<String> = files(&host).into_iter().filter(|file| !before.contains(file)).collect();
-    let ours = |file: &&String| !OF_THE_SYSTEM.iter().any(|known| file.starts_with(known));
-    assert_eq!(left.iter().filter(ours).collect::<Vec<_>>(), Vec::<&String>::new());
-    assert!(!left.iter().any(|file| file.contains("holdfast") && !file.starts_with("/srv")), "{left:?}");
+    remove_under_traffic(&host, &mut dialer, "one");
+    purge(&host, &before);
 }
 
 #[test]
@@ -145,7 +160,7 @@ fn only_root_and_the_group_use_the_socket_and_everybody_may_read_over_tcp() {
 #[test]
 fn another_proxys_rules_are_reported_and_left_alone() {
     let host = boot();
-    install(&host, FIRST);
+    install(&host, First);
     // A device is what kube-proxy's IPVS mode leaves; the tests of holdfast itself have its rules.
     let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
     assert_eq!(made.code, 0, "{made:?}");

@@ -1,7 +1,7 @@
 //! The packages on a booted Linux: what an operator does from installation to purge, and what may go wrong meanwhile.
 //!
 //! Each test boots a host of its own from `HOLDFAST_HOST_ROOT` and takes the packages from `HOLDFAST_PACKAGES`;
-//! `scripts/host.sh` makes both. Deliberately absent: the rules of services, which other tests have.
+//! `scripts/host.sh` makes both. In a guest there is one host, for one test: `cycle`. Deliberately absent: the rules of services, which other tests have.
 
 // Every line of a test may panic.
 #![allow(
@@ -14,6 +14,7 @@
 #![allow(clippy::cast_precision_loss)]
 
 mod bad_starts;
+mod cycle;
 mod figures;
 mod install_page;
 mod journal;
@@ -50,29 +51,56 @@ fn from_environment(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is not set: run scripts/host.sh, which sets it"))
 }
 
-/// One of the packages: `holdfast_1_amd64.deb`, `holdfast_2_amd64.deb` (the next version), `holdfast-1-1.x86_64.rpm`.
+/// Of two versions of the same sources.
+#[derive(Clone, Copy, Debug)]
+enum Version {
+    First,
+    /// What an upgrade needs, as `scripts/host.sh` makes it.
+    Next,
+}
+use Version::{First, Next};
+
+impl Version {
+    fn number(self) -> String {
+        let first = env!("CARGO_PKG_VERSION");
+        let (rest, patch) = first.rsplit_once('.').unwrap();
+        match self {
+            First => first.to_owned(),
+            Next => format!("{rest}.{}", patch.parse::<u32>().unwrap() + 1),
+        }
+    }
+
+    fn deb(self) -> String {
+        format!("holdfast_{}_amd64.deb", self.number())
+    }
+
+    fn rpm(self) -> String {
+        format!("holdfast-{}-1.x86_64.rpm", self.number())
+    }
+}
+
+/// Where one of the packages lies.
 fn package(name: &str) -> PathBuf {
     from_environment("HOLDFAST_PACKAGES").join(name)
 }
 
-const FIRST: &str = "holdfast_0.1.0_amd64.deb";
-const SECOND: &str = "holdfast_0.1.1_amd64.deb";
-
 fn boot() -> Host {
-    Host::boot(&from_environment("HOLDFAST_HOST_ROOT")).unwrap()
+    if Host::is_around() { Host::around() } else { Host::boot(&from_environment("HOLDFAST_HOST_ROOT")) }
+        .unwrap()
 }
 
 /// Installs or replaces.
 #[track_caller]
-fn install(host: &Host, name: &str) -> String {
-    host.copy(&package(name), &format!("/srv/{name}")).unwrap();
+fn install(host: &Host, version: Version) -> String {
+    let name = version.deb();
+    host.copy(&package(&name), &format!("/srv/{name}")).unwrap();
     host.run(&["dpkg", "--install", &format!("/srv/{name}")]).unwrap().good()
 }
 
 /// A host on which the daemon serves one service, and its backend.
 fn serving() -> (Host, Server) {
     let host = boot();
-    install(&host, FIRST);
+    install(&host, First);
     let server = host.serve("one", address("127.0.0.1:8081")).unwrap();
     host.write(CONFIG, &config("127.0.0.1:8081")).unwrap();
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();

@@ -4,11 +4,8 @@ use std::fs;
 use std::process::Command;
 
 use super::{
-    CONFIG, FIRST, address, boot, config, from_environment, package, property, repository, who_answers,
+    CONFIG, First, Next, address, boot, config, from_environment, package, property, repository, who_answers,
 };
-
-const RPM: &str = "holdfast-0.1.0-1.x86_64.rpm";
-const NEXT_RPM: &str = "holdfast-0.1.1-1.x86_64.rpm";
 
 /// No more than this may be downloaded by each of ten thousand nodes.
 const PACKAGE_BYTES_MAX: u64 = 6 << 20;
@@ -24,29 +21,29 @@ fn run(program: &str, arguments: &[&str]) -> String {
 
 #[test]
 fn the_packages_are_small() {
-    for name in [FIRST, RPM] {
-        let size = fs::metadata(package(name)).unwrap().len();
+    for name in [First.deb(), First.rpm()] {
+        let size = fs::metadata(package(&name)).unwrap().len();
         assert!(size <= PACKAGE_BYTES_MAX, "{name}: {size}");
     }
 }
 
 #[test]
 fn lintian_is_content() {
-    let path = package(FIRST);
+    let path = package(&First.deb());
     let said = run("lintian", &["--fail-on", "error,warning", path.to_str().unwrap()]);
     assert!(!said.contains("holdfast: "), "{said}");
 }
 
 #[test]
 fn rpmlint_is_content() {
-    let path = package(RPM);
+    let path = package(&First.rpm());
     let said = run("rpmlint", &["--config", "packaging/rpm/rpmlint.toml", path.to_str().unwrap()]);
     assert!(said.contains("0 errors, 0 warnings"), "{said}");
 }
 
 #[test]
 fn the_deb_needs_no_other_package() {
-    let path = package(FIRST);
+    let path = package(&First.deb());
     assert_eq!(run("dpkg-deb", &["--field", path.to_str().unwrap(), "Depends"]).trim(), "");
 }
 
@@ -54,8 +51,8 @@ fn the_deb_needs_no_other_package() {
 fn equal_sources_give_equal_bytes() {
     let out = tempfile::tempdir().unwrap();
     let binary = tempfile::tempdir().unwrap();
-    run("dpkg-deb", &["--extract", package(FIRST).to_str().unwrap(), binary.path().to_str().unwrap()]);
-    for (kind, name) in [("deb", FIRST), ("rpm", RPM)] {
+    run("dpkg-deb", &["--extract", package(&First.deb()).to_str().unwrap(), binary.path().to_str().unwrap()]);
+    for (kind, name) in [("deb", First.deb()), ("rpm", First.rpm())] {
         let built = Command::new("scripts/package.sh")
             .arg(kind)
             .env("HOLDFAST_BINARY", binary.path().join("usr/bin/holdfast"))
@@ -64,15 +61,15 @@ fn equal_sources_give_equal_bytes() {
             .output()
             .unwrap();
         assert!(built.status.success(), "{built:?}");
-        let again = fs::read(out.path().join("packages").join(name)).unwrap();
-        assert!(again == fs::read(package(name)).unwrap(), "{name} differs");
+        let again = fs::read(out.path().join("packages").join(&name)).unwrap();
+        assert!(again == fs::read(package(&name)).unwrap(), "{name} differs");
     }
 }
 
 #[test]
 fn the_binary_does_not_say_where_it_was_compiled() {
     let root = tempfile::tempdir().unwrap();
-    run("dpkg-deb", &["--extract", package(FIRST).to_str().unwrap(), root.path().to_str().unwrap()]);
+    run("dpkg-deb", &["--extract", package(&First.deb()).to_str().unwrap(), root.path().to_str().unwrap()]);
     let binary = fs::read(root.path().join("usr/bin/holdfast")).unwrap();
     let says = |path: &str| binary.windows(path.len()).any(|window| window == path.as_bytes());
     // Names of sources stay: panics and the kernel's verifier point to lines in them.
@@ -88,7 +85,7 @@ fn the_binary_does_not_say_where_it_was_compiled() {
 #[test]
 fn the_man_pages_render_without_a_warning_and_name_every_command() {
     let root = tempfile::tempdir().unwrap();
-    run("dpkg-deb", &["--extract", package(FIRST).to_str().unwrap(), root.path().to_str().unwrap()]);
+    run("dpkg-deb", &["--extract", package(&First.deb()).to_str().unwrap(), root.path().to_str().unwrap()]);
     for page in ["man1/holdfast.1", "man5/holdfast.toml.5", "man8/holdfast.8"] {
         let path = root.path().join(format!("usr/share/man/{page}.gz"));
         let rendered = run("sh", &["-c", &format!("man --warnings -l {} 2>&1 >/dev/null", path.display())]);
@@ -108,7 +105,7 @@ fn the_man_pages_render_without_a_warning_and_name_every_command() {
 #[test]
 fn the_unit_is_known_to_systemd_word_by_word_and_exposes_little() {
     let host = boot();
-    super::install(&host, FIRST);
+    super::install(&host, First);
     let unit = "/usr/lib/systemd/system/holdfast.service";
     let said = host.run(&["systemd-analyze", "verify", "--man=no", unit]).unwrap();
     // systemd 247 takes the cgroup that it is asked from for its own, and says so.
@@ -128,14 +125,15 @@ fn the_unit_is_known_to_systemd_word_by_word_and_exposes_little() {
 #[test]
 fn the_rpm_installs_serves_upgrades_and_goes() {
     let host = boot();
-    for name in [RPM, NEXT_RPM] {
+    let [first, next] = [First.rpm(), Next.rpm()];
+    for name in [&first, &next] {
         host.copy(&package(name), &format!("/srv/{name}")).unwrap();
     }
     // Debian's older ones do not install without it, and newer ones do not know it.
     let forced = host.run(&["rpm", "--force-debian", "--version"]).unwrap().code == 0;
     let flags: &[&str] = if forced { &["--nodeps", "--force-debian"] } else { &["--nodeps"] };
     let rpm = |words: &[&str]| host.run(&[&["rpm"], flags, words].concat()).unwrap().good();
-    rpm(&["--install", &format!("/srv/{RPM}")]);
+    rpm(&["--install", &format!("/srv/{first}")]);
     assert_eq!(
         (property(&host, "UnitFileState").as_str(), property(&host, "ActiveState").as_str()),
         ("enabled", "inactive")
@@ -146,7 +144,7 @@ fn the_rpm_installs_serves_upgrades_and_goes() {
     assert_eq!(who_answers(&host), "one");
     let before = property(&host, "MainPID");
     let mut dialer = host.dial(address(super::VIP)).unwrap();
-    rpm(&["--upgrade", &format!("/srv/{NEXT_RPM}")]);
+    rpm(&["--upgrade", &format!("/srv/{next}")]);
     assert_ne!(property(&host, "MainPID"), before);
     assert!(dialer.tally().unwrap().failed.is_empty());
     host.run(&["holdfast", "status"]).unwrap().good();

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use super::{CONFIG, FIRST, address, boot, config, install, property, serving, who_answers};
+use super::{CONFIG, First, address, boot, config, install, property, serving, who_answers};
 
 #[test]
 fn a_full_disk_stops_nothing() {
     let mut host = boot();
-    install(&host, FIRST);
+    install(&host, First);
     let _one = host.serve("one", address("127.0.0.1:8081")).unwrap();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     host.shell("mkdir -p /var/lib/holdfast && mount -t tmpfs -o size=64k tmpfs /var/lib/holdfast")

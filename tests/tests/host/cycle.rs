@@ -1,0 +1,52 @@
+//! The package's whole life on one host, each step by its name: in namespaces on this machine's kernel, and in a guest with
+//! a distribution's own kernel, its own cgroups and its own BPF file system.
+
+use std::time::Instant;
+
+use super::journal::lines;
+use super::life::{kill_under_traffic, purge, remove_under_traffic, replace_under_traffic};
+use super::reload::{reload_under_traffic, reload_what_is_wrong};
+use super::{CONFIG, First, Next, VIP, address, boot, config, files, install, property, who_answers};
+
+/// One step, and how long it took. A step that fails is the one after the last that was told.
+fn step<T>(name: &str, take: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let out = take();
+    println!("cycle: {name}: well, {:.1} s", began.elapsed().as_secs_f64());
+    out
+}
+
+#[test]
+fn the_whole_cycle_in_one_life() {
+    let mut host = step("boot", boot);
+    println!("cycle: Linux {}", host.run(&["uname", "-r"]).unwrap().good());
+    let before = files(&host);
+    let _one = host.serve("one", address("127.0.0.1:8081")).unwrap();
+    let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
+
+    step("install", || install(&host, First));
+    step("configure", || host.write(CONFIG, &config("127.0.0.1:8081")).unwrap());
+    step("start", || host.run(&["systemctl", "start", "holdfast"]).unwrap().good());
+    step("ready", || {
+        assert_eq!(property(&host, "ActiveState"), "active");
+        assert_eq!(property(&host, "StatusText"), "1 services, 1 backends, 0 held");
+    });
+    step("the address answers", || assert_eq!(who_answers(&host), "one"));
+    let mut dialer = host.dial(address(VIP)).unwrap();
+    step("reload", || reload_under_traffic(&mut host, &mut dialer, "127.0.0.1:8082", "two"));
+    step("reload of what is wrong", || reload_what_is_wrong(&mut host, "two"));
+    host.write(CONFIG, &config("127.0.0.1:8082")).unwrap();
+    step("kill", || kill_under_traffic(&mut host, &mut dialer));
+    step("journal", || {
+        let story = lines(&host, &["HOLDFAST_SERVICE=static/web"]);
+        let added = story.first().unwrap_or_else(|| panic!("no line of the service"));
+        assert_eq!(added["HOLDFAST_FRONTEND"], "10.96.0.10:80/TCP");
+        assert_eq!(added["HOLDFAST_VERDICT"], "serving");
+        assert_eq!(added["_SYSTEMD_UNIT"], "holdfast.service");
+    });
+    step("upgrade", || replace_under_traffic(&host, &mut dialer, Next));
+    step("downgrade", || replace_under_traffic(&host, &mut dialer, First));
+    step("remove", || remove_under_traffic(&host, &mut dialer, "two"));
+    drop(dialer);
+    step("purge", || purge(&host, &before));
+}

@@ -1,0 +1,26 @@
+#!/bin/sh
+# The first process of a guest with a disk, until the systemd there takes its place. The errand becomes a service of that
+# system, in a root of its own in memory: it lays nothing down on the disk that it is to judge, and brings its own libraries.
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+mount -t proc proc /proc
+mount -t devtmpfs devtmpfs /dev
+for module in /modules/*.ko; do
+	insmod "$module" || echo "insmod $module failed" >/dev/console
+done
+# Its service manager mounts everything else, as on any node.
+mount /dev/vda /disk
+mount -t tmpfs -o mode=755 tmpfs /disk/run
+outside=/disk/run/outside
+units=/disk/run/systemd/system
+mkdir -p "$outside/tmp" "$outside/root" "$units/multi-user.target.wants"
+cp -a /bin /etc /lib /lib64 /usr /payload /errand "$outside"
+cat >"$units/errand.service" <<UNIT
+[Service]
+RootDirectory=/run/outside
+MountAPIVFS=no
+BindPaths=/proc /sys /dev
+ExecStart=/errand
+UNIT
+ln -s ../errand.service "$units/multi-user.target.wants"
+umount /proc
+exec switch_root /disk /lib/systemd/systemd
