@@ -94,10 +94,11 @@ INLINE __u64 find6(const __u32 *address, __u16 port, __u8 transport)
 
 INLINE bool any_node_port(__u16 port)
 {
-	__u32 number = bpf_ntohs(port), zero = 0;
-	struct node_ports *bits = bpf_map_lookup_elem(&node_ports, &zero);
+	__u32 number = bpf_ntohs(port);
+	__u32 at = number / 64;
+	__u64 *bits = bpf_map_lookup_elem(&node_ports, &at);
 
-	return bits && READ_ONCE(bits->words[number / 64]) >> (number % 64) & 1;
+	return bits && READ_ONCE(*bits) >> (number % 64) & 1;
 }
 
 /* A pod's loopback is its own. */
@@ -140,10 +141,11 @@ INLINE __u32 block_of(const struct dial *dial)
 
 INLINE bool may_be_frontend(const struct dial *dial)
 {
-	__u32 block = block_of(dial), zero = 0;
-	struct frontend_blocks *bits = bpf_map_lookup_elem(&frontend_blocks, &zero);
+	__u32 block = block_of(dial);
+	__u32 at = block / 64;
+	__u64 *bits = bpf_map_lookup_elem(&frontend_blocks, &at);
 
-	return bits && READ_ONCE(bits->words[block / 64]) >> (block % 64) & 1;
+	return bits && READ_ONCE(*bits) >> (block % 64) & 1;
 }
 
 INLINE bool find_exact(struct dial *dial)

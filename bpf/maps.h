@@ -86,21 +86,25 @@ struct {
 	__type(value, __u32);
 } node_addresses6 SEC(".maps");
 
-/* These two spare whoever dials nothing of ours a search. */
+/* A bit for each port number that any node port has: whoever dials another one pays one array access. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
+	__uint(max_entries, NODE_PORT_WORDS);
 	__type(key, __u32);
-	__type(value, struct node_ports);
+	__type(value, __u64);
 } node_ports SEC(".maps");
 
+/*
+ * A bit for each block of addresses in which there may be a frontend, first those of IPv4: whoever dials another one is
+ * spared the search. A bit too many costs just that.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
+	__uint(max_entries, BLOCK_WORDS);
 	__type(key, __u32);
-	__type(value, struct frontend_blocks);
+	__type(value, __u64);
 } frontend_blocks SEC(".maps");
 
 struct {

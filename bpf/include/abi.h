@@ -148,20 +148,6 @@ struct port {
 };
 SIZE_IS(port, 128);
 
-/* A bit for each port number that any node port has. */
-struct node_ports {
-	__u64 words[NODE_PORT_WORDS];
-};
-SIZE_IS(node_ports, 8192);
-
-/*
- * A bit for each block of addresses in which there may be a frontend, first those of IPv4. A bit too many costs a search.
- */
-struct frontend_blocks {
-	__u64 words[BLOCK_WORDS];
-};
-SIZE_IS(frontend_blocks, 16384);
-
 /* A place in an IPv4 list. */
 struct slot4 {
 	__u32 address;

@@ -11,8 +11,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sources = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../bpf").canonicalize()?;
     println!("cargo:rerun-if-changed={}", sources.display());
     let include = |folder: &str| format!("-I{}", sources.join(folder).display());
-    // Line numbers go into the programs with the paths of their files, which are not to say where they were compiled.
-    let paths = format!("-ffile-prefix-map={}=bpf", sources.display());
+    // Line numbers go into the programs with the paths of their files, which are not to say where they were compiled. An absolute
+    // one, because some versions of clang put their folder before others.
+    let paths = format!("-ffile-prefix-map={}=/bpf", sources.display());
     let arguments = [&include("include"), &include("shim"), &paths, "-mcpu=v3", "-Wall", "-Werror"];
     SkeletonBuilder::new()
         .source(sources.join("socket.bpf.c"))

@@ -151,8 +151,9 @@ fn kernel_bits_that_lead_to_frontends_are_put_back() {
         serve(&mut maps);
         let pin = bed.options().bpffs.join(pinned("shared/frontend_blocks"));
         let blocks = MapHandle::from_pinned_path(pin).unwrap();
-        let nothing = vec![0; blocks.value_size() as usize];
-        blocks.update(&[0; 4], &nothing, MapFlags::ANY).unwrap();
+        for word in 0..blocks.max_entries() {
+            blocks.update(&word.to_ne_bytes(), &[0; 8], MapFlags::ANY).unwrap();
+        }
         let error = TcpStream::connect(address(VIP)).map(drop);
         check_errno(error, libc::ENETUNREACH, "nobody looks for the frontend any more");
         assert_eq!(maps.repair().unwrap(), Repaired { bits: true, ..Repaired::default() });

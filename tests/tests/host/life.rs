@@ -1,5 +1,8 @@
 //! From installation to purge, with traffic that never stops.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use holdfast_tests::bed::Dialer;
 use holdfast_tests::host::Host;
 
@@ -101,6 +104,8 @@ pub(crate) fn remove_under_traffic(host: &Host, dialer: &mut Dialer, backend: &s
     dialer.tally().unwrap();
     host.run(&["dpkg", "--remove", "holdfast"]).unwrap().good();
     assert_eq!(who_answers(host), backend, "what is in the kernel serves on");
+    // A removal takes less time than so many connects.
+    sleep(Duration::from_secs(1));
     let tally = dialer.tally().unwrap();
     assert!(tally.failed.is_empty() && tally.connected > 50, "{tally:?}");
     assert!(host.path(CONFIG).exists(), "the configuration stays");

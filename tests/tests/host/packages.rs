@@ -73,7 +73,7 @@ fn the_binary_does_not_say_where_it_was_compiled() {
     let binary = fs::read(root.path().join("usr/bin/holdfast")).unwrap();
     let says = |path: &str| binary.windows(path.len()).any(|window| window == path.as_bytes());
     // Names of sources stay: panics and the kernel's verifier point to lines in them.
-    assert!(says("\0bpf/socket.bpf.c\0") && says("/out/socket.skel.rs"));
+    assert!(says("\0/bpf/socket.bpf.c\0") && says("/out/socket.skel.rs"));
     let target = from_environment("HOLDFAST_PACKAGES").parent().unwrap().to_owned();
     // Each is called so in the binary, wherever it lies.
     for (folder, name) in [(repository(), "/holdfast"), (target.as_path(), "/target")] {
