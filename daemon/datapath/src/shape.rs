@@ -116,10 +116,10 @@ impl Shape {
     pub(crate) fn holding(self, used: &Self, limits: &Self) -> Self {
         let array = |entries: u32, used: u32, limit: u32| match used <= entries {
             true => entries,
-            false => used.checked_next_power_of_two().unwrap_or(limit).min(limit),
+            false => spacious(used).min(limit),
         };
-        let hash = |entries: u32, used: u32, limit| match is_crowded(used, entries) {
-            true => array(entries, used.saturating_mul(2), limit),
+        let hash = |entries: u32, used: u32, limit: u32| match is_crowded(used, entries) {
+            true => used.saturating_mul(2).checked_next_power_of_two().unwrap_or(limit).min(limit),
             false => entries,
         };
         let each = |size: &dyn Fn(u32, u32, u32) -> u32,
@@ -162,6 +162,14 @@ pub(crate) fn grown(entries: u32, needed: u32, limit: u32) -> Option<u32> {
         next = next.saturating_mul(GROWTH).min(limit);
     }
     Some(next)
+}
+
+/// So many and an eighth more, in round numbers: lists that are replaced need room beside, and what is mapped counts as the
+/// daemon's memory.
+fn spacious(used: u32) -> u32 {
+    let entries = used.saturating_add(used / 8);
+    let step = entries.checked_next_power_of_two().map_or(1, |power| power / 8).max(1);
+    entries.checked_next_multiple_of(step).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -216,11 +224,20 @@ mod tests {
         let few = Coming { frontends: [3071, 0], ports: 4096, slots: [16_384, 0] };
         check_holding(few, first);
         let many = Coming { frontends: [50_000, 0], ports: 50_000, slots: [50_000, 20_000] };
-        let larger = Shape { frontends: [131_072, 4096], ports: 65_536, slots: [65_536, 32_768], ..first };
+        let larger = Shape { frontends: [131_072, 4096], ports: 57_344, slots: [57_344, 24_576], ..first };
         check_holding(many, larger);
         let limits = Shape::limits(Capacity { slots: 1000, ports: 10, services: 1 });
         let first = Shape::first(limits);
         assert_eq!(first.holding(&Shape::NONE.and(&many), &limits), first, "within the limits");
+    }
+
+    #[test]
+    fn an_array_has_an_eighth_to_spare_and_not_much_more() {
+        for (used, expected) in
+            [(1, 1), (64, 80), (10_000, 12_288), (2_560_000, 3_145_728), (u32::MAX, u32::MAX)]
+        {
+            assert_eq!(spacious(used), expected, "{used}");
+        }
     }
 
     #[test]
