@@ -1,8 +1,9 @@
 //! Two sides measured against each other: how much the one does in the time in which the other does its own.
 //!
 //! Invariant: both sides take turns within milliseconds and change their order each time, so that whatever disturbs the
-//! machine disturbs both. The result is a median with the interval in which the true one lies (95 %). Deliberately
-//! absent: comparing runs; only sides of one run are compared.
+//! machine disturbs both. What keeps the luck of its start is started anew: processes in each round, whatever is
+//! measured in each draw; the result is the median of the draws, with the smallest and the largest. Deliberately absent:
+//! comparing runs; only sides of one run are compared.
 
 use std::time::Duration;
 
@@ -13,17 +14,15 @@ use super::load::{Load, Turn};
 /// turns are not disturbed.
 const TURN: Duration = Duration::from_millis(3);
 
-/// When to stop: the median is then known to half a percent.
-const WIDTH_ENOUGH: f64 = 0.01;
-
 /// Pairs of turns in a round.
 const PAIRS: usize = 100;
 
-/// Rounds before the interval means anything.
-const ROUNDS_MIN: usize = 11;
+/// Rounds in a draw: some six seconds.
+const ROUNDS: usize = 9;
 
-/// When to stop on a machine that is too busy: some twenty seconds.
-const ROUNDS_MAX: usize = 31;
+/// Draws of the same thing. The median of all possible ones lies between the smallest and the largest of seven with 98 %
+/// confidence.
+pub const DRAWS: usize = 7;
 
 /// Turns that warm caches, connections and the CPU's clock up, and do not count.
 const WARM_UP: usize = 10;
@@ -31,11 +30,11 @@ const WARM_UP: usize = 10;
 /// How a side does against the first one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// The middle of all ratios.
+    /// The middle of all draws.
     pub median: f64,
-    /// The true median is above this, with 97.5 % confidence.
+    /// The smallest draw.
     pub low: f64,
-    /// The true median is below this, with 97.5 % confidence.
+    /// The largest draw.
     pub high: f64,
     /// What the first side does in a second, by its median.
     pub first_rate: f64,
@@ -44,40 +43,39 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// How wide the interval is; past a percent the machine is too busy for a verdict.
-    pub fn width(&self) -> f64 {
-        self.high - self.low
-    }
-}
-
-/// Starts one side; a side is started anew in each round.
-pub type Start<'a> = &'a dyn Fn() -> Result<Load, BedError>;
-
-/// Lets two sides take turns until their ratio is known well enough, or will not be.
-///
-/// A process and its connection keep the luck of their start, so a value is the median of a round, and each round has
-/// new ones, started in the other order.
-pub fn compare(first: Start<'_>, second: Start<'_>) -> Result<Ratio, BedError> {
-    let mut rounds = Vec::new();
-    loop {
-        rounds.push(round(first, second, rounds.len() % 2 == 0)?);
-        let ratio = over(&rounds);
-        let known = rounds.len() >= ROUNDS_MIN && ratio.width() <= WIDTH_ENOUGH;
-        if known || rounds.len() >= ROUNDS_MAX {
-            return Ok(ratio);
+    /// Of several draws of the same thing.
+    pub fn of(draws: &[Medians]) -> Self {
+        let ratios = sorted(draws.iter().map(|draw| draw.ratio));
+        Self {
+            median: median(&ratios),
+            low: ratios.first().copied().unwrap_or(f64::NAN),
+            high: ratios.last().copied().unwrap_or(f64::NAN),
+            first_rate: median(&sorted(draws.iter().map(|draw| draw.first_rate))),
+            second_rate: median(&sorted(draws.iter().map(|draw| draw.second_rate))),
         }
     }
 }
 
-/// The medians of one round: the ratio and both rates.
+/// The medians of a round's turns, or of a draw's rounds.
 #[derive(Clone, Copy, Debug)]
-struct Round {
+pub struct Medians {
     ratio: f64,
     first_rate: f64,
     second_rate: f64,
 }
 
-fn round(first: Start<'_>, second: Start<'_>, first_begins: bool) -> Result<Round, BedError> {
+/// Starts one side; a side is started anew in each round.
+pub type Start<'a> = &'a dyn Fn() -> Result<Load, BedError>;
+
+/// Lets two sides take turns, with new processes in each round, started in the other order.
+pub fn draw(first: Start<'_>, second: Start<'_>) -> Result<Medians, BedError> {
+    let rounds: Vec<Medians> =
+        (0..ROUNDS).map(|number| round(first, second, number % 2 == 0)).collect::<Result<_, _>>()?;
+    let Ratio { median, first_rate, second_rate, .. } = Ratio::of(&rounds);
+    Ok(Medians { ratio: median, first_rate, second_rate })
+}
+
+fn round(first: Start<'_>, second: Start<'_>, first_begins: bool) -> Result<Medians, BedError> {
     let (mut first, mut second) = if first_begins {
         let first = first()?;
         (first, second()?)
@@ -105,24 +103,11 @@ fn take_pair(first: &mut Load, second: &mut Load, first_begins: bool) -> Result<
     }
 }
 
-fn medians(pairs: &[(Turn, Turn)]) -> Round {
-    Round {
+fn medians(pairs: &[(Turn, Turn)]) -> Medians {
+    Medians {
         ratio: median(&sorted(pairs.iter().map(|(first, second)| second.rate() / first.rate()))),
         first_rate: median(&sorted(pairs.iter().map(|(first, _)| first.rate()))),
         second_rate: median(&sorted(pairs.iter().map(|(_, second)| second.rate()))),
-    }
-}
-
-fn over(rounds: &[Round]) -> Ratio {
-    let ratios = sorted(rounds.iter().map(|round| round.ratio));
-    let (low, high) = interval(ratios.len());
-    let place = |at: usize| ratios.get(at).copied().unwrap_or(f64::NAN);
-    Ratio {
-        median: median(&ratios),
-        low: place(low),
-        high: place(high),
-        first_rate: median(&sorted(rounds.iter().map(|round| round.first_rate))),
-        second_rate: median(&sorted(rounds.iter().map(|round| round.second_rate))),
     }
 }
 
@@ -134,20 +119,6 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
 
 fn median(sorted: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// The places of the values between which the true median lies with 95 % confidence: the binomial distribution around
-/// the middle, as a normal one, which is good from some twenty values on.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a small count"
-)]
-fn interval(count: usize) -> (usize, usize) {
-    let reach = (0.98 * (count as f64).sqrt()).ceil() as usize;
-    let middle = count / 2;
-    (middle.saturating_sub(reach), (middle + reach).min(count.saturating_sub(1)))
 }
 
 #[cfg(test)]
@@ -164,17 +135,9 @@ mod tests {
         pairs.push((turn(1000), turn(10)));
         let quiet = medians(&pairs);
         let mut rounds = vec![quiet; 10];
-        rounds.push(Round { ratio: 0.5, ..quiet });
-        let ratio = over(&rounds);
-        assert_eq!((ratio.low, ratio.median, ratio.high), (0.98, 0.98, 0.98));
+        rounds.push(Medians { ratio: 0.5, ..quiet });
+        let ratio = Ratio::of(&rounds);
+        assert_eq!((ratio.low, ratio.median, ratio.high), (0.5, 0.98, 0.98));
         assert_eq!((ratio.first_rate, ratio.second_rate), (100_000.0, 98_000.0));
-    }
-
-    #[test]
-    fn the_interval_narrows_with_the_number_of_pairs() {
-        assert_eq!(interval(100), (40, 60));
-        assert_eq!(interval(10_000), (4902, 5098));
-        assert_eq!(interval(1), (0, 0));
-        assert_eq!(interval(0), (0, 0));
     }
 }
