@@ -191,11 +191,14 @@ INLINE void remember_affine(struct bpf_sock_addr *ctx, const struct dial *dial)
 	bpf_map_update_elem(&affinity, &key, &value, BPF_ANY);
 }
 
+/* Does not ask for chance where there is none. */
 INLINE bool choose_random(struct dial *dial, __u64 word)
 {
-	__u64 roll = (__u64)bpf_get_prandom_u32() * word_count(word);
+	__u64 count = word_count(word);
 
-	dial->slot = word_base(word) + (__u32)(roll >> 32);
+	dial->slot = word_base(word);
+	if (count > 1)
+		dial->slot += bpf_get_prandom_u32() * count >> 32;
 	return read_slot(dial, dial->slot, &dial->backend);
 }
 
@@ -203,28 +206,16 @@ INLINE bool choose_random(struct dial *dial, __u64 word)
  * A client that gets a backend: by connect(), or by the first datagram of a conversation. Not atomic, which would wait for all
  * that was written before, and cost as much as the rest: of two clients at the very same moment one may be missing.
  */
-INLINE void count_connect(const struct dial *dial)
+INLINE void count_connect(struct port *port)
 {
-	__u32 column = bpf_get_smp_processor_id() & (CONNECT_COLUMNS - 1);
-	struct port *port = port_of(dial);
-
-	if (LIKELY(port))
-		port->connects[column] += 1;
-}
-
-/* The same, without asking for chance where there is none. */
-INLINE bool choose_quickly(struct dial *dial, __u64 word)
-{
-	if (word_count(word) > 1)
-		return choose_random(dial, word);
-	dial->slot = word_base(word);
-	return read_slot(dial, dial->slot, &dial->backend);
+	port->connects[bpf_get_smp_processor_id() & (CONNECT_COLUMNS - 1)] += 1;
 }
 
 /* Chooses from a list that is not empty. Only the first attempt looks for what went before. */
 INLINE bool choose(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word, bool first)
 {
 	bool affine = word_flags(word) & WORD_AFFINITY;
+	struct port *port = port_of(dial);
 
 	if (first && !dial->connecting && choose_sticky(ctx, dial, word))
 		return true;
@@ -234,7 +225,8 @@ INLINE bool choose(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word, boo
 		if (affine)
 			remember_affine(ctx, dial);
 	}
-	count_connect(dial);
+	if (LIKELY(port))
+		count_connect(port);
 	return true;
 }
 

@@ -14,39 +14,34 @@ INLINE struct control *the_control(void)
 }
 
 /*
- * The daemon's own sockets see the world as it is. Asked where a lookup has found something, because only there it matters,
- * and everybody else would pay for it.
+ * The daemon's own sockets, and its cgroup, see the world as it is. Asked where a lookup has found something, because only
+ * there it matters, and everybody else would pay for it; the cgroup last, since it costs the most.
  */
 INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 {
 	struct control *told = the_control();
 	struct bpf_sock *sk = ctx->sk;
 
-	if (!told)
+	if (UNLIKELY(!told))
 		return true;
-	return sk && told->exempt_mark && sk->mark == told->exempt_mark;
+	if (sk && told->exempt_mark && sk->mark == told->exempt_mark)
+		return true;
+	return told->exempt_cgroup && told->exempt_cgroup == bpf_get_current_cgroup_id();
 }
 
-/* So does its cgroup. Asked last, since it costs the most. */
-INLINE bool is_in_exempt_cgroup(void)
-{
-	struct control *told = the_control();
-
-	return told && told->exempt_cgroup && told->exempt_cgroup == bpf_get_current_cgroup_id();
-}
-
-/* No target is like this one: kinds are small. */
+/* No target is like these: kinds are small. */
 #define NOT_FOUND (~0ULL)
+/* The element was reused under our eyes. */
+#define REUSED (~1ULL)
 
 INLINE bool take_target(struct dial *dial, __u64 target)
 {
 	dial->port_index = (__u32)target;
 	dial->kind = target >> 32;
-	return target != NOT_FOUND;
+	return target < REUSED;
 }
 
-/* Twice: an element that was reused under our eyes is found anew at its place, or not at all. */
-INLINE __u64 find4(__u32 address, __u16 port, __u8 transport)
+INLINE __u64 look4(__u32 address, __u16 port, __u8 transport)
 {
 	/*
 	 * In two parts, as the kernel's hash reads it, which would have to wait for smaller stores. One number would have
@@ -55,41 +50,51 @@ INLINE __u64 find4(__u32 address, __u16 port, __u8 transport)
 	__u32 rest = (__u32)transport << 16 | port;
 	__u32 key[2] = { address, rest };
 
-	_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the port comes before the transport");
-	for (int attempt = 0; attempt < 2; attempt++) {
-		struct frontend4_value *found = bpf_map_lookup_elem(&frontends4, key);
-		__u64 target, echo;
+	struct frontend4_value *found = bpf_map_lookup_elem(&frontends4, key);
+	__u64 target, echo;
 
-		if (!found)
-			return NOT_FOUND;
-		target = READ_ONCE(found->target);
-		echo = READ_ONCE(*(__u64 *)found);
-		if (LIKELY(!(((__u32)echo ^ address) | ((__u32)(echo >> 32) ^ rest))))
-			return target;
-	}
-	return NOT_FOUND;
+	_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the port comes before the transport");
+	if (!found)
+		return NOT_FOUND;
+	target = READ_ONCE(found->target);
+	echo = READ_ONCE(*(__u64 *)found);
+	return LIKELY(!(((__u32)echo ^ address) | ((__u32)(echo >> 32) ^ rest))) ? target : REUSED;
 }
 
-INLINE __u64 find6(const __u32 *address, __u16 port, __u8 transport)
+INLINE __u64 look6(const __u32 *address, __u16 port, __u8 transport)
 {
 	struct frontend6_key key = {
 		.port = port,
 		.transport = transport,
 	};
+	struct frontend6_value *found;
+	__u64 target;
 
 	copy_address(key.address, address);
-	for (int attempt = 0; attempt < 2; attempt++) {
-		struct frontend6_value *found = bpf_map_lookup_elem(&frontends6, &key);
-		__u64 target;
+	found = bpf_map_lookup_elem(&frontends6, &key);
+	if (!found)
+		return NOT_FOUND;
+	target = READ_ONCE(found->target);
+	if (LIKELY(same_address(found->address, key.address) && found->port == key.port &&
+		   found->transport == key.transport))
+		return target;
+	return REUSED;
+}
 
-		if (!found)
-			return NOT_FOUND;
-		target = READ_ONCE(found->target);
-		if (LIKELY(same_address(found->address, key.address) && found->port == key.port &&
-			   found->transport == key.transport))
-			return target;
-	}
-	return NOT_FOUND;
+INLINE __u64 look(const struct dial *dial, const __u32 *address)
+{
+	return dial->v4 ? look4(address[3], dial->to.port, dial->transport) :
+			  look6(address, dial->to.port, dial->transport);
+}
+
+/* Twice: what was reused under our eyes is found anew at its place, or not at all. */
+INLINE bool find_at(struct dial *dial, const __u32 *address)
+{
+	__u64 target = look(dial, address);
+
+	if (UNLIKELY(target == REUSED))
+		target = look(dial, address);
+	return take_target(dial, target);
 }
 
 INLINE bool any_node_port(__u16 port)
@@ -150,23 +155,16 @@ INLINE bool may_be_frontend(const struct dial *dial)
 
 INLINE bool find_exact(struct dial *dial)
 {
-	__u16 port = dial->to.port;
-
-	if (!may_be_frontend(dial))
-		return false;
-	return take_target(dial, dial->v4 ? find4(dial->to.address[3], port, dial->transport) :
-					    find6(dial->to.address, port, dial->transport));
+	return may_be_frontend(dial) && find_at(dial, dial->to.address);
 }
 
 INLINE bool find_node_port(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	const __u32 any[4] = {};
 
-	if (dial->v4)
-		return is_node4(ctx, dial->to.address[3]) &&
-		       take_target(dial, find4(0, dial->to.port, dial->transport));
-	return is_node6(ctx, dial->to.address) &&
-	       take_target(dial, find6(any, dial->to.port, dial->transport));
+	if (!(dial->v4 ? is_node4(ctx, dial->to.address[3]) : is_node6(ctx, dial->to.address)))
+		return false;
+	return find_at(dial, any);
 }
 
 /* An exact frontend, or a node port on an address of this node. */

@@ -28,7 +28,7 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
 	dial->transport = ctx->protocol;
 	if (dial->transport != IPPROTO_TCP && dial->transport != IPPROTO_UDP)
 		return false;
-	return !is_exempt(ctx) && find(ctx, dial) && !is_in_exempt_cgroup();
+	return find(ctx, dial) && !is_exempt(ctx);
 }
 
 /*
@@ -62,24 +62,33 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial)
 }
 
 /*
- * What translate() does with nearly every TCP connect: not ours, or a list that is not empty and has no affinity.
+ * What translate() does with nearly every TCP connect: not ours, or a list for everybody that is not empty and has no affinity.
  * Whatever else is met is left as it was.
  */
 INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *dial)
 {
-	__u64 word;
+	__u64 target = NOT_FOUND, word;
+	struct port *port;
 
 	dial->transport = ctx->protocol;
 	if (UNLIKELY(dial->transport != IPPROTO_TCP))
 		return UNSURE;
-	if (!find_exact(dial))
+	if (may_be_frontend(dial))
+		target = look(dial, dial->to.address);
+	if (target == NOT_FOUND)
 		return UNLIKELY(any_node_port(dial->to.port)) ? UNSURE : PASSED;
-	if (is_exempt(ctx) || is_in_exempt_cgroup())
-		return PASSED;
-	word = read_word(dial);
-	if (UNLIKELY(!word_count(word) || word_flags(word) & WORD_AFFINITY || !choose_quickly(dial, word)))
+	if (UNLIKELY(!take_target(dial, target)))
 		return UNSURE;
-	count_connect(dial);
+	if (is_exempt(ctx))
+		return PASSED;
+	port = port_of(dial);
+	if (UNLIKELY(!port))
+		return UNSURE;
+	word = READ_ONCE(port->cluster);
+	if (UNLIKELY(!word_count(word) || word_flags(word) & (WORD_AFFINITY | WORD_INTERNAL_LOCAL) ||
+		     !choose_random(dial, word)))
+		return UNSURE;
+	count_connect(port);
 	remember_tcp(ctx, dial);
 	return SERVED;
 }
