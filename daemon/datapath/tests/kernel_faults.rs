@@ -157,7 +157,7 @@ fn kernel_a_signal_does_not_end_the_reading_of_refusals() {
                 refusals.listen(&stop, |_| stop.store(true, Ordering::Relaxed))
             });
             while thread.load(Ordering::Relaxed) == 0 {
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_millis(1));
             }
             for _ in 0..5 {
                 std::thread::sleep(Duration::from_millis(20));

@@ -297,6 +297,9 @@ const RANGES: u32 = 8;
 const REPLACING: Duration = Duration::from_secs(4);
 const STEPS: std::ops::Range<u32> = 200..4_000;
 
+/// Far less than a grace period. It sleeps: who only yields may keep the kernel's own threads from the CPU.
+const GRACE_POLL: Duration = Duration::from_micros(200);
+
 #[test]
 fn invariant_04_kernel_whole_lists_are_replaced_under_traffic() {
     bed(|bed| {
@@ -312,7 +315,7 @@ fn invariant_04_kernel_whole_lists_are_replaced_under_traffic() {
             let range = 1 + step % RANGES;
             let grace = &mut graces[(step % RANGES) as usize];
             while grace.is_some_and(|grace| !maps.is_over(grace)) {
-                std::thread::yield_now();
+                std::thread::sleep(GRACE_POLL);
             }
             // What was there is gone, so a reader that still looks finds nobody.
             let wiped = Range { family: Family::V4, base: range * 8, count: 8 };

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_core::facts::{Conditions, Timestamp};
@@ -24,6 +25,10 @@ const SLOTS: u32 = 4;
 const _: () = assert!(SLOTS as usize == BACKENDS.len(), "a range holds all backends");
 
 const PORT: PortIndex = PortIndex(1);
+
+/// How often it is asked whether a grace period is over, far less than one takes. A sleep, because two threads that only
+/// yield can keep the CPUs from everybody else for a minute on Linux 6.18, also from the thread that ends grace periods.
+const GRACE_POLL: Duration = Duration::from_micros(200);
 
 /// What happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +109,7 @@ impl Lists {
             return;
         }
         while self.waiting.front().is_some_and(|grace| !self.maps.is_over(*grace)) {
-            std::thread::yield_now();
+            thread::sleep(GRACE_POLL);
         }
         self.waiting.pop_front();
     }

@@ -52,7 +52,7 @@ fn world() -> World {
     };
     let servers = ["10.1.0.1:8080", "10.1.0.2:8080"].map(serve).into();
     let api = cluster.api(1).unwrap();
-    stage::prepare(&api);
+    stage::prepare(&cluster, 2);
     api.apply(WEB).unwrap();
     let frontend = cluster_ip(&api);
     World { cluster, frontend, _servers: servers }

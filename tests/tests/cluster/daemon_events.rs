@@ -58,7 +58,7 @@ fn expect_events(api: &Api<'_>, daemon: &Daemon<'_>, expected: &[&str]) {
 fn a_real_apiserver_takes_the_events_of_a_hold_and_counts_the_next_one() {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     let api = cluster.api(0).unwrap();
-    stage::prepare(&api);
+    stage::prepare(&cluster, 1);
     api.apply(WEB).unwrap();
     let one = json!([{"addresses": ["10.1.0.1"]}]);
     write_slice(&api, &one);

@@ -53,7 +53,7 @@ fn world() -> World {
     };
     let servers = PODS.iter().map(serve).collect();
     let api = cluster.api(0).unwrap();
-    stage::prepare(&api);
+    stage::prepare(&cluster, 1);
     api.apply(WEB).unwrap();
     let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": LOAD_BALANCER}]}}});
     api.merge_status(Kind::Service, SERVICE, &ingress).unwrap();

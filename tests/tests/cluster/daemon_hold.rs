@@ -50,7 +50,7 @@ fn cluster() -> Cluster {
     let local = vec!["10.1.0.1/32", "10.1.0.2/32", "10.1.0.3/32", "10.1.0.4/32"];
     let cluster = Cluster::start(Layout { local, ..Layout::default() }, 1).unwrap();
     let api = cluster.api(0).unwrap();
-    stage::prepare(&api);
+    stage::prepare(&cluster, 1);
     api.apply(SERVICES).unwrap();
     write_slice(&api, "live", LISTENING);
     write_slice(&api, "dead", CLOSED);

@@ -56,7 +56,7 @@ const BEAT_PAUSE: Duration = Duration::from_millis(20);
 fn cluster() -> Cluster {
     let cluster = Cluster::start(Layout::default(), 2).unwrap();
     let api = cluster.api(LIVE).unwrap();
-    stage::prepare(&api);
+    stage::prepare(&cluster, 2);
     api.apply(SERVICES).unwrap();
     let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": "10.15.1.8"}]}}});
     api.merge_status(Kind::Service, INTRANET, &ingress).unwrap();

@@ -3,7 +3,11 @@
 use holdfast_tests::bed::Layout;
 use holdfast_tests::peers::{Api, Cluster, Identity};
 
-const MANIFEST: &str = include_str!("../../../contrib/kubernetes/rbac.yaml");
+use crate::stage::{self, MANIFEST};
+
+/// A kubelet's user and group.
+const NODE: &str = "system:node:n1";
+const NODES: &str = "system:nodes";
 
 /// All that holdfast asks for, and what it must not get; with the status that each gets.
 const NEEDS: [(&str, &str, u16); 14] = [
@@ -37,12 +41,12 @@ fn the_manifest_gives_what_holdfast_needs_and_no_more() {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     let api = cluster.api(0).unwrap();
     api.add_node("n1", "a").unwrap();
-    let user = cluster.authority().client("holdfast", &[]).unwrap();
+    let user = cluster.authority().client(stage::USER, &[]).unwrap();
     let user = cluster.api_as(0, &Identity::Certificate(&user)).unwrap();
     let nothing = NEEDS.map(|(method, path, _)| (method, path, 403));
     check("a user before", &user, &nothing);
 
-    api.apply(MANIFEST).unwrap();
+    stage::permit(&cluster, 1, MANIFEST, (stage::USER, &[]));
     check("a user with a certificate", &user, &NEEDS);
     let token = api.token("kube-system/holdfast").unwrap();
     check("the account", &cluster.api_as(0, &Identity::Token(&token)).unwrap(), &NEEDS);
@@ -53,7 +57,7 @@ fn a_kubelets_credential_needs_the_group_that_the_manifest_names() {
     let cluster = Cluster::start(Layout::default(), 1).unwrap();
     let api = cluster.api(0).unwrap();
     api.add_node("n1", "a").unwrap();
-    let kubelet = cluster.authority().client("system:node:n1", &["system:nodes"]).unwrap();
+    let kubelet = cluster.authority().client(NODE, &[NODES]).unwrap();
     let kubelet = cluster.api_as(0, &Identity::Certificate(&kubelet)).unwrap();
     let own = [
         ("GET", "api/v1/services", 200),
@@ -65,7 +69,7 @@ fn a_kubelets_credential_needs_the_group_that_the_manifest_names() {
     let with_group = MANIFEST.replace("  # - apiGroup", "  - apiGroup").replace("  #   kind", "    kind");
     let with_group = with_group.replace("  #   name", "    name");
     assert_ne!(with_group, MANIFEST);
-    api.apply(&with_group).unwrap();
+    stage::permit(&cluster, 1, &with_group, (NODE, &[NODES]));
     check("a kubelet with the group", &kubelet, &own.map(|(method, path, _)| (method, path, 200)));
 }
 

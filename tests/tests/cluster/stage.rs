@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Cluster, PeersError, SOON, apiserver, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What an operator applies before the first daemon.
-const MANIFEST: &str = include_str!("../../../contrib/kubernetes/rbac.yaml");
+pub(crate) const MANIFEST: &str = include_str!("../../../contrib/kubernetes/rbac.yaml");
 
 /// The node that the daemon serves.
 pub(crate) const NODE: &str = "n1";
@@ -27,9 +27,33 @@ pub(crate) const ACCOUNT: &str = "kube-system/holdfast";
 pub(crate) const ACCOUNT_USER: &str = "system:serviceaccount:kube-system:holdfast";
 
 /// Gives the daemon what an operator gives it: permissions and its Node.
-pub(crate) fn prepare(api: &Api<'_>) {
-    api.apply(MANIFEST).unwrap();
-    api.add_node(NODE, "zone-a").unwrap();
+pub(crate) fn prepare(cluster: &Cluster, apiservers: usize) {
+    permit(cluster, apiservers, MANIFEST, (USER, &[]));
+    cluster.api(0).unwrap().add_node(NODE, "zone-a").unwrap();
+}
+
+/// Applies permissions and waits until the first apiservers go by them: each authorizer hears of a role and of its binding
+/// by watches of its own, a moment after the answer to who applied them.
+pub(crate) fn permit(cluster: &Cluster, apiservers: usize, manifest: &str, somebody: (&str, &[&str])) {
+    cluster.api(0).unwrap().apply(manifest).unwrap();
+    for index in 0..apiservers {
+        let api = cluster.api(index).unwrap();
+        let permitted = || Ok(is_permitted(&api, somebody)?.then_some(()));
+        until(SOON, "permission", permitted).unwrap();
+    }
+}
+
+/// Asks for what only the manifest permits, as the administrator: a request of somebody's own would be counted as such.
+fn is_permitted(api: &Api<'_>, (user, groups): (&str, &[&str])) -> Result<bool, PeersError> {
+    let what = json!({"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"});
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "groups": groups, "resourceAttributes": what},
+    });
+    let path = "apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let reply = api.request("POST", path, Some(("application/json", review.to_string())))?;
+    Ok(reply.object()?.pointer("/status/allowed") == Some(&true.into()))
 }
 
 /// The daemon's configuration but for who it is: the apiservers in their order.
