@@ -1,4 +1,5 @@
-//! A Kubernetes control plane of its own, made of the real servers: etcd, kube-apiservers, the controllers.
+//! A Kubernetes control plane of its own, made of the real servers: etcd, kube-apiservers, the controllers, and a kube-proxy
+//! to compare with.
 //!
 //! ```no_run
 //! use holdfast_tests::bed::Layout;
@@ -32,7 +33,9 @@
 mod api;
 mod audit;
 mod authority;
+mod crowd;
 mod flags;
+mod rules;
 mod server;
 mod watch;
 mod workload;
@@ -48,6 +51,8 @@ use tempfile::TempDir;
 
 pub use self::api::{Api, Identity, Kind, Reply};
 pub use self::authority::{Authority, Credential};
+pub use self::crowd::Crowd;
+pub use self::rules::{Client, Frontend, Way, ways};
 use self::server::Server;
 pub use self::watch::{Seen, Watch};
 pub use self::workload::Pod;
@@ -58,6 +63,9 @@ pub const ADVERTISED: Ipv4Addr = Ipv4Addr::new(10, 15, 0, 9);
 
 /// Where each apiserver listens, on an address of its own.
 pub const APISERVER_PORT: u16 = 6443;
+
+/// Whose services a kube-proxy or a holdfast of a test serves.
+pub const NODE: &str = "n1";
 
 /// What services get their ClusterIP from; the first one is `default/kubernetes`.
 pub const SERVICE_CIDRS: &str = "192.168.0.0/16,fd00:192:168::/112";
@@ -179,6 +187,8 @@ pub enum Part {
     Apiserver(usize),
     /// The kube-controller-manager, with the controllers that services need.
     Controllers,
+    /// The kube-proxy of the node, in its nftables mode. It runs only when a test starts it.
+    Proxy,
 }
 
 /// Where an apiserver listens.
@@ -230,7 +240,7 @@ impl Cluster {
         let parts = [Part::Etcd].into_iter().chain((0..apiservers).map(Part::Apiserver));
         let parts: Vec<Part> = parts.chain([Part::Controllers]).collect();
         let server = |part: &Part| flags::server(*part, folder.path(), &authority, apiservers);
-        let servers = parts.iter().map(server).collect::<Result<_, _>>()?;
+        let servers = parts.iter().chain([&Part::Proxy]).map(server).collect::<Result<_, _>>()?;
         let cluster = Self { servers, authority, folder, bed };
         cluster.start_all(&parts)?;
         Ok(cluster)
@@ -318,7 +328,7 @@ impl Cluster {
         })
     }
 
-    /// Controllers say nothing of themselves; what they write is the sign.
+    /// The others say nothing of themselves; what they write is the sign.
     fn is_ready(&self, part: Part) -> Result<bool, PeersError> {
         match part {
             Part::Etcd => {
@@ -326,6 +336,7 @@ impl Cluster {
             }
             Part::Apiserver(index) => self.serves(index),
             Part::Controllers => Ok(true),
+            Part::Proxy => rules::are_written(self),
         }
     }
 

@@ -6,11 +6,21 @@
 use std::path::{Path, PathBuf};
 
 use super::server::Server;
-use super::{ADVERTISED, APISERVER_PORT, Authority, ETCD, Part, PeersError, SERVICE_CIDRS, apiserver, audit};
+use super::{
+    ADVERTISED, APISERVER_PORT, Authority, ETCD, NODE, Part, PeersError, SERVICE_CIDRS, apiserver, audit,
+};
 
 /// Those without which services have no slices, and namespaces neither accounts nor an end.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,endpoints-controller,\
     namespace-controller,serviceaccount-controller";
+
+/// With 0 the kernel's settings of connection tracking stay as they are.
+const CONNTRACK: [&str; 4] = [
+    "conntrack-max-per-core",
+    "conntrack-min",
+    "conntrack-tcp-timeout-established",
+    "conntrack-tcp-timeout-close-wait",
+];
 
 /// A part of the cluster, ready to be started.
 pub(super) fn server(
@@ -23,6 +33,7 @@ pub(super) fn server(
         Part::Etcd => ("etcd", etcd(folder)),
         Part::Apiserver(index) => ("kube-apiserver", kube_apiserver(index, folder, authority)?),
         Part::Controllers => ("kube-controller-manager", controllers(authority, apiservers)?),
+        Part::Proxy => ("kube-proxy", kube_proxy(authority, apiservers)?),
     };
     let arguments = flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect();
     Ok(Server::new(part, program_path(program)?, arguments, folder))
@@ -83,6 +94,19 @@ fn controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersE
         ("kube-api-qps", "1000".to_owned()),
         ("kube-api-burst", "1000".to_owned()),
     ])
+}
+
+/// It changes no setting of the kernel, and asks the last apiserver as an administrator.
+fn kube_proxy(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
+    let kubeconfig = authority.kubeconfig(apiservers.saturating_sub(1), authority.admin())?;
+    let mut flags = vec![
+        ("kubeconfig", kubeconfig.display().to_string()),
+        ("proxy-mode", "nftables".to_owned()),
+        ("hostname-override", NODE.to_owned()),
+        ("healthz-bind-address", "127.0.0.1:10256".to_owned()),
+    ];
+    flags.extend(CONNTRACK.map(|name| (name, "0".to_owned())));
+    Ok(flags)
 }
 
 /// The folder `peers` lies in the target folder, some folders above the test's own program.

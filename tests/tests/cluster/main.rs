@@ -12,6 +12,8 @@ mod daemon_hold;
 #[cfg(test)]
 mod daemon_incident;
 #[cfg(test)]
+mod daemon_table;
+#[cfg(test)]
 mod peers_access;
 #[cfg(test)]
 mod peers_life;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 pub(crate) const MANIFEST: &str = include_str!("../../../contrib/kubernetes/rbac.yaml");
 
 /// The node that the daemon serves.
-pub(crate) const NODE: &str = "n1";
+pub(crate) use holdfast_tests::peers::NODE;
 
 /// A user of the manifest, by certificate.
 pub(crate) const USER: &str = "holdfast";

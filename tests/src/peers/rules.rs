@@ -1,0 +1,278 @@
+//! Where the real kube-proxy leads who dials a service: its nftables rules, read and followed.
+//!
+//! Invariant: every expression that a first packet meets is understood, or reading fails; nothing is guessed. Deliberately
+//! absent: which of several endpoints is chosen, masquerading, source ranges, and hooks, whose order is taken as known: whom
+//! the NAT chains lead nowhere meets the maps of those without endpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Cluster, PeersError};
+use crate::bed::{BedError, Place, succeed};
+
+/// A listing of some thousand rules takes a second.
+const LIST_LIMIT: Duration = Duration::from_secs(20);
+
+const FAMILIES: [(&str, &str); 2] = [("ip", "0.0.0.0"), ("ip6", "::")];
+
+/// Who dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// A process of the node.
+    Local,
+    /// Another machine.
+    Remote,
+}
+
+/// What happens to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It gets one of these.
+    To(BTreeSet<SocketAddr>),
+    /// It is told that nobody is there.
+    Refused,
+    /// It gets no answer.
+    Dropped,
+}
+
+/// Address, port and protocol, as a client dials them; a NodePort's address is unspecified.
+pub type Frontend = (SocketAddr, String);
+
+/// All that kube-proxy knows at this moment.
+pub fn ways(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, Way>, PeersError> {
+    let mut ways = BTreeMap::new();
+    for (family, node) in FAMILIES {
+        let mut nft = cluster.bed().command(Place::OUTSIDE, "nft")?;
+        nft.args(["--json", "list", "table", family, "kube-proxy"]);
+        let text = succeed(nft, LIST_LIMIT)?;
+        let listing: Value =
+            serde_json::from_str(&text).map_err(|error| unknown(&text, &error.to_string()))?;
+        Rules::of(&listing, client).collect(node, &mut ways)?;
+    }
+    Ok(ways)
+}
+
+/// Whether kube-proxy has come so far that there is something to read.
+pub(super) fn are_written(cluster: &Cluster) -> Result<bool, PeersError> {
+    match ways(cluster, Client::Local) {
+        Ok(_) => Ok(true),
+        Err(PeersError::Bed(BedError::Failed { .. })) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn unknown(what: &impl ToString, said: &str) -> PeersError {
+    PeersError::Malformed { what: what.to_string(), said: said.to_owned() }
+}
+
+/// One table: elements of maps by the maps' names, rules by their chains.
+struct Rules<'a> {
+    client: Client,
+    maps: BTreeMap<&'a str, &'a [Value]>,
+    chains: BTreeMap<&'a str, Vec<&'a [Value]>>,
+}
+
+impl<'a> Rules<'a> {
+    fn of(listing: &'a Value, client: Client) -> Self {
+        let mut rules = Self { client, maps: BTreeMap::new(), chains: BTreeMap::new() };
+        for object in array(listing.get("nftables")) {
+            if let Some(map) = object.get("map") {
+                rules.maps.insert(text(map.get("name")), array(map.get("elem")));
+            }
+            if let Some(rule) = object.get("rule") {
+                rules.chains.entry(text(rule.get("chain"))).or_default().push(array(rule.get("expr")));
+            }
+        }
+        rules
+    }
+
+    fn collect(&self, node: &str, ways: &mut BTreeMap<Frontend, Way>) -> Result<(), PeersError> {
+        for (map, address) in [("service-ips", None), ("service-nodeports", Some(node))] {
+            for (frontend, verdict) in self.elements(map, address)? {
+                if let Some(endpoints) = self.verdict(verdict)? {
+                    ways.insert(frontend, Way::To(endpoints));
+                }
+            }
+        }
+        for (map, address) in [("no-endpoint-services", None), ("no-endpoint-nodeports", Some(node))] {
+            for (frontend, verdict) in self.elements(map, address)? {
+                let way = if verdict.get("drop").is_some() { Way::Dropped } else { Way::Refused };
+                ways.entry(frontend).or_insert(way);
+            }
+        }
+        Ok(())
+    }
+
+    fn elements(&self, map: &str, node: Option<&str>) -> Result<Vec<(Frontend, &'a Value)>, PeersError> {
+        let elements = self.maps.get(map).copied().unwrap_or_default();
+        let element = |element: &'a Value| {
+            let key = element.get(0).map(|key| key.pointer("/elem/val").unwrap_or(key));
+            let parts = array(key.and_then(|key| key.get("concat")));
+            let (address, protocol, port) = match (node, parts) {
+                (None, [address, protocol, port]) => (text(Some(address)), protocol, port),
+                (Some(node), [protocol, port]) => (node, protocol, port),
+                _ => return Err(unknown(element, "no key of a service")),
+            };
+            let protocol = text(Some(protocol)).to_uppercase();
+            let dialled = socket(address, port).ok_or_else(|| unknown(element, "no address"))?;
+            Ok(((dialled, protocol), element.get(1).unwrap_or(&Value::Null)))
+        };
+        elements.iter().map(element).collect()
+    }
+
+    /// Whom a chain leads to; nobody knows if none of its rules is for this client.
+    fn follow(&self, chain: &str) -> Result<Option<BTreeSet<SocketAddr>>, PeersError> {
+        for rule in self.chains.get(chain).into_iter().flatten() {
+            if let Some(found) = self.rule(rule)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn rule(&self, expressions: &[Value]) -> Result<Option<BTreeSet<SocketAddr>>, PeersError> {
+        for expression in expressions {
+            if let Some(condition) = expression.get("match") {
+                if !self.holds(condition)? {
+                    return Ok(None);
+                }
+            } else if let Some(found) = self.statement(expression)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A client that was never there before has no affinity; the protocol was the map's.
+    fn holds(&self, condition: &Value) -> Result<bool, PeersError> {
+        let (left, right) = (condition.get("left"), text(condition.get("right")));
+        let is_fib = left.and_then(|left| left.get("fib")).is_some();
+        let is_protocol = left.and_then(|left| left.pointer("/meta/key")) == Some(&"l4proto".into());
+        match right {
+            "local" if is_fib => Ok(self.client == Client::Local),
+            _ if right.starts_with("@affinity-") => Ok(false),
+            _ if is_protocol => Ok(true),
+            _ => Err(unknown(condition, "a condition that no test knows")),
+        }
+    }
+
+    fn statement(&self, statement: &Value) -> Result<Option<BTreeSet<SocketAddr>>, PeersError> {
+        let Some((word, rest)) = statement.as_object().and_then(|object| object.iter().next()) else {
+            return Err(unknown(statement, "no statement"));
+        };
+        match word.as_str() {
+            "goto" => self.verdict(statement),
+            "vmap" => {
+                let verdicts = array(rest.pointer("/data/set")).iter().filter_map(|element| element.get(1));
+                let found = verdicts.map(|verdict| self.verdict(verdict)).collect::<Result<Vec<_>, _>>()?;
+                Ok(Some(found.into_iter().flatten().flatten().collect()))
+            }
+            "dnat" => translated(rest).map(Some),
+            // Marks for masquerading, and notes for affinity.
+            "mangle" | "set" => Ok(None),
+            _ => Err(unknown(statement, "a statement that no test knows")),
+        }
+    }
+
+    fn verdict(&self, verdict: &Value) -> Result<Option<BTreeSet<SocketAddr>>, PeersError> {
+        let target = verdict.pointer("/goto/target").and_then(Value::as_str);
+        self.follow(target.ok_or_else(|| unknown(verdict, "a verdict that no test knows"))?)
+    }
+}
+
+/// To one address, or to one of a map's.
+fn translated(dnat: &Value) -> Result<BTreeSet<SocketAddr>, PeersError> {
+    let wrong = || unknown(dnat, "a translation that no test knows");
+    let several = dnat.pointer("/addr/map/data/set");
+    let pair = |element: &Value| {
+        let pair = element.pointer("/1/concat")?;
+        socket(text(pair.get(0)), pair.get(1)?)
+    };
+    match several {
+        Some(several) => array(Some(several)).iter().map(|element| pair(element).ok_or_else(wrong)).collect(),
+        None => {
+            let one = dnat.get("port").and_then(|port| socket(text(dnat.get("addr")), port));
+            Ok([one.ok_or_else(wrong)?].into())
+        }
+    }
+}
+
+fn socket(address: &str, port: &Value) -> Option<SocketAddr> {
+    Some(SocketAddr::new(address.parse().ok()?, port.as_u64()?.try_into().ok()?))
+}
+
+fn array(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text(value: Option<&Value>) -> &str {
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What kube-proxy wrote for a port with the external policy Local, two endpoints of which one is here, and a port with none.
+    fn listing() -> Value {
+        let elements =
+            |goto: &str| json!([[{"concat": ["203.0.113.7", "tcp", 80]}, {"goto": {"target": goto}}]]);
+        let nobody = json!([
+            [{"elem": {"val": {"concat": ["203.0.113.7", "tcp", 80]}, "comment": "a"}}, {"drop": null}],
+            [{"elem": {"val": {"concat": ["203.0.113.7", "udp", 80]}, "comment": "b"}}, {"goto": {"target": "reject-chain"}}],
+        ]);
+        let local = json!({"match": {"op": "==", "left": {"fib": {"result": "type", "flags": "saddr"}}, "right": "local"}});
+        let seen = json!({"match": {"op": "==", "left": {"payload": {}}, "right": "@affinity-1"}});
+        let two = json!([[0, {"goto": {"target": "endpoint-1"}}], [1, {"goto": {"target": "endpoint-2"}}]]);
+        json!({"nftables": [
+            {"metainfo": {}},
+            {"map": {"name": "service-ips", "elem": elements("external")}},
+            {"map": {"name": "no-endpoint-services", "elem": nobody}},
+            {"rule": {"chain": "external", "expr": [local, {"mangle": {}}]}},
+            {"rule": {"chain": "external", "expr": [local, {"goto": {"target": "service"}}]}},
+            {"rule": {"chain": "service", "expr": [seen, {"goto": {"target": "endpoint-1"}}]}},
+            {"rule": {"chain": "service", "expr": [{"vmap": {"key": {"numgen": {}}, "data": {"set": two}}}]}},
+            {"rule": {"chain": "endpoint-1", "expr": [{"set": {}}]}},
+            {"rule": {"chain": "endpoint-1", "expr": [{"dnat": {"addr": "10.1.0.1", "port": 8080}}]}},
+            {"rule": {"chain": "endpoint-2", "expr": [{"dnat": {"addr": "10.1.0.2", "port": 8080}}]}},
+        ]})
+    }
+
+    #[track_caller]
+    fn check(listing: &Value, client: Client, expected: &[(&str, &str, Way)]) {
+        let mut ways = BTreeMap::new();
+        Rules::of(listing, client).collect("0.0.0.0", &mut ways).unwrap();
+        let row = |(address, protocol, way): &(&str, &str, Way)| {
+            ((address.parse().unwrap(), (*protocol).to_owned()), way.clone())
+        };
+        assert_eq!(ways, expected.iter().map(row).collect());
+    }
+
+    #[test]
+    fn clients_of_the_node_and_others_go_different_ways() {
+        let both = ["10.1.0.1:8080", "10.1.0.2:8080"].map(|address| address.parse().unwrap());
+        let (dialled, refused) = ("203.0.113.7:80", ("203.0.113.7:80", "UDP", Way::Refused));
+        check(&listing(), Client::Local, &[(dialled, "TCP", Way::To(both.into())), refused.clone()]);
+        check(&listing(), Client::Remote, &[(dialled, "TCP", Way::Dropped), refused]);
+    }
+
+    #[test]
+    fn several_targets_in_one_translation_are_all_of_them() {
+        let map = json!({"set": [[0, {"concat": ["10.1.0.1", 80]}], [1, {"concat": ["10.1.0.2", 80]}]]});
+        let found = translated(&json!({"family": "ip", "addr": {"map": {"key": {}, "data": map}}})).unwrap();
+        assert_eq!(found, ["10.1.0.1:80", "10.1.0.2:80"].map(|address| address.parse().unwrap()).into());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_an_error() {
+        let mut listing = listing();
+        listing["nftables"][7]["rule"]["expr"] = json!([{"queue": {}}]);
+        let told = Rules::of(&listing, Client::Local).collect("0.0.0.0", &mut BTreeMap::new());
+        assert!(matches!(told, Err(PeersError::Malformed { .. })), "{told:?}");
+    }
+}

@@ -1,0 +1,121 @@
+//! One cluster, two proxies: whom clients reach by holdfast, and by the real kube-proxy of the same node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use holdfast_tests::bed::Layout;
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::peers::{Api, Client, Cluster, Crowd, Frontend, Kind, Part, Way, until, ways};
+use serde_json::{Value, json};
+
+use crate::stage::{self, rows, word};
+
+type Table = BTreeMap<Frontend, Way>;
+
+/// kube-proxy writes once in a second, and takes more on a busy machine.
+const AGREE: Duration = Duration::from_secs(30);
+
+const SERVICES: usize = 40;
+
+/// How often the cluster becomes another one, and how much of it.
+const ROUNDS: u64 = 6;
+const CHANGES: usize = 30;
+
+/// Where the node's NodePorts answer.
+const ADDRESS: &str = "192.0.2.7";
+
+/// Nothing is held: kube-proxy holds nothing.
+const REFUSE: &str = "[hold]\non_empty = \"refuse\"\n";
+
+fn socket(row: &Value) -> SocketAddr {
+    let port = row["port"].as_u64().unwrap().try_into().unwrap();
+    SocketAddr::new(word(row, "address").parse().unwrap(), port)
+}
+
+fn backends(list: &Value) -> BTreeSet<SocketAddr> {
+    list.as_array().map(|list| list.iter().map(socket).collect()).unwrap_or_default()
+}
+
+/// The verdict is what clients of the node get. Others are dropped where only other nodes have somebody for them.
+fn way(row: &Value, client: Client) -> Way {
+    let local = backends(&row["backends"]);
+    if client == Client::Remote && !row["external_backends"].is_null() {
+        let remote = backends(&row["external_backends"]);
+        return match (remote.is_empty(), local.is_empty()) {
+            (false, _) => Way::To(remote),
+            (true, false) => Way::Dropped,
+            (true, true) => Way::Refused,
+        };
+    }
+    match word(row, "verdict").as_str() {
+        "serving" | "draining" => Way::To(local),
+        "dropping" => Way::Dropped,
+        "refusing" => Way::Refused,
+        verdict => panic!("{verdict}: {row}"),
+    }
+}
+
+/// What holdfast does. SCTP it does not serve, and says so.
+fn ours(daemon: &Daemon<'_>, client: Client) -> Table {
+    let rows = rows(daemon, &["frontends"], "frontends");
+    let rows = rows.iter().filter(|row| word(row, "protocol") != "SCTP");
+    rows.map(|row| ((socket(row), word(row, "protocol")), way(row, client))).collect()
+}
+
+fn theirs(cluster: &Cluster, client: Client) -> Table {
+    let mut ways = ways(cluster, client).unwrap();
+    ways.retain(|(_, protocol), _| protocol != "SCTP");
+    ways
+}
+
+fn differences(ours: &Table, theirs: &Table) -> Vec<String> {
+    let all: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
+    let differ = all.into_iter().filter(|key| ours.get(*key) != theirs.get(*key));
+    differ.map(|key| format!("{key:?}: {:?}, kube-proxy {:?}", ours.get(key), theirs.get(key))).collect()
+}
+
+#[track_caller]
+fn check_agreement(cluster: &Cluster, daemon: &Daemon<'_>, round: u64) {
+    for client in [Client::Local, Client::Remote] {
+        let (mut last, mut table) = (Vec::new(), Table::new());
+        let agreed = until(AGREE, "agreement", || {
+            table = theirs(cluster, client);
+            last = differences(&ours(daemon, client), &table);
+            Ok(last.is_empty().then_some(()))
+        });
+        agreed.unwrap_or_else(|error| panic!("round {round}, {client:?}: {error}:\n{}", last.join("\n")));
+        let served = table.values().filter(|way| matches!(way, Way::To(_))).count();
+        println!("round {round}, {client:?}: {served} of {} frontends served, no difference", table.len());
+        assert!(served > SERVICES / 4, "a cluster that says little");
+    }
+}
+
+/// kube-proxy 1.36 may miss the zone that its node has at its start (its proxier asks to be told of labels after the first
+/// were told), and hears of the next one.
+fn move_to(api: &Api<'_>, zone: &str) {
+    let labels = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}});
+    api.merge(Kind::Node, stage::NODE, &labels).unwrap();
+}
+
+#[test]
+fn whoever_dials_gets_what_kube_proxy_would_give() {
+    let layout = Layout { local: vec!["192.0.2.7/32"], ..Layout::default() };
+    let cluster = Cluster::start(layout, 1).unwrap();
+    stage::prepare(&cluster, 1);
+    let api = cluster.api(0).unwrap();
+    let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": ADDRESS}]}});
+    api.merge_status(Kind::Node, stage::NODE, &addresses).unwrap();
+    let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
+    let mut crowd = Crowd::new(seed, SERVICES);
+    crowd.settle(&api).unwrap();
+    cluster.start_part(Part::Proxy).unwrap();
+    let mut daemon = Daemon::new(cluster.bed(), &(stage::by_certificate(&cluster, 1) + REFUSE)).unwrap();
+    daemon.start().unwrap();
+    for round in 0..=ROUNDS {
+        move_to(&api, if round % 2 == 0 { "zone-b" } else { "zone-a" });
+        let changes = if round == 0 { 0 } else { CHANGES };
+        crowd.stir(&api, changes).unwrap();
+        check_agreement(&cluster, &daemon, round);
+    }
+}
