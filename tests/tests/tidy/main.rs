@@ -6,4 +6,5 @@
 mod code;
 mod house_rules;
 mod rust_rules;
+mod security;
 mod tree;
