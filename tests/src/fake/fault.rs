@@ -173,12 +173,28 @@ struct Rule {
     asked: Asked,
     fault: Fault,
     left: Option<u32>,
+    /// Which of them it is for: each so-manieth.
+    each: u32,
+    seen: u32,
+}
+
+impl Rule {
+    /// Counts a request that it fits; whether it is for this one.
+    const fn is_turn(&mut self) -> bool {
+        self.seen = self.seen.wrapping_add(1);
+        self.seen.is_multiple_of(self.each)
+    }
 }
 
 impl Script {
     /// Adds a rule behind those that are there, for so many requests or for all.
     pub(super) fn add(&self, asked: Asked, fault: Fault, times: Option<u32>) {
-        lock(&self.rules).push(Rule { asked, fault, left: times });
+        lock(&self.rules).push(Rule { asked, fault, left: times, each: 1, seen: 0 });
+    }
+
+    /// Adds a rule for each n-th request that it fits.
+    pub(super) fn add_each(&self, asked: Asked, fault: Fault, each: u32) {
+        lock(&self.rules).push(Rule { asked, fault, left: None, each: each.max(1), seen: 0 });
     }
 
     /// Forgets all rules.
@@ -189,7 +205,7 @@ impl Script {
     /// What happens to this request.
     pub(super) fn take(&self, verb: Verb, kind: Kind) -> Option<Fault> {
         let mut rules = lock(&self.rules);
-        let place = rules.iter().position(|rule| rule.asked.fits(verb, kind))?;
+        let place = rules.iter_mut().position(|rule| rule.asked.fits(verb, kind) && rule.is_turn())?;
         let rule = rules.get_mut(place)?;
         let fault = rule.fault.clone();
         rule.left = rule.left.map(|left| left.saturating_sub(1));
@@ -217,5 +233,15 @@ mod tests {
         assert!(matches!(take(Verb::Watch, Kind::Slices), Some(Fault::Close)));
         script.clear();
         assert!(script.take(Verb::Watch, Kind::Slices).is_none());
+    }
+
+    #[test]
+    fn a_rule_may_be_for_each_third_request() {
+        let script = Script::default();
+        script.add_each(Asked::list(Kind::Slices), Fault::Reset, 3);
+        let hit = |verb| script.take(verb, Kind::Slices).is_some();
+        assert!(!hit(Verb::Watch) && !hit(Verb::Watch) && !hit(Verb::Watch), "these are not counted");
+        let hits: Vec<bool> = (0..7).map(|_| hit(Verb::List)).collect();
+        assert_eq!(hits, [false, false, true, false, false, true, false]);
     }
 }

@@ -116,6 +116,11 @@ impl Server {
         self.state.script.add(asked, fault, Some(times));
     }
 
+    /// From now on each n-th request of this kind goes wrong.
+    pub fn each(&self, nth: u32, asked: Asked, fault: Fault) {
+        self.state.script.add_each(asked, fault, nth);
+    }
+
     /// From now on all requests of this kind go wrong.
     pub fn always(&self, asked: Asked, fault: Fault) {
         self.state.script.add(asked, fault, None);
