@@ -44,6 +44,9 @@ const QUIET: Duration = Duration::from_millis(20);
 /// … but in a folder that never rests an object that goes is gone after that.
 const HELD_MAX: Duration = Duration::from_millis(200);
 
+/// How long a look may take until it is said: 10,000 files on a slow disk take a few seconds.
+const HANGS_AFTER: Duration = Duration::from_secs(10);
+
 /// How long the first list waits for files that are being written.
 const START_WAIT_MAX: Duration = Duration::from_secs(10);
 

@@ -114,6 +114,14 @@ impl Folder {
         self.tell_all(&dirty)
     }
 
+    /// That what was said of the folder meanwhile is over, and what there was to say of it before.
+    pub(super) fn told_of_itself(&self) -> Vec<Event> {
+        let key = ObjectKey::File(Source::Manifests, Arc::clone(&self.path));
+        let told = self.objects.get(&key).into_iter().flat_map(|object| object.told.iter().cloned());
+        let told: Vec<Event> = told.map(Event::Rejected).collect();
+        std::iter::once(Event::RejectionEnded(key)).chain(told).collect()
+    }
+
     fn keep_only(&mut self, present: &BTreeSet<Arc<str>>, dirty: &mut BTreeSet<ObjectKey>) {
         let gone: Vec<Arc<str>> =
             self.files.keys().filter(|file| !present.contains(*file)).cloned().collect();
@@ -139,13 +147,8 @@ impl Folder {
     }
 
     fn refuse_one(&mut self, file: &Arc<str>, reason: &str, dirty: &mut BTreeSet<ObjectKey>) {
-        let key = ObjectKey::File(Source::Manifests, Arc::clone(file));
-        let rejection = Rejection {
-            object: key.clone(),
-            origin: Some(Arc::clone(file)),
-            reason: cut_reason(reason),
-            partial: false,
-        };
+        let rejection = rejection(file, reason);
+        let key = rejection.object.clone();
         self.files.entry(Arc::clone(file)).or_default().insert(key.clone());
         self.object(&key).take(file, Version { facts: None, rejections: vec![rejection] });
         dirty.insert(key);
@@ -205,6 +208,20 @@ impl Object {
         // Where only one can be shown it is the last one told: the worst.
         rejections.sort_by_key(|rejection| !rejection.partial);
         rejections
+    }
+}
+
+/// A file, or the folder, that cannot be read; without anything that is known of it.
+pub(super) fn refused(file: &str, reason: &str) -> Event {
+    Event::Rejected(rejection(&file.into(), reason))
+}
+
+fn rejection(file: &Arc<str>, reason: &str) -> Rejection {
+    Rejection {
+        object: ObjectKey::File(Source::Manifests, Arc::clone(file)),
+        origin: Some(Arc::clone(file)),
+        reason: cut_reason(reason),
+        partial: false,
     }
 }
 

@@ -1,7 +1,8 @@
 //! The task that waits for changes of the folder and sends them.
 //!
-//! Invariant: files are looked at on a thread that may block, one look at a time, and for at most half of the time. A
-//! folder that rested is looked at as soon as a file in it is complete. Deliberately absent: rules about files and objects.
+//! Invariant: files are looked at on a thread that may block, one look at a time, and for at most half of the time; a look
+//! that does not end is said, and waited for. A folder that rested is looked at as soon as a file in it is complete.
+//! Deliberately absent: rules about files and objects.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,21 +12,21 @@ use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
 use inotify::EventOwned;
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, spawn_blocking};
-use tokio::time::{Instant, timeout_at};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use super::folder::Folder;
+use super::folder::{Folder, refused};
 use super::held::Held;
 use super::notice::{Due, Noticed, Notices};
 use super::scan::{Scan, Unsettled};
-use super::{POLL, QUIET, SETTLE, START_WAIT_MAX};
+use super::{HANGS_AFTER, POLL, QUIET, SETTLE, START_WAIT_MAX};
 
 /// The reason shown of a file that nobody closed before the first list had to go out.
 const STILL_WRITTEN: &str = "is being written; it is read as soon as it is closed";
 
 /// What is known of the folder; it goes to another thread for each look, and comes back.
 #[derive(Debug)]
-struct Known {
+pub(super) struct Known {
     scan: Scan,
     folder: Folder,
     noticed: Noticed,
@@ -39,7 +40,15 @@ pub(super) struct Watching {
     notices: Option<Notices>,
     /// When the last look was as long ago as it took.
     rested: Instant,
+    /// How long a look may take until somebody is told.
+    hangs_after: Duration,
 }
+
+/// The reason shown of a folder whose file system does not come back.
+const HANGS: &str = "does not answer, so what is known of it stays; does its file system hang?";
+
+/// One way of looking.
+pub(super) type Look = fn(&mut Known) -> (Vec<Event>, Unsettled);
 
 /// Notices taken before a look; a folder that never rests is looked at all the same.
 const DRAINED_MAX: usize = 4096;
@@ -53,14 +62,14 @@ impl Watching {
             held: Held::default(),
         };
         let notices = Notices::new().inspect_err(|error| warn_polling(&path, error)).ok();
-        Self { path, known, notices, rested: Instant::now() }
+        Self { path, known, notices, rested: Instant::now(), hangs_after: HANGS_AFTER }
     }
 
     /// Ends when nobody listens any more.
     pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) -> Result<(), JoinError> {
         let mut watching = self.start(&events).await?;
         while !events.is_closed() {
-            let (after, group, unsettled) = watching.look(Known::look).await?;
+            let (after, group, unsettled) = watching.look(Known::look, &events).await?;
             watching = after;
             send(&events, group).await;
             watching.pause(if unsettled.is_any() { SETTLE } else { POLL }).await;
@@ -71,14 +80,14 @@ impl Watching {
     /// Sends the whole folder as one group, once it can be read and no file in it is just being written.
     async fn start(self, events: &mpsc::Sender<Vec<Event>>) -> Result<Self, JoinError> {
         let deadline = Instant::now() + START_WAIT_MAX;
-        let (mut watching, mut group, mut unsettled) = self.look(Known::look_at_start).await?;
+        let (mut watching, mut group, mut unsettled) = self.look(Known::look_at_start, events).await?;
         while unsettled.is_blind || (!unsettled.files.is_empty() && Instant::now() < deadline) {
             if unsettled.is_blind {
                 // Nothing was seen, so this is no list; but it must be known why there is none.
                 send(events, std::mem::take(&mut group)).await;
             }
             watching.pause(SETTLE).await;
-            let (after, more, now_unsettled) = watching.look(Known::look_at_start).await?;
+            let (after, more, now_unsettled) = watching.look(Known::look_at_start, events).await?;
             (watching, unsettled) = (after, now_unsettled);
             group.extend(more);
         }
@@ -88,10 +97,27 @@ impl Watching {
         Ok(watching)
     }
 
+    /// Looks, and says so if that does not end.
     async fn look(
-        mut self,
-        look: fn(&mut Known) -> (Vec<Event>, Unsettled),
+        self,
+        look: Look,
+        events: &mpsc::Sender<Vec<Event>>,
     ) -> Result<(Self, Vec<Event>, Unsettled), JoinError> {
+        let (path, patience) = (self.path.clone(), self.hangs_after);
+        let mut looking = self.begin_look(look);
+        if let Ok(looked) = timeout(patience, &mut looking).await {
+            return looked;
+        }
+        tracing::error!(folder = %path.display(), "the folder of manifests {HANGS}");
+        let path = path.to_string_lossy();
+        send(events, vec![refused(&path, HANGS)]).await;
+        let looked = looking.await?;
+        tracing::info!(folder = %path, "the folder of manifests answers again");
+        send(events, looked.0.known.folder.told_of_itself()).await;
+        Ok(looked)
+    }
+
+    fn begin_look(mut self, look: Look) -> JoinHandle<(Self, Vec<Event>, Unsettled)> {
         spawn_blocking(move || {
             let begun = Instant::now();
             if let Some(notices) = &mut self.notices {
@@ -102,7 +128,6 @@ impl Watching {
             self.rested = Instant::now() + begun.elapsed();
             (self, events, unsettled)
         })
-        .await
     }
 
     /// Until something worth a look is noticed, or the time is up.
@@ -168,4 +193,48 @@ async fn next(path: &Path, notices: &mut Option<Notices>) -> EventOwned {
 
 fn warn_polling(path: &Path, error: &std::io::Error) {
     tracing::warn!(folder = %path.display(), %error, "no notices of changes, polling only");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Whoever has it hangs the look.
+    static HUNG: Mutex<()> = Mutex::new(());
+
+    fn hang(known: &mut Known) -> (Vec<Event>, Unsettled) {
+        drop(HUNG.lock());
+        known.look()
+    }
+
+    fn show(events: &[Event]) -> Vec<String> {
+        let show = |event: &Event| match event {
+            Event::Rejected(it) => format!("{}: {}", it.object, it.reason),
+            Event::RejectionEnded(key) => format!("{key} is well"),
+            other => format!("{other:?}"),
+        };
+        events.iter().map(show).collect()
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_hangs_is_said_and_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display();
+        let mut watching = Watching::new(folder.path().to_owned());
+        watching.hangs_after = Duration::from_millis(50);
+        let (events, mut told) = mpsc::channel(8);
+        let hung = HUNG.lock().unwrap();
+        let looking = tokio::spawn(async move { watching.look(hang, &events).await });
+        let said = show(&told.recv().await.unwrap());
+        assert_eq!(said, [format!("file {path}: {HANGS}")]);
+        // Whatever else runs on this thread goes on meanwhile.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(!looking.is_finished());
+        drop(hung);
+        assert_eq!(show(&told.recv().await.unwrap()), [format!("file {path} is well")]);
+        let (after, group, _) = looking.await.unwrap().unwrap();
+        assert_eq!((show(&group).len(), after.path.as_path()), (0, folder.path()));
+    }
 }
