@@ -1,6 +1,6 @@
 //! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
 //!
-//! Invariant: it only reads, but for the one wish that a configuration be read again. It has a thread and a runtime of its own and sees nothing but snapshots, so no client, however
+//! Invariant: it only reads, but for the wishes that a configuration be read again and that an address be forgotten. It has a thread and a runtime of its own and sees nothing but snapshots, so no client, however
 //! slow or hostile, can delay the engine. Deliberately absent: anything that changes the table, and any authentication
 //! beyond what loopback and the socket's permissions give.
 
@@ -10,6 +10,7 @@ mod backends;
 mod clients;
 mod datapath;
 mod explain;
+mod forget;
 mod form;
 mod frontends;
 mod guard;
@@ -56,6 +57,7 @@ use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
+pub use forget::{FORGETS_WAITING_MAX, ForgetWish, Forgotten};
 pub use listen::AdminError;
 pub use reload::{Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 
@@ -140,6 +142,8 @@ pub struct Readings {
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Where a wish for a reload goes.
     pub reloads: mpsc::Sender<ReloadWish>,
+    /// Where a wish goes that an apiserver's address be forgotten.
+    pub forgets: mpsc::Sender<ForgetWish>,
     /// What does not change.
     pub about: About,
 }

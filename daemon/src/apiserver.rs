@@ -38,9 +38,10 @@ use lease::Shared;
 pub use endpoints::{State, Tier};
 pub use http::{Connection, Reply, Write};
 pub use identity::ClusterId;
+pub use learned::{Listed, NotForgotten, Standing};
 pub use setup::{Settings, SetupError, Sources};
 pub use trouble::Trouble;
-pub use view::{CredentialsView, EndpointView, View};
+pub use view::{CredentialsView, EndpointView, LearnedView, View};
 
 /// What one endpoint said, or why it said nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +67,16 @@ impl AccessError {
     fn of(endpoint: &Arc<str>, trouble: Trouble) -> Self {
         Self::Failed(vec![Failure { endpoint: Arc::clone(endpoint), trouble }])
     }
+
+    /// For how long there is nobody to ask, because each endpoint has asked for patience.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Failed(failures) = self else { return None };
+        let wait = |failure: &Failure| match failure.trouble {
+            Trouble::Throttled { wait, .. } => Some(wait),
+            _ => None,
+        };
+        failures.iter().map(wait).collect::<Option<Vec<_>>>()?.into_iter().min()
+    }
 }
 
 /// What answers are asked in, unless the caller wants another form.
@@ -86,6 +97,8 @@ struct Inner {
     memory_problem: Mutex<Option<String>>,
     // Something was learned that is worth writing down.
     learned: Notify,
+    // Whoever holds it writes the memory down.
+    writing: tokio::sync::Mutex<()>,
     unverified: Mutex<Option<Arc<str>>>,
     failovers: AtomicU64,
     views: watch::Sender<Arc<View>>,
@@ -96,14 +109,24 @@ struct Inner {
 /// What a configuration asks for.
 #[derive(Debug)]
 struct Asked {
-    own: Credentials,
-    kubelet: Option<Credentials>,
+    own: Arc<Credentials>,
+    kubelet: Option<Arc<Credentials>>,
     learns: bool,
 }
 
 impl Asked {
+    /// With the credentials that are in use already where their places are the same: what hangs is not asked for twice.
+    fn or_as_before(self, before: &Self) -> Self {
+        let known = |new: Arc<Credentials>| {
+            let all = [Some(&before.own), before.kubelet.as_ref()];
+            let same = all.into_iter().flatten().find(|old| old.places() == new.places());
+            same.map_or(new, Arc::clone)
+        };
+        Self { own: known(self.own), kubelet: self.kubelet.map(known), learns: self.learns }
+    }
+
     /// Learned addresses go to servers of the configured tier, so they are shown its credentials.
-    const fn credentials(&self, tier: Tier) -> &Credentials {
+    fn credentials(&self, tier: Tier) -> &Credentials {
         match (tier, &self.kubelet) {
             (Tier::Kubelet, Some(kubelet)) => kubelet,
             _ => &self.own,
@@ -122,7 +145,8 @@ impl Access {
         setup::own(apiserver).map(drop)
     }
 
-    /// Follows a new configuration. Connections stay; what they were made from is used no more.
+    /// Follows a new configuration. Connections stay; what they were made from is used no more. It reads files, so it may
+    /// take some seconds.
     pub fn reload(&self, sources: &Sources) -> Result<(), SetupError> {
         setup::reload(&self.inner, sources)
     }
@@ -151,12 +175,26 @@ impl Access {
         walk::ask(&self.inner, &ask, None).await
     }
 
-    /// Adds addresses to the tier `learned`; nothing is ever taken away by it.
-    pub fn learn(&self, addresses: &[SocketAddr]) {
-        if self.inner.asked().learns && self.inner.memory().learn(addresses, now()) {
+    /// Takes all the addresses that the cluster names now. Whatever it named before stays in the tier `learned`.
+    pub fn learn(&self, listed: &[Listed]) {
+        if self.inner.asked().learns && self.inner.memory().learn(listed, now()) {
             self.inner.set_learned();
             self.inner.learned.notify_one();
         }
+    }
+
+    /// Forgets a learned address, on disk too; one that is configured or named by the cluster stays. Gives what is wrong
+    /// with the disk, in words.
+    pub async fn forget(&self, address: SocketAddr) -> Result<Option<String>, NotForgotten> {
+        let tier =
+            self.inner.endpoints.lock().rows().iter().find(|row| row.address == address).map(|row| row.tier);
+        if let Some(tier) = tier.filter(|tier| *tier != Tier::Learned) {
+            return Err(NotForgotten::Configured { address, tier });
+        }
+        self.inner.memory().forget(address)?;
+        self.inner.set_learned();
+        self.inner.publish();
+        Ok(patrol::written_in_time(&self.inner).await)
     }
 
     /// The cluster, as soon as an apiserver has told.
@@ -179,7 +217,8 @@ impl Access {
         self.inner.view()
     }
 
-    /// Every address that is an apiserver's, so that none of them becomes a frontend.
+    /// Every address that is an apiserver's now, so that none of them becomes a frontend: what is configured, and what the
+    /// cluster names. Others may have been given away since.
     pub fn addresses(&self) -> watch::Receiver<BTreeSet<SocketAddr>> {
         self.inner.addresses.subscribe()
     }
@@ -208,8 +247,10 @@ impl Inner {
         let own: BTreeSet<SocketAddr> = own.map(|row| row.address).collect();
         let new: Vec<SocketAddr> = learned.into_iter().filter(|address| !own.contains(address)).collect();
         table.set(Tier::Learned, &new, Instant::now());
-        let all = table.rows().iter().map(|row| row.address).collect();
         drop(table);
+        let standing: BTreeSet<SocketAddr> =
+            if self.asked().learns { self.memory().standing().collect() } else { BTreeSet::new() };
+        let all = own.into_iter().chain(standing).collect();
         self.addresses.send_if_modified(|known| std::mem::replace(known, all) != *known);
     }
 
@@ -234,7 +275,7 @@ impl Inner {
         let memory = self.memory().clone();
         let asked = self.asked();
         let own = asked.own.told().map(|told| (Tier::Configured, told));
-        let kubelet = asked.kubelet.as_ref().and_then(Credentials::told).map(|told| (Tier::Kubelet, told));
+        let kubelet = asked.kubelet.as_ref().and_then(|it| it.told()).map(|told| (Tier::Kubelet, told));
         View {
             endpoints: rows.into_iter().map(|row| endpoint_view(row, at, preferred, &memory)).collect(),
             credentials: own.into_iter().chain(kubelet).map(credentials_view).collect(),
@@ -264,6 +305,7 @@ fn endpoint_view(row: Endpoint, at: Instant, preferred: Option<EndpointId>, memo
         let ago = at.saturating_duration_since(then);
         timestamp(SystemTime::now().checked_sub(ago).unwrap_or(UNIX_EPOCH) + half)
     };
+    let learned = memory.get(row.address).filter(|_| row.tier == Tier::Learned);
     EndpointView {
         address: row.address,
         tier: row.tier,
@@ -273,7 +315,12 @@ fn endpoint_view(row: Endpoint, at: Instant, preferred: Option<EndpointId>, memo
         preferred: preferred == Some(row.id),
         connections: row.connections,
         last_error: row.trouble.map(|(trouble, then)| (trouble.to_string(), wall(then))),
-        seen: (row.tier == Tier::Learned).then(|| memory.seen(row.address)).flatten(),
+        seen: learned.map(|it| it.seen),
+        learned: learned.map(|it| LearnedView {
+            since: it.since,
+            slice: it.slice.clone(),
+            standing: it.standing,
+        }),
     }
 }
 

@@ -5,10 +5,9 @@
 
 mod error;
 mod maps;
+mod paced;
 mod parts;
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +20,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::admin::{self, About, EffectiveConfig, Readings, ReloadWish, Reloaded};
+use crate::admin::{self, About, EffectiveConfig, ForgetWish, Readings, ReloadWish, Reloaded};
 use crate::apiserver::Access;
 use crate::config::{Config, NodeName};
 use crate::datapath::DatapathView;
@@ -36,6 +35,7 @@ use crate::{announce, logging, node, probes, proxies, sources, systemd};
 
 pub use error::AppError;
 use maps::AppMaps;
+use paced::Paced;
 
 /// Runs the daemon until a signal ends it.
 pub fn run(path: &Path) -> Result<(), AppError> {
@@ -51,7 +51,10 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     let signals = Signals::heed()?;
     let app = App::start(path, config, logging)?;
     drop(inside);
-    runtime.block_on(app.run(signals))
+    let ended = runtime.block_on(app.run(signals));
+    // A thread that hangs in a file system must not keep the daemon from ending.
+    runtime.shutdown_background();
+    ended
 }
 
 /// What the outside may ask for without an answer.
@@ -74,6 +77,10 @@ impl Signals {
 
 /// How long the daemon waits for the disk when it stops; systemd gives it longer.
 const LAST_WRITE_WAIT: Duration = Duration::from_secs(10);
+
+/// How often other addresses may be an apiserver's: each time every service is decided anew, and anybody who may write a
+/// slice of `default/kubernetes` can cause it.
+const APISERVERS_PACE: Duration = Duration::from_secs(5);
 
 /// Where reloads go.
 struct Reload {
@@ -105,7 +112,21 @@ struct Sources {
 struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
-    wishes: mpsc::Receiver<ReloadWish>,
+    wishes: Wishes,
+}
+
+/// What somebody may ask for over the unix socket.
+struct Wishes {
+    reloads: mpsc::Receiver<ReloadWish>,
+    forgets: mpsc::Receiver<ForgetWish>,
+}
+
+impl Wishes {
+    fn channels() -> (mpsc::Sender<ReloadWish>, mpsc::Sender<ForgetWish>, Self) {
+        let (reloads_out, reloads) = mpsc::channel(admin::RELOADS_WAITING_MAX);
+        let (forgets_out, forgets) = mpsc::channel(admin::FORGETS_WAITING_MAX);
+        (reloads_out, forgets_out, Self { reloads, forgets })
+    }
 }
 
 impl Beside {
@@ -116,7 +137,7 @@ impl Beside {
         reload: &Reload,
         node: &NodeName,
         stopping: watch::Receiver<bool>,
-    ) -> mpsc::Receiver<ReloadWish> {
+    ) -> Wishes {
         let Readings { snapshots, probes, announced, .. } = self.readings.clone();
         let (config, events) = (reload.config.subscribe(), reload.events.clone());
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
@@ -171,7 +192,7 @@ impl App {
         let (history, recorded) = parts::record(&config.state.path, changes, engine.snapshots.clone())?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
         let (keeper, written) = parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref());
-        let (reloads, wishes) = mpsc::channel(admin::RELOADS_WAITING_MAX);
+        let (reloads, forgets, wishes) = Wishes::channels();
         let (proxies, proxies_now) = watch::channel(Arc::default());
         let (refused, refused_reload) = watch::channel(None);
         let readings = Readings {
@@ -190,6 +211,7 @@ impl App {
             proxies: proxies_now,
             refused_reload,
             reloads,
+            forgets,
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
         let admin = admin::start(&parts::admin_settings(&config), readings.clone())?;
@@ -301,31 +323,22 @@ fn sources_of(config: &Config) -> Vec<Source> {
 async fn serve_signals(
     mut signals: Signals,
     reload: &Reload,
-    mut wishes: mpsc::Receiver<ReloadWish>,
+    mut wishes: Wishes,
     mut failures: mpsc::Receiver<AppError>,
 ) -> Result<(), AppError> {
-    let mut apiservers = reload.access.as_ref().map(Access::addresses);
+    let mut apiservers = Paced::new(reload.access.as_ref().map(Access::addresses), APISERVERS_PACE);
     loop {
         tokio::select! {
             // Who sent a signal gets no answer; the outcome is in the log.
             _ = signals.hangup.recv() => drop(reload.now().await),
-            Some(wish) = wishes.recv() => reload.fulfil(wish).await,
-            () = next(&mut apiservers) => reload.tell_settings().await,
+            Some(wish) = wishes.reloads.recv() => reload.fulfil(wish).await,
+            Some(wish) = wishes.forgets.recv() => reload.forget(wish).await,
+            () = apiservers.changed() => reload.tell_settings().await,
             _ = signals.terminate.recv() => return Ok(()),
             _ = signals.interrupt.recv() => return Ok(()),
             Some(error) = failures.recv() => return Err(error),
         }
     }
-}
-
-/// The next time that other addresses are an apiserver's.
-async fn next(apiservers: &mut Option<watch::Receiver<BTreeSet<SocketAddr>>>) {
-    if let Some(apiservers) = apiservers
-        && apiservers.changed().await.is_ok()
-    {
-        return;
-    }
-    std::future::pending::<()>().await;
 }
 
 impl Reload {
@@ -354,7 +367,7 @@ impl Reload {
     /// Reads the configuration again: all of it counts, or none of it.
     async fn now(&self) -> Result<Reloaded, String> {
         systemd::reloading();
-        let done = match self.load() {
+        let done = match self.load().await {
             Ok((config, blocks)) => Ok(Reloaded { waiting: self.apply(config, blocks).await }),
             Err(error) => {
                 tracing::error!(%error, "not reloaded; the old configuration stays");
@@ -372,14 +385,32 @@ impl Reload {
         let _ = answer.send(self.now().await);
     }
 
-    fn load(&self) -> Result<(Config, Blocks), AppError> {
+    /// Nobody is answered where no apiserver is used.
+    async fn forget(&self, ForgetWish { peer, address, answer }: ForgetWish) {
+        let Some(access) = &self.access else { return };
+        let outcome = access.forget(address).await;
+        let (uid, pid) = (peer.uid, peer.pid);
+        match &outcome {
+            Ok(None) => tracing::info!(uid, pid, %address, "a learned address was forgotten, as asked for"),
+            Ok(Some(error)) => {
+                tracing::warn!(uid, pid, %address, error, "a learned address was forgotten, but not on disk yet");
+            }
+            Err(why) => tracing::info!(uid, pid, %address, %why, "a learned address is not forgotten"),
+        }
+        let _ = answer.send(outcome);
+    }
+
+    async fn load(&self) -> Result<(Config, Blocks), AppError> {
         let (config, warnings) = Config::load(&self.path)?;
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
         let blocks = parts::blocks(&config, &self.path)?;
         if let Some(access) = &self.access {
-            access.reload(&parts::apiserver_sources(&config))?;
+            let (access, sources) = (access.clone(), parts::apiserver_sources(&config));
+            // It reads files, and those may be on something that hangs.
+            let reload = tokio::task::spawn_blocking(move || access.reload(&sources));
+            reload.await.map_err(|error| AppError::Runtime(error.into()))??;
         }
         Ok((config, blocks))
     }

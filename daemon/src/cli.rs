@@ -149,7 +149,11 @@ pub enum Question {
     /// Programs and maps in the kernel, and how full those are
     Datapath,
     /// Which apiserver is used, why that one, and what is wrong with the others
-    Apiserver,
+    Apiserver {
+        /// What to do about it [default: show it]
+        #[command(subcommand)]
+        action: Option<ApiserverAction>,
+    },
     /// Detach every program and remove every map of a daemon that does not run
     Cleanup {
         /// The configuration, which says where those are [default: /etc/holdfast/holdfast.toml, if it is there]
@@ -168,6 +172,17 @@ pub enum Question {
     Completions {
         /// Which shell
         shell: Shell,
+    },
+}
+
+/// What can be done about the apiservers that are known.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum ApiserverAction {
+    /// Forget an address that was learned and that the cluster does not name any more; needs the socket
+    Forget {
+        /// The address with its port, as `holdfast apiserver` shows it
+        #[arg(value_name = "ADDRESS")]
+        address: SocketAddr,
     },
 }
 
@@ -316,7 +331,10 @@ impl Cli {
                 watch::watch(&self.client(), &path, self.output, out, err)
             }
             Question::Datapath => self.table("datapath", &[], out),
-            Question::Apiserver => self.table("apiserver", &[], out),
+            Question::Apiserver { action: None } => self.table("apiserver", &[], out),
+            Question::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
+                self.forget(*address, out)
+            }
             Question::Reload => self.reload(out),
             Question::Cleanup { config } => cleanup::cleanup(config.as_deref(), out, err).map_err(Into::into),
             Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
@@ -368,6 +386,15 @@ impl Cli {
     /// Only the socket takes it.
     fn reload(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
         let mut answer = self.client().post("/reload")?.expect_ok()?;
+        answer.copy(out)?;
+        Ok(Exit::Good)
+    }
+
+    /// Likewise.
+    fn forget(&self, address: SocketAddr, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let (address, form) = (encoded(&address.to_string()), self.output.as_str());
+        let path = format!("/apiserver/forget?endpoint={address}&format={form}");
+        let mut answer = self.client().post(&path)?.expect_ok()?;
         answer.copy(out)?;
         Ok(Exit::Good)
     }

@@ -26,6 +26,7 @@ struct Apiserver<'a> {
     unverified: Option<&'a str>,
     memory_problem: Option<&'a str>,
     failovers: u64,
+    zone_problem: Option<String>,
     endpoints: Vec<EndpointRow<'a>>,
     credentials: Vec<CredentialsRow<'a>>,
     watches: Vec<WatchRow>,
@@ -43,6 +44,9 @@ struct EndpointRow<'a> {
     last_error: Option<&'a str>,
     last_error_at: Option<Moment>,
     seen: Option<Moment>,
+    learned: Option<Moment>,
+    listed: Option<&'static str>,
+    source: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -74,6 +78,7 @@ struct WatchRow {
     bad: usize,
     lists: u64,
     restarts: u64,
+    page_retries: u64,
     events: u64,
     losses: u64,
     audits: u64,
@@ -81,6 +86,8 @@ struct WatchRow {
     last_error: Option<Arc<str>>,
     last_error_at: Option<Moment>,
 }
+
+const LAST_ERROR: [&str; 2] = ["LAST ERROR AT", "LAST ERROR"];
 
 impl WatchRow {
     fn of(watch: Watch) -> Self {
@@ -96,6 +103,7 @@ impl WatchRow {
             bad: watch.bad,
             lists: watch.lists,
             restarts: watch.restarts,
+            page_retries: watch.page_retries,
             events: watch.events,
             losses: watch.losses,
             audits: watch.audits,
@@ -132,6 +140,7 @@ fn moment(at: Instant) -> Moment {
 
 impl<'a> EndpointRow<'a> {
     fn of(view: &'a EndpointView) -> Self {
+        let learned = view.learned.as_ref();
         Self {
             address: view.address.to_string(),
             tier: view.tier.as_str(),
@@ -143,6 +152,9 @@ impl<'a> EndpointRow<'a> {
             last_error: view.last_error.as_ref().map(|(error, _)| error.as_str()),
             last_error_at: view.last_error.as_ref().map(|(_, at)| Moment(*at)),
             seen: view.seen.map(Moment),
+            learned: learned.and_then(|it| it.since).map(Moment),
+            listed: learned.map(|it| it.standing.as_str()),
+            source: learned.and_then(|it| it.slice.as_ref()).map(|slice| format!("default/{slice}")),
         }
     }
 
@@ -162,6 +174,9 @@ impl<'a> EndpointRow<'a> {
         }
         cells.put(self.since);
         cells.put(self.connections);
+        cells.put_optional(self.listed);
+        cells.put_optional(self.seen);
+        cells.put_optional(self.source.as_deref());
         cells.put_optional(self.last_error_at);
         cells.put_optional(self.last_error);
         cells
@@ -204,6 +219,7 @@ impl<'a> Apiserver<'a> {
             unverified: view.unverified.as_deref(),
             memory_problem: view.memory_problem.as_deref(),
             failovers: view.failovers,
+            zone_problem: watches.iter().find_map(Watch::zone_problem),
             endpoints: view.endpoints.iter().map(EndpointRow::of).collect(),
             credentials: view.credentials.iter().map(CredentialsRow::of).collect(),
             watches: watches.into_iter().map(WatchRow::of).collect(),
@@ -223,13 +239,18 @@ impl<'a> Apiserver<'a> {
         if let Some(problem) = self.memory_problem {
             out.extend_from_slice(format!("memory     {problem}\n").as_bytes());
         }
+        if let Some(problem) = &self.zone_problem {
+            out.extend_from_slice(format!("zone       {problem}\n").as_bytes());
+        }
+        let learned = ["LISTED", "SEEN", "SOURCE"];
         let titles =
-            ["ENDPOINT", "TIER", "STATE", "USE", "SINCE", "CONNECTIONS", "LAST ERROR AT", "LAST ERROR"];
+            [&["ENDPOINT", "TIER", "STATE", "USE", "SINCE", "CONNECTIONS"][..], &learned, &LAST_ERROR]
+                .concat();
         table(&titles, self.endpoints.iter().map(EndpointRow::cells), &mut out);
         let titles = ["CREDENTIALS", "KIND", "WRITTEN", "EXPIRES", "PROBLEM"];
         table(&titles, self.credentials.iter().map(CredentialsRow::cells), &mut out);
         let counts = ["OBJECTS", "BAD", "LISTS", "RESTARTS"];
-        let titles = [&["WATCH", "STATE", "SINCE", "HEARD"][..], &counts, &["LAST ERROR AT", "LAST ERROR"]];
+        let titles = [&["WATCH", "STATE", "SINCE", "HEARD"][..], &counts, &LAST_ERROR];
         table(&titles.concat(), self.watches.iter().map(WatchRow::cells), &mut out);
         out
     }

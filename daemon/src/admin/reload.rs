@@ -1,4 +1,4 @@
-//! The one thing that can be asked for beside an answer: that the configuration is read again.
+//! What can be asked for beside an answer: that the configuration is read again.
 //!
 //! Invariant: only over the unix socket, whose folder and mode say who may; who asked is in the log. The daemon answers when
 //! the new configuration is in force, or says why the old one stays. Deliberately absent: a body; what is in force is what the
@@ -65,7 +65,7 @@ pub(super) async fn reload(
     request: Request,
 ) -> Response {
     let form = form_of(&request);
-    if request.method() != Method::POST {
+    if !is_post(&request) {
         return only_post(form);
     }
     match tokio::time::timeout(ANSWER_TIME_MAX, ask(&readings.reloads, peer)).await {
@@ -104,7 +104,11 @@ fn told(reloaded: Reloaded, form: Form) -> Response {
     }
 }
 
-fn only_post(form: Form) -> Response {
+pub(super) fn is_post(request: &Request) -> bool {
+    request.method() == Method::POST
+}
+
+pub(super) fn only_post(form: Form) -> Response {
     let refusal =
         Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path changes something", "ask for it with POST");
     let mut response = refusal.shown(form);
@@ -114,6 +118,6 @@ fn only_post(form: Form) -> Response {
 
 /// Over TCP, where anybody on this host may ask.
 pub(super) async fn only_by_socket(request: Request) -> Response {
-    let hint = "use the unix socket: `holdfast reload`, or `systemctl reload holdfast`";
+    let hint = "use the unix socket, as `holdfast reload`, `systemctl reload holdfast` and `holdfast apiserver forget` do";
     Refusal::new(StatusCode::FORBIDDEN, "nothing can be changed over TCP", hint).shown(form_of(&request))
 }

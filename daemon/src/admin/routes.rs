@@ -23,7 +23,8 @@ use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
 use super::{
-    Readings, apiserver, datapath, explain, history, live, metrics, openapi, refusals, reload, stale, verify,
+    Readings, apiserver, datapath, explain, forget, history, live, metrics, openapi, refusals, reload, stale,
+    verify,
 };
 use crate::moment::Moment;
 use crate::recorder::Recorded;
@@ -158,8 +159,12 @@ static PATHS: [Path; 18] = [
 pub(super) fn router(readings: Arc<Readings>, door: Door) -> Router {
     let router = PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, reads(path)));
     let router = match door {
-        Door::Unix => router.route(reload::PATH, any(reload::reload)),
-        Door::Tcp(_) => router.route(reload::PATH, any(reload::only_by_socket)),
+        Door::Unix => {
+            router.route(reload::PATH, any(reload::reload)).route(forget::PATH, any(forget::forget))
+        }
+        Door::Tcp(_) => router
+            .route(reload::PATH, any(reload::only_by_socket))
+            .route(forget::PATH, any(reload::only_by_socket)),
     };
     router
         .fallback(unknown_path)
@@ -188,7 +193,7 @@ async fn unknown_path(request: Request) -> Response {
 }
 
 async fn only_reads(request: Request) -> Response {
-    let hint = "use GET or HEAD; nothing can be changed here but by POST /reload on the unix socket";
+    let hint = "use GET or HEAD; nothing can be changed here but by POST /reload and POST /apiserver/forget on the unix socket";
     let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read", hint);
     let mut response = refusal.shown(form_of(&request));
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));

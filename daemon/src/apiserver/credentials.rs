@@ -1,13 +1,14 @@
 //! Who we are to the apiserver and whom we trust, from files and programs that rotate.
 //!
 //! Invariant: what was good stays in force until something better was read as a whole; a half-written file, a key that does
-//! not fit and a plugin that hangs are named and change nothing. Nobody waits for a refresh while there is something good to
-//! use. Deliberately absent: the request.
+//! not fit, a plugin and a file system that hang are named and change nothing. Files are touched on threads that may block,
+//! and nobody waits for a refresh while there is something good to use. Deliberately absent: the request.
 
 mod exec;
 mod expiry;
 mod files;
 mod kubeconfig;
+mod reading;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use crate::config::{Apiserver, ApiserverUrl, ClientIdentity};
 use exec::{Issued, Plugin};
 use files::{Files, Seen};
 use kubeconfig::Context;
+use reading::Reading;
 
 /// How old credentials may be before their files are read again although none looks changed.
 const READ_AGAIN: Duration = Duration::from_secs(60);
@@ -35,9 +37,6 @@ const DOUBT_EVERY: Duration = Duration::from_secs(5);
 
 /// A plugin's credential is renewed so long before its end.
 const RENEW_BEFORE: Duration = Duration::from_secs(60);
-
-/// How long the reading of all files may take: a file on a network that hangs must not hang us.
-const READ_MAX: Duration = Duration::from_secs(3);
 
 /// Where the credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +156,8 @@ pub(super) struct Told {
 #[derive(Debug)]
 pub(super) struct Credentials {
     places: Places,
-    refreshing: tokio::sync::Mutex<()>,
+    /// Whoever holds it refreshes; inside is what hangs, so that there is never more than one of that.
+    refreshing: tokio::sync::Mutex<Option<Reading>>,
     kept: Mutex<Kept>,
 }
 
@@ -170,15 +170,15 @@ struct Kept {
 }
 
 impl Kept {
-    fn is_fresh(&self, doubted: bool) -> bool {
+    /// Whether the files are to be read although they look as they did.
+    fn is_old(&self, doubted: bool) -> bool {
         let age = self.read.map(|read| read.elapsed());
         let most = if doubted || self.problem.is_some() { DOUBT_EVERY } else { READ_AGAIN };
         let ends = self.good.as_ref().and_then(|good| good.issued.as_ref()?.expires);
         let ends_soon = ends.is_some_and(|it| it <= SystemTime::now() + RENEW_BEFORE);
         // A plugin that hangs is not called by every request.
         let may_run = age.is_none_or(|age| age >= DOUBT_EVERY);
-        let is_young = age.is_some_and(|age| age < most);
-        is_young && !(ends_soon && may_run) && !self.seen.iter().any(Seen::has_changed)
+        age.is_none_or(|age| age >= most) || (ends_soon && may_run)
     }
 }
 
@@ -187,24 +187,26 @@ impl Credentials {
         Self { places, refreshing: tokio::sync::Mutex::default(), kept: Mutex::default() }
     }
 
-    /// What cannot be meant in files that are there already.
+    pub(super) const fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// What cannot be meant in files that are there already. It takes a few seconds at most; what hangs may come.
     pub(super) fn check(&self) -> Result<(), String> {
-        match gather(&self.places).0 {
-            Err(GatherError::Wrong(why)) => Err(why),
-            Ok(_) | Err(GatherError::Unreadable(_)) => Ok(()),
+        match reading::gather_in_time(&self.places) {
+            Some(Err(GatherError::Wrong(why))) => Err(why),
+            None | Some(Ok(_) | Err(GatherError::Unreadable(_))) => Ok(()),
         }
     }
 
     /// What is in force. After a 401 it is `doubted`, and read again although nothing looks changed.
     pub(super) async fn current(&self, doubted: bool) -> Result<Arc<Shown>, String> {
-        if !self.kept().is_fresh(doubted) {
-            let good = self.kept().good.clone();
-            match (self.refreshing.try_lock(), good) {
-                (Ok(_refreshing), _) => self.refresh(doubted).await,
-                // Somebody else is at it.
-                (Err(_), Some(good)) => return Ok(good),
-                (Err(_), None) => drop(self.refreshing.lock().await),
-            }
+        let good = self.kept().good.clone();
+        match (self.refreshing.try_lock(), good) {
+            (Ok(mut reading), _) => self.refresh(&mut reading, doubted).await,
+            // Somebody else is at it.
+            (Err(_), Some(good)) => return Ok(good),
+            (Err(_), None) => drop(self.refreshing.lock().await),
         }
         let kept = self.kept();
         let problem =
@@ -216,14 +218,25 @@ impl Credentials {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn refresh(&self, doubted: bool) {
-        let places = self.places.clone();
-        let reading = tokio::task::spawn_blocking(move || gather(&places));
-        let (gathered, seen) = match tokio::time::timeout(READ_MAX, reading).await {
-            Ok(Ok((gathered, seen))) => (gathered.map_err(GatherError::into_text), Some(seen)),
-            Ok(Err(_)) | Err(_) => (Err("the files cannot be read in time".to_owned()), None),
+    /// Looks at the files, and reads them if they have changed or are old.
+    async fn refresh(&self, pending: &mut Option<Reading>, doubted: bool) {
+        let (before, is_old, seen) = {
+            let kept = self.kept();
+            (kept.good.clone(), kept.is_old(doubted), kept.seen.clone())
         };
-        let before = self.kept().good.clone();
+        // What hangs has had its time; it is only looked whether it has come back.
+        let patience = if pending.is_some() && before.is_some() { Duration::ZERO } else { reading::TIME_MAX };
+        let mut reading = pending.take().unwrap_or_else(|| Reading::begin(&self.places, seen, is_old));
+        let (gathered, seen) = match reading.ended(patience).await {
+            Some(Ok(None)) => return,
+            Some(Ok(Some((gathered, seen)))) => (gathered.map_err(GatherError::into_text), Some(seen)),
+            Some(Err(error)) => (Err(error.to_string()), None),
+            None => {
+                let hangs = reading.hangs();
+                *pending = Some(reading);
+                (Err(hangs), None)
+            }
+        };
         let shown = match gathered {
             Ok(gathered) => shown(gathered, before, doubted).await,
             Err(why) => Err(why),
@@ -284,13 +297,6 @@ impl Kept {
             problem: self.problem.clone(),
         }
     }
-}
-
-/// Reads every file that is named, and tells which those were.
-fn gather(places: &Places) -> (Result<Gathered, GatherError>, Vec<Seen>) {
-    let mut files = Files::default();
-    let gathered = gather_into(places, &mut files);
-    (gathered, files.into_seen())
 }
 
 fn gather_into(places: &Places, files: &mut Files) -> Result<Gathered, GatherError> {

@@ -1,7 +1,7 @@
 //! The endpoints of the apiserver, in order, and what is known of each: a state machine without a clock or a socket.
 //!
-//! Invariant: no endpoint is ever left out. What failed is asked later than the others, and when all failed all are asked, in
-//! their order. Deliberately absent: choosing by speed or by load. The operator's order is the order.
+//! Invariant: no endpoint is ever left out for what went wrong. What failed is asked later than the others, and when all failed
+//! all are asked, in their order; only what has asked for patience is left alone, for a minute at most. Deliberately absent: choosing by speed or by load. The operator's order is the order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,6 +32,17 @@ impl Tier {
     }
 }
 
+impl Tier {
+    /// For a sentence.
+    pub(super) const fn named_by(self) -> &'static str {
+        match self {
+            Self::Configured => "named by the configuration or its kubeconfig",
+            Self::Kubelet => "named by kubelet's kubeconfig",
+            Self::Learned => "named by the cluster",
+        }
+    }
+}
+
 /// What the last attempts say of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -43,6 +54,8 @@ pub enum State {
     Recovering,
     /// It failed.
     Failed,
+    /// It is up, and asks for patience.
+    Throttled,
 }
 
 impl State {
@@ -53,6 +66,7 @@ impl State {
             Self::Healthy => "healthy",
             Self::Recovering => "recovering",
             Self::Failed => "failed",
+            Self::Throttled => "throttled",
         }
     }
 }
@@ -90,11 +104,17 @@ enum Rank {
 impl Endpoint {
     fn rank(&self, now: Instant) -> Rank {
         match self.state {
-            State::Unknown | State::Healthy => Rank::Usable,
+            State::Unknown | State::Healthy | State::Throttled => Rank::Usable,
             State::Recovering => Rank::Recovering,
             State::Failed if self.held_off_until.is_some_and(|until| now < until) => Rank::HeldOff,
             State::Failed => Rank::Failed,
         }
+    }
+
+    /// For how long it wants to be left alone.
+    fn patience(&self, now: Instant) -> Option<Duration> {
+        let until = self.held_off_until.filter(|_| self.state == State::Throttled)?;
+        until.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
     fn enter(&mut self, state: State, now: Instant) {
@@ -105,7 +125,7 @@ impl Endpoint {
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let waits = matches!(self.state, State::Failed | State::Recovering);
+        let waits = matches!(self.state, State::Failed | State::Recovering | State::Throttled);
         waits && self.next_check.is_none_or(|next| next <= now)
     }
 }
@@ -159,11 +179,17 @@ impl Endpoints {
         }
     }
 
-    /// In which order they are dialled now.
+    /// In which order they are dialled now; without those that have asked for patience.
     pub(super) fn order(&self, now: Instant) -> Vec<EndpointId> {
-        let mut order: Vec<_> = self.rows.iter().map(|row| (row.rank(now), row.id)).collect();
+        let dialled = self.rows.iter().filter(|row| row.patience(now).is_none());
+        let mut order: Vec<_> = dialled.map(|row| (row.rank(now), row.id)).collect();
         order.sort_by_key(|(rank, _)| *rank);
         order.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Those that are left alone now, and for how long.
+    pub(super) fn patience(&self, now: Instant) -> Vec<(Arc<str>, Duration)> {
+        self.rows.iter().filter_map(|row| Some((Arc::clone(&row.name), row.patience(now)?))).collect()
     }
 
     /// The endpoints that would be better than one in use, and are due for a check.
@@ -191,7 +217,7 @@ impl Endpoints {
                 row.next_check = now.checked_add(pause);
                 row.enter(State::Recovering, now);
             }
-            State::Unknown | State::Recovering | State::Healthy => {
+            State::Unknown | State::Recovering | State::Healthy | State::Throttled => {
                 row.failures = 0;
                 row.enter(State::Healthy, now);
             }
@@ -208,6 +234,18 @@ impl Endpoints {
         row.next_check = row.held_off_until;
         row.trouble = Some((trouble, now));
         row.enter(State::Failed, now);
+    }
+
+    /// It asks for patience, and has that for as long as it says. It is there, so this is no failure of it.
+    pub(super) fn throttled(&mut self, id: EndpointId, trouble: Trouble, wait: Duration, now: Instant) {
+        // Never earlier, and not all nodes at once.
+        let late = self.jittered(wait / 8);
+        let Some(row) = self.get_mut(id) else { return };
+        row.missed_checks = 0;
+        row.held_off_until = now.checked_add(wait.saturating_add(late));
+        row.next_check = row.held_off_until;
+        row.trouble = Some((trouble, now));
+        row.enter(State::Throttled, now);
     }
 
     /// A check failed. The port may serve all the same, so one miss of a healthy endpoint changes nothing but the record.

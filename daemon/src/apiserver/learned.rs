@@ -1,14 +1,17 @@
-//! Addresses of apiservers that the cluster told us, with the time when it last did; kept over restarts.
+//! Addresses of apiservers that the cluster told us, with who told them and when; kept over restarts.
 //!
-//! Invariant: additive. An empty list changes nothing, and an address goes only when newer ones need its place. Deliberately
-//! absent: trust; whoever answers at such an address has to show the certificate and the uid of this cluster.
+//! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose or others need
+//! its place, those first that no apiserver wrote. Whether one is named now is another matter than whether it is known.
+//! Deliberately absent: trust; whoever answers at such an address has to show the certificate and the uid of this cluster.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::endpoints::Tier;
 use super::identity::ClusterId;
 
 /// The most addresses: clusters have three to seven apiservers, and some keep changing theirs.
@@ -26,14 +29,101 @@ const FILE: &str = "apiserver.json";
 /// The format of the file.
 const VERSION: u32 = 1;
 
-/// An address, and when it was last told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Learned {
-    pub(super) address: SocketAddr,
-    pub(super) seen: Timestamp,
+/// The slice that apiservers write themselves; what others say of them counts less.
+const OWN_SLICE: &str = "kubernetes";
+
+/// An address that the cluster names now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// The slice of `default/kubernetes` that does.
+    pub slice: Arc<str>,
+    /// Where an apiserver is.
+    pub address: SocketAddr,
 }
 
-/// What is remembered: of which cluster, and its addresses, the newest first.
+/// Whether the cluster names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// Now.
+    Listed,
+    /// It was among the last ones, and nobody has taken their place: that list is held as `control`.
+    Held,
+    /// Some time ago.
+    #[default]
+    Past,
+}
+
+impl Standing {
+    /// As it is spelled.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Listed => "now",
+            Self::Held => "held",
+            Self::Past => "past",
+        }
+    }
+}
+
+/// An address, who told it, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Learned {
+    pub(super) address: SocketAddr,
+    /// When it was told first; nothing of one that an older daemon wrote down.
+    pub(super) since: Option<Timestamp>,
+    /// When it was last told.
+    pub(super) seen: Timestamp,
+    /// The slice that told it last.
+    pub(super) slice: Option<Arc<str>>,
+    pub(super) standing: Standing,
+}
+
+impl Learned {
+    fn new(told: &Listed, now: Timestamp) -> Self {
+        let slice = Some(Arc::clone(&told.slice));
+        Self { address: told.address, since: Some(now), seen: now, slice, standing: Standing::Listed }
+    }
+
+    /// What goes last when there are too many, and is dialled last: what no apiserver has written, then what is long ago.
+    fn rank(&self) -> (bool, Standing, std::cmp::Reverse<i64>) {
+        (self.slice.as_deref() != Some(OWN_SLICE), self.standing, std::cmp::Reverse(self.seen.0))
+    }
+
+    /// Whether a file that says the other is good enough.
+    fn is_news_to(&self, other: &Self) -> bool {
+        (self.standing, &self.slice) != (other.standing, &other.slice)
+            || self.seen.0.saturating_sub(other.seen.0) >= WORTH_WRITING_SECONDS
+    }
+}
+
+/// Why an address is not forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotForgotten {
+    /// Nobody has told it.
+    #[error("{0} is not among the learned addresses")]
+    Unknown(SocketAddr),
+    /// The configuration, or kubelet's, says that it is one.
+    #[error("{address} is {}: take it out there first", .tier.named_by())]
+    Configured {
+        /// The address.
+        address: SocketAddr,
+        /// Who names it.
+        tier: Tier,
+    },
+    /// The cluster names it now, and would have it learned again at once.
+    #[error("{address} is listed now, in the EndpointSlice default/{slice}: take it out there first")]
+    Listed {
+        /// The address.
+        address: SocketAddr,
+        /// The slice.
+        slice: Arc<str>,
+    },
+    /// It is the way to the apiserver while the cluster names none.
+    #[error("{0} is held: default/kubernetes is empty, and this was among its last endpoints")]
+    Held(SocketAddr),
+}
+
+/// What is remembered: of which cluster, and its addresses, in the order in which they are dialled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) cluster: Option<ClusterId>,
@@ -41,32 +131,66 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Adds what the cluster says now. Tells whether that is news worth writing down.
-    pub(super) fn learn(&mut self, addresses: &[SocketAddr], now: Timestamp) -> bool {
-        let fresh = |known: &Learned| now.0.saturating_sub(known.seen.0) < WORTH_WRITING_SECONDS;
-        let mut told: Vec<Learned> = Vec::new();
-        let mut is_news = false;
-        for address in addresses.iter().copied().filter(is_dialable) {
-            if told.iter().all(|it| it.address != address) {
-                is_news |= !self.learned.iter().any(|it| it.address == address && fresh(it));
-                told.push(Learned { address, seen: now });
+    /// Takes what the cluster says now, all of it. Tells whether that is news worth writing down.
+    ///
+    /// A family of which it names nobody is held, as the engine holds that list of `default/kubernetes`.
+    pub(super) fn learn(&mut self, listed: &[Listed], now: Timestamp) -> bool {
+        let before = self.learned.clone();
+        let told = most_trusted(listed);
+        let is_told = |of: &SocketAddr| told.iter().any(|it| it.address == *of);
+        let is_family_told = |of: &SocketAddr| told.iter().any(|it| it.address.is_ipv4() == of.is_ipv4());
+        for row in self.learned.iter_mut().filter(|row| row.standing != Standing::Past) {
+            let goes = !is_told(&row.address);
+            if goes && row.standing == Standing::Listed {
+                row.seen = now;
+            }
+            row.standing = match is_family_told(&row.address) {
+                true if goes => Standing::Past,
+                true => row.standing,
+                false => Standing::Held,
+            };
+        }
+        let known = std::mem::take(&mut self.learned);
+        let again = |it: &&Listed| {
+            let since = known.iter().find(|row| row.address == it.address).map(|row| row.since);
+            let new = Learned::new(it, now);
+            Learned { since: since.unwrap_or(new.since), ..new }
+        };
+        self.learned = told.iter().map(again).collect();
+        self.learned.extend(known.into_iter().filter(|row| !is_told(&row.address)));
+        self.learned.sort_by_key(Learned::rank);
+        self.learned.truncate(ADDRESSES_MAX);
+        let is_news = |row: &Learned| {
+            before.iter().find(|old| old.address == row.address).is_none_or(|old| row.is_news_to(old))
+        };
+        self.learned.iter().any(is_news)
+    }
+
+    /// Those that the cluster names, or would if it had not gone silent.
+    pub(super) fn standing(&self) -> impl Iterator<Item = SocketAddr> {
+        self.learned.iter().filter(|it| it.standing != Standing::Past).map(|it| it.address)
+    }
+
+    /// Drops an address that nobody vouches for any more.
+    pub(super) fn forget(&mut self, address: SocketAddr) -> Result<(), NotForgotten> {
+        let row = self.learned.iter().find(|it| it.address == address);
+        match row.map(|row| (row.standing, row.slice.clone().unwrap_or_default())) {
+            None => Err(NotForgotten::Unknown(address)),
+            Some((Standing::Listed, slice)) => Err(NotForgotten::Listed { address, slice }),
+            Some((Standing::Held, _)) => Err(NotForgotten::Held(address)),
+            Some((Standing::Past, _)) => {
+                self.learned.retain(|it| it.address != address);
+                Ok(())
             }
         }
-        let untold = |it: &Learned| told.iter().all(|told| told.address != it.address);
-        let mut others: Vec<Learned> = self.learned.iter().copied().filter(untold).collect();
-        others.sort_by_key(|it| std::cmp::Reverse(it.seen.0));
-        told.extend(others);
-        told.truncate(ADDRESSES_MAX);
-        self.learned = told;
-        is_news
     }
 
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.learned.iter().map(|it| it.address).collect()
     }
 
-    pub(super) fn seen(&self, address: SocketAddr) -> Option<Timestamp> {
-        self.learned.iter().find(|it| it.address == address).map(|it| it.seen)
+    pub(super) fn get(&self, address: SocketAddr) -> Option<&Learned> {
+        self.learned.iter().find(|it| it.address == address)
     }
 
     /// What the file says; nothing if there is none, an error in words if it is not usable.
@@ -95,7 +219,7 @@ impl Memory {
         let file = File {
             version: VERSION,
             cluster: self.cluster.as_ref().map(|it| it.as_str().to_owned()),
-            learned: self.learned.iter().map(|it| Row { address: it.address, seen: it.seen.0 }).collect(),
+            learned: self.learned.iter().cloned().map(Row::from).collect(),
         };
         let text = serde_json::to_vec_pretty(&file).map_err(|error| error.to_string())?;
         replace(&path, &text).map_err(|error| format!("{}: {error}", path.display()))
@@ -114,6 +238,18 @@ fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
 }
 
+/// As many as are remembered, without those that are none; first what the apiservers write themselves.
+fn most_trusted(listed: &[Listed]) -> Vec<&Listed> {
+    let mut told: Vec<&Listed> = Vec::new();
+    let (own, others): (Vec<_>, Vec<_>) = listed.iter().partition(|it| &*it.slice == OWN_SLICE);
+    for one in own.into_iter().chain(others).filter(|it| is_dialable(&it.address)) {
+        if told.len() < ADDRESSES_MAX && told.iter().all(|it| it.address != one.address) {
+            told.push(one);
+        }
+    }
+    told
+}
+
 /// What a socket can dial, and a server can have.
 fn is_dialable(address: &SocketAddr) -> bool {
     let ip = address.ip();
@@ -128,15 +264,30 @@ struct File {
     learned: Vec<Row>,
 }
 
+/// What an older daemon has written has less in it; what it reads of ours it understands.
 #[derive(Deserialize, Serialize)]
 struct Row {
     address: SocketAddr,
     seen: i64,
+    #[serde(default)]
+    since: Option<i64>,
+    #[serde(default)]
+    slice: Option<Arc<str>>,
+    #[serde(default)]
+    standing: Standing,
 }
 
 impl From<Row> for Learned {
     fn from(row: Row) -> Self {
-        Self { address: row.address, seen: Timestamp(row.seen) }
+        let Row { address, seen, since, slice, standing } = row;
+        Self { address, since: since.map(Timestamp), seen: Timestamp(seen), slice, standing }
+    }
+}
+
+impl From<Learned> for Row {
+    fn from(row: Learned) -> Self {
+        let Learned { address, since, seen, slice, standing } = row;
+        Self { address, seen: seen.0, since: since.map(|it| it.0), slice, standing }
     }
 }
 
@@ -144,38 +295,102 @@ impl From<Row> for Learned {
 mod tests {
     use super::*;
 
-    fn addresses(text: &str) -> Vec<SocketAddr> {
-        text.split_whitespace().map(|it| it.parse().unwrap()).collect()
+    /// `10.0.0.1:443` by the apiserver's own slice, `x=10.0.0.1:443` by the slice `x`.
+    fn listed(text: &str) -> Vec<Listed> {
+        let one = |word: &str| {
+            let (slice, address) = word.split_once('=').unwrap_or((OWN_SLICE, word));
+            Listed { slice: slice.into(), address: address.parse().unwrap() }
+        };
+        text.split_whitespace().map(one).collect()
     }
 
     /// What is told, at which time; what is remembered then, and whether it is news.
     #[track_caller]
     fn check(memory: &mut Memory, now: i64, told: &str, expected: &str, news: bool) {
-        let is_news = memory.learn(&addresses(told), Timestamp(now));
-        let shown: Vec<_> = memory.learned.iter().map(|it| format!("{}@{}", it.address, it.seen.0)).collect();
-        assert_eq!((shown.join(" ").as_str(), is_news), (expected, news));
+        let is_news = memory.learn(&listed(told), Timestamp(now));
+        let show = |it: &Learned| format!("{}@{} {}", it.address, it.seen.0, it.standing.as_str());
+        let shown: Vec<_> = memory.learned.iter().map(show).collect();
+        assert_eq!((shown.join(", ").as_str(), is_news), (expected, news));
     }
 
     #[test]
     fn learning_only_adds() {
         let mut memory = Memory::default();
-        check(&mut memory, 0, "10.0.0.1:443 10.0.0.2:443", "10.0.0.1:443@0 10.0.0.2:443@0", true);
-        check(&mut memory, 9, "", "10.0.0.1:443@0 10.0.0.2:443@0", false);
-        check(&mut memory, 9, "10.0.0.2:443", "10.0.0.2:443@9 10.0.0.1:443@0", false);
-        check(&mut memory, 10, "[fd00::1]:443", "[fd00::1]:443@10 10.0.0.2:443@9 10.0.0.1:443@0", true);
-        check(&mut memory, 4000, "[fd00::1]:443", "[fd00::1]:443@4000 10.0.0.2:443@9 10.0.0.1:443@0", true);
-        let bad = "0.0.0.0:443 10.0.0.9:0 224.0.0.1:443 [::ffff:10.0.0.1]:443";
-        check(&mut memory, 4001, bad, "[fd00::1]:443@4000 10.0.0.2:443@9 10.0.0.1:443@0", false);
+        check(&mut memory, 0, "10.0.0.1:443 10.0.0.2:443", "10.0.0.1:443@0 now, 10.0.0.2:443@0 now", true);
+        check(&mut memory, 9, "", "10.0.0.1:443@9 held, 10.0.0.2:443@9 held", true);
+        check(&mut memory, 9, "", "10.0.0.1:443@9 held, 10.0.0.2:443@9 held", false);
+        check(&mut memory, 10, "10.0.0.2:443", "10.0.0.2:443@10 now, 10.0.0.1:443@9 past", true);
+        check(&mut memory, 11, "10.0.0.2:443", "10.0.0.2:443@11 now, 10.0.0.1:443@9 past", false);
+        check(&mut memory, 4000, "10.0.0.2:443", "10.0.0.2:443@4000 now, 10.0.0.1:443@9 past", true);
+        let bad = "10.0.0.2:443 0.0.0.0:443 10.0.0.9:0 224.0.0.1:443 [::ffff:10.0.0.1]:443";
+        check(&mut memory, 4001, bad, "10.0.0.2:443@4001 now, 10.0.0.1:443@9 past", false);
+    }
+
+    #[test]
+    fn a_family_of_which_nobody_is_named_is_held() {
+        let mut memory = Memory::default();
+        memory.learn(&listed("10.0.0.1:443 [fd00::1]:443"), Timestamp(0));
+        check(&mut memory, 1, "[fd00::1]:443", "[fd00::1]:443@1 now, 10.0.0.1:443@1 held", true);
+        check(
+            &mut memory,
+            2,
+            "[fd00::2]:443",
+            "[fd00::2]:443@2 now, 10.0.0.1:443@1 held, [fd00::1]:443@2 past",
+            true,
+        );
+        assert_eq!(memory.standing().count(), 2);
+    }
+
+    #[test]
+    fn what_no_apiserver_wrote_goes_first_when_there_are_too_many() {
+        let mut memory = Memory::default();
+        memory.learn(&listed("10.0.0.1:443 10.0.0.2:443"), Timestamp(0));
+        memory.learn(&listed("10.0.0.1:443"), Timestamp(1));
+        let flood: String = (1..=40).map(|last| format!(" x=192.0.2.{last}:443")).collect();
+        memory.learn(&listed(&format!("{flood} 10.0.0.1:443")), Timestamp(2));
+        let first: Vec<String> = memory.addresses().iter().take(2).map(ToString::to_string).collect();
+        assert_eq!(
+            (first.join(" ").as_str(), memory.learned.len()),
+            ("10.0.0.1:443 10.0.0.2:443", ADDRESSES_MAX)
+        );
+        assert_eq!(memory.standing().count(), ADDRESSES_MAX - 1);
     }
 
     #[test]
     fn the_oldest_goes_when_there_are_too_many() {
         let mut memory = Memory::default();
         for number in 1..=20_u16 {
-            memory.learn(&[SocketAddr::from(([10, 0, 0, 1], number))], Timestamp(number.into()));
+            memory.learn(&listed(&format!("10.0.0.1:{number}")), Timestamp(number.into()));
         }
         let ports: Vec<u16> = memory.addresses().iter().map(SocketAddr::port).collect();
         assert_eq!(ports, (5..=20).rev().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn only_what_nobody_vouches_for_is_forgotten() {
+        let (address, mut memory) = ("10.0.0.1:443".parse().unwrap(), Memory::default());
+        assert_eq!(memory.forget(address), Err(NotForgotten::Unknown(address)));
+        memory.learn(&listed("x=10.0.0.1:443"), Timestamp(0));
+        let said = memory.forget(address).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "10.0.0.1:443 is listed now, in the EndpointSlice default/x: take it out there first"
+        );
+        memory.learn(&[], Timestamp(1));
+        assert_eq!(memory.forget(address), Err(NotForgotten::Held(address)));
+        memory.learn(&listed("10.0.0.2:443"), Timestamp(2));
+        assert_eq!((memory.forget(address), memory.learned.len()), (Ok(()), 1));
+    }
+
+    #[test]
+    fn a_file_of_an_older_daemon_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let old =
+            r#"{"version": 1, "cluster": "uid-1", "learned": [{"address": "10.0.0.1:443", "seen": 5}]}"#;
+        std::fs::write(folder.path().join(FILE), old).unwrap();
+        let memory = Memory::read(folder.path()).unwrap();
+        let row = memory.get("10.0.0.1:443".parse().unwrap()).unwrap();
+        assert_eq!((row.seen, row.since, row.standing), (Timestamp(5), None, Standing::Past));
     }
 
     #[test]
@@ -183,7 +398,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(Memory::read(folder.path()), Ok(Memory::default()));
         let mut memory = Memory { cluster: ClusterId::new("uid-1"), learned: Vec::new() };
-        memory.learn(&addresses("10.0.0.1:443"), Timestamp(5));
+        memory.learn(&listed("10.0.0.1:443"), Timestamp(5));
         memory.write(folder.path()).unwrap();
         assert_eq!(Memory::read(folder.path()), Ok(memory.clone()));
         let new = folder.path().join("not/there/yet");

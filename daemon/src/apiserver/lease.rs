@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::endpoints::{Endpoint, EndpointId, Endpoints, State};
+use super::endpoints::{Endpoint, EndpointId, Endpoints, State, Tier};
 use super::trouble::Trouble;
 
 /// The table, for everybody who dials.
@@ -27,7 +27,8 @@ impl Shared {
     pub(super) fn place(&self, id: EndpointId) -> Option<Place> {
         let table = self.lock();
         let row = table.get(id)?;
-        Some(Place { shared: self.clone(), id, address: row.address, name: Arc::clone(&row.name) })
+        let (tier, address, name) = (row.tier, row.address, Arc::clone(&row.name));
+        Some(Place { shared: self.clone(), id, tier, address, name })
     }
 }
 
@@ -36,6 +37,7 @@ impl Shared {
 pub(super) struct Place {
     shared: Shared,
     pub(super) id: EndpointId,
+    pub(super) tier: Tier,
     pub(super) address: SocketAddr,
     pub(super) name: Arc<str>,
 }
@@ -46,11 +48,17 @@ impl Place {
     }
 
     pub(super) fn dial_failed(&self, trouble: Trouble) {
-        self.change(|table, now| table.dial_failed(self.id, trouble, now));
+        self.change(|table, now| match trouble {
+            Trouble::Throttled { wait, .. } => table.throttled(self.id, trouble, wait, now),
+            trouble => table.dial_failed(self.id, trouble, now),
+        });
     }
 
     pub(super) fn check_failed(&self, trouble: Trouble) {
-        self.change(|table, now| table.check_failed(self.id, trouble, now));
+        self.change(|table, now| match trouble {
+            Trouble::Throttled { wait, .. } => table.throttled(self.id, trouble, wait, now),
+            trouble => table.check_failed(self.id, trouble, now),
+        });
     }
 
     pub(super) fn noted(&self, trouble: Trouble) {

@@ -19,6 +19,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// How soon a memory that could not be written is written again.
 const WRITE_AGAIN: Duration = Duration::from_secs(60);
 
+/// How often it is written at most, however often a slice of `default/kubernetes` changes.
+const WRITE_PACE: Duration = Duration::from_secs(1);
+
 /// A path that costs a server little and says whether it can serve.
 const READY: Ask<'static> = Ask { accept: JSON, path_and_query: "/readyz", write: None };
 
@@ -64,10 +67,32 @@ async fn remember(inner: &Inner) {
         while !written(inner).await {
             tokio::time::sleep(WRITE_AGAIN).await;
         }
+        tokio::time::sleep(WRITE_PACE).await;
+    }
+}
+
+/// How long somebody who waits for the disk waits.
+const WRITE_MAX: Duration = Duration::from_secs(3);
+
+/// Writes it down now; what is wrong with that, in words.
+pub(super) async fn written_in_time(inner: &Inner) -> Option<String> {
+    let late = || "the disk does not answer; it is written as soon as it does".to_owned();
+    let problem = || inner.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let is_written = tokio::time::timeout(WRITE_MAX, written(inner)).await;
+    if is_written != Ok(true) {
+        // It is tried again until it is.
+        inner.learned.notify_one();
+    }
+    match is_written {
+        Ok(true) => None,
+        Ok(false) => Some(problem().unwrap_or_else(late)),
+        Err(_) => Some(late()),
     }
 }
 
 async fn written(inner: &Inner) -> bool {
+    // One after the other: they write beside the file under one name.
+    let _writing = inner.writing.lock().await;
     let (memory, folder) = (inner.memory().clone(), inner.state.clone());
     let writing = tokio::task::spawn_blocking(move || memory.write(&folder));
     let problem = match writing.await {

@@ -69,6 +69,7 @@ pub(super) fn access(settings: &Settings) -> Result<Access, SetupError> {
         memory: Mutex::new(memory),
         memory_problem: Mutex::new(memory_problem),
         learned: Notify::new(),
+        writing: tokio::sync::Mutex::default(),
         unverified: Mutex::default(),
         failovers: AtomicU64::new(0),
         views: watch::channel(Arc::new(View::default())).0,
@@ -81,7 +82,7 @@ pub(super) fn access(settings: &Settings) -> Result<Access, SetupError> {
 }
 
 pub(super) fn reload(inner: &Inner, sources: &Sources) -> Result<(), SetupError> {
-    let asked = asked(sources)?;
+    let asked = asked(sources)?.or_as_before(&inner.asked());
     let has_kubelet = asked.kubelet.is_some();
     *inner.asked.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(asked);
     if !has_kubelet {
@@ -99,8 +100,8 @@ fn set_configured(inner: &Inner, apiserver: &Apiserver) {
 }
 
 fn asked(sources: &Sources) -> Result<Asked, SetupError> {
-    let kubelet = sources.kubelet.clone().map(Places::kubeconfig).map(Credentials::new);
-    Ok(Asked { own: own(&sources.apiserver)?, kubelet, learns: sources.learns })
+    let kubelet = sources.kubelet.clone().map(Places::kubeconfig).map(Credentials::new).map(Arc::new);
+    Ok(Asked { own: Arc::new(own(&sources.apiserver)?), kubelet, learns: sources.learns })
 }
 
 /// The configured credentials, if what they say can be followed.

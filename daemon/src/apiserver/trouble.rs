@@ -4,11 +4,13 @@
 //! it, which is the endpoint table's to decide.
 
 use std::io;
+use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError};
 
 use super::identity::ClusterId;
+use super::limits::{THROTTLED, THROTTLED_MOST};
 
 /// The most characters of a server's text that a trouble repeats, so that it stays one line.
 const SAID_CHARACTERS_MAX: usize = 200;
@@ -84,6 +86,14 @@ pub enum Trouble {
         /// What came with it, shortened.
         said: String,
     },
+    /// The server has too much to do.
+    #[error("{status}: asks for patience for {} s", .wait.as_secs())]
+    Throttled {
+        /// The status.
+        status: u16,
+        /// For how long it is left alone.
+        wait: Duration,
+    },
     /// Something that is no answer of an apiserver.
     #[error("not an apiserver: {0}")]
     NotAnApiserver(String),
@@ -100,6 +110,17 @@ impl Trouble {
     pub(super) fn status(status: u16, body: &[u8]) -> Self {
         let said = message(body).unwrap_or_else(|| reason(status).to_owned());
         Self::Status { status, said }
+    }
+
+    /// A status that an endpoint is judged by. Too many requests are no fault of the endpoint, and neither is a bad moment
+    /// whose end it knows.
+    pub(super) fn answered(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Self {
+        let wait = match (status, retry_after) {
+            (429, asked) => asked.unwrap_or(THROTTLED),
+            (503, Some(asked)) => asked,
+            _ => return Self::status(status, body),
+        };
+        Self::Throttled { status, wait: wait.clamp(THROTTLED, THROTTLED_MOST) }
     }
 
     pub(super) fn of_connect(error: &io::Error) -> Self {

@@ -11,6 +11,7 @@ use holdfast_core::facts::Timestamp;
 
 use super::endpoints::{State, Tier};
 use super::identity::ClusterId;
+use super::learned::Standing;
 
 /// Access at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +51,19 @@ pub struct EndpointView {
     pub last_error: Option<(String, Timestamp)>,
     /// When the cluster last named it.
     pub seen: Option<Timestamp>,
+    /// What else is known of it if it is learned.
+    pub learned: Option<LearnedView>,
+}
+
+/// Where a learned address comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LearnedView {
+    /// When the cluster named it first; nothing of one that an older daemon has learned.
+    pub since: Option<Timestamp>,
+    /// The slice that named it last.
+    pub slice: Option<Arc<str>>,
+    /// Whether it is named now.
+    pub standing: Standing,
 }
 
 /// One set of credentials.

@@ -59,9 +59,12 @@ pub(super) async fn ask(
         return Ok(reply);
     }
     inner.refresh().await;
-    let order = inner.endpoints.lock().order(Instant::now());
+    let (order, patience) = {
+        let (table, now) = (inner.endpoints.lock(), Instant::now());
+        (table.order(now), table.patience(now))
+    };
     let mut places = order.into_iter().filter_map(|id| inner.endpoints.place(id)).peekable();
-    let mut failures = Vec::new();
+    let mut failures: Vec<Failure> = patience.into_iter().map(left_alone).collect();
     while let Some(place) = places.next() {
         let patience = if places.peek().is_some() { Patience::Short } else { Patience::Long };
         match attempt(inner, &place, ask, patience).await {
@@ -73,6 +76,13 @@ pub(super) async fn ask(
         }
     }
     if failures.is_empty() { Err(AccessError::NoEndpoint) } else { Err(AccessError::Failed(failures)) }
+}
+
+/// An endpoint that has asked for patience and is not asked meanwhile.
+fn left_alone((endpoint, left): (Arc<str>, Duration)) -> Failure {
+    // A part of a second is one to be waited for too.
+    let wait = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
+    Failure { endpoint, trouble: Trouble::Throttled { status: TOO_MANY_REQUESTS, wait } }
 }
 
 /// Over a connection that may have died while it was idle: that says nothing about its endpoint.
@@ -114,9 +124,8 @@ pub(super) async fn ask_twice(
     ask: &Ask<'_>,
     patience: Patience,
 ) -> Result<Reply, Trouble> {
-    let tier = inner.endpoints.lock().get(place.id).map_or(Tier::Configured, |row| row.tier);
     let asked = inner.asked();
-    let credentials = asked.credentials(tier);
+    let credentials = asked.credentials(place.tier);
     let shown = credentials.current(false).await.map_err(Trouble::Credentials)?;
     match ask_once(inner, place, ask, &shown, patience).await {
         Err(Trouble::Unauthorized { .. }) => {
@@ -142,8 +151,7 @@ async fn ask_once(
 
 /// A connection whose server belongs to our cluster.
 async fn open(inner: &Inner, place: &Place, shown: &Shown) -> Result<Connection, Trouble> {
-    let address = || ServerName::IpAddress(place.address.ip().into());
-    let server_name = shown.server_name.clone().unwrap_or_else(address);
+    let server_name = expected_name(place, shown)?;
     let dial = Dial { place: place.clone(), tls: Arc::clone(&shown.tls), server_name };
     let connection = dial.connect(DIAL).await?;
     let ask = Ask { accept: JSON, path_and_query: identity::PATH, write: None };
@@ -154,9 +162,24 @@ async fn open(inner: &Inner, place: &Place, shown: &Shown) -> Result<Connection,
         200 => inner.verify(&body)?,
         // Certificate authority and name have to do.
         FORBIDDEN => inner.cannot_verify(&body),
-        status => return Err(Trouble::status(status, &body)),
+        status => return Err(Trouble::answered(status, reply.retry_after, &body)),
     }
     Ok(reply.into_connection())
+}
+
+/// The name in every apiserver's certificate.
+const APISERVER: &str = "kubernetes.default.svc";
+
+/// Whose certificate a server has to show. The operator vouches for a configured address; anybody who may write a slice can
+/// have one learned, and many have a certificate of the cluster for their own address. Those are shown no token.
+fn expected_name(place: &Place, shown: &Shown) -> Result<ServerName<'static>, Trouble> {
+    match (&shown.server_name, place.tier) {
+        (Some(name), _) => Ok(name.clone()),
+        (None, Tier::Learned) => {
+            ServerName::try_from(APISERVER).map_err(|error| Trouble::Tls(error.to_string()))
+        }
+        (None, Tier::Configured | Tier::Kubelet) => Ok(ServerName::IpAddress(place.address.ip().into())),
+    }
 }
 
 /// Sorts out the answers that say nothing about the request.
@@ -166,13 +189,14 @@ async fn judged(mut reply: Reply, shown: &Shown) -> Result<Reply, Trouble> {
     }
     if is_about_endpoint(reply.status) {
         let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await.unwrap_or_default();
-        return Err(Trouble::status(reply.status, &body));
+        return Err(Trouble::answered(reply.status, reply.retry_after, &body));
     }
     Ok(reply)
 }
 
 const UNAUTHORIZED: u16 = 401;
 const FORBIDDEN: u16 = 403;
+const TOO_MANY_REQUESTS: u16 = 429;
 
 /// Statuses that say that this server, or the proxy before it, cannot serve at all; an apiserver never redirects.
 const fn is_about_endpoint(status: u16) -> bool {

@@ -53,6 +53,7 @@ impl ClientError {
         match self {
             Self::Unreachable(_) | Self::Broken(_) => Exit::Unreachable,
             Self::Refused { status: 400, .. } => Exit::Usage,
+            Self::Refused { status: 409, .. } => Exit::Finding,
             Self::Refused { status: 422, .. } => Exit::Config,
             Self::Refused { .. } => Exit::Unreachable,
             Self::Output(_) => Exit::Finding,

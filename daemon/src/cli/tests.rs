@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::admin::tests::fixture::{Folder, Served, everything, in_memory, many, serve, serve_with};
-use crate::admin::{ReloadWish, Reloaded};
+use crate::admin::{ForgetWish, Forgotten, ReloadWish, Reloaded};
+use crate::apiserver::NotForgotten;
 use crate::recorder::tests::{incident_history, tell_incident};
 use crate::recorder::{History, Record};
 
@@ -139,6 +140,42 @@ fn a_refused_reload_ends_as_a_bad_configuration_does() {
             hint: the old configuration stays in force; mend the file and reload again
         "#]],
     );
+}
+
+#[test]
+fn an_address_that_stays_is_a_finding() {
+    let forget = |outcome: Forgotten| {
+        let (forgets, mut wishes) = mpsc::channel::<ForgetWish>(1);
+        let served = serve_with(everything(), |readings| readings.forgets = forgets);
+        std::thread::scope(|scope| {
+            let arguments =
+                ["--socket", served.socket.to_str().unwrap(), "apiserver", "forget", "[fd00::1]:6443"];
+            let ran = scope.spawn(move || run(&arguments));
+            let wish = wishes.blocking_recv().unwrap();
+            assert_eq!(wish.address.to_string(), "[fd00::1]:6443");
+            wish.answer.send(outcome).unwrap();
+            ran.join().unwrap()
+        })
+    };
+    check(
+        &forget(Ok(None)),
+        Exit::Good,
+        &expect![[r#"
+            [fd00::1]:6443 is forgotten
+        "#]],
+        &expect![""],
+    );
+    let slice = "x".into();
+    check(
+        &forget(Err(NotForgotten::Listed { address: "[fd00::1]:6443".parse().unwrap(), slice })),
+        Exit::Finding,
+        &expect![""],
+        &expect![[r#"
+            holdfast: [fd00::1]:6443 is listed now, in the EndpointSlice default/x: take it out there first
+            hint: `holdfast apiserver` shows each address with its source
+        "#]],
+    );
+    assert_eq!(serve(everything()).ask(&["apiserver", "forget", "10.0.0.1"]).exit, Exit::Usage);
 }
 
 #[test]

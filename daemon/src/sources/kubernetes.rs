@@ -4,6 +4,7 @@
 //! list counts whole or not at all; what is known is served while no apiserver answers. Deliberately absent: the way to the
 //! apiserver, which `apiserver` knows, and any decision on what is read.
 
+mod apiservers;
 mod audit;
 mod codec;
 mod ending;
@@ -37,12 +38,13 @@ use crate::config::NodeName;
 use crate::node::Zone;
 use audit::{Asked, Audit};
 use codec::Json;
-use outlet::{Missing, Outlet};
+use outlet::{HeadStart, Missing, Outlet};
 use pace::Quota;
 use reflector::{Reflector, SharedShelf};
 use shelf::Shelf;
-use what::Selection;
+use what::{Selection, SharedSelection};
 
+pub use apiservers::Apiservers;
 pub use audit::Audited;
 pub use shelf::{Odd, Odds, Version};
 pub use view::{LastError, State, View, Watch};
@@ -62,8 +64,8 @@ pub struct Timing {
     pub watch_short: Duration,
     /// How long a list may pause.
     pub list_idle: Duration,
-    /// How long a list may take.
-    pub list_deadline: Duration,
+    /// How long no page of a list may come: what is asked for once more after that is the list.
+    pub list_silence: Duration,
     /// Over how long the lists of many nodes spread when their versions are gone all at once.
     pub list_spread: Duration,
     /// How long a watch that goes on where another daemon was must be quiet to have nothing to tell.
@@ -72,8 +74,10 @@ pub struct Timing {
     pub audit_every: Duration,
     /// How long a difference must last.
     pub audit_again: Duration,
-    /// How often the own Node is asked for where it may not be read.
+    /// How often the own Node is asked for while it is refused.
     pub node_wait: Duration,
+    /// How long after the start the first lists wait for the zone at most.
+    pub node_first: Duration,
 }
 
 impl Default for Timing {
@@ -84,12 +88,13 @@ impl Default for Timing {
             watch_idle: Duration::from_secs(90),
             watch_short: Duration::from_secs(10),
             list_idle: Duration::from_secs(30),
-            list_deadline: Duration::from_secs(300),
+            list_silence: Duration::from_secs(300),
             list_spread: Duration::from_secs(1),
             quiet: Duration::from_millis(500),
             audit_every: Duration::from_secs(3_600),
             audit_again: Duration::from_secs(5),
             node_wait: Duration::from_secs(60),
+            node_first: Duration::from_millis(500),
         }
     }
 }
@@ -136,6 +141,8 @@ pub struct Start {
     pub services: Option<Remembered>,
     /// `EndpointSlices`.
     pub slices: Option<Remembered>,
+    /// The apiservers that those slices name.
+    pub apiservers: Apiservers,
 }
 
 impl Start {
@@ -152,9 +159,14 @@ impl Start {
             let remembered = |resource_version, objects, odds: &Arc<Odds>| {
                 Some(Remembered { resource_version, objects, odds: Odds::clone(odds) })
             };
+            let mut apiservers = Apiservers::default();
+            for slice in views().flat_map(|view| view.slices.iter()) {
+                apiservers.apply(slice);
+            }
             Self {
                 services: remembered(services, services_known.collect(), &odds.services),
                 slices: remembered(slices, slices_known.collect(), &odds.slices),
+                apiservers,
             }
         })
     }
@@ -183,13 +195,14 @@ pub struct Kubernetes {
     access: Access,
     timing: Timing,
     is_resumed: bool,
+    apiservers: Apiservers,
     kinds: Vec<Kind>,
 }
 
 /// One kind, before it is watched.
 #[derive(Debug)]
 struct Kind {
-    selection: Selection,
+    selection: SharedSelection,
     version: Option<Arc<str>>,
     shelf: SharedShelf,
     view: watch::Sender<Watch>,
@@ -204,6 +217,7 @@ impl Kind {
         let (objects, odds) = known.unwrap_or_default();
         let shelf = Shelf::remembered(objects, odds);
         let odds = watch::Sender::new(shelf.odds());
+        let selection = SharedSelection::new(selection);
         Self { selection, version, shelf: SharedShelf::new(shelf), view, odds, asks: mpsc::channel(1) }
     }
 
@@ -218,10 +232,20 @@ impl Kubernetes {
     pub fn new(access: Access, settings: Settings) -> Self {
         let Settings { service_proxy_name, node, start, timing } = settings;
         let is_resumed = start.is_some();
+        if is_resumed {
+            access.learn(&start.apiservers.listed());
+        }
+        let apiservers = start.apiservers;
         let services = Kind::new(Selection::services(service_proxy_name.as_deref()), start.services);
         let slices = Kind::new(Selection::slices(), start.slices);
         let node = node.map(|name| Kind::new(Selection::node(&name), None));
-        Self { access, timing, is_resumed, kinds: [services, slices].into_iter().chain(node).collect() }
+        Self {
+            access,
+            timing,
+            is_resumed,
+            apiservers,
+            kinds: [services, slices].into_iter().chain(node).collect(),
+        }
     }
 
     /// How the watches are doing.
@@ -249,14 +273,23 @@ impl Kubernetes {
         if self.is_resumed && events.send(self.resumed()).await.is_err() {
             return;
         }
-        let missing = Missing::new(self.kinds.len());
+        let is_of_table = |kind: &&Kind| kind.selection.what.watched().is_some();
+        let of_table = self.kinds.iter().filter(is_of_table).count();
+        let missing = Missing::new(of_table);
+        let head_start = HeadStart::new(of_table == self.kinds.len(), self.timing.node_first);
         let mut tasks = JoinSet::new();
         for kind in self.kinds {
             let outlet = Outlet {
                 access: self.access.clone(),
                 events: events.clone(),
                 zones: zones.clone(),
-                missing: Some(missing.clone()),
+                missing: kind.selection.what.watched().map(|_| missing.clone()),
+                head_start: head_start.clone(),
+                apiservers: if kind.selection.what == What::Slices {
+                    self.apiservers.clone()
+                } else {
+                    Apiservers::default()
+                },
                 quota: Quota::default(),
                 started: Instant::now(),
             };
@@ -295,6 +328,7 @@ fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
     let reflector = Reflector::<Json> {
         access: outlet.access.clone(),
         selection,
+        doubts: 0,
         timing: timing.clone(),
         shelf,
         outlet,

@@ -10,7 +10,12 @@
 mod credentials;
 mod endpoints;
 mod events;
+mod hung;
+mod learned;
 mod lists;
 mod node;
 mod objects;
+mod own_node;
+mod pages;
+mod throttled;
 mod watches;

@@ -2,7 +2,7 @@
 
 use holdfast::sources::kubernetes::{Odds, Remembered, Settings, Start, Timing, Version, What};
 use holdfast_core::keys::ObjectName;
-use holdfast_tests::fake::{Asked, Fault, Kind};
+use holdfast_tests::fake::{Asked, Fault, Kind, Verb};
 use serde_json::Value;
 
 use crate::node::{Node, Place, backend, ms, quick, service_object, slice_object, vip, web};
@@ -320,7 +320,7 @@ fn remembered(place: &Place, kind: Kind) -> Remembered {
 
 fn restarted(place: &Place) -> Settings {
     let [services, slices] = [Kind::Services, Kind::Slices].map(|kind| Some(remembered(place, kind)));
-    Settings { timing: quick(), start: Start { services, slices }, ..Settings::default() }
+    Settings { timing: quick(), start: Start { services, slices, ..Start::default() }, ..Settings::default() }
 }
 
 #[test]
@@ -349,4 +349,40 @@ fn a_restart_after_a_compaction_lists() {
     assert!(took < ms(2_000), "{took:?}");
     assert_eq!(node.server().asked(SLICES), 1);
     node.check();
+}
+
+/// What the audit asks for is what the list asked for.
+fn check_audits(refused: u32, headless: usize, asked: usize) {
+    let place = Place::new(1);
+    place.services(2);
+    let mut none = service_object("headless", vip(9));
+    none["spec"]["clusterIP"] = serde_json::json!("None");
+    none["spec"]["clusterIPs"] = serde_json::json!(["None"]);
+    place.cluster.apply(none).unwrap();
+    place.servers[0].times(Asked::list(Kind::Services), Fault::status(400, "BadRequest"), refused);
+    let timing = Timing { audit_every: ms(300), audit_again: ms(50), ..quick() };
+    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    node.wait_until_synced();
+    node.wait("audited", |node| node.watch(What::Services).audits >= 3);
+    let watch = node.watch(What::Services);
+    assert_eq!((watch.differences, watch.lists), (0, 1), "{}", node.log());
+    assert_eq!(watch.objects, 2 + headless);
+    let requests = node.server().requests();
+    let of = |verb| requests.iter().filter(move |it| (it.verb, it.kind) == (verb, Kind::Services));
+    let has_fields = |it: &&holdfast_tests::fake::Request| it.target.contains("fieldSelector");
+    assert_eq!(of(Verb::List).filter(has_fields).count(), asked);
+    let (watches, audits) =
+        (of(Verb::Watch).all(|it| has_fields(&it)), of(Verb::Audit).all(|it| has_fields(&it)));
+    assert_eq!((watches, audits), (headless == 0, headless == 0), "all ask alike");
+    node.check();
+}
+
+#[test]
+fn one_bad_request_changes_nothing_of_what_is_asked_for() {
+    check_audits(1, 0, 2);
+}
+
+#[test]
+fn a_field_that_a_server_does_not_know_is_left_out_of_lists_watches_and_audits_alike() {
+    check_audits(2, 1, 2);
 }

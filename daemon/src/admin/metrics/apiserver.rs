@@ -16,7 +16,8 @@ pub(super) fn write(out: &mut Exposition, view: &View, watches: &[Watch]) {
 }
 
 const TIERS: [Tier; 3] = [Tier::Configured, Tier::Kubelet, Tier::Learned];
-const ENDPOINT_STATES: [State; 4] = [State::Unknown, State::Healthy, State::Recovering, State::Failed];
+const ENDPOINT_STATES: [State; 5] =
+    [State::Unknown, State::Healthy, State::Recovering, State::Failed, State::Throttled];
 
 fn access(out: &mut Exposition, view: &View) {
     out.begin("holdfast_apiserver_endpoints", "gauge", "Known addresses of apiservers by tier and state.");
@@ -42,7 +43,7 @@ fn access(out: &mut Exposition, view: &View) {
 /// One metric of a watch.
 type OfWatch = (&'static str, &'static str, &'static str, fn(&Watch) -> u64);
 
-const OF_WATCHES: [OfWatch; 7] = [
+const OF_WATCHES: [OfWatch; 8] = [
     ("holdfast_watch_established", "gauge", "Whether it hears of each change.", |it| {
         u64::from(it.state == watching::State::Watching)
     }),
@@ -51,6 +52,9 @@ const OF_WATCHES: [OfWatch; 7] = [
     }),
     ("holdfast_watch_lists_total", "counter", "Whole lists that were read.", |it| it.lists),
     ("holdfast_watch_restarts_total", "counter", "Lists and watches that went badly.", |it| it.restarts),
+    ("holdfast_watch_page_retries_total", "counter", "Pages of lists that were asked for again.", |it| {
+        it.page_retries
+    }),
     ("holdfast_watch_events_total", "counter", "Events that changed something.", |it| it.events),
     ("holdfast_watch_losses_total", "counter", "Lists that removed more than half of everything.", |it| {
         it.losses

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::fixture::{self, Folder, everything, many, readings, serve, serve_with};
 use super::{Got, exchange, got};
 use crate::admin::{AdminError, Liveness, ReloadWish, Reloaded, Settings, limits, start};
+use crate::apiserver::NotForgotten;
 use crate::datapath::DatapathView;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
@@ -76,7 +77,7 @@ fn nothing_can_be_changed() {
         assert_eq!((got.status, got.header("allow")), (405, Some("GET, HEAD")), "{method}");
         assert_eq!(
             got.body,
-            "error: this path can only be read\nhint: use GET or HEAD; nothing can be changed here but by POST /reload on the unix socket\n"
+            "error: this path can only be read\nhint: use GET or HEAD; nothing can be changed here but by POST /reload and POST /apiserver/forget on the unix socket\n"
         );
     }
     let body = "content-length: 2\r\n\r\nhi";
@@ -120,6 +121,40 @@ fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
     let stream = UnixStream::connect(&served.socket).unwrap();
     assert_eq!(exchange(stream, "GET /reload HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").status, 405);
     assert!(wishes.try_recv().is_err(), "nobody else was heard");
+}
+
+#[test]
+fn an_address_is_forgotten_only_over_the_socket() {
+    let (forgets, mut wishes) = mpsc::channel(1);
+    let served = serve_with(everything(), |readings| readings.forgets = forgets);
+    let target = "/apiserver/forget?endpoint=10.0.0.1:6443";
+    let over_tcp = format!("POST {target} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", served.host());
+    assert_eq!(served.send(&over_tcp).status, 403);
+    let ask = |line: String| {
+        let stream = UnixStream::connect(&served.socket).unwrap();
+        exchange(stream, &format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"))
+    };
+    assert_eq!(ask(format!("GET {target}")).status, 405);
+    assert_eq!(ask("POST /apiserver/forget".to_owned()).status, 400);
+    assert_eq!(ask("POST /apiserver/forget?endpoint=10.0.0.1".to_owned()).status, 400);
+    assert!(wishes.try_recv().is_err(), "nobody of these was heard");
+    let address = "10.0.0.1:6443".parse().unwrap();
+    let outcomes = [Ok(None), Ok(Some("read-only".to_owned())), Err(NotForgotten::Held(address))];
+    for (outcome, status, words) in [
+        (0, 200, "10.0.0.1:6443 is forgotten\n"),
+        (1, 200, "10.0.0.1:6443 is forgotten, but not on disk yet: read-only\n"),
+        (2, 409, "error: 10.0.0.1:6443 is held"),
+    ] {
+        let got = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| ask(format!("POST {target}")));
+            let wish = wishes.blocking_recv().unwrap();
+            assert_eq!((wish.address, wish.peer.uid), (address, nix::unistd::getuid().as_raw()));
+            wish.answer.send(outcomes[outcome].clone()).unwrap();
+            asked.join().unwrap()
+        });
+        assert_eq!(got.status, status);
+        assert!(got.body.starts_with(words), "{}", got.body);
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ use holdfast_datapath::{Counts, Denial, Features, Refusal, Shape, Swept};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
-use crate::apiserver::{ClusterId, CredentialsView, EndpointView, State, Tier, View};
+use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View};
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::proxies::OtherProxy;
 use crate::sources::kubernetes::{self as watching, LastError, View as Watches, Watch, What};
@@ -539,6 +539,7 @@ fn apiserver() -> View {
         connections: 0,
         last_error: None,
         seen: None,
+        learned: None,
     };
     let wrong = "certificate is for other.example, not kubernetes".to_owned();
     View {
@@ -553,6 +554,11 @@ fn apiserver() -> View {
                 preferred: true,
                 connections: 3,
                 seen: Some(THEN),
+                learned: Some(LearnedView {
+                    since: Some(Timestamp(THEN.0 - 60)),
+                    slice: Some("kubernetes".into()),
+                    standing: Standing::Listed,
+                }),
                 ..endpoint("[fd00::12]:6443", Tier::Learned, State::Healthy)
             },
         ],
@@ -596,6 +602,7 @@ fn watches() -> Watches {
         bad: 1,
         lists: 2,
         restarts: 3,
+        page_retries: 6,
         events: 40,
         losses: 0,
         audits: 5,
@@ -630,6 +637,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         proxies: watch::channel(proxies()).1,
         refused_reload: watch::channel(None).1,
         reloads: mpsc::channel(1).0,
+        forgets: mpsc::channel(1).0,
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
     }
 }

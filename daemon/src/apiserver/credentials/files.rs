@@ -4,9 +4,12 @@
 //! absent: notices of changes; a look per request costs less than watching every folder on the way of a symbolic link.
 
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+
+use nix::fcntl::OFlag;
 
 /// The largest file of credentials: a bundle of a few hundred authorities.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -39,7 +42,7 @@ impl Seen {
         Self { path: path.to_owned(), stamp }
     }
 
-    pub(super) fn has_changed(&self) -> bool {
+    fn has_changed(&self) -> bool {
         *self != Self::now(&self.path)
     }
 
@@ -51,23 +54,55 @@ impl Seen {
     }
 }
 
-/// Reads files, and remembers which.
+/// Which file is being looked at, for whoever waits: a file system that hangs does not even say that.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place(Arc<Mutex<PathBuf>>);
+
+impl Place {
+    fn is_at(&self, path: &Path) {
+        path.clone_into(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(super) fn now(&self) -> PathBuf {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Reads files, and remembers which. It may block for as long as a file system likes.
 #[derive(Debug, Default)]
-pub(super) struct Files(Vec<Seen>);
+pub(super) struct Files {
+    seen: Vec<Seen>,
+    place: Place,
+}
 
 impl Files {
+    pub(super) fn new(place: Place) -> Self {
+        Self { seen: Vec::new(), place }
+    }
+
+    /// Whether one of these is not as it was.
+    pub(super) fn have_changed(&self, seen: &[Seen]) -> bool {
+        seen.iter().any(|seen| {
+            self.place.is_at(&seen.path);
+            seen.has_changed()
+        })
+    }
+
     /// What was read, in order.
     pub(super) fn into_seen(self) -> Vec<Seen> {
-        self.0
+        self.seen
     }
 
     /// A file's content, which is not empty.
     pub(super) fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
+        self.place.is_at(path);
         let seen = Seen::now(path);
         let is_file = seen.stamp.is_some();
-        self.0.push(seen);
+        self.seen.push(seen);
         let said = |what: &str| format!("{}: {what}", path.display());
-        let opened = std::fs::File::open(path).map_err(|error| said(&plainly(&error)))?;
+        // A pipe that nobody writes to would be waited for.
+        let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+        let opened = opened.map_err(|error| said(&plainly(&error)))?;
         if !is_file {
             return Err(said("is no file"));
         }

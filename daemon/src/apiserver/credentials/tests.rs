@@ -262,3 +262,13 @@ async fn a_plugin_runs_once_until_its_credential_ends_or_is_doubted() {
     bench.credentials.current(true).await.unwrap();
     assert_eq!((bench.shown().await.unwrap().as_str(), runs()), ("Bearer t2", 2));
 }
+
+#[tokio::test]
+async fn a_pipe_in_place_of_a_token_is_no_file_and_nobody_waits_for_it() {
+    let bench = Bench::new(BY_TOKEN, &[("token", "t1")]);
+    assert_eq!(bench.shown().await.as_deref(), Ok("Bearer t1"));
+    std::fs::remove_file(bench.path().join("token")).unwrap();
+    nix::unistd::mkfifo(&bench.path().join("token"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_eq!(bench.shown().await.as_deref(), Ok("Bearer t1"));
+    assert_eq!(bench.problem().as_deref(), Some("token: is no file"));
+}

@@ -151,3 +151,19 @@ fn what_is_gone_can_no_longer_be_changed() {
     assert_eq!(bench.states(), BTreeMap::from([('b', "unknown")]));
     assert_ne!(bench.id('b'), gone);
 }
+
+#[test]
+fn what_asks_for_patience_is_left_alone_for_as_long_as_it_asks_and_has_not_failed() {
+    let mut bench = Bench::new("ab");
+    let (a, wait) = (bench.id('a'), Duration::from_secs(8));
+    bench.run("+a +b");
+    bench.table.throttled(a, Trouble::Throttled { status: 429, wait }, wait, bench.now);
+    assert_eq!(bench.table.get(a).unwrap().state, State::Throttled);
+    bench.run("8s");
+    assert_eq!(bench.names(&bench.table.order(bench.now)), "b", "not a moment earlier");
+    assert_eq!(bench.table.patience(bench.now).len(), 1);
+    bench.run("2s");
+    assert_eq!(bench.names(&bench.table.order(bench.now)), "ab", "it keeps its place");
+    bench.run("+a");
+    assert_eq!(bench.table.get(a).unwrap().state, State::Healthy);
+}

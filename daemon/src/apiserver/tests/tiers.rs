@@ -1,10 +1,11 @@
 //! Where endpoints come from: the configuration, kubeconfigs, the cluster, and a former daemon's memory.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::{Access, AccessError, Sources, Tier};
+use super::super::{Access, AccessError, Listed, NotForgotten, Sources, Tier};
 use super::server::{Asked, Authority, Manner, Script, Server, answer, ours, plain};
 use super::{access, settings};
 
@@ -35,6 +36,10 @@ fn knows(token: &'static str) -> Script {
     })
 }
 
+fn listed(address: SocketAddr) -> Listed {
+    Listed { slice: "kubernetes".into(), address }
+}
+
 struct Bench {
     folder: tempfile::TempDir,
     authority: Authority,
@@ -57,7 +62,9 @@ impl Bench {
     }
 
     async fn server(&self, script: Script) -> Server {
-        Server::start(&self.authority.leaf("127.0.0.1"), Manner::Serve, script).await
+        let names = ["127.0.0.1".to_owned(), "kubernetes.default.svc".to_owned()];
+        let leaf = self.authority.leaf_with(&rcgen::CertificateParams::new(names).unwrap());
+        Server::start(&leaf, Manner::Serve, script).await
     }
 }
 
@@ -104,7 +111,7 @@ async fn what_was_learned_outlives_the_daemon() {
     let first = access(bench.path(), &keys);
     first.get("/", None).await.unwrap();
     let patrol = tokio::spawn(first.clone().patrol());
-    first.learn(&[learned.address, own.address]);
+    first.learn(&[listed(learned.address), listed(own.address)]);
     first.learn(&[]);
     let expected = [of(Tier::Configured, &own), of(Tier::Learned, &learned)];
     assert_eq!(rows(&first), expected);
@@ -137,7 +144,7 @@ async fn nothing_is_learned_where_nobody_asked_for_it() {
         settings(bench.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     settings.sources.learns = false;
     let access = Access::new(&settings).unwrap();
-    access.learn(&["10.0.0.1:443".parse().unwrap()]);
+    access.learn(&[listed("10.0.0.1:443".parse().unwrap())]);
     assert_eq!(rows(&access), [of(Tier::Configured, &server)]);
 }
 
@@ -189,4 +196,32 @@ async fn retry_after_comes_with_the_reply() {
     let access = access(bench.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     let reply = access.get("/", None).await.unwrap();
     assert_eq!((reply.status, reply.retry_after), (429, Some(Duration::from_secs(7))));
+}
+
+#[tokio::test]
+async fn what_is_forgotten_is_gone_from_the_disk_too() {
+    let bench = Bench::new();
+    let own = bench.server(plain()).await;
+    let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", own.url());
+    let access = access(bench.path(), &keys);
+    access.get("/", None).await.unwrap();
+    let [old, new]: [SocketAddr; 2] = ["10.0.0.1:443", "10.0.0.2:443"].map(|it| it.parse().unwrap());
+    access.learn(&[listed(old), listed(new)]);
+    let configured = access.forget(own.address).await.unwrap_err();
+    assert_eq!(configured, NotForgotten::Configured { address: own.address, tier: Tier::Configured });
+    assert!(matches!(access.forget(old).await, Err(NotForgotten::Listed { .. })));
+    access.learn(&[listed(new)]);
+    assert_eq!(access.forget(old).await, Ok(None));
+    assert!(access.view().endpoints.iter().all(|row| row.address != old));
+    let file = std::fs::read_to_string(bench.path().join("apiserver.json")).unwrap();
+    assert!(file.contains("10.0.0.2:443") && !file.contains("10.0.0.1:443"), "{file}");
+    assert_eq!(access.forget(old).await, Err(NotForgotten::Unknown(old)));
+    // A disk that takes nothing is said; the address is forgotten as long as the daemon runs.
+    access.learn(&[listed(old)]);
+    access.learn(&[]);
+    access.learn(&[listed(new)]);
+    std::fs::remove_file(bench.path().join("apiserver.json")).unwrap();
+    std::fs::create_dir(bench.path().join("apiserver.json")).unwrap();
+    assert!(access.forget(old).await.unwrap().unwrap().contains("apiserver.json"));
+    assert!(access.view().endpoints.iter().all(|row| row.address != old));
 }

@@ -7,10 +7,15 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+/// The watch of the own Node.
+const NODES: &str = "nodes";
+
 /// What `/apiserver` says of the watches.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Apiserver {
     enabled: bool,
+    #[serde(default)]
+    zone_problem: Option<String>,
     watches: Vec<Watch>,
 }
 
@@ -27,10 +32,13 @@ impl Apiserver {
     /// Nothing where no apiserver is asked.
     pub(super) fn spelled(&self) -> Option<String> {
         let broken: Vec<&Watch> = self.watches.iter().filter(|watch| watch.state != "watching").collect();
-        match broken.as_slice() {
+        let is_all_but_zone = broken.iter().all(|watch| watch.kind == NODES);
+        match (&self.zone_problem, broken.as_slice()) {
             _ if !self.enabled => None,
-            [] => Some(self.used()),
-            broken => Some(told(broken)),
+            // Services are followed without it.
+            (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used())),
+            (_, []) => Some(self.used()),
+            (_, broken) => Some(told(broken)),
         }
     }
 
@@ -67,7 +75,7 @@ mod tests {
 
     #[track_caller]
     fn check(enabled: bool, watches: Vec<Watch>, expected: Option<&str>) {
-        assert_eq!(Apiserver { enabled, watches }.spelled().as_deref(), expected);
+        assert_eq!(Apiserver { enabled, zone_problem: None, watches }.spelled().as_deref(), expected);
     }
 
     #[test]
@@ -82,6 +90,12 @@ mod tests {
             vec![good(), late, watch("endpointslices", "listing", heard, None)],
             Some("no watch of nodes, endpointslices; last heard 2026-01-08T11:11:55Z (connection refused)"),
         );
+        let without = Apiserver {
+            enabled: true,
+            zone_problem: Some("the own Node cannot be read".to_owned()),
+            watches: vec![good(), watch("nodes", "waiting", None, Some("500"))],
+        };
+        assert_eq!(without.spelled().as_deref(), Some("10.0.0.1:6443; the own Node cannot be read"));
         let never = watch("services", "waiting", None, None);
         check(true, vec![never], Some("no watch of services; nothing heard yet"));
     }

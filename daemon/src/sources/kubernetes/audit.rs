@@ -20,7 +20,7 @@ use super::piece::Piece;
 use super::reflector::{SharedShelf, chance};
 use super::shelf::{Shelf, Version};
 use super::view::Watch;
-use super::what::Selection;
+use super::what::SharedSelection;
 use crate::apiserver::Access;
 
 /// Differences that are named; who needs more has the list that follows.
@@ -45,7 +45,7 @@ type Difference = (ObjectName, Option<Version>, Option<Version>);
 #[derive(Debug)]
 pub(super) struct Audit<C> {
     pub(super) access: Access,
-    pub(super) selection: Selection,
+    pub(super) selection: SharedSelection,
     pub(super) timing: Timing,
     pub(super) shelf: SharedShelf,
     pub(super) view: watch::Sender<Watch>,
@@ -107,13 +107,13 @@ impl<C: Codec> Audit<C> {
     }
 
     async fn list(&self) -> Result<Listed, Ending> {
-        let query = self.selection.list();
+        let query = self.selection.now().list();
         let reply = self.access.get_as(C::METADATA, &query, None).await.map_err(Ending::Away)?;
         if reply.status != 200 {
             let status = Status { code: Some(reply.status), ..Status::default() };
             return Err(Ending::Refused { status, retry_after: None });
         }
-        let whole = self.timing.list_deadline;
+        let whole = self.timing.list_silence;
         tokio::time::timeout(whole, self.read(reply)).await.map_err(|_| Ending::Late(whole))?
     }
 

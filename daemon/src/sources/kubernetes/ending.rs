@@ -32,8 +32,8 @@ pub(super) enum Ending {
     /// The server did not end the watch when it should have.
     #[error("the server did not end the watch in time")]
     Overrun,
-    /// The list took too long.
-    #[error("the list was not complete after {} s", .0.as_secs())]
+    /// No page of a list came any more.
+    #[error("no page of the list came for {} s", .0.as_secs())]
     Late(Duration),
     /// The server refused the request.
     #[error("{status}")]
@@ -75,14 +75,25 @@ impl Ending {
         matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(400 | 422)))
     }
 
-    /// Whether asking again soon is of no use: the server has judged.
-    pub(super) fn is_verdict(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(401 | 403 | 404)))
+    /// Whether the very same request may be answered the next time: the server has too much to do, or the answer was lost.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Away(_) | Self::Broken(_) | Self::Silent(_) | Self::NoPage(_) => true,
+            Self::Refused { status, .. } => status.code.is_some_and(|code| code == 429 || code >= 500),
+            _ => false,
+        }
     }
 
-    pub(super) const fn retry_after(&self) -> Option<Duration> {
+    /// Whether a server was there and did not do what it was asked.
+    pub(super) const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+
+    /// For how long we are asked to wait.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
+            Self::Away(error) => error.retry_after(),
             _ => None,
         }
     }
@@ -181,6 +192,18 @@ mod tests {
             "wl",
         );
         check("a watch that lies is not asked again", &[(Ending::Differs("a".into()), true)], "l");
+    }
+
+    #[test]
+    fn a_page_is_asked_for_again_only_where_that_may_help() {
+        let may_pass = |code| refused(code).may_pass();
+        assert!([429, 500, 502, 503, 504].into_iter().all(may_pass));
+        assert!(![400, 401, 403, 404, 410, 422].into_iter().any(may_pass));
+        assert!(
+            Ending::Broken(broken(&[Trouble::Closed])).may_pass()
+                && Ending::from(NoPage::Truncated).may_pass()
+        );
+        assert!(!Ending::Late(Duration::ZERO).may_pass());
     }
 
     #[test]

@@ -3,11 +3,10 @@
 //! Invariant: an object that cannot be understood tells of nothing but its own rejection. Deliberately absent: what was
 //! known of it before.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use holdfast_core::event::Event;
-use holdfast_core::facts::{Meta, ObjectKey, Rejection, SliceFacts};
+use holdfast_core::facts::{Meta, ObjectKey, Rejection};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 
 use super::envelope::Identity;
@@ -16,12 +15,6 @@ use super::what::What;
 
 /// What stands where a cluster-wide object has no namespace; no namespace can have this name.
 const NO_NAMESPACE: &str = "-";
-
-/// The slices of the service by which an apiserver makes itself known.
-const APISERVER: (&str, &str) = ("default", "kubernetes");
-
-/// The port of that service.
-const APISERVER_PORT: &str = "https";
 
 /// What is to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,24 +45,6 @@ impl Told {
             What::Node => None,
         }
     }
-
-    /// Where an apiserver says that apiservers are.
-    pub(super) fn apiservers(&self) -> Vec<SocketAddr> {
-        match self {
-            Self::Event(Event::SliceApplied(slice)) if is_of_apiservers(slice) => addresses(slice),
-            _ => Vec::new(),
-        }
-    }
-}
-
-fn is_of_apiservers(slice: &SliceFacts) -> bool {
-    (slice.key.name.namespace(), slice.service.as_deref()) == (APISERVER.0, Some(APISERVER.1))
-}
-
-fn addresses(slice: &SliceFacts) -> Vec<SocketAddr> {
-    let port = slice.ports.iter().find(|port| &*port.name == APISERVER_PORT);
-    let address = |port: u16| slice.endpoints.iter().map(move |it| SocketAddr::new(it.address, port));
-    port.into_iter().flat_map(|port| address(port.port.get())).collect()
 }
 
 /// One object.

@@ -1,16 +1,18 @@
 //! Where what was read goes: to the engine, to whoever knows the node, and to the ways to the apiserver.
 //!
-//! Invariant: a group is handed over whole; the source is synced when every kind has handed over its first list, and not
-//! before. A queue that is full holds up the socket. Deliberately absent: what was delivered before.
+//! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its first list,
+//! and not before. The own Node is none of these: its zone has a head start, and nothing waits for it after that. A queue that
+//! is full holds up the socket. Deliberately absent: what was delivered before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use super::apiservers::Apiservers;
 use super::object::Told;
 use super::pace::Quota;
 use crate::apiserver::Access;
@@ -35,13 +37,38 @@ impl Missing {
     }
 }
 
+/// The zone's head start: the first lists wait a moment for it, so that nothing is chosen without it and at once chosen anew.
+#[derive(Clone, Debug)]
+pub(super) struct HeadStart {
+    settled: Arc<watch::Sender<bool>>,
+    until: tokio::time::Instant,
+}
+
+impl HeadStart {
+    /// `is_settled` where nobody asks for the zone.
+    pub(super) fn new(is_settled: bool, most: Duration) -> Self {
+        let until = tokio::time::Instant::now() + most;
+        Self { settled: Arc::new(watch::Sender::new(is_settled)), until }
+    }
+
+    async fn over(&self) {
+        let mut settled = self.settled.subscribe();
+        // Either way it is over.
+        let _ = tokio::time::timeout_at(self.until, settled.wait_for(|settled| *settled)).await;
+    }
+}
+
 /// One kind's way out.
 #[derive(Debug)]
 pub(super) struct Outlet {
     pub(super) access: Access,
     pub(super) events: mpsc::Sender<Vec<Event>>,
     pub(super) zones: mpsc::Sender<Zone>,
+    /// None of a kind that nothing waits for, and of one that has arrived.
     pub(super) missing: Option<Missing>,
+    pub(super) head_start: HeadStart,
+    /// What the cluster says of its apiservers.
+    pub(super) apiservers: Apiservers,
     pub(super) quota: Quota,
     pub(super) started: Instant,
 }
@@ -49,9 +76,9 @@ pub(super) struct Outlet {
 impl Outlet {
     /// Hands a group over.
     pub(super) async fn deliver(&mut self, told: Vec<Told>) -> Result<(), Closed> {
+        self.learn(&told);
         let mut group = Vec::with_capacity(told.len());
         for told in told {
-            self.learn(&told);
             match told {
                 Told::Event(event) => {
                     self.say(&event);
@@ -80,15 +107,33 @@ impl Outlet {
         }
     }
 
+    /// Until the zone is known, or nobody waits for it any more.
+    pub(super) async fn wait_for_zone(&self) {
+        if self.is_awaited() {
+            self.head_start.over().await;
+        }
+    }
+
+    /// The zone has been told, or cannot be told now.
+    pub(super) fn zone_settled(&self) {
+        self.head_start.settled.send_replace(true);
+    }
+
     /// Whether the first list is still to come.
     pub(super) const fn is_awaited(&self) -> bool {
         self.missing.is_some()
     }
 
-    fn learn(&self, told: &Told) {
-        let addresses = told.apiservers();
-        if !addresses.is_empty() {
-            self.access.learn(&addresses);
+    /// Of a group only its outcome counts: what it moves from slice to slice is never gone.
+    fn learn(&mut self, told: &[Told]) {
+        let mut is_news = false;
+        for told in told {
+            if let Told::Event(event) = told {
+                is_news |= self.apiservers.take(event);
+            }
+        }
+        if is_news {
+            self.access.learn(&self.apiservers.listed());
         }
     }
 

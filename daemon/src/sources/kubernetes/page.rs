@@ -13,6 +13,9 @@ const FRAME_BYTES_MAX: usize = 64 << 10;
 /// Text that is gathered before items are read from it: of those that it cuts only one is read twice.
 const WINDOW_BYTES: usize = 512 << 10;
 
+/// The most pages of one list: 500,000 objects, several times what the largest clusters have of a kind.
+pub(super) const PAGES_MAX: u32 = 1_000;
+
 /// What reading at the beginning of a text led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ahead<T> {
@@ -67,6 +70,9 @@ pub(super) enum NoPage {
     /// More around the items than a list has.
     #[error("the list has more than {FRAME_BYTES_MAX} bytes beside its items")]
     TooLong,
+    /// A list without an end.
+    #[error("the list has more than {PAGES_MAX} pages")]
+    Endless,
 }
 
 /// What a list says of itself.

@@ -5,6 +5,7 @@
 //! which cost an apiserver three times as much as pages, and any periodic list.
 
 mod listing;
+mod paging;
 mod watching;
 
 use std::marker::PhantomData;
@@ -22,14 +23,15 @@ use super::outlet::{Closed, Outlet};
 use super::pace::{self, Chance, Pace};
 use super::shelf::{Odds, Shelf};
 use super::view::{State, Watch};
-use super::what::{Selection, What};
-use crate::apiserver::{Access, Reply};
+use super::what::{SharedSelection, What};
+use crate::apiserver::{Access, Connection, Reply};
 
 /// A body that explains a refusal is read no further.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// An apiserver that has just started forbids everything for a second, so one verdict is none yet.
-const VERDICTS_MIN: u32 = 4;
+/// An apiserver that has just started refuses everything for a second, so it takes some refusals until the own Node is asked
+/// for at leisure.
+const REFUSALS_MIN: u32 = 4;
 
 /// The shelf of one kind, which its audit reads.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +52,9 @@ impl SharedShelf {
 #[derive(Debug)]
 pub(super) struct Reflector<C> {
     pub(super) access: Access,
-    pub(super) selection: Selection,
+    pub(super) selection: SharedSelection,
+    /// How often in a row a server made no sense of the selection.
+    pub(super) doubts: u32,
     pub(super) timing: Timing,
     pub(super) shelf: SharedShelf,
     pub(super) outlet: Outlet,
@@ -69,8 +73,8 @@ pub(super) struct Reflector<C> {
 struct Failures {
     pace: Pace,
     stuck: Stuck,
-    /// Verdicts of the server in a row.
-    verdicts: u32,
+    /// Refusals in a row.
+    refusals: u32,
     /// It has been said that it goes badly.
     is_told: bool,
 }
@@ -83,10 +87,10 @@ impl Failures {
         if turns { Duration::ZERO } else { paced }
     }
 
-    /// Counts the verdicts in a row; whether this ending is one.
-    fn judged(&mut self, ending: &Ending) -> bool {
-        self.verdicts = if ending.is_verdict() { self.verdicts.saturating_add(1) } else { 0 };
-        ending.is_verdict()
+    /// How many refusals in a row there were with this ending.
+    fn refused(&mut self, ending: &Ending) -> u32 {
+        self.refusals = if ending.is_refusal() { self.refusals.saturating_add(1) } else { 0 };
+        self.refusals
     }
 }
 
@@ -154,18 +158,16 @@ impl<C: Codec> Reflector<C> {
         if failures.stuck.needs_list(ending, has_moved) && self.version.take().is_some() {
             wait += pace::part(self.timing.list_spread, chance());
         }
-        if ending.is_bad_request()
-            && let Some(selection) = self.selection.without_fields()
-        {
-            self.selection = selection;
-        }
-        if failures.judged(ending) && self.selection.what == What::Node {
-            self.no_node(ending).await.map_err(|_| Closed)?;
-            if failures.verdicts >= VERDICTS_MIN {
+        let refusals = failures.refused(ending);
+        let is_node = self.selection.what == What::Node;
+        if is_node {
+            self.outlet.zone_settled();
+            if refusals >= REFUSALS_MIN {
                 wait = wait.max(self.timing.node_wait);
             }
         }
-        if self.say(ending, lived, failures) {
+        // Nothing of the table comes from the Node, so nothing of it can be missing.
+        if self.say(ending, lived, failures) && !is_node {
             self.outlet.interrupted().await?;
         }
         tokio::time::sleep(wait).await;
@@ -173,14 +175,16 @@ impl<C: Codec> Reflector<C> {
     }
 
     /// The Node tells nothing but the zone, and services are served without it too.
-    async fn no_node(&mut self, reason: &(dyn std::fmt::Display + Sync)) -> Result<(), Stop> {
-        if self.outlet.is_awaited() {
-            tracing::warn!(
-                %reason,
-                "the own Node cannot be read, so hints for zones have no effect; set `zone` under [node]"
-            );
-        }
-        Ok(self.outlet.arrived().await?)
+    fn say_no_zone(&self, reason: &dyn std::fmt::Display) {
+        tracing::warn!(
+            %reason,
+            "the own Node cannot be read, so hints for zones have no effect; set `zone` under [node] if that lasts"
+        );
+    }
+
+    /// Whether the Node is watched, and has never told anything.
+    fn is_without_zone(&self) -> bool {
+        self.selection.what == What::Node && self.shelf.lock().len() == 0
     }
 
     /// Whether this is no ordinary ending.
@@ -197,6 +201,8 @@ impl<C: Codec> Reflector<C> {
         let what = self.selection.what;
         if std::mem::replace(&mut failures.is_told, true) {
             tracing::debug!(watch = %what, error = %ending, "still not watching");
+        } else if self.is_without_zone() {
+            self.say_no_zone(ending);
         } else {
             tracing::warn!(watch = %what, error = %ending, "the watch was interrupted; what is known stays");
         }
@@ -205,13 +211,15 @@ impl<C: Codec> Reflector<C> {
 
     /// Something came that shows that it goes well again.
     fn recovered(&self, failures: &mut Failures) {
-        if std::mem::take(&mut failures.is_told) {
-            tracing::info!(watch = %self.selection.what, "watching again");
+        match (std::mem::take(&mut failures.is_told), self.selection.what) {
+            (false, _) => {}
+            (true, What::Node) => tracing::info!("the own Node can be read again"),
+            (true, what) => tracing::info!(watch = %what, "watching again"),
         }
     }
 
-    /// An answer that is one, or what is wrong with it.
-    async fn accepted(&self, reply: Reply) -> Result<Reply, Ending> {
+    /// An answer that is one; or what is wrong with it, and the connection if that is free for another request.
+    async fn accepted(&self, reply: Reply) -> Result<Reply, (Ending, Option<Connection>)> {
         self.view.send_modify(|view| {
             view.endpoint = Some(Arc::clone(&reply.endpoint));
             view.heard = Some(Instant::now());
@@ -221,8 +229,8 @@ impl<C: Codec> Reflector<C> {
         }
         let (code, retry_after) = (reply.status, reply.retry_after);
         let body = reply.whole(REFUSAL_BYTES_MAX, self.timing.list_idle).await;
-        let body = body.map(|(body, _)| body).unwrap_or_default();
-        Err(Ending::Refused { status: Status::of_body(code, &body), retry_after })
+        let (body, kept) = body.map_or_else(|_| Default::default(), |(body, kept)| (body, Some(kept)));
+        Err((Ending::Refused { status: Status::of_body(code, &body), retry_after }, kept))
     }
 
     /// Hands a group over. What a restart has to know beside it is told before.

@@ -91,6 +91,8 @@ struct Listing {
     pending: Vec<(ObjectName, Version, Option<Odd>)>,
     told: Vec<Told>,
     unnamed: BTreeSet<ObjectKey>,
+    /// How many of `pending` and `told` came with whole pages.
+    whole: (usize, usize),
 }
 
 /// What was delivered.
@@ -155,6 +157,18 @@ impl Shelf {
         self.listing = Listing::default();
     }
 
+    /// A page has come to its end: what it has brought stays, whatever becomes of the next one.
+    pub(super) fn end_page(&mut self) {
+        self.listing.whole = (self.listing.pending.len(), self.listing.told.len());
+    }
+
+    /// A page was broken off, and comes again from its beginning.
+    pub(super) fn undo_page(&mut self) {
+        let (pending, told) = self.listing.whole;
+        self.listing.pending.truncate(pending);
+        self.listing.told.truncate(told);
+    }
+
     /// The list has this version of this object. `true`: it is known, and need not be read.
     pub(super) fn has_listed(&mut self, name: &ObjectName, version: &Version) -> bool {
         let list = self.lists;
@@ -175,7 +189,7 @@ impl Shelf {
 
     /// The list is whole: everything that it changes, at once.
     pub(super) fn commit(&mut self, gone: impl Fn(&ObjectName) -> Option<Told>) -> Commit {
-        let Listing { pending, mut told, unnamed } = std::mem::take(&mut self.listing);
+        let Listing { pending, mut told, unnamed, .. } = std::mem::take(&mut self.listing);
         let before = self.kept.len();
         for (name, version, odd) in pending {
             self.put(name, version, odd);

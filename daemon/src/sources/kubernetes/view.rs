@@ -65,6 +65,8 @@ pub struct Watch {
     pub lists: u64,
     /// Lists and watches that went badly.
     pub restarts: u64,
+    /// Pages of lists that had to be asked for again.
+    pub page_retries: u64,
     /// Events that changed something.
     pub events: u64,
     /// Lists that would have removed more than half of everything, and did.
@@ -90,6 +92,7 @@ impl Watch {
             bad: 0,
             lists: 0,
             restarts: 0,
+            page_retries: 0,
             events: 0,
             losses: 0,
             audits: 0,
@@ -101,6 +104,24 @@ impl Watch {
     /// How long nothing has come; nothing at all if nothing ever did.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
         self.heard.map(|heard| now.saturating_duration_since(heard))
+    }
+
+    /// Why the zone of this node is not known, or may have changed unheard.
+    pub fn zone_problem(&self) -> Option<String> {
+        let is_watched = self.state == State::Watching;
+        let error = self.last_error.as_ref().filter(|_| !is_watched).map(|error| &*error.text);
+        match (self.what, self.objects, error) {
+            (What::Node, 0, Some(error)) => {
+                Some(format!("the own Node cannot be read, so hints for zones have no effect ({error})"))
+            }
+            (What::Node, 0, None) if is_watched => {
+                Some("there is no Node of this name, so hints for zones have no effect".to_owned())
+            }
+            (What::Node, _, Some(error)) => {
+                Some(format!("the own Node is not watched; its last known zone counts ({error})"))
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn enter(&mut self, state: State) {

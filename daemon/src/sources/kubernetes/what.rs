@@ -3,13 +3,14 @@
 //! Invariant: the selectors are kube-proxy's. Deliberately absent: who answers, and how the answer is read.
 
 use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use holdfast_core::event::Watched;
 
 use crate::config::NodeName;
 
 /// Items of one page. A page is one read of etcd, and a server keeps a whole one in memory.
-const PAGE_ITEMS: u32 = 500;
+pub(super) const PAGE_ITEMS: u32 = 500;
 
 /// One kind of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,6 +111,29 @@ impl Selection {
             What::Slices => "/apis/discovery.k8s.io/v1/endpointslices",
             What::Node => "/api/v1/nodes",
         }
+    }
+}
+
+/// What a kind's list, watch and audit ask for alike: were one of them to ask for other objects than the others, it would
+/// find differences that nobody has made. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct SharedSelection {
+    pub(super) what: What,
+    current: Arc<Mutex<Selection>>,
+}
+
+impl SharedSelection {
+    pub(super) fn new(selection: Selection) -> Self {
+        Self { what: selection.what, current: Arc::new(Mutex::new(selection)) }
+    }
+
+    pub(super) fn now(&self) -> Selection {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on this is asked for: a list of it has been handed over.
+    pub(super) fn set(&self, selection: Selection) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = selection;
     }
 }
 

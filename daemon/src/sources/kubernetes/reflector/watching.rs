@@ -42,9 +42,9 @@ impl<C: Codec> Reflector<C> {
 
     async fn hear(&mut self, version: &str) -> Result<(), Stop> {
         let length = self.timing.watch_length + pace::part(self.timing.watch_length / 4, chance());
-        let query = self.selection.watch(version, length.as_secs().max(1));
+        let query = self.selection.now().watch(version, length.as_secs().max(1));
         let reply = self.access.get_as(C::OBJECTS, &query, None).await.map_err(Ending::Away)?;
-        let mut reply = self.accepted(reply).await?;
+        let mut reply = self.accepted(reply).await.map_err(|(ending, _)| ending)?;
         self.view.send_modify(|view| view.enter(State::Watching));
         let provenance = provenance(&reply.endpoint);
         let deadline = Instant::now() + length + self.timing.watch_overrun;

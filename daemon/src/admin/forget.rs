@@ -1,0 +1,112 @@
+//! `POST /apiserver/forget`: drops a learned address of an apiserver.
+//!
+//! Invariant: as for a reload, only over the unix socket, and who asked is in the log. What the cluster or the configuration
+//! names stays, with the reason. Deliberately absent: forgetting all of them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Extension, Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+
+use super::Readings;
+use super::answer::{self, Refusal};
+use super::form::Form;
+use super::guard::form_of;
+use super::query::{Legal, Query};
+use super::reload::{Peer, is_post, only_post};
+use crate::apiserver::NotForgotten;
+
+/// The path.
+pub(super) const PATH: &str = "/apiserver/forget";
+
+/// What it understands.
+const LEGAL: Legal = Legal { parameters: &["endpoint", "format"], types: &[] };
+
+/// Wishes that may wait; each waits for a disk at most.
+pub const FORGETS_WAITING_MAX: usize = 4;
+
+/// How long the answer may take: the disk has three seconds.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
+
+/// What is wrong with the disk, or why the address stays.
+pub type Forgotten = Result<Option<String>, NotForgotten>;
+
+/// A wish that an address be forgotten.
+#[derive(Debug)]
+pub struct ForgetWish {
+    /// Who asks.
+    pub peer: Peer,
+    /// Which address.
+    pub address: SocketAddr,
+    /// Where the outcome goes.
+    pub answer: oneshot::Sender<Forgotten>,
+}
+
+#[derive(Serialize)]
+struct ForgottenJson {
+    forgotten: String,
+    memory_problem: Option<String>,
+}
+
+/// Over the unix socket.
+pub(super) async fn forget(
+    State(readings): State<Arc<Readings>>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+) -> Response {
+    let form = form_of(&request);
+    if !is_post(&request) {
+        return only_post(form);
+    }
+    let address = match wanted(&request) {
+        Ok(address) => address,
+        Err(refusal) => return refusal.shown(form),
+    };
+    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&readings.forgets, peer, address)).await {
+        Ok(Some(Ok(problem))) => told(address, problem, form),
+        Ok(Some(Err(why))) => {
+            let hint = "`holdfast apiserver` shows each address with its source";
+            Refusal::new(StatusCode::CONFLICT, why.to_string(), hint).shown(form)
+        }
+        Ok(None) | Err(_) => {
+            let hint = "no apiserver is used, or the daemon starts, stops or hangs; ask `holdfast status`";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon forgets no address now", hint)
+                .shown(form)
+        }
+    }
+}
+
+fn wanted(request: &Request) -> Result<SocketAddr, Refusal> {
+    let query = Query::read(request.uri().query().unwrap_or_default(), &LEGAL)?;
+    query.filter.endpoint.ok_or_else(|| {
+        let hint = "give it with its port, such as `?endpoint=10.0.0.1:6443`";
+        Refusal::new(StatusCode::BAD_REQUEST, "no address is given", hint)
+    })
+}
+
+async fn ask(wishes: &mpsc::Sender<ForgetWish>, peer: Peer, address: SocketAddr) -> Option<Forgotten> {
+    let (answer, answered) = oneshot::channel();
+    wishes.try_send(ForgetWish { peer, address, answer }).ok()?;
+    answered.await.ok()
+}
+
+fn told(address: SocketAddr, memory_problem: Option<String>, form: Form) -> Response {
+    let forgotten = address.to_string();
+    match (form, memory_problem) {
+        (Form::Json, memory_problem) => {
+            answer::json(StatusCode::OK, &ForgottenJson { forgotten, memory_problem })
+        }
+        (Form::Table | Form::Wide, None) => {
+            answer::text(StatusCode::OK, format!("{forgotten} is forgotten\n"))
+        }
+        (Form::Table | Form::Wide, Some(problem)) => {
+            let text = format!("{forgotten} is forgotten, but not on disk yet: {problem}\n");
+            answer::text(StatusCode::OK, text)
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Looking at files on a thread that may block.
+//!
+//! Invariant: whoever waits has an end to it, and knows which file it was. A thread that hangs in a file system cannot be
+//! ended, so it is kept and asked again instead of being joined by another one. Deliberately absent: what is done with what
+//! was read.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinHandle};
+
+use super::files::{Files, Place, Seen};
+use super::{GatherError, Gathered, Places, gather_into};
+
+/// How long the reading of all files may take: a file on a network that hangs must not hang us.
+pub(super) const TIME_MAX: Duration = Duration::from_secs(3);
+
+/// What the files say, and which they were.
+pub(super) type Read = (Result<Gathered, GatherError>, Vec<Seen>);
+
+/// A look at the files that has begun.
+#[derive(Debug)]
+pub(super) struct Reading {
+    // Nothing was read if nothing has changed.
+    task: JoinHandle<Option<Read>>,
+    place: Place,
+}
+
+impl Reading {
+    /// Begins it. Files that are as they were when they were `seen` are read only if they `must` be.
+    pub(super) fn begin(places: &Places, seen: Vec<Seen>, must: bool) -> Self {
+        let (places, place) = (places.clone(), Place::default());
+        let files = Files::new(place.clone());
+        let task = tokio::task::spawn_blocking(move || {
+            (must || files.have_changed(&seen)).then(|| gather(&places, files))
+        });
+        Self { task, place }
+    }
+
+    /// What came of it, if it ends in time.
+    pub(super) async fn ended(&mut self, patience: Duration) -> Option<Result<Option<Read>, JoinError>> {
+        tokio::time::timeout(patience, &mut self.task).await.ok()
+    }
+
+    /// In words, while it has not ended.
+    pub(super) fn hangs(&self) -> String {
+        format!("{}: cannot be read in time; does its file system hang?", self.place.now().display())
+    }
+}
+
+/// Reads every file that is named, and tells which those were.
+fn gather(places: &Places, mut files: Files) -> Read {
+    let gathered = gather_into(places, &mut files);
+    (gathered, files.into_seen())
+}
+
+/// The same where there is no runtime yet; nothing if it takes too long.
+pub(super) fn gather_in_time(places: &Places) -> Option<Result<Gathered, GatherError>> {
+    let (read, told) = mpsc::sync_channel(1);
+    let places = places.clone();
+    let work = move || {
+        // Nobody waits any more where it took too long.
+        let _ = read.send(gather(&places, Files::default()).0);
+    };
+    std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;
+    told.recv_timeout(TIME_MAX).ok()
+}

@@ -1,0 +1,60 @@
+//! Changes of a value, no faster than somebody can bear them.
+//!
+//! Invariant: the first change after a rest is told at once, and the last one of many is always told. Deliberately absent:
+//! what is done with it.
+
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// A value that may change as often as a tenant likes.
+pub(super) struct Paced<T> {
+    value: Option<watch::Receiver<T>>,
+    pace: Duration,
+    rests_until: Instant,
+}
+
+impl<T> Paced<T> {
+    /// Without a value nothing ever changes.
+    pub(super) fn new(value: Option<watch::Receiver<T>>, pace: Duration) -> Self {
+        Self { value, pace, rests_until: Instant::now() }
+    }
+
+    /// Until it has changed. Nothing is lost when nobody waits any more.
+    pub(super) async fn changed(&mut self) {
+        sleep_until(self.rests_until).await;
+        if let Some(value) = &mut self.value
+            && value.changed().await.is_ok()
+        {
+            self.rests_until = Instant::now() + self.pace;
+            return;
+        }
+        pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_change_is_told_at_once_and_many_are_told_as_one() {
+        let (value, now) = watch::channel(0);
+        let pace = Duration::from_millis(200);
+        let mut paced = Paced::new(Some(now), pace);
+        let (begun, mut told) = (Instant::now(), 0);
+        while begun.elapsed() < Duration::from_millis(500) {
+            value.send_modify(|value| *value += 1);
+            told += u32::from(timeout(Duration::from_millis(1), paced.changed()).await.is_ok());
+            assert!(told > 0, "the first one");
+        }
+        assert!((2..=3).contains(&told), "{told}");
+        value.send_modify(|value| *value += 1);
+        assert!(timeout(pace * 5, paced.changed()).await.is_ok(), "the last one");
+        assert!(timeout(pace * 2, paced.changed()).await.is_err());
+    }
+}

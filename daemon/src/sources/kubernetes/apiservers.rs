@@ -1,0 +1,63 @@
+//! Where the cluster says that apiservers are: the slices of `default/kubernetes`, as they are now.
+//!
+//! Invariant: a slice that goes, or leaves the service, takes along what it said. Deliberately absent: what has been said
+//! before, which `apiserver` remembers, and whom to believe.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use holdfast_core::event::Event;
+use holdfast_core::facts::SliceFacts;
+use holdfast_core::keys::ObjectName;
+
+use crate::apiserver::Listed;
+
+/// The service by which apiservers make themselves known.
+const SERVICE: (&str, &str) = ("default", "kubernetes");
+
+/// The port of that service.
+const PORT: &str = "https";
+
+/// Addresses that are taken of one slice: more than a cluster has apiservers.
+const OF_SLICE_MAX: usize = 16;
+
+/// All slices of the service.
+#[derive(Clone, Debug, Default)]
+pub struct Apiservers(BTreeMap<ObjectName, Vec<SocketAddr>>);
+
+impl Apiservers {
+    /// Takes an event in; whether it was about these slices.
+    pub(super) fn take(&mut self, event: &Event) -> bool {
+        match event {
+            Event::SliceApplied(slice) => self.apply(slice),
+            Event::SliceDeleted(key, _) => self.0.remove(&key.name).is_some(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn apply(&mut self, slice: &SliceFacts) -> bool {
+        let name = &slice.key.name;
+        if (name.namespace(), slice.service.as_deref()) == (SERVICE.0, Some(SERVICE.1)) {
+            self.0.insert(name.clone(), addresses(slice));
+            return true;
+        }
+        self.0.remove(name).is_some()
+    }
+
+    /// All that are named, slice by slice.
+    pub(super) fn listed(&self) -> Vec<Listed> {
+        let of_slice = |(name, addresses): (&ObjectName, &Vec<SocketAddr>)| {
+            let slice: Arc<str> = name.name().into();
+            let listed = |address: &SocketAddr| Listed { slice: Arc::clone(&slice), address: *address };
+            addresses.iter().map(listed).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of_slice).collect()
+    }
+}
+
+fn addresses(slice: &SliceFacts) -> Vec<SocketAddr> {
+    let port = slice.ports.iter().find(|port| &*port.name == PORT);
+    let address = |port: u16| slice.endpoints.iter().map(move |it| SocketAddr::new(it.address, port));
+    port.into_iter().flat_map(|port| address(port.port.get())).take(OF_SLICE_MAX).collect()
+}

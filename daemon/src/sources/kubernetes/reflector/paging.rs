@@ -1,0 +1,192 @@
+//! The pages of one list, one after the other over one connection, each asked for until it is there.
+//!
+//! Invariant: what whole pages have brought stays while another one is asked for again, and one that was broken off leaves
+//! nothing behind. A list may take as long as it likes while pages come; no page for `list_silence` is its end. Deliberately
+//! absent: what the list changes.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::listing::{Reading, provenance};
+use super::{Reflector, chance};
+use crate::apiserver::{Connection, Reply};
+use crate::sources::kubernetes::codec::{Codec, Splitter};
+use crate::sources::kubernetes::ending::Ending;
+use crate::sources::kubernetes::pace::Pace;
+use crate::sources::kubernetes::page::{ListMeta, NoPage, PAGES_MAX};
+use crate::sources::kubernetes::what::{PAGE_ITEMS, Selection};
+use crate::sources::objects::Provenance;
+
+/// What goes from page to page.
+#[derive(Debug)]
+struct Paging {
+    /// Where the next page begins; empty for the first one.
+    token: String,
+    /// That of the first page, from which a watch misses nothing.
+    version: Option<Arc<str>>,
+    kept: Option<Connection>,
+    silence: Silence,
+    pace: Pace,
+    /// It has been said that a page had to be asked for again.
+    is_told: bool,
+}
+
+/// Since when no page's worth of objects has come.
+#[derive(Debug)]
+struct Silence {
+    since: Instant,
+    limit: Duration,
+}
+
+impl Silence {
+    async fn within<T>(&self, doing: impl Future<Output = T>) -> Result<T, Ending> {
+        timeout_at(self.since + self.limit, doing).await.map_err(|_| Ending::Late(self.limit))
+    }
+
+    fn end(&mut self) {
+        self.since = Instant::now();
+    }
+}
+
+/// A page at its end.
+struct Page {
+    meta: ListMeta,
+    is_empty: bool,
+}
+
+impl Paging {
+    fn new(limit: Duration) -> Self {
+        let silence = Silence { since: Instant::now(), limit };
+        let (token, pace) = (String::new(), Pace::default());
+        Self { token, version: None, kept: None, silence, pace, is_told: false }
+    }
+
+    /// Takes a page in; gives the list's version if it was the last one.
+    async fn take(&mut self, page: Page) -> Result<Option<Arc<str>>, Ending> {
+        let first = self.version.get_or_insert_with(|| Arc::<str>::from(page.meta.resource_version));
+        let Some(next) = page.meta.token.filter(|token| !token.is_empty()) else {
+            return Ok(Some(Arc::clone(first)));
+        };
+        self.token = next;
+        if page.is_empty {
+            // Legal, but a server that has nothing else to say is not asked as fast as it answers.
+            self.pause(None).await?;
+        } else {
+            self.pace = Pace::default();
+        }
+        Ok(None)
+    }
+
+    async fn pause(&mut self, retry_after: Option<Duration>) -> Result<(), Ending> {
+        let wait = self.pace.wait(Duration::ZERO, retry_after, chance());
+        self.silence.within(tokio::time::sleep(wait)).await
+    }
+}
+
+impl<C: Codec> Reflector<C> {
+    /// All pages of a list; gives the version from which a watch goes on.
+    pub(super) async fn pages(&mut self, selection: &Selection) -> Result<Arc<str>, Ending> {
+        self.shelf.lock().begin();
+        let mut paging = Paging::new(self.timing.list_silence);
+        for _ in 0..PAGES_MAX {
+            let page = match paging.token.is_empty() {
+                true => self.first_page(selection, &mut paging).await?,
+                false => self.next_page(selection, &mut paging).await?,
+            };
+            if let Some(version) = paging.take(page).await? {
+                return Ok(version);
+            }
+        }
+        Err(NoPage::Endless.into())
+    }
+
+    /// Nothing is lost when this one fails, so whoever asks for lists waits and says so.
+    async fn first_page(&mut self, selection: &Selection, paging: &mut Paging) -> Result<Page, Ending> {
+        let page = self.page(&selection.page(""), paging).await;
+        if page.as_ref().is_err_and(Ending::is_bad_request) {
+            self.doubt(selection);
+        }
+        page
+    }
+
+    async fn next_page(&mut self, selection: &Selection, paging: &mut Paging) -> Result<Page, Ending> {
+        let query = selection.page(&paging.token);
+        loop {
+            match self.page(&query, paging).await {
+                Ok(page) => return Ok(page),
+                Err(ending) if ending.is_gone() => return self.one_answer(selection, paging).await,
+                Err(ending) if ending.may_pass() => self.again(&ending, paging).await?,
+                Err(ending) => return Err(ending),
+            }
+        }
+    }
+
+    /// The token has outlived its version: once more, in one answer, which no token can break.
+    async fn one_answer(&self, selection: &Selection, paging: &mut Paging) -> Result<Page, Ending> {
+        self.shelf.lock().begin();
+        (paging.version, paging.kept) = (None, None);
+        self.page(&selection.list(), paging).await
+    }
+
+    /// Forgets what a broken page has brought, says so, and waits.
+    async fn again(&self, ending: &Ending, paging: &mut Paging) -> Result<(), Ending> {
+        self.shelf.lock().undo_page();
+        self.view.send_modify(|view| {
+            view.page_retries += 1;
+            view.failed(ending);
+        });
+        let what = self.selection.what;
+        if std::mem::replace(&mut paging.is_told, true) {
+            tracing::debug!(list = %what, error = %ending, "a page is asked for again");
+        } else {
+            tracing::warn!(list = %what, error = %ending, "a page of the list is asked for again; the others stay");
+        }
+        paging.pause(ending.retry_after()).await
+    }
+
+    async fn page(&self, query: &str, paging: &mut Paging) -> Result<Page, Ending> {
+        let asking = self.access.get_as(C::OBJECTS, query, paging.kept.take());
+        let reply = paging.silence.within(asking).await?.map_err(Ending::Away)?;
+        let reply = match self.accepted(reply).await {
+            Ok(reply) => reply,
+            Err((ending, kept)) => {
+                // A server that is asked for patience is not asked for a handshake too.
+                paging.kept = kept;
+                return Err(ending);
+            }
+        };
+        self.read(reply, &mut paging.silence).await.map(|(page, connection)| {
+            paging.kept = Some(connection);
+            page
+        })
+    }
+
+    async fn read(&self, mut reply: Reply, silence: &mut Silence) -> Result<(Page, Connection), Ending> {
+        let (provenance, idle) = (provenance(&reply.endpoint), self.timing.list_idle);
+        let (mut page, mut items, mut counted) = (C::Page::default(), 0, 0);
+        while let Some(chunk) =
+            silence.within(reply.chunk(idle)).await?.map_err(|error| Ending::of_body(error, idle))?
+        {
+            page.take(&chunk, &mut self.reading(&provenance, &mut items))?;
+            // The one answer that replaces all pages has a page's worth now and then.
+            if items - counted >= PAGE_ITEMS {
+                counted = items;
+                silence.end();
+            }
+        }
+        let meta = page.end(&mut self.reading(&provenance, &mut items))?.metadata;
+        self.shelf.lock().end_page();
+        let is_empty = items == 0;
+        if !is_empty {
+            silence.end();
+        }
+        Ok((Page { meta, is_empty }, reply.into_connection()))
+    }
+
+    fn reading<'a>(&'a self, provenance: &'a Provenance, items: &'a mut u32) -> Reading<'a, C> {
+        Reading { shelf: self.shelf.lock(), what: self.selection.what, provenance, items, codec: PhantomData }
+    }
+}

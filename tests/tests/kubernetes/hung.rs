@@ -1,0 +1,95 @@
+//! Files on a file system that answers nothing: a real one, in a mount namespace of the test's own thread. Needs root.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use holdfast::config::{Apiserver, ClientIdentity};
+use holdfast::sources::kubernetes::Settings;
+use holdfast_tests::fake::Kind;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+
+/// A mount whose server never says a word; it goes when it is dropped.
+struct Hung {
+    folder: PathBuf,
+    device: Option<File>,
+}
+
+impl Hung {
+    fn over(folder: &Path) -> Self {
+        let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        mount(Some("hung"), folder, Some("fuse"), MsFlags::empty(), Some(options.as_str())).unwrap();
+        Self { folder: folder.to_owned(), device: Some(device) }
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        // Whoever waits for it gets an error now.
+        self.device = None;
+        let _ = umount2(&self.folder, MntFlags::MNT_DETACH);
+    }
+}
+
+/// From now on this thread, and those that it starts, have mounts of their own.
+fn own_mounts() {
+    let none = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+}
+
+/// Threads of this process that wait for the mount, as far as the kernel tells.
+fn hanging() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let stack =
+        |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stack")).unwrap_or_default();
+    tasks.map(stack).filter(|stack| stack.contains("fuse")).count()
+}
+
+fn problem(node: &Node) -> Option<String> {
+    node.access.view().credentials.first()?.problem.as_ref().map(|(problem, _)| problem.clone())
+}
+
+#[test]
+fn kernel_a_token_on_a_mount_that_hangs_is_said_and_holds_up_nothing() {
+    own_mounts();
+    let place = Place::new(1);
+    place.services(1);
+    std::fs::create_dir(place.path("secret")).unwrap();
+    place.write("secret/token", "first");
+    place.servers[0].let_in(Some("first"), None);
+    let identity = Some(ClientIdentity::TokenFile(place.path("secret/token")));
+    let access = place.access(Apiserver { identity, ..place.apiserver() });
+    let mut node = Node::start_over(place, access, Settings { timing: quick(), ..Settings::default() });
+    node.wait_until_synced();
+    node.guard(0);
+    let hung = Hung::over(&node.place.path("secret"));
+    node.server().end_watches(Kind::Slices);
+    node.server().end_watches(Kind::Services);
+    node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
+    let took = node.wait("served with the token that was good", |node| node.serves(0, &[backend(9)]));
+    assert!(took < ms(6_000), "{took:?}");
+    node.wait("said", |node| problem(node).is_some_and(|said| said.contains("cannot be read in time")));
+    assert!(problem(&node).unwrap().contains("secret/token"), "{:?}", problem(&node));
+    for _ in 0..60 {
+        let begun = Instant::now();
+        node.live(ms(100));
+        assert!(begun.elapsed() < ms(1_000), "the thread that everything runs on: {:?}", begun.elapsed());
+    }
+    assert!(hanging() <= 1, "{} threads hang", hanging());
+    assert_eq!(node.log().matches("credentials cannot be read").count(), 1, "{}", node.log());
+    drop(hung);
+    node.place.write("secret/token", "second");
+    node.server().let_nobody_in();
+    node.server().let_in(Some("second"), None);
+    node.wait("good again", |node| problem(node).is_none());
+    node.server().reset_connections();
+    node.cluster().apply(slice_object(&web(0), &[backend(8)])).unwrap();
+    node.wait("served with the new one", |node| node.serves(0, &[backend(8)]));
+    node.check();
+}

@@ -1,0 +1,153 @@
+//! Addresses that the cluster told: for how long they count, who is dialled there, and who is shown a token.
+
+use std::net::SocketAddr;
+
+use holdfast::apiserver::Tier;
+use holdfast::config::{Apiserver, ApiserverUrl};
+use holdfast::sources::kubernetes::Settings;
+use holdfast_tests::fake::{Kind, Names, Server};
+use serde_json::{Value, json};
+
+use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+
+/// A slice of `default/kubernetes`.
+fn endpoints(slice: &str, addresses: &[SocketAddr]) -> Value {
+    let listed: Vec<_> = addresses.iter().map(|it| json!({"addresses": [it.ip()]})).collect();
+    json!({
+        "kind": "EndpointSlice",
+        "metadata": {"namespace": "default", "name": slice, "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": "IPv4", "endpoints": listed,
+        "ports": [{"name": "https", "protocol": "TCP", "port": addresses.first().map_or(6443, SocketAddr::port)}],
+    })
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn is_exempt(node: &Node, of: SocketAddr) -> bool {
+    node.access.addresses().borrow().contains(&of)
+}
+
+fn is_dialled(node: &Node, of: SocketAddr) -> bool {
+    let view = node.access.view();
+    view.endpoints.iter().any(|row| row.address == of && row.tier == Tier::Learned)
+}
+
+#[test]
+fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_is_listed() {
+    let place = Place::new(1);
+    place.services(1);
+    let (own, strange) = (address("192.0.2.1:6443"), address("192.0.2.99:443"));
+    place.cluster.apply(endpoints("kubernetes", &[own])).unwrap();
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    assert!(is_exempt(&node, own) && !is_exempt(&node, strange));
+    node.cluster().apply(endpoints("kubernetes-x", &[strange])).unwrap();
+    node.wait("it is exempt", |node| is_exempt(node, strange));
+    node.cluster().delete(Kind::Slices, "default/kubernetes-x").unwrap();
+    node.wait("it is exempt no more", |node| !is_exempt(node, strange));
+    assert!(is_dialled(&node, strange) && is_dialled(&node, own) && is_exempt(&node, own));
+    // Nor after a restart, before anybody has told anything.
+    node.live(ms(2_500));
+    let again = node.place.access(node.place.apiserver());
+    assert!(!again.addresses().borrow().contains(&strange));
+    assert!(again.addresses().borrow().contains(&own), "it was listed when the daemon ended");
+    assert!(again.view().endpoints.iter().any(|row| row.address == strange));
+}
+
+#[test]
+fn a_slice_that_leaves_the_service_takes_its_addresses_along() {
+    let place = Place::new(1);
+    place.services(1);
+    let strange = address("192.0.2.99:443");
+    place.cluster.apply(endpoints("kubernetes", &[address("192.0.2.1:6443")])).unwrap();
+    place.cluster.apply(endpoints("kubernetes-x", &[strange])).unwrap();
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    assert!(is_exempt(&node, strange));
+    let mut moved = endpoints("kubernetes-x", &[strange]);
+    moved["metadata"]["labels"]["kubernetes.io/service-name"] = json!("other");
+    node.cluster().apply(moved).unwrap();
+    node.wait("it is exempt no more", |node| !is_exempt(node, strange));
+}
+
+/// What the control plane's own service loses is held without limit, and so is its exemption.
+#[test]
+fn addresses_of_a_list_that_was_emptied_stay_exempt_until_there_are_others() {
+    let place = Place::new(1);
+    place.services(1);
+    let (old, new) = (address("192.0.2.1:6443"), address("192.0.2.2:6443"));
+    place.cluster.apply(endpoints("kubernetes", &[old])).unwrap();
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    let mut emptied = endpoints("kubernetes", &[]);
+    emptied["endpoints"] = json!(null);
+    emptied["ports"] = json!(null);
+    node.cluster().apply(emptied).unwrap();
+    node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
+    node.wait("heard", |node| node.serves(0, &[backend(9)]));
+    assert!(is_exempt(&node, old));
+    node.cluster().apply(endpoints("kubernetes", &[new])).unwrap();
+    node.wait("there are others", |node| is_exempt(node, new) && !is_exempt(node, old));
+}
+
+/// Whoever may write a slice may not push out what the apiserver itself has told.
+#[test]
+fn a_flood_of_addresses_displaces_none_that_the_apiserver_told() {
+    let place = Place::new(1);
+    place.services(1);
+    let own = address("192.0.2.1:6443");
+    place.cluster.apply(endpoints("kubernetes", &[own])).unwrap();
+    let flood: Vec<SocketAddr> =
+        (1..=200).map(|last| SocketAddr::from(([198, 51, 100, last], 6443))).collect();
+    place.cluster.apply(endpoints("a-flood", &flood)).unwrap();
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    node.live(ms(200));
+    assert!(is_dialled(&node, own) && is_exempt(&node, own));
+    assert!(node.access.addresses().borrow().len() <= 17);
+}
+
+/// Two servers, the second only learned; no name is configured, so the first is known by its address.
+fn with_learned(names: impl FnOnce(&Server) -> Names) -> (Node, SocketAddr) {
+    let mut place = Place::new(1);
+    place.services(1);
+    let first = Names::Address(place.servers[0].address().ip());
+    place.servers[0].show(&place.authority.server(&first).unwrap());
+    let second = Server::start(&place.cluster, &place.authority.server(&Names::Kubernetes).unwrap()).unwrap();
+    second.show(&place.authority.server(&names(&second)).unwrap());
+    let learned = second.address();
+    place.cluster.apply(endpoints("kubernetes", &[learned])).unwrap();
+    let configured = vec![ApiserverUrl::parse(&place.servers[0].url()).unwrap()];
+    let apiserver = Apiserver { endpoints: configured, tls_server_name: None, ..place.apiserver() };
+    let access = place.access(apiserver);
+    place.servers.push(second);
+    let mut node = Node::start_over(place, access, Settings { timing: quick(), ..Settings::default() });
+    node.wait_until_synced();
+    node.place.servers[0].stop();
+    node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
+    (node, learned)
+}
+
+#[test]
+fn a_token_is_not_shown_to_whoever_has_a_certificate_of_the_cluster_for_a_learned_address() {
+    let (mut node, learned) = with_learned(|server| Names::Address(server.address().ip()));
+    node.wait("it was tried", |node| {
+        let view = node.access.view();
+        view.endpoints.iter().any(|row| row.address == learned && row.last_error.is_some())
+    });
+    node.live(ms(1_000));
+    assert!(node.place.servers[1].requests().is_empty(), "{:?}", node.place.servers[1].requests());
+    let view = node.access.view();
+    let said = &view.endpoints.iter().find(|row| row.address == learned).unwrap().last_error;
+    assert!(said.as_ref().unwrap().0.contains("not kubernetes.default.svc"), "{said:?}");
+    assert!(node.serves(0, &[backend(0)]), "what is known stays");
+}
+
+#[test]
+fn a_learned_address_with_the_apiservers_name_is_used_although_no_name_is_configured() {
+    let (mut node, _) = with_learned(|_| Names::Kubernetes);
+    let took = node.wait("served over it", |node| node.serves(0, &[backend(9)]));
+    assert!(took < ms(4_000), "{took:?}");
+}

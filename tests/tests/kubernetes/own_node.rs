@@ -1,0 +1,77 @@
+//! The own Node tells the zone, and nothing waits for it.
+
+use std::time::Duration;
+
+use holdfast::config::NodeName;
+use holdfast::sources::kubernetes::{Settings, Timing, What};
+use holdfast_tests::fake::{Asked, Fault, Kind};
+use serde_json::json;
+
+use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+
+/// A node whose own Node is told like this, and asked for so seldom while it is refused.
+fn start(fault: Fault, node_wait: Duration) -> Node {
+    let place = Place::new(1);
+    place.services(2);
+    let labels = json!({"topology.kubernetes.io/zone": "z1"});
+    place.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
+    place.servers[0].always(Asked::of(Kind::Nodes), fault);
+    let node = NodeName::of_host("n1").ok();
+    let timing = Timing { node_wait, ..quick() };
+    Node::start_with(place, Settings { timing, node, ..Settings::default() })
+}
+
+/// Services are served and followed meanwhile, it is said once, and the zone comes as soon as it can.
+#[track_caller]
+fn check(name: &str, fault: Fault, words: &str) {
+    let mut node = start(fault, ms(2_000));
+    let took = node.wait_until_synced();
+    assert!(took < ms(5_000), "{name}: {took:?}");
+    node.guard(0);
+    node.cluster().apply(slice_object(&web(1), &[backend(9)])).unwrap();
+    node.wait("followed", |node| node.serves(1, &[backend(9)]));
+    node.wait("told", |node| node.last_error(What::Node).contains(words));
+    node.live(ms(1_000));
+    assert_eq!(node.log().matches("the own Node cannot be read").count(), 1, "{name}: {}", node.log());
+    assert!(node.zones().is_empty(), "{name}");
+    node.server().heal();
+    node.server().reset_connections();
+    node.wait("the zone", |node| node.zones().last() == Some(&Some("z1".into())));
+    node.wait("told again", |node| node.log().contains("the own Node can be read"));
+    node.check();
+}
+
+#[test]
+fn a_node_that_cannot_be_read_holds_up_nothing() {
+    check("500", Fault::status(500, "InternalError"), "InternalError");
+    let throttle = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
+    check("429", throttle, "TooManyRequests");
+}
+
+#[test]
+fn a_node_whose_answer_never_comes_holds_up_nothing() {
+    check("silent", Fault::Silent, "accepts but does not answer");
+    check("silent body", Fault::SilentBody, "nothing came");
+}
+
+#[test]
+fn a_node_that_cannot_be_read_is_asked_for_less_and_less() {
+    let mut node = start(Fault::status(500, "InternalError"), Duration::from_secs(60));
+    node.wait_until_synced();
+    node.live(ms(8_000));
+    let asked = node.server().asked(Asked::of(Kind::Nodes));
+    assert!((2..=7).contains(&asked), "{asked} requests");
+}
+
+#[test]
+fn the_zone_has_a_head_start() {
+    let place = Place::new(1);
+    place.services(1);
+    let labels = json!({"topology.kubernetes.io/zone": "z1"});
+    place.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
+    place.servers[0].always(Asked::list(Kind::Nodes), Fault::Slow(ms(200)));
+    let node = NodeName::of_host("n1").ok();
+    let mut node = Node::start_with(place, Settings { timing: quick(), node, ..Settings::default() });
+    node.wait("something is served", |node| node.has(0));
+    assert_eq!(node.zones(), [Some("z1".into())], "before anything was chosen by it");
+}

@@ -1,0 +1,116 @@
+//! One page of a list goes wrong: it is asked for again as a page, and what the others brought stays.
+
+use std::time::{Duration, Instant};
+
+use holdfast::sources::kubernetes::{Settings, Timing, What};
+use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
+
+use crate::node::{Node, Place, backend, ms, quick, slice_object};
+
+const SLICES: Asked = Asked::list(Kind::Slices);
+
+/// A cluster whose list of slices has so many pages.
+fn with_pages(pages: u16) -> Place {
+    let place = Place::new(1);
+    place.services(1);
+    for number in 0..pages * 500 - 1 {
+        place.cluster.apply(slice_object(&format!("none-{number}"), &[backend(1)])).unwrap();
+    }
+    place
+}
+
+fn pages(node: &Node) -> Vec<Request> {
+    let requests = node.server().requests().into_iter();
+    requests.filter(|it| (it.verb, it.kind) == (Verb::List, Kind::Slices)).collect()
+}
+
+fn begun(node: &Node) -> usize {
+    pages(node).iter().filter(|it| !it.target.contains("continue=")).count()
+}
+
+/// The second of three pages meets a fault; the list is not begun anew.
+#[track_caller]
+fn check_second_page(name: &str, fault: Fault, within: Duration) -> Node {
+    let place = with_pages(3);
+    place.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
+    place.servers[0].once(SLICES, fault);
+    let mut node = Node::start(place);
+    let took = node.wait_until_synced();
+    assert_eq!((begun(&node), pages(&node).len()), (1, 4), "{name}");
+    assert!(took < within, "{name}: {took:?}");
+    assert_eq!(node.watch(What::Slices).objects, 1_500, "{name}");
+    assert_eq!((node.watch(What::Slices).lists, node.watch(What::Slices).restarts), (1, 0), "{name}");
+    node.check();
+    node
+}
+
+#[test]
+fn a_page_that_meets_a_throttle_is_asked_for_again_and_no_other() {
+    let fault = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
+    let node = check_second_page("429", fault, ms(6_000));
+    let asked: Vec<Instant> = pages(&node).iter().map(|it| it.at).collect();
+    assert!(asked[2] - asked[1] >= ms(1_000), "not before it was asked to");
+}
+
+#[test]
+fn a_page_that_goes_wrong_is_asked_for_again_and_no_other() {
+    check_second_page("500", Fault::status(500, "InternalError"), ms(6_000));
+    check_second_page("503", Fault::status(503, "ServiceUnavailable"), ms(6_000));
+    check_second_page("reset", Fault::Reset, ms(6_000));
+    check_second_page("cut off", Fault::CutAfter(40_000), ms(6_000));
+    check_second_page("silent body", Fault::SilentBody, ms(8_000));
+    check_second_page("html", Fault::say("<html>maintenance</html>"), ms(6_000));
+}
+
+#[test]
+fn a_large_list_under_throttling_is_completed() {
+    let place = with_pages(20);
+    // One request in seven, which is 15 %.
+    let throttle = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
+    place.servers[0].each(7, SLICES, throttle);
+    let mut node = Node::start(place);
+    node.wait_until_synced();
+    assert_eq!((begun(&node), pages(&node).len()), (1, 23), "20 pages, and three of them twice");
+    assert_eq!(node.watch(What::Slices).objects, 10_000);
+    node.check();
+}
+
+#[test]
+fn a_list_may_take_long_as_long_as_pages_come() {
+    let place = with_pages(6);
+    place.servers[0].always(SLICES, Fault::Slow(ms(400)));
+    let mut node = Node::start_with(place, Settings { timing: silence(ms(1_500)), ..Settings::default() });
+    let took = node.wait_until_synced();
+    assert!(took > ms(2_000), "{took:?}");
+    assert_eq!(begun(&node), 1);
+}
+
+#[test]
+fn a_list_of_which_no_page_comes_any_more_is_begun_anew() {
+    let place = with_pages(2);
+    place.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
+    place.servers[0].always(SLICES, Fault::status(500, "InternalError"));
+    let mut node = Node::start_with(place, Settings { timing: silence(ms(1_500)), ..Settings::default() });
+    node.wait("given up", |node| node.watch(What::Slices).restarts > 0);
+    assert!(node.last_error(What::Slices).contains("no page of the list came"), "{}", node.log());
+    node.server().heal();
+    node.wait_until_synced();
+    node.check();
+}
+
+#[test]
+fn an_endless_list_of_empty_pages_is_given_up() {
+    let place = Place::new(1);
+    let empty =
+        r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"7.1"},"items":[]}"#;
+    place.servers[0].always(SLICES, Fault::say(empty));
+    let mut node = Node::start_with(place, Settings { timing: silence(ms(1_500)), ..Settings::default() });
+    node.wait("given up", |node| node.watch(What::Slices).restarts > 0);
+    node.live(ms(500));
+    assert!(!node.snapshots.borrow().is_synced());
+    assert!(pages(&node).len() < 100, "{} requests", pages(&node).len());
+}
+
+fn silence(list_silence: Duration) -> Timing {
+    Timing { list_silence, ..quick() }
+}
