@@ -166,6 +166,8 @@ struct Kept {
     good: Option<Arc<Shown>>,
     seen: Vec<Seen>,
     read: Option<Instant>,
+    /// The files cannot even be looked at.
+    hangs: bool,
     problem: Option<(String, SystemTime)>,
 }
 
@@ -225,7 +227,7 @@ impl Credentials {
             (kept.good.clone(), kept.is_old(doubted), kept.seen.clone())
         };
         // What hangs has had its time; it is only looked whether it has come back.
-        let patience = if pending.is_some() && before.is_some() { Duration::ZERO } else { reading::TIME_MAX };
+        let patience = if pending.is_some() { Duration::ZERO } else { reading::TIME_MAX };
         let mut reading = pending.take().unwrap_or_else(|| Reading::begin(&self.places, seen, is_old));
         let (gathered, seen) = match reading.ended(patience).await {
             Some(Ok(None)) => return,
@@ -237,6 +239,7 @@ impl Credentials {
                 (Err(hangs), None)
             }
         };
+        self.kept().hangs = pending.is_some();
         let shown = match gathered {
             Ok(gathered) => shown(gathered, before, doubted).await,
             Err(why) => Err(why),
@@ -286,7 +289,7 @@ impl Credentials {
 
 impl Kept {
     fn is_absent(&self) -> bool {
-        self.seen.iter().all(|seen| seen.modified().is_none())
+        !self.hangs && self.seen.iter().all(|seen| seen.modified().is_none())
     }
 
     fn told(&self) -> Told {

@@ -89,9 +89,12 @@ fn say(before: &Endpoint, after: &Endpoint) {
     let (endpoint, state) = (&*after.name, after.state.as_str());
     let trouble = |row: &Endpoint| row.trouble.as_ref().map(|(trouble, _)| trouble.clone());
     let (old, new) = (trouble(before), trouble(after));
+    let is_throttled = |trouble: &Option<Trouble>| matches!(trouble, Some(Trouble::Throttled { .. }));
+    // For how long it asks may change each time, and is no news.
+    let is_same = old == new || (is_throttled(&old) && is_throttled(&new));
     let has_failed = before.state != State::Failed && after.state == State::Failed;
     match new {
-        Some(error) if old.as_ref() != Some(&error) || has_failed => {
+        Some(error) if !is_same || has_failed => {
             tracing::warn!(endpoint, state, %error, "trouble with an apiserver");
         }
         _ if before.state != after.state => tracing::info!(endpoint, state, "apiserver changed its state"),

@@ -78,7 +78,8 @@ impl Ending {
     /// Whether the very same request may be answered the next time: the server has too much to do, or the answer was lost.
     pub(super) fn may_pass(&self) -> bool {
         match self {
-            Self::Away(_) | Self::Broken(_) | Self::Silent(_) | Self::NoPage(_) => true,
+            Self::NoPage(why) => !matches!(why, NoPage::Endless),
+            Self::Away(_) | Self::Broken(_) | Self::Silent(_) => true,
             Self::Refused { status, .. } => status.code.is_some_and(|code| code == 429 || code >= 500),
             _ => false,
         }

@@ -13,8 +13,8 @@ const FRAME_BYTES_MAX: usize = 64 << 10;
 /// Text that is gathered before items are read from it: of those that it cuts only one is read twice.
 const WINDOW_BYTES: usize = 512 << 10;
 
-/// The most pages of one list: 500,000 objects, several times what the largest clusters have of a kind.
-pub(super) const PAGES_MAX: u32 = 1_000;
+/// The most objects of one list: several times what the largest clusters have of a kind.
+pub(super) const OBJECTS_MAX: u32 = 500_000;
 
 /// What reading at the beginning of a text led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(super) enum NoPage {
     #[error("the list has more than {FRAME_BYTES_MAX} bytes beside its items")]
     TooLong,
     /// A list without an end.
-    #[error("the list has more than {PAGES_MAX} pages")]
+    #[error("the list has more than {OBJECTS_MAX} objects")]
     Endless,
 }
 

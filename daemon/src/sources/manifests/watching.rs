@@ -197,15 +197,16 @@ fn warn_polling(path: &Path, error: &std::io::Error) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Mutex, mpsc as std_mpsc};
 
     use super::*;
 
-    /// Whoever has it hangs the look.
-    static HUNG: Mutex<()> = Mutex::new(());
+    /// Where the next look waits until the other end is dropped.
+    static GATE: Mutex<Option<std_mpsc::Receiver<()>>> = Mutex::new(None);
 
     fn hang(known: &mut Known) -> (Vec<Event>, Unsettled) {
-        drop(HUNG.lock());
+        let gate = GATE.lock().unwrap().take().unwrap();
+        gate.recv().unwrap_err();
         known.look()
     }
 
@@ -225,7 +226,8 @@ mod tests {
         let mut watching = Watching::new(folder.path().to_owned());
         watching.hangs_after = Duration::from_millis(50);
         let (events, mut told) = mpsc::channel(8);
-        let hung = HUNG.lock().unwrap();
+        let (hung, gate) = std_mpsc::channel();
+        *GATE.lock().unwrap() = Some(gate);
         let looking = tokio::spawn(async move { watching.look(hang, &events).await });
         let said = show(&told.recv().await.unwrap());
         assert_eq!(said, [format!("file {path}: {HANGS}")]);

@@ -16,7 +16,7 @@ use crate::apiserver::{Connection, Reply};
 use crate::sources::kubernetes::codec::{Codec, Splitter};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::pace::Pace;
-use crate::sources::kubernetes::page::{ListMeta, NoPage, PAGES_MAX};
+use crate::sources::kubernetes::page::{ListMeta, NoPage, OBJECTS_MAX};
 use crate::sources::kubernetes::what::{PAGE_ITEMS, Selection};
 use crate::sources::objects::Provenance;
 
@@ -28,6 +28,8 @@ struct Paging {
     /// That of the first page, from which a watch misses nothing.
     version: Option<Arc<str>>,
     kept: Option<Connection>,
+    /// What whole pages have brought.
+    items: u32,
     silence: Silence,
     pace: Pace,
     /// It has been said that a page had to be asked for again.
@@ -61,7 +63,7 @@ impl Paging {
     fn new(limit: Duration) -> Self {
         let silence = Silence { since: Instant::now(), limit };
         let (token, pace) = (String::new(), Pace::default());
-        Self { token, version: None, kept: None, silence, pace, is_told: false }
+        Self { token, version: None, kept: None, items: 0, silence, pace, is_told: false }
     }
 
     /// Takes a page in; gives the list's version if it was the last one.
@@ -91,7 +93,8 @@ impl<C: Codec> Reflector<C> {
     pub(super) async fn pages(&mut self, selection: &Selection) -> Result<Arc<str>, Ending> {
         self.shelf.lock().begin();
         let mut paging = Paging::new(self.timing.list_silence);
-        for _ in 0..PAGES_MAX {
+        // Silence ends a list that brings nothing, and the bound of its objects one that never ends.
+        loop {
             let page = match paging.token.is_empty() {
                 true => self.first_page(selection, &mut paging).await?,
                 false => self.next_page(selection, &mut paging).await?,
@@ -100,7 +103,6 @@ impl<C: Codec> Reflector<C> {
                 return Ok(version);
             }
         }
-        Err(NoPage::Endless.into())
     }
 
     /// Nothing is lost when this one fails, so whoever asks for lists waits and says so.
@@ -127,7 +129,7 @@ impl<C: Codec> Reflector<C> {
     /// The token has outlived its version: once more, in one answer, which no token can break.
     async fn one_answer(&self, selection: &Selection, paging: &mut Paging) -> Result<Page, Ending> {
         self.shelf.lock().begin();
-        (paging.version, paging.kept) = (None, None);
+        (paging.version, paging.kept, paging.items) = (None, None, 0);
         self.page(&selection.list(), paging).await
     }
 
@@ -158,32 +160,34 @@ impl<C: Codec> Reflector<C> {
                 return Err(ending);
             }
         };
-        self.read(reply, &mut paging.silence).await.map(|(page, connection)| {
-            paging.kept = Some(connection);
-            page
-        })
+        self.read(reply, paging).await
     }
 
-    async fn read(&self, mut reply: Reply, silence: &mut Silence) -> Result<(Page, Connection), Ending> {
+    async fn read(&self, mut reply: Reply, paging: &mut Paging) -> Result<Page, Ending> {
         let (provenance, idle) = (provenance(&reply.endpoint), self.timing.list_idle);
         let (mut page, mut items, mut counted) = (C::Page::default(), 0, 0);
         while let Some(chunk) =
-            silence.within(reply.chunk(idle)).await?.map_err(|error| Ending::of_body(error, idle))?
+            paging.silence.within(reply.chunk(idle)).await?.map_err(|error| Ending::of_body(error, idle))?
         {
             page.take(&chunk, &mut self.reading(&provenance, &mut items))?;
             // The one answer that replaces all pages has a page's worth now and then.
             if items - counted >= PAGE_ITEMS {
                 counted = items;
-                silence.end();
+                paging.silence.end();
+            }
+            if paging.items.saturating_add(items) > OBJECTS_MAX {
+                return Err(NoPage::Endless.into());
             }
         }
         let meta = page.end(&mut self.reading(&provenance, &mut items))?.metadata;
         self.shelf.lock().end_page();
         let is_empty = items == 0;
         if !is_empty {
-            silence.end();
+            paging.silence.end();
         }
-        Ok((Page { meta, is_empty }, reply.into_connection()))
+        paging.items = paging.items.saturating_add(items);
+        paging.kept = Some(reply.into_connection());
+        Ok(Page { meta, is_empty })
     }
 
     fn reading<'a>(&'a self, provenance: &'a Provenance, items: &'a mut u32) -> Reading<'a, C> {
