@@ -29,16 +29,6 @@ INLINE __u32 word_flags(__u64 word)
 	return word >> 52;
 }
 
-/*
- * The same place, but not known before `first` is, so no processor reads it earlier. A branch alone does not
- * order two reads.
- */
-INLINE const __u64 *after(const __u64 *place, __u64 first)
-{
-	asm volatile("%0 &= 0" : "+r"(first));
-	return place + first;
-}
-
 INLINE struct port *port_of(const struct dial *dial)
 {
 	__u32 at = dial->port_index;

@@ -22,6 +22,19 @@
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
+/*
+ * The same place, but not known before `first` is, so no processor reads it earlier. A branch alone does not
+ * order two reads.
+ */
+INLINE const __u64 *after(const __u64 *place, __u64 first)
+{
+	asm volatile("%0 &= 0" : "+r"(first));
+	return place + first;
+}
+
+/* AF_INET6, whose header is not the kernel's. */
+#define FAMILY6 10
+
 /* The third part of ::ffff:a.b.c.d. */
 #define MAPPED bpf_htonl(0xffff)
 

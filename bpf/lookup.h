@@ -13,9 +13,45 @@ INLINE struct control *the_control(void)
 	return bpf_map_lookup_elem(&control, &zero);
 }
 
+/* A pod's loopback is its own. */
+INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
+{
+	struct control *told = the_control();
+	__u64 host = told ? told->host_netns : 0;
+
+	if (!host)
+		host = bpf_get_netns_cookie(NULL);
+	return bpf_get_netns_cookie(ctx) == host;
+}
+
+/* By ids from the top down, so that nobody has to know how deep a subtree is. */
+INLINE bool in_exempt_subtree(void)
+{
+	for (int level = 1; level <= CGROUP_LEVELS; level++) {
+		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
+
+		if (!id)
+			return false;
+		if (bpf_map_lookup_elem(&exempt_cgroups, &id))
+			return true;
+	}
+	return false;
+}
+
+/* Whom the operator wants left to the network as it is. */
+APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
+{
+	if (restrictions & NOT_UDP && ctx->protocol == IPPROTO_UDP)
+		return true;
+	if (restrictions & ONLY_HOST && !in_host_netns(ctx))
+		return true;
+	return restrictions & NOT_SUBTREES && in_exempt_subtree();
+}
+
 /*
  * The daemon's own sockets, and its cgroup, see the world as it is. Asked where a lookup has found something, because only
- * there it matters, and everybody else would pay for it; the cgroup last, since it costs the most.
+ * there it matters, and everybody else would pay for it; the cgroup last, since it costs the most. Who else is left alone
+ * costs one look at a word that was read anyway, where nobody is.
  */
 INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 {
@@ -25,6 +61,8 @@ INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 	if (UNLIKELY(!told))
 		return true;
 	if (sk && told->exempt_mark && sk->mark == told->exempt_mark)
+		return true;
+	if (UNLIKELY(told->restrictions) && is_left_alone(ctx, told->restrictions))
 		return true;
 	return told->exempt_cgroup && told->exempt_cgroup == bpf_get_current_cgroup_id();
 }
@@ -41,13 +79,21 @@ INLINE bool take_target(struct dial *dial, __u64 target)
 	return target < REUSED;
 }
 
-INLINE __u64 look4(__u32 address, __u16 port, __u8 transport)
+/* What is sought: an address that was dialled, or a node port, which is there for any. */
+enum sought { DIALLED = 0, NODE_PORT_OF_ANY = 1 };
+
+/*
+ * The echo is read after the target, by a dependency where the processor could turn them round. That it was filled in that
+ * order is the kernel's part, which copies the value as it stands; ARM may show two such stores in either order, for the few
+ * nanoseconds in which somebody holds an element that was removed, freed and filled anew.
+ */
+INLINE __u64 look4(__u32 address, __u16 port, __u8 transport, enum sought sought)
 {
 	/*
 	 * In two parts, as the kernel's hash reads it, which would have to wait for smaller stores. One number would have
 	 * the verifier follow it.
 	 */
-	__u32 rest = (__u32)transport << 16 | port;
+	__u32 rest = (__u32)sought << 24 | (__u32)transport << 16 | port;
 	__u32 key[2] = { address, rest };
 
 	struct frontend4_value *found = bpf_map_lookup_elem(&frontends4, key);
@@ -57,17 +103,20 @@ INLINE __u64 look4(__u32 address, __u16 port, __u8 transport)
 	if (!found)
 		return NOT_FOUND;
 	target = READ_ONCE(found->target);
-	echo = READ_ONCE(*(__u64 *)found);
+	echo = READ_ONCE(*after((const __u64 *)found, target));
 	return LIKELY(!(((__u32)echo ^ address) | ((__u32)(echo >> 32) ^ rest))) ? target : REUSED;
 }
 
-INLINE __u64 look6(const __u32 *address, __u16 port, __u8 transport)
+/* As look4(). */
+INLINE __u64 look6(const __u32 *address, __u16 port, __u8 transport, enum sought sought)
 {
 	struct frontend6_key key = {
 		.port = port,
 		.transport = transport,
+		.any = sought,
 	};
 	struct frontend6_value *found;
+	const struct frontend6_value *echo;
 	__u64 target;
 
 	copy_address(key.address, address);
@@ -75,25 +124,26 @@ INLINE __u64 look6(const __u32 *address, __u16 port, __u8 transport)
 	if (!found)
 		return NOT_FOUND;
 	target = READ_ONCE(found->target);
-	if (LIKELY(same_address(found->address, key.address) && found->port == key.port &&
-		   found->transport == key.transport))
+	echo = (const struct frontend6_value *)after((const __u64 *)found, target);
+	if (LIKELY(same_address(echo->address, key.address) && echo->port == key.port &&
+		   echo->transport == key.transport && echo->any == key.any))
 		return target;
 	return REUSED;
 }
 
-INLINE __u64 look(const struct dial *dial, const __u32 *address)
+INLINE __u64 look(const struct dial *dial, const __u32 *address, enum sought sought)
 {
-	return dial->v4 ? look4(address[3], dial->to.port, dial->transport) :
-			  look6(address, dial->to.port, dial->transport);
+	return dial->v4 ? look4(address[3], dial->to.port, dial->transport, sought) :
+			  look6(address, dial->to.port, dial->transport, sought);
 }
 
 /* Twice: what was reused under our eyes is found anew at its place, or not at all. */
-INLINE bool find_at(struct dial *dial, const __u32 *address)
+INLINE bool find_at(struct dial *dial, const __u32 *address, enum sought sought)
 {
-	__u64 target = look(dial, address);
+	__u64 target = look(dial, address, sought);
 
 	if (UNLIKELY(target == REUSED))
-		target = look(dial, address);
+		target = look(dial, address, sought);
 	return take_target(dial, target);
 }
 
@@ -104,17 +154,6 @@ INLINE bool any_node_port(__u16 port)
 	__u64 *bits = bpf_map_lookup_elem(&node_ports, &at);
 
 	return bits && READ_ONCE(*bits) >> (number % 64) & 1;
-}
-
-/* A pod's loopback is its own. */
-INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
-{
-	struct control *told = the_control();
-	__u64 host = told ? told->host_netns : 0;
-
-	if (!host)
-		host = bpf_get_netns_cookie(NULL);
-	return bpf_get_netns_cookie(ctx) == host;
 }
 
 INLINE bool is_node4(struct bpf_sock_addr *ctx, __u32 address)
@@ -155,7 +194,7 @@ INLINE bool may_be_frontend(const struct dial *dial)
 
 INLINE bool find_exact(struct dial *dial)
 {
-	return may_be_frontend(dial) && find_at(dial, dial->to.address);
+	return may_be_frontend(dial) && find_at(dial, dial->to.address, DIALLED);
 }
 
 INLINE bool find_node_port(struct bpf_sock_addr *ctx, struct dial *dial)
@@ -164,7 +203,7 @@ INLINE bool find_node_port(struct bpf_sock_addr *ctx, struct dial *dial)
 
 	if (!(dial->v4 ? is_node4(ctx, dial->to.address[3]) : is_node6(ctx, dial->to.address)))
 		return false;
-	return find_at(dial, any);
+	return find_at(dial, any, NODE_PORT_OF_ANY);
 }
 
 /* An exact frontend, or a node port on an address of this node. */

@@ -86,6 +86,15 @@ struct {
 	__type(value, __u32);
 } node_addresses6 SEC(".maps");
 
+/* The tops of subtrees of cgroups that are left alone, by their ids. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, EXEMPT_CGROUPS);
+	__type(key, __u64);
+	__type(value, __u32);
+} exempt_cgroups SEC(".maps");
+
 /* A bit for each port number that any node port has: whoever dials another one pays one array access. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -21,6 +21,7 @@ const volatile struct told {
 	enum scope scope;
 	enum slot_state slot_state;
 	enum verdict verdict;
+	enum restriction restriction;
 } told_to_daemon = {};
 
 INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
@@ -74,7 +75,7 @@ INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *di
 	if (UNLIKELY(dial->transport != IPPROTO_TCP))
 		return UNSURE;
 	if (may_be_frontend(dial))
-		target = look(dial, dial->to.address);
+		target = look(dial, dial->to.address, DIALLED);
 	if (target == NOT_FOUND)
 		return UNLIKELY(any_node_port(dial->to.port)) ? UNSURE : PASSED;
 	if (UNLIKELY(!take_target(dial, target)))
@@ -189,10 +190,22 @@ int connect6(struct bpf_sock_addr *ctx)
 	return is_mapped(ctx) ? connect_by(ctx, WAY_MAPPED) : connect_by(ctx, WAY6);
 }
 
+/*
+ * What a socket of IPv6 that is connected over IPv4 sends without an address comes here with the one that it is connected to.
+ * About that one connect() has decided; the kernel has made the client's own loopback address of 0.0.0.0 since.
+ */
+INLINE bool goes_where_connected(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	return sk && sk->family == FAMILY6 && sk->state == BPF_TCP_ESTABLISHED && sk->dst_ip4 == ctx->user_ip4 &&
+	       sk->dst_port == ctx->user_port;
+}
+
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return dial(ctx, WAY4, false);
+	return goes_where_connected(ctx) ? ALLOW : dial(ctx, WAY4, false);
 }
 
 SEC("cgroup/sendmsg6")

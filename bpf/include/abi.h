@@ -33,6 +33,10 @@ enum size {
 	AFFINITY_ENTRIES = 1 << 16,
 	/* Addresses of one node. */
 	NODE_ADDRESSES = 4096,
+	/* Subtrees of cgroups that are left alone; the configuration allows as many. */
+	EXEMPT_CGROUPS = 64,
+	/* How deep the top of such a subtree may be: a container of a pod is at the fourth or fifth level. */
+	CGROUP_LEVELS = 16,
 	/* Bytes of refusals that wait for the daemon: some 3,000. */
 	REFUSAL_BYTES = 1 << 18,
 };
@@ -72,18 +76,31 @@ enum slot_state {
 	SLOT_DRAINING = 2,
 };
 
+/* Who is not served by sockets at all, whatever it dials. */
+enum restriction {
+	/* Sockets in other network namespaces than the host's. */
+	ONLY_HOST = 1,
+	/* Datagrams. */
+	NOT_UDP = 2,
+	/* Processes below one of `exempt_cgroups`. */
+	NOT_SUBTREES = 4,
+};
+
 /* What a client met that was not served. */
 enum verdict {
 	VERDICT_REFUSED = 1,
 	VERDICT_DROPPED = 2,
 };
 
-/* What an IPv4 client dials; a node port has address 0. */
+/*
+ * What an IPv4 client dials. A node port has address 0 and says so by `any`, which is 0 in all other keys: who dials 0.0.0.0
+ * means itself, and finds no node port.
+ */
 struct frontend4_key {
 	__u32 address;
 	__u16 port;
 	__u8 transport;
-	__u8 pad;
+	__u8 any;
 };
 SIZE_IS(frontend4_key, 8);
 
@@ -91,23 +108,24 @@ SIZE_IS(frontend4_key, 8);
  * The key again, then the target: port index in the low 32 bits, enum frontend_kind above.
  *
  * A freed element may be filled for another key while a program still reads it. It is filled from the
- * front, and programs read the target first: so a foreign target comes with a foreign echo.
+ * front, and programs read the target first: so a foreign target comes with a foreign echo. Neither is left to the
+ * processor: see look4().
  */
 struct frontend4_value {
 	__u32 address;
 	__u16 port;
 	__u8 transport;
-	__u8 pad;
+	__u8 any;
 	__u64 target;
 };
 SIZE_IS(frontend4_value, 16);
 
-/* What an IPv6 client dials. */
+/* What an IPv6 client dials; a node port has address 0, as above. */
 struct frontend6_key {
 	__u32 address[4];
 	__u16 port;
 	__u8 transport;
-	__u8 pad;
+	__u8 any;
 };
 SIZE_IS(frontend6_key, 20);
 
@@ -116,7 +134,7 @@ struct frontend6_value {
 	__u32 address[4];
 	__u16 port;
 	__u8 transport;
-	__u8 pad;
+	__u8 any;
 	__u32 reserved;
 	__u64 target;
 };
@@ -242,7 +260,10 @@ struct refusal {
 };
 SIZE_IS(refusal, 72);
 
-/* What the daemon tells all programs. */
+/*
+ * What the daemon tells all programs. The exemptions keep their places in all versions: a daemon that waits tells its own to
+ * the programs that still serve.
+ */
 struct control {
 	/* Sockets of this cgroup are never translated; 0: none. */
 	__u64 exempt_cgroup;
@@ -252,7 +273,8 @@ struct control {
 	__u64 refusals_lost;
 	/* Sockets with this mark are never translated; 0: none. */
 	__u32 exempt_mark;
-	__u32 pad;
+	/* enum restriction; 0: everybody is served. */
+	__u32 restrictions;
 };
 SIZE_IS(control, 32);
 

@@ -14,7 +14,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Options, StaleSockets};
+use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_tests::bed::compare::{self, DRAWS, Medians, Ratio};
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Place, Role, Server};
@@ -88,6 +88,7 @@ impl Datapath for Kernel {
             capacity: Capacity::default(),
             mark: 0,
             stale_sockets: StaleSockets::default(),
+            served: Served::default(),
         };
         let maps = bed.within(Place::NODE, || KernelMaps::start(&options))??;
         let (mut engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes])?;

@@ -19,7 +19,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, StaleSockets};
+use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Place};
 use holdfast_tests::worlds::Shape;
 use tokio::sync::{mpsc, watch};
@@ -55,6 +55,7 @@ fn kernel(bed: &Bed) -> KernelMaps {
         capacity: Capacity::default(),
         mark: 0,
         stale_sockets: StaleSockets::default(),
+        served: Served::default(),
     };
     bed.within(Place::NODE, || KernelMaps::start(&options)).unwrap().unwrap()
 }

@@ -25,7 +25,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, StaleSockets};
+use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Place, Role};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
 use holdfast_tests::worlds::{self, Shape};
@@ -107,6 +107,7 @@ fn over_maps(real: impl FnOnce(KernelMaps), memory: impl FnOnce(MemoryMaps)) {
         capacity: Capacity::default(),
         mark: 0,
         stale_sockets: StaleSockets::default(),
+        served: Served::default(),
     };
     real(bed.within(Place::NODE, || KernelMaps::start(&options)).unwrap().unwrap());
 }

@@ -30,10 +30,10 @@ macro_rules! abi {
     };
 }
 
-abi!(frontend4_key { address: u32, port: u16, transport: u8, pad: u8 });
-abi!(frontend4_value { address: u32, port: u16, transport: u8, pad: u8, target: u64 });
-abi!(frontend6_key { address: [u32; 4], port: u16, transport: u8, pad: u8 });
-abi!(frontend6_value { address: [u32; 4], port: u16, transport: u8, pad: u8, reserved: u32, target: u64 });
+abi!(frontend4_key { address: u32, port: u16, transport: u8, any: u8 });
+abi!(frontend4_value { address: u32, port: u16, transport: u8, any: u8, target: u64 });
+abi!(frontend6_key { address: [u32; 4], port: u16, transport: u8, any: u8 });
+abi!(frontend6_value { address: [u32; 4], port: u16, transport: u8, any: u8, reserved: u32, target: u64 });
 abi!(slot4 { address: u32, port: u16, state: u16 });
 abi!(slot6 { address: [u32; 4], port: u16, state: u16, pad: u32 });
 abi!(port_facts { affinity_timeout: u32, pad: u32 });
@@ -47,7 +47,7 @@ abi!(port {
     connects: [u64; 8],
 });
 abi!(member_key { port_index: u32, scope: u32, address: [u32; 4], port: u16, pad: [u16; 3] });
-abi!(control { exempt_cgroup: u64, host_netns: u64, refusals_lost: u64, exempt_mark: u32, pad: u32 });
+abi!(control { exempt_cgroup: u64, host_netns: u64, refusals_lost: u64, exempt_mark: u32, restrictions: u32 });
 abi!(udp_key { cookie: u64, address: [u32; 4], port: u16, pad: [u16; 3] });
 abi!(udp_value { address: [u32; 4], port: u16, pad: u16, slot: u32 });
 abi!(reverse_entry { cookie: u64, address: [u32; 4], port: u16, pad: u16, check: u32 });
@@ -165,12 +165,13 @@ pub(crate) enum FrontendBytes {
 impl FrontendBytes {
     pub(crate) fn new(key: &FrontendKey) -> Self {
         let (port, transport) = (key.port.get().to_be(), transport_number(key.transport));
+        let any = u8::from(key.address.is_unspecified());
         match key.address {
             IpAddr::V4(address) => {
-                Self::V4(types::frontend4_key { address: address4(address), port, transport, pad: 0 })
+                Self::V4(types::frontend4_key { address: address4(address), port, transport, any })
             }
             IpAddr::V6(address) => {
-                Self::V6(types::frontend6_key { address: address6(address), port, transport, pad: 0 })
+                Self::V6(types::frontend6_key { address: address6(address), port, transport, any })
             }
         }
     }
@@ -186,11 +187,11 @@ impl FrontendBytes {
     pub(crate) fn with(&self, value: FrontendValue) -> Vec<u8> {
         let target = u64::from(value.port.0) | u64::from(kind_number(value.kind)) << 32;
         match *self {
-            Self::V4(types::frontend4_key { address, port, transport, pad }) => {
-                bytes(&types::frontend4_value { address, port, transport, pad, target }).to_vec()
+            Self::V4(types::frontend4_key { address, port, transport, any }) => {
+                bytes(&types::frontend4_value { address, port, transport, any, target }).to_vec()
             }
-            Self::V6(types::frontend6_key { address, port, transport, pad }) => {
-                let value = types::frontend6_value { address, port, transport, pad, reserved: 0, target };
+            Self::V6(types::frontend6_key { address, port, transport, any }) => {
+                let value = types::frontend6_value { address, port, transport, any, reserved: 0, target };
                 bytes(&value).to_vec()
             }
         }
@@ -210,9 +211,12 @@ pub(crate) fn frontend_of(family: Family, key: &[u8], found: &[u8]) -> Option<(F
         }
     };
     let port = NonZeroU16::new(u16::from_be(port))?;
-    let key = FrontendKey { address, port, transport: transport_of(transport)? };
+    let frontend = FrontendKey { address, port, transport: transport_of(transport)? };
+    if FrontendBytes::new(&frontend).key() != key {
+        return None;
+    }
     let index = u32::try_from(target & u64::from(u32::MAX)).ok()?;
-    Some((key, FrontendValue { port: PortIndex(index), kind: kind_of(target >> 32)? }))
+    Some((frontend, FrontendValue { port: PortIndex(index), kind: kind_of(target >> 32)? }))
 }
 
 const KINDS: [(FrontendType, types::frontend_kind); 5] = [

@@ -21,7 +21,11 @@ pub(crate) struct Cgroup {
     path: PathBuf,
     folder: File,
     id: CgroupId,
+    is_of_namespace: bool,
 }
+
+/// The root of the whole hierarchy; a namespace's root has another one.
+const ROOT: CgroupId = CgroupId(1);
 
 impl Cgroup {
     /// The given one, or the root of the host's hierarchy.
@@ -31,7 +35,7 @@ impl Cgroup {
             None => root().ok_or(StartError::NoCgroup)?,
         };
         match Self::open_folder(&path) {
-            Ok(Some(found)) => Ok(found),
+            Ok(Some(found)) => Ok(Self { is_of_namespace: configured.is_none() && found.id != ROOT, ..found }),
             Ok(None) => Err(StartError::Cgroup { path, source: None }),
             Err(source) => Err(StartError::Cgroup { path, source: Some(source) }),
         }
@@ -41,11 +45,16 @@ impl Cgroup {
         let folder = File::open(path)?;
         let id = CgroupId(folder.metadata()?.ino());
         let is_cgroup = crate::sys::file_system(&folder)? == crate::sys::CGROUP2;
-        Ok(is_cgroup.then(|| Self { path: path.to_owned(), folder, id }))
+        Ok(is_cgroup.then(|| Self { path: path.to_owned(), folder, id, is_of_namespace: false }))
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether it was taken for the host's root, and is that of a cgroup namespace: processes beside it are not served.
+    pub(crate) fn is_of_namespace(&self) -> bool {
+        self.is_of_namespace
     }
 
     pub(crate) fn id(&self) -> CgroupId {
@@ -58,7 +67,7 @@ impl Cgroup {
 }
 
 /// Where the hierarchy is mounted with its root on top.
-fn root() -> Option<PathBuf> {
+pub(crate) fn root() -> Option<PathBuf> {
     mount_point(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }
 

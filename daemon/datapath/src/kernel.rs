@@ -4,6 +4,7 @@
 //! Deliberately absent: which ops, and in which order.
 
 mod dump;
+mod exempt;
 mod grow;
 mod insert;
 mod proof;
@@ -33,6 +34,7 @@ use crate::probe::Features;
 use crate::shape::Shape;
 use crate::shared::Shared;
 
+pub use exempt::Served;
 pub use proof::SelfTestError;
 pub use repair::Repaired;
 pub use stale::{Namespaces, StaleSockets};
@@ -53,6 +55,7 @@ pub struct KernelMaps {
     growths: u32,
     attached: Option<Attached>,
     stale: Option<stale::Stale>,
+    exempt: exempt::Exempt,
 }
 
 /// What outlives the daemon.

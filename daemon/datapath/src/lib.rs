@@ -40,7 +40,7 @@ pub use counts::{Counted, Counts};
 pub use error::StartError;
 pub use faulty::{Faults, FaultyMaps};
 pub use kernel::{
-    KernelMaps, Namespaces, Options, Repaired, SelfTestError, StaleSockets, Status, TakeOverError,
+    KernelMaps, Namespaces, Options, Repaired, SelfTestError, Served, StaleSockets, Status, TakeOverError,
 };
 pub use maps::{MapError, Maps};
 pub use memory::{Answer, Client, MemoryMaps, Reading};

@@ -24,6 +24,8 @@ pub(crate) struct Links {
     cgroup: Cgroup,
     links: Vec<(&'static str, Link)>,
     former: Vec<(&'static str, Former)>,
+    // Hooks whose program still reads maps that are no longer written.
+    behind: Vec<&'static str>,
 }
 
 /// What a hook had before.
@@ -45,7 +47,7 @@ impl Former {
 impl Links {
     /// No program of ours yet.
     pub(crate) const fn none(cgroup: Cgroup) -> Self {
-        Self { cgroup, links: Vec::new(), former: Vec::new() }
+        Self { cgroup, links: Vec::new(), former: Vec::new(), behind: Vec::new() }
     }
 
     /// Whether the hooks have programs of ours.
@@ -87,21 +89,40 @@ impl Links {
         is_bare
     }
 
-    /// Puts other programs in place. A link that cannot be moved is replaced, so that no hook stays behind.
+    /// Puts other programs in place. A link that cannot be moved is replaced. An error: none was moved. Where some were, the
+    /// others are behind until [`Self::repair`] has moved them too.
     pub(crate) fn update(&mut self, object: &Object, pins: &Pins) -> Result<(), StartError> {
-        let mut result = Ok(());
+        let (mut moved, mut behind, mut failure) = (false, Vec::new(), None);
         for (hook, program) in programs(object) {
-            for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
-                if link.update_prog(&program).is_err() {
-                    let pin = pins.link(hook);
-                    match reattach(hook, &program, &self.cgroup, &pin) {
-                        Ok(anew) => *link = anew,
-                        Err(error) => result = Err(error),
-                    }
+            match self.put(hook, &program, pins) {
+                Ok(()) => moved = true,
+                Err(error) => {
+                    behind.push(hook);
+                    failure = Some(error);
                 }
             }
         }
-        result
+        match failure {
+            Some(error) if !moved => Err(error),
+            _ => {
+                self.behind = behind;
+                Ok(())
+            }
+        }
+    }
+
+    fn put(&mut self, hook: &'static str, program: &ProgramMut<'_>, pins: &Pins) -> Result<(), StartError> {
+        for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
+            if link.update_prog(program).is_err() {
+                *link = reattach(hook, program, &self.cgroup, &pins.link(hook))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The hooks whose program reads other maps than those that are written.
+    pub(crate) fn behind(&self) -> &[&'static str] {
+        &self.behind
     }
 
     /// The hooks whose link no longer holds: their pin is gone, or their cgroup.
@@ -110,15 +131,39 @@ impl Links {
         self.links.iter().filter(|(hook, link)| !holds(hook, link)).map(|(hook, _)| *hook).collect()
     }
 
-    /// Attaches anew what no longer holds. Both programs run for a moment; the second finds nothing left to translate.
+    /// Whether everything is as it should be.
+    pub(crate) fn are_well(&self, pins: &Pins) -> bool {
+        self.behind.is_empty() && self.broken(pins).is_empty()
+    }
+
+    /// Attaches anew what no longer holds, and moves what is behind. Of a hook that is attached anew both programs run for a
+    /// moment; the second finds nothing left to translate. What fails keeps nothing else from being put right.
     pub(crate) fn repair(&mut self, object: &Object, pins: &Pins) -> Result<Vec<&'static str>, StartError> {
         let broken = self.broken(pins);
-        for (hook, program) in programs(object).filter(|(hook, _)| broken.contains(hook)) {
-            for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
-                *link = reattach(hook, &program, &self.cgroup, &pins.link(hook))?;
+        let (mut mended, mut failure) = (Vec::new(), None);
+        for (hook, program) in programs(object) {
+            if !broken.contains(&hook) && !self.behind.contains(&hook) {
+                continue;
+            }
+            match self.put_anew(hook, &program, pins) {
+                Ok(()) => mended.push(hook),
+                Err(error) => failure = Some(error),
             }
         }
-        Ok(broken)
+        self.behind.retain(|hook| !mended.contains(hook));
+        failure.map_or(Ok(mended), Err)
+    }
+
+    fn put_anew(
+        &mut self,
+        hook: &'static str,
+        program: &ProgramMut<'_>,
+        pins: &Pins,
+    ) -> Result<(), StartError> {
+        for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
+            *link = reattach(hook, program, &self.cgroup, &pins.link(hook))?;
+        }
+        Ok(())
     }
 
     /// Hooks where others have programs too, and how many. A hook that cannot be asked is left out.

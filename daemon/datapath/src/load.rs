@@ -27,9 +27,10 @@ pub(crate) const GENERATION_MAPS: [&str; 6] =
     ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
 
 /// The maps that all generations share.
-pub(crate) const SHARED_MAPS: [&str; 10] = [
+pub(crate) const SHARED_MAPS: [&str; 11] = [
     "node_addresses4",
     "node_addresses6",
+    "exempt_cgroups",
     "node_ports",
     "frontend_blocks",
     "affinity",

@@ -22,7 +22,7 @@ use crate::load::{HOOKS, Maps};
 use crate::sys;
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const LINKS: &str = "links";
 const SHARED: &str = "shared";
 const FILLING: &str = "filling";
@@ -35,6 +35,8 @@ pub(crate) struct Pins {
     generation: u32,
     // Also of what is no whole generation.
     highest: u32,
+    // Why something is still pinned that no program uses.
+    leftover: Option<String>,
     // Held as long as the daemon lives; the kernel lets go of it however the daemon ends.
     _lock: File,
 }
@@ -60,7 +62,7 @@ impl Pins {
     /// Makes the folders where they are missing, and takes the lock.
     pub(crate) fn open(root: &Path, version: u32) -> Result<Self, StartError> {
         let lock = lock(root)?;
-        let mut pins = Self { root: root.to_owned(), version, generation: 0, highest: 0, _lock: lock };
+        let mut pins = Self { root: root.to_owned(), version, generation: 0, highest: 0, leftover: None, _lock: lock };
         for folder in [pins.root.join(LINKS), pins.version()] {
             fs::create_dir_all(&folder).map_err(occupied(&folder))?;
         }
@@ -155,13 +157,48 @@ impl Pins {
         remove_folder(&self.root).map_err(failed("remove", &self.root))
     }
 
-    /// Removes what no program uses any more.
-    pub(crate) fn forget_older(&self) -> Result<(), StartError> {
+    /// The programs have not moved to the generation that was pinned last.
+    pub(crate) fn go_back_to(&mut self, generation: u32) {
+        self.generation = generation;
+        self.forget_older();
+    }
+
+    /// Removes what no program uses any more. It costs memory and nothing else, so what cannot be removed is kept in mind.
+    pub(crate) fn forget_older(&mut self) {
+        self.leftover = self.remove_older().err().map(|error| error.to_string());
+    }
+
+    /// Tries again what did not work.
+    pub(crate) fn forget_leftover(&mut self) {
+        if self.leftover.is_some() {
+            self.forget_older();
+        }
+    }
+
+    /// Why something is still pinned that no program uses; `None`: nothing is.
+    pub(crate) fn leftover(&self) -> Option<&str> {
+        self.leftover.as_deref()
+    }
+
+    fn remove_older(&self) -> Result<(), StartError> {
+        let mut removed = Ok(());
         for number in self.generations()?.into_iter().filter(|number| *number != self.generation) {
             let folder = self.numbered(number);
-            remove_folder(&folder).map_err(failed("remove", &folder))?;
+            if let Err(error) = remove_folder(&folder) {
+                removed = Err(failed("remove", &folder)(error));
+            }
         }
-        Ok(())
+        removed
+    }
+
+    /// Where other versions tell their programs who is exempt.
+    pub(crate) fn other_controls(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let is_other = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with('v') && *path != self.version()
+        };
+        entries.map(|entry| entry.path()).filter(is_other).map(|path| path.join(SHARED).join("control")).collect()
     }
 
     /// The pin of a hook's link.

@@ -5,10 +5,12 @@
 //! only. Deliberately absent: the state of sockets and clients, which only programs write.
 
 use std::collections::BTreeSet;
+use std::mem::offset_of;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use holdfast_core::keys::FrontendKey;
+use libbpf_rs::{MapCore, MapHandle, MapType};
 
 use crate::abi::{self, types};
 use crate::bitmap::Bitmap;
@@ -40,7 +42,7 @@ impl Shared {
             handles,
             addresses: [table(maps, "node_addresses4")?, table(maps, "node_addresses6")?],
             node_ports: Bitmap::new(view(maps, "node_ports")?, wildcards.iter().map(port_bit)),
-            blocks: Bitmap::new(view(maps, "frontend_blocks")?, found.iter().map(block_bit)),
+            blocks: Bitmap::new(view(maps, "frontend_blocks")?, found.iter().filter_map(block_bit)),
             control: view(maps, "control")?,
             wildcards,
         })
@@ -67,7 +69,7 @@ impl Shared {
 
     /// A frontend has come.
     pub(crate) fn note_inserted(&mut self, key: &FrontendKey) {
-        self.blocks.set(block_bit(key));
+        block_bit(key).into_iter().for_each(|bit| self.blocks.set(bit));
         if key.address.is_unspecified() && self.wildcards.insert(*key) {
             self.node_ports.set(port_bit(key));
         }
@@ -88,7 +90,7 @@ impl Shared {
 
     /// Tells the programs who is exempt, and whose loopback answers node ports. Counts stay.
     pub(crate) fn tell(&self, told: &types::control) {
-        let lost = std::mem::offset_of!(types::control, refusals_lost) / 8;
+        let lost = offset_of!(types::control, refusals_lost) / 8;
         let words = self.control.iter().zip(abi::words(told)).enumerate();
         words
             .filter(|(at, _)| *at != lost)
@@ -96,10 +98,29 @@ impl Shared {
     }
 }
 
+/// The words of `control` that keep their places in all versions.
+const EXEMPTIONS: [usize; 2] = [offset_of!(types::control, exempt_cgroup) / 8, offset_of!(types::control, exempt_mark) / 8];
+
+/// Tells the programs of another version which cgroup and mark are exempt, and nothing else.
+pub(crate) fn exempt_in(control: &MapHandle, told: &types::control) {
+    if control.map_type() != MapType::Array || (control.value_size() as usize) < size_of::<types::control>() {
+        return;
+    }
+    let Ok(view) = View::new(control) else { return };
+    for ((at, place), word) in view.iter().enumerate().zip(abi::words(told)) {
+        let keeps = if at == EXEMPTIONS[1] { !u64::from(u32::MAX) } else { 0 };
+        if EXEMPTIONS.contains(&at) {
+            let kept = place.load(Ordering::Relaxed) & keeps;
+            place.store(kept | (word & !keeps), Ordering::Release);
+        }
+    }
+}
+
 fn port_bit(key: &FrontendKey) -> u32 {
     key.port.get().into()
 }
 
-fn block_bit(key: &FrontendKey) -> u32 {
-    abi::block_of(key.address)
+/// Nobody finds a frontend without an address by dialling it.
+fn block_bit(key: &FrontendKey) -> Option<u32> {
+    (!key.address.is_unspecified()).then(|| abi::block_of(key.address))
 }

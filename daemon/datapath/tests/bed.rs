@@ -28,7 +28,7 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope};
 use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Range, Word, WordFlags};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, StaleSockets, Swept};
+use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, Served, StaleSockets, Swept};
 
 pub(crate) const MARK: u32 = 0x686f;
 pub(crate) const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 50_000, services: 1000 };
@@ -75,13 +75,22 @@ fn loopback_up() {
     must(unsafe { libc::ioctl(fd, libc::SIOCSIFFLAGS, &raw const request) }, "bring up the loopback");
 }
 
-/// This thread's folder in the cgroup v2 hierarchy.
-fn own_cgroup() -> PathBuf {
+/// A folder of the cgroup v2 hierarchy, as a path from its root.
+pub(crate) fn below_root(folder: &Path) -> PathBuf {
+    Path::new("/").join(folder.strip_prefix(cgroup_root()).unwrap())
+}
+
+fn cgroup_root() -> PathBuf {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mounted = mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
+    mounted.split(' ').nth(4).unwrap().into()
+}
+
+/// This thread's folder in the cgroup v2 hierarchy.
+fn own_cgroup() -> PathBuf {
     let own = fs::read_to_string("/proc/thread-self/cgroup").unwrap();
     let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
-    Path::new(mounted.split(' ').nth(4).unwrap()).join(own)
+    cgroup_root().join(own)
 }
 
 /// Where this process is, and where threads go that outlive their bed.
@@ -150,6 +159,7 @@ impl Bed {
             capacity: CAPACITY,
             mark: MARK,
             stale_sockets: StaleSockets::default(),
+            served: Served::default(),
         }
     }
 
@@ -357,6 +367,13 @@ pub(crate) fn hide(place: &Path) {
     mount("tmpfs", place, 0);
 }
 
+/// Undoes [`hide`].
+pub(crate) fn show(place: &Path) {
+    let text = std::ffi::CString::new(place.to_str().unwrap()).unwrap();
+    // SAFETY: the string ends in zero and outlives the call.
+    must(unsafe { libc::umount(text.as_ptr()) }, "unmount");
+}
+
 /// Unmounts every cgroup v2.
 pub(crate) fn unmount_cgroups() {
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
@@ -365,6 +382,14 @@ pub(crate) fn unmount_cgroups() {
         // SAFETY: the string ends in zero and outlives the call.
         must(unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) }, "unmount");
     }
+}
+
+/// As in a container: this thread's cgroup is the root of all that it sees. For [`with_mounts`].
+pub(crate) fn enter_cgroup_namespace(at: &Path) {
+    // SAFETY: only this thread is moved.
+    must(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }, "unshare");
+    unmount_cgroups();
+    mount("cgroup2", at, 0);
 }
 
 /// Accepts until the bed ends.

@@ -7,6 +7,7 @@ mod bed;
 
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
@@ -85,6 +86,27 @@ fn kernel_without_a_cgroup_hierarchy_a_start_says_so() {
             &Options { cgroup: Some("/nowhere".into()), ..bed.options() },
             "/nowhere is no cgroup v2 folder",
         );
+    });
+}
+
+#[test]
+fn kernel_the_root_of_a_cgroup_namespace_is_told_from_the_hosts() {
+    bed(|bed| {
+        bed.join(&bed.cgroup);
+        let (place, expected) = (tempfile::tempdir().unwrap(), fs::metadata(&bed.cgroup).unwrap().ino());
+        let started = with_mounts(
+            || bed::enter_cgroup_namespace(place.path()),
+            || {
+                // Nothing is to be attached to the machine's own root.
+                assert_eq!(fs::metadata(place.path()).unwrap().ino(), expected);
+                let maps = KernelMaps::start(&Options { cgroup: None, ..bed.options() }).unwrap();
+                maps.status()
+            },
+        );
+        assert!(started.in_cgroup_namespace);
+        assert_eq!(started.cgroup.as_deref(), Some(place.path()));
+        let asked_for = KernelMaps::start(&bed.options()).unwrap();
+        assert!(!asked_for.status().in_cgroup_namespace, "whoever names a cgroup means it");
     });
 }
 

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bed::{Bed, Port, address, bed, check_errno, dial, pinned, tcp_backend};
+use bed::{Bed, Port, address, bed, check_errno, dial, hide, pinned, show, tcp_backend};
 use holdfast_core::keys::Family;
 use holdfast_core::list::Scope;
-use holdfast_core::op::{Action, FrontendType, Range};
+use holdfast_core::op::{Action, Coming, FrontendType, PortIndex, Range, Word};
 use holdfast_datapath::{KernelMaps, Maps, Options, Repaired, StartError, cleanup};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -43,6 +43,96 @@ fn invariant_09_kernel_what_is_programmed_outlives_the_daemon() {
         assert_eq!(maps.status().broken_hooks, [""; 0]);
     });
 }
+
+/// More than the first maps hold.
+const MUCH: Coming = Coming { frontends: [0; 2], ports: 10_000, slots: [0; 2] };
+
+/// Whether programs read what this daemon writes: its clients are turned away as soon as it says so.
+#[track_caller]
+fn check_obeyed(maps: &mut KernelMaps) {
+    assert_eq!(dial(VIP), address(VIP));
+    maps.execute(&Action::PublishWord(PortIndex(1), Scope::Cluster, Word::EMPTY)).unwrap();
+    check_errno(TcpStream::connect(address(VIP)), libc::ECONNREFUSED, "the list is empty now");
+}
+
+#[test]
+fn kernel_growth_counts_although_the_old_maps_cannot_be_removed() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        let old = bed.options().bpffs.join(pinned("g1"));
+        hide(&old);
+        let grown = maps.make_room(&MUCH);
+        check_obeyed(&mut maps);
+        grown.unwrap();
+        let leftover = maps.status().leftover.unwrap();
+        assert!(leftover.starts_with("cannot remove ") && leftover.contains("/g1: "), "{leftover}");
+        maps.repair().unwrap();
+        assert!(maps.status().leftover.is_some());
+        show(&old);
+        maps.repair().unwrap();
+        assert_eq!(maps.status().leftover, None);
+        assert!(!old.exists());
+    });
+}
+
+/// From now on these hooks have no program, and none can be pinned there.
+fn block(bed: &Bed, hooks: &[&str]) {
+    for hook in hooks {
+        let pin = bed.options().bpffs.join("links").join(hook);
+        libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
+        std::fs::remove_file(&pin).unwrap();
+        std::fs::create_dir(&pin).unwrap();
+    }
+}
+
+fn unblock(bed: &Bed, hooks: &[&str]) {
+    let links = bed.options().bpffs.join("links");
+    hooks.iter().for_each(|hook| std::fs::remove_dir(links.join(hook)).unwrap());
+}
+
+#[test]
+fn kernel_growth_counts_for_the_programs_that_moved_and_the_others_follow() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        let backends = [tcp_backend("[::1]:0")];
+        Port { index: 2, frontends: &["[fd00::10]:80"], backends: &backends, ..Port::TCP }.serve(&mut maps);
+        let behind = ["connect6", "sendmsg6"];
+        block(bed, &behind);
+        let grown = maps.make_room(&MUCH);
+        check_obeyed(&mut maps);
+        grown.unwrap();
+        assert_eq!(maps.status().behind_hooks, behind);
+        maps.repair().unwrap_err();
+        assert_eq!(maps.status().behind_hooks, behind);
+        unblock(bed, &behind);
+        assert_eq!(maps.repair().unwrap().hooks, behind);
+        assert_eq!(maps.status().behind_hooks, [""; 0]);
+        assert_eq!(dial("[fd00::10]:80"), address("[fd00::10]:80"));
+    });
+}
+
+#[test]
+fn kernel_growth_that_moves_no_program_leaves_everything_as_it_was() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        let hooks = HOOKS;
+        block(bed, &hooks);
+        maps.make_room(&MUCH).unwrap_err();
+        let status = maps.status();
+        assert_eq!((status.generation, status.growths), (1, 0));
+        assert_eq!((status.behind_hooks, status.leftover), (vec![], None));
+        assert!(!bed.options().bpffs.join(pinned("g2")).exists());
+        unblock(bed, &hooks);
+        maps.repair().unwrap();
+        check_obeyed(&mut maps);
+    });
+}
+
+const HOOKS: [&str; 8] =
+    ["connect4", "connect6", "sendmsg4", "sendmsg6", "recvmsg4", "recvmsg6", "getpeername4", "getpeername6"];
 
 #[test]
 fn kernel_a_second_daemon_refuses_to_start() {

@@ -6,7 +6,7 @@
 mod bed;
 
 use std::collections::BTreeSet;
-use std::net::{TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use bed::{
 use holdfast_core::keys::Transport;
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::op::{Action, Coming, FrontendType, MemberKey, PortFacts, PortIndex, WordFlags};
-use holdfast_datapath::{Counted, Denial, KernelMaps, Maps};
+use holdfast_datapath::{Counted, Denial, KernelMaps, Maps, Options, Served};
 
 const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
 
@@ -212,6 +212,44 @@ fn kernel_node_ports_answer_on_node_addresses_and_the_loopback() {
     });
 }
 
+/// Every way to dial the unspecified address reaches this very client's listener.
+#[track_caller]
+fn check_unspecified_is_own() {
+    let tcp = TcpListener::bind("[::]:30080").unwrap();
+    tcp.set_nonblocking(true).unwrap();
+    let udp = udp_client("[::]:30080");
+    for (any, to) in
+        [("0.0.0.0:0", "0.0.0.0:30080"), ("[::]:0", "[::]:30080"), ("[::]:0", "[::ffff:0.0.0.0]:30080")]
+    {
+        TcpStream::connect(address(to)).unwrap();
+        tcp.accept().unwrap();
+        let client = udp_client(any);
+        client.send_to(b"x", address(to)).unwrap();
+        assert_eq!(udp.recv(&mut [0; 8]).unwrap(), 1, "{to}");
+        client.connect(address(to)).unwrap();
+        client.send(b"x").unwrap_or_else(|error| panic!("{to}: {error}"));
+        assert_eq!(udp.recv(&mut [0; 8]).unwrap(), 1, "{to}, connected");
+    }
+}
+
+#[test]
+fn kernel_who_dials_the_unspecified_address_means_itself_and_no_node_port() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let node_port =
+            Port { kind: FrontendType::NodePort, frontends: &["0.0.0.0:30080", "[::]:30080"], ..Port::TCP };
+        node_port.serve(&mut maps);
+        Port { index: 2, transport: Transport::Udp, ..node_port }.serve(&mut maps);
+        // Frontends of the same blocks of addresses, which have programs look.
+        let near = ["0.0.1.1:80", "[2001:db8:2001:db8::1]:80"];
+        Port { index: 3, frontends: &near, ..Port::TCP }.serve(&mut maps);
+        check_unspecified_is_own();
+        bed::in_pod(check_unspecified_is_own);
+        let counts = maps.status().counts;
+        assert_eq!([1, 2].map(|index| counts.of(PortIndex(index))), [Counted::default(); 2]);
+    });
+}
+
 /// Node ports on the loopback of this bed, whose network is not the machine's first one.
 #[track_caller]
 fn check_loopback(node_ports: &[&str]) {
@@ -299,6 +337,92 @@ fn kernel_affinity_holds_for_its_time_and_no_longer_than_its_backend() {
             }
         }
         assert!(later.len() > 1, "after the time anyone may be chosen: {later:?}");
+    });
+}
+
+/// Ends the wait of a listener's thread for clients: whoever dials `vip` is served by nobody, or meets the listener itself.
+#[track_caller]
+fn check_served(is_served: bool, vip: &str, what: &str) {
+    match TcpStream::connect(address(vip)) {
+        Ok(_) => assert!(!is_served, "{what}"),
+        Err(error) => assert!(is_served && error.raw_os_error() == Some(libc::ECONNREFUSED), "{what}: {error}"),
+    }
+}
+
+#[test]
+fn kernel_pods_can_be_left_to_their_packets() {
+    bed(|bed| {
+        let served = Served { pods: false, ..Served::default() };
+        let mut maps = KernelMaps::start(&Options { served, ..bed.options() }).unwrap();
+        bed.join(&bed.cgroup);
+        let vip = refused_vip(&mut maps);
+        let udp = Port { transport: Transport::Udp, frontends: &[vip], index: 2, ..Port::TCP };
+        udp.serve(&mut maps);
+        bed::in_pod(|| {
+            tcp_backend(vip);
+            check_served(false, vip, "what a pod has at that address is its own");
+            udp_client("0.0.0.0:0").send_to(b"x", address(vip)).unwrap();
+        });
+        assert_eq!(maps.status().counts.of(PortIndex(2)), Counted::default());
+        // A daemon that does not know its network takes the machine's first one for the host's, which this is not.
+        check_served(knows_its_netns(), vip, "the host");
+        drop(maps);
+        let _maps = KernelMaps::start(&bed.options()).unwrap();
+        bed::in_pod(|| check_served(true, vip, "the next daemon serves pods again"));
+    });
+}
+
+#[test]
+fn kernel_datagrams_can_be_left_to_their_packets() {
+    bed(|bed| {
+        let served = Served { udp: false, ..Served::default() };
+        let mut maps = KernelMaps::start(&Options { served, ..bed.options() }).unwrap();
+        bed.join(&bed.cgroup);
+        let vip = refused_vip(&mut maps);
+        Port { index: 2, transport: Transport::Udp, frontends: &[vip], ..Port::TCP }.serve(&mut maps);
+        let own = udp_backend(vip);
+        let socket = udp_client("0.0.0.0:0");
+        assert_eq!(ask(&socket, vip), (own, own));
+        socket.connect(own).unwrap();
+        assert_eq!(ask(&socket, vip), (own, own));
+        check_served(true, vip, "TCP is served");
+    });
+}
+
+#[test]
+fn kernel_a_subtree_of_cgroups_can_be_left_alone_and_is_followed() {
+    bed(|bed| {
+        let exempt = bed.cgroup.join("kata");
+        let served = Served { exempt_cgroups: vec![bed::below_root(&exempt)], ..Served::default() };
+        let mut maps = KernelMaps::start(&Options { served: served.clone(), ..bed.options() }).unwrap();
+        bed.join(&bed.cgroup);
+        let vip = refused_vip(&mut maps);
+        check_served(true, vip, "beside it");
+        assert_eq!(maps.status().absent_cgroups, served.exempt_cgroups);
+        for what in ["it has come", "it has come again, as another one"] {
+            bed.child_cgroup("kata");
+            let deep = bed.child_cgroup("kata/pod");
+            maps.repair().unwrap();
+            assert_eq!(maps.status().absent_cgroups, [""; 0].map(std::path::PathBuf::from));
+            for inside in [&exempt, &deep] {
+                bed.join(inside);
+                check_served(false, vip, what);
+            }
+            bed.join(&bed.child_cgroup("beside"));
+            check_served(true, vip, "a neighbour");
+            bed.join(&bed.cgroup);
+            for gone in [&deep, &exempt, &bed.cgroup.join("beside")] {
+                std::fs::remove_dir(gone).unwrap();
+            }
+            maps.repair().unwrap();
+            assert_eq!(maps.status().absent_cgroups, served.exempt_cgroups);
+        }
+        bed.child_cgroup("kata");
+        maps.repair().unwrap();
+        drop(maps);
+        let _maps = KernelMaps::start(&bed.options()).unwrap();
+        bed.join(&exempt);
+        check_served(true, vip, "the next daemon was told nothing of it");
     });
 }
 

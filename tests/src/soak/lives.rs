@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, StaleSockets, cleanup};
+use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 
 use super::cluster::Cluster;
 use super::{Dice, SoakError, World};
@@ -146,6 +146,7 @@ impl Life<'_> {
             capacity: Capacity::default(),
             mark: 0,
             stale_sockets: StaleSockets::default(),
+            served: Served::default(),
         })
     }
 }

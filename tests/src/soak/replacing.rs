@@ -14,7 +14,7 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope};
 use holdfast_core::op::{Action, FrontendType, FrontendValue, Grace, PortIndex, Range, Word};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, MapError, Maps, Options, StaleSockets};
+use holdfast_datapath::{KernelMaps, MapError, Maps, Options, Served, StaleSockets};
 
 use super::{BACKENDS, SoakError, VIP, World, backends};
 
@@ -51,6 +51,7 @@ pub fn replace_again_and_again(
         capacity: Capacity { slots: RANGES * SLOTS, ports: 16, services: 1 },
         mark: 0,
         stale_sockets: StaleSockets::default(),
+        served: Served::default(),
     };
     let mut lists = Lists { maps: KernelMaps::start(&options)?, lists: lists(), waiting: VecDeque::new() };
     lists.replace(0)?;

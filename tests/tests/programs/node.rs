@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use holdfast::datapath::RefusalLog;
 use holdfast_core::keys::Transport;
-use holdfast_datapath::{KernelMaps, Namespaces, Options, Refusal, StaleSockets};
+use holdfast_datapath::{KernelMaps, Namespaces, Options, Refusal, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Layout, Place, Role, Server};
 
 // The same ports as in the datapath's own tests.
@@ -42,6 +42,7 @@ impl Node {
             mark: datapath::MARK,
             // The daemon is here outside of the node's network.
             stale_sockets: StaleSockets { namespaces: Namespaces::All, ..StaleSockets::default() },
+            served: Served::default(),
         };
         Self { maps: KernelMaps::start(&options).unwrap(), servers: Vec::new(), bed }
     }

@@ -7,7 +7,7 @@ use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Word};
 use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, StaleSockets, cleanup};
+use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::load::Kind;
@@ -33,6 +33,7 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
         capacity: Capacity { slots: 1024, ports: 1024, services: 1 },
         mark: 1,
         stale_sockets: StaleSockets::default(),
+        served: Served::default(),
     };
     let mut others = KernelMaps::start(&options).unwrap();
     others.execute(&Action::PublishWord(PortIndex(1), Scope::Cluster, Word::EMPTY)).unwrap();

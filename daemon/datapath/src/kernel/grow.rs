@@ -1,15 +1,18 @@
 //! Growth: larger maps are built beside, filled, and the programs moved over.
 //!
 //! Invariant: nothing is written between the copy and the move, because the engine is the only writer and waits here; so a
-//! client meets the same answer in both. A crash at any point leaves links on whole maps. Deliberately absent: shrinking.
+//! client meets the same answer in both. From the moment that a program reads the new maps they are the ones that are written,
+//! whatever fails afterwards; before it nothing has changed. A crash at any point leaves links on whole maps. Deliberately
+//! absent: shrinking.
 
 use holdfast_core::keys::Family;
 use holdfast_core::op::{Coming, PortIndex, Range};
+use libbpf_rs::Object;
 
-use super::{BACKENDS, FRONTENDS, KernelMaps, growth_refused};
+use super::{Attached, BACKENDS, FRONTENDS, KernelMaps, growth_refused};
 use crate::error::StartError;
 use crate::generation::Generation;
-use crate::load;
+use crate::load::{self, Maps};
 use crate::maps::MapError;
 use crate::shape::{Shape, grown, is_crowded, place};
 
@@ -92,16 +95,30 @@ impl KernelMaps {
             let mut next = Generation::new(&maps)?;
             generation.copy_to(&mut next)?;
             if let Some(attached) = attached.as_mut().filter(|attached| attached.links.are_attached()) {
-                attached.pins.pin_generation(&mut maps)?;
-                attached.links.update(object, &attached.pins)?;
-                attached.pins.forget_older()?;
+                attached.move_to(object, &mut maps)?;
             }
             Ok(next)
         });
         generation.set_outgrown(grown.is_ok());
         *generation = grown?;
         *growths += 1;
+        if let Some(attached) = attached.as_mut().filter(|attached| attached.links.are_attached()) {
+            attached.pins.forget_older();
+        }
         Ok(())
+    }
+}
+
+impl Attached {
+    /// The programs read these maps from now on. An error: none of them does.
+    fn move_to(&mut self, object: &Object, maps: &mut Maps) -> Result<(), StartError> {
+        let before = self.pins.generation();
+        self.pins.pin_generation(maps)?;
+        let moved = self.links.update(object, &self.pins);
+        if moved.is_err() {
+            self.pins.go_back_to(before);
+        }
+        moved
     }
 }
 

@@ -10,7 +10,7 @@ use crate::load;
 /// What was put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Hooks whose program was detached, or whose link was unpinned.
+    /// Hooks whose program was detached, whose link was unpinned, or whose program had stayed behind when the maps grew.
     pub hooks: Vec<&'static str>,
     /// Whether maps were unpinned.
     pub pins: bool,
@@ -19,20 +19,22 @@ pub struct Repaired {
 }
 
 impl KernelMaps {
-    /// Looks whether all programs and pins are in place, and puts back what is not.
+    /// Looks whether all programs and pins are in place, puts back what is not, and does what had to wait.
     pub fn repair(&mut self) -> Result<Repaired, StartError> {
-        let Self { generation, shared, attached, features, .. } = self;
+        let Self { generation, shared, attached, features, exempt, .. } = self;
         let Some(Attached { pins, links, .. }) = attached.as_mut().filter(|it| it.links.are_attached())
         else {
             return Ok(Repaired::default());
         };
+        let followed = exempt.follow();
+        pins.forget_leftover();
         let bits = shared.repair();
         let mut maps = load::copies(shared.handles().iter().chain(generation.handles()))?;
         let repinned = pins.repair(&mut maps)?;
-        if links.broken(pins).is_empty() {
-            return Ok(Repaired { hooks: Vec::new(), pins: repinned, bits });
+        if links.are_well(pins) {
+            return followed.map(|()| Repaired { hooks: Vec::new(), pins: repinned, bits });
         }
         let hooks = load::load(generation.shape, *features, &maps, |object, _| links.repair(object, pins))?;
-        Ok(Repaired { hooks, pins: repinned, bits })
+        followed.map(|()| Repaired { hooks, pins: repinned, bits })
     }
 }

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 
 use holdfast_core::world::Capacity;
 
-use libbpf_rs::Object;
+use libbpf_rs::{MapHandle, Object};
 
+use super::exempt::{Exempt, Served};
 use super::stale::{Stale, StaleSockets};
 use super::{Attached, KernelMaps, SelfTestError, dump};
 use crate::abi::types;
@@ -23,7 +24,7 @@ use crate::load::{self, Maps};
 use crate::pins::{Pins, VERSION};
 use crate::probe::Features;
 use crate::shape::Shape;
-use crate::shared::Shared;
+use crate::shared::{self, Shared};
 use crate::sys;
 
 /// What the datapath has to know before it starts.
@@ -39,6 +40,8 @@ pub struct Options {
     pub mark: u32,
     /// Which sockets end when their backend leaves.
     pub stale_sockets: StaleSockets,
+    /// Whose sockets are served.
+    pub served: Served,
 }
 
 /// Why another daemon's programs stay in place.
@@ -66,7 +69,20 @@ impl Attached {
             self.links.withdraw(&self.pins);
             return Err(error);
         }
-        self.pins.forget_older()
+        self.pins.forget_older();
+        Ok(())
+    }
+}
+
+impl Attached {
+    /// Until this daemon takes over, the programs of another version exempt it as if it were theirs: whose daemon they were is
+    /// gone. A version whose control cannot be read has nothing to be told; its programs never lead to an apiserver anyway.
+    fn tell_others(&self) {
+        for pin in self.pins.other_controls() {
+            if let Ok(control) = MapHandle::from_pinned_path(&pin) {
+                shared::exempt_in(&control, &self.told);
+            }
+        }
     }
 }
 
@@ -82,14 +98,18 @@ impl KernelMaps {
         let cgroup = Cgroup::open(options.cgroup.as_deref())?;
         let pins = Pins::open(&options.bpffs, version)?;
         let first = Shape::first(Shape::limits(options.capacity));
-        let told = control(options.mark, &cgroup);
+        let told = control(options, &cgroup);
         load::load(first, features, &pins.adopt()?, |object, mut maps| {
             let mut this = Self::over(&maps, features, options.capacity)?;
             let before = this.shared.control();
+            this.exempt = Exempt::new(&options.served, &maps)?;
+            this.exempt.follow()?;
             this.shared.tell(&told);
             let mut attached = Attached { pins, links: Links::none(cgroup), told, before };
             if attached.may_serve() {
                 attached.serve(object, &mut maps)?;
+            } else {
+                attached.tell_others();
             }
             this.attached = Some(attached);
             this.stale = Stale::start(options.stale_sockets)?;
@@ -133,18 +153,20 @@ impl KernelMaps {
             growths: 0,
             attached: None,
             stale: None,
+            exempt: Exempt::new(&Served::default(), maps)?,
         })
     }
 }
 
 /// Exempts the daemon's mark and its cgroup. A daemon that is in the very cgroup that it serves has no cgroup of its own.
-fn control(mark: u32, cgroup: &Cgroup) -> types::control {
+fn control(options: &Options, cgroup: &Cgroup) -> types::control {
     let own = cgroup::own_id().filter(|own| *own != cgroup.id());
     let host = UdpSocket::bind("127.0.0.1:0").ok().and_then(|socket| sys::netns_cookie(socket.as_fd()));
     types::control {
         exempt_cgroup: own.map_or(0, |own| own.0),
         host_netns: host.unwrap_or_default(),
-        exempt_mark: mark,
+        exempt_mark: options.mark,
+        restrictions: options.served.restrictions(),
         ..types::control::default()
     }
 }

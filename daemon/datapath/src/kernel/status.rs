@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use holdfast_core::keys::Family;
 use libbpf_rs::MapHandle;
 
-use super::KernelMaps;
+use super::{KernelMaps, Served};
 use crate::counts::Counts;
 use crate::error::StartError;
 use crate::maps::Maps;
@@ -43,6 +43,16 @@ pub struct Status {
     pub own_cgroup_exempt: bool,
     /// Hooks whose program somebody else detached, or whose pin somebody removed.
     pub broken_hooks: Vec<&'static str>,
+    /// Hooks whose program reads maps that are no longer written; it is put right as soon as that works.
+    pub behind_hooks: Vec<&'static str>,
+    /// Why maps are still pinned that no program uses.
+    pub leftover: Option<String>,
+    /// Whether the cgroup is the root of a cgroup namespace and not of the host's hierarchy, though nobody asked for it.
+    pub in_cgroup_namespace: bool,
+    /// Whose sockets are served.
+    pub served: Served,
+    /// Subtrees that would be left alone, and are not there.
+    pub absent_cgroups: Vec<PathBuf>,
     /// Hooks where others have programs too, and how many. They are kept.
     pub shared_hooks: Vec<(&'static str, usize)>,
     /// Why grace periods do not end: nothing is reused meanwhile.
@@ -72,6 +82,11 @@ impl KernelMaps {
             refusals_lost: control.refusals_lost,
             own_cgroup_exempt: control.exempt_cgroup != 0,
             broken_hooks: attached.map(|it| it.links.broken(&it.pins)).unwrap_or_default(),
+            behind_hooks: attached.map(|it| it.links.behind().to_vec()).unwrap_or_default(),
+            leftover: attached.and_then(|it| it.pins.leftover().map(ToOwned::to_owned)),
+            in_cgroup_namespace: attached.is_some_and(|it| it.links.cgroup().is_of_namespace()),
+            served: self.exempt.served().clone(),
+            absent_cgroups: self.exempt.absent(),
             shared_hooks: attached.map(|it| it.links.shared()).unwrap_or_default(),
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::Stale::swept),

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use holdfast_core::keys::Transport;
 use holdfast_core::op::WordFlags;
 
-use super::bed::{Bed, MARK, NONE, Port, address, bed, check_errno, dial, tcp_backend, udp_client};
+use super::bed::{
+    Bed, MARK, NONE, Port, address, bed, check_errno, connect_marked, dial, tcp_backend, udp_client,
+};
 use super::*;
 use crate::cgroup::Cgroup;
 use crate::foreign;
@@ -193,6 +195,28 @@ fn kernel_another_version_is_built_beside_and_takes_over_without_a_gap() {
         assert!(old_maps.exists() && !new_maps.exists());
         assert_ne!(old.dump().unwrap(), dump);
         clients.end();
+    });
+}
+
+#[test]
+fn invariant_11_kernel_a_daemon_that_waits_is_exempt_from_the_programs_that_still_serve() {
+    bed(|bed| {
+        let mut old = start_as(bed, VERSION - 1);
+        let vip = "127.9.9.9:80";
+        Port { frontends: &[vip], ..Port::TCP }.serve(&mut old);
+        tcp_backend(vip);
+        drop(old);
+        let mark = MARK << 1;
+        let own = bed.child_cgroup("daemon");
+        bed.join(&own);
+        let options = Options { mark, ..bed.options() };
+        let new = KernelMaps::start_as(&options, Features::probe().unwrap(), VERSION).unwrap();
+        assert!(new.is_waiting());
+        TcpStream::connect(address(vip)).unwrap();
+        bed.join(&bed.cgroup);
+        check_errno(TcpStream::connect(address(vip)), libc::ECONNREFUSED, "clients are served as before");
+        connect_marked(vip, mark).unwrap();
+        check_errno(connect_marked(vip, MARK), libc::ECONNREFUSED, "the mark of a daemon that is gone");
     });
 }
 

@@ -1,0 +1,103 @@
+//! Whom sockets do not serve: pods, datagrams, subtrees of cgroups.
+//!
+//! Invariant: programs leave a subtree alone from the look after it was made, and no other cgroup than those that the
+//! configuration names. An id is never used twice, so one that is told a little too long stands for nobody. Deliberately
+//! absent: the daemon's own exemption.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::abi::types::restriction;
+use crate::cgroup;
+use crate::error::StartError;
+use crate::generation::table;
+use crate::load::Maps;
+use crate::table::Table;
+
+const MAP: &str = "exempt_cgroups";
+
+/// Whose sockets are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Those of other network namespaces than the host's.
+    pub pods: bool,
+    /// Datagrams.
+    pub udp: bool,
+    /// All but those of processes in these cgroups and below, each a path from the root of the hierarchy.
+    pub exempt_cgroups: Vec<PathBuf>,
+}
+
+impl Default for Served {
+    fn default() -> Self {
+        Self { pods: true, udp: true, exempt_cgroups: Vec::new() }
+    }
+}
+
+impl Served {
+    /// As the programs know it.
+    pub(super) fn restrictions(&self) -> u32 {
+        let all = [
+            (!self.pods, restriction::ONLY_HOST),
+            (!self.udp, restriction::NOT_UDP),
+            (!self.exempt_cgroups.is_empty(), restriction::NOT_SUBTREES),
+        ];
+        all.into_iter().filter(|(holds, _)| *holds).fold(0, |sum, (_, bit)| sum | bit.0)
+    }
+}
+
+/// The subtrees that are left alone.
+#[derive(Debug)]
+pub(super) struct Exempt {
+    served: Served,
+    // Of each path; none where it is not there.
+    ids: Vec<Option<u64>>,
+    map: Table,
+}
+
+impl Exempt {
+    pub(super) fn new(served: &Served, maps: &Maps) -> Result<Self, StartError> {
+        Ok(Self { served: served.clone(), ids: Vec::new(), map: table(maps, MAP)? })
+    }
+
+    /// Looks which of them are there, and tells the programs.
+    pub(super) fn follow(&mut self) -> Result<(), StartError> {
+        let paths = &self.served.exempt_cgroups;
+        let root = if paths.is_empty() { None } else { cgroup::root() };
+        self.ids = paths.iter().map(|path| id_below(root.as_deref()?, path)).collect();
+        let failed = |source| StartError::Map { attempt: "write", map: MAP, source };
+        self.tell().map_err(|error| failed(std::io::Error::other(format!("{error:#}"))))
+    }
+
+    /// Whatever a former daemon, or somebody else, has written there.
+    fn tell(&mut self) -> Result<(), libbpf_rs::Error> {
+        let wanted: BTreeSet<_> = self.ids.iter().flatten().map(|id| id.to_ne_bytes()).collect();
+        let entries = self.map.entries().map_err(libbpf_rs::Error::from)?;
+        let found: BTreeSet<[u8; 8]> =
+            entries.iter().filter_map(|(key, _)| key.as_ref().try_into().ok()).collect();
+        for id in found.difference(&wanted) {
+            self.map.remove(id)?;
+        }
+        for id in wanted.difference(&found) {
+            self.map.put(id, &1_u32.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
+    pub(super) const fn served(&self) -> &Served {
+        &self.served
+    }
+
+    /// The paths that are not there.
+    pub(super) fn absent(&self) -> Vec<PathBuf> {
+        let paths = self.served.exempt_cgroups.iter().zip(&self.ids);
+        paths.filter(|(_, id)| id.is_none()).map(|(path, _)| path.clone()).collect()
+    }
+}
+
+fn id_below(root: &Path, path: &Path) -> Option<u64> {
+    let found = fs::metadata(root.join(path.strip_prefix("/").unwrap_or(path))).ok()?;
+    let is_cgroup = found.is_dir() && found.dev() == fs::metadata(root).ok()?.dev();
+    is_cgroup.then(|| found.ino())
+}
