@@ -156,7 +156,7 @@ struct App {
     sources: Sources,
     node: NodeName,
     // As a former process knew it.
-    zone: Option<Arc<str>>,
+    described: node::Described,
     engine: parts::EngineThread,
     admin: admin::Admin,
     beside: Beside,
@@ -182,9 +182,9 @@ impl App {
         let refused_no_more = Arc::new(AtomicBool::new(false));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
-        let zone = kept.as_ref().and_then(|kept| kept.context.zone.clone());
+        let described = parts::described(&config, &maps, kept.as_ref());
         let settings = parts::settings(&config, &config.kubernetes, parts::apiservers(access.as_ref()));
-        let now_known = (settings, node::facts(&config, &node, zone.as_ref()));
+        let now_known = (settings, node::facts(&config, &node, &described));
         let engine = parts::engine(maps, seed, &sources_of(&config), now_known, kept)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
@@ -219,7 +219,7 @@ impl App {
             reload: Reload::new(path, config, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources { manifests, kubernetes, blocks },
             node,
-            zone,
+            described,
             engine,
             admin,
             beside: Beside { readings, proxies, wishes },
@@ -236,7 +236,7 @@ impl App {
             reload,
             sources,
             node,
-            zone,
+            described,
             engine,
             admin,
             beside,
@@ -252,11 +252,11 @@ impl App {
         let events = reload.events.clone();
         let keeping = tokio::spawn(keeper.run(stopping.clone()));
         let wishes = beside.start(&mut tasks, &reload, &node, stopping.clone());
-        let (zones, zones_told) = mpsc::channel(1);
-        tasks.spawn(node::run(reload.config.subscribe(), node, zone, zones_told, events.clone()));
+        let (nodes, nodes_told) = mpsc::channel(1);
+        tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
         if let Some(kubernetes) = kubernetes {
-            tasks.spawn(kubernetes.run(events.clone(), zones));
+            tasks.spawn(kubernetes.run(events.clone(), nodes));
         }
         if let Some(access) = reload.access.clone() {
             tasks.spawn(access.patrol());

@@ -15,6 +15,7 @@ mod hold;
 mod limits;
 mod nearest;
 mod node;
+mod packets;
 mod problem;
 mod report;
 mod restart;
@@ -31,9 +32,12 @@ use toml::de::DeTable;
 
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
 pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, Kubernetes};
-pub use self::datapath::{Cgroup, Datapath, DatapathKind, DatapathLimits, Namespaces, StaleSockets};
+pub use self::datapath::{
+    Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Sockets, StaleSockets,
+};
 pub use self::hold::Hold;
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses};
+pub use self::packets::{Mark, Packets};
 pub use self::problem::{ConfigErrors, Place, Position, Problem};
 pub use self::service::{CheckKind, HealthCheck, Protocol, ServiceBlock};
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, State};
@@ -57,6 +61,8 @@ pub struct Config {
     pub services: Vec<ServiceBlock>,
     /// `[datapath]`.
     pub datapath: Datapath,
+    /// `[packets]`.
+    pub packets: Packets,
     /// `[hold]`.
     pub hold: Hold,
     /// `[state]`.
@@ -98,6 +104,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let blocks = root.blocks("service", limits::SERVICES_MAX, service::read);
     let blocks: Vec<service::ReadBlock> = blocks.into_iter().flatten().collect();
     let datapath = root.table("datapath", datapath::read);
+    let packets = root.table("packets", packets::read);
     let hold = root.table("hold", hold::read);
     let state = root.table("state", settings::read_state);
     let admin = root.table("admin", settings::read_admin);
@@ -105,8 +112,19 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let apiserver = read_apiserver.apiserver;
     agreement::check(root.report(), &blocks, &admin, &apiserver);
     let services = blocks.into_iter().map(|read| read.block).collect();
-    let config =
-        Config { node, apiserver, kubernetes, manifests, services, datapath, hold, state, admin, log };
+    let config = Config {
+        node,
+        apiserver,
+        kubernetes,
+        manifests,
+        services,
+        datapath,
+        packets,
+        hold,
+        state,
+        admin,
+        log,
+    };
     check_sources(root.report(), &config);
     config
 }

@@ -1,22 +1,30 @@
 //! The daemon's own sockets carry a mark, by which the programs let them through untouched.
 //!
-//! Invariant: whoever dials in this process does it through [`connect`]. Deliberately absent: the daemon's cgroup, which
-//! is exempt as well where it has one of its own; the datapath sees to that.
+//! Invariant: whoever dials in this process does it through [`connect`], and all marks of a process are the same. Deliberately
+//! absent: the daemon's cgroup, which is exempt as well where it has one of its own; the datapath sees to that.
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// `hold` in ASCII.
-pub(crate) const MARK: u32 = 0x686f_6c64;
+use crate::config::Mark;
+
+static MARK: OnceLock<Mark> = OnceLock::new();
+
+/// The mark of all sockets of this process: the first that is asked for, before anybody dials.
+pub(crate) fn mark_all_with(mark: Mark) -> Mark {
+    *MARK.get_or_init(|| mark)
+}
 
 /// Connects over TCP as if there were no services.
 pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    let mark = MARK.get().copied().unwrap_or_default();
     // Who may not mark sockets could not have loaded programs either, so there is nothing to be exempt from.
-    let _ = setsockopt(&socket, sockopt::Mark, &MARK);
+    let _ = setsockopt(&socket, sockopt::Mark, &mark.bit());
     socket.connect(to).await
 }
 
@@ -32,7 +40,23 @@ mod tests {
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(any).await.unwrap();
             let stream = connect(listener.local_addr().unwrap()).await.unwrap();
-            assert_eq!(getsockopt(&stream, sockopt::Mark), Ok(MARK), "{any}; needs root");
+            assert_eq!(getsockopt(&stream, sockopt::Mark), Ok(Mark::DEFAULT.bit()), "{any}; needs root");
         }
+    }
+
+    #[test]
+    fn the_default_mark_is_a_bit_that_others_are_not_known_to_use() {
+        let others = [
+            ("kube-proxy", 0xc000),
+            ("Cilium", 0x0f00),
+            ("AWS VPC CNI", 0x80),
+            ("Antrea", 0x8000_00ff),
+            ("Calico with iptables", 0xffff_0000),
+            ("Calico with eBPF", 0x1ff0_0000),
+            ("the portmap plugin", 0x2000),
+        ];
+        let mark = Mark::DEFAULT.bit();
+        assert!(mark.is_power_of_two());
+        others.iter().for_each(|(who, bits)| assert_eq!(mark & bits, 0, "{who}"));
     }
 }

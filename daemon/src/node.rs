@@ -1,7 +1,8 @@
 //! What the host says of itself: its name, and the local addresses that answer NodePorts.
 //!
-//! Invariant: which addresses count is decided by a pure function of the setting and what the kernel lists. Deliberately
-//! absent: the Node object of a cluster; its zone is told by the source that watches it.
+//! Invariant: which addresses count is decided by a pure function of the setting, what the kernel lists and what the cluster's
+//! Node object says; an address that this host does not have never counts. Deliberately absent: reading the Node object, which
+//! is told by the source that watches it.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -36,37 +37,47 @@ pub fn name(config: &Config) -> Result<NodeName, NoNodeName> {
     config.node.name.clone().map_or_else(|| NodeName::of_host(&host()), Ok)
 }
 
+/// What a cluster says of the node, or what is held for it until it says something.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Described {
+    /// Its zone.
+    pub zone: Option<Arc<str>>,
+    /// Its addresses, of each family at most one; until the cluster has told them, those at which NodePorts are answered.
+    pub addresses: Vec<IpAddr>,
+}
+
 /// The node's facts as they are now. The configuration's zone goes before a cluster's.
-pub fn facts(config: &Config, name: &NodeName, zone: Option<&Arc<str>>) -> NodeFacts {
+pub fn facts(config: &Config, name: &NodeName, said: &Described) -> NodeFacts {
     let configured = config.node.zone.as_deref().map(Into::into);
+    let setting = &config.node.node_port_addresses;
     NodeFacts {
         name: name.as_str().into(),
-        zone: configured.or_else(|| zone.cloned()),
-        node_port_addresses: node_port_addresses(&config.node.node_port_addresses, &local_addresses()),
+        zone: configured.or_else(|| said.zone.clone()),
+        node_port_addresses: node_port_addresses(setting, &local_addresses(), &said.addresses),
     }
 }
 
-/// The zone in which a cluster says that the node is.
+/// What is told of the node.
 #[derive(Debug)]
-pub struct Zone {
-    /// Its name; none if the cluster does not say.
-    pub name: Option<Arc<str>>,
+pub struct NodeTold {
+    /// What the cluster says; none if it may not be asked, so that its zone is the one of before and its addresses are unknown.
+    pub node: Option<Described>,
     /// Answered when the engine has been told.
     pub told: oneshot::Sender<()>,
 }
 
-/// Tells the engine of the node, now and whenever its addresses, its zone or the configuration change. Until a cluster tells
-/// the zone it is the one that is remembered.
+/// Tells the engine of the node, now and whenever its addresses, what the cluster says or the configuration change. Until the
+/// cluster has spoken, what is remembered holds.
 pub async fn run(
     mut config: watch::Receiver<Arc<Config>>,
     name: NodeName,
-    mut zone: Option<Arc<str>>,
-    mut zones: mpsc::Receiver<Zone>,
+    mut said: Described,
+    mut nodes: mpsc::Receiver<NodeTold>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
     let (mut told, mut heard) = (None, None);
     loop {
-        let now = facts(&config.borrow_and_update().clone(), &name, zone.as_ref());
+        let now = facts(&config.borrow_and_update().clone(), &name, &said);
         if told.as_ref() != Some(&now) {
             told = Some(now.clone());
             if events.send(vec![Event::NodeApplied(Arc::new(now))]).await.is_err() {
@@ -77,7 +88,10 @@ pub async fn run(
         let _ = heard.take().map(|heard: oneshot::Sender<()>| heard.send(()));
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
-            Some(new) = zones.recv() => (zone, heard) = (new.name, Some(new.told)),
+            Some(NodeTold { node, told }) = nodes.recv() => {
+                said = node.unwrap_or(Described { zone: said.zone, addresses: Vec::new() });
+                heard = Some(told);
+            }
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
     }
@@ -85,13 +99,17 @@ pub async fn run(
 
 /// Which local addresses answer NodePorts.
 ///
-/// `primary` is, per family, the first address of the interface with the default route, else the first that is not
-/// loopback. CIDRs speak only for their own family: a family without one answers at all its addresses, as in kube-proxy.
-pub fn node_port_addresses(setting: &NodePortAddresses, local: &[LocalAddress]) -> BTreeSet<IpAddr> {
+/// `primary` is, per family, what the Node object says if this host has it, else the first address of the interface with the
+/// default route, else the first that is not loopback. CIDRs speak only for their own family: a family without one answers at all its addresses, as in kube-proxy.
+pub fn node_port_addresses(
+    setting: &NodePortAddresses,
+    local: &[LocalAddress],
+    said: &[IpAddr],
+) -> BTreeSet<IpAddr> {
     let families = [true, false].map(|ipv4| local.iter().filter(move |it| it.address.is_ipv4() == ipv4));
     let chosen = families.into_iter().flat_map(|own| match setting {
         NodePortAddresses::All => own.map(|it| it.address).collect(),
-        NodePortAddresses::Primary => primary(&own.copied()).into_iter().collect::<Vec<_>>(),
+        NodePortAddresses::Primary => primary(&own.copied(), said).into_iter().collect::<Vec<_>>(),
         NodePortAddresses::Cidrs(cidrs) => {
             let ipv4 = own.clone().any(|it| it.address.is_ipv4());
             let mut speaking = cidrs.iter().filter(|cidr| cidr.network().is_ipv4() == ipv4).peekable();
@@ -104,8 +122,14 @@ pub fn node_port_addresses(setting: &NodePortAddresses, local: &[LocalAddress]) 
     chosen.collect()
 }
 
-fn primary(own: &(impl Iterator<Item = LocalAddress> + Clone)) -> Option<IpAddr> {
+fn primary(own: &(impl Iterator<Item = LocalAddress> + Clone), said: &[IpAddr]) -> Option<IpAddr> {
     let usable = |it: &LocalAddress| !it.loopback && !is_link_local(it.address);
+    // A node's address may be on the loopback interface, where routers are told of it; a loopback address is nobody's.
+    let is_said = |it: &LocalAddress| said.contains(&it.address) && !it.address.is_loopback();
+    let known = || own.clone().filter(is_said);
+    if let Some(known) = known().find(|it| it.default_route).or_else(|| known().next()) {
+        return Some(known.address);
+    }
     let routed = own.clone().filter(usable).find(|it| it.default_route);
     routed.or_else(|| own.clone().find(usable)).map(|it| it.address)
 }
@@ -172,9 +196,15 @@ mod tests {
 
     #[track_caller]
     fn check(name: &str, setting: &str, local_text: &str, expected: &[&str]) {
+        check_said(name, setting, local_text, &[], expected);
+    }
+
+    #[track_caller]
+    fn check_said(name: &str, setting: &str, local_text: &str, said: &[&str], expected: &[&str]) {
         let text = format!("[node]\nnode_port_addresses = {setting}\n[manifests]\npath = \"/m\"\n");
         let (config, _) = Config::parse(&text, "config.toml").unwrap();
-        let found = node_port_addresses(&config.node.node_port_addresses, &local(local_text));
+        let said: Vec<IpAddr> = said.iter().map(|text| text.parse().unwrap()).collect();
+        let found = node_port_addresses(&config.node.node_port_addresses, &local(local_text), &said);
         let expected: BTreeSet<IpAddr> = expected.iter().map(|text| text.parse().unwrap()).collect();
         assert_eq!(found, expected, "{name}");
     }
@@ -192,6 +222,63 @@ mod tests {
             "10.0.0.5 192.168.1.7 ::1@lo fd00::7",
             &["10.0.0.5", "::1", "fd00::7"],
         );
+    }
+
+    #[test]
+    fn the_primary_address_is_what_the_node_object_says_where_this_host_has_it() {
+        let all = "127.0.0.1@lo 10.9.9.9@lo 10.0.0.5 192.168.1.7@default fd00::7@default fd00::8@default";
+        let primary = "[\"primary\"]";
+        check_said("both", primary, all, &["10.0.0.5", "fd00::8"], &["10.0.0.5", "fd00::8"]);
+        check_said("one family", primary, all, &["10.0.0.5"], &["10.0.0.5", "fd00::7"]);
+        check_said("an address of lo", primary, all, &["10.9.9.9"], &["10.9.9.9", "fd00::7"]);
+        check_said("not here", primary, all, &["203.0.113.9"], &["192.168.1.7", "fd00::7"]);
+        check_said("loopback", primary, all, &["127.0.0.1"], &["192.168.1.7", "fd00::7"]);
+        check_said(
+            "a range is a range",
+            "[\"192.168.0.0/16\"]",
+            "10.0.0.5 192.168.1.7",
+            &["10.0.0.5"],
+            &["192.168.1.7"],
+        );
+        let standing = ["10.0.0.5", "192.168.1.7"];
+        check_said(
+            "of several that stood the host's choice",
+            primary,
+            all,
+            &standing,
+            &["192.168.1.7", "fd00::7"],
+        );
+    }
+
+    #[tokio::test]
+    async fn a_change_of_the_node_object_is_followed_and_what_it_said_holds_meanwhile() {
+        let (_config, configs) = watch::channel(Arc::new(Config::default()));
+        let (nodes, nodes_told) = mpsc::channel(1);
+        let (events, mut told) = mpsc::channel(8);
+        let here =
+            local_addresses().into_iter().find(|it| !it.address.is_loopback() && !is_link_local(it.address));
+        let zone = |name: &str| Some(Arc::from(name));
+        let said =
+            Described { zone: zone("remembered"), addresses: here.iter().map(|it| it.address).collect() };
+        let name = NodeName::of_host("n").unwrap();
+        let run = tokio::spawn(run(configs, name, said.clone(), nodes_told, events));
+        let mut next = async || match told.recv().await.unwrap().remove(0) {
+            Event::NodeApplied(facts) => facts,
+            other => panic!("{other:?}"),
+        };
+        let first = next().await;
+        assert_eq!(first.zone, zone("remembered"));
+        assert!(here.iter().all(|it| first.node_port_addresses.contains(&it.address)));
+        for (node, expected) in [
+            (Some(Described { zone: zone("a"), addresses: Vec::new() }), zone("a")),
+            (Some(Described { zone: None, ..said }), None),
+        ] {
+            let (heard, hears) = oneshot::channel();
+            nodes.send(NodeTold { node, told: heard }).await.unwrap();
+            hears.await.unwrap();
+            assert_eq!(next().await.zone, expected);
+        }
+        run.abort();
     }
 
     #[test]

@@ -47,7 +47,13 @@ abi!(port {
     connects: [u64; 8],
 });
 abi!(member_key { port_index: u32, scope: u32, address: [u32; 4], port: u16, pad: [u16; 3] });
-abi!(control { exempt_cgroup: u64, host_netns: u64, refusals_lost: u64, exempt_mark: u32, restrictions: u32 });
+abi!(control {
+    exempt_cgroup: u64,
+    host_netns: u64,
+    refusals_lost: u64,
+    exempt_mark: u32,
+    restrictions: u32
+});
 abi!(udp_key { cookie: u64, address: [u32; 4], port: u16, pad: [u16; 3] });
 abi!(udp_value { address: [u32; 4], port: u16, pad: u16, slot: u32 });
 abi!(reverse_entry { cookie: u64, address: [u32; 4], port: u16, pad: u16, check: u32 });

@@ -35,7 +35,9 @@ impl Cgroup {
             None => root().ok_or(StartError::NoCgroup)?,
         };
         match Self::open_folder(&path) {
-            Ok(Some(found)) => Ok(Self { is_of_namespace: configured.is_none() && found.id != ROOT, ..found }),
+            Ok(Some(found)) => {
+                Ok(Self { is_of_namespace: configured.is_none() && found.id != ROOT, ..found })
+            }
             Ok(None) => Err(StartError::Cgroup { path, source: None }),
             Err(source) => Err(StartError::Cgroup { path, source: Some(source) }),
         }

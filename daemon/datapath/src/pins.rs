@@ -35,10 +35,16 @@ pub(crate) struct Pins {
     generation: u32,
     // Also of what is no whole generation.
     highest: u32,
-    // Why something is still pinned that no program uses.
-    leftover: Option<String>,
+    leftover: Option<Leftover>,
     // Held as long as the daemon lives; the kernel lets go of it however the daemon ends.
     _lock: File,
+}
+
+/// Something is still pinned that no program uses.
+#[derive(Debug)]
+struct Leftover {
+    why: String,
+    is_told: bool,
 }
 
 fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StartError {
@@ -62,7 +68,8 @@ impl Pins {
     /// Makes the folders where they are missing, and takes the lock.
     pub(crate) fn open(root: &Path, version: u32) -> Result<Self, StartError> {
         let lock = lock(root)?;
-        let mut pins = Self { root: root.to_owned(), version, generation: 0, highest: 0, leftover: None, _lock: lock };
+        let mut pins =
+            Self { root: root.to_owned(), version, generation: 0, highest: 0, leftover: None, _lock: lock };
         for folder in [pins.root.join(LINKS), pins.version()] {
             fs::create_dir_all(&folder).map_err(occupied(&folder))?;
         }
@@ -165,7 +172,10 @@ impl Pins {
 
     /// Removes what no program uses any more. It costs memory and nothing else, so what cannot be removed is kept in mind.
     pub(crate) fn forget_older(&mut self) {
-        self.leftover = self.remove_older().err().map(|error| error.to_string());
+        let why = self.remove_older().err().map(|error| error.to_string());
+        if why.as_deref() != self.leftover() {
+            self.leftover = why.map(|why| Leftover { why, is_told: false });
+        }
     }
 
     /// Tries again what did not work.
@@ -177,7 +187,14 @@ impl Pins {
 
     /// Why something is still pinned that no program uses; `None`: nothing is.
     pub(crate) fn leftover(&self) -> Option<&str> {
-        self.leftover.as_deref()
+        self.leftover.as_ref().map(|leftover| leftover.why.as_str())
+    }
+
+    /// The same, for whoever tells it on, once.
+    pub(crate) fn leftover_to_tell(&mut self) -> Option<String> {
+        let news = self.leftover.as_mut().filter(|leftover| !leftover.is_told)?;
+        news.is_told = true;
+        Some(news.why.clone())
     }
 
     fn remove_older(&self) -> Result<(), StartError> {
@@ -198,7 +215,11 @@ impl Pins {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             name.starts_with('v') && *path != self.version()
         };
-        entries.map(|entry| entry.path()).filter(is_other).map(|path| path.join(SHARED).join("control")).collect()
+        entries
+            .map(|entry| entry.path())
+            .filter(is_other)
+            .map(|path| path.join(SHARED).join("control"))
+            .collect()
     }
 
     /// The pin of a hook's link.

@@ -99,7 +99,8 @@ impl Shared {
 }
 
 /// The words of `control` that keep their places in all versions.
-const EXEMPTIONS: [usize; 2] = [offset_of!(types::control, exempt_cgroup) / 8, offset_of!(types::control, exempt_mark) / 8];
+const EXEMPTIONS: [usize; 2] =
+    [offset_of!(types::control, exempt_cgroup) / 8, offset_of!(types::control, exempt_mark) / 8];
 
 /// Tells the programs of another version which cgroup and mark are exempt, and nothing else.
 pub(crate) fn exempt_in(control: &MapHandle, told: &types::control) {

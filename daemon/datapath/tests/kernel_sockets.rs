@@ -345,7 +345,9 @@ fn kernel_affinity_holds_for_its_time_and_no_longer_than_its_backend() {
 fn check_served(is_served: bool, vip: &str, what: &str) {
     match TcpStream::connect(address(vip)) {
         Ok(_) => assert!(!is_served, "{what}"),
-        Err(error) => assert!(is_served && error.raw_os_error() == Some(libc::ECONNREFUSED), "{what}: {error}"),
+        Err(error) => {
+            assert!(is_served && error.raw_os_error() == Some(libc::ECONNREFUSED), "{what}: {error}")
+        }
     }
 }
 

@@ -41,6 +41,19 @@ struct Kernel<'a> {
     refusals_lost: u64,
     stale_sockets: Option<StaleSockets<'a>>,
     grace_failure: Option<&'a str>,
+    in_cgroup_namespace: bool,
+    behind_hooks: &'a [&'static str],
+    leftover: Option<&'a str>,
+    sockets: &'static str,
+    udp_sockets: bool,
+    exempt_cgroups: Vec<ExemptCgroup<'a>>,
+}
+
+/// A subtree that is left alone, where it is there.
+#[derive(Serialize)]
+struct ExemptCgroup<'a> {
+    path: &'a Path,
+    exists: bool,
 }
 
 /// Sockets whose backend has left.
@@ -114,12 +127,20 @@ impl<'a> Kernel<'a> {
                 .as_ref()
                 .map(|it| StaleSockets { ended: it.ended, failure: it.failure.as_deref() }),
             grace_failure: status.grace_failure.as_deref(),
+            in_cgroup_namespace: status.in_cgroup_namespace,
+            behind_hooks: &status.behind_hooks,
+            leftover: status.leftover.as_deref(),
+            sockets: if status.served.pods { "all" } else { "host" },
+            udp_sockets: status.served.udp,
+            exempt_cgroups: exempt_cgroups(status),
         }
     }
 
-    fn lines(&self) -> [(&'static str, String); 12] {
+    fn lines(&self) -> [(&'static str, String); 15] {
         let path =
             |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
+        let cgroup = path(self.cgroup);
+        let namespace = if self.in_cgroup_namespace { NAMESPACE } else { "" };
         let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         let broken =
             if self.broken_hooks.is_empty() { "none".to_owned() } else { self.broken_hooks.join(" ") };
@@ -131,8 +152,11 @@ impl<'a> Kernel<'a> {
             shared.collect::<Vec<_>>().join(", ")
         };
         let grace = self.grace_failure.map_or_else(|| "end".to_owned(), |why| format!("do not end: {why}"));
+        let behind =
+            if self.behind_hooks.is_empty() { "none".to_owned() } else { self.behind_hooks.join(" ") };
         [
-            ("cgroup", path(self.cgroup)),
+            ("cgroup", format!("{cgroup}{namespace}")),
+            ("sockets served", self.served()),
             ("own cgroup exempt", yes(self.own_cgroup_exempt)),
             ("pins", path(self.pins)),
             ("serving", if self.waiting { "no: another version's programs serve" } else { "yes" }.to_owned()),
@@ -141,10 +165,24 @@ impl<'a> Kernel<'a> {
             ("refusal sets errno", yes(self.features.set_retval)),
             ("broken hooks", broken),
             ("others' programs", shared),
+            ("hooks behind", behind),
             ("refusals lost", self.refusals_lost.to_string()),
             ("stale sockets", self.stale_sockets.as_ref().map_or_else(|| "stay".to_owned(), spelled)),
             ("grace periods", grace),
+            ("old maps", self.leftover.map_or_else(|| "removed".to_owned(), |why| format!("stay: {why}"))),
         ]
+    }
+
+    fn served(&self) -> String {
+        let pods = if self.sockets == "all" { "of the host and of pods" } else { "of the host only" };
+        let udp = if self.udp_sockets { "" } else { ", TCP only" };
+        let but = if self.exempt_cgroups.is_empty() { "" } else { ", but not below" };
+        let mut line = format!("{pods}{udp}{but}");
+        for ExemptCgroup { path, exists } in &self.exempt_cgroups {
+            let absent = if *exists { "" } else { " (absent)" };
+            line.push_str(&format!(" {}{absent}", path.display()));
+        }
+        line
     }
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -160,6 +198,15 @@ impl<'a> Kernel<'a> {
         let rows = std::iter::once(heading()).chain(self.maps.iter().map(MapFill::cells));
         aligned(&rows.collect::<Vec<_>>(), out);
     }
+}
+
+/// What stands behind the path of a cgroup that was not asked for.
+const NAMESPACE: &str =
+    " (the root of a cgroup namespace, not the host's: processes outside of it are not served)";
+
+fn exempt_cgroups(status: &Status) -> Vec<ExemptCgroup<'_>> {
+    let paths = status.served.exempt_cgroups.iter();
+    paths.map(|path| ExemptCgroup { path, exists: !status.absent_cgroups.contains(path) }).collect()
 }
 
 fn spelled(StaleSockets { ended, failure }: &StaleSockets<'_>) -> String {

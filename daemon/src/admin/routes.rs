@@ -384,8 +384,13 @@ fn unwritten(snapshot: &Snapshot) -> Option<String> {
 
 /// Why the maps are not yet what clients meet.
 fn waiting(readings: &Readings) -> Option<String> {
-    let waits = readings.datapath().status().is_some_and(|status| status.waiting);
-    waits.then(|| "another version's programs still serve".to_owned())
+    let view = readings.datapath();
+    let status = view.status()?;
+    if status.waiting {
+        return Some("another version's programs still serve".to_owned());
+    }
+    let behind = status.behind_hooks.join(", ");
+    (!behind.is_empty()).then(|| format!("the programs at {behind} read maps that are no longer written"))
 }
 
 fn description(_: &Readings, _: Query, _: Form) -> Response {

@@ -3,6 +3,7 @@
 //! Invariant: clients meet this daemon's programs only when the self-test has shown that those serve and that this daemon is
 //! not translated. Deliberately absent: a fall-back from one kind to the other.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -10,11 +11,11 @@ use holdfast_core::keys::FrontendKey;
 use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{
-    KernelMaps, MapError, Maps, MemoryMaps, Namespaces, Options, Repaired, StaleSockets,
+    KernelMaps, MapError, Maps, MemoryMaps, Namespaces, Options, Repaired, Served, StaleSockets,
 };
 
 use super::{AppError, parts};
-use crate::config::{self, Cgroup, Config, DatapathKind, Protocol};
+use crate::config::{self, Cgroup, Config, DatapathKind, Protocol, Sockets};
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::exempt;
 
@@ -42,6 +43,14 @@ impl AppMaps {
         }
     }
 
+    /// The addresses at which NodePorts are answered. What cannot be read is written anew.
+    pub(super) fn node_addresses(&self) -> Vec<IpAddr> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Kernel(maps) => maps.node_addresses().unwrap_or_default(),
+        }
+    }
+
     /// Who is refused from now on, until `stop` is set.
     pub(super) fn refusals(&self, stop: Arc<AtomicBool>) -> Result<Arc<RefusalLog>, AppError> {
         match self {
@@ -66,19 +75,25 @@ impl AppMaps {
 
 fn look_after(maps: &mut KernelMaps) {
     match maps.repair() {
-        Ok(repaired) if repaired == Repaired::default() => {}
-        Ok(Repaired { hooks, pins, bits }) => {
-            tracing::warn!(
-                hooks = hooks.join(", "),
-                pins,
-                bits,
-                "somebody changed programs, pins or bitmaps; they are as they were"
-            );
-        }
+        Ok(repaired) => tell_repaired(repaired),
         Err(error) => tracing::warn!(%error, "cannot put back programs or pins"),
     }
     if let Err(error) = maps.end_stale_sockets() {
         tracing::warn!(%error, "cannot look for sockets whose backend has left");
+    }
+}
+
+fn tell_repaired(Repaired { hooks, pins, bits, leftover }: Repaired) {
+    if !hooks.is_empty() || pins || bits {
+        tracing::warn!(
+            hooks = hooks.join(", "),
+            pins,
+            bits,
+            "somebody changed programs, pins or bitmaps; they are as they were"
+        );
+    }
+    if let Some(error) = leftover {
+        tracing::warn!(error, "maps that no program uses stay in memory");
     }
 }
 
@@ -91,16 +106,40 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
         cgroup,
         bpffs: config.datapath.bpffs.clone(),
         capacity,
-        mark: exempt::MARK,
+        mark: exempt::mark_all_with(config.packets.mark).bit(),
         stale_sockets: stale_sockets(&config.datapath.stale_sockets),
+        served: served(&config.datapath),
     };
     let mut maps = KernelMaps::start(&options)?;
+    tell_of_start(&maps);
     if maps.is_waiting() {
         tracing::info!("other programs serve until everything is written");
     } else {
         maps.self_test()?;
     }
     Ok(maps)
+}
+
+/// What an operator may not have meant, and nobody would notice.
+fn tell_of_start(maps: &KernelMaps) {
+    let status = maps.status();
+    if let Some(cgroup) = status.cgroup.as_deref().filter(|_| status.in_cgroup_namespace) {
+        tracing::warn!(
+            cgroup = %cgroup.display(),
+            "only processes of this cgroup namespace get services; run the daemon outside of it, or name the cgroup if that is meant"
+        );
+    }
+    for path in &status.absent_cgroups {
+        tracing::warn!(cgroup = %path.display(), "a cgroup that is to be left alone does not exist; it is looked for every second");
+    }
+}
+
+fn served(configured: &config::Datapath) -> Served {
+    Served {
+        pods: configured.sockets == Sockets::All,
+        udp: configured.udp_sockets,
+        exempt_cgroups: configured.exempt_cgroups.iter().map(|path| path.as_str().into()).collect(),
+    }
 }
 
 fn stale_sockets(configured: &config::StaleSockets) -> StaleSockets {

@@ -24,6 +24,7 @@ use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
 use crate::engine::ask::{self, Asker};
 use crate::engine::{Engine, run};
+use crate::node::Described;
 use crate::recorder::{self, Recorder, Told};
 use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
@@ -117,7 +118,7 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
     let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);
     let settings = kubernetes::Settings {
         service_proxy_name: config.kubernetes.service_proxy_name.clone(),
-        node: config.node.zone.is_none().then(|| node.clone()),
+        node: Some(node.clone()),
         start: start
             .map(|kept| kubernetes::Start::of(&kept.remembered, &kept.context.odd))
             .unwrap_or_default(),
@@ -139,6 +140,14 @@ pub(super) fn capacity(config: &Config) -> Capacity {
         ports: limits.frontends.min(most.ports),
         services: usize::try_from(limits.services).unwrap_or(most.services).min(most.services),
     }
+}
+
+/// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at which NodePorts are
+/// answered, so that a restart does not move them there and back. Nobody speaks where there is no cluster.
+pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Kept>) -> Described {
+    let zone = kept.and_then(|kept| kept.context.zone.clone());
+    let addresses = if config.kubernetes.enabled { maps.node_addresses() } else { Vec::new() };
+    Described { zone, addresses }
 }
 
 pub(super) fn admin_settings(config: &Config) -> admin::Settings {

@@ -73,6 +73,8 @@ struct OtherProxy {
 struct Kernel {
     waiting: bool,
     broken_hooks: Vec<String>,
+    #[serde(default)]
+    behind_hooks: Vec<String>,
     grace_failure: Option<String>,
 }
 
@@ -292,7 +294,9 @@ impl Datapath {
             |hook: &String| format!("{hook}: the program or its pin was removed and cannot be put back");
         let grace = kernel.grace_failure.map(|why| format!("grace periods do not end: {why}"));
         let waiting = kernel.waiting.then(|| "another version's programs still serve".to_owned());
-        waiting.into_iter().chain(kernel.broken_hooks.iter().map(broken)).chain(grace).collect()
+        let behind = |hook: &String| format!("{hook}: the program reads maps that are no longer written");
+        let hooks = kernel.broken_hooks.iter().map(broken).chain(kernel.behind_hooks.iter().map(behind));
+        waiting.into_iter().chain(hooks).chain(grace).collect()
     }
 }
 

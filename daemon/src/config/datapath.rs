@@ -2,10 +2,14 @@
 
 use std::path::PathBuf;
 
-use super::limits::{DATAPATH_BACKENDS, DATAPATH_FRONTENDS, DATAPATH_SERVICES};
+use toml::de::DeValue;
+
+use super::limits::{
+    CGROUP_LEVELS_MAX, DATAPATH_BACKENDS, DATAPATH_FRONTENDS, DATAPATH_SERVICES, EXEMPT_CGROUPS_MAX,
+};
 use super::service::Protocol;
 use super::table::{Items, Table, WhenEmpty};
-use super::value::{Word, integer, path_text, word};
+use super::value::{Word, boolean, integer, path_text, quote, string, word};
 
 /// What carries the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,36 @@ pub enum Cgroup {
     Auto,
     /// This folder.
     Path(PathBuf),
+}
+
+/// Whose sockets are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sockets {
+    /// Those of the host and of all pods.
+    All,
+    /// Those of the host's network namespace.
+    Host,
+}
+
+impl Word for Sockets {
+    const WORDS: &'static [(&'static str, Self)] = &[("all", Self::All), ("host", Self::Host)];
+}
+
+/// A cgroup by its path from the root of the hierarchy; never the root itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CgroupPath(String);
+
+impl CgroupPath {
+    /// The path as it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// How much the datapath may hold. What comes beyond is refused by name; the rest goes on.
@@ -82,6 +116,12 @@ pub struct Datapath {
     pub limits: DatapathLimits,
     /// Which sockets are ended when their backend leaves.
     pub stale_sockets: StaleSockets,
+    /// Whose sockets are served.
+    pub sockets: Sockets,
+    /// Whether datagrams are served by sockets.
+    pub udp_sockets: bool,
+    /// Cgroups whose processes are left alone, and those below.
+    pub exempt_cgroups: Vec<CgroupPath>,
 }
 
 impl Default for Datapath {
@@ -90,7 +130,16 @@ impl Default for Datapath {
         let limits = DatapathLimits { services: 100_000, frontends: 500_000, backends: 4_000_000 };
         let bpffs = PathBuf::from("/sys/fs/bpf/holdfast");
         let stale_sockets = StaleSockets::default();
-        Self { kind: DatapathKind::Kernel, cgroup: Cgroup::Auto, bpffs, limits, stale_sockets }
+        Self {
+            kind: DatapathKind::Kernel,
+            cgroup: Cgroup::Auto,
+            bpffs,
+            limits,
+            stale_sockets,
+            sockets: Sockets::All,
+            udp_sockets: true,
+            exempt_cgroups: Vec::new(),
+        }
     }
 }
 
@@ -100,6 +149,9 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Datapath {
         kind: table.take("kind", word).unwrap_or(default.kind),
         cgroup: read_cgroup(table).unwrap_or(default.cgroup),
         bpffs: table.path("bpffs").map_or(default.bpffs, |found| found.value),
+        sockets: table.take("sockets", word).unwrap_or(default.sockets),
+        udp_sockets: table.take("udp_sockets", boolean).unwrap_or(default.udp_sockets),
+        exempt_cgroups: read_exempt(table),
         limits: table.table("limits", |limits| read_limits(limits, default.limits)),
         stale_sockets: table.table("stale_sockets", |sockets| read_sockets(sockets, default.stale_sockets)),
     }
@@ -111,6 +163,33 @@ fn read_cgroup(table: &mut Table<'_, '_, '_>) -> Option<Cgroup> {
         "auto" => Cgroup::Auto,
         path => Cgroup::Path(table.report().resolve(path)),
     })
+}
+
+const EXEMPT: Items =
+    Items { what: "cgroups such as \"/kata.slice\"", when_empty: WhenEmpty::Fine, most: EXEMPT_CGROUPS_MAX };
+
+fn read_exempt(table: &mut Table<'_, '_, '_>) -> Vec<CgroupPath> {
+    let found = table.list("exempt_cgroups", &EXEMPT, cgroup_path).unwrap_or_default();
+    let mut distinct: Vec<_> = found.into_iter().map(|found| found.value).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    distinct
+}
+
+fn cgroup_path(value: &DeValue<'_>) -> Result<CgroupPath, String> {
+    let text = string(value, "a cgroup such as \"/kata.slice\"")?;
+    let levels: Option<Vec<&str>> = text.strip_prefix('/').map(|rest| rest.split('/').collect());
+    let is_level = |level: &str| !matches!(level, "" | "." | "..") && !level.contains('\0');
+    match levels {
+        Some(levels) if levels.iter().all(|level| is_level(level)) && levels.len() <= CGROUP_LEVELS_MAX => {
+            Ok(CgroupPath(text.to_owned()))
+        }
+        _ => Err(format!(
+            "{} is no cgroup below the root: write its path from there, at most {CGROUP_LEVELS_MAX} levels, as in \
+             \"/kata.slice\"",
+            quote(text)
+        )),
+    }
 }
 
 fn read_limits(table: &mut Table<'_, '_, '_>, default: DatapathLimits) -> DatapathLimits {

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 use super::value::{Word, show_duration, show_word};
 use super::{
     Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, HealthCheck, Hold,
-    Kubernetes, Log, Node, NodePortAddresses, ServiceBlock, StaleSockets,
+    Kubernetes, Log, Node, NodePortAddresses, Packets, ServiceBlock, StaleSockets,
 };
 
 impl Config {
@@ -27,6 +27,7 @@ impl Config {
             ("manifests", Some(table([("path", self.manifests.path.as_deref().and_then(path))]))),
             ("service", blocks(&self.services)),
             ("datapath", Some(datapath(&self.datapath))),
+            ("packets", Some(packets(self.packets))),
             ("hold", Some(hold(&self.hold))),
             ("state", Some(table([("path", path(&self.state.path))]))),
             ("admin", Some(admin(&self.admin))),
@@ -131,9 +132,16 @@ fn datapath(datapath: &Datapath) -> Value {
         ("kind", word(datapath.kind)),
         ("cgroup", cgroup),
         ("bpffs", path(&datapath.bpffs)),
+        ("sockets", word(datapath.sockets)),
+        ("udp_sockets", Some(datapath.udp_sockets.into())),
+        ("exempt_cgroups", list(&datapath.exempt_cgroups).filter(|_| !datapath.exempt_cgroups.is_empty())),
         ("limits", Some(limits(&datapath.limits))),
         ("stale_sockets", Some(stale_sockets(&datapath.stale_sockets))),
     ])
+}
+
+fn packets(packets: Packets) -> Value {
+    table([("mark", text(&packets.mark))])
 }
 
 fn stale_sockets(sockets: &StaleSockets) -> Value {

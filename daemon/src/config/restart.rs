@@ -8,7 +8,7 @@ use super::Config;
 /// A key with the question whether it differs.
 pub(super) type Key = (&'static str, fn(&Config, &Config) -> bool);
 
-pub(super) const RESTART_KEYS: [Key; 17] = [
+pub(super) const RESTART_KEYS: [Key; 21] = [
     ("node.name", |a, b| a.node.name != b.node.name),
     ("kubernetes.enabled", |a, b| a.kubernetes.enabled != b.kubernetes.enabled),
     ("kubernetes.service_proxy_name", |a, b| {
@@ -28,6 +28,10 @@ pub(super) const RESTART_KEYS: [Key; 17] = [
     ("datapath.stale_sockets.namespaces", |a, b| {
         a.datapath.stale_sockets.namespaces != b.datapath.stale_sockets.namespaces
     }),
+    ("datapath.sockets", |a, b| a.datapath.sockets != b.datapath.sockets),
+    ("datapath.udp_sockets", |a, b| a.datapath.udp_sockets != b.datapath.udp_sockets),
+    ("datapath.exempt_cgroups", |a, b| a.datapath.exempt_cgroups != b.datapath.exempt_cgroups),
+    ("packets.mark", |a, b| a.packets.mark != b.packets.mark),
     ("state.path", |a, b| a.state.path != b.state.path),
     ("admin.listen", |a, b| a.admin.listen != b.admin.listen),
     ("admin.socket", |a, b| a.admin.socket != b.admin.socket),

@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 
 use crate::apiserver::Access;
 use crate::config::NodeName;
-use crate::node::Zone;
+use crate::node::NodeTold;
 use audit::{Asked, Audit};
 use codec::Json;
 use outlet::{HeadStart, Missing, Outlet};
@@ -181,7 +181,7 @@ impl Start {
 pub struct Settings {
     /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means those without it.
     pub service_proxy_name: Option<String>,
-    /// The own Node, for its zone; none where the configuration gives the zone.
+    /// The own Node, for its zone and its addresses; none where nobody wants to know them.
     pub node: Option<NodeName>,
     /// What to go on from; without it everything is told anew.
     pub start: Start,
@@ -269,7 +269,7 @@ impl Kubernetes {
     }
 
     /// Runs until nobody listens to the events any more.
-    pub async fn run(self, events: mpsc::Sender<Vec<Event>>, zones: mpsc::Sender<Zone>) {
+    pub async fn run(self, events: mpsc::Sender<Vec<Event>>, nodes: mpsc::Sender<NodeTold>) {
         if self.is_resumed && events.send(self.resumed()).await.is_err() {
             return;
         }
@@ -282,7 +282,7 @@ impl Kubernetes {
             let outlet = Outlet {
                 access: self.access.clone(),
                 events: events.clone(),
-                zones: zones.clone(),
+                nodes: nodes.clone(),
                 missing: kind.selection.what.watched().map(|_| missing.clone()),
                 head_start: head_start.clone(),
                 apiservers: if kind.selection.what == What::Slices {
@@ -295,7 +295,7 @@ impl Kubernetes {
             };
             start(kind, outlet, &self.timing, &mut tasks);
         }
-        drop((events, zones));
+        drop((events, nodes));
         // Whichever ends first has found nobody to listen; the rest ends with the set.
         tasks.join_next().await;
     }

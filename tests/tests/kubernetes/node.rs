@@ -16,7 +16,7 @@ use holdfast::apiserver::{self, Access, Sources};
 use holdfast::config::{Apiserver, ApiserverUrl, ClientIdentity};
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::engine::{Engine, Now};
-use holdfast::node::Zone;
+use holdfast::node::NodeTold;
 use holdfast::recorder::Recorder;
 use holdfast::sources::kubernetes::{Kubernetes, Settings, State, Timing, View, Watch, What};
 use holdfast::sources::objects::{
@@ -265,9 +265,9 @@ impl Node {
         let source = Kubernetes::new(access.clone(), settings);
         let view = source.view();
         let zones = Arc::new(Mutex::new(Vec::new()));
-        let (zones_out, zones_in) = mpsc::channel(1);
-        runtime.spawn(source.run(events_out, zones_out));
-        runtime.spawn(hear_zones(zones_in, Arc::clone(&zones)));
+        let (nodes_out, nodes_in) = mpsc::channel(1);
+        runtime.spawn(source.run(events_out, nodes_out));
+        runtime.spawn(hear_zones(nodes_in, Arc::clone(&zones)));
         Self { place, access, snapshots, runtime, view, guard, lines, zones, _stop: stop, _log: log }
     }
 
@@ -408,10 +408,10 @@ impl Node {
     }
 }
 
-async fn hear_zones(mut zones: mpsc::Receiver<Zone>, heard: Arc<Mutex<Vec<Option<Arc<str>>>>>) {
-    while let Some(zone) = zones.recv().await {
-        heard.lock().unwrap().push(zone.name);
-        let _ = zone.told.send(());
+async fn hear_zones(mut nodes: mpsc::Receiver<NodeTold>, heard: Arc<Mutex<Vec<Option<Arc<str>>>>>) {
+    while let Some(NodeTold { node, told }) = nodes.recv().await {
+        heard.lock().unwrap().extend(node.map(|node| node.zone));
+        let _ = told.send(());
     }
 }
 

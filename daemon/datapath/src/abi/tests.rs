@@ -43,10 +43,19 @@ fn a_frontend_is_its_key_and_its_key_again_before_the_target() {
 fn a_node_port_has_a_key_that_no_address_has() {
     let value = FrontendValue { port: PortIndex(7), kind: FrontendType::NodePort };
     let target = "0700000003000000";
-    check_frontend("0.0.0.0:80", Transport::Tcp, value, "0000000000500601", &format!("0000000000500601{target}"));
+    check_frontend(
+        "0.0.0.0:80",
+        Transport::Tcp,
+        value,
+        "0000000000500601",
+        &format!("0000000000500601{target}"),
+    );
     let key = "0000000000000000000000000000000000351101";
     check_frontend("[::]:53", Transport::Udp, value, key, &format!("{key}00000000{target}"));
-    let strange = types::frontend4_key { any: 1, ..types::frontend4_key { address: 5, port: 5, transport: TCP, any: 0 } };
+    let strange = types::frontend4_key {
+        any: 1,
+        ..types::frontend4_key { address: 5, port: 5, transport: TCP, any: 0 }
+    };
     let found = types::frontend4_value::default();
     assert_eq!(frontend_of(Family::V4, bytes(&strange), bytes(&found)), None, "an address, and any");
 }

@@ -48,7 +48,7 @@ impl KernelMaps {
             ports: families.iter().map(|(index, family)| self.read_port(*index, *family)).collect(),
             orphans: orphans.into_iter().collect(),
             members,
-            node_addresses: self.read_addresses()?,
+            node_addresses: self.node_addresses()?,
         })
     }
 
@@ -76,7 +76,8 @@ impl KernelMaps {
         }
     }
 
-    fn read_addresses(&self) -> Result<Vec<std::net::IpAddr>, MapError> {
+    /// The addresses at which node ports are answered, sorted.
+    pub fn node_addresses(&self) -> Result<Vec<std::net::IpAddr>, MapError> {
         let mut addresses = Vec::new();
         for table in self.shared.addresses() {
             let entries = table.entries().map_err(unreadable)?;

@@ -16,6 +16,8 @@ pub struct Repaired {
     pub pins: bool,
     /// Whether programs would not have looked for every frontend.
     pub bits: bool,
+    /// Why maps stay pinned that no program uses; told once.
+    pub leftover: Option<String>,
 }
 
 impl KernelMaps {
@@ -28,13 +30,14 @@ impl KernelMaps {
         };
         let followed = exempt.follow();
         pins.forget_leftover();
+        let leftover = pins.leftover_to_tell();
         let bits = shared.repair();
         let mut maps = load::copies(shared.handles().iter().chain(generation.handles()))?;
         let repinned = pins.repair(&mut maps)?;
         if links.are_well(pins) {
-            return followed.map(|()| Repaired { hooks: Vec::new(), pins: repinned, bits });
+            return followed.map(|()| Repaired { hooks: Vec::new(), pins: repinned, bits, leftover });
         }
         let hooks = load::load(generation.shape, *features, &maps, |object, _| links.repair(object, pins))?;
-        followed.map(|()| Repaired { hooks, pins: repinned, bits })
+        followed.map(|()| Repaired { hooks, pins: repinned, bits, leftover })
     }
 }

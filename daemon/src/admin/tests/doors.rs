@@ -386,6 +386,17 @@ fn a_daemon_whose_programs_wait_is_not_ready() {
 }
 
 #[test]
+fn a_daemon_whose_programs_read_old_maps_is_not_ready() {
+    let served = serve_with(everything(), |readings| {
+        let status = holdfast_datapath::Status { behind_hooks: vec!["connect6"], ..fixture::status() };
+        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+    });
+    let got = served.get("/readyz", "");
+    let expected = "the programs at connect6 read maps that are no longer written\n";
+    assert_eq!((got.status, got.body.as_str()), (503, expected));
+}
+
+#[test]
 fn what_is_remembered_says_so_and_is_ready() {
     let mut snapshot = everything();
     snapshot.sources = [(Source::Config, true), (Source::Kubernetes, false)].into();

@@ -489,6 +489,14 @@ pub(crate) fn status() -> holdfast_datapath::Status {
         refusals_lost: 5,
         own_cgroup_exempt: true,
         broken_hooks: vec!["sendmsg6"],
+        behind_hooks: Vec::new(),
+        leftover: None,
+        in_cgroup_namespace: false,
+        served: holdfast_datapath::Served {
+            exempt_cgroups: vec!["/kata.slice".into()],
+            ..Default::default()
+        },
+        absent_cgroups: Vec::new(),
         shared_hooks: vec![("connect4", 2), ("connect6", 1)],
         grace_failure: None,
         stale_sockets: Some(Swept { sweeps: 7, ended: 2, failure: None }),

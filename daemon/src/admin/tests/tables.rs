@@ -116,6 +116,32 @@ fn what_does_not_work_any_more_is_told() {
 }
 
 #[test]
+fn who_is_not_served_and_what_is_left_is_told() {
+    let served = serve_with(everything(), |readings| {
+        let exempt_cgroups = vec!["/kata.slice".into(), "/gone.slice".into()];
+        let status = holdfast_datapath::Status {
+            in_cgroup_namespace: true,
+            behind_hooks: vec!["connect6", "sendmsg6"],
+            leftover: Some("cannot remove /sys/fs/bpf/holdfast/v3/g1: busy".to_owned()),
+            served: holdfast_datapath::Served { pods: false, udp: false, exempt_cgroups },
+            absent_cgroups: vec!["/gone.slice".into()],
+            ..status()
+        };
+        readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+    });
+    let text = served.get("/datapath", "").body;
+    for line in [
+        "cgroup              /sys/fs/cgroup (the root of a cgroup namespace, not the host's: processes outside of it are not \
+         served)\n",
+        "sockets served      of the host only, TCP only, but not below /kata.slice /gone.slice (absent)\n",
+        "hooks behind        connect6 sendmsg6\n",
+        "old maps            stay: cannot remove /sys/fs/bpf/holdfast/v3/g1: busy\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
 fn programs_that_wait_for_their_maps_are_told() {
     let served = serve_with(everything(), |readings| {
         let status = holdfast_datapath::Status { waiting: true, ..status() };

@@ -99,7 +99,10 @@ fn the_text_is_the_files_own() {
         [datapath]
         bpffs = "/sys/fs/bpf/holdfast"
         cgroup = "auto"
+        exempt_cgroups = ["/kata.slice"]
         kind = "kernel"
+        sockets = "all"
+        udp_sockets = true
 
         [datapath.limits]
         backends = 4000000
@@ -134,6 +137,9 @@ fn the_text_is_the_files_own() {
         name = "node-7.example.com"
         node_port_addresses = ["primary"]
         zone = "zone-a"
+
+        [packets]
+        mark = "0x1000"
 
         [[service]]
         backends = ["192.0.2.1:8080", "[2001:db8::1]:8080"]

@@ -18,6 +18,12 @@ fn only_what_is_read_at_start_needs_a_restart() {
     check("[admin]\nsocket = \"/run/h.sock\"", &["admin.socket"]);
     check("[datapath]\nkind = \"memory\"\ncgroup = \"/c\"", &["datapath.kind", "datapath.cgroup"]);
     check("[datapath]\nbpffs = \"/b\"", &["datapath.bpffs"]);
+    check(
+        "[datapath]\nsockets = \"host\"\nudp_sockets = false\nexempt_cgroups = [\"/kata.slice\"]",
+        &["datapath.sockets", "datapath.udp_sockets", "datapath.exempt_cgroups"],
+    );
+    check("[packets]\nmark = 0x20", &["packets.mark"]);
+    check("[packets]\nmark = \"0x1000\"", &[]);
     check("[datapath.limits]\nservices = 1", &["datapath.limits.services"]);
     check(
         "[datapath.limits]\nfrontends = 1\nbackends = 1",

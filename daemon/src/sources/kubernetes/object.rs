@@ -12,6 +12,7 @@ use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use super::envelope::Identity;
 use super::shelf::{Odd, Version};
 use super::what::What;
+use crate::node::Described;
 
 /// What stands where a cluster-wide object has no namespace; no namespace can have this name.
 const NO_NAMESPACE: &str = "-";
@@ -21,8 +22,8 @@ const NO_NAMESPACE: &str = "-";
 pub(super) enum Told {
     /// To the engine.
     Event(Event),
-    /// To whoever knows the node: its zone.
-    Zone(Option<Arc<str>>),
+    /// To whoever knows the node: where it is, and at which addresses.
+    Node(Described),
 }
 
 impl Told {
@@ -35,8 +36,8 @@ impl Told {
         Some(Self::Event(Event::Progress(what.watched()?, Arc::clone(version))))
     }
 
-    /// That an object is gone, with its last version if it is known. A Node that is gone keeps its zone, as it does for
-    /// kube-proxy.
+    /// That an object is gone, with its last version if it is known. A Node that is gone keeps what it
+    /// said, as it does for kube-proxy.
     pub(super) fn gone(what: What, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
         let (name, source, meta) = (name.clone(), Source::Kubernetes, meta.map(Box::new));
         match what {

@@ -16,7 +16,7 @@ use super::apiservers::Apiservers;
 use super::object::Told;
 use super::pace::Quota;
 use crate::apiserver::Access;
-use crate::node::Zone;
+use crate::node::{Described, NodeTold};
 
 /// Nobody listens any more.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ impl HeadStart {
 pub(super) struct Outlet {
     pub(super) access: Access,
     pub(super) events: mpsc::Sender<Vec<Event>>,
-    pub(super) zones: mpsc::Sender<Zone>,
+    pub(super) nodes: mpsc::Sender<NodeTold>,
     /// None of a kind that nothing waits for, and of one that has arrived.
     pub(super) missing: Option<Missing>,
     pub(super) head_start: HeadStart,
@@ -84,7 +84,7 @@ impl Outlet {
                     self.say(&event);
                     group.push(event);
                 }
-                Told::Zone(zone) => self.tell_zone(zone).await?,
+                Told::Node(node) => self.tell_of_node(Some(node)).await?,
             }
         }
         if group.is_empty() { Ok(()) } else { self.events.send(group).await.map_err(|_| Closed) }
@@ -138,9 +138,9 @@ impl Outlet {
     }
 
     /// Waits until the engine has it, so that nothing is programmed for another zone meanwhile.
-    async fn tell_zone(&self, name: Option<Arc<str>>) -> Result<(), Closed> {
+    pub(super) async fn tell_of_node(&self, node: Option<Described>) -> Result<(), Closed> {
         let (told, heard) = oneshot::channel();
-        self.zones.send(Zone { name, told }).await.map_err(|_| Closed)?;
+        self.nodes.send(NodeTold { node, told }).await.map_err(|_| Closed)?;
         heard.await.map_err(|_| Closed)
     }
 

@@ -161,10 +161,11 @@ impl<C: Codec> Reflector<C> {
         let refusals = failures.refused(ending);
         let is_node = self.selection.what == What::Node;
         if is_node {
-            self.outlet.zone_settled();
             if refusals >= REFUSALS_MIN {
                 wait = wait.max(self.timing.node_wait);
+                self.no_node().await?;
             }
+            self.outlet.zone_settled();
         }
         // Nothing of the table comes from the Node, so nothing of it can be missing.
         if self.say(ending, lived, failures) && !is_node {
@@ -174,16 +175,22 @@ impl<C: Codec> Reflector<C> {
         Ok(())
     }
 
-    /// The Node tells nothing but the zone, and services are served without it too.
-    fn say_no_zone(&self, reason: &dyn std::fmt::Display) {
+    /// The Node tells its zone and its addresses, and services are served without them too.
+    fn say_no_node(&self, reason: &dyn std::fmt::Display) {
         tracing::warn!(
             %reason,
-            "the own Node cannot be read, so hints for zones have no effect; set `zone` under [node] if that lasts"
+            "the own Node cannot be read: hints for zones need `zone` under [node], and NodePorts answer at the address that \
+             the host prefers"
         );
     }
 
+    /// It may not be read, or there is none: the host's own choice counts from now on, and not what a former process knew.
+    async fn no_node(&self) -> Result<(), Closed> {
+        if self.is_without_node() { self.outlet.tell_of_node(None).await } else { Ok(()) }
+    }
+
     /// Whether the Node is watched, and has never told anything.
-    fn is_without_zone(&self) -> bool {
+    fn is_without_node(&self) -> bool {
         self.selection.what == What::Node && self.shelf.lock().len() == 0
     }
 
@@ -201,8 +208,8 @@ impl<C: Codec> Reflector<C> {
         let what = self.selection.what;
         if std::mem::replace(&mut failures.is_told, true) {
             tracing::debug!(watch = %what, error = %ending, "still not watching");
-        } else if self.is_without_zone() {
-            self.say_no_zone(ending);
+        } else if self.is_without_node() {
+            self.say_no_node(ending);
         } else {
             tracing::warn!(watch = %what, error = %ending, "the watch was interrupted; what is known stays");
         }

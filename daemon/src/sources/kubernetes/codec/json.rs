@@ -4,6 +4,7 @@
 //! the path to what is wrong. Deliberately absent: rules about values, which are those of every source.
 
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use holdfast_core::event::Event;
@@ -13,6 +14,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::{Codec, Frame, Framer, NoFrame, Splitter};
+use crate::node::Described;
 use crate::sources::kubernetes::envelope::{self, Glimpse, Identity};
 use crate::sources::kubernetes::line::Lines;
 use crate::sources::kubernetes::object::{Object, Told, named};
@@ -23,6 +25,9 @@ use crate::sources::objects::{self, Kind, Provenance, Refusal, ServiceWire, Slic
 
 /// The label by which a Node says where it is.
 const ZONE_LABEL: &str = "/metadata/labels/topology.kubernetes.io~1zone";
+
+/// How many addresses of a Node are looked at. A kubelet writes one or two of each kind.
+const NODE_ADDRESSES_MAX: usize = 256;
 
 /// What is wrong where no field is.
 const WHOLE: &str = "the object";
@@ -88,7 +93,7 @@ impl Codec for Json {
                     fit(text, from_value::<ServiceWire<'_>>).map(|wire| service(&wire, provenance))
                 }
                 What::Slices => fit(text, from_value::<SliceWire<'_>>).map(|wire| slice(&wire, provenance)),
-                What::Node => fit(text, from_value::<Value>).map(|node| vec![zone(&node)]),
+                What::Node => fit(text, from_value::<Value>).map(|it| vec![node(&it)]),
             },
         };
         fitted.map_or_else(
@@ -165,9 +170,22 @@ fn slice(wire: &SliceWire, provenance: &Provenance) -> Vec<Told> {
     }
 }
 
-fn zone(node: &Value) -> Told {
+fn node(node: &Value) -> Told {
     let zone = node.pointer(ZONE_LABEL).and_then(Value::as_str);
-    Told::Zone(zone.filter(|zone| !zone.is_empty()).map(Into::into))
+    let zone = zone.filter(|zone| !zone.is_empty()).map(Into::into);
+    let addresses = node.pointer("/status/addresses").and_then(Value::as_array).map(Vec::as_slice);
+    Told::Node(Described { zone, addresses: primaries(addresses.unwrap_or_default()) })
+}
+
+/// Of each family the first internal address, else the first external one, as kube-proxy takes them.
+fn primaries(addresses: &[Value]) -> Vec<IpAddr> {
+    let of_kind = |kind: &'static str| {
+        let addresses = addresses.iter().take(NODE_ADDRESSES_MAX).filter(move |it| it["type"] == kind);
+        addresses.filter_map(|it| Some(it["address"].as_str()?.parse::<IpAddr>().ok()?.to_canonical()))
+    };
+    let all: Vec<_> = of_kind("InternalIP").chain(of_kind("ExternalIP")).collect();
+    let first = |is_v4| all.iter().copied().find(|address| address.is_ipv4() == is_v4);
+    [first(true), first(false)].into_iter().flatten().collect()
 }
 
 /// An object that does not even fit its type, named as far as its metadata tells.
@@ -185,7 +203,7 @@ fn refused(
     Object { name: named(what, &identity), told: told.into_iter().collect(), is_bad: true }
 }
 
-/// The own Node is no object of the engine's: it keeps the zone that it had.
+/// The own Node is no object of the engine's: what it said before holds.
 fn rejection(what: What, value: &Value, refusal: &Refusal, provenance: &Provenance) -> Option<Rejection> {
     let kind = match what {
         What::Services => Kind::Service,

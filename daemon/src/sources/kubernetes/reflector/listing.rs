@@ -75,7 +75,8 @@ impl<C: Codec> Reflector<C> {
     async fn arrived(&mut self) -> Result<(), Stop> {
         if self.selection.what == What::Node {
             if self.shelf.lock().len() == 0 {
-                self.say_no_zone(&"there is none of its name");
+                self.say_no_node(&"there is none of its name");
+                self.no_node().await?;
             }
             self.outlet.zone_settled();
         }

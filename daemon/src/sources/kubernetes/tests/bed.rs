@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::super::{Kubernetes, Oddities, OddityView, Settings, Timing, View, Watch, What};
 use crate::apiserver::tests::access;
 use crate::apiserver::tests::server::{Asked, Authority, Manner, Server, ours};
-use crate::node::Zone;
+use crate::node::{Described, NodeTold};
 
 /// Groups of events; a test that only counts requests takes none, and must not hold up the watches by that.
 const UNTAKEN_MAX: usize = 64;
@@ -61,7 +61,7 @@ struct Running {
     view: View,
     oddities: OddityView,
     events: mpsc::Receiver<Vec<Event>>,
-    zones: mpsc::Receiver<Zone>,
+    nodes: mpsc::Receiver<NodeTold>,
     ready: VecDeque<String>,
     progress: Vec<String>,
     interrupted: usize,
@@ -116,9 +116,9 @@ impl Bed {
         }
         let kubernetes = Kubernetes::new(access, settings);
         let (events_in, events) = mpsc::channel(UNTAKEN_MAX);
-        let (zones_in, zones) = mpsc::channel(1);
+        let (nodes_in, nodes) = mpsc::channel(1);
         let (view, oddities, mut tasks) = (kubernetes.view(), kubernetes.oddities(), JoinSet::new());
-        tasks.spawn(kubernetes.run(events_in, zones_in));
+        tasks.spawn(kubernetes.run(events_in, nodes_in));
         let ready = VecDeque::new();
         let (progress, interrupted) = (Vec::new(), 0);
         self.running = Some(Running {
@@ -126,7 +126,7 @@ impl Bed {
             view,
             oddities,
             events,
-            zones,
+            nodes,
             ready,
             progress,
             interrupted,
@@ -212,9 +212,10 @@ impl Running {
     async fn more(&mut self) -> Vec<String> {
         tokio::select! {
             biased;
-            Some(zone) = self.zones.recv() => {
-                zone.told.send(()).unwrap();
-                vec![format!("zone {}", zone.name.as_deref().unwrap_or("none"))]
+            Some(NodeTold { node, told }) = self.nodes.recv() => {
+                told.send(()).unwrap();
+                let zone = |node: Described| format!("zone {}", node.zone.as_deref().unwrap_or("none"));
+                node.map(zone).into_iter().collect()
             }
             Some(group) = self.events.recv() => {
                 let versions = group.iter().filter_map(|event| match event {

@@ -53,7 +53,7 @@ fn read(what: What, text: &str) -> (Vec<String>, bool, Option<(String, String)>)
         Told::Event(Event::ServiceApplied(facts)) => format!("+{}", facts.key),
         Told::Event(Event::SliceApplied(facts)) => format!("+{} {}", facts.key, facts.endpoints.len()),
         Told::Event(Event::Rejected(it)) => format!("!{} {}", it.object, it.reason),
-        Told::Zone(zone) => format!("zone {zone:?}"),
+        Told::Node(node) => format!("zone {:?} {:?}", node.zone, node.addresses),
         other @ Told::Event(_) => format!("{other:?}"),
     });
     let name = object.name.map(|(name, version)| (name.to_string(), version.resource_version.to_string()));
@@ -86,10 +86,40 @@ fn a_node_tells_its_zone() {
     let node =
         |labels: &str| format!(r#"{{"metadata":{{"name":"n1","resourceVersion":"3","labels":{labels}}}}}"#);
     let known = Some(("-/n1", "3"));
-    check(What::Node, &node(r#"{"topology.kubernetes.io/zone":"a"}"#), &["zone Some(\"a\")"], false, known);
-    check(What::Node, &node(r#"{"topology.kubernetes.io/zone":""}"#), &["zone None"], false, known);
-    check(What::Node, &node("null"), &["zone None"], false, known);
+    let zone = node(r#"{"topology.kubernetes.io/zone":"a"}"#);
+    check(What::Node, &zone, &["zone Some(\"a\") []"], false, known);
+    check(What::Node, &node(r#"{"topology.kubernetes.io/zone":""}"#), &["zone None []"], false, known);
+    check(What::Node, &node("null"), &["zone None []"], false, known);
     check(What::Node, "{wrong", &[], true, None);
+}
+
+#[track_caller]
+fn check_addresses(addresses: &str, expected: &str) {
+    let status = format!(r#""status":{{"addresses":{addresses}}}"#);
+    let node = format!(r#"{{"metadata":{{"name":"n1","resourceVersion":"3"}},{status}}}"#);
+    check(What::Node, &node, &[&format!("zone None [{expected}]")], false, Some(("-/n1", "3")));
+}
+
+#[test]
+fn a_node_tells_of_each_family_the_first_internal_address_or_else_the_first_external_one() {
+    let address = |kind: &str, address: &str| format!(r#"{{"type":"{kind}","address":"{address}"}}"#);
+    let list = |addresses: &[(&str, &str)]| {
+        let all: Vec<_> = addresses.iter().map(|(kind, it)| address(kind, it)).collect();
+        format!("[{}]", all.join(","))
+    };
+    let (internal, external) = ("InternalIP", "ExternalIP");
+    let both =
+        [(external, "203.0.113.9"), (internal, "fd00::5"), (internal, "10.0.0.5"), (internal, "10.0.0.6")];
+    check_addresses(&list(&both), "10.0.0.5, fd00::5");
+    check_addresses(&list(&[(external, "2001:db8::1"), (internal, "10.0.0.5")]), "10.0.0.5, 2001:db8::1");
+    check_addresses(
+        &list(&[("Hostname", "10.0.0.5"), (internal, "node-1"), (internal, "::ffff:10.0.0.7")]),
+        "10.0.0.7",
+    );
+    check_addresses("[null,7,{\"type\":\"InternalIP\"},{\"address\":\"10.0.0.5\"}]", "");
+    check_addresses("{}", "");
+    let many: Vec<_> = (0..300).map(|_| ("Hostname", "n")).chain([(internal, "10.0.0.5")]).collect();
+    check_addresses(&list(&many), "");
 }
 
 #[test]
