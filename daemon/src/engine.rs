@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use holdfast_core::change::Change;
 use holdfast_core::event::Event;
-use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::op::{Action, Grace, Op, Owner, ServiceId};
@@ -22,6 +21,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::{AdoptError, Drift, Remembered, World};
 use holdfast_datapath::{MapError, Maps};
 
+pub use holdfast_core::time::Now;
 use retries::Retries;
 
 /// How soon the maps are asked again whether a grace period is over; a period lasts microseconds to milliseconds.
@@ -36,15 +36,6 @@ const REMEMBERED_WAIT: Duration = Duration::from_secs(3);
 
 /// New frontends that wait for each other, so that the maps take many of them in one step.
 const INSERTS_MAX: usize = 1_024;
-
-/// The time of a step, on both clocks.
-#[derive(Clone, Copy, Debug)]
-pub struct Now {
-    /// What people read.
-    pub wall: Timestamp,
-    /// Never steps back; since some fixed moment.
-    pub mono: Duration,
-}
 
 /// The one writer.
 #[derive(Debug)]
@@ -87,8 +78,8 @@ impl<M: Maps> Engine<M> {
     }
 
     /// Begins with what a former process wrote down. Called before any event.
-    pub fn remember(&mut self, remembered: Remembered) {
-        self.world.remember(remembered);
+    pub fn remember(&mut self, remembered: Remembered, now: Now) {
+        self.world.remember(remembered, now);
     }
 
     /// Takes one event in. It has its effect with the next step.
@@ -103,13 +94,13 @@ impl<M: Maps> Engine<M> {
         }
         self.collect_freed();
         let mut snapshot = if self.may_write(now.mono) {
-            self.world.decide(now.wall);
+            self.world.decide(now);
             let departed = self.carry_out(World::plan_node_removals);
             self.write_services(now.mono);
             self.upkeep(now.mono, departed.is_ok());
-            self.world.settle(now.wall, changed)
+            self.world.settle(now, changed)
         } else {
-            self.world.publish(now.wall)
+            self.world.publish(now)
         };
         if self.world.has_freed() {
             self.world.begin_grace(self.maps.begin_grace());

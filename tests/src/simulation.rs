@@ -23,6 +23,7 @@ use holdfast::engine::{Engine, Now};
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
+use holdfast_core::hold::Probed;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
@@ -88,8 +89,10 @@ pub struct Simulation {
     slow: Vec<SlowClient>,
     resend: Vec<Event>,
     clock: Duration,
-    /// How far the wall clock was set back.
-    set_back: i64,
+    /// How far the wall clock was set, ahead or back.
+    ahead: i64,
+    /// Answers of probes that have not come yet.
+    lagging: Vec<Probed>,
     /// The engine has decided since it started.
     is_open: bool,
     snapshot: Arc<Snapshot>,
@@ -124,7 +127,8 @@ impl Simulation {
             slow: Vec::new(),
             resend: Vec::new(),
             clock: Duration::ZERO,
-            set_back: 0,
+            ahead: 0,
+            lagging: Vec::new(),
             is_open: false,
             snapshot: Arc::default(),
             disk: None,
@@ -174,7 +178,7 @@ impl Simulation {
 
     fn now(&self) -> Now {
         let seconds = i64::try_from(self.clock.as_secs()).unwrap_or(i64::MAX);
-        Now { wall: Timestamp(1_000_000_000 + seconds - self.set_back), mono: self.clock }
+        Now { wall: Timestamp(1_000_000_000 + seconds + self.ahead), mono: self.clock }
     }
 
     /// Some object changes, and the engine is told; or a source goes on with its first list.
@@ -183,6 +187,7 @@ impl Simulation {
             return match self.random.below(1_000) {
                 0 => self.lose_everything(),
                 1..40 => self.probe(),
+                40..55 => self.rename_port(),
                 _ => {
                     let event = self.change();
                     self.tell(event);
@@ -208,7 +213,7 @@ impl Simulation {
         let pause = self.random.below(60);
         self.clock += Duration::from_millis(u64::try_from(pause * pause).unwrap_or(0));
         match self.random.below(500) {
-            0 => self.set_back += i64::try_from(self.random.below(100)).unwrap_or(0),
+            0 => self.ahead += i64::try_from(self.random.below(8_000)).unwrap_or(0) - 4_000,
             1..6 => self.clock += Duration::from_secs(self.random.number() % 700),
             _ => {}
         }
@@ -219,7 +224,7 @@ impl Simulation {
         let now = self.now();
         let was_closed = !self.is_open;
         let undecided = was_closed.then(|| self.watch().model.clone());
-        self.watch().begin(now.wall);
+        self.watch().begin(now);
         let mut changes = Vec::new();
         let snapshot = self.engine.step(now, &mut |change| changes.push(change));
         self.is_open = snapshot.programmed;
@@ -297,10 +302,12 @@ impl Simulation {
         disk = disk.filter(|_| self.random.chance(700));
         let (remembered, memory) = disk.clone().unzip();
         self.rows.restart(remembered.as_ref());
-        self.watch().model.restart(memory.unwrap_or_default());
+        self.lagging.clear();
+        let now = self.now();
+        self.watch().model.restart(memory.unwrap_or_default(), now);
         self.send_everything();
         if let Some(remembered) = remembered {
-            self.engine.remember(remembered);
+            self.engine.remember(remembered, now);
             // Whoever remembers may begin before its sources have spoken, with what it remembers.
             while !self.resend.is_empty() {
                 self.happen();

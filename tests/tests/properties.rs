@@ -193,7 +193,7 @@ fn with_memory(random: &mut Random, events: &[Event]) -> Picture {
     step(&mut engine);
     let maps = if random.chance(500) { engine.into_maps() } else { MemoryMaps::default() };
     let mut engine = Engine::start(maps, Seed(8), &Source::ALL).unwrap().0;
-    engine.remember(remembered);
+    engine.remember(remembered, NOW);
     let mut newer = events.to_vec();
     random.shuffle(&mut newer);
     let now = if random.chance(500) { NOW } else { LATER };

@@ -8,16 +8,17 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use crate::facts::{Endpoint, SliceFacts, Target, Timestamp};
+use crate::facts::{Endpoint, SliceFacts, Target};
 use crate::keys::{PortKey, ServiceKey, Transport};
 use crate::list::{Row, Rows};
 use crate::snapshot::Reason;
+use crate::time::Uptime;
 
 /// So many probes in a row that nobody took drop a backend.
 pub const FAILURES_MAX: u8 = 3;
 
-/// Seconds for which a list is held none of whose backends ever took a probe. Longer than a restart of an apiserver, and
-/// shorter than the time within which clients of a rejected service expect to be refused.
+/// Seconds for which a list is held none of whose backends took a probe, from its first probe on. Longer than a restart of an
+/// apiserver, and shorter than the time within which clients of a rejected service expect to be refused.
 pub const UNANSWERED_LIMIT: i64 = 30;
 
 /// Seconds after an interruption of a source in which a loss may come of it.
@@ -136,7 +137,7 @@ impl Judgement {
 /// For how long a list is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// [`Policy::limit`], and [`UNANSWERED_LIMIT`] as long as no backend took a probe.
+    /// [`Policy::limit`], and [`UNANSWERED_LIMIT`] if all backends were probed and none took it.
     Guarded,
     /// [`Policy::limit`], because the service asks for it.
     Limit,
@@ -226,11 +227,38 @@ pub struct Probed {
     pub answer: Answer,
 }
 
+/// Whether a backend was probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Not yet.
+    Due,
+    /// At least once.
+    Done,
+    /// Nor will it be: a probe of it would prove nothing.
+    Never,
+}
+
+impl Asked {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Due, Self::Done, Self::Never];
+
+    /// The one spelling in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Due => "due",
+            Self::Done => "done",
+            Self::Never => "never",
+        }
+    }
+}
+
 /// A backend of a held list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldBackend {
     /// As it was last seen in the list.
     pub row: Row,
+    /// Whether it was probed.
+    pub asked: Asked,
     /// It accepted a probe during this hold.
     pub answered: bool,
     /// How many probes in a row it did not accept since, where those count.
@@ -239,13 +267,20 @@ pub struct HeldBackend {
     pub lost: Option<Reason>,
 }
 
+/// A connection must prove something, which it does for TCP; and what was only draining may be gone by right.
+fn can_be_asked(row: &Row, transport: Transport) -> bool {
+    transport == Transport::Tcp && row.conditions().ready
+}
+
 /// A list that is held.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hold {
     /// Why.
     pub reason: Reason,
     /// Since when.
-    pub since: Timestamp,
+    pub begun: Uptime,
+    /// When one of its backends was probed first.
+    pub asked: Option<Uptime>,
     /// For how long.
     pub bound: Bound,
     /// The slices that the backends were last seen in; their rows point into these.
@@ -259,12 +294,18 @@ impl Hold {
     pub(crate) fn new(
         last: &Rows,
         slices: Arc<[Arc<SliceFacts>]>,
-        now: Timestamp,
+        (now, transport): (Uptime, Transport),
         (reason, bound): (Reason, Bound),
     ) -> Self {
         let chosen = last.all().iter().filter(|row| row.is_chosen());
-        let backend = |row: &Row| HeldBackend { row: row.held(), answered: false, failures: 0, lost: None };
-        Self { reason, since: now, bound, slices, backends: chosen.map(backend).collect() }
+        let backend = |row: &Row| HeldBackend {
+            row: row.held(),
+            asked: if can_be_asked(row, transport) { Asked::Due } else { Asked::Never },
+            answered: false,
+            failures: 0,
+            lost: None,
+        };
+        Self { reason, begun: now, asked: None, bound, slices, backends: chosen.map(backend).collect() }
     }
 
     /// The backends that are still in the list.
@@ -272,29 +313,38 @@ impl Hold {
         self.backends.iter().filter(|it| it.lost.is_none()).map(|it| &it.row)
     }
 
-    /// Whether its backends are probed: a connection must prove something, and nothing must follow for a list that is never
-    /// let go. What was only draining is not asked.
-    pub fn probes(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
-        let is_probed = transport == Transport::Tcp && self.bound != Bound::Unlimited;
-        self.rows().filter(move |row| is_probed && row.conditions().ready).map(Row::backend)
+    /// Whether somebody is still to be probed for the first time.
+    pub fn waits(&self) -> bool {
+        self.backends.iter().any(|it| it.asked == Asked::Due && it.lost.is_none())
     }
 
-    /// When it ends at the latest, as things stand.
-    pub fn until(&self, policy: &Policy) -> Option<Timestamp> {
-        let seconds = match self.bound {
+    /// Whom to probe: nobody of a list that is never let go, because nothing must follow.
+    pub fn probes(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
+        let is_probed = self.bound != Bound::Unlimited;
+        self.rows().filter(move |row| is_probed && can_be_asked(row, transport)).map(Row::backend)
+    }
+
+    /// When it ends at the latest, as things stand. Whoever was not asked has not failed to answer.
+    pub fn until(&self, policy: &Policy) -> Option<Uptime> {
+        let limit = match self.bound {
             Bound::Unlimited => return None,
             Bound::MassLoss => policy.mass_loss_limit,
-            Bound::Guarded if !self.backends.iter().any(|it| it.answered) => {
-                policy.limit.min(UNANSWERED_LIMIT)
-            }
             Bound::Guarded | Bound::Limit => policy.limit,
         };
-        Some(Timestamp(self.since.0.saturating_add(seconds)))
+        let limit = self.begun.plus(limit);
+        let answered = self.backends.iter().any(|it| it.answered);
+        let is_silent = self.bound == Bound::Guarded && !answered && !self.waits();
+        let unanswered = self.asked.unwrap_or(self.begun).plus(UNANSWERED_LIMIT);
+        Some(if is_silent { limit.min(unanswered) } else { limit })
     }
 
-    /// Why it is over, if it is. A clock that was set back makes no hold longer.
-    pub(crate) fn ends(&mut self, policy: &Policy, now: Timestamp) -> Option<Reason> {
-        self.since = self.since.min(now);
+    /// Whether the first probe was made and nobody has noted when.
+    pub(crate) fn is_asked_now(&self) -> bool {
+        self.asked.is_none() && self.backends.iter().any(|it| it.asked == Asked::Done)
+    }
+
+    /// Why it is over, if it is.
+    pub(crate) fn ends(&self, policy: &Policy, now: Uptime) -> Option<Reason> {
         if self.rows().next().is_none() {
             return self.backends.iter().rev().find_map(|it| it.lost).or(Some(Reason::HoldExpired));
         }
@@ -305,6 +355,7 @@ impl Hold {
     pub(crate) fn observe(&mut self, backend: SocketAddr, answer: Answer) -> bool {
         let Some(held) = self.backend(backend) else { return false };
         let before = *held;
+        held.asked = Asked::Done;
         match answer {
             Answer::Accepted => (held.answered, held.failures) = (true, 0),
             // A filter answers nothing, so silence proves something only of one who did answer.

@@ -25,4 +25,5 @@ pub mod ranges;
 pub mod resolve;
 pub mod snapshot;
 mod tables;
+pub mod time;
 pub mod world;

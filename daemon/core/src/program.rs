@@ -3,6 +3,8 @@
 //! Invariant: `realized` changes only after the maps accepted an op. What a failed op may have done anyway is kept as
 //! `uncertain` until a later op settles it. Deliberately absent: any other service's ports.
 
+mod renamed;
+
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,6 +12,7 @@ use core::net::SocketAddr;
 
 use crate::change::Cause;
 use crate::claims::Rank;
+use crate::facts::ServiceFacts;
 use crate::hold::{self, Bound, Evidence, Hold, Judgement, OnEmpty};
 use crate::keys::{FrontendKey, PortKey};
 use crate::limits;
@@ -118,7 +121,7 @@ impl Port {
         };
         // Somebody exists elsewhere for as long as the list before is held.
         self.policy.has_any |= self.hold.is_some();
-        let rows = Rows::new(rows, &self.rows, bench.now);
+        let rows = Rows::new(rows, &self.rows, bench.now.wall);
         // An equal list keeps its identity, so that every reader shares it.
         if rows != *self.rows {
             self.rows = Arc::new(rows);
@@ -146,19 +149,26 @@ impl Port {
         match (self.hold.take(), judgement) {
             (Some(hold), Some(now)) => self.go_on(hold, now, bench),
             (None, Some(now)) if self.rows.has_any_list() => {
-                self.hold = Some(Arc::new(Hold::new(last, Arc::clone(&bench.slices), bench.now, now)));
+                let slices = Arc::clone(&bench.slices);
+                let when = (bench.now.uptime(), self.key.transport);
+                self.hold = Some(Arc::new(Hold::new(last, slices, when, now)));
             }
             (_, _) => {}
         }
     }
 
     fn go_on(&mut self, mut hold: Arc<Hold>, (reason, bound): (Reason, Bound), bench: &Bench<'_>) {
-        let held = Arc::make_mut(&mut hold);
-        let is_same = held.bound == bound || (held.bound, bound) == (Bound::MassLoss, Bound::Guarded);
+        let is_same = hold.bound == bound || (hold.bound, bound) == (Bound::MassLoss, Bound::Guarded);
+        // Readers share it, so it is copied only where it changes.
         if !is_same {
+            let held = Arc::make_mut(&mut hold);
             (held.reason, held.bound) = (reason, bound);
         }
-        self.ended = held.ends(bench.policy, bench.now);
+        let now = bench.now.uptime();
+        if hold.is_asked_now() {
+            Arc::make_mut(&mut hold).asked = Some(now);
+        }
+        self.ended = hold.ends(bench.policy, now);
         self.hold = self.ended.is_none().then_some(hold);
     }
 
@@ -221,6 +231,8 @@ fn with_held(hold: &Hold, listed: Vec<Row>, policy: PortPolicy) -> Vec<Row> {
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) state: ServiceState,
+    /// What the ports were decided from.
+    pub(crate) facts: Option<Arc<ServiceFacts>>,
     pub(crate) rank: Option<Rank>,
     pub(crate) desired: Vec<DesiredFrontend>,
     /// The first `wanted` are desired, in the order that [`DesiredFrontend::place`] means; the rest is leaving.
@@ -246,6 +258,7 @@ impl Default for Program {
     fn default() -> Self {
         Self {
             state: ServiceState::NoService,
+            facts: None,
             rank: None,
             desired: Vec::new(),
             ports: Vec::new(),
@@ -277,12 +290,22 @@ impl Program {
     }
 
     /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end.
-    pub(crate) fn take(&mut self, desired: Desired, bench: &Bench<'_>) {
+    pub(crate) fn take(&mut self, desired: Desired, facts: Option<Arc<ServiceFacts>>, bench: &Bench<'_>) {
+        let before = core::mem::replace(&mut self.facts, facts);
+        let served = self.ports.get(..self.wanted).unwrap_or_default();
+        let mut pasts = match (&before, &self.facts) {
+            (Some(before), Some(now)) => renamed::pasts(served, &desired.ports, before, now),
+            _ => BTreeMap::new(),
+        };
         let mut old = core::mem::take(&mut self.ports);
         self.wanted = desired.ports.len();
         for wanted in desired.ports {
+            let past = pasts.remove(&wanted.key);
             let known = old.iter().position(|port| port.key == wanted.key);
             let mut port = known.map_or_else(|| Port::new(wanted.key), |place| old.swap_remove(place));
+            if let Some(past) = past {
+                past.give_to(&mut port);
+            }
             port.take(wanted.rows, wanted.policy, bench);
             self.ports.push(port);
         }

@@ -8,6 +8,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
+use core::time::Duration;
 
 use crate::event::Watched;
 use crate::facts::{NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts, Timestamp};
@@ -16,6 +17,7 @@ use crate::keys::{PortKey, Protocol, ServiceKey, Source};
 use crate::list::{LastList, Row, Rows, Scope};
 use crate::op::{FrontendType, PortIndex, ServiceId};
 use crate::radix::Radix;
+use crate::time::Now;
 
 /// What a new connection to a frontend gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -418,12 +420,24 @@ pub struct Snapshot {
     pub checked: Option<Checked>,
     /// When it was published.
     pub published: Timestamp,
+    /// When, on the clock that holds are counted on.
+    pub mono: Duration,
 }
 
 impl Snapshot {
     /// Whether every source has delivered.
     pub fn is_synced(&self) -> bool {
         !self.sources.is_empty() && self.sources.values().all(|synced| *synced)
+    }
+
+    /// When it was published, on both clocks.
+    pub const fn clock(&self) -> Now {
+        Now { wall: self.published, mono: self.mono }
+    }
+
+    /// When a hold ends at the latest, by the wall clock as it stands.
+    pub fn hold_until(&self, hold: &Hold) -> Option<Timestamp> {
+        hold.until(&self.settings.hold).map(|until| self.clock().wall_at(until))
     }
 
     /// When the sources had confirmed it last: a process that only remembered confirms nothing, however long it ran.

@@ -202,7 +202,7 @@ fn explained<'a>(
     let (policy, counters) = (&snapshot.settings.hold, Counters::of(&readings.datapath()));
     let row = |it: &'a FrontendView| {
         let applied = Applied::of(view, it, read, &counters);
-        FrontendRow::of(view, it, applied, sentence::next(view, it, policy))
+        FrontendRow::of(view, it, applied, sentence::next(view, it, snapshot))
     };
     Explained {
         service: view.key.name.to_string(),
@@ -213,7 +213,7 @@ fn explained<'a>(
         frontends: frontends(subject).map(row).collect(),
         desired: Desired::of(view, policy),
         rejected: Rejected::of(snapshot, view),
-        endpoints: details::endpoints(view, policy),
+        endpoints: details::endpoints(view, snapshot),
         refusals: details::refusals(readings, subject),
         history: latest(readings, Some(&view.key.name), |_| true),
     }

@@ -4,18 +4,22 @@ use holdfast_core::facts::{Rejection, Timestamp};
 use holdfast_core::hold::{Bound, Hold};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use holdfast_core::op::ServiceId;
-use holdfast_core::snapshot::{Reason, Rejections};
+use holdfast_core::snapshot::{Reason, Rejections, ServiceView};
+use holdfast_core::time::Uptime;
 
 use super::*;
 use crate::admin::tests::fixture::{THEN, everything, many};
+
+fn hold(reason: Reason, bound: Bound, view: &ServiceView) -> Hold {
+    let (begun, slices) = (Uptime(0), Arc::clone(&view.slices));
+    Hold { reason, begun, asked: None, bound, slices, backends: Vec::new() }
+}
 
 /// `many` services, the first of which is held for this reason.
 fn held(reason: Reason) -> Snapshot {
     let mut snapshot = many(3, 2);
     let mut view = snapshot.services.get(0).unwrap().as_ref().clone();
-    let (since, slices) = (THEN, Arc::clone(&view.slices));
-    view.ports[0].hold =
-        Some(Arc::new(Hold { reason, since, bound: Bound::Limit, slices, backends: Vec::new() }));
+    view.ports[0].hold = Some(Arc::new(hold(reason, Bound::Limit, &view)));
     snapshot.services.set(0, Some(Arc::new(view)));
     Arc::make_mut(&mut snapshot.held).insert(ServiceId(0));
     snapshot
@@ -191,14 +195,7 @@ async fn what_comes_too_fast_is_counted_and_nobody_waits() {
     let mut flood = many(200, 1);
     for place in 0..200 {
         let mut view = flood.services.get(place).unwrap().as_ref().clone();
-        let hold = Hold {
-            reason: Reason::MassLoss,
-            since: THEN,
-            bound: Bound::MassLoss,
-            slices: Arc::clone(&view.slices),
-            backends: Vec::new(),
-        };
-        view.ports[0].hold = Some(Arc::new(hold));
+        view.ports[0].hold = Some(Arc::new(hold(Reason::MassLoss, Bound::MassLoss, &view)));
         flood.services.set(place, Some(Arc::new(view)));
         Arc::make_mut(&mut flood.held).insert(ServiceId(u32::try_from(place).unwrap()));
     }

@@ -23,7 +23,7 @@ use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
 use crate::engine::ask::{self, Asker};
-use crate::engine::{Engine, run};
+use crate::engine::{Engine, Now, run};
 use crate::node::Described;
 use crate::recorder::{self, Recorder, Told};
 use crate::sources::config::{Blocks, StaticService};
@@ -91,7 +91,8 @@ pub(super) fn engine(
         tracing::warn!(%error, "the maps hold something strange; it is written anew");
     }
     if let Some(kept) = kept {
-        engine.remember(kept.remembered);
+        // The engine's own clock begins with its loop.
+        engine.remember(kept.remembered, Now { wall: super::now(), mono: Duration::ZERO });
     }
     engine.apply(Event::SettingsApplied(Arc::new(now.0)));
     engine.apply(Event::NodeApplied(Arc::new(now.1)));

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ServiceFacts, ServicePort,
-    ServiceType, SliceFacts, SlicePort,
+    ServiceType, SliceFacts, SlicePort, Timestamp,
 };
 use holdfast_core::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
 use holdfast_core::op::{Action, Dump};

@@ -62,7 +62,7 @@ pub(super) fn encode(
     write(&record)?;
     for view in snapshot.services.iter() {
         record.clear();
-        record = to_bytes(&ServiceForm::from(&**view), record)?;
+        record = to_bytes(&ServiceForm::new(view, snapshot.clock()), record)?;
         write(&record)?;
     }
     Ok(())

@@ -16,7 +16,7 @@ use super::{Context, Kept};
 const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
 
 /// The version of the records. Another version is not read.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// One record is one service; 100,000 endpoints take about 8 MB.
 const RECORD_BYTES_MAX: u32 = 256 << 20;

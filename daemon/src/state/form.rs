@@ -19,6 +19,7 @@ use holdfast_core::keys::{ObjectName, PortKey, Protocol, ServiceKey, Source, Tra
 use holdfast_core::list::{LastList, Scope};
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceState, ServiceView, Status, Verdict};
+use holdfast_core::time::Now;
 use serde::{Deserialize, Serialize};
 
 use hold::HoldForm;
@@ -38,21 +39,19 @@ pub(super) struct ServiceForm {
     frontends: Vec<FrontendForm>,
 }
 
-impl From<&ServiceView> for ServiceForm {
-    fn from(view: &ServiceView) -> Self {
+impl ServiceForm {
+    pub(super) fn new(view: &ServiceView, clock: Now) -> Self {
         Self {
             name: NameForm::from(&view.key.name),
             source: view.key.source.as_str().into(),
             facts: view.facts.as_deref().map(FactsForm::from),
             slices: view.slices.iter().map(|slice| SliceForm::from(&**slice)).collect(),
             state: view.state.as_str().into(),
-            ports: view.ports.iter().map(PortForm::from).collect(),
+            ports: view.ports.iter().map(|port| PortForm::new(port, clock)).collect(),
             frontends: view.frontends.iter().map(FrontendForm::from).collect(),
         }
     }
-}
 
-impl ServiceForm {
     pub(super) fn into_view(self) -> Option<ServiceView> {
         let source = spelled(&Source::ALL, Source::as_str, &self.source)?;
         let slices = self.slices.into_iter().map(|slice| Some(Arc::new(slice.into_facts(source)?)));
@@ -153,8 +152,8 @@ struct PortForm {
     ended: Option<Arc<str>>,
 }
 
-impl From<&PortView> for PortForm {
-    fn from(view: &PortView) -> Self {
+impl PortForm {
+    fn new(view: &PortView, clock: Now) -> Self {
         let last_is_now = view.last.rows() == Some(&view.rows);
         let last = view.last.rows().filter(|_| !last_is_now);
         Self {
@@ -166,13 +165,11 @@ impl From<&PortView> for PortForm {
             last_is_now,
             cluster_used: view.cluster_used,
             local_used: view.local_used,
-            hold: view.hold.as_deref().map(HoldForm::from),
+            hold: view.hold.as_deref().map(|hold| HoldForm::new(hold, clock)),
             ended: view.ended.map(|reason| reason.as_str().into()),
         }
     }
-}
 
-impl PortForm {
     fn into_view(self, source: Source) -> Option<PortView> {
         let rows = Arc::new(rows::rows(self.rows)?);
         let last = match self.last {

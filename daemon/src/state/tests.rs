@@ -1,12 +1,14 @@
 //! What is written comes back, and what is damaged does not.
 
 use std::fs;
+use std::time::Duration;
 
 use holdfast_core::event::{Event, Watched};
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{ObjectName, SliceKey, Source};
 use holdfast_core::snapshot::Snapshot;
+use holdfast_core::time::{Now, Uptime};
 use holdfast_core::world::{Capacity, World};
 use proptest::prelude::*;
 use tokio::sync::watch;
@@ -23,13 +25,14 @@ fn snapshot() -> Snapshot {
     let files = [("everything.yaml".into(), MANIFESTS.as_bytes().to_vec())].into();
     let mut turn = |events: Vec<Event>, at| {
         events.into_iter().for_each(|event| world.apply(event));
-        world.decide(Timestamp(at));
+        let at = Now { wall: Timestamp(at), mono: Duration::from_secs(5) };
+        world.decide(at);
         for id in world.dirty().to_vec() {
             let mut ops = Vec::new();
             world.plan_lists(id, &mut ops).unwrap();
             ops.iter().for_each(|op| world.accepted(op));
         }
-        world.settle(Timestamp(at), &mut |_| ())
+        world.settle(at, &mut |_| ())
     };
     let mut texts = Texts::new("/folder");
     let mut events = texts.replace(&files);
@@ -99,7 +102,12 @@ fn what_is_written_comes_back() {
     assert!(expected.services.len() > 4, "the example has several services");
     for (found, mut view) in kept.remembered.services.into_iter().zip(expected.services) {
         // What the maps hold is read off the maps.
-        view.ports.iter_mut().for_each(|port| port.index = None);
+        for port in &mut view.ports {
+            port.index = None;
+            for hold in port.hold.iter_mut().map(Arc::make_mut) {
+                hold.begun = Uptime(expected.clock.wall_at(hold.begun).0);
+            }
+        }
         for frontend in &mut view.frontends {
             frontend.status = holdfast_core::snapshot::Status::Pending;
         }
@@ -144,7 +152,7 @@ fn a_file_that_is_not_whole_is_named_and_not_used() {
         |it| *it = b"[apiserver]\nendpoints = []\n".to_vec(),
         " is no snapshot of holdfast",
     );
-    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 3");
+    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 4");
     check_refused("cut in the middle", |it| it.truncate(it.len() / 2), damaged);
     check_refused("cut at the end", |it| it.truncate(it.len() - 1), damaged);
     check_refused("cut behind the head", |it| it.truncate(16), damaged);

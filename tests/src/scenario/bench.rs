@@ -161,7 +161,7 @@ impl Bench {
             return Err(format!("the maps hold what was never written: {unknown:?}"));
         }
         if let Some(remembered) = self.written_down()? {
-            engine.remember(remembered);
+            engine.remember(remembered, Now { wall: self.wall, mono: self.mono });
         }
         self.engine = Some(engine);
         let mut group = self.outside.all()?;

@@ -6,11 +6,14 @@
 use std::sync::Arc;
 
 use holdfast_core::event::Event;
-use holdfast_core::facts::{ObjectKey, Rejection, SliceFacts};
+use holdfast_core::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts};
 use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::keys::{ServiceKey, SliceKey, Source};
 
 use super::{Simulation, population};
+
+/// Answers that may be on their way.
+const LAGGING_MAX: usize = 8;
 
 impl Simulation {
     /// Changes some object in the facts, and gives the event that says so.
@@ -144,8 +147,59 @@ impl Simulation {
         }
     }
 
-    /// A backend of a held list is probed some times in a row, if there is one.
+    /// A port of a service gets another name, or two swap theirs, while the numbers stay. The slices follow now or later,
+    /// or did before.
+    pub(super) fn rename_port(&mut self) {
+        let place = self.random.below(population::SERVICES_MAX);
+        let key = population::service_key(place);
+        let Some(old) = self.watch().model.facts.services.get(&key).cloned() else { return };
+        let names = population::renamed(&mut self.random, &old);
+        let order = self.random.below(3);
+        if order > 0 {
+            self.rename_in_service(&old, &names);
+        }
+        if order == 1 {
+            self.turn();
+        }
+        self.rename_in_slices(&key, &names);
+        if order == 0 {
+            self.turn();
+            self.rename_in_service(&old, &names);
+        }
+    }
+
+    fn rename_in_service(&mut self, old: &ServiceFacts, names: &[population::Rename]) {
+        let mut new = old.clone();
+        new.ports.iter_mut().for_each(|port| port.name = population::name_after(names, &port.name));
+        let new = Arc::new(new);
+        let model = &mut self.watch().model;
+        model.facts.services.insert(new.key.clone(), Arc::clone(&new));
+        model.touch(&new.key);
+        self.tell(Event::ServiceApplied(new));
+    }
+
+    fn rename_in_slices(&mut self, service: &ServiceKey, names: &[population::Rename]) {
+        let is_own = |it: &&Arc<SliceFacts>| {
+            (it.key.source, it.key.name.namespace()) == (service.source, service.name.namespace())
+                && it.service.as_deref() == Some(service.name.name())
+        };
+        let slices = self.watch().model.facts.slices.values().filter(is_own).cloned();
+        for old in slices.collect::<Vec<_>>() {
+            let mut new = SliceFacts::clone(&old);
+            new.ports.iter_mut().for_each(|port| port.name = population::name_after(names, &port.name));
+            let new = Arc::new(new);
+            self.replace_slice(&new.key.clone(), Some(&old), Some(&new));
+            self.tell(Event::SliceApplied(new));
+        }
+    }
+
+    /// A backend of a held list is probed some times in a row, if there is one; or answers come that were on their way.
     pub(super) fn probe(&mut self) {
+        if self.random.chance(200) {
+            for probed in std::mem::take(&mut self.lagging) {
+                self.tell(Event::Probed(Box::new(probed)));
+            }
+        }
         let snapshot = Arc::clone(&self.snapshot);
         let mut probes = Vec::new();
         for view in snapshot.services.iter() {
@@ -161,8 +215,12 @@ impl Simulation {
         }
         let (service, port, backend) = probes.swap_remove(self.random.below(probes.len()));
         for _ in 0..1 + self.random.below(3) {
-            let (service, port) = (service.clone(), port.clone());
-            self.tell(Event::Probed(Box::new(Probed { service, port, backend, answer })));
+            let probed = Probed { service: service.clone(), port: port.clone(), backend, answer };
+            if self.random.chance(300) && self.lagging.len() < LAGGING_MAX {
+                self.lagging.push(probed);
+            } else {
+                self.tell(Event::Probed(Box::new(probed)));
+            }
         }
     }
 }

@@ -5,17 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use holdfast_core::event::Event;
-use holdfast_core::facts::{ServiceFacts, ServiceType, SliceFacts, Timestamp};
-use holdfast_core::hold::{Answer, Bound, OnEmpty, Policy, Probed};
-use holdfast_core::keys::{ObjectName, ServiceKey, Source};
+use holdfast_core::facts::{ServiceFacts, ServicePort, ServiceType, SliceFacts};
+use holdfast_core::hold::{Answer, Asked, Bound, OnEmpty, Policy, Probed};
+use holdfast_core::keys::{ObjectName, Protocol, ServiceKey, Source, Transport};
 use holdfast_core::list::{Slot, SlotState};
 use holdfast_core::snapshot::{Reason, ServiceView};
+use holdfast_core::time::Now;
 
 use super::model::{Expected, ExpectedPort, Facts, PortName};
-use super::policy::{self, Rule, Signs};
+use super::policy::{self, Probing, Rule, Signs};
 
 /// Seconds after an interruption in which a loss may come of it.
 const RESYNC: i64 = 60;
@@ -39,6 +41,7 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HeldMember {
     member: Member,
+    asked: Asked,
     answered: bool,
     failures: u8,
     lost: Option<Reason>,
@@ -49,19 +52,27 @@ struct HeldMember {
 struct Held {
     reason: Reason,
     bound: Bound,
-    since: Timestamp,
+    /// Seconds of the clock that never steps.
+    begun: i64,
+    asked: Option<i64>,
     members: Vec<HeldMember>,
 }
 
 impl Held {
-    fn end(&mut self, policy: &Policy, now: Timestamp) -> Option<Reason> {
-        self.since = self.since.min(now);
+    fn end(&mut self, policy: &Policy, now: i64) -> Option<Reason> {
+        if self.members.iter().any(|it| it.asked == Asked::Done) {
+            self.asked.get_or_insert(now);
+        }
         if self.members.iter().all(|it| it.lost.is_some()) {
             return self.members.last().and_then(|it| it.lost);
         }
-        let answered = self.members.iter().any(|it| it.answered);
-        let seconds = policy::seconds(self.bound, answered, policy)?;
-        (now.0 - self.since.0 >= seconds).then_some(Reason::HoldExpired)
+        let probing = Probing {
+            begun: self.begun,
+            asked: self.asked,
+            waits: self.members.iter().any(|it| it.lost.is_none() && it.asked == Asked::Due),
+            answered: self.members.iter().any(|it| it.answered),
+        };
+        (now >= policy::end(self.bound, probing, policy)?).then_some(Reason::HoldExpired)
     }
 
     fn find(&mut self, backend: SocketAddr) -> Option<&mut HeldMember> {
@@ -69,7 +80,7 @@ impl Held {
     }
 
     fn is_lost_since(&self, from: i64) -> bool {
-        self.since.0 >= from && matches!(self.bound, Bound::Guarded | Bound::MassLoss)
+        self.begun >= from && matches!(self.bound, Bound::Guarded | Bound::MassLoss)
     }
 }
 
@@ -81,6 +92,8 @@ struct Past {
     had_list: bool,
     held: Option<Held>,
     ended: Option<Reason>,
+    // What clients dial, as long as the port is there.
+    numbers: BTreeSet<NonZeroU16>,
     // The port was away meanwhile, so the engine may have forgotten the last list.
     was_away: bool,
 }
@@ -96,6 +109,7 @@ impl Past {
     }
 
     fn leave(&mut self) {
+        self.numbers.clear();
         (self.held, self.ended, self.had_list, self.was_away) = (None, None, false, true);
     }
 
@@ -104,7 +118,12 @@ impl Past {
         last.map(|it| it.slot.backend()).all(|backend| self.terminating.contains(&backend))
     }
 
-    fn judge(&mut self, judged: Option<(Reason, Bound)>, policy: &Policy, now: Timestamp) {
+    fn judge(
+        &mut self,
+        judged: Option<(Reason, Bound)>,
+        policy: &Policy,
+        (now, transport): (i64, Transport),
+    ) {
         match (self.held.take(), judged) {
             (Some(mut held), Some((reason, bound))) => {
                 let stays = held.bound == bound || (held.bound == Bound::MassLoss && bound == Bound::Guarded);
@@ -115,10 +134,17 @@ impl Past {
                 self.held = if self.ended.is_none() { Some(held) } else { None };
             }
             (None, Some((reason, bound))) if self.had_list => {
-                let member =
-                    |it: &Member| HeldMember { member: it.clone(), answered: false, failures: 0, lost: None };
+                let is_asked =
+                    |it: &Member| transport == Transport::Tcp && it.slot.state == SlotState::Active;
+                let member = |it: &Member| HeldMember {
+                    member: it.clone(),
+                    asked: if is_asked(it) { Asked::Due } else { Asked::Never },
+                    answered: false,
+                    failures: 0,
+                    lost: None,
+                };
                 let members = self.last.iter().flat_map(|last| last.iter()).map(member).collect();
-                self.held = Some(Held { reason, bound, since: now, members });
+                self.held = Some(Held { reason, bound, begun: now, asked: None, members });
             }
             _ => {}
         }
@@ -155,9 +181,9 @@ impl Past {
 
 type Pasts = BTreeMap<ServiceKey, BTreeMap<PortName, Past>>;
 
-/// The past of all ports, as far as a process that dies writes it down.
+/// The past of all ports, as far as a process that dies writes it down, and when it did.
 #[derive(Clone, Debug, Default)]
-pub struct Memory(Pasts);
+pub struct Memory(Pasts, Now);
 
 impl Memory {
     /// Services of which something was written down.
@@ -171,9 +197,9 @@ impl Memory {
 pub struct History {
     rule: Rule,
     pasts: Pasts,
-    now: Timestamp,
+    now: Now,
     interrupted_now: BTreeSet<Source>,
-    interrupted: BTreeMap<Source, Timestamp>,
+    interrupted: BTreeMap<Source, i64>,
     /// Whose held address was taken, and by whom.
     pub claims: Vec<(ServiceKey, SocketAddr, ServiceKey)>,
     /// Who became part of a mass loss.
@@ -186,7 +212,7 @@ impl History {
         Self {
             rule,
             pasts: memory.0,
-            now: Timestamp(i64::MIN),
+            now: Now::default(),
             interrupted_now: BTreeSet::new(),
             interrupted: BTreeMap::new(),
             claims: Vec::new(),
@@ -194,14 +220,21 @@ impl History {
         }
     }
 
-    /// A new process begins, with what the one before wrote down.
-    pub fn restart(&mut self, memory: Memory) {
+    /// A new process begins, with what the one before wrote down. How old a hold is, the wall clocks say; none is younger
+    /// than new.
+    pub fn restart(&mut self, memory: Memory, now: Now) {
+        let then = memory.1;
         *self = Self::new(self.rule, memory);
+        let between = now.wall.0 - then.wall.0;
+        let anew = |at: i64| seconds(now) - (seconds(then) - at + between).max(0);
+        for (_, held) in self.all_held() {
+            (held.begun, held.asked) = (anew(held.begun), held.asked.map(anew));
+        }
     }
 
     /// What would be written down now.
     pub fn memory(&self) -> Memory {
-        Memory(self.pasts.clone())
+        Memory(self.pasts.clone(), self.now)
     }
 
     /// Services of which some list is held.
@@ -235,6 +268,7 @@ impl History {
         let past = self.pasts.get_mut(&probed.service).and_then(|pasts| pasts.get_mut(&name));
         let held = past.and_then(|past| past.held.as_mut());
         let Some(member) = held.and_then(|held| held.find(probed.backend)) else { return };
+        member.asked = Asked::Done;
         match probed.answer {
             Answer::Accepted => (member.answered, member.failures) = (true, 0),
             Answer::Silent if !member.answered => {}
@@ -268,25 +302,25 @@ impl History {
     }
 
     /// The engine decides.
-    pub fn begin(&mut self, now: Timestamp) {
-        if now < self.now {
-            self.interrupted.values_mut().for_each(|at| *at = now.min(*at));
-        }
+    pub fn begin(&mut self, now: Now) {
         self.now = now;
         self.joined.clear();
         for source in std::mem::take(&mut self.interrupted_now) {
-            self.interrupted.insert(source, now);
+            self.interrupted.insert(source, seconds(now));
         }
     }
 
     /// … for one service.
     pub fn settle(&mut self, service: &ServiceKey, expected: Option<&Expected>, facts: &Facts) {
         let pasts = self.pasts.entry(service.clone()).or_default();
+        if let (Some(expected), Some(facts)) = (expected, facts.services.get(service)) {
+            rename(pasts, expected, facts);
+        }
         let gone = |name: &PortName| expected.is_none_or(|it| !it.ports.contains_key(name));
         pasts.iter_mut().filter(|(name, _)| gone(name)).for_each(|(_, past)| past.leave());
         let hold = &facts.settings.hold;
         let interrupted = self.interrupted.get(&service.source);
-        let interrupted = interrupted.is_some_and(|at| self.now.0 - at.0 < RESYNC);
+        let interrupted = interrupted.is_some_and(|at| seconds(self.now) - at < RESYNC);
         for (name, port) in expected.iter().flat_map(|it| &it.ports) {
             let past = pasts.entry(name.clone()).or_default();
             if !port.chosen.is_empty() {
@@ -306,13 +340,13 @@ impl History {
                 ended: past.is_ended(),
                 interrupted,
             };
-            past.judge((self.rule)(&signs), hold, self.now);
+            past.judge((self.rule)(&signs), hold, (seconds(self.now), name.1));
         }
     }
 
     /// Who lost its list within the window is held as long as a mass loss is, if there are so many.
     pub fn settle_mass(&mut self, policy: &Policy, services: &BTreeMap<ServiceKey, Expected>) {
-        let from = self.now.0 - policy.mass_loss_window;
+        let from = seconds(self.now) - policy.mass_loss_window;
         let lost = self.all_held().filter(|(_, held)| held.is_lost_since(from));
         let lost: BTreeSet<_> = lost.map(|(key, _)| key.clone()).collect();
         let has_list = |it: &ExpectedPort| !it.is_empty();
@@ -347,13 +381,16 @@ impl History {
             let past = self.pasts.get(&view.key).and_then(|pasts| pasts.get(&name)).unwrap_or(&nothing);
             let found = port.hold.as_ref().map(|hold| {
                 let backends = hold.backends.iter();
-                let backends = backends.map(|it| (it.row.backend(), it.answered, it.failures, it.lost));
-                (hold.reason, hold.bound, hold.since, backends.collect::<Vec<_>>())
+                let backends =
+                    backends.map(|it| (it.row.backend(), it.asked, it.answered, it.failures, it.lost));
+                let times = (hold.begun.0, hold.asked.map(|at| at.0));
+                (hold.reason, hold.bound, times, backends.collect::<Vec<_>>())
             });
             let wanted = past.held.as_ref().map(|held| {
                 let members = held.members.iter();
-                let members = members.map(|it| (it.member.slot.backend(), it.answered, it.failures, it.lost));
-                (held.reason, held.bound, held.since, members.collect::<Vec<_>>())
+                let members =
+                    members.map(|it| (it.member.slot.backend(), it.asked, it.answered, it.failures, it.lost));
+                (held.reason, held.bound, (held.begun, held.asked), members.collect::<Vec<_>>())
             });
             if (&found, port.ended) != (&wanted, past.ended) {
                 return Err(format!(
@@ -363,6 +400,32 @@ impl History {
             }
         }
         Ok(())
+    }
+}
+
+fn seconds(now: Now) -> i64 {
+    now.mono.as_secs().cast_signed()
+}
+
+/// Whoever dials a number with a protocol knows nothing of names. So a port whose number had another name before, which
+/// has given it up, has the past of that name.
+fn rename(pasts: &mut BTreeMap<PortName, Past>, expected: &Expected, service: &ServiceFacts) {
+    let numbers = |name: &PortName| -> BTreeSet<NonZeroU16> {
+        let own = |it: &&ServicePort| it.name == name.0 && it.protocol == Protocol::Transport(name.1);
+        service.ports.iter().filter(own).map(|it| it.port).collect()
+    };
+    let before = pasts.clone();
+    for name in expected.ports.keys() {
+        let dialled = numbers(name);
+        let own = before.get(name).is_some_and(|own| !own.numbers.is_disjoint(&dialled));
+        let is_former = |(former, past): &(&PortName, &Past)| {
+            let given_up = &past.numbers - &numbers(former);
+            (former.1, former.2) == (name.1, name.2) && !given_up.is_disjoint(&dialled)
+        };
+        if let Some((_, former)) = before.iter().find(is_former).filter(|_| !own) {
+            pasts.insert(name.clone(), former.clone());
+        }
+        pasts.entry(name.clone()).or_default().numbers = dialled;
     }
 }
 

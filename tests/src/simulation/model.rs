@@ -8,13 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::{
-    AddressType, Endpoint, NodeFacts, ServiceFacts, ServiceType, Settings, SliceFacts, Timestamp,
-    TrafficPolicy,
+    AddressType, Endpoint, NodeFacts, ServiceFacts, ServiceType, Settings, SliceFacts, TrafficPolicy,
 };
 use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, SliceKey, Source, Transport};
 use holdfast_core::list::{Slot, SlotState};
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Reason;
+use holdfast_core::time::Now;
 use holdfast_datapath::{Answer, Client};
 
 use super::history::{History, Member, Memory, asks_to_pass};
@@ -417,14 +417,14 @@ impl Model {
     }
 
     /// A new process begins, with what the one before wrote down, and decides for everything.
-    pub fn restart(&mut self, memory: Memory) {
+    pub fn restart(&mut self, memory: Memory, now: Now) {
         self.touched.extend(memory.services().cloned());
-        self.history.restart(memory);
+        self.history.restart(memory, now);
         self.touch_all();
     }
 
     /// The engine decides for whatever was touched, and for what is held.
-    pub fn decide(&mut self, now: Timestamp) {
+    pub fn decide(&mut self, now: Now) {
         let mut touched = std::mem::take(&mut self.touched);
         let anew = !touched.is_empty();
         for key in &touched {

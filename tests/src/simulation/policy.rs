@@ -48,13 +48,27 @@ fn what(signs: &Signs) -> Reason {
     }
 }
 
-/// Seconds of a hold; `None`: for ever.
-pub fn seconds(bound: Bound, answered: bool, policy: &Policy) -> Option<i64> {
+/// How far a hold has come; times in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Probing {
+    /// When it began.
+    pub begun: i64,
+    /// When somebody was asked first.
+    pub asked: Option<i64>,
+    /// Somebody could be asked and was not.
+    pub waits: bool,
+    /// Somebody took a probe.
+    pub answered: bool,
+}
+
+/// When a hold ends; `None`: never.
+pub fn end(bound: Bound, hold: Probing, policy: &Policy) -> Option<i64> {
+    let silence = hold.asked.unwrap_or(hold.begun) + 30;
     match bound {
         Bound::Unlimited => None,
-        Bound::MassLoss => Some(policy.mass_loss_limit),
-        Bound::Guarded if !answered => Some(policy.limit.min(30)),
-        Bound::Guarded | Bound::Limit => Some(policy.limit),
+        Bound::MassLoss => Some(hold.begun + policy.mass_loss_limit),
+        Bound::Guarded if !hold.answered && !hold.waits => Some(silence.min(hold.begun + policy.limit)),
+        Bound::Guarded | Bound::Limit => Some(hold.begun + policy.limit),
     }
 }
 

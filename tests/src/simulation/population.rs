@@ -275,6 +275,27 @@ pub fn plain_service(random: &mut Random, place: usize) -> ServiceFacts {
     facts
 }
 
+/// The name of a port before and after.
+pub type Rename = (Arc<str>, Arc<str>);
+
+/// Two ports of the service swap their names, or one gets another name.
+pub fn renamed(random: &mut Random, service: &ServiceFacts) -> Vec<Rename> {
+    let names: Vec<_> = service.ports.iter().map(|port| Arc::clone(&port.name)).collect();
+    match names.as_slice() {
+        [a, b, ..] if random.chance(500) => {
+            vec![(Arc::clone(a), Arc::clone(b)), (Arc::clone(b), Arc::clone(a))]
+        }
+        [a, ..] => vec![(Arc::clone(a), random.pick(&PORT_NAMES).into())],
+        [] => Vec::new(),
+    }
+}
+
+/// What a port is called afterwards.
+pub fn name_after(names: &[Rename], name: &Arc<str>) -> Arc<str> {
+    let found = names.iter().find(|(before, _)| before == name);
+    found.map_or_else(|| Arc::clone(name), |(_, after)| Arc::clone(after))
+}
+
 /// The slice at a place with some ready endpoints of the service of that place.
 pub fn plain_slice(random: &mut Random, place: usize) -> SliceFacts {
     let family = AddressType::Ip(Family::V4);

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey, ServiceKey, Transport};
 use holdfast_core::list::Slot;
 use holdfast_core::op::{Action, FrontendValue};
+use holdfast_core::time::Now;
 use holdfast_datapath::{Answer, Client, MemoryMaps, Reading};
 
 use super::model::{Expected, Holder, Model};
@@ -81,7 +81,7 @@ impl Watch {
     }
 
     /// From now on the facts ask for what the model says.
-    pub fn begin(&mut self, now: Timestamp) {
+    pub fn begin(&mut self, now: Now) {
         self.model.decide(now);
         for dialled in &mut self.dialled {
             if let Some(owner) = self.model.owner(dialled.key)

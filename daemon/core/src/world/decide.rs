@@ -10,15 +10,16 @@ use core::net::SocketAddr;
 use super::{World, mark};
 use crate::change::Cause;
 use crate::claims::{Claimed, Rank};
-use crate::facts::{NodeFacts, Settings, Timestamp};
+use crate::facts::{NodeFacts, Settings};
 use crate::keys::{Family, FrontendKey, Transport};
 use crate::op::ServiceId;
 use crate::resolve::{self, DesiredFrontend};
+use crate::time::Now;
 
 impl World {
     /// Decides for all dirty services. Nothing happens before every source has delivered.
-    pub fn decide(&mut self, now: Timestamp) {
-        self.expire_holds(now);
+    pub fn decide(&mut self, now: Now) {
+        self.expire_holds(now.uptime());
         let mut place = 0;
         // Claims may make more services dirty while this runs.
         while let Some(id) = self.dirty.get(place).copied() {
@@ -27,10 +28,10 @@ impl World {
                 self.decide_one(id, now);
             }
         }
-        self.judge_mass(now);
+        self.judge_mass(now.uptime());
     }
 
-    fn decide_one(&mut self, id: ServiceId, now: Timestamp) {
+    fn decide_one(&mut self, id: ServiceId, now: Now) {
         let Some(known) = self.tables.get(id) else { return };
         let facts = known.facts.clone();
         let node = Arc::clone(&self.tables.node);
@@ -41,8 +42,8 @@ impl World {
         let Some(bench) = self.bench(id, &settings, now) else { return };
         let Some(program) = self.program(id) else { return };
         let had_list = program.has_list();
-        program.take(desired, &bench);
-        self.account_for_holds(id, had_list, &settings, now);
+        program.take(desired, facts, &bench);
+        self.account_for_holds(id, had_list, &settings, now.uptime());
         self.claim(id, &wanted, rank);
     }
 

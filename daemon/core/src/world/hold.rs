@@ -13,19 +13,20 @@ use core::net::SocketAddr;
 
 use super::{World, mark};
 use crate::change::Cause;
-use crate::facts::{Endpoint, Settings, SliceFacts, Timestamp};
+use crate::facts::{Endpoint, Settings, SliceFacts};
 use crate::hold::{Bound, Hold, OnEmpty, Policy, Probed, RESYNC_WINDOW};
 use crate::keys::{ServiceKey, Source};
 use crate::list::Rows;
 use crate::op::ServiceId;
 use crate::program::Program;
 use crate::snapshot::Reason;
+use crate::time::{Now, Uptime};
 
 /// All holds, found by what may end them.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     /// When a service must be decided for again.
-    due: BTreeSet<(Timestamp, ServiceId)>,
+    due: BTreeSet<(Uptime, ServiceId)>,
     held: Arc<BTreeSet<ServiceId>>,
     addresses: BTreeMap<SocketAddr, BTreeSet<ServiceId>>,
     addresses_of: BTreeMap<ServiceId, Vec<SocketAddr>>,
@@ -34,16 +35,14 @@ pub(super) struct Holds {
     populated: usize,
     /// Sources that were interrupted since the last decision.
     interrupted_now: BTreeSet<Source>,
-    interrupted: BTreeMap<Source, Timestamp>,
-    /// The last time at which anything was decided.
-    now: Timestamp,
+    interrupted: BTreeMap<Source, Uptime>,
 }
 
 /// Services that lost their lists within the window of a mass loss, and have not got them back.
 #[derive(Debug, Default)]
 struct Losses {
-    order: BTreeSet<(Timestamp, ServiceId)>,
-    services: BTreeMap<ServiceId, Timestamp>,
+    order: BTreeSet<(Uptime, ServiceId)>,
+    services: BTreeMap<ServiceId, Uptime>,
     /// All of them are part of a mass loss, but for those that came since.
     is_mass: bool,
     came: bool,
@@ -51,7 +50,7 @@ struct Losses {
 
 impl Losses {
     /// When a service lost its list last, if it is held for that.
-    fn put(&mut self, id: ServiceId, lost: Option<Timestamp>) {
+    fn put(&mut self, id: ServiceId, lost: Option<Uptime>) {
         let before = match lost {
             Some(at) => self.services.insert(id, at),
             None => self.services.remove(&id),
@@ -64,8 +63,8 @@ impl Losses {
     }
 
     /// Forgets those before the window.
-    fn pass(&mut self, now: Timestamp, window: i64) {
-        while let Some((at, id)) = self.order.first().copied().filter(|(at, _)| at.0 + window < now.0) {
+    fn pass(&mut self, now: Uptime, window: i64) {
+        while let Some((at, id)) = self.order.first().copied().filter(|(at, _)| now.since(*at) > window) {
             self.order.remove(&(at, id));
             self.services.remove(&id);
         }
@@ -77,7 +76,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) own: Option<OnEmpty>,
     pub(crate) is_resync: bool,
-    pub(crate) now: Timestamp,
+    pub(crate) now: Now,
     /// As they were when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,
     key: ServiceKey,
@@ -95,19 +94,14 @@ impl Bench<'_> {
 
 impl World {
     /// What the empty lists of this service are judged by.
-    pub(super) fn bench<'a>(
-        &self,
-        id: ServiceId,
-        settings: &'a Settings,
-        now: Timestamp,
-    ) -> Option<Bench<'a>> {
+    pub(super) fn bench<'a>(&self, id: ServiceId, settings: &'a Settings, now: Now) -> Option<Bench<'a>> {
         let known = self.tables.get(id)?;
         let before = self.programs.get(id.0 as usize).and_then(|program| program.view.as_ref());
         let interrupted = self.holds.interrupted.get(&known.key.source);
         Some(Bench {
             policy: &settings.hold,
             own: known.facts.as_deref().and_then(crate::tables::on_empty),
-            is_resync: interrupted.is_some_and(|at| now.0 - at.0 < RESYNC_WINDOW),
+            is_resync: interrupted.is_some_and(|at| now.uptime().since(*at) < RESYNC_WINDOW),
             now,
             slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
             key: known.key.clone(),
@@ -121,11 +115,7 @@ impl World {
     }
 
     /// Marks the services whose holds have reached their bounds.
-    pub(super) fn expire_holds(&mut self, now: Timestamp) {
-        if now < self.holds.now {
-            self.holds.set_back(now);
-        }
-        self.holds.now = now;
+    pub(super) fn expire_holds(&mut self, now: Uptime) {
         for source in core::mem::take(&mut self.holds.interrupted_now) {
             self.holds.interrupted.insert(source, now);
         }
@@ -179,7 +169,7 @@ impl World {
         id: ServiceId,
         had_list: bool,
         settings: &Settings,
-        now: Timestamp,
+        now: Uptime,
     ) {
         let Some(program) = self.programs.get(id.0 as usize) else { return };
         self.holds.populated += usize::from(program.has_list());
@@ -188,11 +178,12 @@ impl World {
         if is_held || self.holds.held.contains(&id) {
             self.holds.index(id, program, &settings.hold);
         }
-        let since = now.0.saturating_sub(settings.hold.mass_loss_window);
+        let window = settings.hold.mass_loss_window;
         // A restart finds the losses before it in what is held.
-        let is_lost =
-            |hold: &&Hold| hold.since.0 >= since && matches!(hold.bound, Bound::Guarded | Bound::MassLoss);
-        let lost = program.holds().filter(is_lost).map(|hold| hold.since).max();
+        let is_lost = |hold: &&Hold| {
+            now.since(hold.begun) <= window && matches!(hold.bound, Bound::Guarded | Bound::MassLoss)
+        };
+        let lost = program.holds().filter(is_lost).map(|hold| hold.begun).max();
         self.holds.losses.put(id, lost);
     }
 
@@ -205,7 +196,7 @@ impl World {
 
     /// Who lost its list within the window is held as long as a mass loss is, if there are so many. Judged once for all that
     /// a batch decided, so that its order does not matter.
-    pub(super) fn judge_mass(&mut self, now: Timestamp) {
+    pub(super) fn judge_mass(&mut self, now: Uptime) {
         let policy = self.tables.settings.hold;
         self.holds.losses.pass(now, policy.mass_loss_window);
         let (lost, populated) = (self.holds.losses.services.len(), self.holds.populated);
@@ -232,13 +223,6 @@ impl World {
 }
 
 impl Holds {
-    /// A clock that was set back makes no hold longer: all are looked at again, and what lies ahead now is forgotten.
-    fn set_back(&mut self, now: Timestamp) {
-        self.due.extend(self.held.iter().map(|id| (now, *id)));
-        self.interrupted.values_mut().for_each(|at| *at = now.min(*at));
-        self.losses = Losses::default();
-    }
-
     fn index(&mut self, id: ServiceId, program: &Program, policy: &Policy) {
         for address in self.addresses_of.remove(&id).unwrap_or_default() {
             if let Entry::Occupied(mut entry) = self.addresses.entry(address) {
@@ -253,12 +237,16 @@ impl Holds {
             self.due.extend(hold.until(policy).map(|until| (until, id)));
             addresses.extend(hold.rows().map(crate::list::Row::backend));
         }
-        let held = Arc::make_mut(&mut self.held);
-        if program.holds().next().is_none() {
-            held.remove(&id);
+        let is_held = program.holds().next().is_some();
+        // Readers share it, so it is copied only where it changes.
+        match (is_held, self.held.contains(&id)) {
+            (true, false) => drop(Arc::make_mut(&mut self.held).insert(id)),
+            (false, true) => drop(Arc::make_mut(&mut self.held).remove(&id)),
+            _ => {}
+        }
+        if !is_held {
             return;
         }
-        held.insert(id);
         for address in &addresses {
             self.addresses.entry(*address).or_default().insert(id);
         }

@@ -1,6 +1,7 @@
 //! Beginning with what a former process wrote down, before any source has spoken.
 //!
 //! Invariant: what is remembered is decided anew like anything else, and keeps the times and the memory of its last lists.
+//! The wall clock says how old a hold is, here and nowhere else.
 //! It may be written to the maps before the sources have delivered, but nothing found in the maps is removed for it.
 //! Deliberately absent: files.
 
@@ -14,12 +15,15 @@ use crate::event::Watched;
 use crate::facts::Timestamp;
 use crate::program::{Port, Program};
 use crate::snapshot::{ServiceView, Snapshot, Status};
+use crate::time::{Now, Uptime};
 
 /// What a former process knew.
 #[derive(Clone, Debug, Default)]
 pub struct Remembered {
     /// When the sources had confirmed it last.
     pub at: Timestamp,
+    /// The clocks by which the times of holds in it are counted.
+    pub clock: Now,
     /// All services, as readers saw them.
     pub services: Vec<ServiceView>,
     /// Up to which version of the apiserver.
@@ -30,18 +34,24 @@ impl From<&Snapshot> for Remembered {
     /// What is to be written down of what readers see.
     fn from(snapshot: &Snapshot) -> Self {
         let services = snapshot.services.iter().map(|view| ServiceView::clone(view)).collect();
-        Self { at: snapshot.confirmed(), services, progress: snapshot.progress.clone() }
+        Self {
+            at: snapshot.confirmed(),
+            clock: snapshot.clock(),
+            services,
+            progress: snapshot.progress.clone(),
+        }
     }
 }
 
 impl World {
     /// Begins with what is remembered of the sources that are still asked. Called once, before any event.
-    pub fn remember(&mut self, remembered: Remembered) {
+    pub fn remember(&mut self, remembered: Remembered, now: Now) {
+        let then = remembered.clock;
         self.remembered_at = Some(remembered.at);
         self.tables.progress = remembered.progress;
         for view in remembered.services {
             if self.tables.synced.contains_key(&view.key.source) {
-                self.remember_service(view);
+                self.remember_service(view, |at| now.uptime_at(then.wall_at(at)));
             }
         }
     }
@@ -51,10 +61,14 @@ impl World {
         self.remembered_at.is_some()
     }
 
-    fn remember_service(&mut self, mut view: ServiceView) {
+    fn remember_service(&mut self, mut view: ServiceView, on_my_clock: impl Fn(Uptime) -> Uptime) {
         let Some(id) = self.tables.remember(&view) else { return };
         for port in &mut view.ports {
             port.index = None;
+            for hold in port.hold.iter_mut().map(Arc::make_mut) {
+                hold.begun = on_my_clock(hold.begun);
+                hold.asked = hold.asked.map(&on_my_clock);
+            }
         }
         for frontend in &mut view.frontends {
             frontend.status = Status::Pending;
@@ -81,6 +95,7 @@ impl Program {
         };
         self.ports = view.ports.iter().map(port).collect();
         self.wanted = self.ports.len();
+        self.facts.clone_from(&view.facts);
         self.view = Some(Arc::clone(view));
     }
 }

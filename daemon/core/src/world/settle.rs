@@ -21,6 +21,7 @@ use crate::resolve::DesiredFrontend;
 use crate::snapshot::{
     Checked, Counters, Fill, FrontendView, PortView, Reason, ServiceView, Snapshot, Status, Verdict,
 };
+use crate::time::Now;
 
 impl World {
     /// What kept a service's plan from being carried out; told with its next view.
@@ -36,13 +37,13 @@ impl World {
     }
 
     /// Ends the batch: calls back with each change and gives what readers see from now on.
-    pub fn settle(&mut self, now: Timestamp, changed: &mut dyn FnMut(Change)) -> Snapshot {
+    pub fn settle(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.counters.batches += 1;
         // What was refused comes with another batch.
         self.frontends_coming = 0;
         self.settle_leftovers();
         for id in mem::take(&mut self.dirty) {
-            self.settle_one(id, now, changed);
+            self.settle_one(id, now.wall, changed);
         }
         // Whoever was woken by another service's op is planned again in the next batch.
         for id in mem::take(&mut self.woken) {
@@ -100,7 +101,7 @@ impl World {
     }
 
     /// What readers see while nothing may be written yet.
-    pub fn publish(&mut self, now: Timestamp) -> Snapshot {
+    pub fn publish(&mut self, now: Now) -> Snapshot {
         let slots = self.ranges.each_ref().map(|ranges| u64::from(ranges.used()));
         self.snapshot.rejections = Arc::clone(&self.tables.rejections);
         self.snapshot.node = Arc::clone(&self.tables.node);
@@ -113,9 +114,9 @@ impl World {
         self.snapshot.fill =
             Fill { frontends: self.frontends_realized, ports: self.indices.used(), slots, retries: 0 };
         if let Some(differences) = self.found.take() {
-            self.snapshot.checked = Some(Checked { at: now, differences });
+            self.snapshot.checked = Some(Checked { at: now.wall, differences });
         }
-        self.snapshot.published = now;
+        (self.snapshot.published, self.snapshot.mono) = (now.wall, now.mono);
         self.snapshot.clone()
     }
 

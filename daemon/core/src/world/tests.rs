@@ -7,12 +7,14 @@ mod doubts;
 mod holds;
 mod order;
 mod reasons;
+mod renames;
 mod since;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
+use core::time::Duration;
 use std::vec;
 
 use super::*;
@@ -25,6 +27,7 @@ use crate::hold::{OnEmpty, Policy};
 use crate::keys::{ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::op::{Action, Op};
 use crate::snapshot::{FrontendView, ServiceView};
+use crate::time::Now;
 
 const SOURCE: Source = Source::Manifests;
 
@@ -32,6 +35,10 @@ const SOURCE: Source = Source::Manifests;
 pub(super) struct Rig {
     pub(super) world: World,
     pub(super) now: i64,
+    /// How far the wall clock is ahead of that.
+    pub(super) ahead: i64,
+    /// When the process began.
+    pub(super) booted: i64,
     /// What the last turn wrote.
     pub(super) log: Vec<Op>,
     pub(super) changes: Vec<Change>,
@@ -46,7 +53,12 @@ impl Rig {
         world.apply(Event::NodeApplied(Arc::new(node)));
         world.apply(settings(OnEmpty::Refuse));
         world.apply(Event::Synced(SOURCE));
-        Self { world, now: 100, log: Vec::new(), changes: Vec::new(), refuse: |_| false }
+        Self { world, now: 100, ahead: 0, booted: 0, log: Vec::new(), changes: Vec::new(), refuse: |_| false }
+    }
+
+    pub(super) fn clock(&self) -> Now {
+        let mono = Duration::from_secs((self.now - self.booted).unsigned_abs());
+        Now { wall: Timestamp(self.now.saturating_add(self.ahead)), mono }
     }
 
     /// Applies events and takes the steps of one batch, a second later.
@@ -54,7 +66,8 @@ impl Rig {
         events.into_iter().for_each(|event| self.world.apply(event));
         self.now += 1;
         self.log.clear();
-        self.world.decide(Timestamp(self.now));
+        let now = self.clock();
+        self.world.decide(now);
         let dirty = self.world.dirty().to_vec();
         let mut whole = Vec::new();
         for id in dirty {
@@ -80,7 +93,7 @@ impl Rig {
         }
         self.changes.clear();
         let changes = &mut self.changes;
-        self.world.settle(Timestamp(self.now), &mut |change| changes.push(change))
+        self.world.settle(now, &mut |change| changes.push(change))
     }
 
     /// Every reader leaves that is under way, and the next batch comes.
@@ -113,6 +126,11 @@ impl Rig {
             .find(|id| self.world.tables.get(*id).unwrap().key == service_key(name))
             .unwrap()
     }
+}
+
+/// Both clocks show this second.
+pub(super) fn at(second: i64) -> Now {
+    Now { wall: Timestamp(second), mono: Duration::from_secs(second.unsigned_abs()) }
 }
 
 /// Settings under which every empty list is treated alike.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::{Meta, SliceFacts};
-use holdfast_core::hold::{OnEmpty, Policy};
+use holdfast_core::hold::{Asked, OnEmpty, Policy};
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::list::{Row, Scope};
 use holdfast_core::op::Entry;
@@ -271,12 +271,17 @@ pub(super) struct EndpointRow<'a> {
     pub(super) since: Moment,
 }
 
-pub(super) fn endpoints<'a>(view: &'a ServiceView, policy: &Policy) -> Vec<EndpointRow<'a>> {
+pub(super) fn endpoints<'a>(view: &'a ServiceView, snapshot: &Snapshot) -> Vec<EndpointRow<'a>> {
     let rows = view.ports.iter().flat_map(|port| port.rows.all().iter().map(move |row| (port, row)));
-    rows.take(ENDPOINTS_MAX).map(|(port, row)| endpoint(view, port, row, policy)).collect()
+    rows.take(ENDPOINTS_MAX).map(|(port, row)| endpoint(view, port, row, snapshot)).collect()
 }
 
-fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &'a Row, policy: &Policy) -> EndpointRow<'a> {
+fn endpoint<'a>(
+    view: &'a ServiceView,
+    port: &'a PortView,
+    row: &'a Row,
+    snapshot: &Snapshot,
+) -> EndpointRow<'a> {
     let slice = port.slice_of(row, &view.slices);
     let found = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));
     EndpointRow {
@@ -285,7 +290,7 @@ fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &'a Row, policy:
         port_name: &port.key.name,
         protocol: port.key.transport.as_str(),
         state: backends::state(row),
-        reasons: reasons(port, row, policy),
+        reasons: reasons(port, row, snapshot),
         node: found.and_then(|endpoint| endpoint.node),
         zone: found.and_then(|endpoint| endpoint.zone),
         slice: slice.map(|slice| slice.key.name.to_string()),
@@ -293,7 +298,7 @@ fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &'a Row, policy:
     }
 }
 
-fn reasons(port: &PortView, row: &Row, policy: &Policy) -> Vec<String> {
+fn reasons(port: &PortView, row: &Row, snapshot: &Snapshot) -> Vec<String> {
     let conditions = row.conditions();
     let named = [
         ("ready", conditions.ready),
@@ -309,13 +314,14 @@ fn reasons(port: &PortView, row: &Row, policy: &Policy) -> Vec<String> {
     if let Some((hold, it)) =
         held.into_iter().find(|(_, it)| row.is_held() && it.row.backend() == row.backend())
     {
-        let until = hold
-            .until(policy)
+        let until = snapshot
+            .hold_until(hold)
             .map_or_else(|| "without limit".to_owned(), |at| format!("until {}", Moment(at)));
         reasons.push(format!("held {until}"));
         let is_probed = hold.probes(port.key.transport).any(|backend| backend == row.backend());
         reasons.push(match (it.answered, it.failures) {
             _ if !is_probed => "not probed".to_owned(),
+            _ if it.asked == Asked::Due => "not probed yet".to_owned(),
             (false, 0) => "no probe taken yet".to_owned(),
             (true, 0) => "takes probes".to_owned(),
             (_, failures) => format!("{failures} probes failed in a row"),

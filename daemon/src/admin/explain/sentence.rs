@@ -5,9 +5,11 @@
 
 use std::net::SocketAddr;
 
-use holdfast_core::hold::{Bound, Policy};
+use holdfast_core::hold::Bound;
 use holdfast_core::list::Row;
-use holdfast_core::snapshot::{FrontendView, PortView, Reason, ServiceState, ServiceView, Status, Verdict};
+use holdfast_core::snapshot::{
+    FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
+};
 
 use crate::moment::Moment;
 
@@ -105,7 +107,7 @@ pub(super) fn why(reason: Option<Reason>) -> &'static str {
         Some(Reason::NoEndpoints) => "it never had a usable endpoint",
         Some(Reason::AllUnready) => "endpoints are listed and none of them is ready",
         Some(Reason::ScaledDown) => "it was scaled down: each endpoint was seen terminating before it went",
-        Some(Reason::Vanished) => "its endpoints vanished without a terminating phase",
+        Some(Reason::Vanished) => "its slices list no endpoint of it any more, and none was seen terminating",
         Some(Reason::Resync) => {
             "its endpoints vanished shortly after the source was interrupted or listed anew"
         }
@@ -120,14 +122,14 @@ pub(super) fn why(reason: Option<Reason>) -> &'static str {
 }
 
 /// What happens next without anybody doing anything.
-pub(super) fn next(view: &ServiceView, it: &FrontendView, policy: &Policy) -> String {
+pub(super) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
     if let Status::Error(_) = it.status {
         return "The maps refused the last change; it is tried again with growing pauses of at most 30 s."
             .to_owned();
     }
     let port = it.place.and_then(|place| view.ports.get(place));
     match it.verdict {
-        Verdict::Held => port.map_or_else(String::new, |port| after_hold(port, policy)),
+        Verdict::Held => port.map_or_else(String::new, |port| after_hold(port, snapshot)),
         Verdict::Serving => "Nothing: it changes when the objects do.".to_owned(),
         Verdict::Draining => {
             "New connections are refused at once when the last terminating endpoint has gone.".to_owned()
@@ -141,14 +143,15 @@ pub(super) fn next(view: &ServiceView, it: &FrontendView, policy: &Policy) -> St
     }
 }
 
-fn after_hold(port: &PortView, policy: &Policy) -> String {
+fn after_hold(port: &PortView, snapshot: &Snapshot) -> String {
     let Some(hold) = &port.hold else { return String::new() };
-    let ends = match hold.until(policy) {
+    let ends = match snapshot.hold_until(hold) {
         None => return "The hold has no limit; it ends when the endpoints return.".to_owned(),
         Some(until) => Moment(until),
     };
     let probed = hold.backends.iter().filter(|it| it.answered && it.lost.is_none()).count();
     let probes = match hold.bound {
+        Bound::Guarded if probed == 0 && hold.waits() => "not every backend has been probed yet",
         Bound::Guarded if probed == 0 => "no backend has taken a probe yet, and one that does prolongs it",
         _ if probed == 0 => "no backend has taken a probe yet",
         _ => "backends that fail three probes in a row leave the list before",

@@ -3,9 +3,9 @@
 //! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. Deliberately absent: holds that
 //! are over; what came of them is a reason of the frontends.
 
-use holdfast_core::facts::Timestamp;
 use holdfast_core::hold::{Bound, Hold, Judgement};
 use holdfast_core::snapshot::Snapshot;
+use holdfast_core::time::Uptime;
 
 use super::{Exposition, count};
 use crate::probes::Probes;
@@ -13,7 +13,7 @@ use crate::probes::Probes;
 #[derive(Debug, Default)]
 struct Counts {
     reasons: [u64; Judgement::REASONS.len()],
-    oldest: Option<Timestamp>,
+    oldest: Option<Uptime>,
     is_mass_loss: bool,
 }
 
@@ -28,7 +28,7 @@ impl Counts {
 
     fn add(&mut self, hold: &Hold) {
         count(&mut self.reasons, &Judgement::REASONS, &hold.reason);
-        self.oldest = Some(self.oldest.map_or(hold.since, |oldest| oldest.min(hold.since)));
+        self.oldest = Some(self.oldest.map_or(hold.begun, |oldest| oldest.min(hold.begun)));
         self.is_mass_loss |= hold.bound == Bound::MassLoss;
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &Probes) 
     for (reason, count) in Judgement::REASONS.iter().zip(counts.reasons) {
         out.sample("holdfast_holds", &[("reason", reason.as_str())], count);
     }
-    let age = counts.oldest.map_or(0, |since| snapshot.published.0.saturating_sub(since.0).max(0));
+    let age = counts.oldest.map_or(0, |begun| snapshot.clock().uptime().since(begun).max(0));
     out.gauge(
         "holdfast_hold_oldest_seconds",
         "For how long the oldest hold has lasted; 0: there is none.",

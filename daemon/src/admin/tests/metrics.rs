@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use expect_test::expect_file;
-use holdfast_core::facts::Timestamp;
 use holdfast_core::hold::{Answer, Bound, Hold, Judgement};
 use holdfast_core::keys::Source;
 use holdfast_core::op::ServiceId;
 use holdfast_core::snapshot::{Checked, Reason, Snapshot};
+use holdfast_core::time::Uptime;
 use tokio::sync::watch;
 
 use super::fixture::{THEN, everything, in_memory, many, serve, serve_with};
@@ -66,9 +66,10 @@ fn held(holds: &[(Reason, Bound, i64)]) -> Snapshot {
     let mut snapshot = many(holds.len(), 1);
     for (place, (reason, bound, seconds)) in holds.iter().enumerate() {
         let mut view = snapshot.services.get(place).unwrap().as_ref().clone();
-        let since = Timestamp(THEN.0 - seconds);
+        let begun = Uptime(-seconds);
         let slices = Arc::clone(&view.slices);
-        let hold = Hold { reason: *reason, since, bound: *bound, slices, backends: Vec::new() };
+        let (reason, bound) = (*reason, *bound);
+        let hold = Hold { reason, begun, asked: None, bound, slices, backends: Vec::new() };
         view.ports[0].hold = Some(Arc::new(hold));
         snapshot.services.set(place, Some(Arc::new(view)));
         Arc::make_mut(&mut snapshot.held).insert(ServiceId(u32::try_from(place).unwrap()));

@@ -27,7 +27,7 @@ fn former() -> (Remembered, MemoryMaps) {
 
 fn start(maps: MemoryMaps, remembered: Remembered) -> Engine<MemoryMaps> {
     let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
-    engine.remember(remembered);
+    engine.remember(remembered, NOW);
     engine
 }
 
@@ -90,7 +90,7 @@ impl Maps for Waiting {
 fn what_another_versions_programs_serve_is_not_replaced_by_what_is_remembered_before_its_time() {
     let maps = Waiting(MemoryMaps::default());
     let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
-    engine.remember(former().0);
+    engine.remember(former().0, NOW);
     let snapshot = engine.step(NOW, &mut |_| ());
     assert!(!snapshot.programmed && !engine.is_written(), "what serves is never older");
     assert_eq!(engine.next_due(NOW.mono), Some(REMEMBERED_WAIT), "then it is time");

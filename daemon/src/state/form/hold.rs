@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use holdfast_core::facts::Timestamp;
-use holdfast_core::hold::{Bound, HeldBackend, Hold};
+use holdfast_core::hold::{Asked, Bound, HeldBackend, Hold};
 use holdfast_core::keys::Source;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::Reason;
+use holdfast_core::time::{Now, Uptime};
 use serde::{Deserialize, Serialize};
 
 use super::rows::RowForm;
@@ -16,7 +16,9 @@ use super::spelled;
 #[derive(Serialize, Deserialize)]
 pub(super) struct HoldForm {
     reason: Arc<str>,
+    /// By the wall clock as it stood when this was written, so that steps of it before that make no difference.
     since: i64,
+    asked: Option<i64>,
     bound: Arc<str>,
     slices: Vec<SliceForm>,
     backends: Vec<BackendForm>,
@@ -25,35 +27,38 @@ pub(super) struct HoldForm {
 #[derive(Serialize, Deserialize)]
 struct BackendForm {
     row: RowForm,
+    asked: Arc<str>,
     answered: bool,
     failures: u8,
     lost: Option<Arc<str>>,
 }
 
-impl From<&Hold> for HoldForm {
-    fn from(hold: &Hold) -> Self {
+impl HoldForm {
+    pub(super) fn new(hold: &Hold, clock: Now) -> Self {
         let backend = |it: &HeldBackend| BackendForm {
             row: RowForm::from(&it.row),
+            asked: it.asked.as_str().into(),
             answered: it.answered,
             failures: it.failures,
             lost: it.lost.map(|reason| reason.as_str().into()),
         };
         Self {
             reason: hold.reason.as_str().into(),
-            since: hold.since.0,
+            since: clock.wall_at(hold.begun).0,
+            asked: hold.asked.map(|at| clock.wall_at(at).0),
             bound: hold.bound.as_str().into(),
             slices: hold.slices.iter().map(|slice| SliceForm::from(&**slice)).collect(),
             backends: hold.backends.iter().map(backend).collect(),
         }
     }
-}
 
-impl HoldForm {
+    /// On a clock whose seconds are those of the wall clock, as [`Now::default`] is one.
     pub(super) fn into_hold(self, source: Source) -> Option<Hold> {
         let slices = self.slices.into_iter().map(|slice| Some(Arc::new(slice.into_facts(source)?)));
         Some(Hold {
             reason: reason(&self.reason)?,
-            since: Timestamp(self.since),
+            begun: Uptime(self.since),
+            asked: self.asked.map(Uptime),
             bound: spelled(&Bound::ALL, Bound::as_str, &self.bound)?,
             slices: slices.collect::<Option<_>>()?,
             backends: self.backends.into_iter().map(BackendForm::into_backend).collect::<Option<_>>()?,
@@ -68,7 +73,8 @@ impl BackendForm {
             None => None,
         };
         let Self { row, answered, failures, .. } = self;
-        Some(HeldBackend { row: Row::from(row), answered, failures, lost })
+        let asked = spelled(&Asked::ALL, Asked::as_str, &self.asked)?;
+        Some(HeldBackend { row: Row::from(row), asked, answered, failures, lost })
     }
 }
 

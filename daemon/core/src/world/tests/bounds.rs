@@ -14,8 +14,8 @@ fn invariant_10_slices_of_one_service() {
     };
     rig.world.apply(applied(service("a", "10.0.0.1", &[])));
     (0..=limits::SLICES_PER_SERVICE_MAX).for_each(|number| rig.world.apply(part(number)));
-    rig.world.decide(Timestamp(1));
-    let snapshot = rig.world.publish(Timestamp(1));
+    rig.world.decide(at(1));
+    let snapshot = rig.world.publish(at(1));
     let too_many = slice_facts(&format!("part-{}", limits::SLICES_PER_SERVICE_MAX), "a", &[]).key;
     let named: Vec<_> = snapshot.rejections.named.keys().collect();
     assert_eq!(named, [&ObjectKey::Slice(too_many)]);
@@ -65,7 +65,7 @@ fn invariant_10_frontends_count_as_soon_as_they_are_planned() {
     rig.world.apply(Event::SettingsApplied(Arc::new(settings)));
     rig.world.apply(applied(service("a", "10.0.0.1", &[])));
     rig.world.apply(applied(service("b", "10.0.0.2", &[])));
-    rig.world.decide(Timestamp(0));
+    rig.world.decide(at(0));
     let mut ops = Vec::new();
     let planned: Vec<_> =
         rig.world.dirty().to_vec().into_iter().map(|id| rig.world.plan_lists(id, &mut ops).is_ok()).collect();

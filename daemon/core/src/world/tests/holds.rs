@@ -72,7 +72,7 @@ fn a_hold_ends_at_its_bound_and_not_before() {
     let mut rig = rig();
     rig.turn(vec![gone("a"), probed("1.1.1.1:8080", Answer::Accepted)]);
     // Only what is held is probed.
-    rig.now += 28;
+    rig.now += 118;
     check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
     check(
@@ -80,6 +80,46 @@ fn a_hold_ends_at_its_bound_and_not_before() {
         "a",
         (Verdict::Refusing, Some(Reason::HoldExpired), 0),
     );
+}
+
+#[test]
+fn silence_counts_from_the_first_probe_and_only_when_everybody_was_asked() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    rig.now += 49;
+    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    rig.turn(vec![probed("1.1.1.1:8080", Answer::Silent)]);
+    rig.now += 40;
+    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    let snapshot = rig.turn(vec![probed("1.1.1.2:8080", Answer::Silent)]);
+    check(&snapshot, "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
+#[test]
+fn thirty_seconds_of_silence_begin_with_the_first_probe() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    rig.now += 60;
+    rig.turn(vec![probed("1.1.1.1:8080", Answer::Silent), probed("1.1.1.2:8080", Answer::Silent)]);
+    rig.now += 28;
+    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
+#[test]
+fn steps_of_the_wall_clock_end_no_hold_and_prolong_none() {
+    for step in [3_600, -3_600, i64::MAX, i64::MIN] {
+        let mut rig = rig();
+        rig.turn(vec![Event::Interrupted(SOURCE), gone("a")]);
+        rig.ahead = step;
+        let snapshot = rig.turn(vec![gone("b")]);
+        check(&snapshot, "b", (Verdict::Held, Some(Reason::Resync), 1));
+        let hold = view(&snapshot, "a").ports[0].hold.clone().unwrap();
+        assert_eq!(snapshot.hold_until(&hold), Some(Timestamp(snapshot.published.0.saturating_add(119))));
+        rig.now += 117;
+        check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Resync), 2));
+        check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+    }
 }
 
 #[test]
@@ -315,12 +355,12 @@ fn only_the_local_list_being_empty_is_nothing_to_hold() {
 }
 
 /// A process that begins with what the one before wrote down.
-fn restarted(rig: &Rig, snapshot: &Snapshot) -> Rig {
+pub(super) fn restarted(rig: &Rig, snapshot: &Snapshot) -> Rig {
     let mut next = Rig::new();
     next.world =
         World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
-    next.world.remember(Remembered::from(snapshot));
-    next.now = rig.now;
+    next.world.remember(Remembered::from(snapshot), Now { mono: Duration::ZERO, ..rig.clock() });
+    (next.now, next.booted, next.ahead) = (rig.now, rig.now, rig.ahead);
     next
 }
 
@@ -362,15 +402,43 @@ fn an_address_that_was_taken_while_the_daemon_was_away_is_let_go_of() {
     check(&next.turn(events), "a", (Verdict::Refusing, Some(Reason::Claimed), 0));
 }
 
-#[test]
-fn a_clock_that_is_set_back_is_noticed_by_every_hold() {
+/// How much longer a list is held after a restart that followed on a step of the wall clock, or came with one.
+#[track_caller]
+fn check_restart(before: i64, between: i64, left: i64) {
     let mut rig = rig();
     rig.turn(vec![gone("a")]);
-    rig.now = 10;
-    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
-    rig.now += 28;
-    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
-    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+    rig.now += 99;
+    rig.ahead = before;
+    let snapshot = rig.turn(vec![]);
+    rig.ahead += between;
+    let mut next = restarted(&rig, &snapshot);
+    next.now += left - 2;
+    let confirmed = vec![applied(service("a", "10.0.0.1", &[])), Event::Synced(SOURCE)];
+    check(&next.turn(confirmed), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    check(&next.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
+#[test]
+fn only_a_step_of_the_wall_clock_while_no_process_ran_counts() {
+    check_restart(0, 0, 20);
+    check_restart(3_600, 0, 20);
+    check_restart(-3_600, 0, 20);
+    check_restart(0, 10, 10);
+    check_restart(0, -50, 70);
+    check_restart(0, -3_600, 120);
+}
+
+#[test]
+fn a_silence_that_began_before_a_restart_goes_on() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    let silent = |backend| probed(backend, Answer::Silent);
+    let snapshot = rig.turn(vec![silent("1.1.1.1:8080"), silent("1.1.1.2:8080")]);
+    let mut next = restarted(&rig, &snapshot);
+    next.now += 28;
+    let confirmed = vec![applied(service("a", "10.0.0.1", &[])), Event::Synced(SOURCE)];
+    check(&next.turn(confirmed), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    check(&next.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
 }
 
 #[test]
@@ -378,12 +446,11 @@ fn a_hold_survives_a_restart_with_its_deadline() {
     let mut rig = rig();
     let snapshot = rig.turn(vec![gone("a")]);
     let mut next = restarted(&rig, &snapshot);
-    next.now = rig.now + 20;
+    next.now = rig.now + 117;
     check(&next.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     let confirmed =
         vec![applied(service("a", "10.0.0.1", &[])), slice("b", &["1.1.1.3"]), Event::Synced(SOURCE)];
     check(&next.turn(confirmed), "a", (Verdict::Held, Some(Reason::Vanished), 2));
-    next.now = rig.now + 30;
     check(&next.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
 }
 

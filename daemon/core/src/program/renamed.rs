@@ -1,0 +1,89 @@
+//! A port that gets another name, while clients go on dialling the same number with the same protocol.
+//!
+//! Invariant: what is known of a number's list goes along with the number, so a rename is never taken for the loss of a
+//! list that nobody had. A number that keeps its name, and a name whose number is new, keep what is theirs. Deliberately
+//! absent: the maps. There the port under its new name is another one, so that no frontend that still leads to the former
+//! one meets a list that is not its own.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use core::num::NonZeroU16;
+
+use super::Port;
+use crate::facts::{ServiceFacts, ServicePort};
+use crate::hold::Hold;
+use crate::keys::{PortKey, Transport};
+use crate::list::{LastList, Rows};
+use crate::resolve::DesiredPort;
+use crate::snapshot::Reason;
+
+/// What a port knows of its own lists.
+pub(super) struct Past {
+    rows: Arc<Rows>,
+    last: LastList,
+    hold: Option<Arc<Hold>>,
+    ended: Option<Reason>,
+}
+
+impl Past {
+    fn of(port: &Port) -> Self {
+        let Port { rows, last, hold, ended, .. } = port;
+        Self { rows: Arc::clone(rows), last: last.clone(), hold: hold.clone(), ended: *ended }
+    }
+
+    pub(super) fn give_to(self, port: &mut Port) {
+        let Self { rows, last, hold, ended } = self;
+        (port.rows, port.last, port.hold, port.ended) = (rows, last, hold, ended);
+    }
+}
+
+/// The pasts of those wanted ports whose numbers clients knew under another name. Sorted sets, because a service may have
+/// thousands of ports, all of them renamed at once.
+pub(super) fn pasts(
+    ports: &[Port],
+    wanted: &[DesiredPort],
+    before: &ServiceFacts,
+    now: &ServiceFacts,
+) -> BTreeMap<PortKey, Past> {
+    if before.ports == now.ports {
+        return BTreeMap::new();
+    }
+    let (before, now) = (Numbers::of(before), Numbers::of(now));
+    let (mut formers, mut stay) = (BTreeMap::new(), BTreeSet::new());
+    for (place, port) in ports.iter().enumerate() {
+        for number in before.of_port(&port.key) {
+            if now.has(&port.key, number) {
+                stay.insert(&port.key);
+            } else {
+                formers.entry((port.key.transport, port.key.family, number)).or_insert(place);
+            }
+        }
+    }
+    let past = |key: &PortKey| {
+        let former = |number| formers.get(&(key.transport, key.family, number));
+        let place = now.of_port(key).filter_map(former).min().filter(|_| !stay.contains(key))?;
+        Some((key.clone(), Past::of(ports.get(*place)?)))
+    };
+    wanted.iter().filter_map(|port| past(&port.key)).collect()
+}
+
+/// The numbers that clients dial, by name and protocol.
+struct Numbers(BTreeSet<(Arc<str>, Transport, NonZeroU16)>);
+
+impl Numbers {
+    fn of(facts: &ServiceFacts) -> Self {
+        let number =
+            |port: &ServicePort| Some((Arc::clone(&port.name), port.protocol.transport()?, port.port));
+        Self(facts.ports.iter().filter_map(number).collect())
+    }
+
+    fn has(&self, key: &PortKey, number: NonZeroU16) -> bool {
+        self.0.contains(&(Arc::clone(&key.name), key.transport, number))
+    }
+
+    /// One, unless the service gives several ports the same name.
+    fn of_port(&self, key: &PortKey) -> impl Iterator<Item = NonZeroU16> {
+        let at = |number| (Arc::clone(&key.name), key.transport, number);
+        self.0.range(at(NonZeroU16::MIN)..=at(NonZeroU16::MAX)).map(|(.., number)| *number)
+    }
+}

@@ -1,0 +1,76 @@
+//! The two clocks of a step: the one that people read, and the one that never steps.
+//!
+//! Invariant: whatever waits counts on the clock of the process. The wall clock is set by people and by others' clocks, and a
+//! step of it ends nothing and prolongs nothing; it counts only for what a former process wrote down. Deliberately absent:
+//! reading a clock.
+
+use core::time::Duration;
+
+use crate::facts::Timestamp;
+
+/// Seconds on the clock of the process; below zero: before it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uptime(pub i64);
+
+impl Uptime {
+    /// So many seconds later.
+    #[must_use]
+    pub const fn plus(self, seconds: i64) -> Self {
+        Self(self.0.saturating_add(seconds))
+    }
+
+    /// Seconds since then.
+    pub const fn since(self, then: Self) -> i64 {
+        self.0.saturating_sub(then.0)
+    }
+}
+
+/// The time of a step, on both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// What people read.
+    pub wall: Timestamp,
+    /// Never steps back; since some fixed moment.
+    pub mono: Duration,
+}
+
+impl Now {
+    /// On the clock of the process, to the second.
+    pub fn uptime(&self) -> Uptime {
+        Uptime(i64::try_from(self.mono.as_secs()).unwrap_or(i64::MAX))
+    }
+
+    /// How the wall clock, as it stands now, names that time.
+    pub fn wall_at(&self, then: Uptime) -> Timestamp {
+        Timestamp(self.wall.0.saturating_add(then.since(self.uptime())))
+    }
+
+    /// When that was on the clock of the process. What lies ahead is now: the wall clock was set back since.
+    pub fn uptime_at(&self, then: Timestamp) -> Uptime {
+        self.uptime().plus(then.0.saturating_sub(self.wall.0).min(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::from_millis(20_900) };
+
+    #[test]
+    fn what_a_former_process_wrote_down_was_before_this_one_and_never_lies_ahead() {
+        for (wall, expected) in [(1_000, 20), (990, 10), (970, -10), (1_001, 20), (i64::MAX, 20)] {
+            assert_eq!(NOW.uptime_at(Timestamp(wall)), Uptime(expected), "{wall}");
+        }
+        assert_eq!(NOW.uptime_at(Timestamp(i64::MIN)), Uptime(i64::MIN + 20));
+    }
+
+    #[test]
+    fn deadlines_are_shown_by_the_wall_clock_as_it_stands() {
+        let stepped = Now { wall: Timestamp(4_600), ..NOW };
+        assert_eq!(
+            (NOW.wall_at(Uptime(30)), stepped.wall_at(Uptime(30))),
+            (Timestamp(1_010), Timestamp(4_610))
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! Ports that get another name while their number and protocol stay.
+
+use super::*;
+use crate::keys::Transport;
+use crate::snapshot::{Reason, Verdict};
+
+const TCP: Protocol = Protocol::TCP;
+
+/// The service `a` at 10.0.0.1 with these ports.
+fn ports(named: &[(&str, u16, Protocol)]) -> Event {
+    let port = |(name, number, protocol): &(&str, u16, Protocol)| ServicePort {
+        name: (*name).into(),
+        protocol: protocol.clone(),
+        port: NonZeroU16::new(*number).unwrap(),
+        node_port: None,
+    };
+    applied(ServiceFacts { ports: named.iter().map(port).collect(), ..service("a", "10.0.0.1", &[]) })
+}
+
+/// Its slice, with each of these ports of one pod.
+fn listed(named: &[(&str, u16)]) -> Event {
+    let port = |(name, number): &(&str, u16)| SlicePort {
+        name: (*name).into(),
+        protocol: TCP,
+        port: NonZeroU16::new(*number).unwrap(),
+    };
+    let ports = named.iter().map(port).collect();
+    Event::SliceApplied(Arc::new(SliceFacts { ports, ..slice_facts("a", "a", &["1.1.1.1"]) }))
+}
+
+fn rig(begin: Vec<Event>) -> Rig {
+    let mut rig = Rig::new();
+    rig.turn(vec![super::settings(OnEmpty::Auto)]);
+    rig.turn(begin);
+    rig.now += 1_000;
+    rig
+}
+
+/// What clients of 10.0.0.1 get at a port, and why.
+#[track_caller]
+fn check(snapshot: &Snapshot, number: u16, verdict: Verdict, reason: Option<Reason>, backends: &[u16]) {
+    let view = view(snapshot, "a");
+    let row = view.frontends.iter().find(|row| row.port.get() == number).unwrap();
+    let found: Vec<_> = view.backends(row).map(|row| row.port.get()).collect();
+    assert_eq!((row.verdict, row.reason, &*found), (verdict, reason, backends), "port {number}");
+}
+
+fn held(snapshot: &Snapshot, number: u16, backend: u16) {
+    check(snapshot, number, Verdict::Held, Some(Reason::Vanished), &[backend]);
+}
+
+fn serving(snapshot: &Snapshot, number: u16, backend: u16) {
+    check(snapshot, number, Verdict::Serving, None, &[backend]);
+}
+
+#[test]
+fn a_renamed_port_keeps_its_list_until_the_slices_follow() {
+    let mut rig = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
+    held(&rig.turn(vec![ports(&[("web", 80, TCP)])]), 80, 8080);
+    serving(&rig.turn(vec![listed(&[("web", 8080)])]), 80, 8080);
+}
+
+#[test]
+fn a_port_whose_slices_are_renamed_first_keeps_its_list_too() {
+    let mut rig = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
+    held(&rig.turn(vec![listed(&[("web", 8080)])]), 80, 8080);
+    serving(&rig.turn(vec![ports(&[("web", 80, TCP)])]), 80, 8080);
+}
+
+#[test]
+fn a_renamed_port_is_held_no_longer_for_being_renamed_again() {
+    let mut rig = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
+    let begun = rig.now;
+    for place in 0..100 {
+        let name = if place % 2 == 0 { "web" } else { "www" };
+        rig.now = rig.now.max(begun + place);
+        rig.turn(vec![ports(&[(name, 80, TCP)])]);
+    }
+    rig.now = begun + 121;
+    let snapshot = rig.turn(vec![]);
+    check(&snapshot, 80, Verdict::Refusing, Some(Reason::HoldExpired), &[]);
+    let snapshot = rig.turn(vec![ports(&[("last", 80, TCP)])]);
+    check(&snapshot, 80, Verdict::Refusing, Some(Reason::HoldExpired), &[]);
+}
+
+#[test]
+fn held_lists_of_ports_that_swap_their_names_stay_with_their_numbers() {
+    let mut rig = rig(vec![ports(&[("a", 80, TCP), ("b", 443, TCP)]), listed(&[("a", 8080), ("b", 8443)])]);
+    rig.turn(vec![listed(&[])]);
+    let snapshot = rig.turn(vec![ports(&[("b", 80, TCP), ("a", 443, TCP)])]);
+    held(&snapshot, 80, 8080);
+    held(&snapshot, 443, 8443);
+    let snapshot = rig.turn(vec![listed(&[("b", 8080), ("a", 8443)])]);
+    serving(&snapshot, 80, 8080);
+    serving(&snapshot, 443, 8443);
+}
+
+#[test]
+fn a_name_that_wanders_to_another_number_leaves_the_list_of_that_number() {
+    let mut rig = rig(vec![ports(&[("a", 80, TCP), ("b", 443, TCP)]), listed(&[("a", 8080)])]);
+    let snapshot = rig.turn(vec![ports(&[("c", 80, TCP), ("a", 443, TCP)]), listed(&[])]);
+    held(&snapshot, 80, 8080);
+    check(&snapshot, 443, Verdict::Refusing, Some(Reason::NoEndpoints), &[]);
+}
+
+#[test]
+fn a_port_that_changes_its_number_keeps_its_list_by_name() {
+    let mut rig = rig(vec![ports(&[("a", 80, TCP)]), listed(&[("a", 8080)])]);
+    held(&rig.turn(vec![ports(&[("a", 81, TCP)]), listed(&[])]), 81, 8080);
+}
+
+#[test]
+fn a_port_of_another_protocol_or_one_that_stays_is_no_renamed_one() {
+    let begin = || vec![ports(&[("a", 80, TCP)]), listed(&[("a", 8080)])];
+    let snapshot = rig(begin()).turn(vec![ports(&[("b", 80, Protocol::UDP)])]);
+    check(&snapshot, 80, Verdict::Refusing, Some(Reason::NoEndpoints), &[]);
+    let snapshot = rig(begin()).turn(vec![ports(&[("a", 80, TCP), ("b", 81, TCP)])]);
+    check(&snapshot, 81, Verdict::Refusing, Some(Reason::NoEndpoints), &[]);
+    serving(&snapshot, 80, 8080);
+}
+
+#[test]
+fn a_renamed_port_of_which_nobody_was_there_had_nobody() {
+    let mut rig = rig(vec![ports(&[("a", 80, TCP)]), listed(&[])]);
+    let snapshot = rig.turn(vec![ports(&[("b", 80, TCP)])]);
+    check(&snapshot, 80, Verdict::Refusing, Some(Reason::NoEndpoints), &[]);
+}
+
+#[test]
+fn only_its_own_protocol_s_hold_follows_a_number() {
+    let both = |tcp, udp| ports(&[(tcp, 53, TCP), (udp, 53, Protocol::UDP)]);
+    let mut rig = rig(vec![both("t", "u"), listed(&[("t", 5353)])]);
+    let view = view(&rig.turn(vec![both("u", "t")]), "a");
+    let held = |transport| view.ports.iter().find(|it| it.key.transport == transport).unwrap().hold.is_some();
+    assert_eq!((held(Transport::Tcp), held(Transport::Udp)), (true, false));
+}
+
+#[test]
+fn invariant_08_a_port_renamed_while_the_daemon_was_away_keeps_its_list() {
+    let mut former = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
+    let snapshot = former.turn(vec![]);
+    let mut next = super::holds::restarted(&former, &snapshot);
+    let events = vec![ports(&[("web", 80, TCP)]), listed(&[("http", 8080)]), Event::Synced(SOURCE)];
+    check(&next.turn(events), 80, Verdict::Held, Some(Reason::Resync), &[8080]);
+}
+
+#[test]
+fn each_of_many_ports_renamed_at_once_keeps_its_own_list() {
+    let names: Vec<_> = (0..2 * 30).map(|place| std::format!("p{place:03}")).collect();
+    let all = |names: &[std::string::String]| {
+        ports(&names.iter().zip(1..).map(|(name, number)| (name.as_str(), number, TCP)).collect::<Vec<_>>())
+    };
+    let (former, latter) = names.split_at(30);
+    let listing: Vec<_> = former.iter().zip(8_001..).map(|(name, number)| (name.as_str(), number)).collect();
+    let snapshot = rig(vec![all(former), listed(&listing)]).turn(vec![all(latter)]);
+    (1..=30).for_each(|number| held(&snapshot, number, 8_000 + number));
+}

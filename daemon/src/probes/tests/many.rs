@@ -1,0 +1,162 @@
+//! Many lists held at once, in virtual time: the probes and the engine as they are, backends that take every probe.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU16;
+use std::sync::Mutex;
+
+use holdfast_core::facts::{
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ServiceFacts, ServicePort, ServiceType,
+    SliceFacts, SlicePort, Timestamp,
+};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::snapshot::{Reason, Verdict};
+use holdfast_datapath::MemoryMaps;
+
+use super::*;
+use crate::engine::{Engine, Now};
+
+const SERVICES: u32 = 8_000;
+const BACKENDS: u32 = 10;
+
+/// Less than a quarter, so that it is no mass loss.
+const LOST: u32 = 1_900;
+
+/// How often the engine takes what has come.
+const STEP: Duration = Duration::from_millis(10);
+
+fn name(number: u32) -> ObjectName {
+    ObjectName::new("default", &format!("s-{number}")).unwrap()
+}
+
+/// All its addresses begin with its number.
+fn address(service: u32, backend: u32) -> std::net::IpAddr {
+    std::net::Ipv4Addr::from((10 << 24) + service * 256 + backend).into()
+}
+
+fn number(backend: SocketAddr) -> u32 {
+    let std::net::IpAddr::V4(address) = backend.ip() else { return u32::MAX };
+    (u32::from(address) - (10 << 24)) / 256
+}
+
+fn service(number: u32) -> Event {
+    let key = ServiceKey { name: name(number), source: Source::Manifests };
+    let port = NonZeroU16::new(80).unwrap();
+    Event::ServiceApplied(Arc::new(ServiceFacts {
+        cluster_ips: vec![address(number, 255)],
+        ports: vec![ServicePort { name: "".into(), protocol: Protocol::TCP, port, node_port: None }],
+        ..ServiceFacts::new(key, ServiceType::ClusterIp)
+    }))
+}
+
+fn slice(number: u32, backends: u32) -> Event {
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    for backend in 0..backends {
+        let (address, conditions) = (address(number, backend), Conditions::READY);
+        let endpoint = Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+        builder.push(endpoint).unwrap();
+    }
+    let port = NonZeroU16::new(8_080).unwrap();
+    Event::SliceApplied(Arc::new(SliceFacts {
+        key: SliceKey { name: name(number), source: Source::Manifests },
+        meta: Meta::default(),
+        service: Some(name(number).name().into()),
+        headless: false,
+        address_type: AddressType::Ip(Family::V4),
+        ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port }].into(),
+        endpoints: builder.finish(),
+        endpoints_null: false,
+    }))
+}
+
+/// The daemon's engine, its probes, and who was asked when.
+struct Node {
+    engine: Engine<MemoryMaps>,
+    events: mpsc::Receiver<Vec<Event>>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+    asked: Arc<Mutex<Vec<(Instant, u32)>>>,
+    begun: Instant,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Node {
+    fn start() -> Self {
+        let maps = MemoryMaps::default();
+        let (engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+        let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
+        let (sender, events) = mpsc::channel(crate::engine::run::GROUPS_WAITING_MAX);
+        let asked: Arc<Mutex<Vec<_>>> = Arc::default();
+        let dials = Arc::clone(&asked);
+        let ask = move |backend: SocketAddr| {
+            dials.lock().unwrap().push((Instant::now(), number(backend)));
+            async { Answer::Accepted }
+        };
+        let (_, config) = watch::channel(Arc::default());
+        tokio::spawn(run_by(ask, reader, config, sender, Arc::default()));
+        let begun = Instant::now();
+        Self { engine, events, snapshots, asked, begun, snapshot: Arc::default() }
+    }
+
+    fn step(&mut self) {
+        let mono = self.begun.elapsed();
+        let wall = Timestamp(1_000 + mono.as_secs().cast_signed());
+        self.snapshot = self.engine.step(Now { wall, mono }, &mut |_| ());
+        self.snapshots.send_replace(Arc::clone(&self.snapshot));
+    }
+
+    fn tell(&mut self, events: impl Iterator<Item = Event>) {
+        events.for_each(|event| self.engine.apply(event));
+        self.step();
+    }
+
+    async fn live(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            tokio::time::sleep(STEP).await;
+            let mut news = false;
+            while let Ok(group) = self.events.try_recv() {
+                group.into_iter().for_each(|event| self.engine.apply(event));
+                news = true;
+            }
+            if news || self.begun.elapsed().subsec_millis() < 10 {
+                self.step();
+            }
+        }
+    }
+
+    /// The services that are refused.
+    fn refused(&self) -> usize {
+        let views = self.snapshot.services.iter();
+        let rows = views.flat_map(|view| view.frontends.iter());
+        rows.filter(|row| (row.verdict, row.reason) == (Verdict::Refusing, Some(Reason::HoldExpired))).count()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_hold_of_thousands_ends_while_every_backend_would_take_a_probe() {
+    let mut node = Node::start();
+    node.tell((0..SERVICES).map(service).chain((0..SERVICES).map(|it| slice(it, BACKENDS))));
+    node.tell([Event::Synced(Source::Manifests)].into_iter());
+    node.live(Duration::from_secs(61)).await;
+    let lost = Instant::now();
+    node.tell((0..LOST).map(|it| slice(it, 0)));
+    assert_eq!(node.snapshot.held.len(), LOST as usize);
+    node.live(Duration::from_secs(1)).await;
+    let small = Instant::now();
+    node.tell([slice(SERVICES - 1, 0)].into_iter());
+    node.live(Duration::from_secs(40)).await;
+    assert_eq!((node.refused(), node.snapshot.held.len()), (0, LOST as usize + 1));
+
+    let asked = node.asked.lock().unwrap();
+    let mut first = BTreeMap::new();
+    let second = asked.iter().position(|(at, service)| *first.entry(*service).or_insert(*at) != *at);
+    assert_eq!(
+        (second, first.len()),
+        (Some(LOST as usize + 1), LOST as usize + 1),
+        "first probes go before second ones"
+    );
+    let waited = first.values().max().unwrap().duration_since(lost);
+    assert!(waited <= GAP * (LOST + 1) * 2, "the last list waited {waited:?} for its first probe");
+    let waited = first[&(SERVICES - 1)].duration_since(small);
+    assert!(waited <= LOOK * 3, "the small hold waited {waited:?} behind the large one");
+}
