@@ -5,6 +5,7 @@
 //! the reader met must be exactly what is written here: whole lists, from before or after. One reader is enough, because
 //! readers share nothing that they write. Deliberately absent: chance.
 
+mod element;
 mod memory;
 mod reader;
 mod writer;
