@@ -18,18 +18,15 @@ const VIP: &str = "10.96.0.10:80";
 const OTHER_VIP: &str = "10.96.0.11:80";
 const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
 
-/// The remote ends of this network's established TCP sockets, as `ss` and `netstat` have them.
+/// The remote ends of this network's TCP sockets, as `ss` and `netstat` have them. The other side may have closed already.
 fn remote_ends() -> Vec<SocketAddr> {
     let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
-    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let established = rows.filter(|fields| fields[3] == "01");
-    established
-        .map(|fields| {
-            let (ip, port) = fields[2].split_once(':').unwrap();
-            let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).unwrap().to_ne_bytes());
-            SocketAddr::from((ip, u16::from_str_radix(port, 16).unwrap()))
-        })
-        .collect()
+    let end = |line: &str| {
+        let (ip, port) = line.split_whitespace().nth(2).unwrap().split_once(':').unwrap();
+        let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).unwrap().to_ne_bytes());
+        SocketAddr::from((ip, u16::from_str_radix(port, 16).unwrap()))
+    };
+    table.lines().skip(1).map(end).collect()
 }
 
 #[test]
@@ -76,7 +73,6 @@ fn kernel_the_error_queue_names_the_backend() {
         Port { frontends: &[VIP], backends: &[closed], ..UDP }.serve(&mut maps);
         let (connected, unconnected) = (udp_client("0.0.0.0:0"), udp_client("0.0.0.0:0"));
         connected.connect(address(VIP)).unwrap();
-        connected.set_nonblocking(false).unwrap();
         for socket in [&connected, &unconnected] {
             set(socket.as_raw_fd(), libc::SOL_IP, libc::IP_RECVERR);
         }

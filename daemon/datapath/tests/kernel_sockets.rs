@@ -346,7 +346,7 @@ fn check_served(is_served: bool, vip: &str, what: &str) {
     match TcpStream::connect(address(vip)) {
         Ok(_) => assert!(!is_served, "{what}"),
         Err(error) => {
-            assert!(is_served && error.raw_os_error() == Some(libc::ECONNREFUSED), "{what}: {error}")
+            assert!(is_served && error.raw_os_error() == Some(libc::ECONNREFUSED), "{what}: {error}");
         }
     }
 }
