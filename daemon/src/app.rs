@@ -7,6 +7,8 @@ mod error;
 mod maps;
 mod paced;
 mod parts;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,8 +90,7 @@ struct Reload {
     logging: Arc<Logging>,
     // Why the last one was refused, until one is not.
     refused: watch::Sender<Option<String>>,
-    /// As it was at the start, and stays.
-    kubernetes: crate::config::Kubernetes,
+    /// What is in force: what the last accepted file says, but for the keys that are read once.
     config: watch::Sender<Arc<Config>>,
     effective: watch::Sender<Arc<EffectiveConfig>>,
     blocks: watch::Sender<Arc<Blocks>>,
@@ -183,7 +184,7 @@ impl App {
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let described = parts::described(&config, &maps, kept.as_ref());
-        let settings = parts::settings(&config, &config.kubernetes, parts::apiservers(access.as_ref()));
+        let settings = parts::settings(&config, parts::apiservers(access.as_ref()));
         let now_known = (settings, node::facts(&config, &node, &described));
         let engine = parts::engine(maps, seed, &sources_of(&config), now_known, kept)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
@@ -355,7 +356,6 @@ impl Reload {
             path: path.to_owned(),
             logging,
             refused,
-            kubernetes: config.kubernetes.clone(),
             config: watch::channel(Arc::new(config)).0,
             effective,
             blocks,
@@ -416,8 +416,8 @@ impl Reload {
     }
 
     /// Gives the keys that wait for a restart.
-    async fn apply(&self, config: Config, blocks: Blocks) -> Vec<&'static str> {
-        let waiting = self.config.borrow().restart_keys_changed(&config);
+    async fn apply(&self, read: Config, blocks: Blocks) -> Vec<&'static str> {
+        let (config, waiting) = self.config.borrow().reloaded(read);
         if !waiting.is_empty() {
             tracing::warn!(keys = waiting.join(", "), "these keys take effect with the next restart");
         }
@@ -433,7 +433,7 @@ impl Reload {
     /// The settings of the configuration in force. No address that is an apiserver's now becomes a frontend.
     async fn tell_settings(&self) {
         let apiservers = parts::apiservers(self.access.as_ref());
-        let settings = parts::settings(&self.config.borrow(), &self.kubernetes, apiservers);
+        let settings = parts::settings(&self.config.borrow(), apiservers);
         tell(&self.events, Event::SettingsApplied(Arc::new(settings))).await;
     }
 }

@@ -21,7 +21,7 @@ use super::AppError;
 use super::maps::AppMaps;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
-use crate::config::{self, Config, Discovery, NodeName};
+use crate::config::{Config, Discovery, NodeName};
 use crate::engine::ask::{self, Asker};
 use crate::engine::{Engine, Now, run};
 use crate::node::Described;
@@ -56,16 +56,11 @@ pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
     }
 }
 
-/// The proxy's name is that of the start, because the watches select by it; `apiservers` are the addresses that are an
-/// apiserver's beside the configured ones.
-pub(super) fn settings(
-    config: &Config,
-    started: &config::Kubernetes,
-    apiservers: BTreeSet<SocketAddr>,
-) -> Settings {
+/// By the configuration in force; `apiservers` are the addresses that are an apiserver's beside the configured ones.
+pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
     let configured = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address());
     Settings {
-        service_proxy_name: started.service_proxy_name.as_deref().map(Into::into),
+        service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
         bypass: configured.chain(apiservers).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
         hold: config.hold.policy(),

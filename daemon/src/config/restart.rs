@@ -5,42 +5,60 @@
 
 use super::Config;
 
-/// A key with the question whether it differs.
-pub(super) type Key = (&'static str, fn(&Config, &Config) -> bool);
+/// A key that its owner reads once.
+pub(super) struct Key {
+    pub(super) name: &'static str,
+    differs: fn(&Config, &Config) -> bool,
+    /// Puts what runs into a configuration that was read later.
+    keep: fn(&mut Config, &Config),
+}
+
+/// A key by its name, and where its value is.
+macro_rules! key {
+    ($name:literal, $($place:ident).+) => {
+        Key {
+            name: $name,
+            differs: |a, b| a.$($place).+ != b.$($place).+,
+            keep: |read, runs| read.$($place).+.clone_from(&runs.$($place).+),
+        }
+    };
+}
 
 pub(super) const RESTART_KEYS: [Key; 21] = [
-    ("node.name", |a, b| a.node.name != b.node.name),
-    ("kubernetes.enabled", |a, b| a.kubernetes.enabled != b.kubernetes.enabled),
-    ("kubernetes.service_proxy_name", |a, b| {
-        a.kubernetes.service_proxy_name != b.kubernetes.service_proxy_name
-    }),
-    ("kubernetes.events", |a, b| a.kubernetes.events != b.kubernetes.events),
-    ("manifests.path", |a, b| a.manifests.path != b.manifests.path),
-    ("datapath.kind", |a, b| a.datapath.kind != b.datapath.kind),
-    ("datapath.cgroup", |a, b| a.datapath.cgroup != b.datapath.cgroup),
-    ("datapath.bpffs", |a, b| a.datapath.bpffs != b.datapath.bpffs),
-    ("datapath.limits.services", |a, b| a.datapath.limits.services != b.datapath.limits.services),
-    ("datapath.limits.frontends", |a, b| a.datapath.limits.frontends != b.datapath.limits.frontends),
-    ("datapath.limits.backends", |a, b| a.datapath.limits.backends != b.datapath.limits.backends),
-    ("datapath.stale_sockets.protocols", |a, b| {
-        a.datapath.stale_sockets.protocols != b.datapath.stale_sockets.protocols
-    }),
-    ("datapath.stale_sockets.namespaces", |a, b| {
-        a.datapath.stale_sockets.namespaces != b.datapath.stale_sockets.namespaces
-    }),
-    ("datapath.sockets", |a, b| a.datapath.sockets != b.datapath.sockets),
-    ("datapath.udp_sockets", |a, b| a.datapath.udp_sockets != b.datapath.udp_sockets),
-    ("datapath.exempt_cgroups", |a, b| a.datapath.exempt_cgroups != b.datapath.exempt_cgroups),
-    ("packets.mark", |a, b| a.packets.mark != b.packets.mark),
-    ("state.path", |a, b| a.state.path != b.state.path),
-    ("admin.listen", |a, b| a.admin.listen != b.admin.listen),
-    ("admin.socket", |a, b| a.admin.socket != b.admin.socket),
-    ("log.format", |a, b| a.log.format != b.log.format),
+    key!("node.name", node.name),
+    key!("kubernetes.enabled", kubernetes.enabled),
+    key!("kubernetes.service_proxy_name", kubernetes.service_proxy_name),
+    key!("kubernetes.events", kubernetes.events),
+    key!("manifests.path", manifests.path),
+    key!("datapath.kind", datapath.kind),
+    key!("datapath.cgroup", datapath.cgroup),
+    key!("datapath.bpffs", datapath.bpffs),
+    key!("datapath.limits.services", datapath.limits.services),
+    key!("datapath.limits.frontends", datapath.limits.frontends),
+    key!("datapath.limits.backends", datapath.limits.backends),
+    key!("datapath.stale_sockets.protocols", datapath.stale_sockets.protocols),
+    key!("datapath.stale_sockets.namespaces", datapath.stale_sockets.namespaces),
+    key!("datapath.sockets", datapath.sockets),
+    key!("datapath.udp_sockets", datapath.udp_sockets),
+    key!("datapath.exempt_cgroups", datapath.exempt_cgroups),
+    key!("packets.mark", packets.mark),
+    key!("state.path", state.path),
+    key!("admin.listen", admin.listen),
+    key!("admin.socket", admin.socket),
+    key!("log.format", log.format),
 ];
 
 impl Config {
-    /// The keys whose new values in `other` take effect only after a restart, in the order of the file.
-    pub fn restart_keys_changed(&self, other: &Self) -> Vec<&'static str> {
-        RESTART_KEYS.iter().filter(|(_, differ)| differ(self, other)).map(|(key, _)| *key).collect()
+    /// What of `read`, a later state of the file, comes into force in a process that runs with `self`; and the keys whose
+    /// new values wait for a restart, in the order of the file.
+    pub fn reloaded(&self, mut read: Self) -> (Self, Vec<&'static str>) {
+        let waiting = self.restart_keys_changed(&read);
+        RESTART_KEYS.iter().for_each(|key| (key.keep)(&mut read, self));
+        (read, waiting)
+    }
+
+    /// The keys whose new values in `other` take effect only after a restart.
+    fn restart_keys_changed(&self, other: &Self) -> Vec<&'static str> {
+        RESTART_KEYS.iter().filter(|key| (key.differs)(self, other)).map(|key| key.name).collect()
     }
 }

@@ -6,8 +6,11 @@ use crate::config::Config;
 #[track_caller]
 fn check(text: &str, expected: &[&str]) {
     let (changed, _) = Config::parse(text, "config.toml").unwrap_or_else(|refused| panic!("{refused}"));
-    assert_eq!(Config::default().restart_keys_changed(&changed), expected, "{text}");
-    assert_eq!(changed.restart_keys_changed(&Config::default()), expected, "{text}, the other way");
+    let runs = Config::default();
+    let (in_force, waiting) = runs.reloaded(changed.clone());
+    assert_eq!(waiting, expected, "{text}");
+    assert_eq!(changed.reloaded(runs.clone()).1, expected, "{text}, the other way");
+    assert!(runs.reloaded(in_force).1.is_empty(), "{text}: what waits is not in force");
 }
 
 #[test]
@@ -55,6 +58,6 @@ fn the_guide_lists_the_keys_that_need_a_restart() {
     const GUIDE: &str = include_str!("../../../../docs/configure.md");
     let (_, chapter) = GUIDE.split_once("## Reload and restart").expect("the chapter");
     let listed = chapter.lines().filter_map(|line| line.strip_prefix("- `")?.strip_suffix('`'));
-    let keys = RESTART_KEYS.iter().map(|(key, _)| *key);
+    let keys = RESTART_KEYS.iter().map(|key| key.name);
     assert!(listed.eq(keys), "{chapter}");
 }
