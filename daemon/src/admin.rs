@@ -1,7 +1,9 @@
 //! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
 //!
-//! Invariant: it only reads, but for the wishes that a configuration be read again and that an address be forgotten. It has a thread and a runtime of its own and sees nothing but snapshots, so no client, however
-//! slow or hostile, can delay the engine. Deliberately absent: anything that changes the table, and any authentication
+//! Invariant: it only reads, but for the wishes that a configuration be read again and that an address be forgotten. It has
+//! threads and runtimes of its own and sees nothing but snapshots, so no client, however slow or hostile, can delay the engine; and
+//! each of the two doors has its own, so that nobody who fills one is in the way of the other. Deliberately absent: anything that
+//! changes the table, and any authentication
 //! beyond what loopback and the socket's permissions give.
 
 mod answer;
@@ -9,13 +11,15 @@ mod apiserver;
 mod backends;
 mod clients;
 mod datapath;
+mod door;
 mod explain;
 mod forget;
 mod form;
 mod frontends;
 mod guard;
+pub(crate) mod hint;
 mod history;
-mod limits;
+pub(crate) mod limits;
 mod listen;
 mod live;
 mod metrics;
@@ -45,6 +49,7 @@ use std::time::Duration;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 use crate::announce::Announced;
@@ -56,6 +61,7 @@ use crate::proxies::OtherProxy;
 use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
+use door::{Door, Way};
 
 pub use forget::{FORGETS_WAITING_MAX, ForgetWish, Forgotten};
 pub use listen::AdminError;
@@ -172,29 +178,47 @@ impl Readings {
 pub struct Admin {
     address: SocketAddr,
     stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
-/// Takes the address and the socket, then serves them from a thread of its own.
+/// Takes the address and the socket, then serves each from a thread of its own.
 ///
 /// When this returns, clients can connect; when it fails, nothing was left behind.
 pub fn start(settings: &Settings, readings: Readings) -> Result<Admin, AdminError> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AdminError::Runtime)?;
-    let doors = {
-        let _entered = runtime.enter();
-        listen::open(settings)?
-    };
-    let address = doors.address;
-    let (stop, stopping) = watch::channel(false);
-    let thread = std::thread::Builder::new()
-        .name("admin".to_owned())
-        .spawn(move || runtime.block_on(serve::serve(doors, Arc::new(readings), stopping)))
-        .map_err(AdminError::Runtime)?;
-    Ok(Admin { address, stop, thread: Some(thread) })
+    let (loopback, local) = (runtime()?, runtime()?);
+    let (tcp, address) = within(&loopback, || listen::open_tcp(settings.listen))?;
+    let socket = within(&local, || listen::open_socket(&settings.socket))?;
+    let (readings, (stop, stopping)) = (Arc::new(readings), watch::channel(false));
+    let mut admin = Admin { address, stop, threads: Vec::new() };
+    let tcp_door = Door::new(Way::Tcp(address.port()));
+    let serving = serve::serve(tcp, tcp_door, Arc::clone(&readings), stopping.clone());
+    admin.spawn("admin", loopback, serving)?;
+    admin.spawn("admin-socket", local, serve::serve(socket, Door::new(Way::Unix), readings, stopping))?;
+    Ok(admin)
+}
+
+fn runtime() -> Result<Runtime, AdminError> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AdminError::Runtime)
+}
+
+fn within<T>(runtime: &Runtime, act: impl FnOnce() -> T) -> T {
+    let _entered = runtime.enter();
+    act()
 }
 
 impl Admin {
+    fn spawn(
+        &mut self,
+        name: &str,
+        runtime: Runtime,
+        serving: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), AdminError> {
+        let work = move || runtime.block_on(serving);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        self.threads.push(thread.map_err(AdminError::Runtime)?);
+        Ok(())
+    }
+
     /// The TCP address, with the port that was bound.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -209,10 +233,10 @@ impl Admin {
 
     fn finish(&mut self) {
         self.stop.send_replace(true);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the admin api's thread panicked");
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the admin api panicked");
+            }
         }
     }
 }

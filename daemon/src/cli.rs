@@ -6,6 +6,8 @@
 mod check;
 mod cleanup;
 mod client;
+mod paint;
+mod report;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -18,6 +20,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, ValueEnum};
 use clap_complete::Shell;
+use serde_json::{Value, json};
 
 use crate::config::{self, ConfigErrors};
 use client::{Client, ClientError};
@@ -296,6 +299,16 @@ pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
 }
 
 impl Cli {
+    /// Answers a question at a terminal or elsewhere: with colours where they can be seen and are wanted.
+    pub fn answer_in_colour(&self, question: &Question, out: impl Write, err: &mut impl Write) -> Exit {
+        let is_text = !matches!(question, Question::Completions { .. }) && self.output != Output::Json;
+        let mut painted = paint::Painted::new(out);
+        match is_text {
+            true => self.answer(question, &mut painted, err),
+            false => self.answer(question, painted.plain(), err),
+        }
+    }
+
     /// Answers a question.
     pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let answered = match question {
@@ -336,8 +349,12 @@ impl Cli {
                 self.forget(*address, out)
             }
             Question::Reload => self.reload(out),
-            Question::Cleanup { config } => cleanup::cleanup(config.as_deref(), out, err).map_err(Into::into),
-            Question::CheckConfig { file } => check::check(file, out, err).map_err(Into::into),
+            Question::Cleanup { config } => {
+                cleanup::cleanup(config.as_deref()).write(self.output, out, err).map_err(Into::into)
+            }
+            Question::CheckConfig { file } => {
+                check::check(file).write(self.output, out, err).map_err(Into::into)
+            }
             Question::Completions { shell } => completions(*shell, out).map_err(Into::into),
         };
         answered.unwrap_or_else(|error| error.report(err))
@@ -354,13 +371,13 @@ impl Cli {
         }
     }
 
-    /// An address has a port behind a colon, and may have the protocol that tables show behind it; a service is the rest.
+    /// An address has a port behind a colon, and may have a protocol behind that; a service is the rest.
     fn explain(&self, what: Option<&str>, out: &mut impl Write) -> Result<Exit, ClientError> {
         let filter = what.map(|what| {
             let address = what.split_once('/').map_or(what, |(address, _)| address);
             let is_address = !what.contains('/') || address.parse::<SocketAddr>().is_ok();
-            let (name, value) = if is_address { ("endpoint", address) } else { ("service", what) };
-            format!("&{name}={}", encoded(value))
+            let name = if is_address { "endpoint" } else { "service" };
+            format!("&{name}={}", encoded(what))
         });
         let path = format!("/explain?format={}{}", self.output.as_str(), filter.unwrap_or_default());
         let mut answer = self.client().get(&path)?;
@@ -385,7 +402,15 @@ impl Cli {
 
     /// Only the socket takes it.
     fn reload(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let mut answer = self.client().post("/reload")?.expect_ok()?;
+        let path = format!("/reload?format={}", self.output.as_str());
+        let mut answer = self.client().post(&path)?;
+        if self.output == Output::Json && answer.status == 422 {
+            let mut told: Value = serde_json::from_slice(&answer.rest()?).unwrap_or_else(|_| json!({}));
+            told["reloaded"] = false.into();
+            writeln!(out, "{told}")?;
+            return Ok(Exit::Config);
+        }
+        let mut answer = answer.expect_ok()?;
         answer.copy(out)?;
         Ok(Exit::Good)
     }

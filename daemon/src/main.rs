@@ -13,6 +13,6 @@ fn main() -> ExitCode {
     };
     match &cli.command {
         Command::Run(run) => cli::run(run, &mut err),
-        Command::Question(question) => cli.answer(question, &mut out, &mut err).into(),
+        Command::Question(question) => cli.answer_in_colour(question, out, &mut err).into(),
     }
 }

@@ -1,20 +1,22 @@
 //! Answers that fit in one piece, and refusals.
 //!
-//! Invariant: a refusal says what was wrong and what to do, in the form that the client asked for.
+//! Invariant: a refusal says what was wrong and what to do, in the form and the words of who asked; only the guard, which
+//! knows both, writes it down.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::form::Form;
+use super::hint::{Hint, Words};
 
 /// Why a request gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
     pub(super) error: String,
-    pub(super) hint: String,
+    pub(super) hint: Hint,
 }
 
 #[derive(Serialize)]
@@ -24,16 +26,25 @@ struct RefusalJson<'a> {
 }
 
 impl Refusal {
-    pub(super) fn new(status: StatusCode, error: impl Into<String>, hint: impl Into<String>) -> Self {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>, hint: impl Into<Hint>) -> Self {
         Self { status, error: error.into(), hint: hint.into() }
     }
 
-    pub(super) fn shown(&self, form: Form) -> Response {
-        let Self { status, error, hint } = self;
+    pub(super) fn shown(&self, form: Form, words: Words) -> Response {
+        let (Self { status, error, .. }, hint) = (self, self.hint.text(words));
         match form {
-            Form::Json => json(*status, &RefusalJson { error, hint }),
+            Form::Json => json(*status, &RefusalJson { error, hint: &hint }),
             Form::Table | Form::Wide => text(*status, format!("error: {error}\nhint: {hint}\n")),
         }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.status;
+        response.extensions_mut().insert(self);
+        response
     }
 }
 

@@ -8,7 +8,7 @@ mod find;
 mod sentence;
 mod text;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -20,13 +20,14 @@ use serde::Serialize;
 use super::Readings;
 use super::answer;
 use super::clients::Counters;
+use super::door::Visit;
 use super::form::Form;
 use super::query::{Legal, Query};
 use super::shown::as_optional_text;
 use crate::engine::ask::FRONTENDS_MAX;
 use crate::recorder::{Line, Record, Wanted};
 use details::{Applied, Desired, EndpointRow, FrontendRow, Rejected};
-pub(super) use find::What;
+pub(super) use find::{Dialled, What};
 use find::{Found, Subject};
 
 /// What `/explain` understands.
@@ -76,18 +77,18 @@ const RECORDS_MAX: usize = 5;
 type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
 
 /// Answers.
-pub(super) async fn explain(readings: Arc<Readings>, query: Query, form: Form) -> Response {
-    let what = query.what();
+pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
+    let (what, readings) = (query.what(), &*visit.readings);
     let snapshot = readings.snapshot();
     let (found, subjects) = find::find(&snapshot, &what);
-    let read = read_back(&readings, &subjects).await;
+    let read = read_back(&visit, &subjects).await;
     let explanation = Explanation {
         found: found.as_str(),
         sentence: headline(&what, found, &subjects),
-        services: subjects.iter().map(|subject| explained(&readings, &snapshot, subject, &read)).collect(),
+        services: subjects.iter().map(|subject| explained(readings, &snapshot, subject, &read)).collect(),
         near: near(&snapshot, &what, found),
-        past: past(&readings, &what, found),
-        apiserver: details::apiserver(&readings),
+        past: past(readings, &what, found),
+        apiserver: details::apiserver(readings),
         stale_since: snapshot.stale_since.map(crate::moment::Moment),
     };
     let status = if found == Found::Nothing { StatusCode::NOT_FOUND } else { StatusCode::OK };
@@ -98,10 +99,14 @@ pub(super) async fn explain(readings: Arc<Readings>, query: Query, form: Form) -
 }
 
 /// What the maps say of the frontends that the answer is about.
-async fn read_back(readings: &Readings, subjects: &[Subject]) -> ReadBack {
+async fn read_back(visit: &Visit, subjects: &[Subject]) -> ReadBack {
     let keys: Vec<FrontendKey> =
         subjects.iter().flat_map(frontends).filter_map(details::key).take(FRONTENDS_MAX).collect();
-    match readings.engine.read(keys.clone()).await {
+    let entries = match visit.turn().await {
+        Ok(_turn) => visit.readings.engine.read(keys.clone()).await,
+        Err(busy) => Err(busy),
+    };
+    match entries {
         Ok(entries) => {
             let entries = entries.into_iter().map(|entry| entry.map_err(|error| error.to_string()));
             keys.into_iter().zip(entries).collect()
@@ -117,25 +122,45 @@ fn frontends(subject: &Subject) -> impl Iterator<Item = &FrontendView> {
 /// The answer in one sentence.
 fn headline(what: &What, found: Found, subjects: &[Subject]) -> String {
     let first = subjects.first();
-    let frontend = first.and_then(|subject| worst(frontends(subject)));
+    let frontend = first.and_then(|subject| worst(asked_for(what, subject)));
     match (what, first, frontend) {
         (What::Trouble, None, _) => "Every frontend is served.".to_owned(),
         (What::Trouble, Some(subject), Some(frontend)) => {
             let more = "The worst of what is not served:";
             format!("{more} {}", sentence::of_frontend(&subject.view, frontend))
         }
-        (What::Address(address), Some(subject), _) if found == Found::Backend => {
-            details::backend_sentence(&subject.view, *address, subjects.len())
+        (What::Address(dialled), Some(subject), _) if found == Found::Backend => {
+            details::backend_sentence(&subject.view, dialled, subjects.len())
+        }
+        (What::Address(dialled), Some(subject), Some(frontend)) => {
+            sentence::of_frontend(&subject.view, frontend) + &others(dialled, frontend, subjects)
         }
         (_, Some(subject), Some(frontend)) => sentence::of_frontend(&subject.view, frontend),
         (_, Some(subject), None) => sentence::of_service(&subject.view),
         (What::Service(name), None, _) => format!("No Service and no EndpointSlice of {name} is known."),
-        (What::Address(address), None, _) => {
+        (What::Address(dialled), None, _) => {
             format!(
-                "Nobody has {address}: a client that dials it is not translated, and its packets leave as they are."
+                "Nobody has {dialled}: a client that dials it is not translated, and its packets leave as they are."
             )
         }
     }
+}
+
+/// Those that the first sentence is about: at an address, of the protocol that comes first.
+fn asked_for<'a>(what: &What, subject: &'a Subject) -> impl Iterator<Item = &'a FrontendView> {
+    let first = match what {
+        What::Address(_) => frontends(subject).next().map(|it| it.protocol.clone()),
+        What::Trouble | What::Service(_) => None,
+    };
+    frontends(subject).filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
+}
+
+/// That there are other protocols at an address, if none was asked for.
+fn others(dialled: &Dialled, told: &FrontendView, subjects: &[Subject]) -> String {
+    let all = subjects.iter().flat_map(frontends).map(|it| it.protocol.clone());
+    let others: BTreeSet<_> = all.filter(|protocol| *protocol != told.protocol).collect();
+    let others: Vec<String> = others.iter().map(|protocol| format!("{dialled}/{protocol}")).collect();
+    if others.is_empty() { String::new() } else { format!(" There is {} too.", others.join(" and ")) }
 }
 
 /// The one that is worst for its clients, so that the first sentence is about what is wrong.
@@ -164,11 +189,13 @@ fn past(readings: &Readings, what: &What, found: Found) -> Vec<Record> {
     match what {
         What::Trouble => Vec::new(),
         What::Service(name) => latest(readings, Some(name), |_| true),
-        What::Address(address) => {
-            let text = address.to_string();
-            latest(readings, None, |line| {
-                line.json.contains(&format!("\"{text}/")) || line.json.contains(&format!("\"{text}\""))
-            })
+        What::Address(dialled) => {
+            let frontend = dialled.protocol.as_ref().map_or_else(
+                || format!("\"{}/", dialled.address),
+                |protocol| format!("\"{}/{protocol}\"", dialled.address),
+            );
+            let backend = format!("\"{}\"", dialled.address);
+            latest(readings, None, |line| line.json.contains(&frontend) || line.json.contains(&backend))
         }
     }
 }

@@ -4,17 +4,16 @@
 //! names stays, with the reason. Deliberately absent: forgetting all of them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Readings;
 use super::answer::{self, Refusal};
+use super::door::Visit;
 use super::form::Form;
 use super::guard::form_of;
 use super::query::{Legal, Query};
@@ -55,35 +54,35 @@ struct ForgottenJson {
 
 /// Over the unix socket.
 pub(super) async fn forget(
-    State(readings): State<Arc<Readings>>,
+    State(visit): State<Visit>,
     Extension(peer): Extension<Peer>,
     request: Request,
 ) -> Response {
     let form = form_of(&request);
     if !is_post(&request) {
-        return only_post(form);
+        return only_post();
     }
     let address = match wanted(&request) {
         Ok(address) => address,
-        Err(refusal) => return refusal.shown(form),
+        Err(refusal) => return refusal.into_response(),
     };
-    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&readings.forgets, peer, address)).await {
+    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&visit.readings.forgets, peer, address)).await {
         Ok(Some(Ok(problem))) => told(address, problem, form),
         Ok(Some(Err(why))) => {
             let hint = "`holdfast apiserver` shows each address with its source";
-            Refusal::new(StatusCode::CONFLICT, why.to_string(), hint).shown(form)
+            Refusal::new(StatusCode::CONFLICT, why.to_string(), hint).into_response()
         }
         Ok(None) | Err(_) => {
             let hint = "no apiserver is used, or the daemon starts, stops or hangs; ask `holdfast status`";
             Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon forgets no address now", hint)
-                .shown(form)
+                .into_response()
         }
     }
 }
 
 fn wanted(request: &Request) -> Result<SocketAddr, Refusal> {
     let query = Query::read(request.uri().query().unwrap_or_default(), &LEGAL)?;
-    query.filter.endpoint.ok_or_else(|| {
+    query.filter.endpoint.map(|dialled| dialled.address).ok_or_else(|| {
         let hint = "give it with its port, such as `?endpoint=10.0.0.1:6443`";
         Refusal::new(StatusCode::BAD_REQUEST, "no address is given", hint)
     })

@@ -10,19 +10,12 @@ use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
 use super::answer::Refusal;
+use super::door::Way;
+use super::hint::{Hint, Words};
 use super::{form::Form, query};
-
-/// What the client came in by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Door {
-    /// Loopback, with the port that was bound.
-    Tcp(u16),
-    /// The unix socket, which no web page can reach.
-    Unix,
-}
 
 /// Browsers must neither run, frame, sniff, share nor keep anything of it.
 const HEADERS: [(HeaderName, &str); 6] = [
@@ -34,12 +27,18 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (header::VARY, "accept"),
 ];
 
-/// Refuses, or lets the request through to the paths.
-pub(super) async fn guarded(State(door): State<Door>, request: Request, next: Next) -> Response {
-    let mut response = match check(door, &request) {
+/// Refuses, or lets the request through to the paths; writes down whatever was refused.
+pub(super) async fn guarded(State(way): State<Way>, request: Request, next: Next) -> Response {
+    let (form, words) = (form_of(&request), Words::of(request.headers()));
+    let mut response = match check(way, &request) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.shown(form_of(&request)),
+        Err(refusal) => refusal.into_response(),
     };
+    if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+        let allowed = response.headers_mut().remove(header::ALLOW);
+        response = refusal.shown(form, words);
+        response.headers_mut().extend(allowed.map(|methods| (header::ALLOW, methods)));
+    }
     let headers = response.headers_mut();
     headers.extend(HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value))));
     response
@@ -51,8 +50,8 @@ pub(super) fn form_of(request: &Request) -> Form {
     named.unwrap_or_else(|| Form::accepted(request.headers()))
 }
 
-fn check(door: Door, request: &Request) -> Result<(), Refusal> {
-    if let Door::Tcp(port) = door {
+fn check(way: Way, request: &Request) -> Result<(), Refusal> {
+    if let Way::Tcp(port) = way {
         check_host(request, port)?;
     }
     if request.headers().contains_key(header::ORIGIN) {
@@ -74,8 +73,8 @@ fn check_host(request: &Request, port: u16) -> Result<(), Refusal> {
     if ours(host) && hosts.next().is_none() && (authority.is_none() || ours(authority)) {
         return Ok(());
     }
-    let hint = format!("ask for localhost:{port}, 127.0.0.1:{port} or [::1]:{port}");
-    Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, "the Host header names somebody else", hint))
+    let (error, hint) = ("the Host header names somebody else", Hint::Host(port));
+    Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, error, hint))
 }
 
 /// Only names that no DNS answer can change: `localhost` and addresses of loopback.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// Connections at one time, for each of the two listeners, so that whoever fills TCP cannot lock root out of the socket.
+/// Connections at one time, for each of the two doors, so that whoever fills TCP cannot lock root out of the socket.
 /// A few dashboards, a scraper and people; each costs some 50 KiB.
 pub(super) const CONNECTIONS_MAX: usize = 64;
 
 /// The request line and headers together; it is also the least that the HTTP library can buffer.
-pub(super) const HEADER_BYTES_MAX: usize = 8 * 1024;
+pub(crate) const HEADER_BYTES_MAX: usize = 8 * 1024;
 
 /// From the first moment of waiting for a request to the end of its headers. A kept connection that says nothing more
 /// is closed by it as well: on loopback a new connection costs nothing.
@@ -47,8 +47,18 @@ pub(super) const BACKENDS_IN_CELL_MAX: usize = 3;
 /// Records of one answer: some 10 MB of JSON. Who wants more asks on from the last one.
 pub(super) const RECORDS_MAX: usize = 10_000;
 
-/// Watchers at one time, of all connections: some people and a program or two, each with a bounded place in the stream.
+/// Watchers at one time, for each of the two doors: some people and a program or two, each with a bounded place in the stream.
 pub(super) const WATCHERS_MAX: usize = 8;
+
+/// Places of each kind that are root's alone, on the socket: a person who looks, and a program or two of the host.
+pub(super) const FOR_ROOT: usize = 4;
+
+/// Questions to the engine at one time, for each of the two doors: with those for root, all together are fewer than the engine
+/// lets wait, so no door finds its queue full of the other's.
+pub(super) const QUESTIONS_MAX: usize = 5;
+
+/// How long a question waits for its turn: as long as the engine then may take for it.
+pub(super) const QUESTION_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// A stream that has nothing to say says so this often: half the time after which the command line gives up.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(5);

@@ -14,7 +14,7 @@ use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use nix::sys::stat::Mode;
 use tokio::net::{TcpListener, UnixListener};
 
-use super::{Settings, limits};
+use super::limits;
 
 /// Read and write for owner and group: whoever may use the socket is in the group.
 const SOCKET_MODE: u32 = 0o660;
@@ -63,15 +63,6 @@ pub enum AdminError {
     Runtime(io::Error),
 }
 
-/// Everything that is listened on.
-#[derive(Debug)]
-pub(super) struct Doors {
-    /// As bound.
-    pub(super) address: SocketAddr,
-    pub(super) tcp: TcpListener,
-    pub(super) socket: Socket,
-}
-
 /// The unix socket, with its file.
 #[derive(Debug)]
 pub(super) struct Socket {
@@ -86,14 +77,8 @@ impl Drop for Socket {
     }
 }
 
-/// Takes both, or neither. Must be called within the runtime that serves them.
-pub(super) fn open(settings: &Settings) -> Result<Doors, AdminError> {
-    let (tcp, address) = open_tcp(settings.listen)?;
-    let socket = open_socket(&settings.socket)?;
-    Ok(Doors { address, tcp, socket })
-}
-
-fn open_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), AdminError> {
+/// Takes the address, and gives it as bound. Must be called within the runtime that serves it, as the other one.
+pub(super) fn open_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), AdminError> {
     let open = || {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -106,7 +91,8 @@ fn open_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), AdminError
     })
 }
 
-fn open_socket(path: &Path) -> Result<Socket, AdminError> {
+/// Takes the path.
+pub(super) fn open_socket(path: &Path) -> Result<Socket, AdminError> {
     make_way(path)?;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => AdminError::NoFolder(path.to_owned()),

@@ -8,16 +8,18 @@ use std::convert::Infallible;
 
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use holdfast_core::keys::ObjectName;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::answer::Refusal;
+use super::door::{Place, Visit};
 use super::form::Form;
+use super::hint::Hint;
 use super::query::{Legal, Query};
-use super::{Readings, answer, limits};
+use super::{answer, limits};
 use crate::recorder::{Heard, Line};
 
 /// What `/watch` understands.
@@ -33,14 +35,13 @@ const STILL_HERE: &str = ": still here\n\n";
 const BEGUN: &str = ": watching\n\n";
 
 /// The whole stream, until the client goes or the daemon stops.
-pub(super) fn watch(readings: &Readings, query: Query, form: Form) -> Response {
-    let heard = readings.history.watch();
-    if readings.history.watchers() > limits::WATCHERS_MAX {
+pub(super) async fn watch(visit: Visit, query: Query, _: Form) -> Response {
+    let Some(place) = visit.door.watchers.take(visit.peer) else {
         let error = format!("there are {} watchers already", limits::WATCHERS_MAX);
-        let hint = "close one of them, or ask `/history` now and then";
-        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, hint).shown(form);
-    }
-    let watching = Watching { heard, service: query.filter.service, stage: Stage::Begins };
+        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, Hint::Watchers).into_response();
+    };
+    let (heard, service) = (visit.readings.history.watch(), query.filter.service);
+    let watching = Watching { heard, service, stage: Stage::Begins, _place: Some(place) };
     let pieces = stream::unfold(watching, async |mut watching| {
         let piece = watching.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(piece)), watching))
@@ -59,6 +60,8 @@ struct Watching {
     heard: Receiver<Heard>,
     service: Option<ObjectName>,
     stage: Stage,
+    /// Among the watchers of its door, for as long as the stream goes.
+    _place: Option<Place>,
 }
 
 impl Watching {
@@ -86,7 +89,7 @@ impl Watching {
                 }
                 Err(RecvError::Lagged(records)) => {
                     let why = format!(
-                        "you did not read in time: {records} records are lost; watch again, and ask /history for them"
+                        "you did not read in time: {records} records are lost; watch again, and look for them in the history"
                     );
                     return self.last("dropped", &why);
                 }
@@ -120,7 +123,7 @@ mod tests {
 
     fn watching(history: &Arc<History>, service: Option<&str>) -> Watching {
         let service = service.map(|name| ObjectName::new("default", name).unwrap());
-        Watching { heard: history.watch(), service, stage: Stage::Goes }
+        Watching { heard: history.watch(), service, stage: Stage::Goes, _place: None }
     }
 
     async fn all(mut watching: Watching) -> Vec<String> {
@@ -147,7 +150,7 @@ mod tests {
         std::thread::spawn(move || tell_many(&history, 3_000)).join().unwrap();
         let pieces = all(watching).await;
         let expected = "event: dropped\ndata: {\"why\":\"you did not read in time: 1976 records are lost; watch again, \
-                        and ask /history for them\"}\n\n";
+                        and look for them in the history\"}\n\n";
         assert_eq!(pieces, [expected]);
     }
 

@@ -2,16 +2,17 @@
 //!
 //! Invariant: nothing is ignored. A filter that does nothing would show a table that looks like an answer.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use axum::http::StatusCode;
-use holdfast_core::keys::ObjectName;
+use holdfast_core::keys::{ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
 
 use super::answer::Refusal;
-use super::explain::What;
+use super::explain::{Dialled, What};
 use super::form::{FORMATS, Form};
+use super::hint::Hint;
 use super::limits::RECORDS_MAX as LIMIT_MAX;
 use crate::moment::Millis;
 use crate::recorder::{RULES, Wanted};
@@ -38,7 +39,7 @@ pub(super) struct Filter {
     pub(super) service: Option<ObjectName>,
     pub(super) kind: Option<&'static str>,
     pub(super) address: Option<IpAddr>,
-    pub(super) endpoint: Option<SocketAddr>,
+    pub(super) endpoint: Option<Dialled>,
 }
 
 /// A query that was understood.
@@ -64,7 +65,7 @@ impl Query {
     /// What an explanation is asked about.
     pub(super) fn what(&self) -> What {
         match (&self.filter.endpoint, &self.filter.service) {
-            (Some(address), _) => What::Address(*address),
+            (Some(dialled), _) => What::Address(dialled.clone()),
             (None, Some(service)) => What::Service(service.clone()),
             (None, None) => What::Trouble,
         }
@@ -79,8 +80,8 @@ impl Query {
             "type" => once(name, &mut self.filter.kind, kind(value, legal)?),
             "address" => once(name, &mut self.filter.address, address(value)?),
             "endpoint" => once(name, &mut self.filter.endpoint, endpoint(value)?),
-            "since" => once(name, &mut self.records.since, time(name, value)?),
-            "until" => once(name, &mut self.records.until, time(name, value)?),
+            "since" => once(name, &mut self.records.since, time("since", value)?),
+            "until" => once(name, &mut self.records.until, time("until", value)?),
             "reason" => once(name, &mut self.records.reason, reason(value)?),
             "limit" => once(name, &mut self.records.limit, limit(value)?),
             "after" => once(name, &mut self.records.after, after(value)?),
@@ -104,17 +105,14 @@ fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
 fn once<T>(name: &str, place: &mut Option<T>, value: T) -> Result<(), Refusal> {
     match place.replace(value) {
         None => Ok(()),
-        Some(_) => Err(bad(format!("`{name}` is given twice"), "give each filter once".to_owned())),
+        Some(_) => Err(bad(format!("`{name}` is given twice"), "give each filter once")),
     }
 }
 
 fn service(value: &str) -> Result<ObjectName, Refusal> {
-    let hint = || "give the namespace and the name, such as `?service=default/kubernetes`".to_owned();
-    let (namespace, name) = value
-        .split_once('/')
-        .ok_or_else(|| bad(format!("`service` has no slash: {}", quoted(value)), hint()))?;
-    ObjectName::new(namespace, name)
-        .map_err(|error| bad(format!("`service` names no service: {error}"), hint()))
+    let refused = |why: &str| bad(format!("{} names no service: {why}", quoted(value)), Hint::Service);
+    let (namespace, name) = value.split_once('/').ok_or_else(|| refused("it has no slash"))?;
+    ObjectName::new(namespace, name).map_err(|error| refused(&error.to_string()))
 }
 
 fn kind(value: &str, legal: &Legal) -> Result<&'static str, Refusal> {
@@ -125,13 +123,26 @@ fn kind(value: &str, legal: &Legal) -> Result<&'static str, Refusal> {
 }
 
 fn address(value: &str) -> Result<IpAddr, Refusal> {
-    let hint = "give an IP address without a port, such as `?address=10.96.0.10`";
-    value.parse().map_err(|_| bad(format!("{} is no address", quoted(value)), hint.to_owned()))
+    let address: Result<IpAddr, _> = value.parse();
+    let address = address.map_err(|_| bad(format!("{} is no address", quoted(value)), Hint::Address))?;
+    Ok(address.to_canonical())
 }
 
-fn endpoint(value: &str) -> Result<SocketAddr, Refusal> {
-    let hint = "give an address with its port, such as `?endpoint=10.96.0.10:80` or `?endpoint=[fd00::a]:80`";
-    value.parse().map_err(|_| bad(format!("{} is no address with a port", quoted(value)), hint.to_owned()))
+fn endpoint(value: &str) -> Result<Dialled, Refusal> {
+    let refused = || bad(format!("{} is no address with a port", quoted(value)), Hint::Endpoint);
+    let (address, protocol) = value.split_once('/').map_or((value, None), |(at, by)| (at, Some(by)));
+    let address = address.parse().map_err(|_| refused())?;
+    Ok(Dialled::new(address, protocol.map(self::protocol).transpose()?))
+}
+
+fn protocol(value: &str) -> Result<Protocol, Refusal> {
+    match Protocol::parse(&value.to_ascii_uppercase()) {
+        Protocol::Other(_) => {
+            let error = format!("unknown protocol {}", quoted(value));
+            Err(bad(error, "legal protocols: TCP, UDP, SCTP"))
+        }
+        known => Ok(known),
+    }
 }
 
 fn format(value: &str) -> Result<Form, Refusal> {
@@ -141,15 +152,10 @@ fn format(value: &str) -> Result<Form, Refusal> {
 }
 
 /// A time, or how long ago.
-fn time(name: &str, value: &str) -> Result<Millis, Refusal> {
-    let hint = || {
-        format!(
-            "give a time such as `{name}=2026-01-08T11:11:55Z`, or how long ago, such as `{name}=90s`, `15m`, `2h` or `1d`"
-        )
-    };
+fn time(name: &'static str, value: &str) -> Result<Millis, Refusal> {
     Millis::parse(value)
         .or_else(|| Millis::of(SystemTime::now()).ago(value))
-        .ok_or_else(|| bad(format!("{} is no time", quoted(value)), hint()))
+        .ok_or_else(|| bad(format!("{} is no time", quoted(value)), Hint::Time(name)))
 }
 
 fn reason(value: &str) -> Result<String, Refusal> {
@@ -168,8 +174,7 @@ fn limit(value: &str) -> Result<usize, Refusal> {
 }
 
 fn after(value: &str) -> Result<u64, Refusal> {
-    let hint = "give the number of a record, such as `after=184`".to_owned();
-    value.parse().map_err(|_| bad(format!("{} is no number of a record", quoted(value)), hint))
+    value.parse().map_err(|_| bad(format!("{} is no number of a record", quoted(value)), Hint::After))
 }
 
 fn unknown(name: &str, legal: &Legal) -> Refusal {
@@ -188,8 +193,8 @@ fn quoted(text: &str) -> String {
     }
 }
 
-fn bad(error: String, hint: String) -> Refusal {
-    Refusal { status: StatusCode::BAD_REQUEST, error, hint }
+fn bad(error: String, hint: impl Into<Hint>) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, error, hint)
 }
 
 /// As a form is encoded: `+` is a blank, `%` and two hexadecimal digits are a byte.
@@ -197,7 +202,7 @@ fn decoded(text: &str) -> Result<String, Refusal> {
     let refused = || {
         bad(
             format!("the query is not well encoded: {}", quoted(text)),
-            "write bytes as % and two hexadecimal digits of UTF-8".to_owned(),
+            "write bytes as % and two hexadecimal digits of UTF-8",
         )
     };
     let mut bytes = text.bytes();
@@ -221,13 +226,18 @@ fn escaped(bytes: &mut impl Iterator<Item = u8>) -> Option<u8> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::hint::Words;
     use super::*;
 
     const ALL: Legal =
         Legal { parameters: &["service", "type", "address", "format"], types: &["ClusterIP", "NodePort"] };
 
+    fn hint(refusal: &Refusal) -> String {
+        refusal.hint.text(Words::Url)
+    }
+
     fn read(text: &str) -> Result<Query, String> {
-        Query::read(text, &ALL).map_err(|refusal| format!("{} / {}", refusal.error, refusal.hint))
+        Query::read(text, &ALL).map_err(|refusal| format!("{} / {}", refusal.error, hint(&refusal)))
     }
 
     #[test]
@@ -257,11 +267,11 @@ mod tests {
         );
         check_refused(
             "service=web",
-            "`service` has no slash: \"web\" / give the namespace and the name, such as `?service=default/kubernetes`",
+            "\"web\" names no service: it has no slash / give the namespace and the name, such as `?service=default/kubernetes`",
         );
         check_refused(
             "service=a%2F",
-            "`service` names no service: the name is empty / give the namespace and the name, such as `?service=default/kubernetes`",
+            "\"a/\" names no service: the name is empty / give the namespace and the name, such as `?service=default/kubernetes`",
         );
         check_refused(
             "service=%zz",
@@ -287,17 +297,17 @@ mod tests {
         let refused = |text: &str| Query::read(text, &RECORDS).unwrap_err();
         assert_eq!(refused("since=yesterday").error, "\"yesterday\" is no time");
         assert_eq!(refused("until=5").error, "\"5\" is no time");
-        assert_eq!(refused("until=5").hint.matches("until=").count(), 2);
+        assert_eq!(hint(&refused("until=5")).matches("until=").count(), 2);
         assert_eq!(refused("reason=bad-luck").error, "unknown reason \"bad-luck\"");
-        assert!(refused("reason=bad-luck").hint.contains("vanished, "), "the legal ones are named");
-        assert_eq!(refused("limit=0").hint, "give a number from 1 to 10000");
+        assert!(hint(&refused("reason=bad-luck")).contains("vanished, "), "the legal ones are named");
+        assert_eq!(hint(&refused("limit=0")), "give a number from 1 to 10000");
         assert_eq!(refused("after=x").error, "\"x\" is no number of a record");
     }
 
     #[test]
     fn a_path_without_parameters_says_so() {
         let refusal = Query::read("format=json", &Legal::NOTHING).unwrap_err();
-        assert_eq!(refusal.hint, "this path takes no query");
+        assert_eq!(hint(&refusal), "this path takes no query");
     }
 
     fn encoded(text: &str) -> String {

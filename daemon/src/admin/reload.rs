@@ -4,17 +4,16 @@
 //! the new configuration is in force, or says why the old one stays. Deliberately absent: a body; what is in force is what the
 //! file says.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Readings;
 use super::answer::{self, Refusal};
+use super::door::Visit;
 use super::form::Form;
 use super::guard::form_of;
 
@@ -23,6 +22,9 @@ pub(super) const PATH: &str = "/reload";
 
 /// Reloads that may wait; each takes milliseconds.
 pub const RELOADS_WAITING_MAX: usize = 4;
+
+/// Of these, the ones that are root's alone: everybody of the socket's group may fill the others.
+const FOR_ROOT: usize = 1;
 
 /// How long the answer may take: some files are read, and nothing else.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
@@ -60,28 +62,32 @@ struct ReloadedJson {
 
 /// Over the unix socket.
 pub(super) async fn reload(
-    State(readings): State<Arc<Readings>>,
+    State(visit): State<Visit>,
     Extension(peer): Extension<Peer>,
     request: Request,
 ) -> Response {
     let form = form_of(&request);
     if !is_post(&request) {
-        return only_post(form);
+        return only_post();
     }
-    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&readings.reloads, peer)).await {
+    match tokio::time::timeout(ANSWER_TIME_MAX, ask(&visit.readings.reloads, peer)).await {
         Ok(Some(Ok(reloaded))) => told(reloaded, form),
         Ok(Some(Err(why))) => {
             let hint = "the old configuration stays in force; mend the file and reload again";
-            Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, hint).shown(form)
+            Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, hint).into_response()
         }
         Ok(None) | Err(_) => {
             let hint = "it starts, stops or hangs; ask `systemctl status holdfast`";
-            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no reload now", hint).shown(form)
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon takes no reload now", hint)
+                .into_response()
         }
     }
 }
 
 async fn ask(wishes: &mpsc::Sender<ReloadWish>, peer: Peer) -> Option<Result<Reloaded, String>> {
+    if peer.uid != 0 && wishes.capacity() <= FOR_ROOT {
+        return None;
+    }
     let (answer, answered) = oneshot::channel();
     wishes.try_send(ReloadWish { peer, answer }).ok()?;
     answered.await.ok()
@@ -108,16 +114,16 @@ pub(super) fn is_post(request: &Request) -> bool {
     request.method() == Method::POST
 }
 
-pub(super) fn only_post(form: Form) -> Response {
+pub(super) fn only_post() -> Response {
     let refusal =
         Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path changes something", "ask for it with POST");
-    let mut response = refusal.shown(form);
+    let mut response = refusal.into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
     response
 }
 
 /// Over TCP, where anybody on this host may ask.
-pub(super) async fn only_by_socket(request: Request) -> Response {
+pub(super) async fn only_by_socket() -> Response {
     let hint = "use the unix socket, as `holdfast reload`, `systemctl reload holdfast` and `holdfast apiserver forget` do";
-    Refusal::new(StatusCode::FORBIDDEN, "nothing can be changed over TCP", hint).shown(form_of(&request))
+    Refusal::new(StatusCode::FORBIDDEN, "nothing can be changed over TCP", hint).into_response()
 }

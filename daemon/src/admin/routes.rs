@@ -10,15 +10,17 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
 use serde::Serialize;
 
 use super::answer::{self, Refusal};
 use super::backends::{self, BackendTable};
+use super::door::{Visit, Way};
 use super::form::Form;
 use super::frontends::{self, Frontends};
-use super::guard::{Door, form_of, guarded};
+use super::guard::{form_of, guarded};
+use super::hint::Hint;
 use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
@@ -36,8 +38,8 @@ use holdfast_core::snapshot::Snapshot;
 enum Answer {
     /// What is known already.
     Known(fn(&Readings, Query, Form) -> Response),
-    /// What the engine must be asked for.
-    Asked(fn(Arc<Readings>, Query, Form) -> Asked),
+    /// What others must be asked for, or what depends on the door.
+    Asked(fn(Visit, Query, Form) -> Asked),
 }
 
 type Asked = Pin<Box<dyn Future<Output = Response> + Send>>;
@@ -79,13 +81,13 @@ static PATHS: [Path; 18] = [
         path: "/explain",
         about: "why a client meets what it meets",
         legal: explain::LEGAL,
-        answer: Answer::Asked(|readings, query, form| Box::pin(explain::explain(readings, query, form))),
+        answer: Answer::Asked(|visit, query, form| Box::pin(explain::explain(visit, query, form))),
     },
     Path {
         path: "/verify",
         about: "apiserver, memory and maps, compared now",
         legal: Legal::FORMAT,
-        answer: Answer::Asked(|readings, query, form| Box::pin(verify::verify(readings, query, form))),
+        answer: Answer::Asked(|visit, query, form| Box::pin(verify::verify(visit, query, form))),
     },
     Path {
         path: "/history",
@@ -97,7 +99,7 @@ static PATHS: [Path; 18] = [
         path: "/watch",
         about: "the same as it happens, as server-sent events",
         legal: live::LEGAL,
-        answer: Answer::Known(live::watch),
+        answer: Answer::Asked(|visit, query, form| Box::pin(live::watch(visit, query, form))),
     },
     Path {
         path: "/datapath",
@@ -156,46 +158,50 @@ static PATHS: [Path; 18] = [
 ];
 
 /// All paths behind the guard of one door.
-pub(super) fn router(readings: Arc<Readings>, door: Door) -> Router {
+pub(super) fn router(visit: Visit) -> Router {
+    let way = visit.door.way;
     let router = PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, reads(path)));
-    let router = match door {
-        Door::Unix => {
+    let router = match way {
+        Way::Unix => {
             router.route(reload::PATH, any(reload::reload)).route(forget::PATH, any(forget::forget))
         }
-        Door::Tcp(_) => router
+        Way::Tcp(_) => router
             .route(reload::PATH, any(reload::only_by_socket))
             .route(forget::PATH, any(reload::only_by_socket)),
     };
     router
         .fallback(unknown_path)
         .method_not_allowed_fallback(only_reads)
-        .layer(middleware::from_fn_with_state(door, guarded))
-        .with_state(readings)
+        .layer(middleware::from_fn_with_state(way, guarded))
+        .with_state(visit)
 }
 
-fn reads(path: &'static Path) -> MethodRouter<Arc<Readings>> {
-    get(async move |State(readings): State<Arc<Readings>>, request: Request| {
+fn reads(path: &'static Path) -> MethodRouter<Visit> {
+    get(async move |State(visit): State<Visit>, request: Request| {
         let form = form_of(&request);
         match Query::read(request.uri().query().unwrap_or_default(), &path.legal) {
             Ok(query) => match path.answer {
-                Answer::Known(answer) => answer(&readings, query, form),
-                Answer::Asked(answer) => answer(readings, query, form).await,
+                Answer::Known(answer) => answer(&visit.readings, query, form),
+                Answer::Asked(answer) => {
+                    let peer = request.extensions().get().copied();
+                    answer(Visit { peer, ..visit }, query, form).await
+                }
             },
-            Err(refusal) => refusal.shown(form),
+            Err(refusal) => refusal.into_response(),
         }
     })
 }
 
-async fn unknown_path(request: Request) -> Response {
+async fn unknown_path() -> Response {
     let paths: Vec<&str> = PATHS.iter().map(|path| path.path).collect();
-    let hint = format!("there are {}", paths.join(" "));
-    Refusal::new(StatusCode::NOT_FOUND, "there is no such path", hint).shown(form_of(&request))
+    let hint = Hint::Paths(paths.join(" "));
+    Refusal::new(StatusCode::NOT_FOUND, "there is no such path", hint).into_response()
 }
 
-async fn only_reads(request: Request) -> Response {
+async fn only_reads() -> Response {
     let hint = "use GET or HEAD; nothing can be changed here but by POST /reload and POST /apiserver/forget on the unix socket";
     let refusal = Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this path can only be read", hint);
-    let mut response = refusal.shown(form_of(&request));
+    let mut response = refusal.into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }

@@ -1,6 +1,6 @@
-//! The accept loops and the life of one connection.
+//! The accept loop of a door and the life of one connection.
 //!
-//! Invariant: each listener has at most [`limits::CONNECTIONS_MAX`] connections, and each of them ends by itself within
+//! Invariant: a door has at most the connections that [`Door`] has places for, and each of them ends by itself within
 //! bounded time. Who comes when all places are taken is told so and sent away; nobody waits in a queue.
 
 use std::io;
@@ -12,12 +12,12 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::guard::Door;
-use super::listen::Doors;
+use super::door::{Door, Place, Visit};
+use super::listen::Socket;
 use super::stall::Unstalled;
 use super::{Peer, Readings, limits, routes};
 
@@ -25,10 +25,12 @@ const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
     error: all connections are in use\nhint: close idle clients, or try again in a few seconds\n";
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A client's end.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-trait Listener {
+/// What clients come in by.
+pub(super) trait Listener {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)>;
 }
 
@@ -40,40 +42,36 @@ impl Listener for TcpListener {
     }
 }
 
-impl Listener for UnixListener {
+impl Listener for Socket {
     async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)> {
-        let (stream, _) = UnixListener::accept(self).await?;
+        let (stream, _) = self.listener.accept().await?;
         let peer = stream.peer_cred()?;
         Ok((Box::new(stream), Some(Peer { uid: peer.uid(), pid: peer.pid() })))
     }
 }
 
-/// Serves until told to stop, then lets answers under way finish.
-pub(super) async fn serve(doors: Doors, readings: Arc<Readings>, stopping: watch::Receiver<bool>) {
-    let tcp_router = routes::router(Arc::clone(&readings), Door::Tcp(doors.address.port()));
-    let tcp = accept_all(doors.tcp, tcp_router, stopping.clone());
-    let unix = accept_all(&doors.socket.listener, routes::router(readings, Door::Unix), stopping);
-    tokio::join!(tcp, unix);
-}
-
-impl<L: Listener> Listener for &L {
-    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Option<Peer>)> {
-        (*self).accept().await
-    }
-}
-
-async fn accept_all(listener: impl Listener, router: Router, mut stopping: watch::Receiver<bool>) {
+/// Serves a door until told to stop, then lets answers under way finish.
+pub(super) async fn serve(
+    listener: impl Listener,
+    door: Door,
+    readings: Arc<Readings>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let door = Arc::new(door);
+    let router = routes::router(Visit { readings, door: Arc::clone(&door), peer: None });
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             _ = stopping.changed() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) if connections.len() < limits::CONNECTIONS_MAX => {
-                    let router = known(router.clone(), peer);
-                    connections.spawn(connection(stream, router, stopping.clone()));
-                }
-                Ok((stream, _)) => turn_away(stream).await,
+                Ok((stream, peer)) => match door.connections.take(peer) {
+                    Some(place) => {
+                        let router = known(router.clone(), peer);
+                        connections.spawn(connection(stream, router, place, stopping.clone()));
+                    }
+                    None => turn_away(stream).await,
+                },
                 Err(error) => {
                     tracing::warn!(%error, "the admin api cannot accept a connection");
                     tokio::time::sleep(limits::ACCEPT_PAUSE).await;
@@ -105,7 +103,12 @@ async fn turn_away(mut stream: Box<dyn Stream>) {
     let _ = tokio::time::timeout(limits::TURN_AWAY_TIME_MAX, told).await;
 }
 
-async fn connection(stream: Box<dyn Stream>, router: Router, mut stopping: watch::Receiver<bool>) {
+async fn connection(
+    stream: Box<dyn Stream>,
+    router: Router,
+    _place: Place,
+    mut stopping: watch::Receiver<bool>,
+) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HEADER_TIME_MAX)

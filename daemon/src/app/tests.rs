@@ -50,7 +50,10 @@ async fn a_reload_compares_with_what_runs_and_not_with_the_last_file() {
 #[tokio::test]
 async fn what_waits_for_a_restart_is_not_in_force() {
     let bed = Bed::started_with("[hold]\nlimit = \"1m\"\n");
-    bed.reload("[hold]\nlimit = \"2m\"\n[admin]\nlisten = \"127.0.0.1:9891\"\n[datapath.limits]\nfrontends = 7\n").await;
+    bed.reload(
+        "[hold]\nlimit = \"2m\"\n[admin]\nlisten = \"127.0.0.1:9891\"\n[datapath.limits]\nfrontends = 7\n",
+    )
+    .await;
     let shown = bed.reload.effective.borrow().text.clone();
     assert!(shown.contains("limit = \"2m\"") && shown.contains("listen = \"127.0.0.1:9890\""), "{shown}");
     assert!(!shown.contains("frontends = 7"), "{shown}");

@@ -1,33 +1,39 @@
 //! `check-config`: every error of a configuration in one run.
 
-use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::Path;
 
-use super::Exit;
-use crate::apiserver::{Access, SetupError};
-use crate::config::Config;
+use serde_json::{Value, json};
 
-/// Errors and warnings go where errors go; a good configuration is said to be good.
-pub(super) fn check(path: &Path, out: &mut impl Write, err: &mut impl Write) -> io::Result<Exit> {
+use super::Exit;
+use super::report::Report;
+use crate::apiserver::{Access, SetupError};
+use crate::config::{Config, Place, Problem};
+
+/// Errors and warnings are bad news; a good configuration is said to be good.
+pub(super) fn check(path: &Path) -> Report {
     match Config::load(path) {
-        Ok((config, warnings)) => {
-            list(err, "warning", &warnings)?;
-            if let Some(problem) = access_problem(&config) {
-                list(err, "error", &[format!("{}: {problem}", path.display())])?;
-                return Ok(Exit::Config);
+        Ok((config, warnings)) => match access_problem(&config) {
+            None => report(path, &warnings, &[], 0),
+            Some(problem) => {
+                let (file, message) = (path.display().to_string(), problem.to_string());
+                report(path, &warnings, &[Problem { file, position: None, place: Place::File, message }], 0)
             }
-            writeln!(out, "{}: good", path.display())?;
-            Ok(Exit::Good)
-        }
-        Err(refused) => {
-            list(err, "warning", &refused.warnings)?;
-            list(err, "error", &refused.errors)?;
-            if refused.omitted > 0 {
-                writeln!(err, "and {} more errors", refused.omitted)?;
-            }
-            Ok(Exit::Config)
-        }
+        },
+        Err(refused) => report(path, &refused.warnings, &refused.errors, refused.omitted),
+    }
+}
+
+fn report(path: &Path, warnings: &[Problem], errors: &[Problem], omitted: usize) -> Report {
+    let (is_good, file) = (errors.is_empty(), path.display().to_string());
+    let mut bad = lines("warning", warnings);
+    bad.extend(lines("error", errors));
+    bad.extend((omitted > 0).then(|| format!("and {omitted} more errors")));
+    let (warnings, errors) = (all(warnings), all(errors));
+    Report {
+        exit: if is_good { Exit::Good } else { Exit::Config },
+        json: json!({"good": is_good, "file": file, "errors": errors, "omitted": omitted, "warnings": warnings}),
+        good: if is_good { vec![format!("{file}: good")] } else { Vec::new() },
+        bad,
     }
 }
 
@@ -39,6 +45,19 @@ fn access_problem(config: &Config) -> Option<SetupError> {
     Access::check(&config.apiserver).err()
 }
 
-fn list(err: &mut impl Write, kind: &str, problems: &[impl Display]) -> io::Result<()> {
-    problems.iter().try_for_each(|problem| writeln!(err, "{kind}: {problem}"))
+fn lines(kind: &str, problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(|problem| format!("{kind}: {problem}")).collect()
+}
+
+fn all(problems: &[Problem]) -> Vec<Value> {
+    problems.iter().map(shown).collect()
+}
+
+fn shown(problem: &Problem) -> Value {
+    let place = match &problem.place {
+        Place::File => None,
+        Place::Table(path) | Place::Key(path) => Some(path),
+    };
+    let (line, column) = problem.position.map(|at| (at.line, at.column)).unzip();
+    json!({"file": problem.file, "line": line, "column": column, "place": place, "message": problem.message})
 }

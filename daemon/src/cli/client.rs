@@ -10,7 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::Deserialize;
+
 use super::Exit;
+use crate::admin::hint::{COMMAND, WORDS_HEADER};
+use crate::admin::limits::HEADER_BYTES_MAX;
 
 /// Loopback connects at once or never.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
@@ -30,6 +34,11 @@ pub(super) enum ClientError {
     Unreachable(Vec<(String, io::Error)>),
     #[error("the daemon's answer cannot be used: {0}\nhint: is it the daemon that listens there? try again")]
     Broken(io::Error),
+    #[error(
+        "the question is too long: it has {0} bytes, and the daemon reads no more than {HEADER_BYTES_MAX}\nhint: a service is \
+         NAMESPACE/NAME, with at most 63 and 253 bytes"
+    )]
+    TooLong(usize),
     #[error("{message}")]
     Refused { status: u16, message: String },
     #[error("cannot write: {0}")]
@@ -52,6 +61,7 @@ impl ClientError {
         let _ = writeln!(err, "holdfast: {self}");
         match self {
             Self::Unreachable(_) | Self::Broken(_) => Exit::Unreachable,
+            Self::TooLong(_) => Exit::Usage,
             Self::Refused { status: 400, .. } => Exit::Usage,
             Self::Refused { status: 409, .. } => Exit::Finding,
             Self::Refused { status: 422, .. } => Exit::Config,
@@ -87,11 +97,15 @@ impl Client {
     }
 
     fn ask(&self, method: &str, path: &str) -> Result<Answer, ClientError> {
-        let mut stream = self.connect()?;
         let host = self.address.as_deref().unwrap_or("localhost");
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {host}\r\naccept: text/plain\r\nconnection: close\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\naccept: text/plain\r\n{WORDS_HEADER}: {COMMAND}\r\n\
+             connection: close\r\n\r\n"
         );
+        if request.len() > HEADER_BYTES_MAX {
+            return Err(ClientError::TooLong(request.len()));
+        }
+        let mut stream = self.connect()?;
         stream.write_all(request.as_bytes()).map_err(ClientError::Broken)?;
         Answer::read(BufReader::new(stream)).map_err(ClientError::Broken)
     }
@@ -176,11 +190,15 @@ impl Answer {
         if self.status == 200 {
             return Ok(self);
         }
+        let text = self.rest()?;
+        Err(ClientError::Refused { status: self.status, message: message(self.status, &text) })
+    }
+
+    /// The body of an answer that is known to be short.
+    pub(super) fn rest(&mut self) -> Result<Vec<u8>, ClientError> {
         let mut text = Vec::new();
         self.body.by_ref().take(REFUSAL_BYTES_MAX).read_to_end(&mut text).map_err(ClientError::Broken)?;
-        let said = String::from_utf8_lossy(&text);
-        let message = said.strip_prefix("error: ").unwrap_or(&said).trim_end().to_owned();
-        Err(ClientError::Refused { status: self.status, message })
+        Ok(text)
     }
 
     /// Writes the body through.
@@ -195,6 +213,25 @@ impl Answer {
         }
         out.flush()?;
         Ok(())
+    }
+}
+
+/// A refusal in JSON.
+#[derive(Deserialize)]
+struct Refusal {
+    error: String,
+    hint: String,
+}
+
+/// What the daemon said against a question, for a person, in whichever form it came.
+fn message(status: u16, text: &[u8]) -> String {
+    if let Ok(Refusal { error, hint }) = serde_json::from_slice(text) {
+        return format!("{error}\nhint: {hint}");
+    }
+    let said = String::from_utf8_lossy(text);
+    match said.strip_prefix("error: ").unwrap_or(&said).trim_end() {
+        "" => format!("the daemon refused the question with status {status} and no word"),
+        message => message.to_owned(),
     }
 }
 

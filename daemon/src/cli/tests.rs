@@ -112,10 +112,15 @@ fn the_datapath_is_shown_as_the_api_says_it() {
 
 /// What `holdfast reload` does when the daemon answers so.
 fn reload(outcome: Result<Reloaded, String>) -> Ran {
+    reload_as(&[], outcome)
+}
+
+fn reload_as(more: &[&str], outcome: Result<Reloaded, String>) -> Ran {
     let (reloads, mut wishes) = mpsc::channel::<ReloadWish>(1);
     let served = serve_with(everything(), |readings| readings.reloads = reloads);
     std::thread::scope(|scope| {
-        let ran = scope.spawn(|| run(&["--socket", served.socket.to_str().unwrap(), "reload"]));
+        let ran =
+            scope.spawn(|| run(&[&["--socket", served.socket.to_str().unwrap(), "reload"], more].concat()));
         wishes.blocking_recv().unwrap().answer.send(outcome).unwrap();
         ran.join().unwrap()
     })
@@ -505,6 +510,22 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
         ),
         ("10.1.0.2:8080", Exit::Good, "10.1.0.2:8080 is a backend of default/web"),
         ("192.0.2.99:1", Exit::Finding, "Nobody has 192.0.2.99:1"),
+        ("[::ffff:10.96.0.20]:80", Exit::Good, "10.96.0.20:80/TCP (ClusterIP of default/gone) refuses every"),
+        ("10.96.0.20:80/UDP", Exit::Finding, "Nobody has 10.96.0.20:80/UDP"),
+        (
+            "10.96.0.53:53",
+            Exit::Good,
+            "10.96.0.53:53/UDP (ClusterIP of kube-system/kube-dns, port dns) is still",
+        ),
+        (
+            "10.96.0.53:53/udp",
+            Exit::Good,
+            "10.96.0.53:53/UDP (ClusterIP of kube-system/kube-dns, port dns) is",
+        ),
+        ("10.96.0.53:53/TCP", Exit::Finding, "Nobody has 10.96.0.53:53/TCP"),
+        ("10.96.0.53:53/XYZ", Exit::Usage, ""),
+        ("10.1.0.9:53/UDP", Exit::Good, "10.1.0.9:53/UDP is a backend of kube-system/kube-dns"),
+        ("10.1.0.2:8080/UDP", Exit::Finding, "Nobody has 10.1.0.2:8080/UDP"),
         ("default/none", Exit::Finding, "No Service and no EndpointSlice of default/none is known."),
         ("web", Exit::Usage, ""),
     ] {
@@ -512,6 +533,107 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
         assert_eq!(ran.exit, exit, "{what}: {}{}", ran.out, ran.err);
         assert!(ran.out.starts_with(first), "{what}: {}", ran.out);
     }
+}
+
+#[test]
+fn what_is_longer_than_a_question_may_be_is_a_usage_error() {
+    let served = serve(everything());
+    let ran = served.ask(&["explain", &"x".repeat(9_000)]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Usage, ""));
+    assert!(
+        ran.err.starts_with("holdfast: the question is too long: ") && ran.err.contains("8192"),
+        "{}",
+        ran.err
+    );
+    let name = format!("default/{}", "x".repeat(4_000));
+    let ran = served.ask(&["explain", &name]);
+    assert_eq!(ran.exit, Exit::Usage);
+    assert!(ran.err.contains("at most 253"), "{}", ran.err);
+}
+
+#[test]
+fn hints_are_in_the_words_of_the_command_line() {
+    let served = serve(everything());
+    for (arguments, expected) in [
+        (&["explain", "web"][..], "give NAMESPACE/NAME, or an address with its port, such as 10.96.0.10:80"),
+        (&["frontends", "--service", "web"], "give the namespace and the name, such as default/kubernetes"),
+        (&["history", "web"], "give the namespace and the name, such as default/kubernetes"),
+        (&["frontends", "--address", "web"], "such as --address 10.96.0.10"),
+        (&["history", "--since", "soon"], "--since 2026-01-08T11:11:55Z"),
+        (&["history", "--until", "soon", "-o", "json"], "--until 2026-01-08T11:11:55Z"),
+        (&["history", "--after", "x"], "--after 184"),
+    ] {
+        let ran = served.ask(arguments);
+        assert_eq!((ran.exit, ran.out.as_str()), (Exit::Usage, ""), "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(expected), "{arguments:?}: {}", ran.err);
+        assert!(!ran.err.contains(['?', '{', '`']), "{arguments:?}: {}", ran.err);
+    }
+}
+
+fn as_json(ran: &Ran) -> serde_json::Value {
+    assert_eq!(ran.err, "", "a program reads one place only");
+    serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
+}
+
+#[test]
+fn programs_can_read_what_a_configuration_is_told() {
+    let folder = Folder::new();
+    let path = folder.0.join("config.toml");
+    let check = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        let ran = run(&["check-config", path.to_str().unwrap(), "-o", "json"]);
+        (ran.exit, as_json(&ran))
+    };
+    let (exit, told) = check("[admin]\nlisten = \"10.0.0.1:80\"\n");
+    assert_eq!((exit, &told["good"], &told["omitted"]), (Exit::Config, &false.into(), &0.into()), "{told}");
+    let error = &told["errors"][0];
+    assert_eq!((&error["line"], &error["place"]), (&2.into(), &"admin.listen".into()), "{told}");
+    assert!(error["message"].as_str().unwrap().contains("loopback"), "{told}");
+    let (exit, told) = check("[admin]\nlisten = \"127.0.0.1:80\"\n");
+    assert_eq!((exit, &told["good"]), (Exit::Good, &true.into()));
+    assert!(told["warnings"][0]["message"].as_str().unwrap().contains("nothing to serve"), "{told}");
+}
+
+#[test]
+fn programs_can_read_what_a_cleanup_did() {
+    let folder = Folder::new();
+    let config = folder.0.join("config.toml");
+    let pins = folder.0.join("pins");
+    let clean = |text: &str| {
+        std::fs::write(&config, text).unwrap();
+        let ran = run(&["cleanup", "--config", config.to_str().unwrap(), "-o", "json"]);
+        (ran.exit, as_json(&ran))
+    };
+    let text = format!("[datapath]\nbpffs = \"{}\"\n", pins.display());
+    let (exit, told) = clean(&text);
+    assert_eq!(
+        (exit, &told["removed"], &told["found"]),
+        (Exit::Good, &false.into(), &false.into()),
+        "{told}"
+    );
+    std::fs::create_dir_all(pins.join("links")).unwrap();
+    let (exit, told) = clean(&text);
+    assert_eq!(
+        (exit, &told["removed"], &told["found"]),
+        (Exit::Finding, &false.into(), &true.into()),
+        "{told}"
+    );
+    assert!(told["errors"][0].as_str().unwrap().contains("is not on a BPF file system"), "{told}");
+    let (exit, told) = clean("[datapath]\nbpfs = 1\n");
+    assert_eq!(exit, Exit::Config);
+    assert!(told["errors"][0].as_str().unwrap().contains("bpfs"), "{told}");
+}
+
+#[test]
+fn programs_can_read_what_a_reload_led_to() {
+    let ran = reload_as(&["-o", "json"], Ok(Reloaded { waiting: vec!["log.format"] }));
+    let told = as_json(&ran);
+    assert_eq!((ran.exit, &told["reloaded"]), (Exit::Good, &true.into()));
+    assert_eq!(told["restart_needed_for"], serde_json::json!(["log.format"]));
+    let ran = reload_as(&["-o", "json"], Err("holdfast.toml:3: no such key".to_owned()));
+    let told = as_json(&ran);
+    assert_eq!((ran.exit, &told["reloaded"]), (Exit::Config, &false.into()));
+    assert_eq!(told["error"], "holdfast.toml:3: no such key");
 }
 
 #[test]

@@ -126,10 +126,19 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, String> {
     let address: IpAddr = address.parse().map_err(|_| bad())?;
     let digits_only = !prefix.is_empty() && prefix.bytes().all(|byte| byte.is_ascii_digit());
     let prefix = prefix.parse().ok().filter(|_| digits_only).ok_or_else(bad)?;
+    let (address, prefix) = unmapped(address, prefix);
     let network = network(address, prefix).ok_or_else(bad)?;
     match network == address {
         true => Ok(Cidr { network, prefix }),
         false => Err(format!("{text} has host bits: did you mean \"{network}/{prefix}\"?")),
+    }
+}
+
+/// A range of IPv4 addresses in IPv6 clothes is that range of IPv4 addresses.
+fn unmapped(address: IpAddr, prefix: u8) -> (IpAddr, u8) {
+    match (address.to_canonical(), prefix.checked_sub(96)) {
+        (IpAddr::V4(v4), Some(of_v4)) if address.is_ipv6() => (v4.into(), of_v4),
+        _ => (address, prefix),
     }
 }
 
@@ -158,11 +167,20 @@ fn parse_authority(authority: &str) -> Result<SocketAddr, String> {
         Some(inner) => inner.parse().map(IpAddr::V6).ok(),
         None => authority.parse().map(IpAddr::V4).ok(),
     };
-    alone.map_or_else(|| parse_address_port(authority), |ip| Ok(SocketAddr::new(ip, HTTPS_PORT)))
+    alone.map_or_else(|| parse_address_port(authority), |ip| Ok(canonical(SocketAddr::new(ip, HTTPS_PORT))))
 }
 
+/// An IPv4 address in IPv6 clothes is that IPv4 address, as in the objects of a cluster.
 fn parse_address_port(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| why_no_address_port(text))
+    let address: SocketAddr = text.parse().map_err(|_| why_no_address_port(text))?;
+    Ok(canonical(address))
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
 }
 
 /// Which of the usual slips it is.
@@ -192,7 +210,7 @@ fn why_no_address_port(text: &str) -> String {
     }
 }
 
-/// Refuses what no client can dial, or what would be a second spelling of an address.
+/// Refuses what no client can dial.
 fn dialable(address: SocketAddr) -> Result<SocketAddr, String> {
     let ip = address.ip();
     let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
@@ -209,8 +227,5 @@ fn dialable(address: SocketAddr) -> Result<SocketAddr, String> {
     if scoped {
         return Err(format!("{address} has a zone: an address must mean the same on every interface"));
     }
-    match ip.to_canonical() == ip {
-        true => Ok(address),
-        false => Err(format!("{ip} is an IPv4 address in IPv6 clothes: write {}", ip.to_canonical())),
-    }
+    Ok(address)
 }

@@ -5,6 +5,7 @@
 //! apiserver, which `apiserver` knows, and any decision on what is read.
 
 mod apiservers;
+mod asked;
 mod audit;
 mod codec;
 mod ending;
@@ -36,7 +37,8 @@ use tokio::task::JoinSet;
 use crate::apiserver::Access;
 use crate::config::NodeName;
 use crate::node::NodeTold;
-use audit::{Asked, Audit};
+use asked::{Answers, Askers};
+use audit::Audit;
 use codec::Json;
 use outlet::{HeadStart, Missing, Outlet};
 use pace::Quota;
@@ -45,6 +47,7 @@ use shelf::Shelf;
 use what::{Selection, SharedSelection};
 
 pub use apiservers::Apiservers;
+pub use asked::{Asker, Compared};
 pub use audit::Audited;
 pub use shelf::{Odd, Odds, Version};
 pub use view::{LastError, State, View, Watch};
@@ -74,6 +77,8 @@ pub struct Timing {
     pub audit_every: Duration,
     /// How long a difference must last.
     pub audit_again: Duration,
+    /// How far apart comparisons are that somebody asks for. Each costs the apiserver a list of everything.
+    pub audit_pace: Duration,
     /// How often the own Node is asked for while it is refused.
     pub node_wait: Duration,
     /// How long after the start the first lists wait for the zone at most.
@@ -93,6 +98,7 @@ impl Default for Timing {
             quiet: Duration::from_millis(500),
             audit_every: Duration::from_secs(3_600),
             audit_again: Duration::from_secs(5),
+            audit_pace: Duration::from_secs(10),
             node_wait: Duration::from_secs(60),
             node_first: Duration::from_millis(500),
         }
@@ -206,19 +212,19 @@ struct Kind {
     version: Option<Arc<str>>,
     shelf: SharedShelf,
     view: watch::Sender<Watch>,
-    asks: (mpsc::Sender<Asked>, mpsc::Receiver<Asked>),
+    asked: (Askers, Answers),
     odds: watch::Sender<Arc<Odds>>,
 }
 
 impl Kind {
-    fn new(selection: Selection, start: Option<Remembered>) -> Self {
+    fn new(selection: Selection, start: Option<Remembered>, timing: &Timing) -> Self {
         let view = watch::Sender::new(Watch::new(selection.what));
         let (version, known) = start.map(|it| (it.resource_version, (it.objects, it.odds))).unzip();
         let (objects, odds) = known.unwrap_or_default();
         let shelf = Shelf::remembered(objects, odds);
         let odds = watch::Sender::new(shelf.odds());
-        let selection = SharedSelection::new(selection);
-        Self { selection, version, shelf: SharedShelf::new(shelf), view, odds, asks: mpsc::channel(1) }
+        let (selection, asked) = (SharedSelection::new(selection), asked::ends(timing.audit_pace));
+        Self { selection, version, shelf: SharedShelf::new(shelf), view, odds, asked }
     }
 
     /// What an earlier run could not understand, and this one has not read.
@@ -236,9 +242,9 @@ impl Kubernetes {
             access.learn(&start.apiservers.listed());
         }
         let apiservers = start.apiservers;
-        let services = Kind::new(Selection::services(service_proxy_name.as_deref()), start.services);
-        let slices = Kind::new(Selection::slices(), start.slices);
-        let node = node.map(|name| Kind::new(Selection::node(&name), None));
+        let services = Kind::new(Selection::services(service_proxy_name.as_deref()), start.services, &timing);
+        let slices = Kind::new(Selection::slices(), start.slices, &timing);
+        let node = node.map(|name| Kind::new(Selection::node(&name), None, &timing));
         Self {
             access,
             timing,
@@ -252,7 +258,7 @@ impl Kubernetes {
     pub fn view(&self) -> View {
         let is_audited = |kind: &&Kind| kind.selection.what != What::Node;
         let audits =
-            self.kinds.iter().filter(is_audited).map(|kind| (kind.selection.what, kind.asks.0.clone()));
+            self.kinds.iter().filter(is_audited).map(|kind| (kind.selection.what, kind.asked.0.clone()));
         View {
             audits: audits.collect(),
             watches: self.kinds.iter().map(|kind| kind.view.subscribe()).collect(),
@@ -310,7 +316,7 @@ impl Kubernetes {
 }
 
 fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
-    let Kind { selection, version, shelf, view, odds, asks } = kind;
+    let Kind { selection, version, shelf, view, odds, asked } = kind;
     let (found, differences) = mpsc::channel(1);
     if selection.what != What::Node {
         let audit = Audit::<Json> {
@@ -320,7 +326,7 @@ fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
             shelf: shelf.clone(),
             view: view.clone(),
             found,
-            asks: asks.1,
+            answers: asked.1,
             codec: PhantomData,
         };
         tasks.spawn(audit.run());

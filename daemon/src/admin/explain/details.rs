@@ -1,6 +1,6 @@
 //! The parts of an explanation: objects, settings, what the maps say, endpoints with all that is known of them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use holdfast_core::facts::{Meta, SliceFacts};
@@ -12,6 +12,7 @@ use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Unu
 use serde::Serialize;
 
 use super::super::clients::{Clients, Counters};
+use super::find::{self, Dialled};
 use super::{ReadBack, Subject};
 use crate::admin::Readings;
 use crate::admin::frontends::status;
@@ -331,9 +332,10 @@ fn reasons(port: &PortView, row: &Row, snapshot: &Snapshot) -> Vec<String> {
 }
 
 /// Whose backend an address is.
-pub(super) fn backend_sentence(view: &ServiceView, address: SocketAddr, services: usize) -> String {
-    let mut rows = view.ports.iter().filter_map(|port| Some((port, port.rows.find(address)?)));
-    let Some((port, row)) = rows.next() else { return format!("{address} is no backend any more.") };
+pub(super) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: usize) -> String {
+    let ports = view.ports.iter().filter(|port| find::has(port, dialled));
+    let mut rows = ports.filter_map(|port| Some((port, port.rows.find(dialled.address)?)));
+    let Some((port, row)) = rows.next() else { return format!("{dialled} is no backend any more.") };
     let state = match frontends::state(row) {
         _ if !row.is_chosen() => {
             let because = port.unused_because(row).map_or("", UnusedBecause::as_str);
@@ -346,7 +348,7 @@ pub(super) fn backend_sentence(view: &ServiceView, address: SocketAddr, services
         0 | 1 => String::new(),
         count => format!(", and it is a backend of {} more services", count - 1),
     };
-    format!("{address} is a backend of {} and {state}, since {}{more}.", view.key.name, Moment(row.since()))
+    format!("{dialled} is a backend of {} and {state}, since {}{more}.", view.key.name, Moment(row.since()))
 }
 
 /// A client that was not served.

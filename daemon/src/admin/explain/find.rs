@@ -2,11 +2,12 @@
 //!
 //! Invariant: exact matches first, and what is only near is called near. Deliberately absent: any prefix of a name.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use holdfast_core::keys::{Family, ObjectName};
-use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::keys::{Family, ObjectName, Protocol};
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 
 /// Things that are near an address that nobody has, at most.
 const NEAR_MAX: usize = 8;
@@ -22,7 +23,39 @@ pub(in crate::admin) enum What {
     /// All of a service.
     Service(ObjectName),
     /// What a client dials, or a backend.
-    Address(SocketAddr),
+    Address(Dialled),
+}
+
+/// An address with its port, and by which protocol if that was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::admin) struct Dialled {
+    pub(in crate::admin) address: SocketAddr,
+    pub(super) protocol: Option<Protocol>,
+}
+
+impl Dialled {
+    /// An IPv4 address in IPv6 clothes is that IPv4 address, for the kernel as for us.
+    pub(in crate::admin) fn new(address: SocketAddr, protocol: Option<Protocol>) -> Self {
+        let canonical = match address.ip().to_canonical() {
+            IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
+            IpAddr::V6(_) => address,
+        };
+        Self { address: canonical, protocol }
+    }
+
+    /// Whether this protocol is meant.
+    fn is_by(&self, protocol: &Protocol) -> bool {
+        self.protocol.as_ref().is_none_or(|asked| asked == protocol)
+    }
+}
+
+impl fmt::Display for Dialled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.protocol {
+            Some(protocol) => write!(f, "{}/{protocol}", self.address),
+            None => write!(f, "{}", self.address),
+        }
+    }
 }
 
 /// What an answer is about.
@@ -54,6 +87,18 @@ pub(super) struct Subject {
     pub(super) frontends: Vec<usize>,
 }
 
+impl Subject {
+    fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
+        self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
+    }
+
+    /// TCP first: it is what most clients mean who say none.
+    fn sort_by_protocol(&mut self) {
+        let Self { view, frontends } = self;
+        frontends.sort_by_key(|place| view.frontends.get(*place).map(|it| &it.protocol));
+    }
+}
+
 /// Who is meant.
 pub(super) fn find(snapshot: &Snapshot, what: &What) -> (Found, Vec<Subject>) {
     match what {
@@ -66,13 +111,16 @@ pub(super) fn find(snapshot: &Snapshot, what: &What) -> (Found, Vec<Subject>) {
             let found = subjects(snapshot, |view| (view.key.name == *name).then(|| all(view)));
             (if found.is_empty() { Found::Nothing } else { Found::Service }, found)
         }
-        What::Address(address) => find_address(snapshot, *address),
+        What::Address(dialled) => find_address(snapshot, dialled),
     }
 }
 
-fn find_address(snapshot: &Snapshot, address: SocketAddr) -> (Found, Vec<Subject>) {
-    let dialled = subjects(snapshot, |view| places(view, |it| answers_at(snapshot, it, address)));
+fn find_address(snapshot: &Snapshot, address: &Dialled) -> (Found, Vec<Subject>) {
+    let mut dialled = subjects(snapshot, |view| places(view, |it| answers_at(snapshot, it, address)));
     if !dialled.is_empty() {
+        dialled.iter_mut().for_each(Subject::sort_by_protocol);
+        // Stable: among those of one protocol, whoever is served there stays first.
+        dialled.sort_by_key(|subject| subject.frontends().next().map(|it| it.protocol.clone()));
         return (Found::Frontend, dialled);
     }
     let behind = subjects(snapshot, |view| {
@@ -98,8 +146,8 @@ fn is_well(it: &FrontendView) -> bool {
 }
 
 fn is_loser(subject: &Subject) -> bool {
-    let frontends = subject.frontends.iter().filter_map(|place| subject.view.frontends.get(*place));
-    frontends.clone().count() > 0 && frontends.into_iter().all(|it| it.verdict == Verdict::Conflict)
+    let mut frontends = subject.frontends().peekable();
+    frontends.peek().is_some() && frontends.all(|it| it.verdict == Verdict::Conflict)
 }
 
 fn places(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) -> Option<Vec<usize>> {
@@ -108,15 +156,22 @@ fn places(view: &ServiceView, matches: impl Fn(&FrontendView) -> bool) -> Option
 }
 
 /// A NodePort answers at the node's own addresses, and at loopback.
-fn answers_at(snapshot: &Snapshot, it: &FrontendView, address: SocketAddr) -> bool {
+fn answers_at(snapshot: &Snapshot, it: &FrontendView, dialled: &Dialled) -> bool {
+    let address = dialled.address;
     let same_family = Family::of(it.address) == Family::of(address.ip());
     let is_own = || snapshot.node.node_port_addresses.contains(&address.ip()) || address.ip().is_loopback();
-    it.port.get() == address.port()
+    dialled.is_by(&it.protocol)
+        && it.port.get() == address.port()
         && (it.address == address.ip() || it.address.is_unspecified() && same_family && is_own())
 }
 
-fn lists(view: &ServiceView, place: usize, address: SocketAddr) -> bool {
-    view.ports.get(place).is_some_and(|port| port.rows.find(address).is_some())
+fn lists(view: &ServiceView, place: usize, dialled: &Dialled) -> bool {
+    view.ports.get(place).is_some_and(|port| has(port, dialled))
+}
+
+/// Whether somebody is a backend of a port.
+pub(super) fn has(port: &PortView, dialled: &Dialled) -> bool {
+    dialled.is_by(&Protocol::Transport(port.key.transport)) && port.rows.find(dialled.address).is_some()
 }
 
 /// Something that is not what was asked for, but may have been meant.
@@ -133,7 +188,7 @@ pub(super) fn near(snapshot: &Snapshot, what: &What) -> Vec<Near> {
         match what {
             What::Trouble => {}
             What::Service(name) => near.extend(near_name(view, name)),
-            What::Address(address) => near_address(view, *address, &mut near),
+            What::Address(dialled) => near_address(view, dialled.address, &mut near),
         }
     }
     near.sort_by(|a, b| (a.what, &a.name).cmp(&(b.what, &b.name)));
@@ -155,8 +210,9 @@ fn near_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<Near>) {
         let other_port = it.address == address.ip();
         let other_address = it.port.get() == address.port() && is_close(it.address, address.ip());
         let what = match (other_port, other_address) {
-            (true, _) => "a frontend at that address with another port",
-            (_, true) => "a frontend with that port at a close address",
+            (true, true) => "a frontend at that address and port by another protocol",
+            (true, false) => "a frontend at that address with another port",
+            (false, true) => "a frontend with that port at a close address",
             (false, false) => continue,
         };
         let name =

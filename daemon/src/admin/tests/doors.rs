@@ -276,6 +276,58 @@ fn who_finds_all_places_taken_is_told_so() {
     assert_eq!(served.get("/healthz", "").status, 200, "a place is free again");
 }
 
+/// The status with which a stream begins.
+fn begun(mut stream: impl Read + Write, request: &str) -> u16 {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    std::str::from_utf8(&head[9..]).unwrap().parse().unwrap()
+}
+
+#[test]
+fn whoever_fills_the_watchers_of_one_door_leaves_the_other_its_own() {
+    let served = serve(everything());
+    let request = format!("GET /watch HTTP/1.1\r\nhost: {}\r\n\r\n", served.host());
+    let over_tcp: Vec<_> = (0..limits::WATCHERS_MAX + 1).map(|_| served.connect()).collect();
+    let told: Vec<u16> = over_tcp.iter().map(|stream| begun(stream, &request)).collect();
+    assert_eq!(told.iter().filter(|status| **status == 200).count(), limits::WATCHERS_MAX);
+    assert_eq!(told.last(), Some(&503));
+    let over_socket = UnixStream::connect(&served.socket).unwrap();
+    assert_eq!(begun(&over_socket, &request), 200, "the socket has watchers of its own");
+}
+
+#[test]
+fn whoever_fills_the_questions_of_one_door_leaves_the_other_its_own() {
+    let (asker, mut heard) = crate::engine::ask::channel();
+    let served = serve_with(everything(), |readings| readings.engine = asker);
+    let request = format!(
+        "GET /explain?endpoint=10.96.0.10:80 HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
+        served.host()
+    );
+    let _waiting: Vec<_> = (0..40)
+        .map(|_| {
+            let mut stream = served.connect();
+            stream.write_all(request.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    while heard.is_empty() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Whoever comes now comes after all of these.
+    std::thread::sleep(Duration::from_millis(200));
+    let stream = UnixStream::connect(&served.socket).unwrap();
+    let asked = std::thread::spawn(move || exchange(stream, &request));
+    std::thread::sleep(Duration::from_millis(200));
+    while let Ok(ask) = heard.try_recv() {
+        if let crate::engine::ask::Ask::Read(keys, answer) = ask {
+            let _ = answer.send(keys.iter().map(|_| Ok(None)).collect());
+        }
+    }
+    let got = asked.join().unwrap();
+    assert!(!got.body.contains("the engine does not answer now"), "{}", got.body);
+}
+
 #[test]
 fn the_socket_is_for_owner_and_group() {
     let served = serve(everything());

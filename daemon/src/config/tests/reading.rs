@@ -162,6 +162,18 @@ fn node_ports_take_a_word_or_ranges() {
 }
 
 #[test]
+fn an_ipv4_address_in_ipv6_clothes_is_that_ipv4_address() {
+    let text = "[admin]\nlisten = \"[::ffff:127.0.0.1]:9890\"\n[node]\nnode_port_addresses = [\"::ffff:10.0.0.0/104\"]\n\
+                [apiserver]\nkubeconfig = \"k\"\nendpoints = [\"https://[::ffff:10.0.0.10]\"]\n[[service]]\nname = \"web\"\n\
+                frontends = [\"[::ffff:10.96.0.10]:80\"]\nbackends = [\"[::ffff:192.0.2.1]:8080\"]\n";
+    let shown = read(text).effective_text();
+    for plain in ["127.0.0.1:9890", "10.0.0.0/8", "https://10.0.0.10:443", "10.96.0.10:80", "192.0.2.1:8080"]
+    {
+        assert!(shown.contains(&format!("\"{plain}\"")), "{plain} in {shown}");
+    }
+}
+
+#[test]
 fn one_address_may_serve_tcp_and_udp() {
     let block = |name, protocol| {
         format!(

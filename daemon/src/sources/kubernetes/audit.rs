@@ -8,9 +8,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::Timing;
+use super::asked::Answers;
 use super::codec::{Codec, Splitter};
 use super::ending::Ending;
 use super::envelope::Status;
@@ -32,9 +34,6 @@ const SHOWN_MAX: usize = 100;
 /// What an audit found, one line for each difference; or why it could not be done.
 pub type Audited = Result<Vec<String>, String>;
 
-/// Who asks for an audit now.
-pub(super) type Asked = oneshot::Sender<Audited>;
-
 /// What the server has.
 type Listed = BTreeMap<ObjectName, Version>;
 
@@ -50,32 +49,49 @@ pub(super) struct Audit<C> {
     pub(super) shelf: SharedShelf,
     pub(super) view: watch::Sender<Watch>,
     pub(super) found: mpsc::Sender<Arc<str>>,
-    pub(super) asks: mpsc::Receiver<Asked>,
+    pub(super) answers: Answers,
     pub(super) codec: PhantomData<C>,
 }
 
 impl<C: Codec> Audit<C> {
     /// Runs until nobody listens.
-    pub(super) async fn run(mut self) {
+    pub(super) async fn run(self) {
+        let (mut untold, mut due) = (Vec::new(), self.next());
         while !self.found.is_closed() {
-            let pause = self.timing.audit_every;
-            let asked = tokio::select! {
-                () = tokio::time::sleep(pause + pace::part(pause / 4, chance())) => None,
-                Some(asked) = self.asks.recv() => Some(asked),
+            // First, so that whoever asks all the time does not put it off.
+            let is_asked = tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(due) => false,
+                () = self.answers.asked() => true,
             };
-            let found = self.audit().await;
-            match &found {
-                Ok(confirmed) if confirmed.is_empty() => {}
-                Ok(confirmed) => self.tell(confirmed).await,
-                Err(error) => {
-                    tracing::debug!(watch = %self.selection.what, %error, "the audit has to wait");
-                }
+            if !is_asked || !self.answers.is_fresh() {
+                untold = self.compare().await;
             }
-            if let Some(asked) = asked {
-                let lines = |found: Vec<Difference>| found.iter().take(SHOWN_MAX).map(shown).collect();
-                let _who_asked_has_left = asked.send(found.map(lines).map_err(|error| error.to_string()));
+            if !is_asked {
+                due = self.next();
+            }
+            // What a comparison of its own hour finds is mended always.
+            if (self.answers.is_to_mend() || !is_asked) && !untold.is_empty() {
+                self.tell(&std::mem::take(&mut untold)).await;
             }
         }
+    }
+
+    /// When the next comparison is due by itself.
+    fn next(&self) -> Instant {
+        let pause = self.timing.audit_every;
+        Instant::now() + pause + pace::part(pause / 4, chance())
+    }
+
+    /// Compares, answers whoever waits, and gives the differences.
+    async fn compare(&self) -> Vec<Difference> {
+        let found = self.audit().await;
+        let lines = |found: &Vec<Difference>| found.iter().take(SHOWN_MAX).map(shown).collect();
+        self.answers.answer(found.as_ref().map(lines).map_err(ToString::to_string));
+        if let Err(error) = &found {
+            tracing::debug!(watch = %self.selection.what, %error, "the audit has to wait");
+        }
+        found.unwrap_or_default()
     }
 
     async fn audit(&self) -> Result<Vec<Difference>, Ending> {
@@ -87,7 +103,10 @@ impl<C: Codec> Audit<C> {
             let second = self.differences().await?;
             first.intersection(&second).cloned().collect()
         };
-        self.view.send_modify(|view| view.audits += 1);
+        self.view.send_modify(|view| {
+            view.audits += 1;
+            view.differences += u64::from(!confirmed.is_empty());
+        });
         Ok(confirmed)
     }
 
@@ -97,7 +116,6 @@ impl<C: Codec> Audit<C> {
         let more = if confirmed.len() > names.len() { ", …" } else { "" };
         let text =
             format!("{} of {} differ: {}{more}", confirmed.len(), self.selection.what, names.join(", "));
-        self.view.send_modify(|view| view.differences += 1);
         let _nobody_listens = self.found.send(text.into()).await;
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bed::{Bed, bookmark, error, event, list, page, service, slice, status};
 use holdfast_core::keys::ObjectName;
 
-use super::{Oddities, Odds, Remembered, Settings, Start, State, Timing, Version, What};
+use super::{Asker, Oddities, Odds, Remembered, Settings, Start, State, Timing, Version, What};
 use crate::config::NodeName;
 
 const fn ms(ms: u64) -> Duration {
@@ -349,6 +349,91 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
         services.last_error.unwrap().text.to_string(),
         "the watch has not told the truth: 1 of services differ: default/a"
     );
+}
+
+/// A watch that misses an event, and nobody who looks by himself.
+async fn missing_one() -> Bed {
+    let mut bed = Bed::new();
+    let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
+    bed.lists("services", [list("10", std::slice::from_ref(&old))]);
+    bed.lists_after("services", list("20", &[new]));
+    bed.watches("services", [bed::hang(&[bookmark("15")])]);
+    let timing = Timing { audit_again: ms(20), ..bed.timing() };
+    bed.start(Settings { timing, ..Settings::default() }).await;
+    assert_eq!(bed.told(2).await, ["+a@1", "synced"]);
+    bed
+}
+
+#[tokio::test]
+async fn all_who_ask_within_ten_seconds_get_one_comparison() {
+    let bed = missing_one().await;
+    let before = bed.lists_of("services");
+    let view = bed.view();
+    let together = futures_util::future::join_all((0..20).map(|_| view.audit(Asker::Looks))).await;
+    let later = view.audit(Asker::Looks).await;
+    assert_eq!(bed.lists_of("services") - before, 2, "one comparison: a look, and another at what differs");
+    for answer in together.iter().chain([&later]) {
+        let (what, compared) = &answer[0];
+        let lines = compared.found.as_ref().unwrap();
+        assert_eq!((*what, lines.len()), (What::Services, 1), "{lines:?}");
+        assert_eq!(compared.at, later[0].1.at, "one and the same");
+        assert!(compared.at.is_some() && compared.age <= later[0].1.age);
+    }
+}
+
+#[tokio::test]
+async fn who_may_only_look_causes_no_list_and_who_may_mend_needs_no_other_comparison() {
+    let mut bed = missing_one().await;
+    bed.view().audit(Asker::Looks).await;
+    let compared = bed.lists_of("services");
+    tokio::time::sleep(ms(300)).await;
+    let services = bed.watch(What::Services);
+    assert_eq!((services.lists, services.audits, services.differences), (1, 1, 1), "nothing is listed anew");
+    assert_eq!(bed.lists_of("services"), compared);
+    bed.view().audit(Asker::Mends).await;
+    assert_eq!(bed.told(1).await, ["+a@12"]);
+    assert_eq!(bed.lists_of("services") - compared, 1, "the list that mends it, and no comparison");
+    bed.view().audit(Asker::Mends).await;
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(bed.lists_of("services") - compared, 1, "what was mended is not mended twice");
+}
+
+#[tokio::test]
+async fn whoever_asks_all_the_time_does_not_put_off_the_comparison_that_mends() {
+    let mut bed = Bed::new();
+    let [old, new] = ["1", "12"].map(|version| service("a", version, "10.96.0.1"));
+    bed.lists("services", [list("10", std::slice::from_ref(&old))]);
+    bed.lists_after("services", list("20", &[new]));
+    bed.watches("services", [bed::hang(&[bookmark("15")])]);
+    let timing = Timing { audit_again: ms(5), audit_pace: ms(20), audit_every: ms(400), ..bed.timing() };
+    bed.start(Settings { timing, ..Settings::default() }).await;
+    assert_eq!(bed.told(2).await, ["+a@1", "synced"]);
+    let view = bed.view().clone();
+    let asking = tokio::spawn(async move {
+        loop {
+            view.audit(Asker::Looks).await;
+            tokio::time::sleep(ms(10)).await;
+        }
+    });
+    assert_eq!(bed.told(1).await, ["+a@12"]);
+    asking.abort();
+}
+
+#[tokio::test]
+async fn a_comparison_that_fails_is_not_repeated_by_whoever_asks() {
+    let mut bed = Bed::new();
+    bed.lists("services", [list("10", &[]), status("500 Internal Server Error", "", "InternalError")]);
+    let timing = Timing { audit_pace: ms(400), ..bed.timing() };
+    bed.start(Settings { timing, ..Settings::default() }).await;
+    assert_eq!(bed.told(1).await, ["synced"]);
+    let before = bed.lists_of("services");
+    for _ in 0..3 {
+        let answer = bed.view().audit(Asker::Mends).await;
+        assert!(answer[0].1.found.is_err(), "{answer:?}");
+    }
+    assert_eq!(bed.lists_of("services") - before, 1);
+    tokio::time::sleep(ms(500)).await;
+    assert!(bed.view().audit(Asker::Looks).await[0].1.found.is_ok(), "and is made again in its time");
 }
 
 #[tokio::test]

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::watch;
 
-use super::audit::{Asked, Audited};
+use super::asked::{Asker, Askers, Compared};
 use super::what::What;
 
 /// What a watch is doing.
@@ -136,13 +136,10 @@ impl Watch {
     }
 }
 
-/// How long an audit that somebody asked for may take: two lists and the pause between them.
-const AUDIT_MAX: Duration = Duration::from_secs(30);
-
 /// All watches. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    pub(super) audits: Vec<(What, mpsc::Sender<Asked>)>,
+    pub(super) audits: Vec<(What, Askers)>,
     pub(super) watches: Vec<watch::Receiver<Watch>>,
 }
 
@@ -156,19 +153,9 @@ impl View {
         }
     }
 
-    /// Compares every kind with what the apiserver has now.
-    pub async fn audit(&self) -> Vec<(What, Audited)> {
-        let audits = self.audits.iter().map(|(what, asks)| async {
-            let (answer, answered) = oneshot::channel();
-            let asked =
-                asks.try_send(answer).map_err(|_| "another audit runs; try again in a minute".to_owned());
-            let found = match asked {
-                Ok(()) => tokio::time::timeout(AUDIT_MAX, answered).await,
-                Err(busy) => return (*what, Err(busy)),
-            };
-            let late = || Err("the audit takes too long; is the apiserver there?".to_owned());
-            (*what, found.ok().and_then(Result::ok).unwrap_or_else(late))
-        });
+    /// Compares every kind with what the apiserver has now, or had within the last seconds.
+    pub async fn audit(&self, asker: Asker) -> Vec<(What, Compared)> {
+        let audits = self.audits.iter().map(|(what, askers)| async { (*what, askers.ask(asker).await) });
         futures_util::future::join_all(audits).await
     }
 

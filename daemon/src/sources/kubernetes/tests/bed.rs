@@ -177,6 +177,16 @@ impl Bed {
         self.paths("kube-system").len()
     }
 
+    /// How often everything of a resource was asked for.
+    pub(super) fn lists_of(&self, resource: &str) -> usize {
+        let is_watch = |path: &String| parameter(path, "watch").is_some();
+        self.paths(resource).iter().filter(|path| !is_watch(path)).count()
+    }
+
+    pub(super) fn view(&self) -> &View {
+        &self.running.as_ref().unwrap().view
+    }
+
     /// Waits until a resource has been asked for so often.
     pub(super) async fn requests(&self, resource: &str, count: usize) {
         let enough = async {

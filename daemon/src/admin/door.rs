@@ -1,0 +1,133 @@
+//! The two ways in, and all that the clients of one share among themselves.
+//!
+//! Invariant: nothing here belongs to both doors, so whoever fills one has touched nothing of the other. On the socket some
+//! places of each kind are root's alone, because everybody of the socket's group may fill the rest.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{Peer, Readings, limits};
+use crate::engine::ask::Busy;
+
+/// What the client came in by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Loopback, with the port that was bound.
+    Tcp(u16),
+    /// The unix socket, which no web page can reach.
+    Unix,
+}
+
+/// One way in, with its places.
+#[derive(Debug)]
+pub(super) struct Door {
+    pub(super) way: Way,
+    pub(super) connections: Places,
+    pub(super) watchers: Places,
+    questions: Places,
+}
+
+impl Door {
+    pub(super) fn new(way: Way) -> Self {
+        let places = |all| match way {
+            Way::Tcp(_) => Places::new(all, 0),
+            Way::Unix => Places::new(all, limits::FOR_ROOT),
+        };
+        Self {
+            way,
+            connections: places(limits::CONNECTIONS_MAX),
+            watchers: places(limits::WATCHERS_MAX),
+            questions: places(limits::QUESTIONS_MAX),
+        }
+    }
+}
+
+/// Places of one kind, for whoever comes, and some more for root.
+#[derive(Debug)]
+pub(super) struct Places {
+    everybodys: Arc<Semaphore>,
+    roots: Arc<Semaphore>,
+}
+
+/// A place, taken until it is dropped.
+pub(super) type Place = OwnedSemaphorePermit;
+
+impl Places {
+    fn new(everybodys: usize, roots: usize) -> Self {
+        Self { everybodys: Arc::new(Semaphore::new(everybodys)), roots: Arc::new(Semaphore::new(roots)) }
+    }
+
+    /// A place, if there is one now.
+    pub(super) fn take(&self, peer: Option<Peer>) -> Option<Place> {
+        let of = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
+        of(&self.everybodys).or_else(|| if is_root(peer) { of(&self.roots) } else { None })
+    }
+
+    /// A place in turn, or none after a while.
+    async fn wait(&self, peer: Option<Peer>) -> Option<Place> {
+        if let Some(place) = self.take(peer) {
+            return Some(place);
+        }
+        let places = if is_root(peer) { &self.roots } else { &self.everybodys };
+        let turn = Arc::clone(places).acquire_owned();
+        tokio::time::timeout(limits::QUESTION_WAIT_MAX, turn).await.ok()?.ok()
+    }
+}
+
+fn is_root(peer: Option<Peer>) -> bool {
+    peer.is_some_and(|peer| peer.uid == 0)
+}
+
+/// A request: who came in, by which door, and what there is to see.
+#[derive(Clone, Debug)]
+pub(super) struct Visit {
+    pub(super) readings: Arc<Readings>,
+    pub(super) door: Arc<Door>,
+    /// Nobody is known by TCP.
+    pub(super) peer: Option<Peer>,
+}
+
+impl Visit {
+    /// A turn to ask the engine, among those of this door: no door can take all of the engine's patience.
+    pub(super) async fn turn(&self) -> Result<Place, Busy> {
+        self.door.questions.wait(self.peer).await.ok_or(Busy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn by(uid: u32) -> Option<Peer> {
+        Some(Peer { uid, pid: None })
+    }
+
+    #[test]
+    fn root_gets_in_when_the_group_has_filled_the_socket() {
+        let places = Door::new(Way::Unix).watchers;
+        let taken: Vec<_> = std::iter::from_fn(|| places.take(by(1000))).collect();
+        assert_eq!(taken.len(), limits::WATCHERS_MAX);
+        let roots: Vec<_> = std::iter::from_fn(|| places.take(by(0))).collect();
+        assert_eq!(roots.len(), limits::FOR_ROOT);
+        drop(taken);
+        assert!(places.take(by(1000)).is_some(), "a place that was left is free again");
+    }
+
+    #[test]
+    fn nobody_is_root_by_tcp() {
+        let places = Door::new(Way::Tcp(1)).connections;
+        let taken: Vec<_> = std::iter::from_fn(|| places.take(None)).collect();
+        assert_eq!(taken.len(), limits::CONNECTIONS_MAX);
+        assert!(places.take(by(0)).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_turn_gets_it_or_is_told_in_time() {
+        let places = Door::new(Way::Tcp(1)).questions;
+        let mut taken: Vec<_> = std::iter::from_fn(|| places.take(None)).collect();
+        assert!(places.wait(None).await.is_none());
+        let (turn, ()) = tokio::join!(places.wait(None), async { drop(taken.pop()) });
+        assert!(turn.is_some());
+    }
+}

@@ -1,0 +1,200 @@
+//! Colours for a terminal: what is well, what is being kept, what is not served.
+//!
+//! Invariant: nothing but colours is added, and only to whole cells, headings and beginnings of lines that the daemon's answers
+//! are known to have; without colours not a byte differs. Deliberately absent: an option; `NO_COLOR` and `TERM=dumb` are what
+//! every other program listens to.
+
+use std::ffi::OsStr;
+use std::io::{self, IsTerminal, Write};
+
+/// A line that is longer goes out as it is: it is no line of a table.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+const BOLD: &str = "1";
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+const RED: &str = "31";
+
+/// Cells of tables that say how things are.
+const CELLS: [(&str, &str); 17] = [
+    ("serving", GREEN),
+    ("active", GREEN),
+    ("done", GREEN),
+    ("synced", GREEN),
+    ("draining", YELLOW),
+    ("held", YELLOW),
+    ("pending", YELLOW),
+    ("passing", YELLOW),
+    ("bypassed", YELLOW),
+    ("refusing", RED),
+    ("refused", RED),
+    ("dropping", RED),
+    ("dropped", RED),
+    ("conflict", RED),
+    ("unprogrammed", RED),
+    ("error", RED),
+    ("broken", RED),
+];
+
+/// How lines begin that say how things are.
+const BEGINNINGS: [(&str, &str); 6] = [
+    ("all equal", GREEN),
+    ("NOT equal", RED),
+    ("error: ", RED),
+    ("warning: ", YELLOW),
+    ("stale: ", YELLOW),
+    ("reloaded", GREEN),
+];
+
+/// Whether colours can be seen and are wanted.
+pub(super) fn is_wanted(is_terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    is_terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
+}
+
+/// Whether they are at this process's own standard output.
+fn are_wanted_here() -> bool {
+    let variable = |name| std::env::var_os(name);
+    is_wanted(io::stdout().is_terminal(), variable("NO_COLOR").as_deref(), variable("TERM").as_deref())
+}
+
+/// Writes through, line by line, in colours.
+pub(super) struct Painted<W: Write> {
+    out: W,
+    is_painting: bool,
+    line: Vec<u8>,
+}
+
+impl<W: Write> Painted<W> {
+    /// In colours if standard output is a terminal that shows them.
+    pub(super) fn new(out: W) -> Self {
+        Self::when(are_wanted_here(), out)
+    }
+
+    fn when(is_painting: bool, out: W) -> Self {
+        Self { out, is_painting, line: Vec::new() }
+    }
+
+    /// What it writes to, without colours.
+    pub(super) fn plain(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    fn write_line(&mut self) -> io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        match std::str::from_utf8(&line) {
+            Ok(text) => self.out.write_all(painted(text).as_bytes()),
+            Err(_) => self.out.write_all(&line),
+        }
+    }
+}
+
+impl<W: Write> Write for Painted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_painting {
+            return self.out.write(bytes);
+        }
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.line.len() > LINE_BYTES_MAX {
+                self.write_line()?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.write_line()?;
+        self.out.flush()
+    }
+}
+
+fn in_colour(text: &str, colour: &str) -> String {
+    format!("\u{1b}[{colour}m{text}\u{1b}[0m")
+}
+
+/// A line in its colours.
+fn painted(line: &str) -> String {
+    let text = line.trim_end_matches('\n');
+    let end = line.get(text.len()..).unwrap_or_default();
+    if is_heading(text) {
+        return in_colour(text, BOLD) + end;
+    }
+    match BEGINNINGS.iter().find(|(begin, _)| text.starts_with(begin)) {
+        Some((_, colour)) => in_colour(text, colour) + end,
+        None => text.split("  ").map(cell).collect::<Vec<_>>().join("  ") + end,
+    }
+}
+
+/// Titles of columns, all of them capitals.
+fn is_heading(text: &str) -> bool {
+    text.contains("  ") && text.bytes().all(|byte| byte.is_ascii_uppercase() || matches!(byte, b' ' | b'_'))
+}
+
+/// A cell has two blanks before and behind it, of which one more may be its own.
+fn cell(text: &str) -> String {
+    let word = text.trim_matches(' ');
+    match CELLS.iter().find(|(known, _)| *known == word) {
+        Some((_, colour)) => text.replace(word, &in_colour(word, colour)),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn through(is_painting: bool, pieces: &[&str]) -> String {
+        let mut painted = Painted::when(is_painting, Vec::new());
+        pieces.iter().for_each(|piece| painted.write_all(piece.as_bytes()).unwrap());
+        painted.flush().unwrap();
+        String::from_utf8(painted.out).unwrap()
+    }
+
+    const TABLE: &str =
+        "SERVICE      VERDICT   STATUS\ndefault/web  serving   done  \ndefault/gone refusing  done";
+
+    #[test]
+    fn colours_are_for_terminals_whose_user_wants_them() {
+        let set = Some(OsStr::new("1"));
+        assert!(is_wanted(true, None, Some(OsStr::new("xterm"))));
+        assert!(is_wanted(true, Some(OsStr::new("")), None), "an empty NO_COLOR says nothing");
+        assert!(!is_wanted(false, None, None));
+        assert!(!is_wanted(true, set, None));
+        assert!(!is_wanted(true, None, Some(OsStr::new("dumb"))));
+    }
+
+    #[test]
+    fn without_colours_nothing_differs() {
+        assert_eq!(through(false, &[TABLE]), TABLE);
+    }
+
+    #[test]
+    fn cells_and_headings_are_painted_however_they_come() {
+        let (head, web) =
+            ("\u{1b}[1mSERVICE      VERDICT   STATUS\u{1b}[0m", "default/web  \u{1b}[32mserving\u{1b}[0m");
+        let whole = through(true, &[TABLE]);
+        assert!(whole.starts_with(head) && whole.contains(web), "{whole:?}");
+        assert!(whole.ends_with("\u{1b}[32mdone\u{1b}[0m"), "a last line without its end too: {whole:?}");
+        let pieces: Vec<String> = TABLE.chars().map(String::from).collect();
+        assert_eq!(through(true, &pieces.iter().map(String::as_str).collect::<Vec<_>>()), whole);
+    }
+
+    #[test]
+    fn only_whole_cells_are_painted() {
+        for line in ["default/held  x\n", "not serving\n", "  a is serving b\n", "\n", "held-by-me  x\n"] {
+            assert_eq!(painted(line), line);
+        }
+        assert_eq!(painted("all equal\n"), "\u{1b}[32mall equal\u{1b}[0m\n");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn only_colours_are_added(text in "\\PC*\n?\\PC*") {
+            let mut plain = through(true, &[&text]);
+            for colour in [BOLD, GREEN, YELLOW, RED, "0"] {
+                plain = plain.replace(&format!("\u{1b}[{colour}m"), "");
+            }
+            proptest::prop_assert_eq!(plain, text);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Comparisons that somebody asks for, now and not when their hour comes.
+//!
+//! Invariant: at most one comparison in [`Timing::audit_pace`](super::Timing), whoever asks and however often; who comes
+//! within that time of the last one gets its answer with its age, and who comes while one runs gets that. Only who may
+//! mend makes the watch list anew. Deliberately absent: a queue of askers; each waits by himself for the next answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::{Notify, watch};
+
+use super::audit::Audited;
+
+/// How long an asker waits: two lists and the pause between them.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What may follow from a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// Whoever may only look: the watch stays as it is.
+    Looks,
+    /// Whoever may have the watch list anew what it has missed.
+    Mends,
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// What was found.
+    pub found: Audited,
+    /// When; none if no comparison came to its end.
+    pub at: Option<SystemTime>,
+    /// How long ago.
+    pub age: Duration,
+}
+
+/// The latest comparison.
+#[derive(Clone, Debug)]
+pub(super) struct Latest {
+    found: Audited,
+    ended: Instant,
+    at: SystemTime,
+}
+
+/// What askers have asked for since the last comparison.
+#[derive(Debug, Default)]
+struct Wishes {
+    any: Notify,
+    mend: AtomicBool,
+}
+
+/// The askers' end. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Askers {
+    pace: Duration,
+    wishes: Arc<Wishes>,
+    latest: watch::Receiver<Option<Latest>>,
+}
+
+/// The end of who compares.
+#[derive(Debug)]
+pub(super) struct Answers {
+    pace: Duration,
+    wishes: Arc<Wishes>,
+    latest: watch::Sender<Option<Latest>>,
+}
+
+/// Both ends, for comparisons that begin at least so far apart.
+pub(super) fn ends(pace: Duration) -> (Askers, Answers) {
+    let (wishes, (answers, latest)) = (Arc::<Wishes>::default(), watch::channel(None));
+    (Askers { pace, wishes: Arc::clone(&wishes), latest }, Answers { pace, wishes, latest: answers })
+}
+
+impl Latest {
+    fn is_fresh(&self, pace: Duration) -> bool {
+        self.ended.elapsed() < pace
+    }
+
+    fn told(&self) -> Compared {
+        Compared { found: self.found.clone(), at: Some(self.at), age: self.ended.elapsed() }
+    }
+}
+
+impl Askers {
+    /// The latest comparison if it is fresh, or else the next one.
+    pub(super) async fn ask(&self, asker: Asker) -> Compared {
+        let mut latest = self.latest.clone();
+        let fresh = latest.borrow_and_update().as_ref().filter(|it| it.is_fresh(self.pace)).map(Latest::told);
+        if asker == Asker::Mends {
+            self.wishes.mend.store(true, Ordering::Release);
+        }
+        if fresh.is_none() || asker == Asker::Mends {
+            self.wishes.any.notify_one();
+        }
+        if let Some(fresh) = fresh {
+            return fresh;
+        }
+        match tokio::time::timeout(PATIENCE, latest.changed()).await {
+            Ok(Ok(())) => latest.borrow().as_ref().map_or_else(late, Latest::told),
+            Ok(Err(_)) | Err(_) => late(),
+        }
+    }
+}
+
+fn late() -> Compared {
+    let found = Err("the comparison takes too long; is the apiserver there?".to_owned());
+    Compared { found, at: None, age: Duration::ZERO }
+}
+
+impl Answers {
+    /// Waits until somebody asks for something.
+    pub(super) async fn asked(&self) {
+        self.wishes.any.notified().await;
+    }
+
+    /// Whether it is too early for another comparison.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.latest.borrow().as_ref().is_some_and(|it| it.is_fresh(self.pace))
+    }
+
+    /// Whether somebody who may has asked since this was last called.
+    pub(super) fn is_to_mend(&self) -> bool {
+        self.wishes.mend.swap(false, Ordering::AcqRel)
+    }
+
+    /// Answers whoever waits, and whoever asks soon.
+    pub(super) fn answer(&self, found: Audited) {
+        self.latest.send_replace(Some(Latest { found, ended: Instant::now(), at: SystemTime::now() }));
+    }
+}
