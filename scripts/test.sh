@@ -38,6 +38,7 @@ whole=(cargo test --workspace --locked --no-fail-fast --features holdfast-tests/
 # They start the daemon's own program, which no test of cargo's asks for.
 ((EUID != 0)) || cargo build --workspace --locked --features holdfast-tests/root --profile test --bins
 rung "programs: real sockets in a bed" root "${whole[@]}" programs -- --skip go_client
+rung "attack: as nobody and as a tenant" root "${whole[@]}" attack
 if command -v go >/dev/null; then
 	rung "programs: the client in Go" root "${whole[@]}" programs -- go_client
 else

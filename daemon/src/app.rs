@@ -163,6 +163,8 @@ struct App {
     beside: Beside,
     recorded: oneshot::Receiver<()>,
     keeper: Keeper,
+    // Until the last write is done.
+    _claim: state::Claim,
     seed: u64,
     failures: mpsc::Receiver<AppError>,
     // Set when the daemon stops, for the thread that waits for refusals.
@@ -177,6 +179,7 @@ impl App {
         let (blocks_out, blocks) = watch::channel(Arc::new(parts::blocks(&config, path)?));
         let seed = parts::seed();
         let folder = state::Folder::new(&config.state.path);
+        let claim = folder.claim()?;
         let kept = parts::kept(&folder);
         let (access, kubernetes) = parts::cluster(&config, &node, seed, kept.as_ref())?;
         let maps = AppMaps::open(&config)?;
@@ -226,6 +229,7 @@ impl App {
             beside: Beside { readings, proxies, wishes },
             recorded,
             keeper,
+            _claim: claim,
             seed,
             failures,
             refused_no_more,
@@ -243,6 +247,7 @@ impl App {
             beside,
             recorded,
             keeper,
+            _claim,
             seed,
             failures,
             refused_no_more,

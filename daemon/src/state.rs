@@ -1,10 +1,11 @@
 //! What survives a restart: the table as readers saw it, in one file, so that a node that boots while the apiserver is
 //! away still serves.
 //!
-//! Invariant: the file is whole or it is not used; a new one replaces it in one step. Nothing here can stop the daemon:
-//! what is wrong with the folder or the file is named, and tried again. Deliberately absent: any decision from it, which
+//! Invariant: the file is whole or it is not used; a new one replaces it in one step. Nothing here can stop the daemon
+//! but another one that uses the folder: what is wrong with the folder or the file is named, and tried again. Deliberately absent: any decision from it, which
 //! is the engine's, and the history, which is a file of its own.
 
+mod claim;
 mod codec;
 mod file;
 mod form;
@@ -15,17 +16,22 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Remembered;
 
 use crate::sources::kubernetes::Oddities;
 
+pub use claim::{Claim, Taken};
 pub use file::{LoadError, StoreError};
 pub use keeper::{Keeper, Written};
 
 /// The name of the file in the state's folder.
 const FILE: &str = "snapshot";
+
+/// A daemon that was killed is gone within some hundred milliseconds, and one that stops within seconds.
+const CLAIM_WAIT: Duration = Duration::from_secs(10);
 
 /// What goes with the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +67,11 @@ impl Folder {
     /// The folder itself is made when something is written.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned() }
+    }
+
+    /// Keeps other daemons out of it, from before the first look at what is there.
+    pub fn claim(&self) -> Result<Claim, Taken> {
+        claim::claim(&self.path, CLAIM_WAIT)
     }
 
     /// What a former process wrote down. `None`: nothing yet.

@@ -10,6 +10,7 @@ pub mod child;
 pub mod clients;
 pub mod compare;
 mod cpu;
+pub mod crowd;
 pub mod daemon;
 mod dial;
 mod keeper;
@@ -28,6 +29,7 @@ use nix::sched::{CloneFlags, setns};
 
 use self::cgroup::Tree;
 pub(crate) use self::cgroup::mount_point;
+use self::crowd::{Crowd, Question};
 pub use self::dial::{Dialer, Tally};
 use self::keeper::Keeper;
 pub use self::links::{Layout, Neighbour};
@@ -270,6 +272,13 @@ impl Bed {
         let mut command = self.command(place, &self.child)?;
         command.args(["dial", &address.to_string()]);
         Dialer::start(command)
+    }
+
+    /// Starts clients of an admin API, which ask all the time.
+    pub fn crowd(&self, place: Place<'_>, question: &Question<'_>) -> Result<Crowd, BedError> {
+        let mut command = self.command(place, &self.child)?;
+        command.arg("crowd").args(question.arguments());
+        Crowd::start(command)
     }
 
     fn netns(&self, place: Place<'_>) -> Result<&Keeper, BedError> {

@@ -41,6 +41,9 @@ pub enum AppError {
     /// The admin API cannot listen.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// Another daemon uses the folder of what survives a restart.
+    #[error(transparent)]
+    State(#[from] crate::state::Taken),
     /// The maps cannot be read.
     #[error(transparent)]
     Maps(#[from] holdfast_datapath::MapError),
@@ -71,6 +74,7 @@ impl AppError {
             | Self::SelfTest(_)
             | Self::TakeOver(_)
             | Self::Admin(_)
+            | Self::State(_)
             | Self::Maps(_)
             | Self::Runtime(_) => 1,
         }

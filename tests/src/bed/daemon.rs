@@ -81,6 +81,11 @@ impl<'a> Daemon<'a> {
         fs::write(self.config(), text).map_err(at("write", &self.config()))
     }
 
+    /// The folder of all that it has.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The folder that it watches.
     pub fn manifests(&self) -> PathBuf {
         self.folder.path().join("manifests")
@@ -98,11 +103,13 @@ impl<'a> Daemon<'a> {
         self.bed.bpffs().join(&self.pins)
     }
 
-    fn config(&self) -> PathBuf {
+    /// Its configuration.
+    pub fn config(&self) -> PathBuf {
         self.folder.path().join("config.toml")
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Its unix socket.
+    pub fn socket(&self) -> PathBuf {
         self.folder.path().join("admin.sock")
     }
 
@@ -121,7 +128,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// As the argument of a program that takes something from it first, such as privileges.
-    fn launch_by(&mut self, wrapper: &[&str]) -> Result<(), BedError> {
+    pub fn launch_by(&mut self, wrapper: &[&str]) -> Result<(), BedError> {
         let log = File::create(self.log()).map_err(at("create", &self.log()))?;
         let both = log.try_clone().map_err(at("open", &self.log()))?;
         let mut command = self.run(wrapper);

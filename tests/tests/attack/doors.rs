@@ -1,0 +1,111 @@
+//! What a process of nobody can and cannot do by the doors of the daemon.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::crowd::{Crowd, Question};
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Bed, Place};
+use holdfast_tests::fake::{Asked, Kind};
+
+use crate::stage::{Apiserver, Bystander, NOBODY, TCP, nobody_asks, until};
+
+/// A change comes within milliseconds; this has room for a busy machine, and none for who waits behind forty questions.
+const SOON_ENOUGH: Duration = Duration::from_secs(3);
+
+/// Changes that are timed while an attack goes on.
+const CHANGES: usize = 40;
+
+fn statuses(crowd: &mut Crowd) -> BTreeMap<u16, u64> {
+    let answers = crowd.answers().unwrap();
+    assert_eq!(answers.failed, BTreeMap::new());
+    answers.by_status
+}
+
+/// Waits until the crowd is at it.
+fn at_it(crowd: &mut Crowd, status: u16) {
+    until("at it", || statuses(crowd).contains_key(&status));
+}
+
+#[test]
+fn nobody_who_asks_for_comparisons_all_the_time_holds_up_no_change() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.start().unwrap();
+    let mut bystander = Bystander::arrive(&daemon);
+    let mut crowd = nobody_asks(&bed, 40, "/verify");
+    at_it(&mut crowd, 200);
+    let p99 = bystander.p99(CHANGES);
+    let answered = statuses(&mut crowd);
+    assert!(p99 < SOON_ENOUGH, "{p99:?}; {answered:?}");
+    assert!(answered.keys().all(|status| matches!(status, 200 | 503)), "{answered:?}");
+    assert!(daemon.is_ready());
+}
+
+/// How often everything was compared and listed.
+fn compared(apiserver: &Apiserver, kind: Kind) -> (u64, u64) {
+    (apiserver.server.asked(Asked::audit(kind)), apiserver.server.asked(Asked::list(kind)))
+}
+
+#[test]
+fn nobody_makes_the_daemon_ask_the_apiserver_more_than_once_in_ten_seconds() {
+    let bed = Bed::new().unwrap();
+    let apiserver = Apiserver::start(&bed);
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.configure(&apiserver.configure(&daemon)).unwrap();
+    daemon.start().unwrap();
+    // The watch misses this, so that there is something to find.
+    apiserver.cluster.apply_untold(Apiserver::slice("10.0.0.2")).unwrap();
+    let begun = Instant::now();
+    let mut crowd = nobody_asks(&bed, 8, "/verify?format=json");
+    at_it(&mut crowd, 200);
+    std::thread::sleep(Duration::from_secs(5));
+    let windows = begun.elapsed().as_secs() / 10 + 1;
+    for kind in [Kind::Services, Kind::Slices] {
+        let (compared, listed) = compared(&apiserver, kind);
+        assert!(compared >= 1 && compared <= 2 * windows, "{kind:?}: {compared} in {:?}", begun.elapsed());
+        assert_eq!(listed, 1, "{kind:?}: nobody makes a watch list anew");
+    }
+    assert!(daemon.tell(&["verify"]).unwrap().contains("default/web-1"), "root sees what they see");
+    until("listed anew by root's question", || compared(&apiserver, Kind::Slices).1 == 2);
+    drop(crowd);
+}
+
+#[test]
+fn nobody_who_fills_tcp_locks_root_out_of_the_socket() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.start().unwrap();
+    let mut watchers = nobody_asks(&bed, 20, "/watch");
+    at_it(&mut watchers, 503);
+    let mut bystander = Bystander::arrive(&daemon);
+    let mut readers = nobody_asks(&bed, 120, "/explain");
+    at_it(&mut readers, 503);
+    assert!(bystander.p99(CHANGES) < SOON_ENOUGH);
+    for words in [&["status"][..], &["explain", "default/bystander"], &["history", "default/bystander"]] {
+        let told = daemon.tell(words).unwrap();
+        assert!(!told.is_empty() && !told.contains("does not answer now"), "{words:?}: {told}");
+    }
+    assert!(daemon.is_ready());
+}
+
+#[test]
+fn nobody_changes_anything_by_tcp_and_does_not_get_into_the_socket() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.start().unwrap();
+    let reload = Question { uid: NOBODY, clients: 2, door: TCP, method: "POST", path: "/reload" };
+    let mut by_tcp = bed.crowd(Place::NODE, &reload).unwrap();
+    at_it(&mut by_tcp, 403);
+    // Only the socket's own mode is in the way, not that of the test's folder.
+    fs::set_permissions(daemon.folder(), fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = daemon.socket();
+    let by_socket = Question { door: socket.to_str().unwrap(), ..reload };
+    let mut by_socket = bed.crowd(Place::NODE, &by_socket).unwrap();
+    until("refused", || by_socket.answers().unwrap().failed.keys().any(|errno| errno == "EACCES"));
+    let answers = by_socket.answers().unwrap();
+    assert_eq!(answers.by_status, BTreeMap::new());
+    assert!(!daemon.logged().contains("a reload was asked for"), "{}", daemon.logged());
+}

@@ -1,0 +1,94 @@
+//! Files of another user, files that may not be read, and what only looks like a file.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+
+use holdfast_tests::bed::Bed;
+use holdfast_tests::bed::daemon::Daemon;
+
+use crate::stage::{Bystander, NOBODY, service, until};
+
+/// The daemon as a service of systemd has it: root without the power to read what root may not, and what it needs for its work.
+const SANDBOX: [&str; 3] = ["setpriv", "--bounding-set=-all,+bpf,+net_admin,+perfmon", "--inh-caps=-all"];
+
+/// A daemon in the sandbox, and what it said when it did not start.
+fn in_vain(daemon: &Daemon<'_>) -> (Option<i32>, String) {
+    daemon.start_in_vain(&SANDBOX).unwrap()
+}
+
+/// Nobody's own, and closed to everybody else.
+fn take_away(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+}
+
+#[test]
+fn a_configuration_that_may_not_be_read_says_so() {
+    let bed = Bed::new().unwrap();
+    let daemon = Daemon::new(&bed, "").unwrap();
+    take_away(&daemon.config());
+    let (code, said) = in_vain(&daemon);
+    assert_eq!(code, Some(78), "{said}");
+    assert!(said.contains("the file may not be read: let the user that holdfast runs as read it"), "{said}");
+}
+
+#[test]
+fn a_manifest_that_may_not_be_read_rejects_itself_only() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.write_manifest("closed.yaml", &service("closed", "10.96.0.7", "192.0.2.7")).unwrap();
+    take_away(&daemon.manifests().join("closed.yaml"));
+    daemon.start_by(&SANDBOX).unwrap();
+    let mut bystander = Bystander::arrive(&daemon);
+    let services = daemon.tell(&["services"]).unwrap();
+    assert!(services.contains("closed.yaml") && !services.contains("10.96.0.7"), "{services}");
+    let path = daemon.manifests().join("closed.yaml");
+    chown(&path, Some(0), Some(0)).unwrap();
+    daemon.write_manifest("closed.yaml", &service("closed", "10.96.0.7", "192.0.2.7")).unwrap();
+    until("served", || daemon.tell(&["frontends"]).unwrap().contains("10.96.0.7"));
+    bystander.change();
+}
+
+#[test]
+fn a_kubeconfig_that_may_not_be_read_is_named_and_the_other_sources_are_served() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    let kubeconfig = daemon.folder().join("kubeconfig");
+    fs::write(&kubeconfig, "apiVersion: v1\nkind: Config\n").unwrap();
+    take_away(&kubeconfig);
+    let more = format!("[apiserver]\nkubeconfig = {:?}\ndiscover = []\n", kubeconfig.display().to_string());
+    daemon.configure(&more).unwrap();
+    daemon.launch_by(&SANDBOX).unwrap();
+    until("reached", || daemon.status().is_some());
+    let told = daemon.tell(&["apiserver"]).unwrap();
+    assert!(told.contains("kubeconfig") && told.contains("may not be read"), "{told}");
+}
+
+#[test]
+fn a_state_that_belongs_to_somebody_else_is_named_and_the_daemon_serves() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    let state = daemon.folder().join("state");
+    fs::create_dir_all(state.join("holdfast")).unwrap();
+    for path in [state.join("holdfast"), state] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    daemon.start_by(&SANDBOX).unwrap();
+    Bystander::arrive(&daemon).change();
+    let told = daemon.logged();
+    assert!(told.contains("state/holdfast") && told.contains("Permission denied"), "{told}");
+}
+
+#[test]
+fn what_nobody_left_where_the_socket_belongs_is_named() {
+    let bed = Bed::new().unwrap();
+    let daemon = Daemon::new(&bed, "").unwrap();
+    fs::write(daemon.socket(), "nobody was here").unwrap();
+    chown(daemon.socket(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let (code, said) = daemon.start_in_vain(&[]).unwrap();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("it is no socket; remove it"), "{said}");
+    assert_eq!(fs::read_to_string(daemon.socket()).unwrap(), "nobody was here");
+}

@@ -1,0 +1,150 @@
+//! Who is there: a bed with a daemon, a bystander whose changes are timed, an apiserver with a journal, and nobody.
+//!
+//! Invariant: the bystander's service has nothing in common with what is attacked, so whatever delays it is the attack's doing.
+//! Deliberately absent: what an attack does; that is each test's own.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::crowd::{Crowd, Question};
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Bed, Place};
+use holdfast_tests::fake::{Authority, Cluster, Names, Server};
+use serde_json::{Value, json};
+
+/// The user nobody, as everywhere on Linux.
+pub(crate) const NOBODY: u32 = 65_534;
+
+/// The door that everybody of the node may use.
+pub(crate) const TCP: &str = "127.0.0.1:9890";
+
+/// As long as a test waits for anything at all.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// Clients of nobody who ask this over TCP all the time.
+pub(crate) fn nobody_asks(bed: &Bed, clients: usize, path: &str) -> Crowd {
+    let question = Question { uid: NOBODY, clients, door: TCP, method: "GET", path };
+    bed.crowd(Place::NODE, &question).unwrap()
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !holds() {
+        assert!(Instant::now() < end, "never {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A service with one port and one backend.
+pub(crate) fn service(name: &str, address: &str, backend: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: default}}\n\
+         spec: {{type: ClusterIP, clusterIP: {address}, ports: [{{port: 80}}]}}\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: {name}-1, namespace: default, labels: {{kubernetes.io/service-name: {name}}}}}\n\
+         addressType: IPv4\nports: [{{port: 8080}}]\nendpoints: [{{addresses: [{backend}]}}]\n"
+    )
+}
+
+/// A tenant whose only fault is to be on the same node: his backend changes, and he waits until it is in the maps and told.
+pub(crate) struct Bystander<'a> {
+    daemon: &'a Daemon<'a>,
+    told: BufReader<UnixStream>,
+    changes: u8,
+}
+
+impl<'a> Bystander<'a> {
+    pub(crate) fn arrive(daemon: &'a Daemon<'a>) -> Self {
+        let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        let request = "GET /watch?service=default/bystander HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut bystander = Self { daemon, told: BufReader::new(stream), changes: 0 };
+        bystander.hear(": watching");
+        bystander.change();
+        bystander
+    }
+
+    /// From the file's rename to the record of what clients get now.
+    pub(crate) fn change(&mut self) -> Duration {
+        self.changes = self.changes % 250 + 1;
+        let backend = format!("192.0.2.{}", self.changes);
+        let begun = Instant::now();
+        self.daemon.write_manifest("bystander.yaml", &service("bystander", "10.96.99.1", &backend)).unwrap();
+        self.hear(&format!("{backend}:8080"));
+        begun.elapsed()
+    }
+
+    fn hear(&mut self, word: &str) {
+        let mut line = String::new();
+        while !line.contains(word) {
+            line.clear();
+            let length = self.told.read_line(&mut line).unwrap_or_else(|error| {
+                panic!("the bystander waits for {word} in vain: {error}; {}", self.daemon.logged())
+            });
+            assert!(length > 0, "the bystander was sent away: {}", self.daemon.logged());
+        }
+    }
+
+    /// How long his changes take while something goes on: all but the slowest hundredth are no slower than this.
+    pub(crate) fn p99(&mut self, changes: usize) -> Duration {
+        let mut took: Vec<Duration> = (0..changes).map(|_| self.change()).collect();
+        took.sort();
+        println!("a bystander's change: median {:?}, slowest {:?}", took[changes / 2], took[changes - 1]);
+        took[(changes * 99).div_ceil(100) - 1]
+    }
+}
+
+/// An apiserver of a small cluster in the node's network.
+pub(crate) struct Apiserver {
+    pub(crate) cluster: Cluster,
+    pub(crate) server: Server,
+    authority: Authority,
+}
+
+impl Apiserver {
+    pub(crate) fn start(bed: &Bed) -> Self {
+        let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-00000000a77a");
+        let authority = Authority::new().unwrap();
+        let identity = authority.server(&Names::Kubernetes).unwrap();
+        let server = bed.within(Place::NODE, || Server::start(&cluster, &identity).unwrap()).unwrap();
+        let it = Self { cluster, server, authority };
+        it.serve("10.0.0.1");
+        it
+    }
+
+    /// `default/web`, with this backend.
+    fn serve(&self, backend: &str) {
+        let service = json!({
+            "kind": "Service", "apiVersion": "v1", "metadata": {"namespace": "default", "name": "web"},
+            "spec": {"type": "ClusterIP", "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"], "ports": [{"port": 80}]},
+        });
+        self.cluster.apply(service).unwrap();
+        self.cluster.apply(Self::slice(backend)).unwrap();
+    }
+
+    pub(crate) fn slice(backend: &str) -> Value {
+        json!({
+            "kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
+            "metadata": {
+                "namespace": "default", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"},
+            },
+            "addressType": "IPv4", "ports": [{"port": 8080}],
+            "endpoints": [{"addresses": [backend], "conditions": {"ready": true}}],
+        })
+    }
+
+    /// What the daemon is configured with to use it.
+    pub(crate) fn configure(&self, daemon: &Daemon<'_>) -> String {
+        let ca = daemon.folder().join("ca.pem");
+        std::fs::write(&ca, self.authority.pem()).unwrap();
+        format!(
+            "[node]\nzone = \"z\"\n[apiserver]\nendpoints = [\"{}\"]\nca_file = {:?}\ndiscover = []\ntls_server_name = \"kubernetes.default.svc\"\n",
+            self.server.url(),
+            ca.display().to_string()
+        )
+    }
+}

@@ -1,0 +1,63 @@
+//! Two daemons where there is room for one: the second ends and says why, and the first does not notice.
+
+use std::fs;
+
+use holdfast_tests::bed::Bed;
+use holdfast_tests::bed::daemon::Daemon;
+
+use crate::stage::Bystander;
+
+/// A daemon like any other, but for its pins, beside one that runs; how its start ended.
+fn second(bed: &Bed, more: &str) -> (Option<i32>, String) {
+    let mut second = Daemon::new(bed, more).unwrap();
+    second.move_pins("second", more).unwrap();
+    second.start_in_vain(&[]).unwrap()
+}
+
+#[test]
+fn a_second_daemon_on_the_same_port_ends_and_disturbs_nobody() {
+    let bed = Bed::new().unwrap();
+    let mut first = Daemon::new(&bed, "").unwrap();
+    first.start().unwrap();
+    let mut bystander = Bystander::arrive(&first);
+    let (code, said) = second(&bed, "");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("holdfast: cannot listen on 127.0.0.1:9890: another process does"), "{said}");
+    bystander.change();
+    assert!(first.is_ready());
+}
+
+#[test]
+fn a_second_daemon_on_the_same_state_ends_and_spoils_nothing() {
+    let bed = Bed::new().unwrap();
+    let mut first = Daemon::new(&bed, "").unwrap();
+    first.start().unwrap();
+    let mut bystander = Bystander::arrive(&first);
+    let second = Daemon::new(&bed, "").unwrap();
+    let state = first.folder().join("state/holdfast");
+    let config = fs::read_to_string(second.config()).unwrap();
+    let own = second.folder().join("state/holdfast").display().to_string();
+    assert!(config.contains(&own), "{config}");
+    let config = config
+        .replace(&own, &state.display().to_string())
+        .replace("/sys/fs/bpf/holdfast", "/sys/fs/bpf/second");
+    fs::write(second.config(), config.replace("[admin]\n", "[admin]\nlisten = \"127.0.0.1:9891\"\n"))
+        .unwrap();
+    let (code, said) = second.start_in_vain(&[]).unwrap();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("holdfast: another holdfast uses {}", state.display())), "{said}");
+    bystander.change();
+    first.stop().unwrap();
+    first.start().unwrap();
+    assert!(first.tell(&["history", "default/bystander"]).unwrap().contains("bystander"));
+}
+
+#[test]
+fn a_daemon_that_was_killed_is_waited_for() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.start().unwrap();
+    daemon.kill().unwrap();
+    daemon.start().unwrap();
+    Bystander::arrive(&daemon);
+}
