@@ -476,3 +476,43 @@ fn a_setting_that_cannot_be_followed_is_named_and_ignored() {
         check(&rig.turn(vec![gone("a")]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     }
 }
+
+/// A reload during a hold, with another policy.
+fn reloaded(policy: Policy) -> Event {
+    Event::SettingsApplied(Arc::new(Settings { hold: policy, ..Settings::default() }))
+}
+
+#[test]
+fn a_reload_during_a_hold_that_says_the_same_changes_nothing() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    let snapshot = rig.turn(vec![super::settings(OnEmpty::Auto)]);
+    check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    assert_eq!((rig.log.len(), rig.changes.iter().filter(|it| it.visible).count()), (0, 0));
+    rig.now += 27;
+    check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
+#[test]
+fn a_reload_during_a_hold_moves_its_end_but_does_not_begin_it_anew() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a"), probed("1.1.1.2:8080", Answer::Accepted)]);
+    rig.turn(vec![probed("1.1.1.2:8080", Answer::Accepted)]);
+    let shorter = Policy { limit: 10, ..Policy::default() };
+    check(&rig.turn(vec![reloaded(shorter)]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
+    rig.now += 7;
+    check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
+}
+
+#[test]
+fn a_reload_during_a_hold_that_forbids_holds_ends_it() {
+    let mut rig = rig();
+    rig.turn(vec![gone("a")]);
+    let snapshot = rig.turn(vec![super::settings(OnEmpty::Refuse)]);
+    let view = view(&snapshot, "a");
+    let row = view.frontends.iter().find(|row| row.kind == FrontendType::ClusterIp).unwrap();
+    assert_eq!((row.verdict, view.backends(row).count()), (Verdict::Refusing, 0), "{:?}", row.reason);
+    assert!(snapshot.held.is_empty());
+    check(&snapshot, "b", (Verdict::Serving, None, 1));
+}
