@@ -405,9 +405,8 @@ impl Cli {
         let path = format!("/reload?format={}", self.output.as_str());
         let mut answer = self.client().post(&path)?;
         if self.output == Output::Json && answer.status == 422 {
-            let mut told: Value = serde_json::from_slice(&answer.rest()?).unwrap_or_else(|_| json!({}));
-            told["reloaded"] = false.into();
-            writeln!(out, "{told}")?;
+            let why = answer.rest()?;
+            writeln!(out, "{}", refused_reload(&why))?;
             return Ok(Exit::Config);
         }
         let mut answer = answer.expect_ok()?;
@@ -440,6 +439,15 @@ impl Cli {
 fn path(begin: &str, filters: &[(&str, &Option<String>)]) -> String {
     let given = filters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
     given.fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encoded(value)))
+}
+
+/// The daemon's refusal, with the field that says so to whoever reads the outcome of a reload.
+fn refused_reload(why: &[u8]) -> Value {
+    let mut told: Value = serde_json::from_slice(why).unwrap_or_else(|_| json!({}));
+    if let Some(fields) = told.as_object_mut() {
+        fields.insert("reloaded".to_owned(), false.into());
+    }
+    told
 }
 
 /// Everything that could mean something in a query, as `%` and two digits.

@@ -170,15 +170,17 @@ pub(super) fn keeper(
     state::Keeper::new(folder, engine.snapshots.clone(), clusters, kubernetes.map(Kubernetes::oddities))
 }
 
-/// What a former process wrote down. Without it the daemon starts as it would on a new node.
-pub(super) fn kept(folder: &state::Folder) -> Option<state::Kept> {
-    match folder.load() {
+/// The folder for this process alone, and what a former one wrote down. Without that the daemon starts as it would on a new node.
+pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state::Kept>), AppError> {
+    let claim = folder.claim()?;
+    let kept = match folder.load() {
         Ok(kept) => kept,
         Err(error) => {
             tracing::warn!(%error, "the snapshot is not used; a new one replaces it");
             None
         }
-    }
+    };
+    Ok((claim, kept))
 }
 
 /// Spreads hash tables and health checks. Without randomness they are merely easier to guess.

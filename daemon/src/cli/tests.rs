@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::admin::tests::fixture::{Folder, Served, everything, in_memory, many, serve, serve_with};
-use crate::admin::{ForgetWish, Forgotten, ReloadWish, Reloaded};
+use crate::admin::{ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::NotForgotten;
 use crate::recorder::tests::{incident_history, tell_incident};
 use crate::recorder::{History, Record};
@@ -116,7 +116,7 @@ fn reload(outcome: Result<Reloaded, String>) -> Ran {
 }
 
 fn reload_as(more: &[&str], outcome: Result<Reloaded, String>) -> Ran {
-    let (reloads, mut wishes) = mpsc::channel::<ReloadWish>(1);
+    let (reloads, mut wishes) = mpsc::channel::<ReloadWish>(RELOADS_WAITING_MAX);
     let served = serve_with(everything(), |readings| readings.reloads = reloads);
     std::thread::scope(|scope| {
         let ran =

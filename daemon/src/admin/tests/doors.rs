@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::fixture::{self, Folder, everything, many, readings, serve, serve_with};
 use super::{Got, exchange, got};
-use crate::admin::{AdminError, Liveness, ReloadWish, Reloaded, Settings, limits, start};
+use crate::admin::{
+    AdminError, Liveness, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
+};
 use crate::apiserver::NotForgotten;
 use crate::datapath::DatapathView;
 use holdfast_core::facts::Timestamp;
@@ -107,7 +109,7 @@ fn reload(
 
 #[test]
 fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
-    let (reloads, mut wishes) = mpsc::channel(1);
+    let (reloads, mut wishes) = mpsc::channel(RELOADS_WAITING_MAX);
     let served = serve_with(everything(), |readings| readings.reloads = reloads);
     let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: Vec::new() }));
     assert_eq!((got.status, got.body.as_str()), (200, "reloaded\n"));
