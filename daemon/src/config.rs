@@ -31,7 +31,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
-pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, Kubernetes};
+pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, ExternalIps, Kubernetes};
 pub use self::datapath::{
     Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Sockets, StaleSockets,
 };

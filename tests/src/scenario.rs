@@ -13,7 +13,7 @@
 //! | `cluster delete KIND NAMESPACE/NAME` | it sends a deletion |
 //! | `config` + TOML | the configuration's `[[service]]` blocks are these |
 //! | `node name=N zone=Z addresses=A,B` | the own node; `addresses` answer NodePorts |
-//! | `settings bypass=A:P,… proxy_name=N frontends_max=N` | the settings |
+//! | `settings bypass=A:P,… proxy_name=N frontends_max=N external_ips=none\|FIRST-LAST,…` | the settings |
 //! | `settings on_empty=W limit=30s mass_loss_share=25% mass_loss_window=30s mass_loss_limit=600s` | those of holds; `refuse` unless said |
 //! | `probe NAMESPACE/NAME A:P accepted`, `refused`, `silent` | a held backend is probed |
 //! | `interrupted` | every source may miss something for a while |

@@ -1,7 +1,8 @@
 //! Who owns a frontend: all claims are kept, the best one wins.
 //!
-//! Invariant: the winner depends on the claims alone, never on the order in which they came: source precedence, then the
-//! oldest service, then namespace and name. Deliberately absent: what the winner's lists are.
+//! Invariant: the winner depends on the claims alone, never on the order in which they came: source precedence, then a
+//! cluster IP before what somebody merely writes down, then the oldest service, then namespace and name. Deliberately
+//! absent: what the winner's lists are.
 
 use alloc::vec::Vec;
 
@@ -10,8 +11,8 @@ use crate::index::{Index, Seed};
 use crate::keys::{FrontendKey, Source};
 use crate::op::{FrontendValue, ServiceId};
 
-/// What decides between two claims, but for the names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What decides between two services, but for the names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rank {
     source: Source,
     created: i64,
@@ -25,10 +26,26 @@ impl Rank {
     }
 }
 
+/// An address that a service asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wanted {
+    pub(crate) key: FrontendKey,
+    /// An external IP or a load balancer's address: whoever may write the service chose it, where the apiserver gives
+    /// cluster IPs out, each once.
+    pub(crate) is_chosen: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     rank: Rank,
+    is_chosen: bool,
     service: ServiceId,
+}
+
+impl Claim {
+    const fn rank(&self) -> (Source, bool, i64) {
+        (self.rank.source, self.is_chosen, self.rank.created)
+    }
 }
 
 /// What the maps accepted for a frontend.
@@ -102,18 +119,20 @@ impl Frontends {
     /// owning it.
     pub(crate) fn claim(
         &mut self,
-        key: FrontendKey,
+        wanted: Wanted,
         service: ServiceId,
         rank: Rank,
         by_name: ByName<'_>,
     ) -> Claimed {
+        let Wanted { key, is_chosen } = wanted;
         let entry = self.entries.get_or_insert_with(key, Frontend::default);
-        let mine = Claim { rank, service };
+        let mine = Claim { rank, is_chosen, service };
         let Some(first) = entry.first else {
             entry.first = Some(mine);
             return Claimed::Alone;
         };
-        let better = |a: &Claim, b: &Claim| a.rank.cmp(&b.rank).then_with(|| by_name(a.service, b.service));
+        let better =
+            |a: &Claim, b: &Claim| a.rank().cmp(&b.rank()).then_with(|| by_name(a.service, b.service));
         if better(&mine, &first).is_lt() {
             entry.first = Some(mine);
             entry.rest.insert(0, first);

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
+use crate::dialable::ExternalIps;
 use crate::hold::Policy;
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target, TargetName};
@@ -239,6 +240,8 @@ pub struct Settings {
     pub bypass: BTreeSet<SocketAddr>,
     /// The most frontends that may be programmed; past it the row shows the error. `None`: only the maps bound it.
     pub frontends_max: Option<usize>,
+    /// Which addresses external IPs of the cluster's services may claim.
+    pub external_ips: ExternalIps,
     /// What becomes of lists that would become empty.
     pub hold: Policy,
 }

@@ -10,6 +10,7 @@ extern crate std;
 
 pub mod change;
 mod claims;
+pub mod dialable;
 pub mod digest;
 pub mod event;
 pub mod facts;

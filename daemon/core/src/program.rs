@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use crate::change::Cause;
-use crate::claims::Rank;
+use crate::claims::{Rank, Wanted};
 use crate::facts::ServiceFacts;
 use crate::hold::{self, Bound, Evidence, Hold, Judgement, OnEmpty};
 use crate::keys::{FrontendKey, PortKey};
@@ -239,7 +239,7 @@ pub(crate) struct Program {
     pub(crate) ports: Vec<Port>,
     pub(crate) wanted: usize,
     /// Sorted.
-    pub(crate) claimed: Vec<FrontendKey>,
+    pub(crate) claimed: Vec<Wanted>,
     /// In the maps on this service's behalf.
     pub(crate) frontends: Vec<FrontendKey>,
     pub(crate) view: Option<Arc<ServiceView>>,

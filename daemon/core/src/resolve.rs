@@ -71,7 +71,9 @@ pub struct DesiredFrontend {
     pub kind: FrontendType,
     /// Empty if unnamed.
     pub port_name: Arc<str>,
-    /// Its port among [`Desired::ports`]; `None` if the datapath cannot translate the protocol.
+    /// It is shown, and nobody can dial it.
+    pub barred: bool,
+    /// Its port among [`Desired::ports`]; `None` if nothing can be programmed.
     pub place: Option<usize>,
     /// Which list this node's own connections get.
     pub scope: Scope,
@@ -84,7 +86,7 @@ pub struct DesiredFrontend {
 impl DesiredFrontend {
     /// Its key in the maps, if it can have one.
     pub fn key(&self) -> Option<FrontendKey> {
-        let transport = self.protocol.transport()?;
+        let transport = self.protocol.transport().filter(|_| !self.barred)?;
         Some(FrontendKey { address: self.address, port: self.port, transport })
     }
 }
@@ -100,7 +102,7 @@ pub fn resolve(
     let Some(service) = service.filter(|_| state == ServiceState::Served) else {
         return Desired { state, ports: Vec::new(), frontends: Vec::new() };
     };
-    let mut frontends = frontends::frontends(service);
+    let mut frontends = frontends::frontends(service, settings);
     let mut ports = ports(service, &frontends);
     for port in &mut ports {
         port.rows = merge(&port.key, slices);
@@ -116,7 +118,7 @@ pub fn resolve(
 fn port_key(frontend: &DesiredFrontend) -> Option<PortKey> {
     Some(PortKey {
         name: Arc::clone(&frontend.port_name),
-        transport: frontend.protocol.transport()?,
+        transport: frontend.protocol.transport().filter(|_| !frontend.barred)?,
         family: Family::of(frontend.address),
     })
 }

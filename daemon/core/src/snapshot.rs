@@ -38,7 +38,7 @@ pub enum Verdict {
     Bypassed,
     /// Another service owns this address.
     Conflict,
-    /// The datapath cannot translate this protocol.
+    /// The datapath cannot translate this protocol, or must not translate this address.
     Unprogrammed,
 }
 
@@ -95,6 +95,8 @@ pub enum Reason {
     LocalPolicy,
     /// Somebody else has the address.
     Claimed,
+    /// The address is one that no object may have, or an external IP that the configuration does not allow.
+    Address,
     /// SCTP, or a protocol that nobody knows.
     Protocol,
     /// It is how nodes reach the apiserver.
@@ -103,7 +105,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NoEndpoints,
         Self::AllUnready,
         Self::ScaledDown,
@@ -114,6 +116,7 @@ impl Reason {
         Self::ProbesFailed,
         Self::LocalPolicy,
         Self::Claimed,
+        Self::Address,
         Self::Protocol,
         Self::Control,
     ];
@@ -131,6 +134,7 @@ impl Reason {
             Self::ProbesFailed => "probes-failed",
             Self::LocalPolicy => "local-policy",
             Self::Claimed => "claimed",
+            Self::Address => "address",
             Self::Protocol => "protocol",
             Self::Control => "control",
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use holdfast_core::dialable::{AddressRange, ExternalIps};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::index::Seed;
@@ -63,7 +64,17 @@ pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Set
         service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
         bypass: configured.chain(apiservers).collect(),
         frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
+        external_ips: external_ips(&config.kubernetes.external_ips),
         hold: config.hold.policy(),
+    }
+}
+
+fn external_ips(allowed: &config::ExternalIps) -> ExternalIps {
+    let range = |cidr: &config::Cidr| AddressRange { first: cidr.network(), last: cidr.last() };
+    match allowed {
+        config::ExternalIps::All => ExternalIps::All,
+        config::ExternalIps::None => ExternalIps::None,
+        config::ExternalIps::Cidrs(cidrs) => ExternalIps::Within(cidrs.iter().map(range).collect()),
     }
 }
 

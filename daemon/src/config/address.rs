@@ -81,6 +81,21 @@ impl Cidr {
         self.prefix
     }
 
+    /// The last address of the range.
+    pub fn last(self) -> IpAddr {
+        let host = |bits: u32| u32::from(self.prefix).min(bits);
+        match self.network {
+            IpAddr::V4(v4) => {
+                let mask = u32::MAX.checked_shr(host(32)).unwrap_or(0);
+                IpAddr::V4((v4.to_bits() | mask).into())
+            }
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX.checked_shr(host(128)).unwrap_or(0);
+                IpAddr::V6((v6.to_bits() | mask).into())
+            }
+        }
+    }
+
     /// Whether an address lies in the range.
     pub fn contains(self, address: IpAddr) -> bool {
         let bits = |address| match address {

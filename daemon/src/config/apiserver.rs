@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use toml::de::DeValue;
 
-use super::address::{ApiserverUrl, apiserver_url};
-use super::limits::APISERVERS_MAX;
+use super::address::{ApiserverUrl, Cidr, apiserver_url, cidr};
+use super::limits::{APISERVERS_MAX, CIDRS_MAX};
 use super::report::Site;
 use super::table::{Found, Items, Table, WhenEmpty};
-use super::value::{Word, boolean, dns_name, label_value, string, word};
+use super::value::{Word, boolean, dns_name, label_value, quote, string, word};
 
 /// Where further apiserver addresses may come from, each a tier behind the configured ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +82,18 @@ impl Default for Apiserver {
     }
 }
 
+/// Which addresses the Services of the cluster may claim by `spec.externalIPs`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ExternalIps {
+    /// Any: whoever may write a Service decides, as with kube-proxy.
+    #[default]
+    All,
+    /// None.
+    None,
+    /// Those within these ranges; never empty.
+    Cidrs(Vec<Cidr>),
+}
+
 /// `[kubernetes]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
@@ -92,6 +104,8 @@ pub struct Kubernetes {
     pub service_proxy_name: Option<String>,
     /// Whether Events are written to the cluster.
     pub events: bool,
+    /// Which addresses `spec.externalIPs` may claim.
+    pub external_ips: ExternalIps,
 }
 
 const ENDPOINTS: Items = Items {
@@ -147,7 +161,37 @@ pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserve
         let message = "there is no cluster to write Events to: [kubernetes] is not enabled";
         table.report().error(site, message.to_owned());
     }
-    Kubernetes { enabled, service_proxy_name, events: events.is_some_and(|found| found.value) }
+    Kubernetes {
+        enabled,
+        service_proxy_name,
+        events: events.is_some_and(|found| found.value),
+        external_ips: table.take("external_ips", external_ips).unwrap_or_default(),
+    }
+}
+
+const EXTERNAL_IPS: &str = "\"all\", \"none\" or a list of ranges such as \"198.51.100.0/24\"";
+
+fn external_ips(value: &DeValue<'_>) -> Result<ExternalIps, String> {
+    match value {
+        DeValue::Array(items) => {
+            let ranges =
+                items.iter().map(|item| cidr(string(item.get_ref(), "a range such as \"10.0.0.0/8\"")?));
+            external_ranges(ranges.collect::<Result<_, _>>()?)
+        }
+        other => match string(other, EXTERNAL_IPS)? {
+            "all" => Ok(ExternalIps::All),
+            "none" => Ok(ExternalIps::None),
+            text => Err(format!("{} is not legal: legal is {EXTERNAL_IPS}", quote(text))),
+        },
+    }
+}
+
+fn external_ranges(ranges: Vec<Cidr>) -> Result<ExternalIps, String> {
+    match ranges.len() {
+        0 => Err("the list is empty: write \"none\" to allow no address".to_owned()),
+        count if count > CIDRS_MAX => Err(format!("{count} items are too many: at most {CIDRS_MAX}")),
+        _ => Ok(ExternalIps::Cidrs(ranges)),
+    }
 }
 
 /// Worth a look: most clusters answer requests without an identity with 401 or 403.

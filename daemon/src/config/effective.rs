@@ -13,7 +13,7 @@ use toml::{Table, Value};
 
 use super::value::{Word, show_duration, show_word};
 use super::{
-    Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, HealthCheck, Hold,
+    Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps, HealthCheck, Hold,
     Kubernetes, Log, Node, NodePortAddresses, Packets, ServiceBlock, StaleSockets,
 };
 
@@ -81,10 +81,16 @@ fn apiserver(apiserver: &Apiserver) -> Value {
 }
 
 fn kubernetes(kubernetes: &Kubernetes) -> Value {
+    let external_ips = match &kubernetes.external_ips {
+        ExternalIps::All => text("all"),
+        ExternalIps::None => text("none"),
+        ExternalIps::Cidrs(cidrs) => list(cidrs),
+    };
     table([
         ("enabled", Some(kubernetes.enabled.into())),
         ("service_proxy_name", kubernetes.service_proxy_name.as_ref().and_then(text)),
         ("events", Some(kubernetes.events.into())),
+        ("external_ips", external_ips),
     ])
 }
 

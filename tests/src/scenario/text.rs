@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
+use holdfast_core::dialable::{AddressRange, ExternalIps};
 use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::hold::{Answer, OnEmpty, Policy};
 use holdfast_core::keys::Source;
@@ -213,6 +214,19 @@ pub(super) fn stage_settings() -> Settings {
     Settings { hold, ..Settings::default() }
 }
 
+/// `none`, or ranges such as `192.0.2.1-192.0.2.9`.
+fn external_ips(value: &str) -> Result<ExternalIps, String> {
+    if value == "none" {
+        return Ok(ExternalIps::None);
+    }
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').ok_or_else(|| format!("{text:?} is no range FIRST-LAST"))?;
+        let address = |text: &str| text.parse().map_err(|error| format!("{text:?}: {error}"));
+        Ok(AddressRange { first: address(first)?, last: address(last)? })
+    };
+    value.split(',').map(range).collect::<Result<_, String>>().map(ExternalIps::Within)
+}
+
 fn settings(rest: &str) -> Result<Settings, String> {
     let mut settings = stage_settings();
     for (key, value) in pairs(rest)? {
@@ -224,6 +238,7 @@ fn settings(rest: &str) -> Result<Settings, String> {
             "mass_loss_limit" => settings.hold.mass_loss_limit = seconds(value)?,
             "bypass" => settings.bypass = list::<SocketAddr>(value)?.into_iter().collect(),
             "frontends_max" => settings.frontends_max = Some(number(value)?),
+            "external_ips" => settings.external_ips = external_ips(value)?,
             "proxy_name" => settings.service_proxy_name = Some(value.into()),
             other => return Err(format!("there is no setting {other:?}")),
         }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use holdfast_core::dialable::ExternalIps;
 use holdfast_core::facts::{
     AddressType, Endpoint, NodeFacts, ServiceFacts, ServiceType, Settings, SliceFacts, TrafficPolicy,
 };
@@ -70,6 +71,8 @@ pub struct ExpectedFrontend {
     pub kind: FrontendType,
     /// The name of the service's port.
     pub port_name: Arc<str>,
+    /// Nobody may have this address.
+    pub barred: bool,
 }
 
 /// One service, decided.
@@ -92,13 +95,14 @@ pub struct Expected {
 impl ExpectedFrontend {
     /// Its key, if the datapath can have it.
     pub fn key(&self) -> Option<FrontendKey> {
-        let transport = self.protocol.transport()?;
+        let transport = self.protocol.transport().filter(|_| !self.barred)?;
         Some(FrontendKey { address: self.address, port: self.number, transport })
     }
 
     /// Its port, if the datapath can have it.
     pub fn port(&self) -> Option<PortName> {
-        Some((Arc::clone(&self.port_name), self.protocol.transport()?, Family::of(self.address)))
+        let transport = self.protocol.transport().filter(|_| !self.barred)?;
+        Some((Arc::clone(&self.port_name), transport, Family::of(self.address)))
     }
 }
 
@@ -137,7 +141,7 @@ impl Expected {
             return Self::default();
         }
         let mut expected = Self {
-            frontends: frontends(service),
+            frontends: frontends(service, &facts.settings),
             internal_local: service.internal_policy == TrafficPolicy::Local,
             external_local: service.external_policy == TrafficPolicy::Local && is_accessible(service),
             affinity: service.affinity_timeout.unwrap_or(0),
@@ -208,7 +212,24 @@ fn is_accessible(service: &ServiceFacts) -> bool {
     }
 }
 
-fn frontends(service: &ServiceFacts) -> Vec<ExpectedFrontend> {
+/// Not a host's own address, not one of a link, not everybody's. `0.0.0.0` of a NodePort stands for what the node has.
+fn is_barred(service: &ServiceFacts, kind: FrontendType, address: IpAddr, settings: &Settings) -> bool {
+    let text = address.to_string();
+    let begins = |with: &[&str]| with.iter().any(|it| text.starts_with(it));
+    let nobodys = begins(&["0.", "255.255.255.255"]) && address.is_ipv4() || text == "::";
+    let nobodys = nobodys || text.starts_with("ff") && address.is_ipv6();
+    let here = begins(&["127.", "169.254.", "fe8", "fe9", "fea", "feb"]) || text == "::1";
+    let refused = kind == FrontendType::ExternalIp
+        && service.key.source == Source::Kubernetes
+        && match &settings.external_ips {
+            ExternalIps::All => false,
+            ExternalIps::None => true,
+            ExternalIps::Within(ranges) => !ranges.iter().any(|it| it.first <= address && address <= it.last),
+        };
+    kind != FrontendType::NodePort && (nobodys || refused || here && service.key.source != Source::Config)
+}
+
+fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<ExpectedFrontend> {
     let mut rows: Vec<ExpectedFrontend> = Vec::new();
     for family in [Family::V4, Family::V6].into_iter().filter(|family| serves(service, *family)) {
         for port in &service.ports {
@@ -226,16 +247,17 @@ fn frontends(service: &ServiceFacts) -> Vec<ExpectedFrontend> {
             for (kind, address, number) in addresses.into_iter().filter(|it| Family::of(it.1) == family) {
                 let protocol = port.protocol.clone();
                 let port_name = Arc::clone(&port.name);
-                enter(&mut rows, ExpectedFrontend { address, number, protocol, kind, port_name });
+                let barred = is_barred(service, kind, address, settings);
+                enter(&mut rows, ExpectedFrontend { address, number, protocol, kind, port_name, barred });
             }
         }
     }
     rows
 }
 
-/// One address claimed twice by one service: the first kind wins, then the first port name.
+/// One address claimed twice by one service: one that may be had wins, then the first kind, then the first port name.
 fn enter(rows: &mut Vec<ExpectedFrontend>, new: ExpectedFrontend) {
-    let rank = |it: &ExpectedFrontend| (precedence(it.kind), Arc::clone(&it.port_name));
+    let rank = |it: &ExpectedFrontend| (it.barred, precedence(it.kind), Arc::clone(&it.port_name));
     let twin = rows
         .iter_mut()
         .find(|it| (it.address, it.number, &it.protocol) == (new.address, new.number, &new.protocol));
@@ -471,7 +493,8 @@ impl Model {
                 }
                 let created = self.facts.services.get(service).and_then(|it| it.meta.created);
                 let source = Source::ALL.iter().position(|it| *it == service.source);
-                let rank = (source, created.map_or(i64::MAX, |it| it.0), &service.name);
+                let chosen = matches!(frontend.kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
+                let rank = (source, chosen, created.map_or(i64::MAX, |it| it.0), &service.name);
                 if best.get(&key).is_none_or(|old| rank < *old) {
                     best.insert(key, rank);
                     let holder = Holder { service: service.clone(), port, kind: frontend.kind };

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use holdfast_core::dialable::{AddressRange, ExternalIps};
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Ingress, Meta, NodeFacts,
     ServiceFacts, ServicePort, ServiceType, Settings, SliceFacts, SlicePort, Target, Timestamp,
@@ -49,6 +50,16 @@ const ZONES: [&str; 3] = ["", "z1", "z2"];
 pub const VIPS: [IpAddr; 6] =
     [v4(10, 0, 0, 1), v4(10, 0, 0, 2), v4(10, 0, 0, 3), v4(10, 0, 0, 4), v6(1), v6(2)];
 
+/// Addresses that no object may have as a frontend.
+const NOBODYS: [IpAddr; 6] = [
+    v4(127, 0, 0, 1),
+    v4(169, 254, 169, 254),
+    v4(0, 0, 0, 0),
+    v4(255, 255, 255, 255),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+];
+
 /// The node's own addresses.
 pub const NODE_ADDRESSES: [IpAddr; 3] = [v4(192, 168, 0, 1), v4(192, 168, 0, 2), v6(0xffff)];
 
@@ -64,7 +75,8 @@ const fn v6(last: u16) -> IpAddr {
 pub fn dialled() -> impl Iterator<Item = SocketAddr> {
     let vips = VIPS.into_iter().flat_map(|ip| NUMBERS.map(|port| SocketAddr::new(ip, port)));
     let nodes = NODE_ADDRESSES.into_iter().flat_map(|ip| NODE_PORTS.map(|port| SocketAddr::new(ip, port)));
-    vips.chain(nodes)
+    let nobodys = NOBODYS.into_iter().filter(|ip| !ip.is_unspecified()).map(|ip| SocketAddr::new(ip, 80));
+    vips.chain(nodes).chain(nobodys)
 }
 
 // The names above and the numbers of slices are legal.
@@ -144,10 +156,12 @@ fn change_service(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
             let count = random.below(3);
             facts.ports = ports(random, count.max(1));
         }
-        3 => facts.external_ips = some(random, 400, vip),
+        3 => facts.external_ips = some(random, 400, chosen_address),
         4 => {
-            facts.ingress =
-                some(random, 400, |random| Ingress { address: vip(random), proxied: random.chance(150) });
+            facts.ingress = some(random, 400, |random| Ingress {
+                address: chosen_address(random),
+                proxied: random.chance(150),
+            });
         }
         5 => facts.internal_policy = policy(random),
         6 => facts.external_policy = policy(random),
@@ -200,6 +214,14 @@ fn frontends(random: &mut Random) -> Vec<SocketAddr> {
 
 fn vip(random: &mut Random) -> IpAddr {
     VIPS.get(random.below(VIPS.len())).copied().unwrap_or(v6(1))
+}
+
+/// What somebody who may write a service writes down: mostly somebody's address, now and then one that nobody may have.
+fn chosen_address(random: &mut Random) -> IpAddr {
+    if random.chance(850) {
+        return vip(random);
+    }
+    NOBODYS.get(random.below(NOBODYS.len())).copied().unwrap_or(v6(1))
 }
 
 fn policy(random: &mut Random) -> TrafficPolicy {
@@ -415,7 +437,16 @@ pub fn settings(random: &mut Random) -> Settings {
         service_proxy_name: random.chance(100).then(|| "other".into()),
         bypass: bypass.into_iter().collect(),
         frontends_max: None,
+        external_ips: external_ips(random),
         hold: hold(random),
+    }
+}
+
+fn external_ips(random: &mut Random) -> ExternalIps {
+    match random.below(6) {
+        0 => ExternalIps::None,
+        1 => ExternalIps::Within(vec![AddressRange { first: v4(10, 0, 0, 2), last: v4(10, 0, 0, 3) }]),
+        _ => ExternalIps::All,
     }
 }
 

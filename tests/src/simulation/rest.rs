@@ -238,6 +238,7 @@ pub(super) fn place(row: &FrontendView) -> ExpectedFrontend {
         protocol: row.protocol.clone(),
         kind: row.kind,
         port_name: Arc::clone(&row.port_name),
+        barred: row.reason == Some(Reason::Address),
     }
 }
 
@@ -255,6 +256,9 @@ pub(super) fn shown(
     model: &Model,
 ) -> Shown {
     let bare = |verdict, reason, owner| (row.clone(), (verdict, Some(reason), Vec::new(), None), owner);
+    if row.barred {
+        return bare(Verdict::Unprogrammed, Reason::Address, None);
+    }
     let (Some(key), Some(name)) = (row.key(), row.port()) else {
         return bare(Verdict::Unprogrammed, Reason::Protocol, None);
     };

@@ -18,15 +18,19 @@ fn by_name(a: ServiceId, b: ServiceId) -> core::cmp::Ordering {
     a.cmp(&b)
 }
 
-fn rank(source: Source, created: i64) -> Rank {
-    Rank { source, created }
+/// Source, whether somebody chose the address, and the time of creation.
+type Said = (Source, bool, i64);
+
+fn claim(frontends: &mut Frontends, service: u32, (source, is_chosen, created): Said) -> Claimed {
+    let wanted = Wanted { key: KEY, is_chosen };
+    frontends.claim(wanted, ServiceId(service), Rank { source, created }, &by_name)
 }
 
 #[track_caller]
-fn check_winner(name: &str, claims: &[Rank], winner: u32) {
+fn check_winner(name: &str, claims: &[Said], winner: u32) {
     let mut frontends = Frontends::new(Seed::default());
-    for (service, rank) in (0..).zip(claims) {
-        frontends.claim(KEY, ServiceId(service), *rank, &by_name);
+    for (service, said) in (0..).zip(claims) {
+        claim(&mut frontends, service, *said);
     }
     assert_eq!(frontends.winner(&KEY), Some(ServiceId(winner)), "{name}");
 }
@@ -34,29 +38,37 @@ fn check_winner(name: &str, claims: &[Rank], winner: u32) {
 #[test]
 fn the_winner_is_ruled() {
     use Source::{Config, Kubernetes, Manifests};
-    check_winner("alone", &[rank(Kubernetes, 5)], 0);
-    check_winner("config before manifests", &[rank(Manifests, 1), rank(Config, 9)], 1);
-    check_winner("manifests before kubernetes", &[rank(Kubernetes, 1), rank(Manifests, 9)], 1);
-    check_winner("the oldest", &[rank(Kubernetes, 9), rank(Kubernetes, 1)], 1);
-    check_winner("without a time is the youngest", &[rank(Kubernetes, i64::MAX), rank(Kubernetes, 1)], 1);
-    check_winner("then by name", &[rank(Kubernetes, 1), rank(Kubernetes, 1)], 0);
+    let (cluster_ip, chosen) = (false, true);
+    check_winner("alone", &[(Kubernetes, chosen, 5)], 0);
+    check_winner("config before manifests", &[(Manifests, chosen, 1), (Config, chosen, 9)], 1);
+    check_winner("manifests before kubernetes", &[(Kubernetes, chosen, 1), (Manifests, chosen, 9)], 1);
+    check_winner("the oldest", &[(Kubernetes, chosen, 9), (Kubernetes, chosen, 1)], 1);
+    check_winner(
+        "without a time is the youngest",
+        &[(Kubernetes, chosen, i64::MAX), (Kubernetes, chosen, 1)],
+        1,
+    );
+    check_winner("then by name", &[(Kubernetes, chosen, 1), (Kubernetes, chosen, 1)], 0);
+    check_winner("a cluster IP, however young", &[(Kubernetes, chosen, 1), (Kubernetes, cluster_ip, 9)], 1);
+    check_winner("the oldest cluster IP", &[(Manifests, cluster_ip, 9), (Manifests, cluster_ip, 1)], 1);
+    check_winner("who administers the node decides", &[(Kubernetes, cluster_ip, 1), (Config, chosen, 9)], 1);
 }
 
 proptest! {
     #[test]
     fn the_order_of_claims_does_not_matter(
-        claims in prop::collection::vec((0_u8..3, 0_i64..3), 1..6),
+        claims in prop::collection::vec((0_u8..3, any::<bool>(), 0_i64..3), 1..6),
         shuffle in any::<prop::sample::Index>(),
     ) {
-        let ranks: Vec<_> = claims.iter().map(|(s, c)| rank(Source::ALL[usize::from(*s)], *c)).collect();
+        let ranks: Vec<_> = claims.iter().map(|(s, chosen, c)| (Source::ALL[usize::from(*s)], *chosen, *c)).collect();
         let mut one = Frontends::new(Seed(1));
         let mut other = Frontends::new(Seed(2));
         let turn = shuffle.index(ranks.len());
         for (service, rank) in (0..).zip(&ranks) {
-            one.claim(KEY, ServiceId(service), *rank, &by_name);
+            claim(&mut one, service, *rank);
         }
         for place in (turn..ranks.len()).chain(0..turn) {
-            other.claim(KEY, ServiceId(u32::try_from(place).unwrap()), ranks[place], &by_name);
+            claim(&mut other, u32::try_from(place).unwrap(), ranks[place]);
         }
         while let Some(winner) = one.winner(&KEY) {
             prop_assert_eq!(other.winner(&KEY), Some(winner));

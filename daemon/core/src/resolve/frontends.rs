@@ -8,6 +8,7 @@ use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use super::DesiredFrontend;
+use crate::dialable::is_barred;
 use crate::facts::{ServiceFacts, ServicePort, ServiceType, Settings, TrafficPolicy};
 use crate::keys::{Family, Source};
 use crate::list::Scope;
@@ -37,18 +38,20 @@ pub(super) fn is_external_local(service: &ServiceFacts) -> bool {
 }
 
 /// All frontends, each once, in the order of the table.
-pub(super) fn frontends(service: &ServiceFacts) -> Vec<DesiredFrontend> {
+pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<DesiredFrontend> {
     let mut found = Vec::new();
     for family in Family::ALL {
         if is_visible(service, family) {
             for port in &service.ports {
                 addresses(service, port, family, |kind, address, number| {
-                    found.push(frontend(service, port, kind, address, number));
+                    let barred = is_barred(service, kind, address, settings);
+                    found.push(DesiredFrontend { barred, ..frontend(service, port, kind, address, number) });
                 });
             }
         }
     }
-    // One address claimed twice: the first kind in the order of the type wins, then the first port name.
+    // One address claimed twice: one that can be dialled wins, then the first kind in the order of the type, then the
+    // first port name.
     found.sort_by(|a, b| claim_order(a).cmp(&claim_order(b)));
     found.dedup_by(|a, b| (a.address, a.port, &a.protocol) == (b.address, b.port, &b.protocol));
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
@@ -56,7 +59,7 @@ pub(super) fn frontends(service: &ServiceFacts) -> Vec<DesiredFrontend> {
 }
 
 fn claim_order(it: &DesiredFrontend) -> impl Ord + '_ {
-    (it.address, it.port, &it.protocol, it.kind, &it.port_name)
+    (it.address, it.port, &it.protocol, it.barred, it.kind, &it.port_name)
 }
 
 fn table_order(it: &DesiredFrontend) -> impl Ord + '_ {
@@ -78,6 +81,7 @@ fn frontend(
         protocol: port.protocol.clone(),
         kind,
         port_name: Arc::clone(&port.name),
+        barred: false,
         place: None,
         scope: if local { Scope::Local } else { Scope::Cluster },
         external_local: !internal && is_external_local(service),

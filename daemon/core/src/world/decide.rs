@@ -9,10 +9,10 @@ use core::net::SocketAddr;
 
 use super::{World, mark};
 use crate::change::Cause;
-use crate::claims::{Claimed, Rank};
+use crate::claims::{Claimed, Rank, Wanted};
 use crate::facts::{NodeFacts, Settings};
 use crate::keys::{Family, FrontendKey, Transport};
-use crate::op::ServiceId;
+use crate::op::{FrontendType, ServiceId};
 use crate::resolve::{self, DesiredFrontend};
 use crate::time::Now;
 
@@ -48,7 +48,7 @@ impl World {
     }
 
     /// Replaces the claims of a service. With another rank, all of them are entered anew.
-    fn claim(&mut self, id: ServiceId, wanted: &[FrontendKey], rank: Option<Rank>) {
+    fn claim(&mut self, id: ServiceId, wanted: &[Wanted], rank: Option<Rank>) {
         let Some(program) = self.program(id) else { return };
         let same_rank = program.rank == rank;
         if same_rank && program.claimed == wanted {
@@ -56,19 +56,19 @@ impl World {
         }
         program.rank = rank;
         let claimed = core::mem::replace(&mut program.claimed, wanted.to_vec());
-        for key in claimed.iter().filter(|key| !same_rank || wanted.binary_search(key).is_err()) {
-            match self.frontends.withdraw(*key, id) {
-                Some(heir) => self.won(heir, *key, id),
-                None => self.left_over(*key, id),
+        for it in claimed.iter().filter(|it| !same_rank || wanted.binary_search(it).is_err()) {
+            match self.frontends.withdraw(it.key, id) {
+                Some(heir) => self.won(heir, it.key, id),
+                None => self.left_over(it.key, id),
             }
         }
         let Some(rank) = rank else { return };
-        for key in wanted.iter().filter(|key| !same_rank || claimed.binary_search(key).is_err()) {
+        for it in wanted.iter().filter(|it| !same_rank || claimed.binary_search(it).is_err()) {
             let tables = &self.tables;
             let name = |id| tables.get(id).map(|known| &known.key);
-            match self.frontends.claim(*key, id, rank, &|a, b| name(a).cmp(&name(b))) {
+            match self.frontends.claim(*it, id, rank, &|a, b| name(a).cmp(&name(b))) {
                 Claimed::Alone | Claimed::LostTo(_) => {}
-                Claimed::WonFrom(_) => self.lost(*key, id),
+                Claimed::WonFrom(_) => self.lost(it.key, id),
             }
         }
     }
@@ -100,12 +100,14 @@ impl World {
     }
 }
 
-/// The keys that a service claims, sorted: all that can be programmed, but for the apiserver's own addresses.
-fn claimable(frontends: &[DesiredFrontend], settings: &Settings, node: &NodeFacts) -> Vec<FrontendKey> {
-    let keys = frontends.iter().filter_map(DesiredFrontend::key);
-    let mut keys: Vec<_> = keys.filter(|key| !is_bypassed(key, settings, node)).collect();
-    keys.sort_unstable();
-    keys
+/// What a service claims, sorted: all that can be programmed, but for the apiserver's own addresses.
+fn claimable(frontends: &[DesiredFrontend], settings: &Settings, node: &NodeFacts) -> Vec<Wanted> {
+    let is_chosen = |kind| matches!(kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
+    let all =
+        frontends.iter().filter_map(|it| Some(Wanted { key: it.key()?, is_chosen: is_chosen(it.kind) }));
+    let mut wanted: Vec<_> = all.filter(|it| !is_bypassed(&it.key, settings, node)).collect();
+    wanted.sort_unstable();
+    wanted
 }
 
 /// Whether this is the apiserver's own address, or a NodePort that would answer at it on this node.

@@ -148,22 +148,11 @@ impl World {
         it: &DesiredFrontend,
         now: Timestamp,
     ) -> FrontendView {
-        let mut view = FrontendView {
-            address: it.address,
-            port: it.port,
-            protocol: it.protocol.clone(),
-            kind: it.kind,
-            port_name: Arc::clone(&it.port_name),
-            place: it.place,
-            scope: it.scope,
-            external_local: it.external_local,
-            verdict: Verdict::Unprogrammed,
-            reason: None,
-            status: Status::Done,
-            owner: None,
-            applied: None,
-            since: now,
-        };
+        let mut view = unprogrammed(it, now);
+        if it.barred {
+            view.reason = Some(Reason::Address);
+            return view;
+        }
         let (Some(key), Some(port)) = (it.key(), it.place.and_then(|place| program.ports.get(place))) else {
             view.reason = Some(Reason::Protocol);
             return view;
@@ -206,6 +195,26 @@ impl World {
         let Some(owner) = owner else { return self.adopted.get(&index).map(|adopted| &adopted.realized) };
         let program = self.programs.get(owner.0 as usize)?;
         program.ports.iter().find(|port| port.index == Some(index)).map(|port| &port.realized)
+    }
+}
+
+/// A row of which nothing is known to be in the maps.
+fn unprogrammed(it: &DesiredFrontend, now: Timestamp) -> FrontendView {
+    FrontendView {
+        address: it.address,
+        port: it.port,
+        protocol: it.protocol.clone(),
+        kind: it.kind,
+        port_name: Arc::clone(&it.port_name),
+        place: it.place,
+        scope: it.scope,
+        external_local: it.external_local,
+        verdict: Verdict::Unprogrammed,
+        reason: None,
+        status: Status::Done,
+        owner: None,
+        applied: None,
+        since: now,
     }
 }
 

@@ -3,8 +3,9 @@
 //! Invariant: every verdict and every reason has its words here and a section of its own in docs/explain.md. Deliberately
 //! absent: anything that the tables show as well.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use holdfast_core::dialable::is_reserved;
 use holdfast_core::hold::Bound;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{
@@ -55,6 +56,9 @@ pub(super) fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
                 it.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
             format!("{name} is not served, because {owner} owns the address.")
         }
+        Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
+            format!("{name} is not served, because {}.", barred(it.address))
+        }
         Verdict::Unprogrammed => {
             format!("{name} is not served, because {} cannot be translated.", it.protocol)
         }
@@ -81,6 +85,15 @@ pub(super) fn of_service(view: &ServiceView) -> String {
                 "{name} is named by EndpointSlices only: its Service is not there, or not for this proxy."
             )
         }
+    }
+}
+
+/// Why nobody can dial this address of a service.
+fn barred(address: IpAddr) -> &'static str {
+    if is_reserved(address) {
+        "the address means this host, this link or everybody, and no object may have such a frontend"
+    } else {
+        "`external_ips` under [kubernetes] does not allow the address"
     }
 }
 
@@ -116,6 +129,7 @@ pub(super) fn why(reason: Option<Reason>) -> &'static str {
         Some(Reason::ProbesFailed) => "its endpoints vanished, and none of them took a probe any more",
         Some(Reason::LocalPolicy) => "its traffic policy is Local and nobody usable is on this node",
         Some(Reason::Claimed) => "somebody else has the address",
+        Some(Reason::Address) => "the address may not be a frontend",
         Some(Reason::Protocol) => "its protocol cannot be translated",
         Some(Reason::Control) => "it is how this node reaches the apiserver",
     }
@@ -139,6 +153,13 @@ pub(super) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -
         Verdict::Passing => "It is translated again with the first endpoint that is ready.".to_owned(),
         Verdict::Bypassed => "Nothing: the direct path stays direct.".to_owned(),
         Verdict::Conflict => "It is served at once when the owner gives the address up.".to_owned(),
+        Verdict::Unprogrammed if it.reason == Some(Reason::Address) && !is_reserved(it.address) => {
+            "It is served as soon as `external_ips` under [kubernetes] allows the address.".to_owned()
+        }
+        Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
+            "Nothing: only a [[service]] of the configuration may have an address of this host or link."
+                .to_owned()
+        }
         Verdict::Unprogrammed => "Nothing: only TCP and UDP are translated.".to_owned(),
     }
 }

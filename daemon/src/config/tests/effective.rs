@@ -124,6 +124,7 @@ fn the_text_is_the_files_own() {
         [kubernetes]
         enabled = true
         events = false
+        external_ips = "all"
         service_proxy_name = "holdfast"
 
         [log]

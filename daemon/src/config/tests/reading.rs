@@ -7,7 +7,8 @@ use holdfast_core::hold::OnEmpty;
 
 use super::effective::check_round_trip;
 use crate::config::{
-    CheckKind, ClientIdentity, Config, Discovery, NodeName, NodePortAddresses, Protocol, ServiceBlock,
+    CheckKind, ClientIdentity, Config, Discovery, ExternalIps, NodeName, NodePortAddresses, Protocol,
+    ServiceBlock,
 };
 
 #[track_caller]
@@ -97,6 +98,25 @@ fn an_apiserver_enables_kubernetes_unless_the_file_says_no() {
     assert!(read("[apiserver]\nendpoints = [\"https://10.0.0.10\"]").kubernetes.enabled);
     assert!(!read(&format!("{kubeconfig}[kubernetes]\nenabled = false")).kubernetes.enabled);
     assert!(!read("[apiserver]\ndiscover = [\"kubelet\"]").kubernetes.enabled);
+}
+
+#[test]
+fn external_ips_are_all_none_or_ranges() {
+    let read = |text: &str| read(&format!("[kubernetes]\nexternal_ips = {text}")).kubernetes.external_ips;
+    assert_eq!(read("\"all\""), ExternalIps::All);
+    assert_eq!(read("\"none\""), ExternalIps::None);
+    let ExternalIps::Cidrs(ranges) = read("[\"198.51.100.0/25\", \"2001:db8::/126\", \"0.0.0.0/0\"]") else {
+        panic!("no ranges");
+    };
+    let ends: Vec<_> =
+        ranges.iter().map(|range| (range.network().to_string(), range.last().to_string())).collect();
+    let pair = |first: &str, last: &str| (first.to_owned(), last.to_owned());
+    let expected = [
+        pair("198.51.100.0", "198.51.100.127"),
+        pair("2001:db8::", "2001:db8::3"),
+        pair("0.0.0.0", "255.255.255.255"),
+    ];
+    assert_eq!(ends, expected);
 }
 
 #[test]

@@ -38,14 +38,6 @@ pub enum Refusal {
         /// The value.
         shown: String,
     },
-    /// An address that nobody can dial.
-    #[error("{field} is {address}; an unspecified or multicast address cannot be served")]
-    NotUnicast {
-        /// Where it stands.
-        field: String,
-        /// The address.
-        address: IpAddr,
-    },
     /// Not a network.
     #[error("{field} is {shown}, which is not a CIDR such as 10.0.0.0/8")]
     Cidr {

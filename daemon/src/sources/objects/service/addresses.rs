@@ -24,7 +24,7 @@ pub(super) fn read(
 ) -> Result<(), Refusal> {
     facts.headless = is_headless(spec);
     facts.cluster_ips = cluster_ips(spec, defaulting)?;
-    facts.external_ips = unicasts("spec.externalIPs", spec.external_ips.as_deref().unwrap_or_default())?;
+    facts.external_ips = addresses("spec.externalIPs", spec.external_ips.as_deref().unwrap_or_default())?;
     facts.ingress = ingress(status)?;
     facts.source_ranges = source_ranges(spec.load_balancer_source_ranges.as_deref().unwrap_or_default())?;
     facts.ip_families = ip_families(spec.ip_families.as_deref().unwrap_or_default())?;
@@ -54,11 +54,11 @@ fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec
     let several_count =
         !several.is_empty() && (defaulted || spec.ip_families.iter().flatten().next().is_some());
     if several_count {
-        unicasts("spec.clusterIPs", several)
+        addresses("spec.clusterIPs", several)
     } else if single.is_empty() {
         Ok(Vec::new())
     } else {
-        Ok(vec![unicast("spec.clusterIP".to_owned(), single)?])
+        Ok(vec![address_of("spec.clusterIP".to_owned(), single)?])
     }
 }
 
@@ -98,19 +98,13 @@ fn check_families(facts: &ServiceFacts) -> Result<(), Refusal> {
     }
 }
 
-fn unicasts(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, Refusal> {
+fn addresses(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, Refusal> {
     check_count(field, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    texts.iter().enumerate().map(|(place, text)| unicast(format!("{field}[{place}]"), text)).collect()
+    texts.iter().enumerate().map(|(place, text)| address_of(format!("{field}[{place}]"), text)).collect()
 }
 
-fn unicast(field: String, text: &str) -> Result<IpAddr, Refusal> {
-    match address::parse(text) {
-        None => Err(Refusal::address(field, text)),
-        Some(address) if address.is_unspecified() || address.is_multicast() => {
-            Err(Refusal::NotUnicast { field, address })
-        }
-        Some(address) => Ok(address),
-    }
+fn address_of(field: String, text: &str) -> Result<IpAddr, Refusal> {
+    address::parse(text).ok_or_else(|| Refusal::address(field, text))
 }
 
 /// Entries with an address; a host name alone is for the real balancer's clients, not for us.
@@ -121,7 +115,7 @@ fn ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, Refus
     let mut ingress = Vec::new();
     for (place, entry) in entries.iter().enumerate() {
         let Some(ip) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) else { continue };
-        let address = unicast(format!("status.loadBalancer.ingress[{place}].ip"), ip)?;
+        let address = address_of(format!("status.loadBalancer.ingress[{place}].ip"), ip)?;
         ingress.push(Ingress { address, proxied: is_proxied(entry.ip_mode.as_deref())? });
     }
     Ok(ingress)

@@ -201,16 +201,8 @@ fn a_service_that_cannot_be_understood_says_what_is_legal() {
         r#"spec.clusterIP is "10.0.0.300", which is not an IP address"#,
     );
     check_spec_refused(
-        &json!({"clusterIP": "0.0.0.0"}),
-        "spec.clusterIP is 0.0.0.0; an unspecified or multicast address cannot be served",
-    );
-    check_spec_refused(
         &json!({"externalIPs": ["1.1.1.1", "x"]}),
         r#"spec.externalIPs[1] is "x", which is not an IP address"#,
-    );
-    check_spec_refused(
-        &json!({"externalIPs": ["224.0.0.1"]}),
-        "spec.externalIPs[0] is 224.0.0.1; an unspecified or multicast address cannot be served",
     );
     check_spec_refused(
         &json!({"loadBalancerSourceRanges": ["10.0.0.0"]}),
