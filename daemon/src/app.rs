@@ -33,7 +33,7 @@ use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{announce, logging, node, probes, proxies, sources, systemd};
+use crate::{announce, logging, node, probes, proxies, rejections, sources, systemd};
 
 pub use error::AppError;
 use maps::AppMaps;
@@ -142,6 +142,7 @@ impl Beside {
         let Readings { snapshots, probes, announced, .. } = self.readings.clone();
         let (config, events) = (reload.config.subscribe(), reload.events.clone());
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
+        tasks.spawn(rejections::run(snapshots.clone()));
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
             tasks.spawn(announce::run(snapshots, access, node.as_str().into(), announced));
         }
@@ -261,12 +262,13 @@ impl App {
         tasks.spawn(node::run(reload.config.subscribe(), node, described, nodes_told, events.clone()));
         tasks.spawn(sources::config::run(blocks, events.clone(), seed));
         if let Some(kubernetes) = kubernetes {
+            let kubernetes = kubernetes.heeding(engine.snapshots.clone());
             tasks.spawn(kubernetes.run(events.clone(), nodes));
         }
         if let Some(access) = reload.access.clone() {
             tasks.spawn(access.patrol());
         }
-        if let Some(manifests) = manifests {
+        if let Some(manifests) = manifests.map(|it| it.heeding(engine.snapshots.clone())) {
             tasks.spawn(async move {
                 if let Err(error) = manifests.run(events, stopping).await {
                     tracing::error!(%error, "the manifests are no longer read");

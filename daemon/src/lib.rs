@@ -18,6 +18,7 @@ pub mod node;
 pub mod probes;
 pub mod proxies;
 pub mod recorder;
+pub mod rejections;
 pub mod sources;
 pub mod state;
 pub mod systemd;

@@ -6,6 +6,7 @@
 //! model says, and nothing is leaked. The same seed lives the same life.
 //! Deliberately absent: time and randomness of the machine.
 
+pub mod crowd;
 mod happenings;
 pub mod history;
 pub mod model;

@@ -9,12 +9,12 @@ use holdfast::engine::{Engine, Now};
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::digest::digest;
 use holdfast_core::event::Event;
-use holdfast_core::facts::{ServiceFacts, Timestamp};
+use holdfast_core::facts::{Rejection, ServiceFacts, Timestamp};
 use holdfast_core::index::Seed;
-use holdfast_core::keys::{FrontendKey, ServiceKey, Source, Transport};
+use holdfast_core::keys::{FrontendKey, ObjectName, ServiceKey, Source, Transport};
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::Remembered;
+use holdfast_core::world::{Capacity, Remembered};
 use holdfast_datapath::{Answer, Maps, MemoryMaps};
 use holdfast_tests::simulation::Random;
 use holdfast_tests::simulation::population::{self, SERVICES_MAX, SLICES_MAX};
@@ -141,6 +141,43 @@ fn from_scratch(events: Vec<Event>) -> Picture {
     events.into_iter().for_each(|event| engine.apply(event));
     synced(&mut engine);
     picture(&mut engine)
+}
+
+/// The service that an object is of.
+fn service_of(event: &Event) -> Option<ServiceKey> {
+    match event {
+        Event::ServiceApplied(facts) => Some(facts.key.clone()),
+        Event::SliceApplied(facts) => {
+            let name = ObjectName::new(facts.key.name.namespace(), facts.service.as_ref()?).unwrap();
+            Some(ServiceKey { name, source: facts.key.source })
+        }
+        _ => None,
+    }
+}
+
+/// More than fits comes in any order; then all goes but for some services that fit, in any order too.
+fn crowded(random: &mut Random, events: &[Event], kept: &[Event], services: usize) -> Picture {
+    let maps = MemoryMaps::new(Capacity { services, ..Capacity::default() });
+    let mut engine = Engine::start(maps, Seed(7), &Source::ALL).unwrap().0;
+    synced(&mut engine);
+    let gone = events.iter().filter(|event| !kept.contains(event)).filter_map(|event| match event {
+        Event::ServiceApplied(facts) => Some(Event::ServiceDeleted(facts.key.clone(), None)),
+        Event::SliceApplied(facts) => Some(Event::SliceDeleted(facts.key.clone(), None)),
+        _ => None,
+    });
+    let (mut come, mut go) = (events.to_vec(), gone.collect::<Vec<_>>());
+    random.shuffle(&mut come);
+    random.shuffle(&mut go);
+    for event in come.into_iter().chain(go) {
+        engine.apply(event);
+        if random.chance(300) {
+            step(&mut engine);
+        }
+    }
+    let picture = picture(&mut engine);
+    let rejections = Arc::clone(&step(&mut engine).0.rejections);
+    assert_eq!((rejections.waiting, rejections.named.values().any(Rejection::is_waiting)), (0, false));
+    picture
 }
 
 /// Other objects first, then the world in any order, with batches of any size, older versions, and a restart.
@@ -276,6 +313,21 @@ proptest! {
         let mut random = Random::new(seed);
         let events = world(&mut random);
         prop_assert_eq!(by_detours(&mut random, &events, false), from_scratch(events));
+    }
+
+    #[test]
+    fn invariant_07_what_waited_for_room_ends_as_planning_from_scratch_once_all_fit(seed: u64) {
+        let mut random = Random::new(seed);
+        let events = world(&mut random);
+        let most = 1 + random.below(5);
+        let mut services: Vec<_> = events.iter().filter_map(service_of).collect();
+        services.sort();
+        services.dedup();
+        random.shuffle(&mut services);
+        services.truncate(most);
+        let stays = |event: &&Event| service_of(event).is_none_or(|key| services.contains(&key));
+        let kept: Vec<_> = events.iter().filter(stays).cloned().collect();
+        prop_assert_eq!(crowded(&mut random, &events, &kept, most), from_scratch(kept));
     }
 
     #[test]

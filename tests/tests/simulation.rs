@@ -3,6 +3,7 @@
 
 use holdfast_core::hold::Bound;
 use holdfast_core::snapshot::Reason;
+use holdfast_tests::simulation::crowd::crowd;
 use holdfast_tests::simulation::policy::{Rule, Signs, rule};
 use holdfast_tests::simulation::{simulate, simulate_by};
 
@@ -29,6 +30,15 @@ fn invariant_04_clients_meet_whole_lists_between_any_two_ops() {
 #[test]
 fn a_few_faults_are_survived_too() {
     check(21, 60_000, 100);
+}
+
+#[test]
+fn invariant_10_room_that_comes_free_is_given_and_nobody_loses_any() {
+    for seed in 51..=58 {
+        let report = crowd(seed, 5_000).unwrap_or_else(|violation| panic!("{violation}"));
+        let happened = report.waited > 0 && report.starved > 0 && report.restarts > 0;
+        assert!(happened, "a life in which somebody waits: {report:?}");
+    }
 }
 
 /// Every way into a hold and out of it, but for those that need many services or a long time.

@@ -179,6 +179,18 @@ impl ServiceFacts {
     }
 }
 
+impl ServiceFacts {
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let Self { cluster_ips, external_ips, ingress, ports, static_frontends, source_ranges, .. } = self;
+        let addresses = cluster_ips.len() + external_ips.len() + ingress.len() + static_frontends.len();
+        (addresses + ports.len() + source_ranges.len()) * ENTRY_BYTES
+    }
+}
+
+/// An address, a port or a range with its names, rounded up.
+const ENTRY_BYTES: usize = 64;
+
 /// What the addresses of a slice are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressType {
@@ -220,6 +232,13 @@ pub struct SliceFacts {
     pub endpoints_null: bool,
 }
 
+impl SliceFacts {
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.endpoints.bytes() + self.ports.len() * ENTRY_BYTES
+    }
+}
+
 /// The own node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
@@ -257,16 +276,19 @@ pub enum ObjectKey {
     File(Source, Arc<str>),
     /// An object whose kind or name cannot be told: where it was found.
     Unnamed(Source, Arc<str>),
+    /// Every object of a kind that is not read, by the kind's name and version.
+    Kind(Source, Arc<str>),
 }
 
 impl ObjectKey {
-    /// `Service`, `EndpointSlice`, `File` or `Object`.
+    /// `Service`, `EndpointSlice`, `File`, `Object` or `Kind`.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Service(_) => "Service",
             Self::Slice(_) => "EndpointSlice",
             Self::File(..) => "File",
             Self::Unnamed(..) => "Object",
+            Self::Kind(..) => "Kind",
         }
     }
 
@@ -275,7 +297,7 @@ impl ObjectKey {
         match self {
             Self::Service(key) => key.source,
             Self::Slice(key) => key.source,
-            Self::File(source, _) | Self::Unnamed(source, _) => *source,
+            Self::File(source, _) | Self::Unnamed(source, _) | Self::Kind(source, _) => *source,
         }
     }
 
@@ -284,7 +306,7 @@ impl ObjectKey {
         match self {
             Self::Service(key) => Some(&key.name),
             Self::Slice(key) => Some(&key.name),
-            Self::File(..) | Self::Unnamed(..) => None,
+            Self::File(..) | Self::Unnamed(..) | Self::Kind(..) => None,
         }
     }
 }
@@ -296,7 +318,18 @@ impl core::fmt::Display for ObjectKey {
             Self::Slice(key) => write!(f, "EndpointSlice {key}"),
             Self::File(_, file) => write!(f, "file {file}"),
             Self::Unnamed(_, place) => write!(f, "object in {place}"),
+            Self::Kind(_, kind) => write!(f, "kind {kind}"),
         }
+    }
+}
+
+/// What the reason of an object begins with that is understood and has no room.
+pub(crate) const WAITS: &str = "waits for room";
+
+impl Rejection {
+    /// Whether the object is understood, and is taken as soon as there is room for it.
+    pub fn is_waiting(&self) -> bool {
+        self.reason.starts_with(WAITS)
     }
 }
 

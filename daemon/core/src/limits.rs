@@ -39,8 +39,21 @@ pub const SERVICES_MAX: usize = 1 << 20;
 /// Text of one slice (node, zone and object names): 24 bits of offset.
 pub const SLICE_TEXT_BYTES_MAX: usize = 1 << 24;
 
-/// Objects that reject themselves are named up to this number; the rest is counted.
+/// Objects that reject themselves are shown by name up to this number; the rest is counted.
 pub const REJECTIONS_MAX: usize = 1_000;
+
+/// Rejected objects that are known beyond those, to be shown when others are mended; at most 25 MB of reasons.
+pub const REJECTED_MAX: usize = 16_384;
+
+/// About how much memory the objects take that wait for room: some 30,000 small services or 700 full slices. Beyond it
+/// their source is asked again when half of it is free.
+pub const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// Services without room in the maps that are tried again in one batch.
+pub const FED_PER_BATCH: usize = 16;
+
+/// Services that get room in one batch, each with all its slices; the next batch follows at once.
+pub const ADMITTED_PER_BATCH: usize = 64;
 
 /// Characters kept of a rejection's reason, so that a hostile object cannot fill memory or the journal.
 pub const REJECTION_REASON_LENGTH_MAX: usize = 300;

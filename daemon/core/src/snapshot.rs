@@ -346,7 +346,11 @@ impl ServiceView {
 pub struct Rejections {
     /// The named ones.
     pub named: BTreeMap<ObjectKey, Rejection>,
-    /// How many more there were since the start for which no room was left.
+    /// How many more are rejected now.
+    pub more: usize,
+    /// How many objects wait for room; each of them is rejected until it has it.
+    pub waiting: usize,
+    /// How many there were since the start that had no room by name at once.
     pub dropped: u64,
     /// How many there were since the start.
     pub total: u64,
@@ -400,6 +404,8 @@ pub struct Checked {
 pub struct Snapshot {
     /// All services that are known, in no meaningful order.
     pub services: Radix<Arc<ServiceView>>,
+    /// How often each source was asked to tell everything once more, because something was told that found no room.
+    pub asks: BTreeMap<Source, u64>,
     /// Everything that rejected itself.
     pub rejections: Arc<Rejections>,
     /// The own node.

@@ -3,10 +3,13 @@
 //! Invariant: a service is found by its exact key only, and a slice belongs to the one service that its label names, in
 //! its own namespace and source. Deliberately absent: decisions, and any knowledge of the maps.
 
+mod rejected;
 mod remembered;
+mod rooms;
+mod waiting;
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -16,10 +19,11 @@ use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServiceT
 use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
 use crate::keys::{ObjectName, ServiceKey, SliceKey, Source};
-use crate::limits;
 use crate::op::ServiceId;
 use crate::snapshot::Rejections;
+use rejected::Rejected;
 use remembered::Unconfirmed;
+use waiting::{Residents, Waiting};
 
 /// Characters shown of a word that is none.
 const SHOWN_MAX: usize = 40;
@@ -43,7 +47,9 @@ pub(crate) struct Tables {
     slices: Index<SliceKey, (Arc<SliceFacts>, Option<ServiceId>)>,
     pub(crate) node: Arc<NodeFacts>,
     pub(crate) settings: Arc<Settings>,
-    pub(crate) rejections: Arc<Rejections>,
+    rejected: Rejected,
+    waiting: Waiting,
+    residents: Residents,
     pub(crate) synced: BTreeMap<Source, bool>,
     pub(crate) progress: BTreeMap<Watched, Arc<str>>,
     unconfirmed: Unconfirmed,
@@ -60,7 +66,9 @@ impl Tables {
             slices: Index::new(seed),
             node: Arc::default(),
             settings: Arc::default(),
-            rejections: Arc::default(),
+            rejected: Rejected::default(),
+            waiting: Waiting::default(),
+            residents: Residents::new(),
             synced: sources.iter().map(|source| (*source, false)).collect(),
             progress: BTreeMap::new(),
             unconfirmed: Unconfirmed::default(),
@@ -86,6 +94,16 @@ impl Tables {
                 self.progress.insert(watched, version);
             }
         }
+    }
+
+    /// Sources that are to tell everything once more: something of theirs found no room, not even to wait.
+    pub(crate) fn sources_to_ask(&mut self) -> BTreeSet<Source> {
+        self.waiting.sources_to_ask()
+    }
+
+    /// What readers see of what is rejected.
+    pub(crate) fn rejections(&mut self) -> Arc<Rejections> {
+        self.rejected.shared(self.waiting.len())
     }
 
     /// What is known under an id.
@@ -118,6 +136,7 @@ impl Tables {
         if let Some(known) = place.take() {
             self.names.remove(&known.key);
             self.free.push(id);
+            self.moved_out(&known.key);
         }
         true
     }
@@ -128,7 +147,7 @@ impl Tables {
             self.reject(rejection);
         }
         let Some(id) = self.id(&facts.key) else {
-            return self.reject(too_many(ObjectKey::Service(facts.key.clone()), "services"));
+            return self.let_service_wait(facts);
         };
         let Some(known) = self.known(id) else { return };
         if known.facts.as_ref() != Some(&facts) {
@@ -144,7 +163,7 @@ impl Tables {
         dirty: &mut dyn FnMut(ServiceId, Cause),
     ) {
         self.spoken_of(|| ObjectKey::Service(key.clone()));
-        let Some(id) = self.names.get(&key).copied() else { return };
+        let Some(id) = self.names.get(&key).copied() else { return self.waiting.take_service(&key) };
         if self.known(id).is_some_and(|known| known.facts.take().is_some()) {
             dirty(id, Cause::ServiceDeleted(key, meta));
         }
@@ -155,22 +174,19 @@ impl Tables {
         if self.slices.get(&facts.key).is_some_and(|(old, _)| *old == facts) {
             return;
         }
+        self.waiting.take_slice(&facts.key);
         let service = service_of(&facts);
         let wanted = service.as_ref().and_then(|key| self.id(key));
-        if service.is_some() && wanted.is_none() {
-            return self.reject(too_many(ObjectKey::Slice(facts.key.clone()), "services"));
-        }
-        let before = self.slices.insert(facts.key.clone(), (Arc::clone(&facts), wanted));
-        if let Some((_, Some(old))) = before.filter(|(_, old)| *old != wanted) {
-            self.drop_slice(old, &facts.key);
+        if let Some((_, Some(old))) = self.slices.remove(&facts.key)
+            && Some(old) != wanted
+        {
+            self.drop_slice(old, &facts.key, dirty);
             dirty(old, Cause::SliceLeft(Arc::clone(&facts)));
         }
-        if let Some(id) = wanted {
-            if !self.place_slice(id, &facts) {
-                self.slices.remove(&facts.key);
-                return self.reject(too_many(ObjectKey::Slice(facts.key.clone()), "slices of one service"));
-            }
-            dirty(id, Cause::SliceApplied(facts));
+        match (wanted, service) {
+            (Some(id), _) => self.place_slice(id, facts, dirty),
+            (None, Some(service)) => self.let_slice_wait(&service, facts),
+            (None, None) => drop(self.slices.insert(facts.key.clone(), (facts, None))),
         }
     }
 
@@ -181,8 +197,9 @@ impl Tables {
         dirty: &mut dyn FnMut(ServiceId, Cause),
     ) {
         self.spoken_of(|| ObjectKey::Slice(key.clone()));
+        self.waiting.take_slice(&key);
         if let Some((_, Some(id))) = self.slices.remove(&key) {
-            self.drop_slice(id, &key);
+            self.drop_slice(id, &key, dirty);
             dirty(id, Cause::SliceDeleted(key, meta));
         }
     }
@@ -205,70 +222,21 @@ impl Tables {
         }
     }
 
-    /// The id of a service, given out now if it has none. `None`: there are too many.
-    fn id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
-        if let Some(id) = self.names.get(key) {
-            return Some(*id);
-        }
-        let known = Known { key: key.clone(), facts: None, slices: Vec::new() };
-        let id = match self.free.pop() {
-            Some(id) => id,
-            None if self.services.len() >= self.services_max => return None,
-            None => {
-                self.services.push(None);
-                ServiceId(u32::try_from(self.services.len() - 1).ok()?)
-            }
-        };
-        *self.services.get_mut(id.0 as usize)? = Some(known);
-        self.names.insert(key.clone(), id);
-        Some(id)
-    }
-
     fn known(&mut self, id: ServiceId) -> Option<&mut Known> {
         self.services.get_mut(id.0 as usize)?.as_mut()
     }
 
-    fn place_slice(&mut self, id: ServiceId, facts: &Arc<SliceFacts>) -> bool {
-        let Some(known) = self.known(id) else { return false };
-        match known.slices.binary_search_by(|other| other.key.cmp(&facts.key)) {
-            Ok(place) => known.slices.get_mut(place).map(|old| *old = Arc::clone(facts)).is_some(),
-            Err(_) if known.slices.len() >= limits::SLICES_PER_SERVICE_MAX => false,
-            Err(place) => {
-                known.slices.insert(place, Arc::clone(facts));
-                true
-            }
-        }
-    }
-
-    fn drop_slice(&mut self, id: ServiceId, key: &SliceKey) {
-        if let Some(known) = self.known(id) {
-            known.slices.retain(|slice| slice.key != *key);
-        }
-    }
-
     fn reject(&mut self, rejection: Rejection) {
-        let rejections = Arc::make_mut(&mut self.rejections);
-        rejections.total += 1;
-        let room = rejections.named.len() < limits::REJECTIONS_MAX;
-        if room || rejections.named.contains_key(&rejection.object) {
-            rejections.named.insert(rejection.object.clone(), rejection);
-        } else {
-            rejections.dropped += 1;
-        }
+        self.unconfirmed.reject(&rejection.object);
+        self.rejected.put(rejection);
     }
 
     /// An object was understood: it is neither rejected nor merely remembered any more.
     fn spoken_of(&mut self, object: impl FnOnce() -> ObjectKey) {
-        if !self.rejections.named.is_empty() || !self.unconfirmed.is_empty() {
+        if !self.rejected.is_empty() || !self.unconfirmed.is_empty() {
             let object = object();
-            self.end_rejection(&object);
+            self.rejected.end(&object);
             self.unconfirmed.confirm(&object);
-        }
-    }
-
-    fn end_rejection(&mut self, object: &ObjectKey) {
-        if self.rejections.named.contains_key(object) {
-            Arc::make_mut(&mut self.rejections).named.remove(object);
         }
     }
 }
@@ -301,12 +269,6 @@ fn rejected_setting(facts: &ServiceFacts) -> Option<Rejection> {
     };
     let object = ObjectKey::Service(facts.key.clone());
     Some(Rejection { object, origin: facts.meta.origin.clone(), reason, partial: true })
-}
-
-fn too_many(object: ObjectKey, what: &str) -> Rejection {
-    let reason =
-        alloc::format!("there is no room for more {what}; delete some, or raise `datapath.limits.services`");
-    Rejection { object, origin: None, reason: reason.into(), partial: false }
 }
 
 #[cfg(test)]

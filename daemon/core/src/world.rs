@@ -16,6 +16,7 @@ mod plan;
 mod realize;
 mod remember;
 mod settle;
+mod starved;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -80,6 +81,7 @@ pub struct World {
     /// When a former process wrote down what this one began with.
     remembered_at: Option<Timestamp>,
     holds: hold::Holds,
+    starved: starved::Starved,
     dirty: Vec<ServiceId>,
     woken: Vec<ServiceId>,
     snapshot: Snapshot,
@@ -106,6 +108,7 @@ impl World {
             strays: BTreeSet::new(),
             remembered_at: None,
             holds: hold::Holds::default(),
+            starved: starved::Starved::default(),
             dirty: Vec::new(),
             woken: Vec::new(),
             snapshot: Snapshot::default(),

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{FrontendKey, ObjectName};
 use holdfast_core::op::Entry;
 use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
@@ -84,7 +85,7 @@ pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response 
     let read = read_back(&visit, &subjects).await;
     let explanation = Explanation {
         found: found.as_str(),
-        sentence: headline(&what, found, &subjects),
+        sentence: headline(&snapshot, &what, found, &subjects),
         services: subjects.iter().map(|subject| explained(readings, &snapshot, subject, &read)).collect(),
         near: near(&snapshot, &what, found),
         past: past(readings, &what, found),
@@ -120,7 +121,7 @@ fn frontends(subject: &Subject) -> impl Iterator<Item = &FrontendView> {
 }
 
 /// The answer in one sentence.
-fn headline(what: &What, found: Found, subjects: &[Subject]) -> String {
+fn headline(snapshot: &Snapshot, what: &What, found: Found, subjects: &[Subject]) -> String {
     let first = subjects.first();
     let frontend = first.and_then(|subject| worst(asked_for(what, subject)));
     match (what, first, frontend) {
@@ -137,7 +138,7 @@ fn headline(what: &What, found: Found, subjects: &[Subject]) -> String {
         }
         (_, Some(subject), Some(frontend)) => sentence::of_frontend(&subject.view, frontend),
         (_, Some(subject), None) => sentence::of_service(&subject.view),
-        (What::Service(name), None, _) => format!("No Service and no EndpointSlice of {name} is known."),
+        (What::Service(name), None, _) => unknown(snapshot, name),
         (What::Address(dialled), None, _) => {
             format!(
                 "Nobody has {dialled}: a client that dials it is not translated, and its packets leave as they are."
@@ -161,6 +162,17 @@ fn others(dialled: &Dialled, told: &FrontendView, subjects: &[Subject]) -> Strin
     let others: BTreeSet<_> = all.filter(|protocol| *protocol != told.protocol).collect();
     let others: Vec<String> = others.iter().map(|protocol| format!("{dialled}/{protocol}")).collect();
     if others.is_empty() { String::new() } else { format!(" There is {} too.", others.join(" and ")) }
+}
+
+/// Nothing of it is in the table, maybe because it was rejected or has no room.
+fn unknown(snapshot: &Snapshot, name: &ObjectName) -> String {
+    let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
+    match snapshot.rejections.named.values().find(of_it) {
+        Some(rejection) => {
+            format!("No Service {name} is served, because its object is rejected: {}.", rejection.reason)
+        }
+        None => format!("No Service and no EndpointSlice of {name} is known."),
+    }
 }
 
 /// The one that is worst for its clients, so that the first sentence is about what is wrong.

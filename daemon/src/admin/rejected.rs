@@ -14,10 +14,12 @@ use super::shown::{Cells, Widths, as_optional_text};
 struct Members<'a> {
     rejected: Vec<RejectedRow<'a>>,
     rejected_total: u64,
-    rejected_dropped: u64,
+    rejected_dropped: usize,
+    waiting: usize,
 }
 
-/// `name` is null for a file, and for an object whose name cannot be told; `place` says where those were found.
+/// `name` is null for a file, and for an object whose name cannot be told; `place` says
+/// where those were found, or which kind it is.
 #[derive(Serialize)]
 struct RejectedRow<'a> {
     kind: &'static str,
@@ -34,7 +36,9 @@ impl<'a> From<&'a Rejection> for RejectedRow<'a> {
     fn from(rejection: &'a Rejection) -> Self {
         let Rejection { object, origin, reason, partial } = rejection;
         let place = match object {
-            ObjectKey::File(_, place) | ObjectKey::Unnamed(_, place) => Some(place.as_ref()),
+            ObjectKey::File(_, place) | ObjectKey::Unnamed(_, place) | ObjectKey::Kind(_, place) => {
+                Some(place.as_ref())
+            }
             ObjectKey::Service(_) | ObjectKey::Slice(_) => None,
         };
         Self {
@@ -52,8 +56,8 @@ impl<'a> From<&'a Rejection> for RejectedRow<'a> {
 /// Adds them to the answer that shows the services.
 pub(super) fn write(rejections: &Rejections, form: Form, out: &mut Vec<u8>) {
     let rejected = rejections.named.values().map(RejectedRow::from).collect();
-    let members =
-        Members { rejected, rejected_total: rejections.total, rejected_dropped: rejections.dropped };
+    let Rejections { total, more, waiting, .. } = *rejections;
+    let members = Members { rejected, rejected_total: total, rejected_dropped: more, waiting };
     match form {
         Form::Json => write_json(&members, out),
         Form::Table | Form::Wide => write_text(&members, out),
@@ -80,7 +84,11 @@ fn write_text(members: &Members<'_>, out: &mut Vec<u8>) {
     lines.iter().for_each(|cells| widths.line(cells, out));
     if members.rejected_dropped > 0 {
         // Writing to a Vec cannot fail.
-        let _ = writeln!(out, "and {} more, which are not kept by name", members.rejected_dropped);
+        let _ = writeln!(
+            out,
+            "and {} more, which are named when some of these are mended",
+            members.rejected_dropped
+        );
     }
 }
 

@@ -162,9 +162,7 @@ pub(super) fn router(visit: Visit) -> Router {
     let way = visit.door.way;
     let router = PATHS.iter().fold(Router::new(), |router, path| router.route(path.path, reads(path)));
     let router = match way {
-        Way::Unix => {
-            router.route(reload::PATH, any(reload::reload)).route(forget::PATH, any(forget::forget))
-        }
+        Way::Unix => router.route(reload::PATH, any(reload::reload)).route(forget::PATH, any(forget::forget)),
         Way::Tcp(_) => router
             .route(reload::PATH, any(reload::only_by_socket))
             .route(forget::PATH, any(reload::only_by_socket)),

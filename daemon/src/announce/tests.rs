@@ -131,7 +131,7 @@ fn rejecting(source: Source, reason: &str) -> Snapshot {
     let object = holdfast_core::facts::ObjectKey::Slice(SliceKey { name, source });
     let rejection = Rejection { object: object.clone(), origin: None, reason: reason.into(), partial: false };
     let named = [(object, rejection)].into();
-    Snapshot { rejections: Arc::new(Rejections { named, dropped: 0, total: 1 }), ..many(1, 1) }
+    Snapshot { rejections: Arc::new(Rejections { named, total: 1, ..Rejections::default() }), ..many(1, 1) }
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::AppError;
 use super::maps::AppMaps;
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
-use crate::config::{Config, Discovery, NodeName};
+use crate::config::{self, Config, Discovery, NodeName};
 use crate::engine::ask::{self, Asker};
 use crate::engine::{Engine, Now, run};
 use crate::node::Described;

@@ -13,8 +13,8 @@ use toml::{Table, Value};
 
 use super::value::{Word, show_duration, show_word};
 use super::{
-    Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps, HealthCheck, Hold,
-    Kubernetes, Log, Node, NodePortAddresses, Packets, ServiceBlock, StaleSockets,
+    Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps,
+    HealthCheck, Hold, Kubernetes, Log, Node, NodePortAddresses, Packets, ServiceBlock, StaleSockets,
 };
 
 impl Config {

@@ -4,6 +4,7 @@
 //! list counts whole or not at all; what is known is served while no apiserver answers. Deliberately absent: the way to the
 //! apiserver, which `apiserver` knows, and any decision on what is read.
 
+mod again;
 mod apiservers;
 mod asked;
 mod audit;
@@ -26,10 +27,11 @@ mod tests;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_core::event::{Event, Watched};
 use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -41,7 +43,6 @@ use asked::{Answers, Askers};
 use audit::Audit;
 use codec::Json;
 use outlet::{HeadStart, Missing, Outlet};
-use pace::Quota;
 use reflector::{Reflector, SharedShelf};
 use shelf::Shelf;
 use what::{Selection, SharedSelection};
@@ -203,6 +204,7 @@ pub struct Kubernetes {
     is_resumed: bool,
     apiservers: Apiservers,
     kinds: Vec<Kind>,
+    snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
 }
 
 /// One kind, before it is watched.
@@ -245,13 +247,13 @@ impl Kubernetes {
         let services = Kind::new(Selection::services(service_proxy_name.as_deref()), start.services, &timing);
         let slices = Kind::new(Selection::slices(), start.slices, &timing);
         let node = node.map(|name| Kind::new(Selection::node(&name), None, &timing));
-        Self {
-            access,
-            timing,
-            is_resumed,
-            apiservers,
-            kinds: [services, slices].into_iter().chain(node).collect(),
-        }
+        let kinds = [services, slices].into_iter().chain(node).collect();
+        Self { access, timing, is_resumed, apiservers, kinds, snapshots: None }
+    }
+
+    /// Tells everything once more when these snapshots ask for it.
+    pub fn heeding(self, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
+        Self { snapshots: Some(snapshots), ..self }
     }
 
     /// How the watches are doing.
@@ -296,10 +298,8 @@ impl Kubernetes {
                 } else {
                     Apiservers::default()
                 },
-                quota: Quota::default(),
-                started: Instant::now(),
             };
-            start(kind, outlet, &self.timing, &mut tasks);
+            start(kind, outlet, &self.timing, self.snapshots.as_ref(), &mut tasks);
         }
         drop((events, nodes));
         // Whichever ends first has found nobody to listen; the rest ends with the set.
@@ -315,9 +315,18 @@ impl Kubernetes {
     }
 }
 
-fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
+fn start(
+    kind: Kind,
+    outlet: Outlet,
+    timing: &Timing,
+    snapshots: Option<&watch::Receiver<Arc<Snapshot>>>,
+    tasks: &mut JoinSet<()>,
+) {
     let Kind { selection, version, shelf, view, odds, asked } = kind;
-    let (found, differences) = mpsc::channel(1);
+    let (found, endings) = mpsc::channel(1);
+    if let (true, Some(snapshots)) = (selection.what != What::Node, snapshots) {
+        tasks.spawn(again::run(snapshots.clone(), shelf.clone(), found.clone()));
+    }
     if selection.what != What::Node {
         let audit = Audit::<Json> {
             access: outlet.access.clone(),
@@ -340,7 +349,7 @@ fn start(kind: Kind, outlet: Outlet, timing: &Timing, tasks: &mut JoinSet<()>) {
         outlet,
         view,
         odds,
-        differences,
+        endings,
         version,
         codec: PhantomData,
     };

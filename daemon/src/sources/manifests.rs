@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdfast_core::event::Event;
+use holdfast_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
@@ -64,15 +65,21 @@ pub struct FolderError {
 #[derive(Debug)]
 pub struct Manifests {
     folder: PathBuf,
+    snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
 }
 
 impl Manifests {
     /// Makes sure that the folder is there; later it may come and go.
     pub fn open(folder: &Path) -> Result<Self, FolderError> {
         match scan::probe(folder) {
-            Ok(()) => Ok(Self { folder: folder.to_owned() }),
+            Ok(()) => Ok(Self { folder: folder.to_owned(), snapshots: None }),
             Err(reason) => Err(FolderError { folder: folder.to_owned(), reason }),
         }
+    }
+
+    /// Tells everything once more when these snapshots ask for it.
+    pub fn heeding(self, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
+        Self { snapshots: Some(snapshots), ..self }
     }
 
     /// Sends what the folder says and every change of it, until `stop` says so or nobody listens any more.
@@ -83,7 +90,7 @@ impl Manifests {
     ) -> Result<(), JoinError> {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => Ok(()),
-            ended = Watching::new(self.folder).run(events) => ended,
+            ended = Watching::new(self.folder, self.snapshots).run(events) => ended,
         }
     }
 }

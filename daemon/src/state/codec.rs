@@ -36,7 +36,9 @@ const ODDS_MAX: usize = 4_096;
 impl Head {
     fn new(context: &Context, snapshot: &Snapshot) -> Self {
         let Context { boot, cluster, zone, proxy_name, odd } = context.clone();
-        let is_resumable = odd.services.len().max(odd.slices.len()) <= ODDS_MAX;
+        let is_resumable = odd.services.len().max(odd.slices.len()) <= ODDS_MAX
+            // What waits for room is in no record, so a restart has to be told of it.
+            && snapshot.rejections.waiting == 0;
         let version = |watched| snapshot.progress.get(&watched).filter(|_| is_resumable).cloned();
         Self {
             at: snapshot.confirmed().0,

@@ -85,6 +85,20 @@ fn with_too_many_odd_objects_no_version_is_written() {
     }
 }
 
+/// What waits is in no record: a restart must be told of it.
+#[test]
+fn while_something_waits_for_room_no_version_is_written() {
+    for (waiting, is_resumable) in [(0, true), (1, false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let state = Folder::new(folder.path());
+        let mut snapshot = snapshot();
+        Arc::make_mut(&mut snapshot.rejections).waiting = waiting;
+        state.store(&context(), &snapshot).unwrap();
+        let kept = state.load().unwrap().unwrap();
+        assert_eq!(kept.remembered.progress.contains_key(&Watched::Services), is_resumable, "{waiting}");
+    }
+}
+
 fn written() -> (tempfile::TempDir, Folder) {
     let folder = tempfile::tempdir().unwrap();
     let state = Folder::new(&folder.path().join("state"));

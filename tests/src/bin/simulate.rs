@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
+use holdfast_tests::simulation::crowd::crowd;
 use holdfast_tests::simulation::simulate;
 
 const USAGE: &str = "usage: simulate [--steps N] [--seed S] [--faults PER_MILLE]";
@@ -43,10 +44,11 @@ fn main() -> ExitCode {
     };
     println!("seed {seed}: {steps} steps, up to {faults} of 1000 ops fail");
     let started = Instant::now();
-    match simulate(seed, steps, faults) {
-        Ok(report) => {
+    let lived = simulate(seed, steps, faults).and_then(|report| Ok((report, crowd(seed, steps)?)));
+    match lived {
+        Ok((report, crowded)) => {
             let seconds = started.elapsed().as_secs_f64();
-            println!("no violation: {report:?}, {seconds:.1} s");
+            println!("no violation: {report:?}, {crowded:?}, {seconds:.1} s");
             ExitCode::SUCCESS
         }
         Err(violation) => {

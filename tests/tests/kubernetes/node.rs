@@ -18,6 +18,7 @@ use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::engine::{Engine, Now};
 use holdfast::node::NodeTold;
 use holdfast::recorder::Recorder;
+use holdfast::rejections;
 use holdfast::sources::kubernetes::{Kubernetes, Settings, State, Timing, View, Watch, What};
 use holdfast::sources::objects::{
     Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice,
@@ -261,8 +262,9 @@ impl Node {
         let (recorder, _) = Recorder::new(changed, snapshots.clone(), None);
         runtime.spawn(run(engine, ends, |_| ()));
         runtime.spawn(recorder.run());
+        runtime.spawn(rejections::run(snapshots.clone()));
         runtime.spawn(access.clone().patrol());
-        let source = Kubernetes::new(access.clone(), settings);
+        let source = Kubernetes::new(access.clone(), settings).heeding(snapshots.clone());
         let view = source.view();
         let zones = Arc::new(Mutex::new(Vec::new()));
         let (nodes_out, nodes_in) = mpsc::channel(1);

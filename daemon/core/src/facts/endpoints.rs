@@ -252,6 +252,9 @@ pub struct Endpoints {
     text: Box<str>,
 }
 
+/// An endpoint with its address, rounded up.
+const ENDPOINT_BYTES: usize = 64;
+
 impl Default for Endpoints {
     fn default() -> Self {
         EndpointsBuilder::new(crate::keys::Family::V4).finish()
@@ -262,6 +265,11 @@ impl Endpoints {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.packed.len()
+    }
+
+    /// About how much memory they take.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.packed.len() * ENDPOINT_BYTES + self.text.len()
     }
 
     /// Whether there are none.

@@ -16,10 +16,21 @@ use crate::keys::Source;
 use crate::op::ServiceId;
 use crate::snapshot::ServiceView;
 
-/// Remembered objects that their source has not spoken of, with the version and origin remembered.
+/// A remembered object that its source has not spoken of.
+#[derive(Debug)]
+struct Unspoken {
+    /// The version and origin remembered.
+    meta: Meta,
+    /// Its source has it, and cannot understand it.
+    is_rejected: bool,
+}
+
+/// Remembered objects that their source has not spoken of.
 #[derive(Debug, Default)]
 pub(super) struct Unconfirmed {
-    objects: BTreeMap<ObjectKey, Meta>,
+    objects: BTreeMap<ObjectKey, Unspoken>,
+    /// Whether the files that they came from are rejected as a whole.
+    files: BTreeMap<ObjectKey, bool>,
 }
 
 impl Unconfirmed {
@@ -35,20 +46,64 @@ impl Unconfirmed {
         self.objects.retain(|object, _| object.source() != source);
     }
 
-    fn take_if(&mut self, gone: impl Fn(&ObjectKey, &Meta) -> bool) -> Vec<(ObjectKey, Meta)> {
-        self.objects.extract_if(.., |object, meta| gone(object, meta)).collect()
+    /// The object, or the whole file, is there and cannot be understood, so what is remembered of it stays.
+    pub(super) fn reject(&mut self, object: &ObjectKey) {
+        if let Some(unspoken) = self.objects.get_mut(object) {
+            unspoken.is_rejected = true;
+        }
+        if let Some(is_rejected) = self.files.get_mut(object) {
+            *is_rejected = true;
+        }
+    }
+
+    fn end_rejection(&mut self, object: &ObjectKey) {
+        if let Some(is_rejected) = self.files.get_mut(object) {
+            *is_rejected = false;
+        }
+    }
+
+    fn put(&mut self, object: ObjectKey, meta: &Meta) {
+        self.files.extend(file_of(&object, meta).map(|file| (file, false)));
+        self.objects.insert(object, Unspoken { meta: meta.clone(), is_rejected: false });
+    }
+
+    fn take_if(&mut self, gone: impl Fn(&ObjectKey, &Unspoken) -> bool) -> Vec<(ObjectKey, Meta)> {
+        let gone = self.objects.extract_if(.., |object, unspoken| gone(object, unspoken));
+        gone.map(|(object, unspoken)| (object, unspoken.meta)).collect()
+    }
+
+    /// What this source did not speak of, unless it was there and could not be understood.
+    fn take_unspoken(&mut self, source: Source) -> Vec<(ObjectKey, Meta)> {
+        let files = core::mem::take(&mut self.files);
+        let is_of_bad_file = |object: &ObjectKey, it: &Unspoken| {
+            file_of(object, &it.meta).is_some_and(|file| files.get(&file) == Some(&true))
+        };
+        let gone = self.take_if(|object, it| {
+            object.source() == source && !it.is_rejected && !is_of_bad_file(object, it)
+        });
+        self.files = files;
+        gone
     }
 }
 
+fn file_of(object: &ObjectKey, meta: &Meta) -> Option<ObjectKey> {
+    Some(ObjectKey::File(object.source(), meta.origin.clone()?))
+}
+
 impl Tables {
-    /// Takes a service with its slices as a former process wrote them down. `None`: there is no room.
+    /// Takes a service with its slices as a former process wrote them down. `None`: there is no room, so they wait.
     pub(crate) fn remember(&mut self, view: &ServiceView) -> Option<ServiceId> {
-        let id = self.id(&view.key)?;
         if let Some(facts) = &view.facts {
-            self.unconfirmed.objects.insert(ObjectKey::Service(facts.key.clone()), facts.meta.clone());
+            self.unconfirmed.put(ObjectKey::Service(facts.key.clone()), &facts.meta);
         }
         for slice in view.slices.iter() {
-            self.unconfirmed.objects.insert(ObjectKey::Slice(slice.key.clone()), slice.meta.clone());
+            self.unconfirmed.put(ObjectKey::Slice(slice.key.clone()), &slice.meta);
+        }
+        let Some(id) = self.id(&view.key) else {
+            self.remember_waiting(view);
+            return None;
+        };
+        for slice in view.slices.iter() {
             self.slices.insert(slice.key.clone(), (Arc::clone(slice), Some(id)));
         }
         let slices = view.slices.to_vec();
@@ -57,15 +112,15 @@ impl Tables {
         Some(id)
     }
 
+    /// The limit is lower than it was.
+    fn remember_waiting(&mut self, view: &ServiceView) {
+        view.facts.iter().for_each(|facts| self.let_service_wait(Arc::clone(facts)));
+        view.slices.iter().for_each(|slice| self.let_slice_wait(&view.key, Arc::clone(slice)));
+    }
+
     /// What this source did not speak of in its first list is gone, unless it was there and could not be understood.
     pub(super) fn source_synced(&mut self, source: Source, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        let named = &self.rejections.named;
-        let rejected = |object: &ObjectKey, meta: &Meta| {
-            let file = || Some(ObjectKey::File(source, meta.origin.clone()?));
-            named.contains_key(object) || file().is_some_and(|file| named.contains_key(&file))
-        };
-        let gone =
-            self.unconfirmed.take_if(|object, meta| object.source() == source && !rejected(object, meta));
+        let gone = self.unconfirmed.take_unspoken(source);
         self.forget_remembered(gone, dirty);
         self.synced.insert(source, true);
     }
@@ -73,15 +128,15 @@ impl Tables {
     /// What was rejected is understood or gone. Whatever of it is only remembered by now is gone too; what the file still has
     /// was told before.
     pub(super) fn rejection_ended(&mut self, object: &ObjectKey, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        self.end_rejection(object);
+        self.rejected.end(object);
+        self.unconfirmed.end_rejection(object);
         if self.synced.get(&object.source()) != Some(&true) || self.unconfirmed.is_empty() {
             return;
         }
-        let named = &self.rejections.named;
-        let gone = self.unconfirmed.take_if(|remembered, meta| match object {
+        let gone = self.unconfirmed.take_if(|remembered, it| match object {
             ObjectKey::File(source, file) => {
-                let is_of_it = remembered.source() == *source && meta.origin.as_ref() == Some(file);
-                is_of_it && !named.contains_key(remembered)
+                let is_of_it = remembered.source() == *source && it.meta.origin.as_ref() == Some(file);
+                is_of_it && !it.is_rejected
             }
             _ => remembered == object,
         });
@@ -94,7 +149,7 @@ impl Tables {
             match object {
                 ObjectKey::Service(key) => self.apply(Event::ServiceDeleted(key, meta), dirty),
                 ObjectKey::Slice(key) => self.apply(Event::SliceDeleted(key, meta), dirty),
-                ObjectKey::File(..) | ObjectKey::Unnamed(..) => {}
+                ObjectKey::File(..) | ObjectKey::Unnamed(..) | ObjectKey::Kind(..) => {}
             }
         }
     }

@@ -7,6 +7,8 @@ use std::vec;
 use super::*;
 use crate::facts::{AddressType, Endpoints, ServiceType};
 use crate::keys::Family;
+use crate::limits;
+use crate::snapshot::ServiceView;
 
 fn name(text: &str) -> ObjectName {
     ObjectName::new("ns", text).unwrap()
@@ -127,19 +129,100 @@ fn a_slice_belongs_to_a_service_of_its_own_source() {
     assert_eq!(tables.get(ServiceId(0)).unwrap().slices.len(), 0);
 }
 
+/// What those who waited and have room now look like.
+fn admitted(tables: &mut Tables) -> Vec<String> {
+    let mut ids = Vec::new();
+    tables.admit(&mut |id, _| ids.push(id));
+    ids.dedup();
+    let shown = |id: &ServiceId| {
+        let known = tables.get(*id).unwrap();
+        let object = if known.facts.is_some() { "" } else { "?" };
+        let slices: Vec<_> = known.slices.iter().map(|it| it.key.name.name()).collect();
+        format!("{}{object}:{}", known.key.name.name(), slices.join(","))
+    };
+    ids.iter().map(shown).collect()
+}
+
+#[test]
+fn invariant_07_of_one_service_the_first_slices_by_name_are_used_in_whatever_order_they_come() {
+    let name = |number: usize| format!("s{number:05}");
+    let most = limits::SLICES_PER_SERVICE_MAX;
+    let orders: [Vec<usize>; 3] = [
+        (0..most + 3).collect(),
+        (0..most + 3).rev().collect(),
+        (0..most + 3).map(|number| (number * 7) % (most + 3)).collect(),
+    ];
+    for order in orders {
+        let mut tables = tables();
+        for number in order {
+            tables.apply(slice(&name(number), "a"), &mut |_, _| ());
+        }
+        let used = |tables: &Tables| -> Vec<String> {
+            let known = tables.get(ServiceId(0)).unwrap();
+            known.slices.iter().map(|it| it.key.name.name().into()).collect()
+        };
+        assert_eq!(used(&tables), (0..most).map(name).collect::<Vec<_>>());
+        let rejections = tables.rejections();
+        let named: Vec<_> =
+            rejections.named.keys().map(|it| String::from(it.name().unwrap().name())).collect();
+        assert_eq!(named, [name(most), name(most + 1), name(most + 2)]);
+        assert!(rejections.named.values().all(|it| it.reason.contains("of one service")), "the right limit");
+        for gone in [0, 5, most] {
+            tables.apply(slice_deleted(&name(gone)), &mut |_, _| ());
+        }
+        let left = (0..most + 3).filter(|number| ![0, 5, most].contains(number));
+        assert_eq!(used(&tables), left.map(name).collect::<Vec<_>>(), "each place that came free is given");
+        assert!(tables.rejections().named.is_empty() && tables.rejections().waiting == 0);
+    }
+}
+
+#[test]
+fn a_slice_that_leaves_for_a_service_without_room_leaves_all_the_same() {
+    let mut tables = Tables::new(Seed::default(), &[], 1);
+    check(&mut tables, slice("s", "a"), &["a?:s"]);
+    check(&mut tables, slice("s", "b"), &["a?:"]);
+    assert!(tables.forget(ServiceId(0)));
+    assert_eq!(admitted(&mut tables), ["b?:s"]);
+}
+
+#[test]
+fn invariant_08_what_waits_and_its_source_does_not_know_any_more_is_gone() {
+    let mut tables = Tables::new(Seed::default(), &[Source::Manifests], 1);
+    check(&mut tables, service("a", "1"), &["a:"]);
+    let facts = |name: &str| Arc::new(slice_facts(name, "b", Source::Manifests));
+    let view = ServiceView {
+        key: ServiceKey { name: name("b"), source: Source::Manifests },
+        facts: None,
+        slices: [facts("s1"), facts("s2")].into(),
+        state: crate::snapshot::ServiceState::NoService,
+        ports: Box::default(),
+        frontends: Box::default(),
+    };
+    assert!(tables.remember(&view).is_none(), "there is no room");
+    assert_eq!(tables.rejections().waiting, 2);
+    check(&mut tables, slice("s2", "b"), &[]);
+    check(&mut tables, Event::Synced(Source::Manifests), &[]);
+    check(&mut tables, service_deleted("a"), &["a?:"]);
+    assert!(tables.forget(ServiceId(0)));
+    assert_eq!(admitted(&mut tables), ["b?:s2"]);
+}
+
 #[test]
 fn invariant_10_services_past_the_limit_are_named_and_their_ids_are_reused() {
     let mut tables = Tables::new(Seed::default(), &[], 1);
     check(&mut tables, service("a", "1"), &["a:"]);
     check(&mut tables, service("b", "1"), &[]);
     let b = ObjectKey::Service(ServiceKey { name: name("b"), source: Source::Manifests });
-    assert_eq!(tables.rejections.named.keys().collect::<Vec<_>>(), vec![&b]);
+    assert_eq!(tables.rejections().named.keys().collect::<Vec<_>>(), vec![&b]);
     check(&mut tables, slice("s", "c"), &[]);
     let s = ObjectKey::Slice(SliceKey { name: name("s"), source: Source::Manifests });
-    assert!(tables.rejections.named.contains_key(&s), "a slice that fits nowhere is named too");
+    assert!(tables.rejections().named.contains_key(&s), "a slice that fits nowhere is named too");
     assert!(!tables.forget(ServiceId(0)), "something is known of it");
     check(&mut tables, service_deleted("a"), &["a?:"]);
     assert!(tables.forget(ServiceId(0)));
-    check(&mut tables, service("b", "1"), &["b:"]);
-    assert!(!tables.rejections.named.contains_key(&b));
+    check(&mut tables, service("b", "2"), &[]);
+    assert_eq!(admitted(&mut tables), ["b:"], "it waited, and is given what came free");
+    let rejections = tables.rejections();
+    assert_eq!(rejections.named.keys().collect::<Vec<_>>(), vec![&s]);
+    assert_eq!(rejections.waiting, 1);
 }

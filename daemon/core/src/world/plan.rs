@@ -65,6 +65,12 @@ impl World {
 
     /// Ops that give a service its lists and frontends. What was planned before an error is to be executed all the same.
     pub fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
+        let planned = self.plan_whole(id, ops);
+        self.account_for_room(id, &planned);
+        planned
+    }
+
+    fn plan_whole(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let owner = Owner::Service(id);
         // Before the list goes that they led to.
         ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));

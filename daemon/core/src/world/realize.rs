@@ -30,7 +30,10 @@ impl World {
             Action::PublishWord(index, scope, word) => self.published(op.owner, *index, *scope, *word),
             Action::InsertFrontend(key, value) => self.inserted(op.owner, *key, *value),
             Action::RemoveFrontend(key) => self.removed(*key),
-            Action::FreeRange(range) => self.ranges(range.family).give_back(range.base, range.count),
+            Action::FreeRange(range) => {
+                self.ranges(range.family).give_back(range.base, range.count);
+                self.starved.free(1);
+            }
             Action::InsertNodeAddress(address) => {
                 self.uncertain_addresses.remove(address);
                 self.node_addresses.insert(*address);
@@ -98,6 +101,7 @@ impl World {
     /// reader is on its way to go on with their removals.
     pub fn end_grace(&mut self, ops: &mut Vec<Op>) {
         let Some((_, leaving)) = self.freed.waiting.pop_front() else { return };
+        self.starved.free(leaving.indices.len());
         leaving.indices.into_iter().for_each(|index| self.indices.give_back(index));
         let Self { tables, programs, dirty, .. } = self;
         for id in leaving.services.into_iter().filter(|id| tables.get(*id).is_some()) {
@@ -163,6 +167,7 @@ impl World {
     fn removed(&mut self, key: FrontendKey) {
         let (before, doubters) = self.settle_frontend(key, None);
         self.frontends_realized -= usize::from(before.is_some());
+        self.starved.free(usize::from(before.is_some()));
         self.strays.remove(&key);
         let owner = before.and_then(|before| before.owner);
         for id in owner.into_iter().chain(doubters) {

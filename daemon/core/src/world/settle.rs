@@ -8,8 +8,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem;
 
-use super::World;
 use super::decide::is_bypassed;
+use super::{World, mark};
 use crate::change::{Cause, Change};
 use crate::claims::Frontends;
 use crate::facts::Timestamp;
@@ -45,12 +45,20 @@ impl World {
         for id in mem::take(&mut self.dirty) {
             self.settle_one(id, now.wall, changed);
         }
+        self.admit();
+        self.feed();
         // Whoever was woken by another service's op is planned again in the next batch.
         for id in mem::take(&mut self.woken) {
             self.retry(id);
         }
         self.snapshot.programmed = true;
         self.publish(now)
+    }
+
+    /// Those who waited for room that came free are decided for in the next batch.
+    fn admit(&mut self) {
+        let Self { tables, programs, dirty, .. } = self;
+        tables.admit(&mut |id, cause| mark(programs, dirty, id, cause, true));
     }
 
     fn settle_one(&mut self, id: ServiceId, now: Timestamp, changed: &mut dyn FnMut(Change)) {
@@ -103,7 +111,10 @@ impl World {
     /// What readers see while nothing may be written yet.
     pub fn publish(&mut self, now: Now) -> Snapshot {
         let slots = self.ranges.each_ref().map(|ranges| u64::from(ranges.used()));
-        self.snapshot.rejections = Arc::clone(&self.tables.rejections);
+        self.snapshot.rejections = self.tables.rejections();
+        for source in self.tables.sources_to_ask() {
+            *self.snapshot.asks.entry(source).or_default() += 1;
+        }
         self.snapshot.node = Arc::clone(&self.tables.node);
         self.snapshot.settings = Arc::clone(&self.tables.settings);
         self.snapshot.sources.clone_from(&self.tables.synced);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use holdfast_core::facts::{Meta, SliceFacts};
+use holdfast_core::facts::{Meta, ObjectKey, SliceFacts};
 use holdfast_core::hold::{Asked, OnEmpty, Policy};
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::list::{Row, Scope};
@@ -241,10 +241,10 @@ pub(super) struct Rejected<'a> {
 impl<'a> Rejected<'a> {
     /// Rejections of the service itself and of the slices that are known to be its own.
     pub(super) fn of(snapshot: &'a Snapshot, view: &ServiceView) -> Vec<Self> {
-        let is_own = |object: &holdfast_core::facts::ObjectKey| match object {
-            holdfast_core::facts::ObjectKey::Service(key) => *key == view.key,
-            holdfast_core::facts::ObjectKey::Slice(key) => view.slices.iter().any(|slice| slice.key == *key),
-            holdfast_core::facts::ObjectKey::File(..) | holdfast_core::facts::ObjectKey::Unnamed(..) => false,
+        let is_own = |object: &ObjectKey| match object {
+            ObjectKey::Service(key) => *key == view.key,
+            ObjectKey::Slice(key) => view.slices.iter().any(|slice| slice.key == *key),
+            ObjectKey::File(..) | ObjectKey::Unnamed(..) | ObjectKey::Kind(..) => false,
         };
         let own = snapshot.rejections.named.values().filter(|it| is_own(&it.object));
         own.map(|it| Self {

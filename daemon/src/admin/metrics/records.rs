@@ -60,8 +60,10 @@ fn history(out: &mut Exposition, history: &History) {
 
 fn rejections(out: &mut Exposition, snapshot: &Snapshot) {
     let rejections = &snapshot.rejections;
-    let now = u64::try_from(rejections.named.len()).unwrap_or(u64::MAX);
-    out.gauge("holdfast_rejected_objects", "Objects that are rejected now, as far as they are named.", now);
+    let count = |objects: usize| u64::try_from(objects).unwrap_or(u64::MAX);
+    let now = count(rejections.named.len() + rejections.more);
+    out.gauge("holdfast_rejected_objects", "Objects that are rejected now.", now);
+    out.gauge("holdfast_waiting_objects", "Objects that wait for room.", count(rejections.waiting));
     out.counter("holdfast_rejections_total", "Rejections.", rejections.total);
     out.counter(
         "holdfast_rejections_unnamed_total",

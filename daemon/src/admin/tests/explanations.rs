@@ -21,6 +21,7 @@ fn each_question_has_one_sentence_first() {
         "?endpoint=10.96.0.22:80",
         "?service=elsewhere/web",
         "?service=default/none",
+        "?service=default/bad",
     ] {
         let got = served.get(&format!("/explain{question}"), "");
         let is_known = !got.body.starts_with("Nobody has") && !got.body.starts_with("No Service");

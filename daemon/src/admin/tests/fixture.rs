@@ -378,7 +378,7 @@ fn rejections() -> Rejections {
             false,
         ),
     ];
-    Rejections { named: named.into(), dropped: 2, total: 17 }
+    Rejections { named: named.into(), more: 2, waiting: 1, dropped: 2, total: 17 }
 }
 
 /// Every verdict, every state, every kind of rejection.

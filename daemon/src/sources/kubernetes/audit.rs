@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
 use tokio::sync::{mpsc, watch};
@@ -48,7 +47,7 @@ pub(super) struct Audit<C> {
     pub(super) timing: Timing,
     pub(super) shelf: SharedShelf,
     pub(super) view: watch::Sender<Watch>,
-    pub(super) found: mpsc::Sender<Arc<str>>,
+    pub(super) found: mpsc::Sender<Ending>,
     pub(super) answers: Answers,
     pub(super) codec: PhantomData<C>,
 }
@@ -116,7 +115,7 @@ impl<C: Codec> Audit<C> {
         let more = if confirmed.len() > names.len() { ", …" } else { "" };
         let text =
             format!("{} of {} differ: {}{more}", confirmed.len(), self.selection.what, names.join(", "));
-        let _nobody_listens = self.found.send(text.into()).await;
+        let _nobody_listens = self.found.send(Ending::Differs(text.into())).await;
     }
 
     async fn differences(&self) -> Result<BTreeSet<Difference>, Ending> {

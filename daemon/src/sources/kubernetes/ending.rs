@@ -47,6 +47,9 @@ pub(super) enum Ending {
     /// A body that is no list.
     #[error(transparent)]
     NoPage(#[from] NoPage),
+    /// The table had no room for something, and has now.
+    #[error("there is room for objects that had none; all are asked for again")]
+    Asked,
     /// The watch has not told what the server has.
     #[error("the watch has not told the truth: {0}")]
     Differs(Arc<str>),
@@ -118,7 +121,7 @@ impl Stuck {
         self.0 += u32::from(ending.may_be_version());
         let is_needed = ending.is_gone()
             || ending.is_bad_request()
-            || matches!(ending, Ending::Differs(_))
+            || matches!(ending, Ending::Differs(_) | Ending::Asked)
             || self.0 >= STUCK_MAX;
         if is_needed {
             self.0 = 0;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
@@ -14,7 +14,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::apiservers::Apiservers;
 use super::object::Told;
-use super::pace::Quota;
 use crate::apiserver::Access;
 use crate::node::{Described, NodeTold};
 
@@ -69,8 +68,6 @@ pub(super) struct Outlet {
     pub(super) head_start: HeadStart,
     /// What the cluster says of its apiservers.
     pub(super) apiservers: Apiservers,
-    pub(super) quota: Quota,
-    pub(super) started: Instant,
 }
 
 impl Outlet {
@@ -80,10 +77,7 @@ impl Outlet {
         let mut group = Vec::with_capacity(told.len());
         for told in told {
             match told {
-                Told::Event(event) => {
-                    self.say(&event);
-                    group.push(event);
-                }
+                Told::Event(event) => group.push(event),
                 Told::Node(node) => self.tell_of_node(Some(node)).await?,
             }
         }
@@ -142,17 +136,5 @@ impl Outlet {
         let (told, heard) = oneshot::channel();
         self.nodes.send(NodeTold { node, told }).await.map_err(|_| Closed)?;
         heard.await.map_err(|_| Closed)
-    }
-
-    fn say(&mut self, event: &Event) {
-        let Event::Rejected(rejection) = event else { return };
-        let (object, reason) = (&rejection.object, &*rejection.reason);
-        match self.quota.say(self.started.elapsed()) {
-            Some(0) => tracing::warn!(%object, reason, "object not understood, its last good version stays"),
-            Some(unsaid) => {
-                tracing::warn!(%object, reason, unsaid, "object not understood, its last good version stays");
-            }
-            None => tracing::debug!(%object, reason, "object not understood, its last good version stays"),
-        }
     }
 }

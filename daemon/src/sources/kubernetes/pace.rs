@@ -57,35 +57,6 @@ impl Pace {
     }
 }
 
-/// Quota about bad objects in one window; who writes one bad object writes thousands.
-const LINES_MAX: u64 = 10;
-
-/// Long enough for a flood to stay readable.
-const LINES_WINDOW: Duration = Duration::from_secs(60);
-
-/// How many lines were written lately.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Quota {
-    begun: Duration,
-    wanted: u64,
-    unsaid: u64,
-}
-
-impl Quota {
-    /// Whether a line may be written now and, if so, how many were not since the last one. `now` never steps back.
-    pub(super) fn say(&mut self, now: Duration) -> Option<u64> {
-        if now >= self.begun + LINES_WINDOW {
-            *self = Self { begun: now, wanted: 0, unsaid: self.unsaid };
-        }
-        self.wanted += 1;
-        if self.wanted > LINES_MAX {
-            self.unsaid += 1;
-            return None;
-        }
-        Some(std::mem::take(&mut self.unsaid))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,14 +105,5 @@ mod tests {
         let mut pace = Pace::default();
         assert_eq!(pace.wait(ms(1), Some(ms(3_000)), 0), ms(3_050));
         assert_eq!(pace.wait(ms(1), Some(Duration::MAX), 0), RETRY_AFTER_MAX + ms(100));
-    }
-
-    #[test]
-    fn a_flood_of_bad_objects_is_a_few_lines() {
-        let mut quota = Quota::default();
-        let said = (0..1_000).filter(|_| quota.say(ms(5)).is_some()).count();
-        assert_eq!(said as u64, LINES_MAX);
-        assert_eq!(quota.say(LINES_WINDOW + ms(5)), Some(990));
-        assert_eq!(quota.say(LINES_WINDOW + ms(6)), Some(0));
     }
 }

@@ -61,8 +61,8 @@ pub(super) struct Reflector<C> {
     pub(super) view: watch::Sender<Watch>,
     /// What the table does not say of objects, never behind what it says.
     pub(super) odds: watch::Sender<Arc<Odds>>,
-    /// What an audit has found.
-    pub(super) differences: mpsc::Receiver<Arc<str>>,
+    /// Why a list is needed although the watch goes on.
+    pub(super) endings: mpsc::Receiver<Ending>,
     /// Where the next watch begins; nothing if a list is needed.
     pub(super) version: Option<Arc<str>>,
     pub(super) codec: PhantomData<C>,

@@ -151,6 +151,11 @@ impl Shelf {
         self.kept.iter().map(|(name, kept)| (name, &kept.version))
     }
 
+    /// Whatever the next list has is told again. What is there stays until then.
+    pub(super) fn forget_versions(&mut self) {
+        self.kept.values_mut().for_each(|kept| kept.version.resource_version = Arc::default());
+    }
+
     /// Begins a list; what one that was broken off had brought is forgotten.
     pub(super) fn begin(&mut self) {
         self.lists += 1;

@@ -159,6 +159,22 @@ async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
 }
 
 #[tokio::test]
+async fn what_found_no_room_is_told_once_more_when_there_is_some_and_not_in_a_loop() {
+    let mut bed = Bed::new();
+    let [a, b] = ["a", "b"].map(|name| service(name, "1", "10.96.0.1"));
+    bed.lists("services", [list("10", &[a.clone(), b.clone()]), list("20", &[a, b])]);
+    bed.start(Settings::default()).await;
+    assert_eq!(bed.told(3).await, ["+a@1", "+b@1", "synced"]);
+    (1..=9).for_each(|times| bed.ask(times));
+    assert_eq!(bed.told(2).await, ["+a@1", "+b@1"], "all of it, though it has not changed");
+    bed.requests("services", 4).await;
+    bed.until(|watch| watch.what == What::Services && watch.state == State::Watching).await;
+    (10..=19).for_each(|times| bed.ask(times));
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(bed.watch(What::Services).lists, 2, "at most one in a minute");
+}
+
+#[tokio::test]
 async fn silence_twice_from_one_version_leads_to_a_list() {
     let mut bed = Bed::new();
     bed.lists("services", [list("99", &[]), list("10", &[])]);

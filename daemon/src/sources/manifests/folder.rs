@@ -89,8 +89,8 @@ impl Folder {
         };
         let is_kept = |key: &ObjectKey| self.files_of(key).any(|file| keeps(file, key));
         let is_lost = |file: &Arc<str>, key: &ObjectKey| {
-            // A file's own refusal goes nowhere.
-            let is_object = !matches!(key, ObjectKey::File(..));
+            // The refusal of a file or of a kind goes nowhere.
+            let is_object = !matches!(key, ObjectKey::File(..) | ObjectKey::Kind(..));
             is_object && !keeps(file, key) && !named.contains(key) && !is_kept(key)
         };
         let is_doubled =
@@ -99,6 +99,13 @@ impl Folder {
             self.files.iter().filter(|(file, _)| read.contains_key(file) || !present.contains(*file));
         changed.into_iter().any(|(file, keys)| keys.iter().any(|key| is_lost(file, key)))
             || read.iter().any(|(file, contents)| contents.objects.keys().any(|key| is_doubled(file, key)))
+    }
+
+    /// Everything that was told and counts, once more.
+    pub(super) fn tell_again(&mut self) -> Vec<Event> {
+        let all: BTreeSet<ObjectKey> = self.objects.keys().cloned().collect();
+        self.objects.values_mut().for_each(|object| object.shown = None);
+        self.tell_all(&all)
     }
 
     fn files_of(&self, key: &ObjectKey) -> impl Iterator<Item = &Arc<str>> {
@@ -205,6 +212,10 @@ impl Object {
             _ => version.rejections.clone(),
         });
         let mut rejections: Vec<Rejection> = rejections.collect();
+        // A kind that is not read is the same news in each file.
+        if matches!(key, ObjectKey::Kind(..)) {
+            rejections.truncate(1);
+        }
         // Where only one can be shown it is the last one told: the worst.
         rejections.sort_by_key(|rejection| !rejection.partial);
         rejections

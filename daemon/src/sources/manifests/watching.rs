@@ -5,13 +5,15 @@
 //! Deliberately absent: rules about files and objects.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use holdfast_core::event::Event;
 use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
 use inotify::EventOwned;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -42,6 +44,9 @@ pub(super) struct Watching {
     rested: Instant,
     /// How long a look may take until somebody is told.
     hangs_after: Duration,
+    /// Where the table asks to be told everything once more, and how often it had asked at the last look.
+    snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
+    heeded: u64,
 }
 
 /// The reason shown of a folder whose file system does not come back.
@@ -54,7 +59,7 @@ pub(super) type Look = fn(&mut Known) -> (Vec<Event>, Unsettled);
 const DRAINED_MAX: usize = 4096;
 
 impl Watching {
-    pub(super) fn new(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf, snapshots: Option<watch::Receiver<Arc<Snapshot>>>) -> Self {
         let known = Known {
             scan: Scan::new(path.clone()),
             folder: Folder::new(&path.to_string_lossy()),
@@ -62,15 +67,16 @@ impl Watching {
             held: Held::default(),
         };
         let notices = Notices::new().inspect_err(|error| warn_polling(&path, error)).ok();
-        Self { path, known, notices, rested: Instant::now(), hangs_after: HANGS_AFTER }
+        Self { path, known, notices, rested: Instant::now(), hangs_after: HANGS_AFTER, snapshots, heeded: 0 }
     }
 
     /// Ends when nobody listens any more.
     pub(super) async fn run(self, events: mpsc::Sender<Vec<Event>>) -> Result<(), JoinError> {
         let mut watching = self.start(&events).await?;
         while !events.is_closed() {
-            let (after, group, unsettled) = watching.look(Known::look, &events).await?;
+            let (after, mut group, unsettled) = watching.look(Known::look, &events).await?;
             watching = after;
+            group.extend(watching.asked());
             send(&events, group).await;
             watching.pause(if unsettled.is_any() { SETTLE } else { POLL }).await;
         }
@@ -95,6 +101,14 @@ impl Watching {
         group.push(Event::Synced(Source::Manifests));
         send(events, group).await;
         Ok(watching)
+    }
+
+    /// All that stands in the folder, if the table asks for it since the last look.
+    fn asked(&mut self) -> Vec<Event> {
+        let asks = |it: &watch::Receiver<Arc<Snapshot>>| it.borrow().asks.get(&Source::Manifests).copied();
+        let now = self.snapshots.as_ref().and_then(asks).unwrap_or_default();
+        let was = std::mem::replace(&mut self.heeded, now);
+        if now > was { self.known.folder.tell_again() } else { Vec::new() }
     }
 
     /// Looks, and says so if that does not end.

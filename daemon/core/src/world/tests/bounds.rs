@@ -10,13 +10,13 @@ fn invariant_10_slices_of_one_service() {
     let mut rig = Rig::new();
     let part = |number: usize| {
         let endpoint = format!("1.1.{}.{}", number / 250, number % 250 + 1);
-        Event::SliceApplied(Arc::new(slice_facts(&format!("part-{number}"), "a", &[&endpoint])))
+        Event::SliceApplied(Arc::new(slice_facts(&format!("part-{number:05}"), "a", &[&endpoint])))
     };
     rig.world.apply(applied(service("a", "10.0.0.1", &[])));
     (0..=limits::SLICES_PER_SERVICE_MAX).for_each(|number| rig.world.apply(part(number)));
     rig.world.decide(at(1));
     let snapshot = rig.world.publish(at(1));
-    let too_many = slice_facts(&format!("part-{}", limits::SLICES_PER_SERVICE_MAX), "a", &[]).key;
+    let too_many = slice_facts(&format!("part-{:05}", limits::SLICES_PER_SERVICE_MAX), "a", &[]).key;
     let named: Vec<_> = snapshot.rejections.named.keys().collect();
     assert_eq!(named, [&ObjectKey::Slice(too_many)]);
     let known = rig.world.tables.get(rig.id("a")).unwrap();
@@ -147,4 +147,101 @@ fn invariant_06_a_rejected_object_keeps_its_last_good_version() {
     assert_eq!(view_a.backends(row(&view_a, "10.0.0.1")).count(), 1);
     let snapshot = rig.turn(vec![slice("a", &["1.1.1.1"])]);
     assert!(snapshot.rejections.named.is_empty(), "good again, though nothing changed");
+}
+
+/// A service of a namespace, with its own address, created then.
+fn tenant(namespace: &str, number: u8, created: i64) -> ServiceFacts {
+    let key = ServiceKey { name: ObjectName::new(namespace, &format!("s{number}")).unwrap(), source: SOURCE };
+    let meta = Meta { created: Some(Timestamp(created)), ..Meta::default() };
+    ServiceFacts { key, meta, ..service("x", &format!("10.1.0.{number}"), &[]) }
+}
+
+fn served(snapshot: &Snapshot) -> Vec<std::string::String> {
+    let done = |view: &&Arc<ServiceView>| view.frontends.iter().all(|row| row.status == Status::Done);
+    let mut names: Vec<_> = snapshot.services.iter().filter(done).map(|it| format!("{}", it.key)).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn invariant_10_room_of_a_service_that_goes_is_given_in_turns() {
+    let mut rig = Rig::new();
+    rig.world = World::new(Seed::default(), Capacity { services: 2, ..Capacity::default() }, &[SOURCE]);
+    rig.world.apply(Event::Synced(SOURCE));
+    rig.world.apply(settings(OnEmpty::Refuse));
+    let all = [
+        tenant("many", 1, 1),
+        tenant("many", 2, 2),
+        tenant("many", 3, 3),
+        tenant("many", 4, 4),
+        tenant("one", 5, 99),
+    ];
+    let snapshot = rig.turn(all.iter().cloned().map(applied).collect());
+    assert_eq!(served(&snapshot), ["many/s1", "many/s2"]);
+    assert_eq!((snapshot.rejections.named.len(), snapshot.rejections.waiting), (3, 3));
+    let reason = &snapshot.rejections.named.values().next().unwrap().reason;
+    assert!(reason.contains("datapath.limits.services"), "{reason}");
+    let mut gone = |facts: &ServiceFacts| {
+        rig.turn(vec![Event::ServiceDeleted(facts.key.clone(), None)]);
+        rig.grace();
+        rig.turn(vec![])
+    };
+    assert_eq!(served(&gone(&all[0])), ["many/s2", "one/s5"], "the namespace that has the fewest");
+    assert_eq!(served(&gone(&all[1])), ["many/s3", "one/s5"], "then the oldest");
+    let last = gone(&all[4]);
+    assert_eq!(served(&last), ["many/s3", "many/s4"]);
+    assert_eq!((last.rejections.named.len(), last.rejections.waiting), (0, 0));
+}
+
+#[test]
+fn invariant_10_frontends_that_come_free_are_given_in_turns_and_at_once() {
+    let mut rig = Rig::new();
+    let settings = Settings { frontends_max: Some(2), ..Settings::default() };
+    rig.turn(vec![Event::SettingsApplied(Arc::new(settings))]);
+    let all = [
+        tenant("many", 1, 1),
+        tenant("many", 2, 2),
+        tenant("many", 3, 4),
+        tenant("many", 4, 3),
+        tenant("one", 5, 99),
+    ];
+    let snapshot = rig.turn(all.iter().cloned().map(applied).collect());
+    assert_eq!(served(&snapshot), ["many/s1", "many/s2"]);
+    let mut gone = |facts: &ServiceFacts| {
+        rig.turn(vec![Event::ServiceDeleted(facts.key.clone(), None)]);
+        rig.turn(vec![])
+    };
+    assert_eq!(served(&gone(&all[0])), ["many/s2", "many/s4"], "the oldest of the first namespace");
+    assert_eq!(served(&gone(&all[1])), ["many/s4", "one/s5"], "it is another namespace's turn");
+    assert_eq!(served(&gone(&all[3])), ["many/s3", "one/s5"]);
+}
+
+#[test]
+fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rejected() {
+    let bad = |name: &str| {
+        let object = ObjectKey::Slice(slice_facts(name, "victim", &[]).key);
+        Event::Rejected(Rejection { object, origin: None, reason: "bad".into(), partial: false })
+    };
+    let mut rig = Rig::new();
+    let mut first = vec![applied(service("victim", "10.0.0.1", &[])), slice("victim", &["1.1.1.1"])];
+    let noisy = |number: usize| {
+        let facts = service(&format!("noise-{number}"), "10.0.0.2", &[]);
+        applied(ServiceFacts { on_empty: Some("nonsense".into()), ..facts })
+    };
+    first.extend((0..1_200).map(noisy));
+    rig.world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
+    rig.world.apply(settings(OnEmpty::Auto));
+    rig.world.apply(Event::Synced(SOURCE));
+    let before = rig.turn(first);
+    assert_eq!(before.rejections.named.len() + before.rejections.more, 1_200);
+    let mut next = Rig::new();
+    next.world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
+    next.world.remember(Remembered::from(&before));
+    next.world.apply(settings(OnEmpty::Auto));
+    let mut told: Vec<_> = (0..1_200).map(noisy).collect();
+    told.extend([applied(service("victim", "10.0.0.1", &[])), bad("victim"), Event::Synced(SOURCE)]);
+    let after = next.turn(told);
+    let view = view(&after, "victim");
+    assert_eq!(row(&view, "10.0.0.1").verdict.as_str(), "serving");
+    assert_eq!(view.slices.len(), 1, "the last good version");
 }

@@ -68,7 +68,7 @@ impl<C: Codec> Reflector<C> {
         }
         tokio::select! {
             chunk = chunk(reply, idle) => Ok(chunk?),
-            Some(difference) = self.differences.recv() => Err(Ending::Differs(difference).into()),
+            Some(ending) = self.endings.recv() => Err(ending.into()),
             () = sleep_until(deadline) => Err(Ending::Overrun.into()),
         }
     }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdfast_core::event::Event;
-use tokio::sync::mpsc;
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -65,6 +67,7 @@ struct Running {
     ready: VecDeque<String>,
     progress: Vec<String>,
     interrupted: usize,
+    snapshots: watch::Sender<Arc<Snapshot>>,
     _tasks: JoinSet<()>,
     _folder: tempfile::TempDir,
 }
@@ -114,7 +117,8 @@ impl Bed {
         if settings.timing.list_spread == Timing::default().list_spread {
             settings.timing = self.timing();
         }
-        let kubernetes = Kubernetes::new(access, settings);
+        let (snapshots, seen) = watch::channel(Arc::default());
+        let kubernetes = Kubernetes::new(access, settings).heeding(seen);
         let (events_in, events) = mpsc::channel(UNTAKEN_MAX);
         let (nodes_in, nodes) = mpsc::channel(1);
         let (view, oddities, mut tasks) = (kubernetes.view(), kubernetes.oddities(), JoinSet::new());
@@ -130,9 +134,16 @@ impl Bed {
             ready,
             progress,
             interrupted,
+            snapshots,
             _tasks: tasks,
             _folder: folder,
         });
+    }
+
+    /// The table has room for what had none, so often by now.
+    pub(super) fn ask(&self, times: u64) {
+        let snapshot = Snapshot { asks: [(Source::Kubernetes, times)].into(), ..Snapshot::default() };
+        self.running.as_ref().unwrap().snapshots.send_replace(Arc::new(snapshot));
     }
 
     /// The next things told, as text.

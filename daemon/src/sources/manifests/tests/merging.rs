@@ -164,3 +164,15 @@ fn a_folder_that_vanishes_keeps_everything() {
     assert_eq!(vanish(), "");
     disk.check(&[], "ok file /manifests\n");
 }
+
+#[test]
+fn what_counts_is_told_once_more_when_the_table_asks_for_it() {
+    let mut disk = Disk::new();
+    let (a, bad) = (service("a", "10.0.0.1"), service("b", "nowhere"));
+    disk.check(&[("x.yaml", Some(&a))], "+ Service default/a [10.0.0.1] x.yaml\n");
+    let rejected =
+        "! Service default/b rejected in y.yaml: spec.clusterIP is \"nowhere\", which is not an IP address\n";
+    disk.check(&[("y.yaml", Some(&bad))], rejected);
+    assert_eq!(shown(&disk.folder.tell_again()), "+ Service default/a [10.0.0.1] x.yaml\n");
+    disk.check(&[("x.yaml", None)], "- Service default/a x.yaml\n");
+}

@@ -1,0 +1,103 @@
+//! What is rejected now.
+//!
+//! Invariant: each object counts once, for as long as it is rejected; what has no room by name takes the first that comes
+//! free. Where names are scarce every namespace gets its share of them, so one tenant's noise hides nobody's only one.
+//! Deliberately absent: any use of these lists for what is served.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+
+use crate::facts::{ObjectKey, Rejection};
+use crate::limits;
+use crate::snapshot::Rejections;
+
+/// All of them. Those that are named are shared with readers, so they are few.
+#[derive(Debug, Default)]
+pub(crate) struct Rejected {
+    shared: Arc<Rejections>,
+    unnamed: BTreeMap<ObjectKey, Rejection>,
+    /// How many are named, by namespace; files and the like have none.
+    shares: BTreeMap<Arc<str>, usize>,
+}
+
+impl Rejected {
+    /// What readers see.
+    pub(crate) fn shared(&mut self, waiting: usize) -> Arc<Rejections> {
+        let more = self.unnamed.len();
+        if (self.shared.more, self.shared.waiting) != (more, waiting) {
+            let shared = Arc::make_mut(&mut self.shared);
+            (shared.more, shared.waiting) = (more, waiting);
+        }
+        Arc::clone(&self.shared)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.named.is_empty() && self.unnamed.is_empty()
+    }
+
+    pub(crate) fn put(&mut self, rejection: Rejection) {
+        Arc::make_mut(&mut self.shared).total += 1;
+        let object = &rejection.object;
+        let is_known = self.shared.named.contains_key(object);
+        if is_known || self.shared.named.len() < limits::REJECTIONS_MAX || self.displace(object) {
+            self.unnamed.remove(object);
+            return self.name(rejection);
+        }
+        Arc::make_mut(&mut self.shared).dropped += 1;
+        if self.unnamed.len() < limits::REJECTED_MAX || self.unnamed.contains_key(object) {
+            self.unnamed.insert(object.clone(), rejection);
+        }
+    }
+
+    /// The object is not rejected any more.
+    pub(crate) fn end(&mut self, object: &ObjectKey) {
+        if self.unnamed.remove(object).is_some() || !self.shared.named.contains_key(object) {
+            return;
+        }
+        self.take_name(object);
+        if let Some((_, next)) = self.unnamed.pop_first() {
+            self.name(next);
+        }
+    }
+
+    fn name(&mut self, rejection: Rejection) {
+        let object = rejection.object.clone();
+        if Arc::make_mut(&mut self.shared).named.insert(object.clone(), rejection).is_none() {
+            *self.shares.entry(share(&object).into()).or_default() += 1;
+        }
+    }
+
+    fn take_name(&mut self, object: &ObjectKey) -> Option<Rejection> {
+        let taken = Arc::make_mut(&mut self.shared).named.remove(object)?;
+        if let Some(count) = self.shares.get_mut(share(object)) {
+            *count -= 1;
+            if *count == 0 {
+                self.shares.remove(share(object));
+            }
+        }
+        Some(taken)
+    }
+
+    /// Takes a name from the namespace that has most, if this object's own has fewer.
+    fn displace(&mut self, object: &ObjectKey) -> bool {
+        let own = self.shares.get(share(object)).copied().unwrap_or_default();
+        let Some((most, _)) =
+            self.shares.iter().max_by_key(|(_, count)| **count).filter(|it| *it.1 > own + 1)
+        else {
+            return false;
+        };
+        let last = self.shared.named.keys().rev().find(|it| *share(it) == **most).cloned();
+        let Some(displaced) = last.and_then(|last| self.take_name(&last)) else { return false };
+        if self.unnamed.len() < limits::REJECTED_MAX {
+            self.unnamed.insert(displaced.object.clone(), displaced);
+        }
+        true
+    }
+}
+
+fn share(object: &ObjectKey) -> &str {
+    object.name().map_or("", |name| name.namespace())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Who has room: an id for a service, a place among a service's slices.
+//!
+//! Invariant: a service keeps its room until it goes; room that comes free is given in turns ([`super::waiting`]), and
+//! no newcomer gets it before those who wait. Of one service's slices the first by name have the places, in whatever
+//! order they came. Deliberately absent: room in the maps, which the plan gives.
+
+use alloc::sync::Arc;
+
+use super::waiting::Guest;
+use super::{Known, Tables};
+use crate::change::Cause;
+use crate::facts::{ObjectKey, Rejection, ServiceFacts, SliceFacts, WAITS};
+use crate::keys::{ServiceKey, SliceKey};
+use crate::limits;
+use crate::op::ServiceId;
+
+impl Tables {
+    /// The id of a service, given out now if it has none. `None`: there is no room for it.
+    pub(super) fn id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
+        match self.names.get(key) {
+            Some(id) => Some(*id),
+            None if self.waiting.has_queue() => None,
+            None => self.new_id(key),
+        }
+    }
+
+    fn new_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
+        let known = Known { key: key.clone(), facts: None, slices: alloc::vec::Vec::new() };
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None if self.services.len() >= self.services_max => return None,
+            None => {
+                self.services.push(None);
+                ServiceId(u32::try_from(self.services.len() - 1).ok()?)
+            }
+        };
+        *self.services.get_mut(id.0 as usize)? = Some(known);
+        self.names.insert(key.clone(), id);
+        match self.residents.get_mut(key.name.namespace()) {
+            Some(count) => *count += 1,
+            None => drop(self.residents.insert(key.name.namespace().into(), 1)),
+        }
+        Some(id)
+    }
+
+    /// A service has given up its room.
+    pub(super) fn moved_out(&mut self, key: &ServiceKey) {
+        if let Some(count) = self.residents.get_mut(key.name.namespace()) {
+            *count -= 1;
+            if *count == 0 {
+                self.residents.remove(key.name.namespace());
+            }
+        }
+    }
+
+    /// Gives free room to those whose turn it is. What was written down of them is applied now.
+    pub(crate) fn admit(&mut self, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        for _ in 0..limits::ADMITTED_PER_BATCH {
+            let is_full = self.free.is_empty() && self.services.len() >= self.services_max;
+            if is_full || !self.waiting.has_queue() {
+                return;
+            }
+            let Some((key, guest)) = self.waiting.next_service(&self.residents) else { return };
+            if self.new_id(&key).is_some() {
+                self.move_in(guest, dirty);
+            }
+        }
+    }
+
+    fn move_in(&mut self, guest: Guest, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        if let Some(facts) = guest.facts {
+            self.rejected.end(&ObjectKey::Service(facts.key.clone()));
+            self.service_applied(facts, dirty);
+        }
+        for (key, facts) in guest.slices {
+            self.rejected.end(&ObjectKey::Slice(key));
+            self.slice_applied(facts, dirty);
+        }
+    }
+
+    pub(super) fn let_service_wait(&mut self, facts: Arc<ServiceFacts>) {
+        let object = ObjectKey::Service(facts.key.clone());
+        let origin = facts.meta.origin.clone();
+        self.waiting.put_service(facts);
+        self.rejected.put(no_room_for_service(object, origin, self.services_max));
+    }
+
+    pub(super) fn let_slice_wait(&mut self, service: &ServiceKey, facts: Arc<SliceFacts>) {
+        let object = ObjectKey::Slice(facts.key.clone());
+        let origin = facts.meta.origin.clone();
+        self.waiting.put_slice(service, facts, true);
+        self.rejected.put(no_room_for_service(object, origin, self.services_max));
+    }
+
+    /// Gives a slice its place by its name; where there is none left, the last one waits.
+    pub(super) fn place_slice(
+        &mut self,
+        id: ServiceId,
+        facts: Arc<SliceFacts>,
+        dirty: &mut dyn FnMut(ServiceId, Cause),
+    ) {
+        let Some(known) = self.services.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        let mut last = None;
+        match known.slices.binary_search_by(|other| other.key.cmp(&facts.key)) {
+            Ok(place) => known.slices.get_mut(place).into_iter().for_each(|old| *old = Arc::clone(&facts)),
+            Err(place) if place >= limits::SLICES_PER_SERVICE_MAX => {
+                let service = known.key.clone();
+                return self.let_surplus_wait(&service, facts);
+            }
+            Err(place) => {
+                if known.slices.len() >= limits::SLICES_PER_SERVICE_MAX {
+                    last = known.slices.pop().map(|last| (known.key.clone(), last));
+                }
+                known.slices.insert(place, Arc::clone(&facts));
+            }
+        }
+        self.slices.insert(facts.key.clone(), (Arc::clone(&facts), Some(id)));
+        if let Some((service, last)) = last {
+            self.slices.remove(&last.key);
+            self.let_surplus_wait(&service, last);
+        }
+        dirty(id, Cause::SliceApplied(facts));
+    }
+
+    /// Takes a slice from a service, and gives its place to the next one that waits for it.
+    pub(super) fn drop_slice(
+        &mut self,
+        id: ServiceId,
+        key: &SliceKey,
+        dirty: &mut dyn FnMut(ServiceId, Cause),
+    ) {
+        let Some(known) = self.services.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        known.slices.retain(|slice| slice.key != *key);
+        if let Some(next) = self.waiting.next_slice(&known.key) {
+            self.rejected.end(&ObjectKey::Slice(next.key.clone()));
+            self.place_slice(id, next, dirty);
+        }
+    }
+
+    fn let_surplus_wait(&mut self, service: &ServiceKey, facts: Arc<SliceFacts>) {
+        let object = ObjectKey::Slice(facts.key.clone());
+        let origin = facts.meta.origin.clone();
+        self.waiting.put_slice(service, facts, false);
+        let reason = alloc::format!(
+            "{WAITS}: of one service the first {} slices by name are used; delete some of them",
+            limits::SLICES_PER_SERVICE_MAX
+        );
+        self.rejected.put(Rejection { object, origin, reason: reason.into(), partial: false });
+    }
+}
+
+fn no_room_for_service(object: ObjectKey, origin: Option<Arc<str>>, most: usize) -> Rejection {
+    let reason = alloc::format!(
+        "{WAITS}: {most} services are known, as many as `datapath.limits.services` allows; delete some, or raise it"
+    );
+    Rejection { object, origin, reason: reason.into(), partial: false }
+}

@@ -1,0 +1,217 @@
+//! Objects that have come and have no room: services beyond the most that may be known, with their slices, and slices
+//! beyond the most of one service.
+//!
+//! Invariant: what waits has a bound of its own; beyond it the namespace that has most waiting gives up its youngest, so
+//! nobody's thousands take the place of somebody else's one. Room goes by turns: sources in their precedence, then
+//! services whose object is there, then the namespace that has the fewest with room, then the oldest, then the name.
+//! Deliberately absent: taking room from anybody who has it.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+
+use crate::facts::{ServiceFacts, SliceFacts};
+use crate::keys::{ServiceKey, SliceKey, Source};
+use crate::limits;
+
+/// Services with room, by namespace.
+pub(crate) type Residents = BTreeMap<Arc<str>, usize>;
+
+/// The place of a service among those of its namespace: precedence of its source, whether only slices are there, its
+/// age, its name.
+type Turn = (Source, bool, i64, ServiceKey);
+
+/// What waits of one service.
+#[derive(Debug, Default)]
+pub(crate) struct Guest {
+    pub(crate) facts: Option<Arc<ServiceFacts>>,
+    pub(crate) slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
+    /// The service itself has no room; otherwise only these slices have none.
+    turn: Option<Turn>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    guests: BTreeMap<ServiceKey, Guest>,
+    queue: BTreeSet<Turn>,
+    bytes: usize,
+}
+
+/// Everything that waits.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    namespaces: BTreeMap<Arc<str>, Namespace>,
+    /// Where each slice that waits does so.
+    homes: BTreeMap<SliceKey, ServiceKey>,
+    services: usize,
+    bytes: usize,
+    /// Services without room.
+    queued: usize,
+    /// Sources of objects for which there was no room to wait either.
+    turned_away: BTreeSet<Source>,
+}
+
+impl Waiting {
+    /// Objects that wait.
+    pub(crate) fn len(&self) -> usize {
+        self.services + self.homes.len()
+    }
+
+    /// Whether some service waits for room, so that no newer one may take it.
+    pub(crate) const fn has_queue(&self) -> bool {
+        self.queued > 0
+    }
+
+    /// Sources of which something was turned away and that may tell it again now, because at most half of what may wait
+    /// does. Each is given once.
+    pub(crate) fn sources_to_ask(&mut self) -> BTreeSet<Source> {
+        if self.bytes > limits::WAITING_BYTES_MAX / 2 {
+            return BTreeSet::new();
+        }
+        core::mem::take(&mut self.turned_away)
+    }
+
+    /// A service without room waits.
+    pub(crate) fn put_service(&mut self, facts: Arc<ServiceFacts>) {
+        let key = facts.key.clone();
+        self.change(&key, true, |guest| guest.set_facts(Some(facts)));
+        self.make_room();
+    }
+
+    /// A slice waits: for its service, which is `without_room`, or for a place among that one's slices.
+    pub(crate) fn put_slice(&mut self, service: &ServiceKey, facts: Arc<SliceFacts>, without_room: bool) {
+        self.homes.insert(facts.key.clone(), service.clone());
+        self.change(service, without_room, |guest| guest.put_slice(facts));
+        self.make_room();
+    }
+
+    /// The service is gone. Its slices go on waiting.
+    pub(crate) fn take_service(&mut self, key: &ServiceKey) {
+        self.change(key, true, |guest| guest.set_facts(None));
+    }
+
+    /// The slice is gone, or no longer of that service.
+    pub(crate) fn take_slice(&mut self, key: &SliceKey) {
+        if let Some(service) = self.homes.remove(key) {
+            let has_queued = self.guest(&service).is_some_and(|guest| guest.turn.is_some());
+            self.change(&service, has_queued, |guest| guest.take_slice(key));
+        }
+    }
+
+    /// The first slice by name that waits for a place in a service that has room.
+    pub(crate) fn next_slice(&mut self, service: &ServiceKey) -> Option<Arc<SliceFacts>> {
+        let (key, facts) = self.guest(service)?.slices.first_key_value()?;
+        let (key, facts) = (key.clone(), Arc::clone(facts));
+        self.take_slice(&key);
+        Some(facts)
+    }
+
+    /// Whose turn it is, with all that waits of it.
+    pub(crate) fn next_service(&mut self, residents: &Residents) -> Option<(ServiceKey, Guest)> {
+        let turns = self.namespaces.iter().filter_map(|(name, namespace)| {
+            let (source, bare, created, key) = namespace.queue.first()?;
+            let have = residents.get(name).copied().unwrap_or_default();
+            Some((*source, *bare, have, *created, key))
+        });
+        let (.., key) = turns.min()?;
+        let key = key.clone();
+        let guest = self.remove(&key)?;
+        Some((key, guest))
+    }
+
+    fn guest(&self, key: &ServiceKey) -> Option<&Guest> {
+        self.namespaces.get(key.name.namespace())?.guests.get(key)
+    }
+
+    /// Changes what waits of a service, and its place.
+    fn change(&mut self, key: &ServiceKey, without_room: bool, change: impl FnOnce(&mut Guest)) {
+        let mut guest = self.take_out(key);
+        change(&mut guest);
+        if guest.facts.is_some() || !guest.slices.is_empty() {
+            self.put_in(key, guest, without_room);
+        }
+    }
+
+    fn take_out(&mut self, key: &ServiceKey) -> Guest {
+        let Some(namespace) = self.namespaces.get_mut(key.name.namespace()) else { return Guest::default() };
+        let Some(mut guest) = namespace.guests.remove(key) else { return Guest::default() };
+        if let Some(turn) = guest.turn.take() {
+            namespace.queue.remove(&turn);
+            self.queued -= 1;
+        }
+        namespace.bytes -= guest.bytes;
+        self.bytes -= guest.bytes;
+        self.services -= usize::from(guest.facts.is_some());
+        if namespace.guests.is_empty() {
+            self.namespaces.remove(key.name.namespace());
+        }
+        guest
+    }
+
+    fn put_in(&mut self, key: &ServiceKey, mut guest: Guest, without_room: bool) {
+        guest.turn = without_room.then(|| turn(key, guest.facts.as_deref()));
+        self.queued += usize::from(without_room);
+        self.bytes += guest.bytes;
+        self.services += usize::from(guest.facts.is_some());
+        let namespace = self.namespaces.entry(key.name.namespace().into()).or_default();
+        namespace.bytes += guest.bytes;
+        namespace.queue.extend(guest.turn.clone());
+        namespace.guests.insert(key.clone(), guest);
+    }
+
+    fn remove(&mut self, key: &ServiceKey) -> Option<Guest> {
+        self.guest(key)?;
+        let guest = self.take_out(key);
+        for slice in guest.slices.keys() {
+            self.homes.remove(slice);
+        }
+        Some(guest)
+    }
+
+    /// Beyond the bound, the namespace that has most gives up its youngest.
+    fn make_room(&mut self) {
+        while self.bytes > limits::WAITING_BYTES_MAX {
+            let most = self.namespaces.values().max_by_key(|namespace| namespace.bytes);
+            let youngest = most.and_then(|namespace| {
+                let last = namespace.queue.last().map(|(.., key)| key);
+                last.or_else(|| namespace.guests.keys().next_back()).cloned()
+            });
+            let Some(guest) = youngest.and_then(|key| Some((key.source, self.remove(&key)?))) else { return };
+            self.turned_away.insert(guest.0);
+        }
+    }
+}
+
+// Each change costs as much as what it changes: thousands of slices may wait of one service.
+impl Guest {
+    fn set_facts(&mut self, facts: Option<Arc<ServiceFacts>>) {
+        let bytes =
+            |facts: &Option<Arc<ServiceFacts>>| facts.as_ref().map_or(0, |it| OBJECT_BYTES + it.bytes());
+        self.bytes = self.bytes + bytes(&facts) - bytes(&self.facts);
+        self.facts = facts;
+    }
+
+    fn put_slice(&mut self, facts: Arc<SliceFacts>) {
+        self.bytes += OBJECT_BYTES + facts.bytes();
+        if let Some(before) = self.slices.insert(facts.key.clone(), facts) {
+            self.bytes -= OBJECT_BYTES + before.bytes();
+        }
+    }
+
+    fn take_slice(&mut self, key: &SliceKey) {
+        if let Some(before) = self.slices.remove(key) {
+            self.bytes -= OBJECT_BYTES + before.bytes();
+        }
+    }
+}
+
+/// Names, metadata and places in the maps of one object.
+const OBJECT_BYTES: usize = 1_024;
+
+fn turn(key: &ServiceKey, facts: Option<&ServiceFacts>) -> Turn {
+    let created = facts.and_then(|facts| facts.meta.created).map_or(i64::MAX, |created| created.0);
+    (key.source, facts.is_none(), created, key.clone())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! Whose turn it is, and who gives way.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+use crate::facts::{AddressType, Endpoints, Meta, ServiceType, Timestamp};
+use crate::keys::{Family, ObjectName};
+
+fn key(name: &str, source: Source) -> ServiceKey {
+    let (namespace, name) = name.split_once('/').unwrap();
+    ServiceKey { name: ObjectName::new(namespace, name).unwrap(), source }
+}
+
+fn service(name: &str, created: i64, source: Source) -> Arc<ServiceFacts> {
+    let meta = Meta { created: Some(Timestamp(created)), ..Meta::default() };
+    Arc::new(ServiceFacts { meta, ..ServiceFacts::new(key(name, source), ServiceType::ClusterIp) })
+}
+
+fn slice(service: &ServiceKey, name: &str) -> Arc<SliceFacts> {
+    Arc::new(SliceFacts {
+        key: SliceKey {
+            name: ObjectName::new(service.name.namespace(), name).unwrap(),
+            source: service.source,
+        },
+        meta: Meta::default(),
+        service: Some(service.name.name().into()),
+        headless: false,
+        address_type: AddressType::Ip(Family::V4),
+        ports: [].into(),
+        endpoints: Endpoints::default(),
+        endpoints_null: false,
+    })
+}
+
+/// The order in which all get room, each of which counts for its namespace from then on.
+fn order(mut waiting: Waiting) -> Vec<String> {
+    let mut residents = Residents::new();
+    let mut order = Vec::new();
+    while let Some((key, _)) = waiting.next_service(&residents) {
+        *residents.entry(key.name.namespace().into()).or_default() += 1;
+        order.push(format!("{key}"));
+    }
+    assert_eq!((waiting.len(), waiting.bytes, waiting.has_queue()), (0, 0, false), "nothing is left");
+    order
+}
+
+#[test]
+fn namespaces_take_turns_and_within_one_the_oldest_comes_first() {
+    use Source::{Config, Kubernetes};
+    let mut waiting = Waiting::default();
+    for (name, created, source) in [
+        ("many/c", 1, Kubernetes),
+        ("many/a", 2, Kubernetes),
+        ("many/b", 2, Kubernetes),
+        ("many/d", 3, Kubernetes),
+        ("one/young", 99, Kubernetes),
+        ("own/block", 100, Config),
+    ] {
+        waiting.put_service(service(name, created, source));
+    }
+    let bare = key("few/slices-only", Kubernetes);
+    waiting.put_slice(&bare, slice(&bare, "s"), true);
+    let expected = ["own/block", "many/c", "one/young", "many/a", "many/b", "many/d", "few/slices-only"];
+    assert_eq!(order(waiting), expected);
+}
+
+#[test]
+fn what_goes_or_changes_while_it_waits_is_as_it_is_in_the_end() {
+    let mut waiting = Waiting::default();
+    let a = key("ns/a", Source::Kubernetes);
+    waiting.put_service(service("ns/a", 1, Source::Kubernetes));
+    waiting.put_slice(&a, slice(&a, "s1"), true);
+    waiting.put_slice(&a, slice(&a, "s2"), true);
+    waiting.take_slice(&slice(&a, "s1").key);
+    waiting.take_service(&a);
+    assert_eq!(waiting.len(), 1);
+    waiting.put_service(service("ns/a", 5, Source::Kubernetes));
+    let (found, guest) = waiting.next_service(&Residents::new()).unwrap();
+    assert_eq!((found, guest.slices.len()), (a.clone(), 1));
+    assert_eq!(guest.facts, Some(service("ns/a", 5, Source::Kubernetes)));
+    waiting.take_slice(&slice(&a, "s2").key);
+    waiting.take_service(&a);
+    assert!(order(waiting).is_empty());
+}
+
+#[test]
+fn surplus_slices_wait_for_their_service_alone_in_the_order_of_their_names() {
+    let mut waiting = Waiting::default();
+    let a = key("ns/a", Source::Kubernetes);
+    for name in ["s3", "s1", "s2"] {
+        waiting.put_slice(&a, slice(&a, name), false);
+    }
+    assert!(!waiting.has_queue() && waiting.next_service(&Residents::new()).is_none());
+    assert!(waiting.next_slice(&key("ns/b", Source::Kubernetes)).is_none());
+    let names: Vec<_> =
+        core::iter::from_fn(|| waiting.next_slice(&a)).map(|it| String::from(it.key.name.name())).collect();
+    assert_eq!(names, vec!["s1", "s2", "s3"]);
+}
+
+#[test]
+fn invariant_10_what_waits_has_a_bound_and_who_has_most_gives_way() {
+    let mut waiting = Waiting::default();
+    waiting.put_service(service("quiet/only", 999, Source::Kubernetes));
+    let many = limits::WAITING_BYTES_MAX / OBJECT_BYTES + 100;
+    for number in 0..many {
+        let created = i64::try_from(number).unwrap();
+        waiting.put_service(service(&format!("noise/s{number:06}"), created, Source::Kubernetes));
+        assert!(waiting.bytes <= limits::WAITING_BYTES_MAX);
+    }
+    assert!(waiting.guest(&key("quiet/only", Source::Kubernetes)).is_some());
+    assert!(waiting.guest(&key("noise/s000000", Source::Kubernetes)).is_some(), "the oldest stay");
+    assert!(waiting.guest(&key(&format!("noise/s{:06}", many - 1), Source::Kubernetes)).is_none());
+    assert!(waiting.sources_to_ask().is_empty(), "there is no room for what would be told");
+    while waiting.bytes > limits::WAITING_BYTES_MAX / 2 {
+        waiting.next_service(&Residents::new()).unwrap();
+    }
+    assert_eq!(waiting.sources_to_ask(), BTreeSet::from([Source::Kubernetes]));
+    assert!(waiting.sources_to_ask().is_empty(), "once");
+}

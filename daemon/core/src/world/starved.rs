@@ -1,0 +1,90 @@
+//! Services for which the maps have no room, in the order in which they are tried again when there is some.
+//!
+//! Invariant: namespaces take turns, and within one the oldest service comes first; so one tenant's thousands do not
+//! keep another one's only service waiting. As many are tried as room came free, and each service is tried in the end,
+//! because whoever retries what failed does so with these too. Deliberately absent: how much room one needs.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Bound;
+
+use super::World;
+use super::plan::PlanError;
+use crate::keys::ServiceKey;
+use crate::limits;
+use crate::op::ServiceId;
+
+type Turn = (i64, ServiceKey, ServiceId);
+
+/// Who has no room in the maps.
+#[derive(Debug, Default)]
+pub(super) struct Starved {
+    namespaces: BTreeMap<Arc<str>, BTreeSet<Turn>>,
+    turns: BTreeMap<ServiceId, Turn>,
+    /// Whose turn it was last.
+    last: Option<Arc<str>>,
+    /// Places in the maps that came free since somebody was tried.
+    freed: usize,
+}
+
+impl Starved {
+    /// Places in the maps came free.
+    pub(super) fn free(&mut self, places: usize) {
+        self.freed = if self.turns.is_empty() { 0 } else { self.freed.saturating_add(places) };
+    }
+
+    fn put(&mut self, turn: Turn) {
+        self.remove(turn.2);
+        let namespace = turn.1.name.namespace();
+        match self.namespaces.get_mut(namespace) {
+            Some(queue) => drop(queue.insert(turn.clone())),
+            None => drop(self.namespaces.insert(namespace.into(), BTreeSet::from([turn.clone()]))),
+        }
+        self.turns.insert(turn.2, turn);
+    }
+
+    fn remove(&mut self, id: ServiceId) {
+        let Some(turn) = self.turns.remove(&id) else { return };
+        let namespace = turn.1.name.namespace();
+        if let Some(queue) = self.namespaces.get_mut(namespace) {
+            queue.remove(&turn);
+            if queue.is_empty() {
+                self.namespaces.remove(namespace);
+            }
+        }
+    }
+
+    /// The oldest of the namespace whose turn it is. It is put back if there was no room for it.
+    fn next(&mut self) -> Option<ServiceId> {
+        let after = self.last.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut later = self.namespaces.range::<Arc<str>, _>((after, Bound::Unbounded));
+        let (namespace, queue) = later.next().or_else(|| self.namespaces.first_key_value())?;
+        let id = queue.first()?.2;
+        self.last = Some(Arc::clone(namespace));
+        self.remove(id);
+        Some(id)
+    }
+}
+
+impl World {
+    /// A service was planned: with room, or without.
+    pub(super) fn account_for_room<T>(&mut self, id: ServiceId, planned: &Result<T, PlanError>) {
+        match planned {
+            Err(PlanError::Slots(_) | PlanError::Indices(_) | PlanError::Frontends(_)) => {
+                let Some(known) = self.tables.get(id) else { return };
+                let created = known.facts.as_ref().and_then(|facts| facts.meta.created);
+                let turn = (created.map_or(i64::MAX, |created| created.0), known.key.clone(), id);
+                self.starved.put(turn);
+            }
+            Ok(_) | Err(PlanError::List(_)) => self.starved.remove(id),
+        }
+    }
+
+    /// Room came free: those whose turn it is are tried again, as many as there are places.
+    pub(super) fn feed(&mut self) {
+        let places = core::mem::take(&mut self.starved.freed).min(limits::FED_PER_BATCH);
+        let fed: Vec<ServiceId> = (0..places).map_while(|_| self.starved.next()).collect();
+        fed.into_iter().for_each(|id| self.retry(id));
+    }
+}

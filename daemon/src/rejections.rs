@@ -1,0 +1,115 @@
+//! Tells the log what is rejected, whichever source it came from.
+//!
+//! Invariant: a line per object and reason, when that begins and not again while it lasts; a flood is a few lines and a
+//! number. Deliberately absent: what follows; the table names every rejected object.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_core::facts::Rejection;
+use holdfast_core::snapshot::{Rejections, Snapshot};
+use tokio::sync::watch;
+
+/// Lines about rejected objects in one window; who writes one bad object writes thousands.
+const LINES_MAX: u64 = 10;
+
+/// Long enough for a flood to stay readable.
+const LINES_WINDOW: Duration = Duration::from_secs(60);
+
+/// How many lines were written lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Quota {
+    begun: Duration,
+    wanted: u64,
+    unsaid: u64,
+}
+
+impl Quota {
+    /// Whether a line may be written now and, if so, how many were not since the last one. `now` never steps back.
+    fn say(&mut self, now: Duration) -> Option<u64> {
+        if now >= self.begun + LINES_WINDOW {
+            *self = Self { begun: now, wanted: 0, unsaid: self.unsaid };
+        }
+        self.wanted += 1;
+        if self.wanted > LINES_MAX {
+            self.unsaid += 1;
+            return None;
+        }
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
+/// Runs until there is no engine any more.
+pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>) {
+    let (started, mut quota) = (Instant::now(), Quota::default());
+    let mut known = Arc::<Rejections>::default();
+    while snapshots.changed().await.is_ok() {
+        let now = Arc::clone(&snapshots.borrow_and_update().rejections);
+        if !Arc::ptr_eq(&known, &now) {
+            begun(&known, &now).for_each(|rejection| tell(rejection, &mut quota, started.elapsed()));
+            known = now;
+        }
+    }
+}
+
+/// What is rejected now and was not, or for another reason.
+fn begun<'a>(before: &'a Rejections, now: &'a Rejections) -> impl Iterator<Item = &'a Rejection> {
+    let is_told = |it: &&Rejection| before.named.get(&it.object).is_some_and(|old| old.reason == it.reason);
+    now.named.values().filter(move |it| !is_told(it))
+}
+
+fn tell(rejection: &Rejection, quota: &mut Quota, now: Duration) {
+    let (object, reason, origin) = (&rejection.object, &*rejection.reason, rejection.origin.as_deref());
+    let allowed = quota.say(now);
+    let unsaid = allowed.filter(|unsaid| *unsaid > 0);
+    match (allowed, rejection.is_waiting()) {
+        (None, _) => tracing::debug!(%object, reason, origin, "object rejected"),
+        (Some(_), true) => tracing::warn!(%object, reason, origin, unsaid, "object waits for room"),
+        (Some(_), false) => {
+            tracing::warn!(
+                %object, reason, origin, unsaid, "object not understood, its last good version stays"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_core::facts::ObjectKey;
+    use holdfast_core::keys::Source;
+
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn rejections(list: &[(&str, &str)]) -> Rejections {
+        let rejection = |(file, reason): &(&str, &str)| {
+            let object = ObjectKey::File(Source::Manifests, (*file).into());
+            (object.clone(), Rejection { object, origin: None, reason: (*reason).into(), partial: false })
+        };
+        Rejections { named: list.iter().map(rejection).collect(), ..Rejections::default() }
+    }
+
+    #[test]
+    fn what_lasts_is_told_once() {
+        let check = |before: &[(&str, &str)], now: &[(&str, &str)], told: &[&str]| {
+            let (before, now) = (rejections(before), rejections(now));
+            let found: Vec<_> = begun(&before, &now).map(|it| it.object.to_string()).collect();
+            assert_eq!(found, told);
+        };
+        check(&[], &[("a", "bad"), ("b", "bad")], &["file a", "file b"]);
+        check(&[("a", "bad"), ("b", "bad")], &[("a", "bad"), ("b", "worse")], &["file b"]);
+        check(&[("a", "bad")], &[], &[]);
+    }
+
+    #[test]
+    fn a_flood_of_bad_objects_is_a_few_lines() {
+        let mut quota = Quota::default();
+        let said = (0..1_000).filter(|_| quota.say(ms(5)).is_some()).count();
+        assert_eq!(said as u64, LINES_MAX);
+        assert_eq!(quota.say(LINES_WINDOW + ms(5)), Some(990));
+        assert_eq!(quota.say(LINES_WINDOW + ms(6)), Some(0));
+    }
+}

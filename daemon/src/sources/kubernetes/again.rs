@@ -1,0 +1,36 @@
+//! Telling everything once more, when the table asks for it: it had no room for something that it was told.
+//!
+//! Invariant: at most one list of each kind in [`PAUSE`] comes of it, however often the table asks. Deliberately absent:
+//! which objects; the table could not keep even their names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::{mpsc, watch};
+
+use super::ending::Ending;
+use super::reflector::SharedShelf;
+
+/// A list of everything is dear, and room comes and goes in moments.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// Runs until nobody listens.
+pub(super) async fn run(
+    mut snapshots: watch::Receiver<Arc<Snapshot>>,
+    shelf: SharedShelf,
+    endings: mpsc::Sender<Ending>,
+) {
+    let mut heeded = 0;
+    loop {
+        let asks = |it: &Arc<Snapshot>| it.asks.get(&Source::Kubernetes).copied().unwrap_or_default();
+        let Ok(now) = snapshots.wait_for(|it| asks(it) > heeded).await.map(|it| asks(&it)) else { return };
+        heeded = now;
+        shelf.lock().forget_versions();
+        if endings.send(Ending::Asked).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
