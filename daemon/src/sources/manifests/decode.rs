@@ -1,7 +1,7 @@
 //! From the bytes of one file to objects, each on its own.
 //!
-//! Invariant: a file that is no YAML or JSON is refused whole; an object in a good file fails alone. Kinds that are not
-//! read are counted and otherwise ignored. Deliberately absent: files; what was known before.
+//! Invariant: a file that is no YAML or JSON is refused whole; an object in a good file fails alone. A kind that is not
+//! read is named once, however many objects are of it. Deliberately absent: files; what was known before.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,6 +29,12 @@ const DOCUMENTS_MAX: usize = 100_000;
 /// Events of the YAML parser; not the bound that matters, because the size of a file has one.
 const YAML_EVENTS_MAX: usize = 1 << 26;
 
+/// Kinds that are not read and are named of one file; who has more of them has something else in the folder.
+const KINDS_NAMED_MAX: usize = 16;
+
+/// Characters of a kind or a version that are shown as they are; real ones are shorter.
+const KIND_LENGTH_MAX: usize = 60;
+
 /// A Service or a slice, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Facts {
@@ -49,8 +55,8 @@ pub(super) struct Version {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) objects: BTreeMap<ObjectKey, Version>,
-    /// Objects of kinds that are not read.
-    pub(super) ignored: usize,
+    /// Kinds that are not read, with how many objects of the file are of it.
+    pub(super) ignored: BTreeMap<ObjectKey, usize>,
 }
 
 /// Reads a file; `Err` says why nothing in it can be told.
@@ -152,8 +158,8 @@ impl Document {
 enum Item {
     Service(Box<ServiceWire<'static>>),
     Slice(Box<SliceWire<'static>>),
-    /// A kind that is not read.
-    Ignored,
+    /// A kind that is not read, as it is named.
+    Ignored(String),
     /// No kind: an item of a list that says it for all, or nothing that can be understood.
     Untyped(Value),
     /// It does not fit, or is of a version that is not read.
@@ -176,7 +182,7 @@ impl Item {
             "EndpointSlice" if version.starts_with("discovery.k8s.io/") || !version.contains('/') => {
                 Kind::Slice
             }
-            _ => return Self::Ignored,
+            other => return Self::Ignored(shown_kind(other, version)),
         };
         if version == kind.api_version() {
             return Self::of(kind, value);
@@ -192,6 +198,16 @@ impl Item {
         };
         fitted.unwrap_or_else(|refusal| Self::Refused(kind, value, refusal))
     }
+}
+
+/// `Ingress (networking.k8s.io/v1)`.
+fn shown_kind(kind: &str, version: &str) -> String {
+    let is_plain = |text: &str| {
+        let legal = |it: char| it.is_ascii_alphanumeric() || "./-".contains(it);
+        !text.is_empty() && text.len() <= KIND_LENGTH_MAX && text.chars().all(legal)
+    };
+    let shown = |text: &str| if is_plain(text) { text.to_owned() } else { objects::quoted(text) };
+    format!("{} ({})", shown(kind), shown(version))
 }
 
 struct Reading {
@@ -241,7 +257,24 @@ impl Reading {
                 self.refuse(place, rejection);
             }
             Item::Untyped(_) => self.refuse_untyped(place),
-            Item::Ignored => self.contents.ignored += 1,
+            Item::Ignored(kind) => self.ignore(&kind),
+        }
+    }
+
+    /// Named for the folder, not for the file: an archive of a whole cluster has few kinds and many files.
+    fn ignore(&mut self, kind: &str) {
+        let object = ObjectKey::Kind(self.provenance.source, kind.into());
+        let has_room = self.contents.ignored.len() < KINDS_NAMED_MAX;
+        if let Some(count) = self.contents.ignored.get_mut(&object) {
+            *count += 1;
+        } else if has_room {
+            self.contents.ignored.insert(object.clone(), 1);
+            let reason = "is a kind that is not read, so its objects are ignored; Service (v1) and EndpointSlice \
+                          (discovery.k8s.io/v1) are read";
+            let origin = self.provenance.origin.clone();
+            let rejection =
+                Rejection { object: object.clone(), origin, reason: reason.into(), partial: true };
+            self.take(object, None, Some(rejection));
         }
     }
 

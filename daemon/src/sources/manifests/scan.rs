@@ -6,10 +6,11 @@
 //! say; waiting.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -23,9 +24,18 @@ use super::{FILE_BYTES_MAX, FILES_MAX, SETTLE};
 
 /// The name, if it is one of a manifest.
 pub(super) fn manifest_name(name: &OsStr) -> Option<Arc<str>> {
-    let text = name.to_str()?;
-    let readable = [".yaml", ".yml", ".json"].iter().any(|ending| text.ends_with(ending));
-    (readable && !text.starts_with('.')).then(|| text.into())
+    is_manifest(name).then(|| name.to_str().map(Into::into)).flatten()
+}
+
+fn is_manifest(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    let readable = [".yaml", ".yml", ".json"].iter().any(|ending| bytes.ends_with(ending.as_bytes()));
+    readable && !bytes.starts_with(b".")
+}
+
+/// As much of a name as can be shown.
+fn escaped(name: &OsStr) -> Arc<str> {
+    name.as_bytes().escape_ascii().to_string().into()
 }
 
 /// What tells one state of a file from another without reading it. The change time cannot be set back by programs that
@@ -184,7 +194,7 @@ impl Scan {
             Err(error) => Err(format!("cannot be read: {error}")),
         };
         if let Ok(contents) = &contents {
-            let (objects, ignored) = (contents.objects.len(), contents.ignored);
+            let (objects, ignored) = (contents.objects.len(), contents.ignored.values().sum::<usize>());
             tracing::debug!(file = &**file, objects, ignored, "manifest read");
         }
         Some(contents)
@@ -214,29 +224,50 @@ fn list(folder: &Path) -> Result<Listing, String> {
     let refusal = |error: io::Error| format!("the folder cannot be read: {error}");
     let mut listing = Listing::new();
     for entry in fs::read_dir(folder).map_err(refusal)? {
-        let Some(file) = manifest_name(&entry.map_err(refusal)?.file_name()) else { continue };
+        let name: OsString = entry.map_err(refusal)?.file_name();
+        if !is_manifest(&name) {
+            continue;
+        }
         if listing.len() >= FILES_MAX {
             return Err(format!(
                 "the folder has more than {FILES_MAX} manifests, which is the most that are read"
             ));
         }
-        if let Some(stamp) = stamp(&folder.join(&*file)) {
-            listing.insert(file, stamp);
-        }
+        let looked_at = match manifest_name(&name) {
+            Some(file) => stamp(&folder.join(&*file)).map(|stamp| (file, stamp)),
+            None => Some((escaped(&name), Err(NOT_UTF8.to_owned()))),
+        };
+        listing.extend(looked_at);
     }
     Ok(listing)
 }
 
-/// `None` for what is not there or no file; an error for a file that cannot be looked at, such as a link to nowhere.
+const NOT_UTF8: &str = "has a name that is not UTF-8, so it is not read; rename it";
+
+/// `None` for what is not there and for folders; an error for what is never opened, such as a pipe, and for a link to
+/// nowhere.
 fn stamp(path: &Path) -> Option<Result<Stamp, String>> {
     let own = fs::symlink_metadata(path).ok()?;
     if !own.is_symlink() {
-        return own.is_file().then(|| Ok(Stamp::new(&own, None)));
+        return stamp_of(&own, None);
     }
     match fs::canonicalize(path).and_then(|target| Ok((fs::metadata(path)?, target))) {
-        Ok((metadata, target)) => metadata.is_file().then(|| Ok(Stamp::new(&metadata, Some(target)))),
+        Ok((metadata, target)) => stamp_of(&metadata, Some(target)),
         Err(error) => Some(Err(format!("cannot be read: {error}"))),
     }
+}
+
+fn stamp_of(metadata: &Metadata, target: Option<PathBuf>) -> Option<Result<Stamp, String>> {
+    let kind = metadata.file_type();
+    let what = match () {
+        () if kind.is_file() => return Some(Ok(Stamp::new(metadata, target))),
+        () if kind.is_dir() => return None,
+        () if kind.is_fifo() => "a named pipe",
+        () if kind.is_socket() => "a socket",
+        () => "a device",
+    };
+    let link = if target.is_some() { "leads to" } else { "is" };
+    Some(Err(format!("{link} {what}, so it is not read; only files are, and links to files")))
 }
 
 /// The whole file, or nothing if it is not or does not stay the one that was looked at.

@@ -7,7 +7,7 @@ use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts};
 use proptest::prelude::*;
 
 use super::{service, shown};
-use crate::sources::manifests::decode::{Contents, Facts, decode};
+use crate::sources::manifests::decode::{Facts, decode};
 use crate::sources::manifests::folder::{Folder, Reading};
 
 const CLUSTER_YAML: &str = include_str!("../../../../../tests/fixtures/manifests/cluster.yaml");
@@ -157,12 +157,45 @@ fn words_that_yaml_1_1_takes_for_booleans_are_names() {
 }
 
 #[test]
-fn other_kinds_are_counted_and_ignored() {
+fn a_kind_that_is_not_read_is_named_once() {
     let text = "{apiVersion: v1, kind: Pod, metadata: {name: a}}\n---\n\
                 {apiVersion: serving.knative.dev/v1, kind: Service, metadata: {name: a}}\n---\n\
                 {apiVersion: multicluster.example/v1, kind: EndpointSlice, metadata: {name: a}}\n";
     let contents = decode(&"x.yaml".into(), text.as_bytes()).expect("a good file");
-    assert_eq!(contents, Contents { ignored: 3, ..Contents::default() });
+    assert_eq!(contents.ignored.values().sum::<usize>(), 3);
+    let why = "is a kind that is not read, so its objects are ignored; \
+               Service (v1) and EndpointSlice (discovery.k8s.io/v1) are read";
+    let named = |kind: &str| format!("! kind {kind} partly rejected in x.yaml: {why}\n");
+    check(
+        text,
+        &[
+            named("EndpointSlice (multicluster.example/v1)"),
+            named("Pod (v1)"),
+            named("Service (serving.knative.dev/v1)"),
+        ]
+        .concat(),
+    );
+    let typo = "{apiVersion: v1, kind: Sevice, metadata: {name: a}}\n---\n".repeat(40);
+    check(&typo, &named("Sevice (v1)"));
+    check("{kind: \"od\\nd\", metadata: {name: a}}", &named("\"od\\nd\" (\"\")"));
+    let many: String = (0..100).map(|it| format!("{{apiVersion: v1, kind: K{it}}}\n---\n")).collect();
+    assert_eq!(events("x.yaml", &many).lines().count(), 16, "a folder of something else is no flood");
+}
+
+#[test]
+fn a_kind_that_is_not_read_is_named_once_for_the_whole_folder() {
+    let mut folder = Folder::new("/manifests");
+    let ingress = b"{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: a}}";
+    let files = ["a.yaml", "b.yaml"].map(Arc::<str>::from);
+    let read = |file: &Arc<str>| (Arc::clone(file), decode(file, ingress));
+    let mut look = |present: &[Arc<str>], read_now: &[Arc<str>]| {
+        let present = Ok(present.iter().cloned().collect());
+        shown(&folder.apply(Reading { present, files: read_now.iter().map(read).collect() }))
+    };
+    assert_eq!(look(&files, &files).lines().count(), 1);
+    assert_eq!(look(&files, &files), "", "not again when it is read again");
+    assert_eq!(look(&files[..1], &[]), "", "the first file still has it");
+    assert_eq!(look(&[], &[]), "ok kind Ingress (networking.k8s.io/v1)\n");
 }
 
 #[test]

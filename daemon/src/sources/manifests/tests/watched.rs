@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -483,4 +484,29 @@ async fn it_ends_when_nobody_listens() {
     drop(groups);
     fs::write(root.path().join("a.yaml"), a("10.0.0.1")).expect("a file");
     timeout(PATIENCE, task).await.expect("it ends").expect("and well");
+}
+
+#[tokio::test]
+async fn what_is_no_file_is_named_once_and_never_opened() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = root.path().to_owned();
+    nix::unistd::mkfifo(&path.join("pipe.yaml"), nix::sys::stat::Mode::S_IRUSR).expect("a pipe");
+    symlink("/dev/zero", path.join("zero.yaml")).expect("a link");
+    let odd = std::ffi::OsStr::from_bytes(b"odd-\xff.yaml");
+    fs::write(path.join(odd), a("10.96.0.9")).expect("a file");
+    let hidden = std::ffi::OsStr::from_bytes(b".\xff.yaml");
+    fs::write(path.join(hidden), a("10.96.0.9")).expect("a file");
+    let mut folder = watch_folder(root, &path);
+    folder
+        .check(
+            "! file odd-\\xff.yaml rejected in odd-\\xff.yaml: has a name that is not UTF-8, so it is not read; rename it\n\
+             ! file pipe.yaml rejected in pipe.yaml: is a named pipe, so it is not read; only files are, and links to files\n\
+             ! file zero.yaml rejected in zero.yaml: leads to a device, so it is not read; only files are, and links to files\n\
+             synced manifests\n",
+        )
+        .await;
+    folder.check_nothing(POLL + SETTLE).await;
+    fs::remove_file(folder.path("pipe.yaml")).expect("it was there");
+    folder.check("ok file pipe.yaml\n").await;
+    folder.stop().await;
 }
