@@ -237,7 +237,7 @@ mod tests {
     async fn a_folder_that_hangs_is_said_and_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().display();
-        let mut watching = Watching::new(folder.path().to_owned());
+        let mut watching = Watching::new(folder.path().to_owned(), None);
         watching.hangs_after = Duration::from_millis(50);
         let (events, mut told) = mpsc::channel(8);
         let (hung, gate) = std_mpsc::channel();
