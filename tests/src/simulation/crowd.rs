@@ -161,11 +161,15 @@ impl Crowd {
         self.engine.apply(Event::SettingsApplied(Arc::clone(&self.settings)));
     }
 
+    fn now(&self) -> Now {
+        let wall = Timestamp(1_000_000_000 + i64::try_from(self.clock.as_secs()).unwrap_or(i64::MAX));
+        Now { wall, mono: self.clock }
+    }
+
     /// The engine takes a step, and whenever that leaves nothing to do everything is looked at.
     fn advance(&mut self) {
         self.clock += Duration::from_millis(self.random.number() % 3_000);
-        let wall = Timestamp(1_000_000_000 + i64::try_from(self.clock.as_secs()).unwrap_or(i64::MAX));
-        self.snapshot = self.engine.step(Now { wall, mono: self.clock }, &mut |_| ());
+        self.snapshot = self.engine.step(self.now(), &mut |_| ());
         if self.engine.is_written() && self.wrong.is_none() {
             let now = self.with_room();
             let before = std::mem::replace(&mut self.had_room, now);
@@ -191,7 +195,8 @@ impl Crowd {
         self.engine = start(if boots { fresh } else { old.into_maps() }, seed)?;
         self.had_room.clear();
         if is_remembered {
-            self.engine.remember(remembered);
+            let now = self.now();
+            self.engine.remember(remembered, now);
         }
         self.tell_everything();
         self.synced();
