@@ -66,6 +66,7 @@ use door::{Door, Way};
 pub use forget::{FORGETS_WAITING_MAX, ForgetWish, Forgotten};
 pub use listen::AdminError;
 pub use reload::{Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
+pub use verify::Verifications;
 
 /// Where the API listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,12 +95,12 @@ pub struct EffectiveConfig {
     pub json: String,
 }
 
-/// Tells for how long the engine has had work and has not moved.
+/// Tells for how long an event has waited for the engine, if that is too long.
 #[derive(Clone)]
 pub struct Liveness(Arc<dyn Fn() -> Option<Duration> + Send + Sync>);
 
 impl Liveness {
-    /// `stalled` answers `None` while the engine moves or has nothing to do. It must not block.
+    /// `stalled` answers `None` while events move or none waits. It must not block.
     pub fn new(stalled: impl Fn() -> Option<Duration> + Send + Sync + 'static) -> Self {
         Self(Arc::new(stalled))
     }
@@ -140,7 +141,9 @@ pub struct Readings {
     pub written: watch::Receiver<Written>,
     /// What only the engine can answer.
     pub engine: Asker,
-    /// Whether the engine moves.
+    /// The last comparison of all that is held twice.
+    pub verifications: Verifications,
+    /// Whether events move.
     pub liveness: Liveness,
     /// Other proxies that serve on this node.
     pub proxies: watch::Receiver<Arc<[OtherProxy]>>,

@@ -211,6 +211,7 @@ impl App {
             history,
             written,
             engine: engine.asker.clone(),
+            verifications: admin::Verifications::default(),
             liveness: engine.liveness(),
             proxies: proxies_now,
             refused_reload,
@@ -310,8 +311,8 @@ fn look_after(
     fail: mpsc::Sender<AppError>,
 ) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static {
     move |engine| {
-        let is_written = engine.is_written();
-        if let Err(error) = engine.maps_mut().look_after(is_written) {
+        let is_whole = engine.is_whole();
+        if let Err(error) = engine.maps_mut().look_after(is_whole) {
             // The first one ends the daemon.
             let _ = fail.try_send(error);
         }

@@ -37,6 +37,9 @@ const REMEMBERED_WAIT: Duration = Duration::from_secs(3);
 /// New frontends that wait for each other, so that the maps take many of them in one step.
 const INSERTS_MAX: usize = 1_024;
 
+/// How long what belongs to no service may wait for a time at which no service does.
+const UPKEEP_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// The one writer.
 #[derive(Debug)]
 pub struct Engine<M> {
@@ -49,7 +52,11 @@ pub struct Engine<M> {
     is_open: bool,
     // Nothing was found in the maps, and nothing else serves.
     is_bare: bool,
+    // A comparison is under way.
+    checks: bool,
     upkeep_due: Option<Duration>,
+    // When it was done last.
+    upkeep_at: Duration,
     ops: Vec<Op>,
     // Of services that have their lists.
     inserts: Vec<Op>,
@@ -70,7 +77,9 @@ impl<M: Maps> Engine<M> {
             first_grace,
             is_open: false,
             is_bare: dump.frontends.is_empty() && !is_waiting,
+            checks: false,
             upkeep_due: None,
+            upkeep_at: Duration::ZERO,
             ops: Vec::new(),
             inserts: Vec::new(),
         };
@@ -87,7 +96,8 @@ impl<M: Maps> Engine<M> {
         self.world.apply(event);
     }
 
-    /// Brings every dirty service as far as the maps let it, and gives what readers see from now on.
+    /// Brings the dirty services of one piece as far as the maps let them, and gives what readers see from now on. What is
+    /// left is due at once, so that events can be taken first.
     pub fn step(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Arc<Snapshot> {
         for id in self.retries.take_due(now.mono) {
             self.world.retry(id);
@@ -95,10 +105,7 @@ impl<M: Maps> Engine<M> {
         self.collect_freed();
         let mut snapshot = if self.may_write(now.mono) {
             self.world.decide(now);
-            let departed = self.carry_out(World::plan_node_removals);
-            self.write_services(now.mono);
-            self.upkeep(now.mono, departed.is_ok());
-            self.world.settle(now, changed)
+            self.write_piece(now, changed)
         } else {
             self.world.publish(now)
         };
@@ -109,24 +116,65 @@ impl<M: Maps> Engine<M> {
         Arc::new(snapshot)
     }
 
+    fn write_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
+        if !self.world.is_open() {
+            return self.world.publish(now);
+        }
+        let departed = self.carry_out(World::plan_node_removals);
+        self.write_services(now.mono);
+        let is_late = now.mono >= self.upkeep_at + UPKEEP_WAIT_MAX && self.world.is_awaiting_nobody();
+        if is_late || self.world.is_last_piece() {
+            self.upkeep(now.mono, departed.is_ok());
+        }
+        self.world.settle(now, changed)
+    }
+
     /// Compares the maps with what was realized. What somebody else changed is written anew by the next step.
     pub fn check(&mut self) -> Result<Vec<Drift>, MapError> {
-        if !self.is_written() {
-            return Ok(Vec::new());
+        self.begin_check()?;
+        loop {
+            if let Some(drift) = self.check_some() {
+                return Ok(drift);
+            }
         }
-        Ok(self.world.check(&self.maps.dump()?))
+    }
+
+    /// Begins such a comparison. An engine that has not written anything yet finds nothing.
+    pub fn begin_check(&mut self) -> Result<(), MapError> {
+        let dump = if self.world.is_open() { Some(self.maps.dump()?) } else { None };
+        self.checks = dump.is_some();
+        dump.into_iter().for_each(|dump| self.world.begin_check(dump));
+        Ok(())
+    }
+
+    /// Goes on with it, for as long as a piece takes. Gives what was found when it is done.
+    pub fn check_some(&mut self) -> Option<Vec<Drift>> {
+        let found = if self.checks { self.world.check_some()? } else { Vec::new() };
+        self.checks = false;
+        Some(found)
     }
 
     /// Whether the maps hold what all sources have told so far, but for what they refused.
     pub fn is_written(&self) -> bool {
-        self.is_open && self.world.dirty().is_empty()
+        self.is_open && !self.world.has_dirty()
+    }
+
+    /// Whether the maps hold all that was known when they were first written, but for what they refused. From then on they
+    /// are fit to serve, whatever comes in faster than it is written.
+    pub fn is_whole(&self) -> bool {
+        self.world.is_whole()
+    }
+
+    /// Pieces of another size, for whoever wants to see many of them.
+    pub const fn limit_pieces(&mut self, most: u64) {
+        self.world.limit_pieces(most);
     }
 
     /// When the next step is due although no event came.
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
         let opens = self.opens_at().filter(|_| !self.is_open);
         let may_write = self.first_grace.is_none() && (self.is_open || opens.is_some_and(|due| due <= now));
-        if may_write && !self.world.dirty().is_empty() {
+        if may_write && self.world.has_dirty() {
             return Some(now);
         }
         let waits_for_grace = self.first_grace.is_some() || self.world.next_grace().is_some();
@@ -170,11 +218,11 @@ impl<M: Maps> Engine<M> {
 
     /// All lists first, then all removals: a frontend that changes hands is never missing in between.
     fn write_services(&mut self, now: Duration) {
-        let dirty = self.world.dirty().to_vec();
+        let piece = self.world.piece().to_vec();
         // What does not fit shows in the op that needs it.
         let _ = self.maps.make_room(&self.world.coming());
         let mut refused = BTreeSet::new();
-        for id in &dirty {
+        for id in &piece {
             if let Err(error) = self.write_lists(*id) {
                 self.failed(*id, error, now);
                 refused.insert(*id);
@@ -184,10 +232,11 @@ impl<M: Maps> Engine<M> {
             }
         }
         self.insert_frontends(now, &mut refused);
-        for id in dirty.into_iter().filter(|id| !refused.contains(id)) {
+        for id in piece.into_iter().filter(|id| !refused.contains(id)) {
             self.ops.clear();
             self.world.plan_removals(id, &mut self.ops);
             match self.execute() {
+                Ok(()) if self.world.is_unfinished(id) => {}
                 Ok(()) => self.retries.settled(id),
                 Err(error) => self.failed(id, error.to_string(), now),
             }
@@ -237,6 +286,7 @@ impl<M: Maps> Engine<M> {
     /// What belongs to no service: what a restart found that nobody wants, and new node addresses. In this order, so that a
     /// new address does not answer for a NodePort that is about to go.
     fn upkeep(&mut self, now: Duration, departed: bool) {
+        self.upkeep_at = now;
         let leftovers = self.carry_out(World::plan_leftovers);
         let node = self.carry_out(World::plan_node);
         let is_done = departed && node.and(leftovers).is_ok();
@@ -252,10 +302,16 @@ impl<M: Maps> Engine<M> {
     fn collect_freed(&mut self) {
         while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
             self.ops.clear();
-            self.world.end_grace(&mut self.ops);
+            let is_whole = self.world.end_grace(&mut self.ops);
             // Each range stands for itself: one that cannot be wiped now is freed again, and keeps no other.
-            for place in 0..self.ops.len() {
-                let _ = self.execute_at(place);
+            for op in std::mem::take(&mut self.ops) {
+                match self.maps.execute(&op.action) {
+                    Ok(()) => self.world.accepted(&op),
+                    Err(_) => self.world.refused(std::slice::from_ref(&op), 0),
+                }
+            }
+            if !is_whole {
+                return;
             }
         }
     }

@@ -17,6 +17,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::MemoryMaps;
 use holdfast_tests::readings;
+use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::Shape;
 use tokio::sync::watch;
 
@@ -107,10 +108,10 @@ fn world() -> Result<(Engine<MemoryMaps>, Arc<Snapshot>), Failed> {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[Source::Kubernetes])?;
     SHAPE.events().into_iter().for_each(|event| engine.apply(event));
     engine.apply(Event::Synced(Source::Kubernetes));
-    let mut snapshot = engine.step(now(0), &mut |_| {});
+    let mut snapshot = step_whole(&mut engine, now(0), &mut |_| {});
     // Grace periods end between steps.
     for step in 1..10 {
-        snapshot = engine.step(now(step), &mut |_| {});
+        snapshot = step_whole(&mut engine, now(step), &mut |_| {});
     }
     Ok((engine, snapshot))
 }
@@ -148,7 +149,7 @@ fn steps(
         let event = SHAPE.slice(step * 7 % SHAPE.services, 0, step % 256);
         let begun = Instant::now();
         engine.apply(event);
-        let snapshot = engine.step(now(100 + step), &mut |_| {});
+        let snapshot = step_whole(engine, now(100 + step), &mut |_| {});
         times.push(begun.elapsed());
         snapshots.send_replace(snapshot);
         std::thread::sleep(Duration::from_micros(500));

@@ -18,6 +18,7 @@ use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_tests::bed::compare::{self, DRAWS, Medians, Ratio};
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Place, Role, Server};
+use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::{SERVED, Shape, served_by};
 
 /// How far the direct way may be from itself.
@@ -98,7 +99,7 @@ impl Datapath for Kernel {
         // The first step waits for readers that a former daemon may have left.
         std::thread::sleep(Duration::from_millis(100));
         let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
-        let snapshot = engine.step(now, &mut drop);
+        let snapshot = step_whole(&mut engine, now, &mut drop);
         if snapshot.fill.frontends != self.services as usize {
             return Err(
                 format!("{} of {} services are served", snapshot.fill.frontends, self.services).into()

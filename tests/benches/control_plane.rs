@@ -21,6 +21,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::op::{Action, Dump, Grace};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{Answer, MapError, Maps, MemoryMaps};
+use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::{Shape, cluster_ip};
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
@@ -67,7 +68,7 @@ fn step(engine: &mut Engine<MemoryMaps>) {
 /// Change records go to another thread in the daemon, which frees them; here they wait until the clock has stopped.
 fn step_into(engine: &mut Engine<MemoryMaps>, changes: &mut Vec<Change>) {
     let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
-    engine.step(now, &mut |change| changes.push(change));
+    step_whole(engine, now, &mut |change| changes.push(change));
 }
 
 fn feed(engine: &mut Engine<MemoryMaps>, events: Vec<Event>) -> Duration {
@@ -165,7 +166,7 @@ fn memory() {
     for service in 0..shape.services {
         shape.service_events(service).into_iter().for_each(|event| engine.apply(event));
         if service % 1_000 == 999 {
-            black_box(engine.step(now, &mut drop));
+            black_box(step_whole(&mut engine, now, &mut drop));
         }
     }
     println!("resident with 10,000 services of 200 endpoints: {:.0} MB", resident() - before);

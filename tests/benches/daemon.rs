@@ -21,6 +21,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Place};
+use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::Shape;
 use tokio::sync::{mpsc, watch};
 
@@ -61,7 +62,7 @@ fn kernel(bed: &Bed) -> KernelMaps {
 }
 
 fn step<M: Maps>(engine: &mut Engine<M>, mono: Duration) -> Arc<Snapshot> {
-    engine.step(Now { wall: Timestamp(1_800_000_000), mono }, &mut drop)
+    step_whole(engine, Now { wall: Timestamp(1_800_000_000), mono }, &mut drop)
 }
 
 /// From the first event until everything is in the maps.

@@ -28,6 +28,7 @@ use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Place, Role};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
+use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::{self, Shape};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -246,7 +247,7 @@ impl<M: Maps> Client<M> {
 
     fn step(&mut self) {
         let now = Now { wall: Timestamp(1_800_000_000), mono: self.started.elapsed() };
-        self.snapshot = self.engine.step(now, &mut drop);
+        self.snapshot = step_whole(&mut self.engine, now, &mut drop);
     }
 
     /// Takes the next group as far as the maps. `made` gets the stamps of changed slices.
@@ -437,7 +438,8 @@ fn remember(path: &Path, shape: Shape, backend: std::net::SocketAddr) -> u64 {
         engine.apply(Event::Progress(kind, "1000".into()));
     }
     engine.apply(Event::Synced(Source::Kubernetes));
-    let snapshot = engine.step(Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO }, &mut drop);
+    let snapshot =
+        step_whole(&mut engine, Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO }, &mut drop);
     let context = state::Context { boot: state::boot_id(), ..state::Context::default() };
     state::Folder::new(path).store(&context, &snapshot).unwrap()
 }

@@ -13,4 +13,5 @@ pub mod readings;
 pub mod scenario;
 pub mod simulation;
 pub mod soak;
+pub mod whole;
 pub mod worlds;

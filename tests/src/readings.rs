@@ -24,6 +24,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: holdfast::engine::ask::channel().0,
+        verifications: holdfast::admin::Verifications::default(),
         liveness: Liveness::new(|| None),
         proxies: watch::channel(Arc::default()).1,
         refused_reload: watch::channel(None).1,

@@ -37,7 +37,8 @@ fn step(engine: &mut Engine<MemoryMaps>) -> (Arc<Snapshot>, Vec<Change>) {
 }
 
 fn rest(engine: &mut Engine<MemoryMaps>) -> Arc<Snapshot> {
-    for _ in 0..20 {
+    // Some live in very small pieces.
+    for _ in 0..2_000 {
         let (snapshot, _) = step(engine);
         if engine.next_due(NOW.mono).is_none() {
             return snapshot;
@@ -180,6 +181,11 @@ fn crowded(random: &mut Random, events: &[Event], kept: &[Event], services: usiz
     picture
 }
 
+/// The work of a piece: a batch is one of them, or many.
+fn piece(random: &mut Random) -> u64 {
+    [1, 20, 100, u64::MAX][random.below(4)]
+}
+
 /// Other objects first, then the world in any order, with batches of any size, older versions, and a restart.
 fn by_detours(random: &mut Random, events: &[Event], restart: bool) -> Picture {
     picture(&mut lived(random, events, restart))
@@ -187,6 +193,7 @@ fn by_detours(random: &mut Random, events: &[Event], restart: bool) -> Picture {
 
 fn lived(random: &mut Random, events: &[Event], restart: bool) -> Engine<MemoryMaps> {
     let mut engine = start();
+    engine.limit_pieces(piece(random));
     synced(&mut engine);
     let mut older = world(random);
     random.shuffle(&mut older);
@@ -207,6 +214,7 @@ fn lived(random: &mut Random, events: &[Event], restart: bool) -> Engine<MemoryM
     if restart {
         step(&mut engine);
         engine = Engine::start(engine.into_maps(), Seed(8), &Source::ALL).unwrap().0;
+        engine.limit_pieces(piece(random));
         events.iter().rev().cloned().for_each(|event| engine.apply(event));
         synced(&mut engine);
     }
@@ -230,6 +238,7 @@ fn with_memory(random: &mut Random, events: &[Event]) -> Picture {
     step(&mut engine);
     let maps = if random.chance(500) { engine.into_maps() } else { MemoryMaps::default() };
     let mut engine = Engine::start(maps, Seed(8), &Source::ALL).unwrap().0;
+    engine.limit_pieces(piece(random));
     engine.remember(remembered, NOW);
     let mut newer = events.to_vec();
     random.shuffle(&mut newer);

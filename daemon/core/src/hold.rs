@@ -377,7 +377,9 @@ impl Hold {
     }
 
     fn backend(&mut self, backend: SocketAddr) -> Option<&mut HeldBackend> {
-        self.backends.iter_mut().find(|it| it.lost.is_none() && it.row.backend() == backend)
+        let wanted = (backend.ip(), backend.port());
+        let place = self.backends.binary_search_by(|it| it.row.place().cmp(&wanted)).ok()?;
+        self.backends.get_mut(place).filter(|it| it.lost.is_none())
     }
 
     /// What the row's endpoint was for.

@@ -9,6 +9,7 @@ use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use crate::limits;
+use crate::work::counted_key;
 
 /// Where objects come from. The order is the precedence when two services claim one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,6 +102,11 @@ impl ObjectName {
 
     /// The namespace.
     pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The namespace, shared.
+    pub(crate) const fn shared_namespace(&self) -> &Arc<str> {
         &self.namespace
     }
 
@@ -253,7 +259,7 @@ impl Family {
 }
 
 /// What a client dials. NodePorts have the unspecified address of their family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub struct FrontendKey {
     /// The destination address.
     pub address: IpAddr,
@@ -262,6 +268,8 @@ pub struct FrontendKey {
     /// TCP or UDP.
     pub transport: Transport,
 }
+
+counted_key!(FrontendKey { address, port, transport });
 
 impl fmt::Display for FrontendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -272,7 +280,7 @@ impl fmt::Display for FrontendKey {
 /// A port of a service in one family: what has a port index and lists in the datapath.
 ///
 /// The port number is no part of it: endpoints join by name and protocol alone.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug)]
 pub struct PortKey {
     /// The port's name; empty if it has none.
     pub name: Arc<str>,
@@ -281,6 +289,8 @@ pub struct PortKey {
     /// The family of its frontends and backends.
     pub family: Family,
 }
+
+counted_key!(PortKey { name, transport, family });
 
 /// Shows an unnamed port as `*`, for messages; tables show the empty name.
 impl fmt::Display for PortKey {

@@ -27,4 +27,5 @@ pub mod resolve;
 pub mod snapshot;
 mod tables;
 pub mod time;
+mod work;
 pub mod world;

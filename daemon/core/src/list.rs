@@ -204,8 +204,29 @@ impl Row {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     rows: Box<[Row]>,
-    cluster: u32,
-    local: u32,
+    cluster: Summary,
+    local: Summary,
+}
+
+/// What is asked of a list again and again, once for each frontend that leads to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Summary {
+    len: u32,
+    is_draining: bool,
+    is_held: bool,
+}
+
+impl Summary {
+    fn of(rows: &[Row], scope: Scope) -> Self {
+        let mut chosen = rows.iter().filter(|row| row.is_in(scope)).peekable();
+        let is_held = chosen.peek().is_some_and(|row| row.is_held());
+        let (mut len, mut is_draining) = (0_u32, chosen.peek().is_some());
+        for row in chosen {
+            len = len.saturating_add(1);
+            is_draining &= row.state() == SlotState::Draining;
+        }
+        Self { len, is_draining, is_held }
+    }
 }
 
 impl Rows {
@@ -240,11 +261,15 @@ impl Rows {
     }
 
     fn counted(rows: Box<[Row]>) -> Self {
-        let count = |scope| {
-            let chosen = rows.iter().filter(|row| row.is_in(scope)).count();
-            u32::try_from(chosen).unwrap_or(u32::MAX)
-        };
-        Self { cluster: count(Scope::Cluster), local: count(Scope::Local), rows }
+        let of = |scope| Summary::of(&rows, scope);
+        Self { cluster: of(Scope::Cluster), local: of(Scope::Local), rows }
+    }
+
+    const fn summary(&self, scope: Scope) -> &Summary {
+        match scope {
+            Scope::Cluster => &self.cluster,
+            Scope::Local => &self.local,
+        }
     }
 
     /// All endpoints that the slices list for this port.
@@ -254,10 +279,7 @@ impl Rows {
 
     /// How many backends that list has.
     pub const fn len(&self, scope: Scope) -> u32 {
-        match scope {
-            Scope::Cluster => self.cluster,
-            Scope::Local => self.local,
-        }
+        self.summary(scope).len
     }
 
     /// Whether that list has no backend.
@@ -267,7 +289,7 @@ impl Rows {
 
     /// Whether any of the lists has a backend.
     pub const fn has_any_list(&self) -> bool {
-        self.cluster > 0 || self.local > 0
+        self.cluster.len > 0 || self.local.len > 0
     }
 
     /// The backends of that list.
@@ -288,13 +310,13 @@ impl Rows {
     }
 
     /// Whether the list has backends and all of them are draining.
-    pub fn is_draining(&self, scope: Scope) -> bool {
-        !self.is_empty(scope) && self.list(scope).all(|row| row.state() == SlotState::Draining)
+    pub const fn is_draining(&self, scope: Scope) -> bool {
+        self.summary(scope).is_draining
     }
 
     /// Whether the list is one that is held.
-    pub fn is_held(&self, scope: Scope) -> bool {
-        self.list(scope).next().is_some_and(Row::is_held)
+    pub const fn is_held(&self, scope: Scope) -> bool {
+        self.summary(scope).is_held
     }
 
     /// Whether both are the same list of the same backends in the same states.

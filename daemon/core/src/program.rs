@@ -20,7 +20,8 @@ use crate::list::{LastList, Row, Rows, Scope, SlotState};
 use crate::op::{FrontendType, PortFacts, PortIndex, Range, Word, WordFlags};
 use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
 use crate::snapshot::{Reason, ServiceState, ServiceView, Status};
-use crate::world::Bench;
+use crate::work;
+use crate::world::{Bench, Cursor};
 
 /// What the maps hold of one list.
 #[derive(Clone, Debug, Default)]
@@ -240,8 +241,10 @@ pub(crate) struct Program {
     pub(crate) wanted: usize,
     /// Sorted.
     pub(crate) claimed: Vec<Wanted>,
+    /// Of those, the ones that are left to the real balancer. Sorted.
+    pub(crate) passing: Vec<FrontendKey>,
     /// In the maps on this service's behalf.
-    pub(crate) frontends: Vec<FrontendKey>,
+    pub(crate) frontends: BTreeSet<FrontendKey>,
     pub(crate) view: Option<Arc<ServiceView>>,
     pub(crate) causes: Vec<Cause>,
     /// Causes that had no room among those.
@@ -249,6 +252,15 @@ pub(crate) struct Program {
     pub(crate) dirty: bool,
     /// Its own facts, the node or the settings changed; a claim won or lost needs no new decision.
     pub(crate) stale: bool,
+    /// The facts that it became dirty with, as long as nobody has decided what it claims by them.
+    pub(crate) asked: Option<Arc<ServiceFacts>>,
+    /// Others wait for its decision.
+    pub(crate) awaited: bool,
+    /// The start waits for it to be written.
+    pub(crate) unwritten: bool,
+    /// It goes on with a later piece, from here.
+    pub(crate) unfinished: bool,
+    pub(crate) cursor: Cursor,
     pub(crate) ops: u32,
     /// What kept the last plan from being carried out.
     pub(crate) error: Option<Arc<str>>,
@@ -264,12 +276,18 @@ impl Default for Program {
             ports: Vec::new(),
             wanted: 0,
             claimed: Vec::new(),
-            frontends: Vec::new(),
+            passing: Vec::new(),
+            frontends: BTreeSet::new(),
             view: None,
             causes: Vec::new(),
             suppressed: 0,
             dirty: false,
             stale: false,
+            asked: None,
+            awaited: false,
+            unwritten: false,
+            unfinished: false,
+            cursor: Cursor::default(),
             ops: 0,
             error: None,
         }
@@ -297,26 +315,25 @@ impl Program {
             (Some(before), Some(now)) => renamed::pasts(served, &desired.ports, before, now),
             _ => BTreeMap::new(),
         };
-        let mut old = core::mem::take(&mut self.ports);
+        let mut old: BTreeMap<_, _> = self.ports.drain(..).map(|port| (port.key.clone(), port)).collect();
         self.wanted = desired.ports.len();
         for wanted in desired.ports {
+            work::done(1 + wanted.rows.len());
             let past = pasts.remove(&wanted.key);
-            let known = old.iter().position(|port| port.key == wanted.key);
-            let mut port = known.map_or_else(|| Port::new(wanted.key), |place| old.swap_remove(place));
+            let mut port = old.remove(&wanted.key).unwrap_or_else(|| Port::new(wanted.key));
             if let Some(past) = past {
                 past.give_to(&mut port);
             }
             port.take(wanted.rows, wanted.policy, bench);
             self.ports.push(port);
         }
-        old.retain(|port| port.index.is_some());
-        for port in &mut old {
+        for mut port in old.into_values().filter(|port| port.index.is_some()) {
             port.rows = Arc::default();
             port.policy = PortPolicy::default();
             port.hold = None;
             port.ended = None;
+            self.ports.push(port);
         }
-        self.ports.append(&mut old);
         self.desired = desired.frontends;
         self.pass(bench);
         self.state = desired.state;
@@ -325,6 +342,7 @@ impl Program {
     /// Leaves the addresses that somebody else balances too to the real balancer, where nobody is there and the service
     /// asks for it.
     fn pass(&mut self, bench: &Bench<'_>) {
+        self.passing.clear();
         if bench.own.unwrap_or(bench.policy.on_empty) != OnEmpty::Pass {
             return;
         }
@@ -332,12 +350,22 @@ impl Program {
             let port = frontend.place.and_then(|place| self.ports.get(place));
             let is_shared = matches!(frontend.kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
             frontend.passes = is_shared && port.is_some_and(Port::has_nobody);
+            self.passing.extend(frontend.key().filter(|_| frontend.passes));
         }
+        self.passing.sort_unstable();
+    }
+
+    /// The desired frontends of the port at a place. They stand among those of the same port name.
+    pub(crate) fn desired_of(&self, place: usize) -> impl Iterator<Item = &DesiredFrontend> {
+        let name = self.ports.get(place).map(|port| &*port.key.name).unwrap_or_default();
+        let begin = self.desired.partition_point(|it| &*it.port_name < name);
+        let named = self.desired.iter().skip(begin).take_while(move |it| &*it.port_name == name);
+        named.filter(move |it| it.place == Some(place))
     }
 
     /// Whether this frontend is left to the real balancer.
     pub(crate) fn passes(&self, key: &FrontendKey) -> bool {
-        self.desired.iter().any(|it| it.passes && it.key().as_ref() == Some(key))
+        self.passing.binary_search(key).is_ok()
     }
 
     /// Whether any of its ports has a list, held or not.
@@ -347,7 +375,9 @@ impl Program {
 
     /// The hold of one port.
     pub(crate) fn hold_of(&mut self, key: &PortKey) -> Option<&mut Arc<Hold>> {
-        self.ports.iter_mut().find(|port| port.key == *key)?.hold.as_mut()
+        let wanted = self.ports.get_mut(..self.wanted)?;
+        let place = wanted.binary_search_by(|port| port.key.cmp(key)).ok()?;
+        wanted.get_mut(place)?.hold.as_mut()
     }
 
     /// What a row says that is not as it should be.
@@ -358,9 +388,5 @@ impl Program {
     /// Whether the service has left nothing in the maps and claims nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.claimed.is_empty() && self.frontends.is_empty()
-    }
-
-    pub(crate) fn port_at(&mut self, index: PortIndex) -> Option<&mut Port> {
-        self.ports.iter_mut().find(|port| port.index == Some(index))
     }
 }

@@ -4,7 +4,7 @@
 //! kube-proxy chooses. Deliberately absent: who owns an address that two services claim (the claims decide).
 
 pub mod choose;
-mod frontends;
+pub(crate) mod frontends;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -16,6 +16,7 @@ use crate::keys::{Family, FrontendKey, PortKey, Protocol, Transport};
 use crate::list::{Row, Scope};
 use crate::op::FrontendType;
 use crate::snapshot::ServiceState;
+use crate::work;
 
 /// What one service should have in the maps.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,8 +105,10 @@ pub fn resolve(
     };
     let mut frontends = frontends::frontends(service, settings);
     let mut ports = ports(service, &frontends);
+    let listed = if ports.is_empty() { Listed::default() } else { Listed::of(slices) };
     for port in &mut ports {
-        port.rows = merge(&port.key, slices);
+        port.rows = listed.merge(&port.key);
+        work::done(port.rows.len());
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);
     }
     for frontend in &mut frontends {
@@ -125,21 +128,25 @@ fn port_key(frontend: &DesiredFrontend) -> Option<PortKey> {
 
 fn place(frontend: &DesiredFrontend, ports: &[DesiredPort]) -> Option<usize> {
     let key = port_key(frontend)?;
-    ports.iter().position(|port| port.key == key)
+    ports.binary_search_by(|port| port.key.cmp(&key)).ok()
 }
 
 /// The ports that have frontends, each once.
 fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend]) -> Vec<DesiredPort> {
-    let mut keys: Vec<_> = frontends.iter().filter_map(port_key).collect();
+    let is_external = |frontend: &DesiredFrontend| !matches!(frontend.kind, FrontendType::ClusterIp);
+    let mut keys: Vec<_> = frontends.iter().filter_map(|it| Some((port_key(it)?, is_external(it)))).collect();
     keys.sort_unstable();
-    keys.dedup();
-    let port = |key| DesiredPort { policy: policy(service, &key, frontends), key, rows: Vec::new() };
+    // Those that are external come last.
+    keys.dedup_by(|after, first| {
+        let same = after.0 == first.0;
+        first.1 |= same && after.1;
+        same
+    });
+    let port = |(key, external)| DesiredPort { policy: policy(service, external), key, rows: Vec::new() };
     keys.into_iter().map(port).collect()
 }
 
-fn policy(service: &ServiceFacts, key: &PortKey, frontends: &[DesiredFrontend]) -> PortPolicy {
-    let mut own = frontends.iter().filter(|frontend| port_key(frontend).as_ref() == Some(key));
-    let external = own.any(|frontend| !matches!(frontend.kind, FrontendType::ClusterIp));
+fn policy(service: &ServiceFacts, external: bool) -> PortPolicy {
     let internal_local = service.internal_policy == TrafficPolicy::Local;
     let external_local = external && frontends::is_external_local(service);
     PortPolicy {
@@ -153,38 +160,57 @@ fn policy(service: &ServiceFacts, key: &PortKey, frontends: &[DesiredFrontend]) 
     }
 }
 
-/// The endpoints of one port: the union over the slices, each address and port once.
-///
-/// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
-/// serving, then the first slice by name.
-fn merge(key: &PortKey, slices: &[Arc<SliceFacts>]) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for (slice, place) in slices.iter().zip(0_u16..) {
-        if slice.address_type == AddressType::Ip(key.family) && !slice.headless {
-            collect(key, slice, place, &mut rows);
+/// What joins a port of a slice to one of the service.
+type Join<'a> = (&'a str, Transport, Family);
+
+/// The ports of all slices by what joins them, so that no port of the service has to look through all of them.
+#[derive(Default)]
+struct Listed<'a>(Vec<(Join<'a>, u16, &'a SliceFacts, NonZeroU16)>);
+
+impl<'a> Listed<'a> {
+    fn of(slices: &'a [Arc<SliceFacts>]) -> Self {
+        let mut listed = Vec::new();
+        for (slice, place) in slices.iter().zip(0_u16..).filter(|(slice, _)| !slice.headless) {
+            let AddressType::Ip(family) = slice.address_type else { continue };
+            for port in &slice.ports {
+                let Some(transport) = port.protocol.transport() else { continue };
+                listed.push(((&*port.name, transport, family), place, &**slice, port.port));
+            }
         }
+        work::done(slices.len() + listed.len());
+        listed.sort_by_key(|(join, ..)| *join);
+        Self(listed)
     }
-    // One slice whose addresses ascend is the common case, and needs neither sorting nor merging.
-    if rows.is_sorted_by(|a: &Row, b| (a.address, a.port) < (b.address, b.port)) {
-        return rows;
+
+    /// The endpoints of one port: the union over the slices, each address and port once.
+    ///
+    /// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
+    /// serving, then the first slice by name.
+    fn merge(&self, key: &PortKey) -> Vec<Row> {
+        let wanted: Join<'_> = (&key.name, key.transport, key.family);
+        let mut rows = Vec::new();
+        let begin = self.0.partition_point(|(join, ..)| *join < wanted);
+        for (_, place, slice, number) in self.0.iter().skip(begin).take_while(|(join, ..)| *join == wanted) {
+            collect(*number, slice, *place, &mut rows);
+        }
+        // One slice whose addresses ascend is the common case, and needs neither sorting nor merging.
+        if rows.is_sorted_by(|a: &Row, b| (a.address, a.port) < (b.address, b.port)) {
+            return rows;
+        }
+        rows.sort_unstable_by_key(|row| {
+            let conditions = row.conditions();
+            let worse = (conditions.terminating, !conditions.ready, !conditions.serving);
+            (row.address, row.port, worse, row.slice, row.endpoint)
+        });
+        rows.dedup_by_key(|row| (row.address, row.port));
+        rows
     }
-    rows.sort_unstable_by_key(|row| {
-        let conditions = row.conditions();
-        let worse = (conditions.terminating, !conditions.ready, !conditions.serving);
-        (row.address, row.port, worse, row.slice, row.endpoint)
-    });
-    rows.dedup_by_key(|row| (row.address, row.port));
-    rows
 }
 
-fn collect(key: &PortKey, slice: &SliceFacts, place: u16, rows: &mut Vec<Row>) {
-    let joins =
-        |name: &str, transport: Option<Transport>| *name == *key.name && transport == Some(key.transport);
-    for port in slice.ports.iter().filter(|port| joins(&port.name, port.protocol.transport())) {
-        rows.reserve(slice.endpoints.len());
-        for ((address, conditions), endpoint) in slice.endpoints.iter_brief().zip(0_u16..) {
-            rows.push(Row::new(address, port.port, conditions, place, endpoint));
-        }
+fn collect(number: NonZeroU16, slice: &SliceFacts, place: u16, rows: &mut Vec<Row>) {
+    rows.reserve(slice.endpoints.len());
+    for ((address, conditions), endpoint) in slice.endpoints.iter_brief().zip(0_u16..) {
+        rows.push(Row::new(address, number, conditions, place, endpoint));
     }
 }
 

@@ -10,6 +10,7 @@ mod waiting;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -19,8 +20,10 @@ use crate::facts::{Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts, ServiceT
 use crate::hold::OnEmpty;
 use crate::index::{Index, Seed};
 use crate::keys::{ObjectName, ServiceKey, SliceKey, Source};
+use crate::limits;
 use crate::op::ServiceId;
-use crate::snapshot::Rejections;
+use crate::resolve::frontends;
+use crate::snapshot::{Rejections, ServiceState};
 use rejected::Rejected;
 use remembered::Unconfirmed;
 use waiting::{Residents, Waiting};
@@ -143,7 +146,7 @@ impl Tables {
 
     fn service_applied(&mut self, facts: Arc<ServiceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.spoken_of(|| ObjectKey::Service(facts.key.clone()));
-        if let Some(rejection) = rejected_setting(&facts) {
+        if let Some(rejection) = rejected_part(&facts, &self.settings) {
             self.reject(rejection);
         }
         let Some(id) = self.id(&facts.key) else {
@@ -255,20 +258,46 @@ pub(crate) fn on_empty(facts: &ServiceFacts) -> Option<OnEmpty> {
     OnEmpty::parse(facts.on_empty.as_deref()?).filter(|asked| *asked != OnEmpty::Pass || is_shared)
 }
 
+/// What of a service counts for nothing; the rest of it is served.
+fn rejected_part(facts: &ServiceFacts, settings: &Settings) -> Option<Rejection> {
+    let reasons: Vec<_> =
+        [wrong_setting(facts), frontends_beyond(facts, settings)].into_iter().flatten().collect();
+    let object = ObjectKey::Service(facts.key.clone());
+    let origin = facts.meta.origin.clone();
+    (!reasons.is_empty()).then(|| Rejection {
+        object,
+        origin,
+        reason: reasons.join("; ").into(),
+        partial: true,
+    })
+}
+
 /// The annotation that cannot be followed; the service is served as if it were not there.
-fn rejected_setting(facts: &ServiceFacts) -> Option<Rejection> {
+fn wrong_setting(facts: &ServiceFacts) -> Option<String> {
     let word = facts.on_empty.as_deref().filter(|_| on_empty(facts).is_none())?;
-    let reason = match OnEmpty::parse(word) {
+    Some(match OnEmpty::parse(word) {
         Some(_) => {
             "on-empty \"pass\" is for load-balancer and external addresses, and this service has none".into()
         }
         None => {
-            let word: alloc::string::String = word.chars().take(SHOWN_MAX).collect();
-            alloc::format!("on-empty {word:?} is ignored: legal are auto, refuse, hold and pass").into()
+            let word: String = word.chars().take(SHOWN_MAX).collect();
+            alloc::format!("on-empty {word:?} is ignored: legal are auto, refuse, hold and pass")
         }
-    };
-    let object = ObjectKey::Service(facts.key.clone());
-    Some(Rejection { object, origin: facts.meta.origin.clone(), reason, partial: true })
+    })
+}
+
+/// Ports times addresses beyond what one service may have.
+fn frontends_beyond(facts: &ServiceFacts, settings: &Settings) -> Option<String> {
+    const MAX: usize = limits::FRONTENDS_PER_SERVICE_MAX;
+    let wanted = frontends::wanted(facts, settings);
+    let is_ours = || frontends::state(Some(facts), settings) == ServiceState::Served;
+    (wanted > MAX && is_ours()).then(|| {
+        alloc::format!(
+            "its ports and addresses make {wanted} frontends, of which the first {MAX} are served and {} are left out, \
+             external IPs first; spread them over several services",
+            wanted - MAX
+        )
+    })
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! All state of the rules, and the order of one batch: apply, decide, plan, settle.
+//! All state of the rules, and the order of one piece: apply, decide, plan, settle.
 //!
 //! Invariant: the engine calls these in this order and is the only one who does. Nothing is planned before every source
-//! has delivered or what a former process wrote down stands in for it, so nothing is removed by a start. Deliberately absent: the maps themselves; ops go out, answers come in.
+//! has delivered or what a former process wrote down stands in for it, so nothing is removed by a start. A piece is bounded
+//! by the work in it, so that events are taken between two of them. Deliberately absent: the maps themselves; ops go out,
+//! answers come in.
 //!
 //! ```text
-//! apply(event)*  →  decide(now)  →  for each dirty: plan_lists → plan_removals  →  plan_leftovers  →  settle(now)
+//! apply(event)*  →  decide(now)  →  for each of the piece: plan_lists → plan_removals  →  plan_leftovers  →  settle(now)
 //!                                     each op: accepted | refused
 //! ```
 
@@ -12,13 +14,18 @@ mod adopt;
 mod decide;
 mod drift;
 mod hold;
+mod piece;
 mod plan;
+mod queue;
 mod realize;
 mod remember;
 mod settle;
 mod starved;
+mod undecided;
+mod view;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
@@ -30,7 +37,7 @@ use crate::index::Seed;
 use crate::keys::{Family, FrontendKey, Source};
 use crate::limits;
 use crate::op::{Grace, PortIndex, Range, ServiceId};
-use crate::program::Program;
+use crate::program::{Port, Program};
 use crate::ranges::Ranges;
 use crate::snapshot::{Counters, Snapshot};
 use crate::tables::Tables;
@@ -38,6 +45,7 @@ use crate::tables::Tables;
 pub use adopt::AdoptError;
 pub use drift::Drift;
 pub(crate) use hold::Bench;
+pub(crate) use piece::Cursor;
 pub use remember::Remembered;
 
 /// How much the maps may hold.
@@ -68,7 +76,7 @@ pub struct World {
     programs: Vec<Program>,
     frontends: Frontends,
     frontends_realized: usize,
-    /// Planned in this batch and not in the maps yet.
+    /// Planned in this piece and not in the maps yet.
     frontends_coming: usize,
     ranges: [Ranges; 2],
     indices: Indices,
@@ -82,9 +90,14 @@ pub struct World {
     remembered_at: Option<Timestamp>,
     holds: hold::Holds,
     starved: starved::Starved,
+    /// Became dirty since the last piece was begun.
     dirty: Vec<ServiceId>,
-    woken: Vec<ServiceId>,
+    turns: piece::Turns,
+    undecided: undecided::Undecided,
+    woken: BTreeSet<ServiceId>,
     snapshot: Snapshot,
+    /// A comparison with what the maps hold.
+    checking: Option<drift::Checking>,
     /// What a comparison has found that no snapshot tells of yet.
     found: Option<usize>,
     counters: Counters,
@@ -100,7 +113,7 @@ impl World {
             frontends_realized: 0,
             frontends_coming: 0,
             ranges: [Ranges::new(capacity.slots), Ranges::new(capacity.slots)],
-            indices: Indices { free: BTreeSet::new(), next: 0, capacity: capacity.ports },
+            indices: Indices { free: BTreeSet::new(), next: 0, capacity: capacity.ports, places: Vec::new() },
             freed: Freed::default(),
             node_addresses: BTreeSet::new(),
             uncertain_addresses: BTreeSet::new(),
@@ -110,8 +123,11 @@ impl World {
             holds: hold::Holds::default(),
             starved: starved::Starved::default(),
             dirty: Vec::new(),
-            woken: Vec::new(),
+            turns: piece::Turns::default(),
+            undecided: undecided::Undecided::default(),
+            woken: BTreeSet::new(),
             snapshot: Snapshot::default(),
+            checking: None,
             found: None,
             counters: Counters::default(),
         }
@@ -129,9 +145,22 @@ impl World {
         if let Event::Probed(probed) = event {
             return self.probed(probed);
         }
-        let Self { tables, programs, dirty, .. } = self;
-        tables.apply(event, &mut |id, cause| mark(programs, dirty, id, cause, true));
+        let is_of_all = matches!(event, Event::Synced(_) | Event::NodeApplied(_) | Event::SettingsApplied(_));
+        let mut woken = Vec::new();
+        let Self { tables, programs, dirty, undecided, .. } = self;
+        tables.apply(event, &mut |id, cause| {
+            let facts =
+                if let Cause::ServiceApplied(facts) = &cause { Some(Arc::clone(facts)) } else { None };
+            mark(programs, dirty, id, cause, true);
+            if let (Some(facts), Some(program)) = (facts, programs.get_mut(id.0 as usize)) {
+                woken.append(&mut program.ask_with(facts, undecided));
+            }
+        });
+        woken.into_iter().for_each(|id| self.retry(id));
         self.counters.events += 1;
+        if is_of_all {
+            self.await_undecided();
+        }
     }
 
     /// Whether every source has delivered, so that the maps may be touched.
@@ -139,12 +168,7 @@ impl World {
         self.tables.is_synced()
     }
 
-    /// The services to be planned, in the order in which they became dirty.
-    pub fn dirty(&self) -> &[ServiceId] {
-        &self.dirty
-    }
-
-    /// Whether this service may be written to in this batch.
+    /// Whether this service may be written to.
     pub fn is_dirty(&self, id: ServiceId) -> bool {
         self.programs.get(id.0 as usize).is_some_and(|program| program.dirty)
     }
@@ -172,6 +196,18 @@ impl World {
     fn program(&mut self, id: ServiceId) -> Option<&mut Program> {
         self.programs.get_mut(id.0 as usize)
     }
+
+    /// The port of a service that has this index.
+    fn port_at(&self, id: ServiceId, index: PortIndex) -> Option<&Port> {
+        let port = self.programs.get(id.0 as usize)?.ports.get(self.indices.place(index)?)?;
+        (port.index == Some(index)).then_some(port)
+    }
+
+    /// The same, to change.
+    fn port_at_mut(&mut self, id: ServiceId, index: PortIndex) -> Option<&mut Port> {
+        let place = self.indices.place(index)?;
+        self.program(id)?.ports.get_mut(place).filter(|port| port.index == Some(index))
+    }
 }
 
 /// Makes a service dirty, once. `stale`: what it wants must be decided again.
@@ -183,6 +219,7 @@ fn mark(programs: &mut Vec<Program>, dirty: &mut Vec<ServiceId>, id: ServiceId, 
     let Some(program) = programs.get_mut(place) else { return };
     program.add_cause(cause);
     program.stale |= stale;
+    program.cursor = piece::Cursor::default();
     if !program.dirty {
         program.dirty = true;
         dirty.push(id);
@@ -195,6 +232,8 @@ struct Indices {
     free: BTreeSet<PortIndex>,
     next: u32,
     capacity: u32,
+    /// The place of an index among its owner's ports, so that an op finds its port without a search.
+    places: Vec<u32>,
 }
 
 impl Indices {
@@ -218,6 +257,30 @@ impl Indices {
 
     fn give_back(&mut self, index: PortIndex) {
         self.free.insert(index);
+    }
+
+    fn place(&self, index: PortIndex) -> Option<usize> {
+        self.places.get(index.0 as usize).map(|place| *place as usize)
+    }
+
+    /// Where a port with an index is from now on.
+    fn put(&mut self, index: PortIndex, place: usize) {
+        let at = index.0 as usize;
+        if self.places.len() <= at {
+            self.places.resize(at + 1, 0);
+        }
+        if let (Some(known), Ok(place)) = (self.places.get_mut(at), u32::try_from(place)) {
+            *known = place;
+        }
+    }
+
+    /// The same for all ports of a service.
+    fn put_all(&mut self, ports: &[Port]) {
+        for (place, port) in ports.iter().enumerate() {
+            if let Some(index) = port.index {
+                self.put(index, place);
+            }
+        }
     }
 
     fn used(&self) -> usize {

@@ -27,10 +27,10 @@ use std::time::{Duration, Instant};
 
 use bed::{Bed, Port, address, ask, bed, tcp_backend, udp_backend, udp_client};
 use holdfast_core::event::Event;
-use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::op::{Action, Op};
+use holdfast_core::time::Now;
 use holdfast_core::world::{Capacity, World};
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps};
 use libbpf_rs::{Link, libbpf_sys as sys};
@@ -383,10 +383,12 @@ fn program(maps: &mut impl Maps, events: Vec<Event>) -> f64 {
 /// What the engine does with a first list. Gives the number of ops.
 fn bring_about(world: &mut World, maps: &mut impl Maps, events: Vec<Event>) -> usize {
     events.into_iter().chain([Event::Synced(Source::Kubernetes)]).for_each(|event| world.apply(event));
-    world.decide(Timestamp(0));
+    // All of it at once: nobody else waits here.
+    world.limit_pieces(u64::MAX);
+    world.decide(Now::default());
     maps.make_room(&world.coming()).unwrap();
     let (mut ops, mut inserts, mut executed): (Vec<Op>, Vec<Op>, _) = (Vec::new(), Vec::new(), 0);
-    for id in world.dirty().to_vec() {
+    for id in world.piece().to_vec() {
         ops.clear();
         world.plan_lists(id, &mut ops).unwrap();
         inserts.extend(
@@ -405,12 +407,12 @@ fn bring_about(world: &mut World, maps: &mut impl Maps, events: Vec<Event>) -> u
         }
     }
     executed += insert_frontends(world, maps, &mut inserts);
-    for id in world.dirty().to_vec() {
+    for id in world.piece().to_vec() {
         ops.clear();
         world.plan_removals(id, &mut ops);
         assert_eq!(ops, []);
     }
-    world.settle(Timestamp(0), &mut drop);
+    world.settle(Now::default(), &mut drop);
     executed
 }
 

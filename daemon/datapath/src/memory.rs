@@ -11,8 +11,8 @@ use foldhash::fast::FixedState;
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{
-    Action, Dump, DumpPort, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex, Range, Word,
-    WordFlags,
+    Action, Dump, DumpPort, Entry, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex,
+    Range, Word, WordFlags,
 };
 use holdfast_core::world::Capacity;
 
@@ -204,25 +204,31 @@ impl MemoryMaps {
         }
     }
 
-    fn dump_ports(&self) -> (Vec<DumpPort>, Vec<PortIndex>) {
-        let families: BTreeMap<_, _> =
-            self.frontends.iter().map(|(key, value)| (value.port, Family::of(key.address))).collect();
-        let list = |index, scope, family| {
+    fn dump_port(&self, index: PortIndex, family: Family) -> DumpPort {
+        let list = |scope| {
             let word = self.word(index, scope);
             (word, self.slots_of(word, family))
         };
-        let port = |(index, family): (&PortIndex, &Family)| DumpPort {
-            index: *index,
-            family: *family,
-            facts: self.facts.get(index).copied().unwrap_or_default(),
-            cluster: list(*index, Scope::Cluster, *family),
-            local: list(*index, Scope::Local, *family),
-        };
+        DumpPort {
+            index,
+            family,
+            facts: self.facts.get(&index).copied().unwrap_or_default(),
+            cluster: list(Scope::Cluster),
+            local: list(Scope::Local),
+        }
+    }
+
+    fn dump_ports(&self) -> (Vec<DumpPort>, Vec<PortIndex>) {
+        let families: BTreeMap<_, _> =
+            self.frontends.iter().map(|(key, value)| (value.port, Family::of(key.address))).collect();
         let said =
             (0..).zip(&self.words).filter(|(_, words)| **words != [0; 2]).map(|(index, _)| PortIndex(index));
         let told = self.facts.keys().copied().chain(self.members.keys().map(|member| member.port));
         let orphans: BTreeSet<_> = said.chain(told).filter(|index| !families.contains_key(index)).collect();
-        (families.iter().map(port).collect(), orphans.into_iter().collect())
+        (
+            families.iter().map(|(index, family)| self.dump_port(*index, *family)).collect(),
+            orphans.into_iter().collect(),
+        )
     }
 }
 
@@ -281,6 +287,11 @@ impl Maps for MemoryMaps {
             members,
             node_addresses: self.node_addresses.iter().copied().collect(),
         })
+    }
+
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+        let port = |value: FrontendValue| self.dump_port(value.port, Family::of(key.address));
+        Ok(self.frontends.get(key).map(|value| Entry { value: *value, port: port(*value) }))
     }
 
     fn capacity(&self) -> Capacity {

@@ -301,7 +301,7 @@ fn healthz(_: &Readings, _: Query, form: Form) -> Response {
 
 fn livez(readings: &Readings, _: Query, form: Form) -> Response {
     let reason = |stalled: std::time::Duration| {
-        format!("the engine has had work for {} s and has not moved", stalled.as_secs())
+        format!("events have waited for {} s, and the engine does not take them", stalled.as_secs())
     };
     health(readings.liveness.stalled().map(reason), form)
 }

@@ -61,11 +61,11 @@ impl AppMaps {
 
     /// Takes over from another version's programs once everything is written. After that: puts back what somebody took away,
     /// and ends sockets whose backend has left, so that their owners connect anew.
-    pub(super) fn look_after(&mut self, is_written: bool) -> Result<(), AppError> {
+    pub(super) fn look_after(&mut self, is_whole: bool) -> Result<(), AppError> {
         let Self::Kernel(maps) = self else { return Ok(()) };
         if !maps.is_waiting() {
             look_after(maps);
-        } else if is_written {
+        } else if is_whole {
             maps.take_over()?;
             tracing::info!("took over from the programs that were there");
         }

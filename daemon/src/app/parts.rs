@@ -31,7 +31,7 @@ use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
 use crate::state;
 
-/// An engine that has not looked at the time for so long does not move. An idle one looks every second.
+/// Events that wait for so long do not move. An engine for which none waits looks at the time every second.
 const STALLED: Duration = Duration::from_secs(5);
 
 /// Kubelet's kubeconfig where kubeadm puts it.
@@ -236,7 +236,7 @@ impl EngineThread {
         Ok((Self { asker, snapshots, progress, started: Instant::now(), stop, thread }, changed))
     }
 
-    /// Tells for how long the engine has not moved.
+    /// Tells for how long no event has moved.
     pub(super) fn liveness(&self) -> Liveness {
         let (progress, started) = (Arc::clone(&self.progress), self.started);
         Liveness::new(move || {

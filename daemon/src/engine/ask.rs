@@ -1,7 +1,8 @@
 //! Questions that only the engine can answer, because nobody else reads the maps.
 //!
-//! Invariant: a question is answered between two steps and costs the engine a bounded time; who asks more often than that is
-//! sent away. Deliberately absent: questions that a snapshot answers.
+//! Invariant: a question is answered between two steps, when no event waits and nothing is dirty, and costs the engine a
+//! bounded time; who asks more often than that is sent away, and who has left is not answered. Under load that does not end
+//! one question is answered in [`WAIT_MAX`]. Deliberately absent: questions that a snapshot answers.
 
 use std::time::Duration;
 
@@ -16,11 +17,18 @@ use super::Engine;
 /// Questions that may wait: more askers than this are no people.
 const WAITING_MAX: usize = 16;
 
+/// How long events and dirty services may keep the next question waiting. So long that questions take no noticeable share of
+/// the engine's time, and so short that all that may wait are answered within the patience of those who ask.
+pub(super) const WAIT_MAX: Duration = Duration::from_millis(100);
+
 /// Frontends of one question, so that one answer takes less than a millisecond.
 pub const FRONTENDS_MAX: usize = 64;
 
 /// An engine that does not answer within this time is busy, or does not move.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A comparison of all of the maps gives way to everything else, so it may take longer.
+const CHECK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the maps say of each frontend asked for.
 pub type Entries = Vec<Result<Option<Entry>, MapError>>;
@@ -53,31 +61,102 @@ impl Asker {
     /// What the maps say of these frontends now; of the first [`FRONTENDS_MAX`].
     pub async fn read(&self, mut keys: Vec<FrontendKey>) -> Result<Entries, Busy> {
         keys.truncate(FRONTENDS_MAX);
-        self.ask(|answer| Ask::Read(keys, answer)).await
+        self.ask(PATIENCE, |answer| Ask::Read(keys, answer)).await
     }
 
     /// Compares all of the maps with what was written.
     pub async fn check(&self) -> Result<Result<Vec<Drift>, MapError>, Busy> {
-        self.ask(Ask::Check).await
+        self.ask(CHECK_PATIENCE, Ask::Check).await
     }
 
-    async fn ask<T>(&self, ask: impl FnOnce(oneshot::Sender<T>) -> Ask) -> Result<T, Busy> {
+    /// The way itself, for a test that does not wait for its answer.
+    #[cfg(test)]
+    pub(super) fn raw(&self) -> mpsc::Sender<Ask> {
+        self.0.clone()
+    }
+
+    async fn ask<T>(
+        &self,
+        patience: Duration,
+        ask: impl FnOnce(oneshot::Sender<T>) -> Ask,
+    ) -> Result<T, Busy> {
         let (answer, answered) = oneshot::channel();
         self.0.try_send(ask(answer)).map_err(|_| Busy)?;
-        tokio::time::timeout(PATIENCE, answered).await.map_err(|_| Busy)?.map_err(|_| Busy)
+        tokio::time::timeout(patience, answered).await.map_err(|_| Busy)?.map_err(|_| Busy)
     }
 }
 
 impl Ask {
-    /// Answers. Who asked may have left.
-    pub(super) fn answer<M: Maps>(self, engine: &mut Engine<M>) {
+    /// Whether nobody waits for the answer any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        match self {
+            Self::Read(_, answer) => answer.is_closed(),
+            Self::Check(answer) => answer.is_closed(),
+        }
+    }
+
+    /// Answers, or has all who ask for it told by one comparison. Who asked may have left.
+    pub(super) fn answer<M: Maps>(self, engine: &mut Engine<M>, checks: &mut Checks) {
         match self {
             Self::Read(keys, answer) => {
                 let _ = answer.send(keys.iter().map(|key| engine.maps_mut().read(key)).collect());
             }
-            Self::Check(answer) => {
-                let _ = answer.send(engine.check());
+            Self::Check(answer) => checks.ask(answer, engine),
+        }
+    }
+}
+
+/// The comparison of the maps with what was written: one at a time, for all who wait for it.
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    waiting: Vec<oneshot::Sender<Result<Vec<Drift>, MapError>>>,
+    is_running: bool,
+}
+
+impl Checks {
+    pub(super) const fn is_running(&self) -> bool {
+        self.is_running
+    }
+
+    /// Begins one, unless one runs.
+    pub(super) fn begin<M: Maps>(&mut self, engine: &mut Engine<M>) {
+        if self.is_running {
+            return;
+        }
+        match engine.begin_check() {
+            Ok(()) => self.is_running = true,
+            Err(error) => {
+                tracing::warn!(%error, "cannot compare the maps with what was written");
+                self.tell(&Err(error));
             }
+        }
+    }
+
+    /// Goes on with it for a piece.
+    pub(super) fn go_on<M: Maps>(&mut self, engine: &mut Engine<M>) {
+        if let Some(drift) = self.is_running.then(|| engine.check_some()).flatten() {
+            self.is_running = false;
+            drift.iter().for_each(|drift| tracing::warn!(%drift, "somebody changed the maps; repairing"));
+            self.tell(&Ok(drift));
+        }
+    }
+
+    fn ask<M: Maps>(
+        &mut self,
+        answer: oneshot::Sender<Result<Vec<Drift>, MapError>>,
+        engine: &mut Engine<M>,
+    ) {
+        self.waiting.retain(|waiting| !waiting.is_closed());
+        // Whoever is one too many hears that the engine is busy, because the way of the answer ends here.
+        if self.waiting.len() < WAITING_MAX {
+            self.waiting.push(answer);
+        }
+        self.begin(engine);
+    }
+
+    fn tell(&mut self, found: &Result<Vec<Drift>, MapError>) {
+        for answer in std::mem::take(&mut self.waiting) {
+            let _ = answer.send(found.clone());
         }
     }
 }

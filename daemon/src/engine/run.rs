@@ -1,7 +1,8 @@
 //! The engine's loop: batches of events in, snapshots and change records out.
 //!
 //! Invariant: an idle engine applies a group at once; under load it takes what has queued up meanwhile, up to a bound, so
-//! the last write of an object wins and the batch stays short. Deliberately absent: any fixed delay.
+//! the last write of an object wins and the batch stays short. Events come first, then dirty services, then questions, so
+//! nobody who merely asks can hold up a change. Deliberately absent: any fixed delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +11,12 @@ use std::time::{Duration, Instant, SystemTime};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::Drift;
-use holdfast_datapath::{MapError, Maps};
+use holdfast_datapath::Maps;
 use nix::time::{ClockId, clock_gettime};
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 
-use super::ask::Ask;
+use super::ask::{self, Ask, Checks};
 use super::{Engine, Now};
 use crate::recorder::Told;
 
@@ -25,9 +26,12 @@ pub const GROUPS_WAITING_MAX: usize = 64;
 /// Change records that may wait for the recorder. What does not fit is counted, never waited for.
 pub const CHANGES_WAITING_MAX: usize = 65_536;
 
-/// Events of one batch. What a batch of this size touches fits a core's own cache, and takes a few milliseconds, the longest
-/// that a reader waits for news under load.
+/// Events of one batch; a large object counts as several. What a batch of this size touches fits a core's own cache, and is
+/// taken in within a few milliseconds. A group is taken whole, however large it is.
 const BATCH_EVENTS_MAX: usize = 1_024;
+
+/// Ports, addresses or endpoints of an object that count as one event more: they are compared with those before.
+const PARTS_PER_EVENT: usize = 32;
 
 /// How often the maps are compared with what was realized. With 10,000 services that takes some milliseconds.
 const CHECK: Duration = Duration::from_secs(60);
@@ -46,7 +50,8 @@ pub struct Ends {
     pub asks: mpsc::Receiver<Ask>,
     /// Where change records go.
     pub changes: mpsc::Sender<Told>,
-    /// Milliseconds since the loop's start at its last step, for whoever watches that the engine moves.
+    /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for whoever watches that
+    /// events move.
     pub progress: Arc<AtomicU64>,
     /// The loop ends when this turns true.
     pub stop: watch::Receiver<bool>,
@@ -61,19 +66,25 @@ pub async fn run<M: Maps>(
 ) -> Engine<M> {
     let started = Instant::now();
     let mut dropped = 0;
-    let (mut looked, mut checked) = (started, started);
+    let mut checks = Checks::default();
+    let (mut looked, mut checked, mut asked) = (started, started, started);
     loop {
-        let due =
-            engine.next_due(started.elapsed()).map_or(IDLE, |due| due.saturating_sub(started.elapsed()));
-        tokio::select! {
-            biased;
-            _ = ends.stop.wait_for(|stop| *stop) => return engine,
-            Some(ask) = ends.asks.recv() => ask.answer(&mut engine),
-            group = ends.events.recv() => match group {
-                Some(group) => take(&mut engine, group, &mut ends.events),
-                None => return engine,
-            },
-            () = tokio::time::sleep(due.min(IDLE)) => {}
+        let due = engine.next_due(started.elapsed()).map(|due| due.saturating_sub(started.elapsed()));
+        let is_overdue = asked.elapsed() >= ask::WAIT_MAX;
+        let turn = next_turn(&mut ends, due.unwrap_or(IDLE), is_overdue, checks.is_running()).await;
+        let moves = matches!(turn, Turn::Group(_)) || ends.events.is_empty();
+        match turn {
+            Turn::End => return engine,
+            Turn::Group(group) => take(&mut engine, group, &mut ends.events),
+            Turn::Quiet(ask) => {
+                checks.go_on(&mut engine);
+                ask.into_iter().for_each(|ask| ask.answer(&mut engine, &mut checks));
+                asked = Instant::now();
+            }
+            Turn::Due => {}
+        }
+        if ends.asks.is_empty() && !checks.is_running() {
+            asked = Instant::now();
         }
         let (at, mono, begun) = (SystemTime::now(), since_boot(), Instant::now());
         let mut snapshot = engine.step(now(started, at), &mut |change| {
@@ -87,21 +98,64 @@ pub async fn run<M: Maps>(
             looked = Instant::now();
         }
         if checked.elapsed() >= CHECK {
-            tell_drift(engine.check());
+            checks.begin(&mut engine);
             checked = Instant::now();
         }
-        ends.progress
-            .store(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if moves {
+            let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            ends.progress.store(now, Ordering::Relaxed);
+        }
     }
 }
 
-fn tell_drift(found: Result<Vec<Drift>, MapError>) {
-    match found {
-        Ok(drift) => {
-            drift.iter().for_each(|drift| tracing::warn!(%drift, "somebody changed the maps; repairing"));
-        }
-        Err(error) => tracing::warn!(%error, "cannot compare the maps with what was written"),
+/// What the engine does next.
+enum Turn {
+    End,
+    Group(Vec<Event>),
+    /// Time for a question, if there is one, and for the comparison.
+    Quiet(Option<Ask>),
+    Due,
+}
+
+/// Events come before everything else, and dirty services before questions, unless one has waited for too long.
+async fn next_turn(ends: &mut Ends, due: Duration, is_overdue: bool, is_checking: bool) -> Turn {
+    if *ends.stop.borrow() {
+        return Turn::End;
     }
+    if is_overdue {
+        return Turn::Quiet(next_question(&mut ends.asks));
+    }
+    match ends.events.try_recv() {
+        Ok(group) => return Turn::Group(group),
+        Err(TryRecvError::Disconnected) => return Turn::End,
+        Err(TryRecvError::Empty) if due.is_zero() => {
+            // Whoever shares this thread comes first, too.
+            tokio::task::yield_now().await;
+            return Turn::Due;
+        }
+        Err(TryRecvError::Empty) => {}
+    }
+    let ask = next_question(&mut ends.asks);
+    if ask.is_some() || is_checking {
+        return Turn::Quiet(ask);
+    }
+    tokio::select! {
+        biased;
+        _ = ends.stop.wait_for(|stop| *stop) => Turn::End,
+        group = ends.events.recv() => group.map_or(Turn::End, Turn::Group),
+        Some(ask) = ends.asks.recv() => Turn::Quiet(Some(ask).filter(|ask| !ask.is_given_up())),
+        () = tokio::time::sleep(due.min(IDLE)) => Turn::Due,
+    }
+}
+
+/// The next question whose asker still waits.
+fn next_question(asks: &mut mpsc::Receiver<Ask>) -> Option<Ask> {
+    while let Ok(ask) = asks.try_recv() {
+        if !ask.is_given_up() {
+            return Some(ask);
+        }
+    }
+    None
 }
 
 /// Takes a group and whatever else has queued up, whole groups only.
@@ -109,10 +163,22 @@ fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, more: &mut mpsc::Rec
     let mut taken = 0;
     let mut group = Some(first);
     while let Some(events) = group {
-        taken += events.len();
-        events.into_iter().for_each(|event| engine.apply(event));
+        for event in events {
+            taken += weight(&event);
+            engine.apply(event);
+        }
         group = if taken < BATCH_EVENTS_MAX { more.try_recv().ok() } else { None };
     }
+}
+
+/// As how many events an object counts.
+fn weight(event: &Event) -> usize {
+    let parts = match event {
+        Event::ServiceApplied(facts) => facts.ports.len() + facts.external_ips.len() + facts.ingress.len(),
+        Event::SliceApplied(facts) => facts.endpoints.len(),
+        _ => 0,
+    };
+    1 + parts / PARTS_PER_EVENT
 }
 
 /// On the clock of the journal.

@@ -14,6 +14,7 @@ use holdfast_datapath::{Answer, MemoryMaps};
 
 use super::*;
 
+mod loops;
 mod remembered;
 
 const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };

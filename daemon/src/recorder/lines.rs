@@ -8,7 +8,7 @@ use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict};
 
 use super::record::{Record, Trigger};
-use super::told::{find, name, rows, slot};
+use super::told::{key, name, places, rows, slot};
 
 /// Tells one change, of which this is the record.
 pub(super) fn tell(change: &Change, record: &Record) {
@@ -18,13 +18,13 @@ pub(super) fn tell(change: &Change, record: &Record) {
     }
     let before = change.before.as_deref();
     let after = change.after.as_deref();
-    for (place, view) in rows(after).enumerate() {
-        let old = before.and_then(|before| Some((before, find(before, place, view)?)));
+    let known = places(before);
+    for view in rows(after) {
+        let old = known.get(&key(view)).and_then(|old| Some((before?, *old)));
         tell_frontend(change, old, view, (seq, &cause));
     }
-    let gone =
-        |(place, old): &(usize, &FrontendView)| after.is_none_or(|after| find(after, *place, old).is_none());
-    for (_, old) in rows(before).enumerate().filter(gone) {
+    let stays = places(after);
+    for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
         let frontend = name(old);
         tracing::info!(service = %change.service, frontend, seq, cause, "frontend removed");
     }

@@ -96,6 +96,7 @@ impl Rig {
     fn new() -> Self {
         let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &[SOURCE]).unwrap();
         engine.apply(Event::Synced(SOURCE));
+        engine.limit_pieces(u64::MAX);
         let mut rig = Self { engine, steps: 0 };
         rig.batch([]);
         rig

@@ -3,13 +3,16 @@
 //! Invariant: this is the one place that knows both; whatever core can say of a change has its place in the record.
 //! Deliberately absent: numbers and storage, and any decision.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
 use holdfast_core::hold::{Answer, Probed};
-use holdfast_core::keys::{ServiceKey, SliceKey, Source};
+use holdfast_core::keys::{Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::list::{Row, Slot};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Status};
 
@@ -116,15 +119,15 @@ fn transitions(change: &Change) -> (Vec<Transition>, u32) {
     let (before, after) = (change.before.as_deref(), change.after.as_deref());
     let mut told = Vec::new();
     let mut omitted = 0;
-    for (place, row) in rows(after).enumerate() {
-        let old = before.and_then(|before| find(before, place, row).map(|old| (before, old)));
+    let known = places(before);
+    for row in rows(after) {
+        let old = known.get(&key(row)).and_then(|old| Some((before?, *old)));
         if let Some(transition) = transition(old, after.map(|after| (after, row))) {
             omitted += put(&mut told, transition);
         }
     }
-    let gone =
-        |(place, old): &(usize, &FrontendView)| after.is_none_or(|after| find(after, *place, old).is_none());
-    for (_, old) in rows(before).enumerate().filter(gone) {
+    let stays = places(after);
+    for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
         if let Some(transition) = transition(before.map(|before| (before, old)), None) {
             omitted += put(&mut told, transition);
         }
@@ -132,16 +135,21 @@ fn transitions(change: &Change) -> (Vec<Transition>, u32) {
     (told, omitted)
 }
 
+/// What makes two rows the same for a client.
+pub(super) type RowKey<'a> = (IpAddr, NonZeroU16, &'a Protocol);
+
+pub(super) const fn key(row: &FrontendView) -> RowKey<'_> {
+    (row.address, row.port, &row.protocol)
+}
+
+/// The rows by what is dialled: a service may have thousands, so nobody looks through them for each of them.
+pub(super) fn places(view: Option<&ServiceView>) -> BTreeMap<RowKey<'_>, &FrontendView> {
+    rows(view).map(|row| (key(row), row)).collect()
+}
+
 /// The frontends of a view that may not be there.
 pub(super) fn rows(view: Option<&ServiceView>) -> impl Iterator<Item = &FrontendView> {
     view.into_iter().flat_map(|view| view.frontends.iter())
-}
-
-/// The row of the same address, port and protocol; usually it is at the same place.
-pub(super) fn find<'a>(view: &'a ServiceView, place: usize, row: &FrontendView) -> Option<&'a FrontendView> {
-    let same =
-        |it: &&FrontendView| (it.address, it.port, &it.protocol) == (row.address, row.port, &row.protocol);
-    view.frontends.get(place).filter(same).or_else(|| view.frontends.iter().find(same))
 }
 
 /// `address:port/protocol`.

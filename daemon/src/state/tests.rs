@@ -27,7 +27,7 @@ fn snapshot() -> Snapshot {
         events.into_iter().for_each(|event| world.apply(event));
         let at = Now { wall: Timestamp(at), mono: Duration::from_secs(5) };
         world.decide(at);
-        for id in world.dirty().to_vec() {
+        for id in world.piece().to_vec() {
             let mut ops = Vec::new();
             world.plan_lists(id, &mut ops).unwrap();
             ops.iter().for_each(|op| world.accepted(op));

@@ -1,7 +1,9 @@
 //! Which addresses and ports a service is dialled at, per family.
 //!
-//! Invariant: one row for each address, port and protocol of a service. Deliberately absent: endpoints.
+//! Invariant: one row for each address, port and protocol of a service, up to [`limits::FRONTENDS_PER_SERVICE_MAX`] of
+//! them; what it takes is linear in what is made. Deliberately absent: endpoints.
 
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -11,12 +13,14 @@ use super::DesiredFrontend;
 use crate::dialable::is_barred;
 use crate::facts::{ServiceFacts, ServicePort, ServiceType, Settings, TrafficPolicy};
 use crate::keys::{Family, Source};
+use crate::limits;
 use crate::list::Scope;
 use crate::op::FrontendType;
 use crate::snapshot::ServiceState;
+use crate::work;
 
 /// Whether the service is ours to serve.
-pub(super) fn state(service: Option<&ServiceFacts>, settings: &Settings) -> ServiceState {
+pub(crate) fn state(service: Option<&ServiceFacts>, settings: &Settings) -> ServiceState {
     let Some(service) = service else { return ServiceState::NoService };
     let ours = service.key.source == Source::Config || service.proxy_name == settings.service_proxy_name;
     match service.kind {
@@ -37,29 +41,116 @@ pub(super) fn is_external_local(service: &ServiceFacts) -> bool {
     accessible && service.external_policy == TrafficPolicy::Local
 }
 
-/// All frontends, each once, in the order of the table.
+/// All frontends that fit, each once, in the order of the table.
 pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<DesiredFrontend> {
-    let mut found = Vec::new();
-    for family in Family::ALL {
-        if is_visible(service, family) {
-            for port in &service.ports {
-                addresses(service, port, family, |kind, address, number| {
-                    let barred = is_barred(service, kind, address, settings);
-                    found.push(DesiredFrontend { barred, ..frontend(service, port, kind, address, number) });
-                });
-            }
-        }
-    }
-    // One address claimed twice: one that can be dialled wins, then the first kind in the order of the type, then the
-    // first port name.
-    found.sort_by(|a, b| claim_order(a).cmp(&claim_order(b)));
-    found.dedup_by(|a, b| (a.address, a.port, &a.protocol) == (b.address, b.port, &b.protocol));
+    let numbers = Numbers::of(service);
+    let addresses = addresses(service, settings);
+    let all = addresses.iter().flat_map(|it| {
+        numbers.at(it).iter().map(|(number, port)| frontend(service, port, it, number.or(it.port)))
+    });
+    // What is beyond is not even made: one object may ask for millions.
+    let mut found: Vec<_> = all.flatten().take(limits::FRONTENDS_PER_SERVICE_MAX).collect();
+    work::done(found.len());
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
     found
 }
 
-fn claim_order(it: &DesiredFrontend) -> impl Ord + '_ {
-    (it.address, it.port, &it.protocol, it.barred, it.kind, &it.port_name)
+/// How many frontends the service asks for, whether they fit or not.
+pub(crate) fn wanted(service: &ServiceFacts, settings: &Settings) -> usize {
+    let numbers = Numbers::of(service);
+    addresses(service, settings).iter().map(|it| numbers.at(it).len()).sum()
+}
+
+/// A port of the service with the number that clients dial; none where the address brings its own.
+type Numbered<'a> = (Option<NonZeroU16>, &'a ServicePort);
+
+/// The ports by what is dialled: each number and protocol once.
+struct Numbers<'a> {
+    own: Vec<Numbered<'a>>,
+    node: Vec<Numbered<'a>>,
+    /// For addresses with a number of their own.
+    bare: Vec<Numbered<'a>>,
+}
+
+impl<'a> Numbers<'a> {
+    fn of(service: &'a ServiceFacts) -> Self {
+        let once = |number: fn(&ServicePort) -> Option<NonZeroU16>, any: bool| {
+            let ports = service.ports.iter().map(|port| (number(port), port));
+            once(ports.filter(|(number, _)| any || number.is_some()).collect())
+        };
+        Self {
+            own: once(|port| Some(port.port), false),
+            node: once(|port| port.node_port, false),
+            bare: if service.static_frontends.is_empty() { Vec::new() } else { once(|_| None, true) },
+        }
+    }
+
+    fn at(&self, address: &Address) -> &[Numbered<'a>] {
+        match address.kind {
+            FrontendType::NodePort => &self.node,
+            FrontendType::Static => &self.bare,
+            FrontendType::ClusterIp | FrontendType::LoadBalancer | FrontendType::ExternalIp => &self.own,
+        }
+    }
+}
+
+/// Where two ports are dialled alike, the first name by its bytes counts. The others stay in the order of the object.
+fn once(mut ports: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
+    let mut order: Vec<_> = ports.iter().copied().zip(0_usize..).collect();
+    order.sort_unstable_by_key(|((number, port), place)| (*number, &port.protocol, &port.name, *place));
+    order.dedup_by(|((a, x), _), ((b, y), _)| (*a, &x.protocol) == (*b, &y.protocol));
+    if order.len() < ports.len() {
+        order.sort_unstable_by_key(|(_, place)| *place);
+        ports = order.into_iter().map(|(port, _)| port).collect();
+    }
+    ports
+}
+
+/// One address that a service is dialled at.
+struct Address {
+    kind: FrontendType,
+    ip: IpAddr,
+    /// Where it brings its own number.
+    port: Option<NonZeroU16>,
+    /// Shown and never programmed.
+    barred: bool,
+}
+
+impl Address {
+    /// NodePorts are apart: their address stands for others.
+    fn identity(&self) -> impl Ord + use<> {
+        (self.ip, self.port, self.kind == FrontendType::NodePort)
+    }
+}
+
+/// Each address once, in the order in which they count: ClusterIP, NodePort, LoadBalancer, ExternalIP, Static. Where it
+/// is there twice, one that can be dialled counts.
+fn addresses(service: &ServiceFacts, settings: &Settings) -> Vec<Address> {
+    let visible = Family::ALL.map(|family| is_visible(service, family));
+    let [v4, v6] = visible;
+    let is_visible = |ip: &IpAddr| if Family::of(*ip) == Family::V4 { v4 } else { v6 };
+    let families = || Family::ALL.into_iter().zip(visible).filter(|(_, visible)| *visible).map(|(it, _)| it);
+    let cluster = families().filter_map(|family| cluster_ip(service, family));
+    let node = families().map(Family::unspecified);
+    let ingress = service.ingress.iter().filter(|ingress| !ingress.proxied).map(|ingress| ingress.address);
+    let fixed = service.static_frontends.iter().map(|it| (it.ip(), NonZeroU16::new(it.port())));
+    let address = |kind, ip, port| Address { kind, ip, port, barred: is_barred(service, kind, ip, settings) };
+    let of = |kind| move |ip: IpAddr| address(kind, ip, None);
+    let all = cluster
+        .map(of(FrontendType::ClusterIp))
+        .chain(node.map(of(FrontendType::NodePort)))
+        .chain(ingress.map(of(FrontendType::LoadBalancer)))
+        .chain(service.external_ips.iter().copied().map(of(FrontendType::ExternalIp)))
+        .chain(
+            fixed
+                .filter(|(_, port)| port.is_some())
+                .map(|(ip, port)| address(FrontendType::Static, ip, port)),
+        );
+    let mut all: Vec<_> = all.filter(|it| is_visible(&it.ip)).collect();
+    let free: BTreeSet<_> = all.iter().filter(|it| !it.barred).map(Address::identity).collect();
+    let mut known = BTreeSet::new();
+    all.retain(|it| (!it.barred || !free.contains(&it.identity())) && known.insert(it.identity()));
+    all
 }
 
 fn table_order(it: &DesiredFrontend) -> impl Ord + '_ {
@@ -69,51 +160,23 @@ fn table_order(it: &DesiredFrontend) -> impl Ord + '_ {
 fn frontend(
     service: &ServiceFacts,
     port: &ServicePort,
-    kind: FrontendType,
-    address: IpAddr,
-    number: NonZeroU16,
-) -> DesiredFrontend {
+    &Address { kind, ip, barred, .. }: &Address,
+    number: Option<NonZeroU16>,
+) -> Option<DesiredFrontend> {
     let internal = kind == FrontendType::ClusterIp;
     let local = internal && service.internal_policy == TrafficPolicy::Local;
-    DesiredFrontend {
-        address,
-        port: number,
+    Some(DesiredFrontend {
+        address: ip,
+        port: number?,
         protocol: port.protocol.clone(),
         kind,
         port_name: Arc::clone(&port.name),
-        barred: false,
         place: None,
         scope: if local { Scope::Local } else { Scope::Cluster },
         external_local: !internal && is_external_local(service),
+        barred,
         passes: false,
-    }
-}
-
-/// Calls back with each address of one port in one family.
-fn addresses(
-    service: &ServiceFacts,
-    port: &ServicePort,
-    family: Family,
-    mut found: impl FnMut(FrontendType, IpAddr, NonZeroU16),
-) {
-    let own = |address: &IpAddr| Family::of(*address) == family;
-    if let Some(address) = cluster_ip(service, family) {
-        found(FrontendType::ClusterIp, address, port.port);
-    }
-    for ingress in service.ingress.iter().filter(|ingress| !ingress.proxied && own(&ingress.address)) {
-        found(FrontendType::LoadBalancer, ingress.address, port.port);
-    }
-    for address in service.external_ips.iter().copied().filter(own) {
-        found(FrontendType::ExternalIp, address, port.port);
-    }
-    if let Some(number) = port.node_port {
-        found(FrontendType::NodePort, family.unspecified(), number);
-    }
-    for address in service.static_frontends.iter().filter(|address| own(&address.ip())) {
-        if let Some(number) = NonZeroU16::new(address.port()) {
-            found(FrontendType::Static, address.ip(), number);
-        }
-    }
+    })
 }
 
 /// The cluster IP of one family: with `ipFamilies`, the address at that family's place; without, the first address alone

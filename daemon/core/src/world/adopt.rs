@@ -15,6 +15,7 @@ use crate::keys::{Family, FrontendKey, PortKey, Transport};
 use crate::list::{Rows, Scope, Slot};
 use crate::op::{Action, Dump, DumpPort, Op, Owner, PortIndex, ServiceId, Word};
 use crate::program::{Port, RealizedList, RealizedPort};
+use crate::work;
 
 /// Something in the maps that no version of the rules would have written. It is written anew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,21 +123,19 @@ impl World {
         let port = program.ports.get(place)?;
         let family = port.key.family;
         let policy = port.flags(Scope::Cluster).policy();
-        let own: Vec<_> = program
-            .desired
-            .iter()
-            .filter(|it| it.place == Some(place))
-            .filter_map(|it| Some((it.key()?, it.kind)))
-            .collect();
+        let mut own: Vec<_> = program.desired_of(place).filter_map(|it| Some((it.key()?, it.kind))).collect();
+        own.sort_unstable();
         // Of the same kind, too: until it is written anew, a frontend reads the lists as its old kind does.
         let is_own = |key: &FrontendKey| {
+            work::done(1);
             let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
             let realized = entry.and_then(|entry| entry.realized);
-            realized.is_some_and(|realized| own.contains(&(*key, realized.value.kind)))
+            realized.is_some_and(|realized| own.binary_search(&(*key, realized.value.kind)).is_ok())
         };
-        let index_of = |key: &FrontendKey| {
+        let mut tried = BTreeSet::new();
+        let mut index_of = |key: &FrontendKey| {
             let index = self.frontends.get(key)?.realized?.value.port;
-            let adopted = self.adopted.get(&index)?;
+            let adopted = self.adopted.get(&index).filter(|_| tried.insert(index))?;
             // Under another policy the two words could not be replaced without a moment that fits neither.
             let alike = adopted.family == family && adopted.realized.cluster.word.flags.policy() == policy;
             let whole = alike && !adopted.has_left;
@@ -156,12 +155,13 @@ impl World {
         let port = program.ports.get_mut(place)?;
         port.index = Some(index);
         port.realized = adopted.realized;
+        self.indices.put(index, place);
         Some(index)
     }
 
     /// Ops that remove what a restart found and no service has taken over, once every source has delivered.
     pub fn plan_leftovers(&self, ops: &mut Vec<Op>) {
-        if !self.tables.is_synced() {
+        if !self.tables.is_synced() || !self.is_awaiting_nobody() {
             return;
         }
         let owner = Owner::Nobody;
@@ -181,7 +181,7 @@ impl World {
     /// Nobody claims it, or whoever does leaves it to the real balancer.
     fn is_unwanted(&self, key: &FrontendKey) -> bool {
         let winner = self.frontends.winner(key).and_then(|id| self.programs.get(id.0 as usize));
-        winner.is_none_or(|program| program.passes(key))
+        winner.map_or_else(|| !self.undecided.asks_for(key), |program| program.passes(key))
     }
 
     /// Forgets leftovers that are wiped, and frees their indices.

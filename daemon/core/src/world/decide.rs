@@ -15,20 +15,39 @@ use crate::keys::{Family, FrontendKey, Transport};
 use crate::op::{FrontendType, ServiceId};
 use crate::resolve::{self, DesiredFrontend};
 use crate::time::Now;
+use crate::work;
 
 impl World {
-    /// Decides for all dirty services. Nothing happens before every source has delivered.
+    /// Decides for the dirty services of the next piece. Called when every source has delivered, or what is remembered stands
+    /// in for it.
     pub fn decide(&mut self, now: Now) {
         self.expire_holds(now.uptime());
-        let mut place = 0;
-        // Claims may make more services dirty while this runs.
-        while let Some(id) = self.dirty.get(place).copied() {
-            place += 1;
-            if self.program(id).is_some_and(|program| core::mem::take(&mut program.stale)) {
-                self.decide_one(id, now);
+        self.begin_pieces();
+        let mut left = self.most_work();
+        loop {
+            // Claims may make more services dirty while this runs.
+            while left > 0
+                && let Some(id) = self.next_of_piece()
+            {
+                left = left.saturating_sub(self.decide_next(id, now));
+            }
+            if self.is_judging(now.uptime()) {
+                self.judge_mass(now.uptime());
+            }
+            if left == 0 || !self.has_more() {
+                return self.gather();
             }
         }
-        self.judge_mass(now.uptime());
+    }
+
+    /// Gives the work that the service takes of the piece.
+    fn decide_next(&mut self, id: ServiceId, now: Now) -> u64 {
+        let is_stale = self.program(id).is_some_and(|program| core::mem::take(&mut program.stale));
+        if is_stale {
+            self.decide_one(id, now);
+            self.is_decided(id);
+        }
+        self.take_into_piece(id, is_stale)
     }
 
     fn decide_one(&mut self, id: ServiceId, now: Now) {
@@ -40,9 +59,11 @@ impl World {
         let wanted = claimable(&desired.frontends, &settings, &node);
         let rank = facts.as_deref().map(Rank::of);
         let Some(bench) = self.bench(id, &settings, now) else { return };
-        let Some(program) = self.program(id) else { return };
+        let Self { programs, indices, .. } = self;
+        let Some(program) = programs.get_mut(id.0 as usize) else { return };
         let had_list = program.has_list();
         program.take(desired, facts, &bench);
+        indices.put_all(&program.ports);
         self.account_for_holds(id, had_list, &settings, now.uptime());
         self.claim(id, &wanted, rank);
     }
@@ -94,6 +115,7 @@ impl World {
     fn lost(&mut self, key: FrontendKey, to: ServiceId) {
         let (Some(to), Some(entry)) = (self.tables.get(to), self.frontends.get(&key)) else { return };
         for loser in entry.losers() {
+            work::done(1);
             let cause = Cause::ClaimLost(key, to.key.clone());
             mark(&mut self.programs, &mut self.dirty, loser, cause, false);
         }

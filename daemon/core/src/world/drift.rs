@@ -1,17 +1,19 @@
 //! What somebody else changed in the maps.
 //!
 //! Invariant: what differs from realized is doubted, and its owner planned again, so the ordinary plan repairs it; what is
-//! in doubt already is left to the plan that is under way. Deliberately absent: reading the maps, and when to look.
+//! in doubt already is left to the plan that is under way, and what was written since the maps were read is left to the next
+//! look. A comparison is made in pieces. Deliberately absent: reading the maps, and when to look.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use super::World;
 use crate::keys::{FrontendKey, PortKey, ServiceKey};
+use crate::limits;
 use crate::list::{Scope, Slot, SlotState};
-use crate::op::{Dump, DumpPort, PortIndex, ServiceId, Word};
+use crate::op::{Action, Dump, DumpPort, FrontendValue, Op, Owner, PortIndex, ServiceId, Word};
 use crate::program::{Port, RealizedList};
 
 /// One thing in the maps that is not as the engine left it.
@@ -40,92 +42,155 @@ impl fmt::Display for Drift {
     }
 }
 
-/// The ports of a dump, by index, with their members.
-type Found<'a> = BTreeMap<PortIndex, (&'a DumpPort, BTreeMap<(Scope, SocketAddr), SlotState>)>;
+/// The members of a port.
+type Members = BTreeMap<(Scope, SocketAddr), SlotState>;
 
-impl World {
-    /// Compares what is realized with what the maps hold. Whatever differs is written anew by the next batch.
-    pub fn check(&mut self, dump: &Dump) -> Vec<Drift> {
-        let mut drift = Vec::new();
-        let found = by_index(dump);
-        let ids: Vec<ServiceId> = self.tables.ids().collect();
-        for id in ids {
-            let before = drift.len();
-            self.check_frontends(id, dump, &mut drift);
-            self.check_ports(id, &found, &mut drift);
-            if drift.len() > before {
-                self.retry(id);
-            }
+/// A comparison under way.
+#[derive(Debug)]
+pub(super) struct Checking {
+    dump: Dump,
+    /// The next service, and the next frontend of the dump.
+    service: usize,
+    frontend: usize,
+    drift: Vec<Drift>,
+    /// Written since the maps were read.
+    services: BTreeSet<ServiceId>,
+    frontends: BTreeSet<FrontendKey>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl Checking {
+    /// The maps may have another thing here by now than when they were read.
+    pub(super) fn note(&mut self, op: &Op) {
+        if let Owner::Service(id) = op.owner {
+            self.services.insert(id);
         }
-        self.check_strays(dump, &mut drift);
-        self.check_node_addresses(dump, &mut drift);
-        self.counters.drift += drift.len() as u64;
-        self.found = Some(drift.len());
-        drift
+        match &op.action {
+            Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => {
+                self.frontends.insert(*key);
+            }
+            Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
+                self.addresses.insert(*address);
+            }
+            _ => {}
+        }
     }
 
-    fn check_frontends(&mut self, id: ServiceId, dump: &Dump, drift: &mut Vec<Drift>) {
+    fn found(&self, key: &FrontendKey) -> Option<FrontendValue> {
+        let place = self.dump.frontends.binary_search_by(|(other, _)| other.cmp(key)).ok()?;
+        self.dump.frontends.get(place).map(|(_, value)| *value)
+    }
+
+    fn port(&self, index: PortIndex) -> Option<(&DumpPort, Members)> {
+        let place = self.dump.ports.binary_search_by_key(&index, |port| port.index).ok()?;
+        let begin = self.dump.members.partition_point(|(member, _)| member.port < index);
+        let members = self.dump.members.iter().skip(begin).take_while(|(member, _)| member.port == index);
+        let members = members.map(|(member, state)| ((member.scope, member.backend), *state)).collect();
+        Some((self.dump.ports.get(place)?, members))
+    }
+}
+
+impl World {
+    /// Begins to compare what is realized with what the maps hold, which was read this moment.
+    pub fn begin_check(&mut self, dump: Dump) {
+        self.checking = Some(Checking {
+            dump,
+            service: 0,
+            frontend: 0,
+            drift: Vec::new(),
+            services: BTreeSet::new(),
+            frontends: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+        });
+    }
+
+    /// Compares as much as a piece takes. Gives everything that differs when that was the last of it; it is written anew by
+    /// the next piece.
+    pub fn check_some(&mut self) -> Option<Vec<Drift>> {
+        let mut checking = self.checking.take()?;
+        let mut left = self.most_work();
+        while left > 0 && checking.service < self.programs.len() {
+            let id = ServiceId(u32::try_from(checking.service).unwrap_or(u32::MAX));
+            checking.service += 1;
+            left = left.saturating_sub(self.work_of(id));
+            if !checking.services.contains(&id) {
+                self.check_service(id, &mut checking);
+            }
+        }
+        while left > 0 && checking.frontend < checking.dump.frontends.len() {
+            left = left.saturating_sub(limits::FRONTEND_WORK);
+            self.check_stray(&mut checking);
+        }
+        if left == 0 {
+            self.checking = Some(checking);
+            return None;
+        }
+        self.check_node_addresses(&mut checking);
+        self.counters.drift += checking.drift.len() as u64;
+        self.found = Some(checking.drift.len());
+        Some(checking.drift)
+    }
+
+    fn check_service(&mut self, id: ServiceId, checking: &mut Checking) {
+        let before = checking.drift.len();
+        self.check_frontends(id, checking);
+        self.check_ports(id, checking);
+        if checking.drift.len() > before {
+            self.retry(id);
+        }
+    }
+
+    fn check_frontends(&mut self, id: ServiceId, checking: &mut Checking) {
         let (Some(known), Some(program)) = (self.tables.get(id), self.programs.get(id.0 as usize)) else {
             return;
         };
-        for key in &program.frontends {
+        for key in program.frontends.iter().filter(|key| !checking.frontends.contains(key)) {
             let certain = self.frontends.get(key).filter(|entry| !entry.uncertain);
             let Some(realized) = certain.and_then(|it| it.realized).filter(|it| it.owner == Some(id)) else {
                 continue;
             };
-            let place = dump.frontends.binary_search_by(|(other, _)| other.cmp(key)).ok();
-            let found = place.and_then(|place| dump.frontends.get(place)).map(|(_, value)| *value);
-            if found != Some(realized.value) {
+            if checking.found(key) != Some(realized.value) {
                 self.frontends.update(*key, |entry| entry.uncertain = true);
-                drift.push(Drift::Frontend(known.key.clone(), *key));
+                checking.drift.push(Drift::Frontend(known.key.clone(), *key));
             }
         }
     }
 
-    fn check_ports(&mut self, id: ServiceId, found: &Found<'_>, drift: &mut Vec<Drift>) {
+    fn check_ports(&mut self, id: ServiceId, checking: &mut Checking) {
         let Some(known) = self.tables.get(id) else { return };
         let Some(program) = self.programs.get_mut(id.0 as usize) else { return };
         for port in &mut program.ports {
             // A port without a frontend is in no dump; when its frontends are back, the next look sees it.
-            let Some((there, members)) = port.index.and_then(|index| found.get(&index)) else { continue };
-            if check_port(port, there, members) {
-                drift.push(Drift::Port(known.key.clone(), port.key.clone()));
+            let Some((there, members)) = port.index.and_then(|index| checking.port(index)) else { continue };
+            if check_port(port, there, &members) {
+                checking.drift.push(Drift::Port(known.key.clone(), port.key.clone()));
             }
         }
     }
 
-    fn check_strays(&mut self, dump: &Dump, drift: &mut Vec<Drift>) {
-        for (key, _) in &dump.frontends {
-            let known = |entry: &crate::claims::Frontend| entry.realized.is_some() || entry.uncertain;
-            if !self.frontends.get(key).is_some_and(known) && self.strays.insert(*key) {
-                drift.push(Drift::Stray(*key));
-            }
+    fn check_stray(&mut self, checking: &mut Checking) {
+        let next = checking.dump.frontends.get(checking.frontend).map(|(key, _)| *key);
+        checking.frontend += 1;
+        let Some(key) = next.filter(|key| !checking.frontends.contains(key)) else { return };
+        let known = |entry: &crate::claims::Frontend| entry.realized.is_some() || entry.uncertain;
+        if !self.frontends.get(&key).is_some_and(known) && self.strays.insert(key) {
+            checking.drift.push(Drift::Stray(key));
         }
     }
 
-    fn check_node_addresses(&mut self, dump: &Dump, drift: &mut Vec<Drift>) {
-        let found = dump.node_addresses.iter().copied().collect();
+    fn check_node_addresses(&mut self, checking: &mut Checking) {
+        let found = checking.dump.node_addresses.iter().copied().collect();
         let differing: Vec<_> = self.node_addresses.symmetric_difference(&found).copied().collect();
-        for address in differing {
+        for address in differing.into_iter().filter(|it| !checking.addresses.contains(it)) {
             if self.uncertain_addresses.insert(address) {
-                drift.push(Drift::NodeAddress(address));
+                checking.drift.push(Drift::NodeAddress(address));
             }
         }
     }
-}
-
-fn by_index(dump: &Dump) -> Found<'_> {
-    let mut found: Found<'_> = dump.ports.iter().map(|port| (port.index, (port, BTreeMap::new()))).collect();
-    for (member, state) in &dump.members {
-        if let Some((_, members)) = found.get_mut(&member.port) {
-            members.insert((member.scope, member.backend), *state);
-        }
-    }
-    found
 }
 
 /// Doubts whatever differs; gives whether anything does.
-fn check_port(port: &mut Port, there: &DumpPort, members: &BTreeMap<(Scope, SocketAddr), SlotState>) -> bool {
+fn check_port(port: &mut Port, there: &DumpPort, members: &Members) -> bool {
     let realized = &mut port.realized;
     let mut differs = doubt_list(&mut realized.cluster, &there.cluster, Scope::Cluster);
     differs |= doubt_list(&mut realized.local, &there.local, Scope::Local);

@@ -1,15 +1,17 @@
 //! From desired and realized to ops, in the order that clients in flight need.
 //!
 //! Invariant: range, then word, then frontend; a frontend goes, then a grace period passes, then its word is wiped. Lists
-//! of all dirty services come first, removals after them, so that a frontend that changes hands is never missing in between. Deliberately absent:
-//! executing, and knowing whether an op was accepted.
+//! of all services of a piece come first, removals after them and after those who may be about to claim what is removed, so that
+//! a frontend that changes hands is never missing in between. Deliberately absent: executing, and knowing whether an op was
+//! accepted.
 
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::World;
-use crate::claims::RealizedFrontend;
+use super::{Cursor, World};
+use crate::claims::{Frontend, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::list::{Scope, SlotState};
@@ -19,6 +21,7 @@ use crate::op::{
 };
 use crate::program::{Port, Program};
 use crate::resolve::DesiredFrontend;
+use crate::work;
 
 /// Why a plan stops short of what is desired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,10 +41,10 @@ pub enum PlanError {
 }
 
 impl World {
-    /// What the dirty services have not got yet.
+    /// What the services of the piece have not got yet, and at a start all that were gathered.
     pub fn coming(&self) -> Coming {
         let mut coming = Coming::default();
-        let dirty = self.dirty.iter().filter_map(|id| self.programs.get(id.0 as usize));
+        let dirty = self.coming_ids().filter_map(|id| self.programs.get(id.0 as usize));
         dirty.for_each(|program| self.add_coming(program, &mut coming));
         coming
     }
@@ -63,22 +66,55 @@ impl World {
         }
     }
 
-    /// Ops that give a service its lists and frontends. What was planned before an error is to be executed all the same.
+    /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned before an error is to be
+    /// executed all the same.
     pub fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
-        let planned = self.plan_whole(id, ops);
+        let planned = self.plan_some(id, ops);
         self.account_for_room(id, &planned);
         planned
     }
 
-    fn plan_whole(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
+    fn plan_some(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
+        if self.is_unfinished(id) {
+            return Ok(());
+        }
         let owner = Owner::Service(id);
-        // Before the list goes that they led to.
-        ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
-        let wanted = self.program(id).map_or(0, |program| program.wanted);
-        for place in 0..wanted {
+        let (wanted, begun) = self.program(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
+        if begun == Cursor::default() {
+            // Before the list goes that they led to.
+            ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
+        }
+        let mut left = self.most_work();
+        for place in begun.ports..wanted {
+            if left == 0 {
+                self.put_off(id, Cursor { ports: place, ..begun });
+                return Ok(());
+            }
+            work::done(1);
+            left = left.saturating_sub(self.port_work(id, place));
             self.plan_port(id, place, &mut |action| ops.push(Op { owner, action }))?;
         }
-        self.plan_frontends(id, ops)
+        let (error, place) = self.plan_frontends(id, begun.frontends, left, ops);
+        let desired = self.program(id).map_or(0, |program| program.desired.len());
+        let cursor = Cursor { ports: wanted, frontends: place };
+        if place < desired {
+            self.put_off(id, cursor);
+        } else if let Some(program) = self.program(id) {
+            program.cursor = cursor;
+        }
+        error
+    }
+
+    /// The rest of this service's plan is for a later piece.
+    fn put_off(&mut self, id: ServiceId, cursor: Cursor) {
+        if let Some(program) = self.program(id) {
+            (program.unfinished, program.cursor) = (true, cursor);
+        }
+    }
+
+    fn port_work(&self, id: ServiceId, place: usize) -> u64 {
+        let port = self.programs.get(id.0 as usize).and_then(|program| program.ports.get(place));
+        limits::FRONTEND_WORK + port.map_or(0, |port| port.rows.all().len() as u64)
     }
 
     /// What the maps still have of the frontends that this service leaves to the real balancer, whoever wrote it.
@@ -128,15 +164,25 @@ impl World {
         if let Some(port) = self.program(id).and_then(|program| program.ports.get_mut(place)) {
             port.index = Some(index);
         }
+        self.indices.put(index, place);
         Ok(index)
     }
 
-    fn plan_frontends(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
-        let Some(program) = self.programs.get(id.0 as usize) else { return Ok(()) };
+    /// From one place among them on. Gives the place that is not planned, because there was no work left for it.
+    fn plan_frontends(
+        &mut self,
+        id: ServiceId,
+        begin: usize,
+        mut left: u64,
+        ops: &mut Vec<Op>,
+    ) -> (Result<(), PlanError>, usize) {
+        let Some(program) = self.programs.get(id.0 as usize) else { return (Ok(()), begin) };
         let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
         let mut realized = self.frontends_realized + self.frontends_coming;
         let mut error = Ok(());
-        for frontend in program.desired.iter().filter(|it| !it.passes) {
+        let mut end = program.desired.len();
+        for (place, frontend) in program.desired.iter().enumerate().skip(begin).filter(|(_, it)| !it.passes) {
+            work::done(1);
             let index = frontend.place.and_then(|place| program.ports.get(place)?.index);
             let (Some(key), Some(port)) = (frontend.key(), index) else { continue };
             let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id)) else {
@@ -151,44 +197,73 @@ impl World {
                 error = Err(PlanError::Frontends(limit));
                 continue;
             }
+            if left == 0 {
+                end = place;
+                break;
+            }
+            left = left.saturating_sub(limits::FRONTEND_WORK);
             realized += usize::from(entry.realized.is_none());
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
         self.frontends_coming = realized - self.frontends_realized;
-        error
+        (error, end)
     }
 
-    /// Ops that take from the maps what a service no longer has. Planned when every dirty service has its lists. Words
-    /// are emptied in a later batch than the one that took away what led to them: a grace period lies between.
+    /// Ops that take from the maps what a service no longer has. Planned when every service of the piece has its lists. Words
+    /// are emptied in a later piece than the one that took away what led to them: a grace period lies between.
     pub fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
-        let Some(program) = self.programs.get(id.0 as usize) else { return };
-        let owner = Owner::Service(id);
-        let unclaimed = |key: &&FrontendKey| self.frontends.winner(key).is_none();
-        let left = program.frontends.iter().filter(unclaimed);
-        ops.extend(left.clone().map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
-        if left.count() > 0 || self.freed.leads_to(id) {
+        if self.is_unfinished(id) {
             return;
         }
+        let (dialled, left) = self.dialled(id);
+        if !left.is_empty() {
+            return self.plan_left(id, left, ops);
+        }
+        let Some(program) = self.programs.get(id.0 as usize).filter(|_| !self.freed.leads_to(id)) else {
+            return;
+        };
+        let begin = ops.len();
+        let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
         for (place, port) in program.ports.iter().enumerate() {
-            let Some(index) = port.index.filter(|index| !self.is_dialled(id, program, *index)) else {
-                continue;
-            };
+            let Some(index) = port.index.filter(|index| !dialled.has(*index)) else { continue };
+            if (ops.len() - begin) as u64 >= most {
+                let cursor = program.cursor;
+                return self.put_off(id, cursor);
+            }
             let plan = if place < program.wanted { plan_unused } else { plan_wipe };
-            plan(port, index, &mut |action| ops.push(Op { owner, action }));
+            plan(port, index, &mut |action| ops.push(Op { owner: Owner::Service(id), action }));
         }
     }
 
-    /// Whether clients may still reach an index by a frontend that another service is about to take over. Until it has,
-    /// they keep this service's list. A frontend that nobody claims is removed before its index is wiped.
-    fn is_dialled(&self, id: ServiceId, program: &Program, index: PortIndex) -> bool {
-        let reaches = |key: &FrontendKey| {
-            let other = |winner| winner != id;
-            let entry = self.frontends.get(key).filter(|entry| entry.winner().is_some_and(other));
-            entry.is_some_and(|it| {
-                it.uncertain || it.realized.is_some_and(|realized| realized.value.port == index)
-            })
-        };
-        program.frontends.iter().any(reaches)
+    /// By which indices clients still find this service, and what nobody claims of what it has in the maps.
+    fn dialled(&self, id: ServiceId) -> (Dialled, Vec<FrontendKey>) {
+        let (mut dialled, mut left) = (Dialled::default(), Vec::new());
+        let program = self.programs.get(id.0 as usize);
+        for key in program.into_iter().flat_map(|program| &program.frontends) {
+            work::done(1);
+            let entry = self.frontends.get(key);
+            match entry.and_then(|entry| Some((entry, entry.winner()?))) {
+                None => left.push(*key),
+                Some((entry, winner)) if winner != id => dialled.by(entry),
+                Some(_) => {}
+            }
+        }
+        (dialled, left)
+    }
+
+    /// Removes what nobody claims, but for what somebody may be about to claim.
+    fn plan_left(&mut self, id: ServiceId, left: Vec<FrontendKey>, ops: &mut Vec<Op>) {
+        let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
+        let begin = ops.len();
+        for key in left {
+            if (ops.len() - begin) as u64 >= most {
+                let cursor = self.program(id).map(|program| program.cursor).unwrap_or_default();
+                return self.put_off(id, cursor);
+            }
+            if !self.is_held_up(&key, id) {
+                ops.push(Op { owner: Owner::Service(id), action: Action::RemoveFrontend(key) });
+            }
+        }
     }
 
     /// Ops for addresses that are no longer the node's. They come before everything else, so that none of them answers for a
@@ -226,6 +301,26 @@ fn publishing_order(port: &Port) -> [Scope; 2] {
     }
 }
 
+/// The indices that clients may still reach by frontends which other services are about to take over. Until they have, those
+/// clients keep this service's lists.
+#[derive(Default)]
+pub(super) struct Dialled {
+    /// Nobody knows which.
+    any: bool,
+    indices: BTreeSet<PortIndex>,
+}
+
+impl Dialled {
+    pub(super) fn by(&mut self, entry: &Frontend) {
+        self.any |= entry.uncertain;
+        self.indices.extend(entry.realized.map(|realized| realized.value.port));
+    }
+
+    pub(super) fn has(&self, index: PortIndex) -> bool {
+        self.any || self.indices.contains(&index)
+    }
+}
+
 fn of(pair: &mut [u32; 2], family: Family) -> &mut u32 {
     let [v4, v6] = pair;
     if family == Family::V4 { v4 } else { v6 }
@@ -242,6 +337,7 @@ fn plan_list(
     let flags = port.flags_for_now(scope);
     let same = !realized.uncertain && port.rows.same_list(scope, &realized.rows, scope);
     let length = port.rows.len(scope);
+    work::done(length as usize);
     if length as usize > limits::BACKENDS_PER_LIST_MAX {
         return Err(PlanError::List(length));
     }
@@ -306,6 +402,7 @@ fn plan_stale_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action
     places.sort_unstable();
     places.dedup();
     for (scope, backend) in places {
+        work::done(1);
         if !wanted(*scope, *backend) {
             push(Action::RemoveMember(MemberKey { port: index, scope: *scope, backend: *backend }));
         }

@@ -8,18 +8,22 @@ use alloc::vec::Vec;
 use core::mem;
 use core::net::SocketAddr;
 
-use super::{World, mark};
+use super::{Leaving, World, mark};
 use crate::change::Cause;
 use crate::claims::RealizedFrontend;
 use crate::keys::{Family, FrontendKey};
+use crate::limits;
 use crate::list::{Rows, Scope};
 use crate::op::{Action, FrontendValue, Grace, MemberKey, Op, Owner, PortIndex, ServiceId, Word};
 use crate::program::RealizedPort;
+use crate::work;
 
 impl World {
     /// The maps accepted this op.
     pub fn accepted(&mut self, op: &Op) {
+        work::done(1);
         self.counters.ops += 1;
+        self.checking.iter_mut().for_each(|checking| checking.note(op));
         if let Owner::Service(id) = op.owner
             && let Some(program) = self.program(id)
         {
@@ -61,6 +65,7 @@ impl World {
         self.counters.ops_failed += 1;
         self.give_back_unpublished(ops, failed);
         let Some(op) = ops.get(failed) else { return };
+        self.checking.iter_mut().for_each(|checking| checking.note(op));
         match &op.action {
             Action::WriteRange(..) => {}
             Action::PublishWord(index, scope, word) => self.doubt_word(op.owner, *index, *scope, *word),
@@ -97,18 +102,28 @@ impl World {
         self.freed.waiting.front().map(|(grace, _)| *grace)
     }
 
-    /// The next grace period is over: gives its indices back and the ops that wipe its ranges. Services whose words no
-    /// reader is on its way to go on with their removals.
-    pub fn end_grace(&mut self, ops: &mut Vec<Op>) {
-        let Some((_, leaving)) = self.freed.waiting.pop_front() else { return };
+    /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a piece takes.
+    /// Services whose words no reader is on its way to go on with their removals. `false`: there are more ranges.
+    pub fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
+        let Some((grace, mut leaving)) = self.freed.waiting.pop_front() else { return true };
         self.starved.free(leaving.indices.len());
-        leaving.indices.into_iter().for_each(|index| self.indices.give_back(index));
+        mem::take(&mut leaving.indices).into_iter().for_each(|index| self.indices.give_back(index));
         let Self { tables, programs, dirty, .. } = self;
-        for id in leaving.services.into_iter().filter(|id| tables.get(*id).is_some()) {
+        for id in mem::take(&mut leaving.services).into_iter().filter(|id| tables.get(*id).is_some()) {
             mark(programs, dirty, id, Cause::ReadersLeft, false);
         }
-        let wipe = |range| Op { owner: Owner::Nobody, action: Action::FreeRange(range) };
-        ops.extend(leaving.ranges.into_iter().map(wipe));
+        let mut left = self.most_work();
+        while left > 0
+            && let Some(range) = leaving.ranges.pop()
+        {
+            left = left.saturating_sub(limits::FRONTEND_WORK + u64::from(range.count));
+            ops.push(Op { owner: Owner::Nobody, action: Action::FreeRange(range) });
+        }
+        let is_whole = leaving.ranges.is_empty();
+        if !is_whole {
+            self.freed.waiting.push_front((grace, Leaving { ranges: leaving.ranges, ..Leaving::default() }));
+        }
+        is_whole
     }
 
     fn published(&mut self, owner: Owner, index: PortIndex, scope: Scope, word: Word) {
@@ -159,8 +174,8 @@ impl World {
         for other in owner.into_iter().chain(doubters).filter(|other| *other != id) {
             self.let_go(other, key);
         }
-        if let Some(program) = self.program(id).filter(|program| !program.frontends.contains(&key)) {
-            program.frontends.push(key);
+        if let Some(program) = self.program(id) {
+            program.frontends.insert(key);
         }
     }
 
@@ -206,19 +221,17 @@ impl World {
             entry.uncertain = true;
             entry.doubters.extend(by.filter(|id| !entry.doubters.contains(id)));
         });
-        if let Some(program) =
-            by.and_then(|id| self.program(id)).filter(|program| !program.frontends.contains(&key))
-        {
-            program.frontends.push(key);
+        if let Some(program) = by.and_then(|id| self.program(id)) {
+            program.frontends.insert(key);
         }
     }
 
     /// A frontend is certainly not in the maps on this service's behalf: it can go on with its removals.
     fn let_go(&mut self, id: ServiceId, key: FrontendKey) {
         if let Some(program) = self.program(id) {
-            program.frontends.retain(|other| *other != key);
+            program.frontends.remove(&key);
         }
-        self.woken.push(id);
+        self.woken.insert(id);
     }
 
     /// Ranges that were written, or about to be, but whose word was never tried: nobody has seen them.
@@ -226,6 +239,7 @@ impl World {
         for (place, op) in ops.iter().enumerate() {
             let Action::WriteRange(range, ..) = op.action else { continue };
             let publishes = |op: &Op| matches!(op.action, Action::PublishWord(_, _, word) if word.range(range.family) == Some(range));
+            work::done(1);
             // The first word after it: another family's earlier one may look the same.
             let untried = ops.iter().enumerate().skip(place).find(|(_, op)| publishes(op));
             if untried.is_some_and(|(place, _)| place > failed) {
@@ -237,7 +251,7 @@ impl World {
     fn with_port(&mut self, owner: Owner, index: PortIndex, change: impl FnOnce(Place<'_>)) {
         match owner {
             Owner::Service(id) => {
-                if let Some(port) = self.program(id).and_then(|program| program.port_at(index)) {
+                if let Some(port) = self.port_at_mut(id, index) {
                     change(Place { realized: &mut port.realized, family: port.key.family, rows: &port.rows });
                 }
             }

@@ -5,14 +5,16 @@ mod bounds;
 mod claims;
 mod doubts;
 mod holds;
+mod linear;
 mod order;
+mod pieces;
 mod reasons;
 mod renames;
 mod since;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use core::time::Duration;
 use std::vec;
@@ -25,7 +27,8 @@ use crate::facts::{
 };
 use crate::hold::{OnEmpty, Policy};
 use crate::keys::{ObjectName, Protocol, ServiceKey, SliceKey};
-use crate::op::{Action, Op};
+use crate::list::{Scope, SlotState};
+use crate::op::{Action, Dump, DumpPort, MemberKey, Op};
 use crate::snapshot::{FrontendView, ServiceView};
 use crate::time::Now;
 
@@ -47,8 +50,12 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new() -> Self {
-        let mut world =
-            World::new(Seed::default(), Capacity { slots: 256, ports: 64, ..Capacity::default() }, &[SOURCE]);
+        Self::with(Capacity { slots: 256, ports: 64, ..Capacity::default() })
+    }
+
+    pub(super) fn with(capacity: Capacity) -> Self {
+        let mut world = World::new(Seed::default(), capacity, &[SOURCE]);
+        world.limit_pieces(u64::MAX);
         let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
         world.apply(Event::NodeApplied(Arc::new(node)));
         world.apply(settings(OnEmpty::Refuse));
@@ -68,7 +75,11 @@ impl Rig {
         self.log.clear();
         let now = self.clock();
         self.world.decide(now);
-        let dirty = self.world.dirty().to_vec();
+        self.changes.clear();
+        if !self.world.is_open() {
+            return self.world.publish(now);
+        }
+        let dirty = self.world.piece().to_vec();
         let mut whole = Vec::new();
         for id in dirty {
             let mut ops = Vec::new();
@@ -91,7 +102,6 @@ impl Rig {
             plan(&self.world, &mut ops);
             self.execute(&ops);
         }
-        self.changes.clear();
         let changes = &mut self.changes;
         self.world.settle(now, &mut |change| changes.push(change))
     }
@@ -117,6 +127,32 @@ impl Rig {
             self.world.accepted(op);
         }
         true
+    }
+
+    /// What a restart would find: what was realized, of services and of nobody.
+    pub(super) fn dump(&self) -> Dump {
+        let mut dump = Dump::default();
+        let ids: Vec<_> = self.world.tables.ids().collect();
+        for program in ids.iter().filter_map(|id| self.world.programs.get(id.0 as usize)) {
+            for key in &program.frontends {
+                dump.frontends.push((*key, self.world.frontends.get(key).unwrap().realized.unwrap().value));
+            }
+            for (port, index) in program.ports.iter().filter_map(|port| Some((port, port.index?))) {
+                let list = |scope| {
+                    let list = port.realized.list(scope);
+                    (list.word, list.rows.slots(scope).collect())
+                };
+                let (cluster, local) = (list(Scope::Cluster), list(Scope::Local));
+                let (family, facts) = (port.key.family, port.realized.facts.unwrap());
+                dump.ports.push(DumpPort { index, family, facts, cluster, local });
+                let member = |((scope, backend), state): (&(Scope, SocketAddr), &SlotState)| {
+                    (MemberKey { port: index, scope: *scope, backend: *backend }, *state)
+                };
+                dump.members.extend(port.realized.members.iter().map(member));
+            }
+        }
+        dump.frontends.sort_unstable();
+        dump
     }
 
     pub(super) fn id(&self, name: &str) -> ServiceId {

@@ -475,7 +475,7 @@ fn liveness_is_the_engines() {
     let got = served.get("/livez", "");
     assert_eq!(
         (got.status, got.body.as_str()),
-        (503, "the engine has had work for 33 s and has not moved\n")
+        (503, "events have waited for 33 s, and the engine does not take them\n")
     );
     assert_eq!(fixture::serve(everything()).get("/livez", "").status, 200);
 }

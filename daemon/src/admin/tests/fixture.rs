@@ -641,6 +641,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: crate::engine::ask::channel().0,
+        verifications: crate::admin::Verifications::default(),
         liveness: Liveness::new(|| None),
         proxies: watch::channel(proxies()).1,
         refused_reload: watch::channel(None).1,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::facts::{ObjectKey, Rejection, Settings};
+use crate::op::FrontendType;
 use crate::snapshot::Status;
 use std::format;
 
@@ -68,7 +69,7 @@ fn invariant_10_frontends_count_as_soon_as_they_are_planned() {
     rig.world.decide(at(0));
     let mut ops = Vec::new();
     let planned: Vec<_> =
-        rig.world.dirty().to_vec().into_iter().map(|id| rig.world.plan_lists(id, &mut ops).is_ok()).collect();
+        rig.world.piece().to_vec().into_iter().map(|id| rig.world.plan_lists(id, &mut ops).is_ok()).collect();
     assert_eq!(planned, [true, false]);
     let inserts = ops.iter().filter(|op| matches!(op.action, Action::InsertFrontend(..)));
     assert_eq!(inserts.count(), 1);
@@ -97,6 +98,7 @@ fn invariant_10_slots_and_port_indices() {
 fn invariant_10_a_list_that_a_word_cannot_count_is_named_and_the_old_one_stays() {
     let mut rig = Rig::new();
     rig.world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
+    rig.world.limit_pieces(u64::MAX);
     rig.world.apply(Event::Synced(SOURCE));
     let part = |number: usize, endpoints: usize| {
         let mut builder = EndpointsBuilder::new(Family::V4);
@@ -230,13 +232,15 @@ fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rej
     };
     first.extend((0..1_200).map(noisy));
     rig.world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
+    rig.world.limit_pieces(u64::MAX);
     rig.world.apply(settings(OnEmpty::Auto));
     rig.world.apply(Event::Synced(SOURCE));
     let before = rig.turn(first);
     assert_eq!(before.rejections.named.len() + before.rejections.more, 1_200);
     let mut next = Rig::new();
     next.world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
-    next.world.remember(Remembered::from(&before));
+    next.world.limit_pieces(u64::MAX);
+    next.world.remember(Remembered::from(&before), at(1));
     next.world.apply(settings(OnEmpty::Auto));
     let mut told: Vec<_> = (0..1_200).map(noisy).collect();
     told.extend([applied(service("victim", "10.0.0.1", &[])), bad("victim"), Event::Synced(SOURCE)]);
@@ -244,4 +248,65 @@ fn invariant_06_last_good_versions_outlive_a_restart_however_many_others_are_rej
     let view = view(&after, "victim");
     assert_eq!(row(&view, "10.0.0.1").verdict.as_str(), "serving");
     assert_eq!(view.slices.len(), 1, "the last good version");
+}
+
+#[test]
+fn invariant_10_ports_times_addresses_of_one_service() {
+    let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 1 << 12, ..Capacity::default() });
+    let port = |number: u16| ServicePort {
+        name: format!("p{number:04}").into(),
+        protocol: Protocol::TCP,
+        port: NonZeroU16::new(1_000 + number).unwrap(),
+        node_port: NonZeroU16::new(20_000 + number),
+    };
+    let external = |place: u32| core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(0xc612_0000 + place));
+    let large = ServiceFacts {
+        ports: (0..300).map(port).collect(),
+        external_ips: (0..300).map(external).collect(),
+        ..service("large", "10.0.0.1", &[])
+    };
+    let settings = Settings { frontends_max: Some(10_000), ..Settings::default() };
+    let events = vec![
+        Event::SettingsApplied(Arc::new(settings)),
+        applied(large.clone()),
+        applied(service("other", "10.0.0.2", &[])),
+    ];
+    let snapshot = rig.turn(events);
+    let rows = view(&snapshot, "large");
+    let count = |kind| rows.frontends.iter().filter(|row| row.kind == kind).count();
+    let kinds = [FrontendType::ClusterIp, FrontendType::NodePort, FrontendType::ExternalIp];
+    assert_eq!(kinds.map(count), [300, 300, limits::FRONTENDS_PER_SERVICE_MAX - 600], "in this order");
+    let whole = |place| rows.frontends.iter().filter(|row| row.address == external(place)).count();
+    assert_eq!((whole(0), whole(24), whole(25), whole(26)), (300, 300, 92, 0), "address by address");
+    assert!(rows.frontends.iter().all(|row| row.status == Status::Done));
+    let named: Vec<_> = snapshot.rejections.named.values().map(|it| (&*it.reason, it.partial)).collect();
+    let reason = "its ports and addresses make 90600 frontends, of which the first 8192 are served and 82408 are left out, \
+                  external IPs first; spread them over several services";
+    assert_eq!(named, [(reason, true)]);
+    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "nobody else notices");
+    let snapshot = rig.turn(vec![applied(ServiceFacts { external_ips: vec![external(0)], ..large })]);
+    assert!(snapshot.rejections.named.is_empty(), "what fits again is no longer named");
+}
+
+#[test]
+fn invariant_10_both_cluster_ips_of_the_most_ports_always_fit() {
+    let port = |number: u16| ServicePort {
+        name: format!("p{number:04}").into(),
+        protocol: Protocol::TCP,
+        port: NonZeroU16::new(1 + number).unwrap(),
+        node_port: None,
+    };
+    let ports = 0..u16::try_from(limits::PORTS_PER_SERVICE_MAX).unwrap();
+    let facts = ServiceFacts {
+        cluster_ips: vec![ip("10.0.0.1"), ip("fd00::1")],
+        ip_families: Family::ALL.to_vec(),
+        ports: ports.map(port).collect(),
+        ..service("a", "10.0.0.1", &["192.0.2.1"])
+    };
+    let capacity = Capacity { slots: 256, ports: 1 << 14, ..Capacity::default() };
+    let snapshot = Rig::with(capacity).turn(vec![applied(facts)]);
+    let view = view(&snapshot, "a");
+    assert!(view.frontends.iter().all(|row| row.kind == FrontendType::ClusterIp));
+    assert_eq!(view.frontends.len(), limits::FRONTENDS_PER_SERVICE_MAX);
+    assert_eq!(snapshot.rejections.named.len(), 1, "the external IP is named");
 }

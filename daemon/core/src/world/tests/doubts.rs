@@ -24,7 +24,7 @@ fn who_tried_in_vain_holds_nothing_once_the_owner_has_written() {
     rig.turn(vec![created("a", 1)]);
     rig.refuse = |_| false;
     rig.turn(vec![deleted("a")]);
-    while !rig.world.dirty().is_empty() {
+    while rig.world.has_dirty() {
         rig.turn(vec![]);
     }
     assert_eq!(rig.world.tables.ids().count(), 1, "nothing is known of the one that tried");

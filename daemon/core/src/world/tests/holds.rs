@@ -489,7 +489,7 @@ fn a_reload_during_a_hold_that_says_the_same_changes_nothing() {
     let snapshot = rig.turn(vec![super::settings(OnEmpty::Auto)]);
     check(&snapshot, "a", (Verdict::Held, Some(Reason::Vanished), 2));
     assert_eq!((rig.log.len(), rig.changes.iter().filter(|it| it.visible).count()), (0, 0));
-    rig.now += 27;
+    rig.now += 117;
     check(&rig.turn(vec![]), "a", (Verdict::Held, Some(Reason::Vanished), 2));
     check(&rig.turn(vec![]), "a", (Verdict::Refusing, Some(Reason::HoldExpired), 0));
 }

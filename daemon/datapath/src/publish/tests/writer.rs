@@ -6,11 +6,12 @@ use std::sync::Arc;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ServiceFacts, ServicePort,
-    ServiceType, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
+    ServiceType, SliceFacts, SlicePort, TrafficPolicy,
 };
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::op::{Op, ServiceId};
+use holdfast_core::time::Now;
 use holdfast_core::world::World;
 
 use super::memory::{CAPACITY, Fault, Memory, ModelMaps};
@@ -37,10 +38,12 @@ impl Writer {
     pub(super) fn step(&mut self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.world.apply(event));
         while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
-            self.plan(World::end_grace);
+            self.plan(|world, ops| {
+                world.end_grace(ops);
+            });
         }
-        self.world.decide(Timestamp(0));
-        let dirty: Vec<ServiceId> = self.world.dirty().to_vec();
+        self.world.decide(Now::default());
+        let dirty: Vec<ServiceId> = self.world.piece().to_vec();
         for id in &dirty {
             self.plan(|world, ops| world.plan_lists(*id, ops).unwrap());
         }
@@ -48,7 +51,7 @@ impl Writer {
             self.plan(|world, ops| world.plan_removals(*id, ops));
         }
         self.plan(|world, ops| world.plan_leftovers(ops));
-        self.world.settle(Timestamp(0), &mut |_| {});
+        self.world.settle(Now::default(), &mut |_| {});
         if self.world.has_freed() {
             self.world.begin_grace(self.maps.begin_grace());
         }

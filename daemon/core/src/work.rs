@@ -1,0 +1,79 @@
+//! How much was done, counted where it is done, so that a test can tell linear work from quadratic without a clock.
+//!
+//! Invariant: outside tests nothing is counted and nothing is paid for it. Loops count what they walk over, and keys count
+//! each comparison, so a search through a list shows even where nobody thought of counting it. Deliberately absent: what a
+//! piece of a batch may cost, which [`crate::world`] estimates before it is done.
+
+/// So many things were looked at or made.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) const fn done(_: usize) {}
+
+#[cfg(test)]
+pub(crate) use tests::{done, take};
+
+/// Keys compare part by part, and a test counts how often.
+macro_rules! counted_key {
+    ($key:ident { $($part:ident),+ }) => {
+        impl PartialEq for $key {
+            fn eq(&self, other: &Self) -> bool {
+                crate::work::done(1);
+                $(self.$part == other.$part)&&+
+            }
+        }
+
+        impl Eq for $key {}
+
+        impl core::hash::Hash for $key {
+            fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+                $(self.$part.hash(state);)+
+            }
+        }
+
+        impl PartialOrd for $key {
+            fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+
+        impl Ord for $key {
+            fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+                crate::work::done(1);
+                core::cmp::Ordering::Equal$(.then_with(|| self.$part.cmp(&other.$part)))+
+            }
+        }
+    };
+}
+
+pub(crate) use counted_key;
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static DONE: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(crate) fn done(count: usize) {
+        DONE.with(|done| done.set(done.get() + count as u64));
+    }
+
+    /// What this thread has done since the last time it asked.
+    pub(crate) fn take() -> u64 {
+        DONE.with(Cell::take)
+    }
+
+    #[test]
+    fn a_comparison_of_two_keys_counts() {
+        #[derive(Debug)]
+        struct Key {
+            part: u8,
+        }
+        counted_key!(Key { part });
+        take();
+        assert!(Key { part: 1 } == Key { part: 1 } && Key { part: 1 } < Key { part: 2 });
+        done(5);
+        assert_eq!((take(), take()), (7, 0));
+    }
+}

@@ -1,0 +1,262 @@
+//! Which dirty services are carried out now, and which have to wait for the next piece.
+//!
+//! Invariant: a piece has no more work than [`limits::PIECE_WORK`], but for one service's decision; namespaces take turns;
+//! and whatever was put off is still dirty, so it is planned again. Nothing is written by a start before everything that was
+//! known then is decided, so that no frontend goes to one who is about to lose it. Deliberately absent: deciding and planning.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::mem;
+
+use super::World;
+use super::queue::Queue;
+use super::undecided::Undecided;
+use crate::facts::ServiceFacts;
+use crate::keys::FrontendKey;
+use crate::limits;
+use crate::op::ServiceId;
+use crate::program::Program;
+use crate::time::Uptime;
+
+/// Who is carried out when.
+#[derive(Debug)]
+pub(super) struct Turns {
+    queue: Queue,
+    /// The services of this piece, in their order.
+    pub(super) piece: Vec<ServiceId>,
+    /// Decided by the start, and not to be written before all are.
+    gathered: Vec<ServiceId>,
+    /// Everything that was known when the first piece was begun is decided.
+    is_open: bool,
+    is_begun: bool,
+    /// Services for whose decision others wait.
+    awaited: usize,
+    /// Whose removals do.
+    held_up: BTreeSet<ServiceId>,
+    /// Of those that the start began with, how many are not written.
+    unwritten: usize,
+    /// When losses were judged last.
+    judged: Uptime,
+    /// The most work of a piece.
+    most: u64,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            queue: Queue::default(),
+            piece: Vec::new(),
+            gathered: Vec::new(),
+            is_open: false,
+            is_begun: false,
+            awaited: 0,
+            held_up: BTreeSet::new(),
+            unwritten: 0,
+            judged: Uptime::default(),
+            most: limits::PIECE_WORK,
+        }
+    }
+}
+
+impl World {
+    /// The services of this piece, to be planned in this order.
+    pub fn piece(&self) -> &[ServiceId] {
+        &self.turns.piece
+    }
+
+    /// Whether anything is dirty, of this piece or of later ones.
+    pub fn has_dirty(&self) -> bool {
+        !self.turns.piece.is_empty() || !self.turns.gathered.is_empty() || self.has_more()
+    }
+
+    /// Whether this piece leaves nothing to do.
+    pub fn is_last_piece(&self) -> bool {
+        !self.has_more() && !self.turns.piece.iter().any(|id| self.is_unfinished(*id))
+    }
+
+    /// Whether what was decided may be written: everything is decided that was known at the start.
+    pub const fn is_open(&self) -> bool {
+        self.turns.is_open
+    }
+
+    /// Whether everything is decided that was known when something changed for all.
+    pub const fn is_awaiting_nobody(&self) -> bool {
+        self.turns.awaited == 0
+    }
+
+    /// Whether all that was known at the start is written.
+    pub const fn is_whole(&self) -> bool {
+        self.turns.is_open && self.turns.unwritten == 0
+    }
+
+    /// Whether this service goes on with a later piece.
+    pub fn is_unfinished(&self, id: ServiceId) -> bool {
+        self.programs.get(id.0 as usize).is_some_and(|program| program.unfinished)
+    }
+
+    /// Pieces of another size, for whoever wants to see many of them.
+    pub const fn limit_pieces(&mut self, most: u64) {
+        self.turns.most = most;
+    }
+
+    /// What it takes to carry a service out, at most.
+    pub(super) fn work_of(&self, id: ServiceId) -> u64 {
+        self.programs.get(id.0 as usize).map_or(0, Program::work)
+    }
+
+    pub(super) const fn most_work(&self) -> u64 {
+        self.turns.most
+    }
+
+    pub(super) fn has_more(&self) -> bool {
+        !self.dirty.is_empty() || !self.turns.queue.is_empty()
+    }
+
+    /// The services of this piece and all that were gathered before it.
+    pub(super) fn coming_ids(&self) -> impl Iterator<Item = &ServiceId> {
+        self.turns.gathered.iter().chain(&self.turns.piece)
+    }
+
+    /// What is decided now decides for all: what belongs to no service waits for every service that is stale now.
+    pub(super) fn await_undecided(&mut self) {
+        for program in self.programs.iter_mut().filter(|program| program.stale && !program.awaited) {
+            program.awaited = true;
+            self.turns.awaited += 1;
+        }
+    }
+
+    /// A start begins with all that is known.
+    pub(super) fn begin_pieces(&mut self) {
+        if !mem::replace(&mut self.turns.is_begun, true) {
+            self.await_undecided();
+        }
+    }
+
+    /// The next service of the piece.
+    pub(super) fn next_of_piece(&mut self) -> Option<ServiceId> {
+        for id in mem::take(&mut self.dirty) {
+            if let Some(known) = self.tables.get(id) {
+                self.turns.queue.push(known.key.name.shared_namespace(), id);
+            }
+        }
+        self.turns.queue.pop(self.turns.most / limits::TURN_SHARE)
+    }
+
+    /// Takes a service into the piece; gives what it takes of it.
+    pub(super) fn take_into_piece(&mut self, id: ServiceId, was_stale: bool) -> u64 {
+        let most = self.turns.most;
+        let work = self.work_of(id);
+        if let Some(program) = self.program(id) {
+            // Its decision was a piece of its own.
+            program.unfinished = was_stale && work > most;
+        }
+        let work = work.min(most);
+        self.turns.queue.charge(work);
+        self.turns.piece.push(id);
+        work
+    }
+
+    /// Ends the choice of a piece: what a start has decided is kept until all is, and then written.
+    pub(super) fn gather(&mut self) {
+        if self.turns.is_open {
+            return;
+        }
+        if self.turns.awaited > 0 {
+            self.turns.gathered.append(&mut self.turns.piece);
+            if !self.has_more() {
+                // One of them has changed since it was decided.
+                self.dirty.append(&mut self.turns.gathered);
+            }
+            return;
+        }
+        self.turns.is_open = true;
+        for id in self.turns.gathered.iter().chain(&self.turns.piece) {
+            if let Some(program) = self.programs.get_mut(id.0 as usize).filter(|it| !it.unwritten) {
+                program.unwritten = true;
+                self.turns.unwritten += 1;
+            }
+        }
+    }
+
+    /// What was gathered is written from the next piece on.
+    pub(super) fn release_gathered(&mut self) {
+        self.dirty.append(&mut self.turns.gathered);
+    }
+
+    /// A service is as it should be in the maps, or it is said why not.
+    pub(super) fn is_settled(&mut self, id: ServiceId) {
+        if self.program(id).is_some_and(|program| mem::take(&mut program.unwritten)) {
+            self.turns.unwritten = self.turns.unwritten.saturating_sub(1);
+        }
+    }
+
+    /// Whether it is time to judge losses: over all that is decided, or once a second while that takes its time.
+    pub(super) fn is_judging(&mut self, now: Uptime) -> bool {
+        let before = mem::replace(&mut self.turns.judged, now);
+        !self.has_more() || before != now
+    }
+
+    /// The piece is done, but for those that it was too small for. Gives the others.
+    pub(super) fn end_piece(&mut self) -> Vec<ServiceId> {
+        let mut piece = mem::take(&mut self.turns.piece);
+        let unfinished: Vec<_> = piece.extract_if(.., |id| self.is_unfinished(*id)).collect();
+        for id in unfinished {
+            if let Some(known) = self.tables.get(id) {
+                self.turns.queue.put_back(known.key.name.shared_namespace(), id);
+            }
+        }
+        piece
+    }
+
+    /// Whether a frontend that nobody claims stays for now, because somebody may be about to claim it.
+    pub(super) fn is_held_up(&mut self, key: &FrontendKey, by: ServiceId) -> bool {
+        if self.turns.awaited > 0 {
+            self.turns.held_up.insert(by);
+            return true;
+        }
+        let asked = self.undecided.asks_for(key);
+        if asked {
+            self.undecided.wait(key, by);
+        }
+        asked
+    }
+
+    /// The decision for a service is made: nobody waits for what it will claim any more.
+    pub(super) fn is_decided(&mut self, id: ServiceId) {
+        let asked = self.program(id).and_then(|program| program.asked.take());
+        if let Some(facts) = asked {
+            for id in self.undecided.remove(&facts) {
+                self.retry(id);
+            }
+        }
+        if self.program(id).is_some_and(|program| mem::take(&mut program.awaited)) {
+            self.turns.awaited = self.turns.awaited.saturating_sub(1);
+            if self.turns.awaited == 0 {
+                mem::take(&mut self.turns.held_up).into_iter().for_each(|id| self.retry(id));
+            }
+        }
+    }
+}
+
+impl Program {
+    /// What it takes to carry it out, at most.
+    fn work(&self) -> u64 {
+        let frontends = self.desired.len().max(self.frontends.len()) + self.ports.len();
+        let slots: usize = self.ports.iter().map(|port| port.rows.all().len()).sum();
+        frontends as u64 * limits::FRONTEND_WORK + slots as u64 + 1
+    }
+
+    /// The service is about to claim what these facts ask for. Gives those who waited for what it asked for before.
+    pub(super) fn ask_with(&mut self, facts: Arc<ServiceFacts>, undecided: &mut Undecided) -> Vec<ServiceId> {
+        undecided.add(&facts);
+        self.asked.replace(facts).map(|before| undecided.remove(&before)).unwrap_or_default()
+    }
+}
+
+/// How far a service was planned that is too heavy for one piece.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub(crate) ports: usize,
+    pub(crate) frontends: usize,
+}

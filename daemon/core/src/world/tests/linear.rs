@@ -1,0 +1,137 @@
+//! What one service costs grows no faster than the service, counted and not timed.
+
+use core::net::Ipv4Addr;
+use std::format;
+
+use super::*;
+use crate::work;
+
+/// How large a service is.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    ports: u16,
+    addresses: u32,
+    slices: u32,
+    endpoints: u32,
+    affinity: bool,
+}
+
+const ONE: Size = Size { ports: 1, addresses: 1, slices: 1, endpoints: 1, affinity: false };
+
+impl Size {
+    fn port_name(self, port: u16) -> Arc<str> {
+        if self.ports == 1 { "".into() } else { format!("p{port:04}").into() }
+    }
+
+    /// `first`: from which address on, so that a change moves every row.
+    fn service(self, first: u32) -> Event {
+        let port = |number: u16| ServicePort {
+            name: self.port_name(number),
+            protocol: Protocol::TCP,
+            port: NonZeroU16::new(1_000 + number).unwrap(),
+            node_port: None,
+        };
+        let address = |place: u32| IpAddr::V4(Ipv4Addr::from_bits(0xc612_0000 + first + place));
+        applied(ServiceFacts {
+            external_ips: (0..self.addresses).map(address).collect(),
+            ports: (0..self.ports).map(port).collect(),
+            affinity_timeout: self.affinity.then_some(10),
+            ..service("a", "10.0.0.1", &[])
+        })
+    }
+
+    fn slice(self, slice: u32, first: u32) -> Event {
+        let mut builder = EndpointsBuilder::new(Family::V4);
+        for place in 0..self.endpoints {
+            let address = IpAddr::V4(Ipv4Addr::from_bits(0x0b00_0000 + (slice << 14) + first + place));
+            let conditions = Conditions::READY;
+            let endpoint =
+                Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+            builder.push(endpoint).unwrap();
+        }
+        let port = |number| SlicePort {
+            name: self.port_name(number),
+            protocol: Protocol::TCP,
+            port: NonZeroU16::new(8_080).unwrap(),
+        };
+        Event::SliceApplied(Arc::new(SliceFacts {
+            ports: (0..self.ports).map(port).collect(),
+            endpoints: builder.finish(),
+            ..slice_facts(&format!("a-{slice:04}"), "a", &[])
+        }))
+    }
+
+    fn slices(self, first: u32) -> impl Iterator<Item = Event> {
+        (0..self.slices).map(move |slice| self.slice(slice, first))
+    }
+
+    /// Comes, moves all of its rows, changes all of its endpoints, is refused for a while, is found by a restart, goes.
+    fn life(self) -> u64 {
+        let capacity = Capacity { slots: 1 << 20, ports: 1 << 14, ..Capacity::default() };
+        let mut rig = Rig::with(capacity);
+        work::take();
+        rig.turn([self.service(0)].into_iter().chain(self.slices(0)).collect());
+        assert!(rig.log.len() > 2, "nothing was written for {self:?}");
+        rig.turn(vec![self.service(1)]);
+        rig.grace();
+        rig.turn(self.slices(1).collect());
+        rig.refuse = |op| matches!(op.action, Action::InsertFrontend(..) | Action::PublishWord(..));
+        rig.turn([self.service(2)].into_iter().chain(self.slices(2)).collect());
+        rig.refuse = |_| false;
+        rig.world.retry(rig.id("a"));
+        rig.turn(vec![]);
+        rig.grace();
+        let mut later = Rig::with(capacity);
+        later.world.adopt(&rig.dump());
+        later.turn([self.service(2)].into_iter().chain(self.slices(2)).collect());
+        assert_eq!(later.log, [], "a restart finds its lists");
+        later.turn(vec![deleted("a")]);
+        (0..4).for_each(|_| drop(later.grace()));
+        work::take()
+    }
+}
+
+#[track_caller]
+fn check(small: Size, large: Size) {
+    let (a, b) = (small.life(), large.life());
+    assert!(b * 10 <= a * 22, "twice the size costs {b} instead of {a}: {small:?}, {large:?}");
+}
+
+#[test]
+fn invariant_10_work_is_linear_in_the_ports_of_a_service() {
+    let of = |ports| Size { ports, ..ONE };
+    check(of(1_000), of(2_000));
+    check(Size { endpoints: 50, ..of(100) }, Size { endpoints: 50, ..of(50 * 4) });
+}
+
+#[test]
+fn invariant_10_work_is_linear_in_the_addresses_of_a_service() {
+    let of = |addresses| Size { addresses, endpoints: 20, ..ONE };
+    check(of(1_000), of(2_000));
+}
+
+#[test]
+fn invariant_10_work_is_linear_in_ports_times_addresses() {
+    let of = |ports, addresses| Size { ports, addresses, ..ONE };
+    check(of(45, 45), of(64, 63));
+}
+
+#[test]
+fn invariant_10_work_is_linear_in_the_endpoints_of_a_service() {
+    let of = |endpoints| Size { endpoints, addresses: 50, affinity: true, ..ONE };
+    check(of(1_000), of(2_000));
+}
+
+#[test]
+fn invariant_10_work_is_linear_in_the_slices_of_a_service() {
+    let of = |slices| Size { slices, endpoints: 5, ports: 3, ..ONE };
+    check(of(200), of(400));
+}
+
+#[test]
+fn invariant_10_what_one_object_asks_for_beyond_its_bound_costs_nothing() {
+    let of = |ports, addresses| Size { ports, addresses, ..ONE };
+    let (small, large) = (of(300, 300), of(1_000, 400));
+    let (a, b) = (small.life(), large.life());
+    assert!(b < a * 2, "{large:?} costs {b}, {small:?} costs {a}");
+}

@@ -1,0 +1,69 @@
+//! What services claim that nobody has decided for yet.
+//!
+//! Invariant: a frontend that nobody claims is not removed as long as a service that asks for its address waits for its
+//! decision: it may be about to change hands, and then it is replaced. Whoever waits for that is woken when the last such
+//! service is decided. Deliberately absent: who wins.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use crate::facts::ServiceFacts;
+use crate::keys::{Family, FrontendKey};
+use crate::op::ServiceId;
+
+/// An address, or a NodePort's number on all addresses of a family.
+type Place = (IpAddr, u16);
+
+/// What is asked for, and who waits for it to be decided.
+#[derive(Debug, Default)]
+pub(super) struct Undecided {
+    asked: BTreeMap<Place, u32>,
+    waiting: BTreeMap<Place, BTreeSet<ServiceId>>,
+}
+
+impl Undecided {
+    /// A service waits for its decision.
+    pub(super) fn add(&mut self, facts: &ServiceFacts) {
+        places(facts).for_each(|place| *self.asked.entry(place).or_default() += 1);
+    }
+
+    /// It does no longer. Gives those who waited for that.
+    pub(super) fn remove(&mut self, facts: &ServiceFacts) -> Vec<ServiceId> {
+        let mut woken = Vec::new();
+        for place in places(facts) {
+            let left = self.asked.get_mut(&place).map(|count| {
+                *count = count.saturating_sub(1);
+                *count
+            });
+            if left == Some(0) {
+                self.asked.remove(&place);
+                woken.extend(self.waiting.remove(&place).unwrap_or_default());
+            }
+        }
+        woken
+    }
+
+    /// Whether somebody may be about to claim this frontend.
+    pub(super) fn asks_for(&self, key: &FrontendKey) -> bool {
+        !self.asked.is_empty() && self.asked.contains_key(&place(key))
+    }
+
+    /// This service waits until it is decided who gets a frontend that it has in the maps.
+    pub(super) fn wait(&mut self, key: &FrontendKey, id: ServiceId) {
+        self.waiting.entry(place(key)).or_default().insert(id);
+    }
+}
+
+fn place(key: &FrontendKey) -> Place {
+    (key.address, if key.address.is_unspecified() { key.port.get() } else { 0 })
+}
+
+fn places(facts: &ServiceFacts) -> impl Iterator<Item = Place> {
+    let addresses = facts.cluster_ips.iter().chain(&facts.external_ips).copied();
+    let ingress = facts.ingress.iter().map(|ingress| ingress.address);
+    let fixed = facts.static_frontends.iter().map(core::net::SocketAddr::ip);
+    let numbers = facts.ports.iter().filter_map(|port| port.node_port);
+    let node = numbers.flat_map(|number| Family::ALL.map(|family| (family.unspecified(), number.get())));
+    addresses.chain(ingress).chain(fixed).map(|address| (address, 0)).chain(node)
+}

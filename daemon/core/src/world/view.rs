@@ -1,0 +1,277 @@
+//! What readers see of one service.
+//!
+//! Invariant: a view tells what the maps do, not what they should: where an op failed, the row shows what is still served.
+//! `since` moves only when verdict, reason or a list of the row changed. What all rows of a port have in common is found out
+//! once for all of them. Deliberately absent: when a view is made.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+
+use super::World;
+use super::decide::is_bypassed;
+use crate::facts::Timestamp;
+use crate::keys::Protocol;
+use crate::list::{Row, Rows, Scope};
+use crate::op::{FrontendValue, PortIndex, ServiceId, WordFlags};
+use crate::program::{Port, Program, RealizedPort};
+use crate::resolve::DesiredFrontend;
+use crate::snapshot::{FrontendView, PortView, Reason, ServiceView, Status, Verdict};
+use crate::work;
+
+impl World {
+    pub(super) fn view(&self, id: ServiceId, now: Timestamp) -> Option<ServiceView> {
+        let known = self.tables.get(id)?;
+        let program = self.programs.get(id.0 as usize)?;
+        if known.facts.is_none() && known.slices.is_empty() {
+            return None;
+        }
+        let before = program.view.as_deref();
+        let ports: Box<[_]> = program.ports.iter().take(program.wanted).map(port_view).collect();
+        let mut view = ServiceView {
+            key: known.key.clone(),
+            facts: known.facts.clone(),
+            slices: known.slices.as_slice().into(),
+            state: program.state,
+            ports,
+            frontends: Box::default(),
+        };
+        let done: Vec<_> = program.ports.iter().take(program.wanted).map(is_done).collect();
+        let mut before = before.map(|before| Before::new(before, &view));
+        let row = |(place, it)| {
+            let mut row = self.frontend_view(id, program, it, &done, now);
+            before.iter_mut().for_each(|before| before.since(place, &mut row));
+            row
+        };
+        let frontends = program.desired.iter().enumerate().map(row).collect();
+        view.frontends = frontends;
+        Some(view)
+    }
+
+    fn frontend_view(
+        &self,
+        id: ServiceId,
+        program: &Program,
+        it: &DesiredFrontend,
+        done: &[bool],
+        now: Timestamp,
+    ) -> FrontendView {
+        let mut view = not_programmed(it, now);
+        if it.barred {
+            view.reason = Some(Reason::Address);
+            return view;
+        }
+        let (Some(key), Some(port)) = (it.key(), it.place.and_then(|place| program.ports.get(place))) else {
+            view.reason = Some(Reason::Protocol);
+            return view;
+        };
+        if is_bypassed(&key, &self.tables.settings, &self.tables.node) {
+            (view.verdict, view.reason) = (Verdict::Bypassed, Some(Reason::Control));
+            return view;
+        }
+        let entry = self.frontends.get(&key);
+        let winner = entry.and_then(crate::claims::Frontend::winner);
+        if winner != Some(id) {
+            (view.verdict, view.reason) = (Verdict::Conflict, Some(Reason::Claimed));
+            view.owner = winner.and_then(|winner| Some(self.tables.get(winner)?.key.clone()));
+            return view;
+        }
+        let realized = entry.and_then(|entry| entry.realized);
+        let wanted = port.index.map(|port| FrontendValue { port, kind: it.kind });
+        if it.passes {
+            let is_there = entry.is_some_and(|entry| entry.uncertain) || realized.is_some();
+            view.status = if is_there { program.status() } else { Status::Done };
+            (view.verdict, view.reason) = (Verdict::Passing, Some(why_nobody(port)));
+            return view;
+        }
+        let known = wanted.is_some() && entry.is_some_and(|entry| !entry.uncertain);
+        let placed = known && realized.map(|it| it.value) == wanted;
+        if placed && it.place.is_some_and(|place| done.get(place) == Some(&true)) {
+            (view.verdict, view.reason) = verdict(port, &port.rows, it.scope);
+            return view;
+        }
+        view.status = program.status();
+        if let Some(serving) = realized.and_then(|it| self.realized_port(it.value.port, it.owner)) {
+            let list = serving.list(it.scope);
+            view.applied = Some(Arc::clone(&list.rows));
+            (view.verdict, view.reason) = applied_verdict(port, &list.rows, it.scope, list.word.flags);
+        }
+        view
+    }
+
+    fn realized_port(&self, index: PortIndex, owner: Option<ServiceId>) -> Option<&RealizedPort> {
+        let Some(owner) = owner else { return self.adopted.get(&index).map(|adopted| &adopted.realized) };
+        self.port_at(owner, index).map(|port| &port.realized)
+    }
+}
+
+/// A row before it is known what the maps do.
+fn not_programmed(it: &DesiredFrontend, now: Timestamp) -> FrontendView {
+    FrontendView {
+        address: it.address,
+        port: it.port,
+        protocol: it.protocol.clone(),
+        kind: it.kind,
+        port_name: Arc::clone(&it.port_name),
+        place: it.place,
+        scope: it.scope,
+        external_local: it.external_local,
+        verdict: Verdict::Unprogrammed,
+        reason: None,
+        status: Status::Done,
+        owner: None,
+        applied: None,
+        since: now,
+    }
+}
+
+fn port_view(port: &Port) -> PortView {
+    PortView {
+        key: port.key.clone(),
+        index: port.index,
+        rows: Arc::clone(&port.rows),
+        last: port.last.clone(),
+        hold: port.hold.clone(),
+        ended: port.ended,
+        cluster_used: port.policy.cluster_used,
+        local_used: port.policy.local_used,
+    }
+}
+
+/// Whether the maps hold exactly the port's facts and lists.
+fn is_done(port: &Port) -> bool {
+    work::done(1 + port.rows.all().len());
+    let facts = port.realized.facts == Some(port.facts());
+    facts
+        && Scope::ALL.into_iter().all(|scope| {
+            let list = port.realized.list(scope);
+            let same = !port.uses(scope)
+                || (Arc::ptr_eq(&list.rows, &port.rows) || port.rows.same_list(scope, &list.rows, scope));
+            same && !list.uncertain && list.word.flags == port.flags_for_now(scope)
+        })
+}
+
+fn verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
+    if !rows.is_empty(scope) {
+        return filled_verdict(port, rows, scope);
+    }
+    if scope == Scope::Local && port.policy.has_any {
+        return (Verdict::Dropping, Some(Reason::LocalPolicy));
+    }
+    (Verdict::Refusing, Some(why_nobody(port)))
+}
+
+fn applied_verdict(port: &Port, rows: &Rows, scope: Scope, flags: WordFlags) -> (Verdict, Option<Reason>) {
+    if !rows.is_empty(scope) {
+        filled_verdict(port, rows, scope)
+    } else if flags.has(WordFlags::DROP) {
+        (Verdict::Dropping, Some(Reason::LocalPolicy))
+    } else {
+        (Verdict::Refusing, Some(why_nobody(port)))
+    }
+}
+
+fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
+    if let Some(hold) = port.hold.as_ref().filter(|_| rows.is_held(scope)) {
+        (Verdict::Held, Some(hold.reason))
+    } else if rows.is_draining(scope) {
+        (Verdict::Draining, Some(Reason::ScaledDown))
+    } else {
+        (Verdict::Serving, None)
+    }
+}
+
+/// Why nobody is there.
+fn why_nobody(port: &Port) -> Reason {
+    if let Some(hold) = &port.hold {
+        hold.reason
+    } else if !port.rows.all().is_empty() {
+        Reason::AllUnready
+    } else if let Some(ended) = port.ended {
+        ended
+    } else if !port.last.is_some() {
+        Reason::NoEndpoints
+    } else if port.last.was_scaled_down() {
+        Reason::ScaledDown
+    } else {
+        Reason::Vanished
+    }
+}
+
+/// The view before, to find out since when a row is as it is.
+struct Before<'a> {
+    before: &'a ServiceView,
+    after: &'a ServiceView,
+    /// Made when the first row is not at its old place.
+    places: Option<BTreeMap<(IpAddr, NonZeroU16, &'a Protocol), usize>>,
+    /// The last two pairs of lists, and whether they were the same: all rows of one port and kind have these.
+    compared: Option<(Lists, bool)>,
+}
+
+/// What two rows give their clients: own list and list for clients from outside, before and after.
+type Lists = [Option<(*const Rows, Scope)>; 4];
+
+impl<'a> Before<'a> {
+    const fn new(before: &'a ServiceView, after: &'a ServiceView) -> Self {
+        Self { before, after, places: None, compared: None }
+    }
+
+    /// Keeps the time of the row before, if it showed the same.
+    fn since(&mut self, place: usize, row: &mut FrontendView) {
+        if let Some(old) = self.find(place, row)
+            && (old.verdict, old.reason) == (row.verdict, row.reason)
+            && self.same_lists(old, row)
+        {
+            row.since = old.since;
+        }
+    }
+
+    /// The row of the same address, port and protocol; usually it is at the same place.
+    fn find(&mut self, place: usize, row: &FrontendView) -> Option<&'a FrontendView> {
+        work::done(1);
+        let before = self.before;
+        let key = |it: &'a FrontendView| (it.address, it.port, &it.protocol);
+        let wanted = (row.address, row.port, &row.protocol);
+        if let Some(old) = before.frontends.get(place).filter(|old| key(old) == wanted) {
+            return Some(old);
+        }
+        let places = self.places.get_or_insert_with(|| {
+            work::done(before.frontends.len());
+            before.frontends.iter().map(key).zip(0..).collect()
+        });
+        before.frontends.get(*places.get(&wanted)?)
+    }
+
+    fn same_lists(&mut self, old: &FrontendView, new: &FrontendView) -> bool {
+        let (before, after) = (self.before, self.after);
+        let lists = [own(before, old), own(after, new), outside(before, old), outside(after, new)];
+        if let Some((_, same)) = self.compared.filter(|(compared, _)| *compared == lists) {
+            return same;
+        }
+        let [own_before, own_after, outside_before, outside_after] = lists;
+        let same = own_before == own_after && outside_before == outside_after || {
+            work::done(before.backends(old).count());
+            let own = before.backends(old).map(Row::slot).eq(after.backends(new).map(Row::slot));
+            own && match (before.external_backends(old), after.external_backends(new)) {
+                (Some(old), Some(new)) => old.map(Row::slot).eq(new.map(Row::slot)),
+                (old, new) => old.is_none() && new.is_none(),
+            }
+        };
+        self.compared = Some((lists, same));
+        same
+    }
+}
+
+fn own(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scope)> {
+    let rows = row.applied.as_ref().or_else(|| view.rows(row))?;
+    Some((Arc::as_ptr(rows), row.scope))
+}
+
+/// The scope says which list of its own the row has, since only another one is shown.
+fn outside(view: &ServiceView, row: &FrontendView) -> Option<(*const Rows, Scope)> {
+    let rows = view.rows(row).filter(|_| row.external_local)?;
+    Some((Arc::as_ptr(rows), row.scope))
+}

@@ -1,0 +1,192 @@
+//! Who comes first: events, dirty services, questions.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use holdfast_core::op::{Action, Dump, Entry};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::*;
+use crate::engine::ask::{self, Ask, Asker};
+use crate::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(30);
+
+/// What was done, in order.
+type Deeds = Arc<Mutex<Vec<&'static str>>>;
+
+/// Maps that tell what is asked of them.
+struct Telling {
+    maps: MemoryMaps,
+    deeds: Deeds,
+}
+
+impl Telling {
+    fn tell(&self, deed: &'static str) {
+        self.deeds.lock().unwrap().push(deed);
+    }
+}
+
+impl Maps for Telling {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        if matches!(action, Action::InsertFrontend(..)) {
+            self.tell("insert");
+        }
+        self.maps.execute(action)
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.tell("dump");
+        self.maps.dump()
+    }
+
+    fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
+        self.tell("read");
+        self.maps.read(key)
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
+}
+
+/// An engine's loop with all of its ends.
+struct Bench {
+    deeds: Deeds,
+    events: mpsc::Sender<Vec<Event>>,
+    asker: Asker,
+    asks: mpsc::Sender<Ask>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    stop: watch::Sender<bool>,
+    changes: mpsc::Receiver<crate::recorder::Told>,
+}
+
+/// Everything that `begin` does waits for the engine when it starts.
+fn bench(begin: impl FnOnce(&Bench)) -> (Bench, std::thread::JoinHandle<()>) {
+    let deeds = Deeds::default();
+    let maps = Telling { maps: MemoryMaps::default(), deeds: Arc::clone(&deeds) };
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    engine.apply(Event::Synced(Source::Manifests));
+    deeds.lock().unwrap().clear();
+    let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
+    let (changes_in, changes) = mpsc::channel(CHANGES_WAITING_MAX);
+    let (snapshots_in, snapshots) = watch::channel(Arc::default());
+    let (stop, stopping) = watch::channel(false);
+    let (asker, heard) = ask::channel();
+    let asks = asker.raw();
+    let ends = Ends {
+        events: incoming,
+        snapshots: snapshots_in,
+        asks: heard,
+        changes: changes_in,
+        progress: Arc::new(AtomicU64::new(0)),
+        stop: stopping,
+    };
+    let bench = Bench { deeds, events, asker, asks, snapshots, stop, changes };
+    begin(&bench);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let thread = std::thread::spawn(move || drop(runtime.block_on(run(engine, ends, |_| ()))));
+    (bench, thread)
+}
+
+fn wait(runtime: &tokio::runtime::Runtime, bench: &mut Bench, seen: impl Fn(&Snapshot) -> bool) {
+    let waiting = async { tokio::time::timeout(LONG, bench.snapshots.wait_for(|it| seen(it))).await.is_ok() };
+    assert!(runtime.block_on(waiting), "the engine has not come so far");
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn key() -> FrontendKey {
+    FrontendKey {
+        address: "10.0.0.1".parse().unwrap(),
+        port: PORT,
+        transport: holdfast_core::keys::Transport::Tcp,
+    }
+}
+
+#[test]
+fn events_and_what_they_change_come_before_questions() {
+    let mut answers = Vec::new();
+    let (mut bench, thread) = bench(|bench| {
+        for _ in 0..8 {
+            let (answer, answered) = oneshot::channel();
+            bench.asks.try_send(Ask::Read(vec![key()], answer)).unwrap();
+            answers.push(answered);
+        }
+        for number in 1..=8 {
+            let event = service(&format!("s{number}"), &format!("10.0.0.{number}"));
+            bench.events.try_send(vec![event]).unwrap();
+        }
+    });
+    let runtime = runtime();
+    wait(&runtime, &mut bench, |snapshot| snapshot.fill.frontends == 8);
+    for answered in answers {
+        assert!(runtime.block_on(async { tokio::time::timeout(LONG, answered).await }).unwrap().is_ok());
+    }
+    bench.stop.send_replace(true);
+    thread.join().unwrap();
+    let deeds = bench.deeds.lock().unwrap();
+    let first_read = deeds.iter().position(|deed| *deed == "read").unwrap();
+    assert_eq!(deeds.iter().take(first_read).filter(|deed| **deed == "insert").count(), 8, "{deeds:?}");
+    drop(bench.changes);
+}
+
+#[test]
+fn a_question_whose_asker_has_left_is_not_answered() {
+    let (mut bench, thread) = bench(|bench| {
+        for _ in 0..4 {
+            let (answer, _) = oneshot::channel();
+            bench.asks.try_send(Ask::Read(vec![key()], answer)).unwrap();
+            let (answer, _) = oneshot::channel();
+            bench.asks.try_send(Ask::Check(answer)).unwrap();
+        }
+        bench.events.try_send(vec![service("a", "10.0.0.1")]).unwrap();
+    });
+    let runtime = runtime();
+    wait(&runtime, &mut bench, |snapshot| snapshot.fill.frontends == 1);
+    let asker = bench.asker.clone();
+    let entries = runtime.block_on(async { tokio::time::timeout(LONG, asker.read(vec![key()])).await });
+    assert!(entries.unwrap().unwrap()[0].as_ref().unwrap().is_some());
+    bench.stop.send_replace(true);
+    thread.join().unwrap();
+    assert_eq!(*bench.deeds.lock().unwrap(), ["insert", "read"]);
+}
+
+#[test]
+fn load_without_end_starves_no_question() {
+    let (mut bench, thread) = bench(|_| ());
+    let (events, stop) = (bench.events.clone(), bench.stop.subscribe());
+    // There is always another change of this service.
+    let source = std::thread::spawn(move || {
+        for number in 0_u64.. {
+            let endpoint = format!("1.1.{}.{}", number / 250 % 250, number % 250 + 1);
+            if *stop.borrow() || events.blocking_send(vec![slice("a", &[&endpoint])]).is_err() {
+                return;
+            }
+        }
+    });
+    let runtime = runtime();
+    wait(&runtime, &mut bench, |snapshot| snapshot.counters.events > 1_000);
+    let asker = bench.asker.clone();
+    for _ in 0..3 {
+        let begun = Instant::now();
+        let answered = runtime.block_on(asker.read(vec![key()]));
+        assert!(answered.is_ok(), "no answer for {:?}", begun.elapsed());
+    }
+    bench.stop.send_replace(true);
+    thread.join().unwrap();
+    drop(bench.events);
+    source.join().unwrap();
+}

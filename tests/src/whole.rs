@@ -1,0 +1,22 @@
+//! A step of the engine for whoever has no events to take between two pieces.
+
+use std::sync::Arc;
+
+use holdfast::engine::{Engine, Now};
+use holdfast_core::change::Change;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::Maps;
+
+/// Steps until nothing is left to do now.
+pub fn step_whole<M: Maps>(
+    engine: &mut Engine<M>,
+    now: Now,
+    changed: &mut dyn FnMut(Change),
+) -> Arc<Snapshot> {
+    loop {
+        let snapshot = engine.step(now, changed);
+        if engine.next_due(now.mono) != Some(now.mono) {
+            return snapshot;
+        }
+    }
+}
