@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* From a port index to a backend: word, affinity, sticky datagrams, chance. */
+/* From a port index to a backend: word, affinity, chance. */
 #ifndef HOLDFAST_CHOOSE_H
 #define HOLDFAST_CHOOSE_H
 
 #include "dial.h"
 #include "maps.h"
-
-/*
- * How many slots are looked at to find a datagram socket's backend in a list that was replaced. Each one is
- * walked through by the verifier, so a larger number makes loading slower, not running.
- */
-#define STICKY_SEARCH_MAX 32
 
 #define NS_PER_SECOND 1000000000ULL
 
@@ -73,62 +67,6 @@ INLINE bool read_slot(const struct dial *dial, __u32 at, struct place *backend)
 	return true;
 }
 
-INLINE bool same_place(const struct place *a, const struct place *b)
-{
-	return !(differences(a->address, b->address) | (a->port ^ b->port));
-}
-
-INLINE bool holds(struct dial *dial, __u32 at, const struct place *wanted)
-{
-	if (!read_slot(dial, at, &dial->backend) || !same_place(&dial->backend, wanted))
-		return false;
-	dial->slot = at;
-	return true;
-}
-
-/* Finds a backend in a list: where it was, or else among the first slots. */
-INLINE bool still_listed(struct dial *dial, __u64 word, __u32 was_at, const struct place *wanted)
-{
-	__u32 base = word_base(word), count = word_count(word);
-
-	if (was_at - base < count && holds(dial, was_at, wanted))
-		return true;
-	for (__u32 at = 0; at < STICKY_SEARCH_MAX; at++) {
-		if (at >= count)
-			break;
-		if (holds(dial, base + at, wanted))
-			return true;
-	}
-	return false;
-}
-
-INLINE void udp_key_of(struct bpf_sock_addr *ctx, struct udp_key *key, const struct place *place)
-{
-	key->cookie = bpf_get_socket_cookie(ctx);
-	copy_address(key->address, place->address);
-	key->port = place->port;
-	key->pad[0] = key->pad[1] = key->pad[2] = 0;
-}
-
-/*
- * A datagram goes where the one before it went, as long as that backend is in the list: a conversation
- * is more than one datagram.
- */
-INLINE bool choose_sticky(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
-{
-	struct udp_key key;
-	struct udp_value *last;
-	struct place wanted;
-
-	udp_key_of(ctx, &key, &dial->to);
-	last = bpf_map_lookup_elem(&udp_sticky, &key);
-	if (!last)
-		return false;
-	copy_address(wanted.address, last->address);
-	wanted.port = last->port;
-	return still_listed(dial, word, last->slot, &wanted);
-}
-
 INLINE void affinity_key_of(struct bpf_sock_addr *ctx, struct affinity_key *key, const struct dial *dial)
 {
 	key->client = bpf_get_netns_cookie(ctx);
@@ -136,15 +74,16 @@ INLINE void affinity_key_of(struct bpf_sock_addr *ctx, struct affinity_key *key,
 	key->scope = dial->scope;
 }
 
-INLINE bool is_member(const struct dial *dial, const struct place *backend)
+/* Whether the backend is in that list, or serves. */
+INLINE bool is_member(const struct dial *dial, __u32 scope)
 {
 	struct member_key key = {
 		.port_index = dial->port_index,
-		.scope = dial->scope,
-		.port = backend->port,
+		.scope = scope,
+		.port = dial->backend.port,
 	};
 
-	copy_address(key.address, backend->address);
+	copy_address(key.address, dial->backend.address);
 	return bpf_map_lookup_elem(&members, &key) != NULL;
 }
 
@@ -162,7 +101,7 @@ INLINE bool choose_affine(struct bpf_sock_addr *ctx, struct dial *dial)
 		return false;
 	copy_address(dial->backend.address, last->address);
 	dial->backend.port = last->port;
-	if (!is_member(dial, &dial->backend))
+	if (!is_member(dial, dial->scope))
 		return false;
 	last->at_ns = now;
 	return true;
@@ -185,11 +124,11 @@ INLINE void remember_affine(struct bpf_sock_addr *ctx, const struct dial *dial)
 INLINE bool choose_random(struct dial *dial, __u64 word)
 {
 	__u64 count = word_count(word);
+	__u32 slot = word_base(word);
 
-	dial->slot = word_base(word);
 	if (count > 1)
-		dial->slot += bpf_get_prandom_u32() * count >> 32;
-	return read_slot(dial, dial->slot, &dial->backend);
+		slot += bpf_get_prandom_u32() * count >> 32;
+	return read_slot(dial, slot, &dial->backend);
 }
 
 /*
@@ -201,14 +140,12 @@ INLINE void count_connect(struct port *port)
 	port->connects[bpf_get_smp_processor_id() & (CONNECT_COLUMNS - 1)] += 1;
 }
 
-/* Chooses from a list that is not empty. Only the first attempt looks for what went before. */
-INLINE bool choose(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word, bool first)
+/* Chooses from a list that is not empty. */
+INLINE bool choose(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
 {
 	bool affine = word_flags(word) & WORD_AFFINITY;
 	struct port *port = port_of(dial);
 
-	if (first && !dial->connecting && choose_sticky(ctx, dial, word))
-		return true;
 	if (!affine || !choose_affine(ctx, dial)) {
 		if (!choose_random(dial, word))
 			return false;

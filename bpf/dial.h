@@ -50,8 +50,6 @@ struct dial {
 	__u32 port_index;
 	__u32 kind;
 	__u32 scope;
-	/* Where the backend was found. */
-	__u32 slot;
 	/* IPPROTO_TCP or IPPROTO_UDP */
 	__u8 transport;
 	/* IPv4, also when it comes by an IPv6 socket. Known when compiling, wherever it is asked. */
@@ -121,6 +119,18 @@ INLINE void copy_address(__u32 *to, const __u32 *from)
 	to[1] = from[1];
 	to[2] = from[2];
 	to[3] = from[3];
+}
+
+INLINE __u64 mix(__u64 mixed, __u32 low, __u32 high)
+{
+	mixed = (mixed ^ ((__u64)high << 32 | low)) * 0x9e3779b97f4a7c15;
+	return mixed ^ mixed >> 29;
+}
+
+INLINE __u64 mix_place(__u64 mixed, const __u32 *address, __u16 port)
+{
+	mixed = mix(mixed, address[3], address[2] ^ port);
+	return mix(mixed, address[1], address[0]);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The maps. Those of a generation grow: the daemon builds larger ones beside, fills them, and swaps the
- * programs over. The others keep their size and are shared by all generations.
+ * programs over. The others keep their size and are shared by all generations; what is kept with sockets, by all versions too.
  */
 #ifndef HOLDFAST_MAPS_H
 #define HOLDFAST_MAPS_H
@@ -54,7 +54,7 @@ struct {
 	__type(value, struct slot6);
 } backends6 SEC(".maps");
 
-/* Only of ports with affinity. */
+/* Backends of lists with affinity, and whoever serves, of UDP ports at least. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -135,21 +135,16 @@ struct {
 	__type(value, struct reverse_entry);
 } reverse SEC(".maps");
 
-/* The backend that a UDP socket uses for a destination. */
+/*
+ * With the socket itself: nobody else's sockets push anything out, it ends with its socket, and a socket that has none is known by
+ * one look.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, UDP_ENTRIES);
-	__type(key, struct udp_key);
-	__type(value, struct udp_value);
-} udp_sticky SEC(".maps");
-
-/* What a UDP socket dialled when a backend answers. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, UDP_ENTRIES);
-	__type(key, struct udp_key);
-	__type(value, struct udp_value);
-} udp_reverse SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct udp_socket);
+} udp_sockets SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -8,6 +8,7 @@
 #include "lookup.h"
 #include "maps.h"
 #include "reverse.h"
+#include "udp.h"
 #include "verdict.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -15,6 +16,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* Makes known to the daemon what no map names. Nobody reads it. */
 const volatile struct told {
 	struct refusal refusal;
+	struct udp_connection udp_connection;
 	enum size size;
 	enum frontend_kind frontend_kind;
 	enum word_flag word_flag;
@@ -43,6 +45,8 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial)
 
 	if (!is_ours(ctx, dial))
 		return PASSED;
+	if (!dial->connecting && goes_on(ctx, dial))
+		return SERVED;
 	for (int attempt = 0; attempt < 2; attempt++) {
 		word = read_word(dial);
 		if (!word_count(word)) {
@@ -54,7 +58,7 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial)
 				break;
 			continue;
 		}
-		if (choose(ctx, dial, word, !attempt)) {
+		if (choose(ctx, dial, word)) {
 			remember(ctx, dial);
 			return SERVED;
 		}
@@ -118,9 +122,13 @@ INLINE int leave(struct bpf_sock_addr *ctx, const struct dial *dial, enum way wa
 INLINE int dial(struct bpf_sock_addr *ctx, enum way way, bool connecting)
 {
 	struct dial dial = { .connecting = connecting };
+	enum outcome outcome;
 
 	enter(ctx, &dial, way);
-	return leave(ctx, &dial, way, translate(ctx, &dial));
+	outcome = translate(ctx, &dial);
+	if (connecting && outcome == PASSED)
+		forget_udp_peer(ctx);
+	return leave(ctx, &dial, way, outcome);
 }
 
 /* Each begins anew: whatever a caller has found out is not worth the room that it takes in the verifier. */
@@ -158,22 +166,22 @@ INLINE int connect_by(struct bpf_sock_addr *ctx, enum way way)
 	return leave(ctx, &dial, way, outcome);
 }
 
-INLINE int peer4(struct bpf_sock_addr *ctx)
+INLINE int peer4(struct bpf_sock_addr *ctx, enum asked asked)
 {
 	struct place peer;
 
 	place4(&peer, ctx->user_ip4, ctx->user_port);
-	if (recall(ctx, &peer))
+	if (recall(ctx, &peer, asked))
 		go4(ctx, &peer);
 	return ALLOW;
 }
 
-INLINE int peer6(struct bpf_sock_addr *ctx)
+INLINE int peer6(struct bpf_sock_addr *ctx, enum asked asked)
 {
 	struct place peer;
 
 	place6(&peer, ctx);
-	if (recall(ctx, &peer))
+	if (recall(ctx, &peer, asked))
 		go6(ctx, &peer);
 	return ALLOW;
 }
@@ -217,23 +225,23 @@ int sendmsg6(struct bpf_sock_addr *ctx)
 SEC("cgroup/recvmsg4")
 int recvmsg4(struct bpf_sock_addr *ctx)
 {
-	return peer4(ctx);
+	return peer4(ctx, ASKED_SENDER);
 }
 
 SEC("cgroup/recvmsg6")
 int recvmsg6(struct bpf_sock_addr *ctx)
 {
-	return peer6(ctx);
+	return peer6(ctx, ASKED_SENDER);
 }
 
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
-	return peer4(ctx);
+	return peer4(ctx, ASKED_PEER);
 }
 
 SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
-	return peer6(ctx);
+	return peer6(ctx, ASKED_PEER);
 }

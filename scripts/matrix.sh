@@ -13,6 +13,6 @@ built=$(cargo test --workspace --locked --features holdfast-tests/root --no-run 
 # The tests start the daemon's own program, which no test of cargo's asks for.
 cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins
 # What meets the kernel itself; the rest of the tests, the rules, is the same on each.
-tests='kernel_life|kernel_maps|kernel_sockets|kernel_shown|kernel_refusals|holdfast_datapath|programs'
+tests='kernel_life|kernel_maps|kernel_sockets|kernel_shown|kernel_udp|kernel_refusals|holdfast_datapath|programs'
 mapfile -t programs < <(sed -nE "s/^ *Executable .*\((.*\/($tests)-[0-9a-f]+)\)$/\1/p" <<<"$built")
 "${CARGO_TARGET_DIR:-target}/debug/vm" matrix --page docs/kernels.md "${programs[@]}"

@@ -6,7 +6,8 @@
  * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
  * every byte is a field: the kernel compares keys as bytes.
  *
- * A change of anything here is a new VERSION, which lives in pins of its own beside the old one.
+ * A change of anything here is a new VERSION, which lives in pins of its own beside the old one. What is kept with sockets
+ * outlives that: a change of struct udp_socket is a new SOCKETS_VERSION.
  */
 #ifndef HOLDFAST_ABI_H
 #define HOLDFAST_ABI_H
@@ -27,8 +28,8 @@ enum size {
 	CONNECT_COLUMNS = 8,
 	/* TCP sockets that can be told what they dialled: a power of two. 4 MiB. */
 	REVERSE_ENTRIES = 1 << 17,
-	/* UDP sockets times destinations; the least recently used go first. */
-	UDP_ENTRIES = 1 << 16,
+	/* Destinations that one UDP socket remembers: what it is connected to, and what it sent datagrams to. */
+	UDP_PAIRS = 8,
 	/* Clients times ports with affinity; the least recently used go first. */
 	AFFINITY_ENTRIES = 1 << 16,
 	/* Addresses of one node. */
@@ -60,12 +61,15 @@ enum word_flag {
 	WORD_AFFINITY = 4,
 	/* In the cluster word: traffic from outside uses the local word. */
 	WORD_EXTERNAL_LOCAL = 8,
+	/* In the cluster word: whoever serves is in `members`, so who is not there does not serve. */
+	WORD_MEMBERS = 16,
 };
 
-/* Which list of a port. */
+/* Which list of a port, or none: whoever serves in any slice of its service. */
 enum scope {
 	SCOPE_CLUSTER = 0,
 	SCOPE_LOCAL = 1,
+	SCOPE_SERVING = 2,
 };
 
 /* Why a backend is in a list. */
@@ -184,7 +188,7 @@ struct slot6 {
 };
 SIZE_IS(slot6, 24);
 
-/* A backend that is in a list. The value is its enum slot_state. */
+/* A backend that is in a list, or serves. The value is its enum slot_state. */
 struct member_key {
 	__u32 port_index;
 	__u32 scope;
@@ -223,24 +227,38 @@ struct reverse_entry {
 };
 SIZE_IS(reverse_entry, 32);
 
-/* A UDP socket, and either what it dials (udp_sticky) or a backend that answers (udp_reverse). */
-struct udp_key {
-	__u64 cookie;
-	__u32 address[4];
-	__u16 port;
-	__u16 pad[3];
+/* What a UDP socket dialled, and the backend that it got. */
+struct udp_pair {
+	__u32 dialled[4];
+	__u32 backend[4];
+	__u16 dialled_port;
+	__u16 backend_port;
+	/* Mixes all fields: two threads may write at once, and a pair that is torn does not fit. */
+	__u32 check;
 };
-SIZE_IS(udp_key, 32);
+SIZE_IS(udp_pair, 40);
 
-/* The other one of the two. */
-struct udp_value {
-	__u32 address[4];
-	__u16 port;
-	__u16 pad;
-	/* Of udp_sticky: where in the backend array it was found. */
-	__u32 slot;
+/* What is kept with a UDP socket, and goes with it. Its layout has a version of its own. */
+struct udp_socket {
+	/* Who it is, and in which network namespace. Of one that was ever connected. */
+	__u64 cookie;
+	__u64 netns;
+	/* The first is that of connect(); what the socket sent datagrams to replaces the oldest of the others. */
+	struct udp_pair pairs[UDP_PAIRS];
+	/* The one that was used last. */
+	__u32 last;
+	/* How many of the others were written. */
+	__u32 written;
 };
-SIZE_IS(udp_value, 24);
+SIZE_IS(udp_socket, 344);
+
+/* What a UDP socket is connected to. */
+struct udp_connection {
+	__u64 cookie;
+	__u64 netns;
+	struct udp_pair pair;
+};
+SIZE_IS(udp_connection, 56);
 
 /* A connect or a datagram that was not let through. */
 struct refusal {

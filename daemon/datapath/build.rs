@@ -1,4 +1,4 @@
-//! Compiles the programs of `bpf/` and writes their skeleton to `OUT_DIR`.
+//! Compiles the programs of `bpf/` and writes their skeletons to `OUT_DIR`.
 //!
 //! Deliberately absent: generated code in the repository, and bindings of `abi.h` besides the skeleton's.
 
@@ -15,9 +15,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     // one, because some versions of clang put their folder before others.
     let paths = format!("-ffile-prefix-map={}=/bpf", sources.display());
     let arguments = [&include("include"), &include("shim"), &paths, "-mcpu=v3", "-Wall", "-Werror"];
-    SkeletonBuilder::new()
-        .source(sources.join("socket.bpf.c"))
-        .clang_args(arguments)
-        .build_and_generate(PathBuf::from(std::env::var("OUT_DIR")?).join("socket.skel.rs"))?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    for name in ["socket", "kept"] {
+        SkeletonBuilder::new()
+            .source(sources.join(format!("{name}.bpf.c")))
+            .clang_args(arguments)
+            .build_and_generate(out.join(format!("{name}.skel.rs")))?;
+    }
     Ok(())
 }

@@ -311,8 +311,8 @@ fn look_after(
     fail: mpsc::Sender<AppError>,
 ) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static {
     move |engine| {
-        let is_whole = engine.is_whole();
-        if let Err(error) = engine.maps_mut().look_after(is_whole) {
+        let (is_whole, is_synced) = (engine.is_whole(), engine.is_synced());
+        if let Err(error) = engine.maps_mut().look_after(is_whole, is_synced) {
             // The first one ends the daemon.
             let _ = fail.try_send(error);
         }

@@ -170,6 +170,11 @@ impl<M: Maps> Engine<M> {
         self.world.limit_pieces(most);
     }
 
+    /// Whether every source has told all that it has.
+    pub fn is_synced(&self) -> bool {
+        self.world.is_synced()
+    }
+
     /// When the next step is due although no event came.
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
         let opens = self.opens_at().filter(|_| !self.is_open);

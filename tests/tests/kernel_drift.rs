@@ -19,7 +19,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, FrontendKey, Source, Transport};
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::op::{
-    Action, Dump, FrontendType, FrontendValue, MemberKey, PortFacts, PortIndex, Range, Word,
+    Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Range, Word,
 };
 use holdfast_core::snapshot::{FrontendView, Snapshot, Status};
 use holdfast_core::world::Capacity;
@@ -82,7 +82,8 @@ fn frontend(service: u32) -> FrontendKey {
 fn deeds(index: PortIndex, list: Range, other: PortIndex) -> Vec<(Action, &'static str)> {
     let word = |base, count| Action::PublishWord(index, Scope::Cluster, Word { base, count, ..Word::EMPTY });
     let lead = |to| FrontendValue { port: to, kind: FrontendType::ClusterIp };
-    let member = MemberKey { port: index, scope: Scope::Cluster, backend: "192.0.2.9:80".parse().unwrap() };
+    let member =
+        MemberKey { port: index, membership: Membership::Serving, backend: "192.0.2.9:80".parse().unwrap() };
     let lost = "frontend 10.96.0.1:1/TCP of default/web-00000 is gone or points elsewhere";
     let changed = "the backends of port http/TCP of default/web-00000 were changed";
     vec![

@@ -12,7 +12,8 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{Rejection, ServiceFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{FrontendKey, ObjectName, ServiceKey, Source, Transport};
-use holdfast_core::list::{Scope, SlotState};
+use holdfast_core::list::SlotState;
+use holdfast_core::op::Membership;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::{Capacity, Remembered};
 use holdfast_datapath::{Answer, Maps, MemoryMaps};
@@ -101,7 +102,7 @@ fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [Answer; 2]> {
 #[derive(Debug, PartialEq)]
 struct Picture {
     answers: BTreeMap<FrontendKey, [Answer; 2]>,
-    members: BTreeMap<FrontendKey, Vec<(Scope, std::net::SocketAddr, SlotState)>>,
+    members: BTreeMap<FrontendKey, Vec<(Membership, std::net::SocketAddr, SlotState)>>,
     node_addresses: Vec<std::net::IpAddr>,
     rows: Vec<String>,
 }
@@ -111,7 +112,7 @@ fn picture(engine: &mut Engine<MemoryMaps>) -> Picture {
     let dump = engine.maps_mut().dump().unwrap();
     let members = |port| {
         let own = dump.members.iter().filter(move |(member, _)| member.port == port);
-        own.map(|(member, state)| (member.scope, member.backend, *state)).collect()
+        own.map(|(member, state)| (member.membership, member.backend, *state)).collect()
     };
     let mut rows: Vec<String> = Vec::new();
     for view in snapshot.services.iter() {

@@ -263,6 +263,8 @@ pub struct Settings {
     pub external_ips: ExternalIps,
     /// What becomes of lists that would become empty.
     pub hold: Policy,
+    /// Whoever serves is known in the maps for TCP too, because connections are ended by that. For UDP it always is.
+    pub keeps_tcp_members: bool,
 }
 
 /// What rejected itself: an object, or a whole file.

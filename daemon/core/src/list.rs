@@ -91,6 +91,8 @@ const IN_CLUSTER: u8 = 1 << 3;
 const IN_LOCAL: u8 = 1 << 4;
 const SEEN_TERMINATING: u8 = 1 << 5;
 const HELD: u8 = 1 << 6;
+/// Another slice says that it serves, where the one that counts does not.
+const SERVES_ELSEWHERE: u8 = 1 << 7;
 
 const fn scope_bit(scope: Scope) -> u8 {
     match scope {
@@ -144,6 +146,12 @@ impl Row {
         self.bits & HELD != 0
     }
 
+    /// Whether sockets may stay with it: it serves in any slice of its service, whatever else is said of it, or is held, or
+    /// clients are led to it all the same.
+    pub const fn is_kept(&self) -> bool {
+        self.bits & (SERVING | SERVES_ELSEWHERE | HELD | IN_CLUSTER | IN_LOCAL) != 0
+    }
+
     /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held one gets traffic as if
     /// nothing had happened.
     pub const fn state(&self) -> SlotState {
@@ -173,6 +181,13 @@ impl Row {
     /// Takes it into that list.
     pub fn choose(&mut self, scope: Scope) {
         self.bits |= scope_bit(scope);
+    }
+
+    /// Takes notice of what another slice says of the same endpoint.
+    pub(crate) const fn also(&mut self, other: &Self) {
+        if self.bits & SERVING == 0 && other.bits & SERVING != 0 {
+            self.bits |= SERVES_ELSEWHERE;
+        }
     }
 
     pub(crate) fn mark_seen_terminating(&mut self) {

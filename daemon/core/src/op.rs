@@ -41,6 +41,8 @@ impl WordFlags {
     pub const AFFINITY: Self = Self(1 << 2);
     /// In the cluster word: traffic from outside uses the local word.
     pub const EXTERNAL_LOCAL: Self = Self(1 << 3);
+    /// In the cluster word: whoever serves is a member, so who is none does not serve.
+    pub const MEMBERS: Self = Self(1 << 4);
 
     /// Both.
     #[must_use]
@@ -163,7 +165,7 @@ pub struct FrontendValue {
 pub enum Action {
     /// Writes the slots of one list of these rows to a range that no word points to.
     WriteRange(Range, Scope, Arc<Rows>),
-    /// Makes a backend known as a member of a list, for affinity.
+    /// Makes a backend known as a member of a list, or as one that serves.
     InsertMember(MemberKey, SlotState),
     /// Replaces a list by one aligned store.
     PublishWord(PortIndex, Scope, Word),
@@ -183,13 +185,27 @@ pub enum Action {
     RemoveNodeAddress(IpAddr),
 }
 
-/// A backend's membership in one list.
+/// What a backend of a port is known for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Membership {
+    /// It is in that list, which clients with affinity ask for.
+    List(Scope),
+    /// It serves, in a list or not: who talks to it over a socket keeps it.
+    Serving,
+}
+
+impl Membership {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::List(Scope::Cluster), Self::List(Scope::Local), Self::Serving];
+}
+
+/// A backend of a port, and what it is known for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberKey {
     /// The port.
     pub port: PortIndex,
-    /// The list.
-    pub scope: Scope,
+    /// What for.
+    pub membership: Membership,
     /// The backend.
     pub backend: SocketAddr,
 }
@@ -265,6 +281,8 @@ pub struct Coming {
     pub ports: u32,
     /// Slots of IPv4 and IPv6.
     pub slots: [u32; 2],
+    /// Members.
+    pub members: u32,
 }
 
 /// Names a grace period that the maps began: over once every reader has left that began before it.

@@ -17,7 +17,7 @@ use crate::hold::{self, Bound, Evidence, Hold, Judgement, OnEmpty};
 use crate::keys::{FrontendKey, PortKey};
 use crate::limits;
 use crate::list::{LastList, Row, Rows, Scope, SlotState};
-use crate::op::{FrontendType, PortFacts, PortIndex, Range, Word, WordFlags};
+use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, WordFlags};
 use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
 use crate::snapshot::{Reason, ServiceState, ServiceView, Status};
 use crate::work;
@@ -41,9 +41,9 @@ pub(crate) struct RealizedPort {
     pub(crate) local: RealizedList,
     /// `None`: a write failed, so they may be anything.
     pub(crate) facts: Option<PortFacts>,
-    pub(crate) members: BTreeMap<(Scope, SocketAddr), SlotState>,
+    pub(crate) members: BTreeMap<(Membership, SocketAddr), SlotState>,
     /// A write failed, so these may be there or not.
-    pub(crate) uncertain_members: BTreeSet<(Scope, SocketAddr)>,
+    pub(crate) uncertain_members: BTreeSet<(Membership, SocketAddr)>,
 }
 
 impl RealizedPort {
@@ -184,6 +184,7 @@ impl Port {
         let affinity = WordFlags::default().with(WordFlags::AFFINITY, policy.affinity_timeout > 0);
         match scope {
             Scope::Cluster => affinity
+                .with(WordFlags::MEMBERS, policy.keeps_members)
                 .with(WordFlags::INTERNAL_LOCAL, policy.internal_local)
                 .with(WordFlags::EXTERNAL_LOCAL, policy.external_local),
             Scope::Local if policy.local_used => affinity.with(WordFlags::DROP, policy.has_any),
@@ -202,6 +203,14 @@ impl Port {
                 self.flags(scope).with(WordFlags::EXTERNAL_LOCAL, kept)
             }
             _ => self.flags(scope),
+        }
+    }
+
+    /// What a backend is known for.
+    pub(crate) fn is_member(&self, row: &Row, membership: Membership) -> bool {
+        match membership {
+            Membership::List(scope) => self.policy.affinity_timeout > 0 && row.is_in(scope),
+            Membership::Serving => self.policy.keeps_members && row.is_kept(),
         }
     }
 

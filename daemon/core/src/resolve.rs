@@ -57,6 +57,8 @@ pub struct PortPolicy {
     pub external_local: bool,
     /// Seconds; 0: none.
     pub affinity_timeout: u32,
+    /// Whoever serves is to be known, in a list or not.
+    pub keeps_members: bool,
 }
 
 /// One address and port that clients dial.
@@ -104,7 +106,7 @@ pub fn resolve(
         return Desired { state, ports: Vec::new(), frontends: Vec::new() };
     };
     let mut frontends = frontends::frontends(service, settings);
-    let mut ports = ports(service, &frontends);
+    let mut ports = ports(service, &frontends, settings);
     let listed = if ports.is_empty() { Listed::default() } else { Listed::of(slices) };
     for port in &mut ports {
         port.rows = listed.merge(&port.key);
@@ -132,7 +134,7 @@ fn place(frontend: &DesiredFrontend, ports: &[DesiredPort]) -> Option<usize> {
 }
 
 /// The ports that have frontends, each once.
-fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend]) -> Vec<DesiredPort> {
+fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend], settings: &Settings) -> Vec<DesiredPort> {
     let is_external = |frontend: &DesiredFrontend| !matches!(frontend.kind, FrontendType::ClusterIp);
     let mut keys: Vec<_> = frontends.iter().filter_map(|it| Some((port_key(it)?, is_external(it)))).collect();
     keys.sort_unstable();
@@ -142,7 +144,11 @@ fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend]) -> Vec<DesiredPo
         first.1 |= same && after.1;
         same
     });
-    let port = |(key, external)| DesiredPort { policy: policy(service, external), key, rows: Vec::new() };
+    let port = |(key, external): (PortKey, bool)| {
+        let keeps_members = key.transport == Transport::Udp || settings.keeps_tcp_members;
+        let policy = PortPolicy { keeps_members, ..policy(service, external) };
+        DesiredPort { policy, key, rows: Vec::new() }
+    };
     keys.into_iter().map(port).collect()
 }
 
@@ -157,6 +163,7 @@ fn policy(service: &ServiceFacts, external: bool) -> PortPolicy {
         external,
         external_local,
         affinity_timeout: service.affinity_timeout.unwrap_or(0),
+        keeps_members: false,
     }
 }
 
@@ -185,7 +192,7 @@ impl<'a> Listed<'a> {
     /// The endpoints of one port: the union over the slices, each address and port once.
     ///
     /// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
-    /// serving, then the first slice by name.
+    /// serving, then the first slice by name. That it serves in any of them is kept.
     fn merge(&self, key: &PortKey) -> Vec<Row> {
         let wanted: Join<'_> = (&key.name, key.transport, key.family);
         let mut rows = Vec::new();
@@ -202,7 +209,13 @@ impl<'a> Listed<'a> {
             let worse = (conditions.terminating, !conditions.ready, !conditions.serving);
             (row.address, row.port, worse, row.slice, row.endpoint)
         });
-        rows.dedup_by_key(|row| (row.address, row.port));
+        rows.dedup_by(|other, row| {
+            let is_same = (other.address, other.port) == (row.address, row.port);
+            if is_same {
+                row.also(other);
+            }
+            is_same
+        });
         rows
     }
 }

@@ -152,7 +152,7 @@ fn hooks(bed: &Bed, maps: &mut KernelMaps) {
     let backend6 = [tcp_backend("[::1]:0")];
     Port { index: 2, base: 8, frontends: &["[fd00::10]:80"], backends: &backend6, ..Port::TCP }.serve(maps);
     let udp = [udp_backend("127.0.0.2:0")];
-    let port = Port { index: 3, base: 16, transport: Transport::Udp, ..Port::TCP };
+    let port = Port { index: 3, base: 16, ..Port::UDP };
     Port { frontends: &["10.96.0.10:53"], backends: &udp, ..port }.serve(maps);
     Port { index: 4, frontends: &["10.96.0.11:80"], ..Port::TCP }.serve(maps);
 
@@ -161,7 +161,8 @@ fn hooks(bed: &Bed, maps: &mut KernelMaps) {
     let other = bed.child_cgroup("empty");
     let (empty, _link) = empty_program(&File::open(&other).unwrap());
     let (peer, socket) = (TcpStream::connect(address("10.96.0.10:80")).unwrap(), udp_client("0.0.0.0:0"));
-    let direct = udp[0].to_string();
+    let (plain, direct) = (udp_client("0.0.0.0:0"), udp[0].to_string());
+    let dialler = udp_client("0.0.0.0:0");
     let cost = |name, program, act| Cost { name, program, act, times: Vec::new() };
     let dial = |to: SocketAddr| Box::new(move || connect(to));
     let vip = || Box::new(|| _ = ask(&socket, "10.96.0.10:53"));
@@ -181,6 +182,12 @@ fn hooks(bed: &Bed, maps: &mut KernelMaps) {
         cost("sendmsg4 miss", program("sendmsg4"), Box::new(|| _ = ask(&socket, &direct))),
         cost("sendmsg4 hit, sticky", program("sendmsg4"), vip()),
         cost("recvmsg4 hit", program("recvmsg4"), vip()),
+        cost("recvmsg4 miss", program("recvmsg4"), Box::new(|| _ = ask(&plain, &direct))),
+        cost(
+            "connect4 hit, UDP",
+            program("connect4"),
+            Box::new(|| dialler.connect(address("10.96.0.10:53")).unwrap()),
+        ),
         cost(
             "sendmsg4 hit, new socket",
             program("sendmsg4"),

@@ -8,8 +8,9 @@ use std::num::NonZeroU16;
 
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
-use holdfast_core::op::{FrontendType, FrontendValue, MemberKey, PortFacts, PortIndex};
+use holdfast_core::op::{FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex};
 
+use crate::kept::Connection;
 pub(crate) use crate::skeleton::types;
 
 /// A generated struct whose every byte is a field, so that its bytes are its value.
@@ -54,8 +55,8 @@ abi!(control {
     exempt_mark: u32,
     restrictions: u32
 });
-abi!(udp_key { cookie: u64, address: [u32; 4], port: u16, pad: [u16; 3] });
-abi!(udp_value { address: [u32; 4], port: u16, pad: u16, slot: u32 });
+abi!(udp_pair { dialled: [u32; 4], backend: [u32; 4], dialled_port: u16, backend_port: u16, check: u32 });
+abi!(udp_connection { cookie: u64, netns: u64, pair: types::udp_pair });
 abi!(reverse_entry { cookie: u64, address: [u32; 4], port: u16, pad: u16, check: u32 });
 abi!(refusal {
     at_ns: u64,
@@ -307,17 +308,18 @@ pub(crate) fn facts_of(word: u64) -> PortFacts {
     PortFacts { affinity_timeout: facts.affinity_timeout }
 }
 
-const fn scope_number(scope: Scope) -> u32 {
-    match scope {
-        Scope::Cluster => types::scope::SCOPE_CLUSTER.0,
-        Scope::Local => types::scope::SCOPE_LOCAL.0,
+const fn scope_number(membership: Membership) -> u32 {
+    match membership {
+        Membership::List(Scope::Cluster) => types::scope::SCOPE_CLUSTER.0,
+        Membership::List(Scope::Local) => types::scope::SCOPE_LOCAL.0,
+        Membership::Serving => types::scope::SCOPE_SERVING.0,
     }
 }
 
 pub(crate) fn member_bytes(key: &MemberKey) -> types::member_key {
     types::member_key {
         port_index: key.port.0,
-        scope: scope_number(key.scope),
+        scope: scope_number(key.membership),
         address: mapped(key.backend.ip()),
         port: key.backend.port().to_be(),
         pad: [0; 3],
@@ -326,21 +328,23 @@ pub(crate) fn member_bytes(key: &MemberKey) -> types::member_key {
 
 pub(crate) fn member_of(key: &[u8], state: &[u8]) -> Option<(MemberKey, SlotState)> {
     let key: types::member_key = value(key)?;
-    let scope = Scope::ALL.into_iter().find(|scope| scope_number(*scope) == key.scope)?;
+    let membership = Membership::ALL.into_iter().find(|it| scope_number(*it) == key.scope)?;
     let backend = SocketAddr::new(from_mapped(key.address), u16::from_be(key.port));
     let state = state_of(u32::from_ne_bytes(state.try_into().ok()?))?;
-    Some((MemberKey { port: PortIndex(key.port_index), scope, backend }, state))
+    Some((MemberKey { port: PortIndex(key.port_index), membership, backend }, state))
 }
 
-/// What a UDP socket's backend is kept under.
-pub(crate) fn udp_key(cookie: u64, place: SocketAddr) -> types::udp_key {
-    types::udp_key { cookie, address: mapped(place.ip()), port: place.port().to_be(), pad: [0; 3] }
-}
-
-/// What it dialled.
-pub(crate) fn udp_place(found: &[u8]) -> Option<SocketAddr> {
-    let found: types::udp_value = value(found)?;
-    Some(SocketAddr::new(from_mapped(found.address), u16::from_be(found.port)))
+/// What a UDP socket is connected to, by its cookie; `None`: another thread wrote at that moment.
+pub(crate) fn connection(told: &[u8]) -> Option<(u64, Connection)> {
+    let types::udp_connection { cookie, netns, pair } = value(told)?;
+    let mixed = mix_place(mix_place(0, pair.dialled, pair.dialled_port), pair.backend, pair.backend_port);
+    let place = |address, port| SocketAddr::new(from_mapped(address), u16::from_be(port));
+    let connection = Connection {
+        netns,
+        dialled: place(pair.dialled, pair.dialled_port),
+        backend: place(pair.backend, pair.backend_port),
+    };
+    (u64::from(pair.check) == mixed >> 32).then_some((cookie, connection))
 }
 
 /// Where a TCP socket's entry is.
@@ -358,7 +362,7 @@ pub(crate) fn dialled_over_tcp(found: &[u8], cookie: u64, backend: SocketAddr) -
     is_its_own.then(|| SocketAddr::new(from_mapped(entry.address), u16::from_be(entry.port)))
 }
 
-/// As `mix` in `bpf/reverse.h`.
+/// As `mix` in `bpf/dial.h`.
 fn mix(mixed: u64, low: u32, high: u32) -> u64 {
     let mixed = (mixed ^ (u64::from(high) << 32 | u64::from(low))).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 29

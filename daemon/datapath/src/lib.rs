@@ -18,6 +18,7 @@ mod faulty;
 mod foreign;
 mod generation;
 mod grace;
+mod kept;
 mod kernel;
 mod links;
 mod load;

@@ -27,7 +27,7 @@ pub(crate) const GENERATION_MAPS: [&str; 6] =
     ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
 
 /// The maps that all generations share.
-pub(crate) const SHARED_MAPS: [&str; 11] = [
+pub(crate) const SHARED_MAPS: [&str; 9] = [
     "node_addresses4",
     "node_addresses6",
     "exempt_cgroups",
@@ -35,11 +35,12 @@ pub(crate) const SHARED_MAPS: [&str; 11] = [
     "frontend_blocks",
     "affinity",
     "reverse",
-    "udp_sticky",
-    "udp_reverse",
     "refusals",
     "control",
 ];
+
+/// What is kept with sockets, for all versions.
+pub(crate) const SOCKET_MAPS: [&str; 1] = ["udp_sockets"];
 
 /// Maps by their names.
 pub(crate) type Maps = BTreeMap<&'static str, MapHandle>;
@@ -94,7 +95,7 @@ fn check_kind(map: &OpenMapMut<'_>, name: &'static str, given: &MapHandle) -> Re
 }
 
 fn handles(object: &Object) -> Result<Maps, libbpf_rs::Error> {
-    let names = || GENERATION_MAPS.into_iter().chain(SHARED_MAPS);
+    let names = || GENERATION_MAPS.into_iter().chain(SHARED_MAPS).chain(SOCKET_MAPS);
     let mut maps = Maps::new();
     for map in object.maps() {
         if let Some(name) = names().find(|name| map.name() == *name) {

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! <bpffs>/links/connect4 …       one link per hook; stays while programs and maps are replaced
-//! <bpffs>/v2/shared/affinity …   maps that keep their size
-//! <bpffs>/v2/g3/frontends4 …     one generation of the maps that grow
-//! <bpffs>/v2/filling/…           a generation that is not whole yet: ignored and removed by a start
-//! <bpffs>/v1/…                   what another version of the daemon left, until this one has taken over
+//! <bpffs>/sockets1/udp_sockets   what is kept with sockets, which outlive any version of the other maps
+//! <bpffs>/v3/shared/affinity …   maps that keep their size
+//! <bpffs>/v3/g3/frontends4 …     one generation of the maps that grow
+//! <bpffs>/v3/filling/…           a generation that is not whole yet: ignored and removed by a start
+//! <bpffs>/v2/…                   what another version of the daemon left, until this one has taken over
 //! ```
 //!
 //! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. It is there
@@ -23,6 +24,8 @@ use crate::sys;
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
 pub const VERSION: u32 = 3;
+/// The version of what is kept with sockets.
+const SOCKETS_VERSION: u32 = 1;
 const LINKS: &str = "links";
 const SHARED: &str = "shared";
 const FILLING: &str = "filling";
@@ -80,9 +83,11 @@ impl Pins {
         Ok(pins)
     }
 
-    /// The maps that a former daemon left; none without a generation, because the shared ones alone tell nothing.
+    /// The maps that a former daemon left. Without a generation the shared ones alone tell nothing; what is kept with sockets
+    /// is theirs all the same.
     pub(crate) fn adopt(&self) -> Result<Maps, StartError> {
         let mut maps = Maps::new();
+        adopt_folder(&self.sockets(), &crate::load::SOCKET_MAPS, &mut maps)?;
         if self.has_generation() {
             adopt_folder(&self.version().join(SHARED), &crate::load::SHARED_MAPS, &mut maps)?;
             adopt_folder(&self.numbered(self.generation), &crate::load::GENERATION_MAPS, &mut maps)?;
@@ -92,7 +97,9 @@ impl Pins {
 
     /// Pins all maps, those that were adopted only where their pin is missing. From now on a start adopts these.
     pub(crate) fn pin(&mut self, maps: &mut Maps) -> Result<(), StartError> {
-        let shared = self.version().join(SHARED);
+        let (shared, sockets) = (self.version().join(SHARED), self.sockets());
+        fs::create_dir_all(&sockets).map_err(occupied(&sockets))?;
+        pin_folder(&sockets, &crate::load::SOCKET_MAPS, maps)?;
         if self.has_generation() {
             return pin_folder(&shared, &crate::load::SHARED_MAPS, maps);
         }
@@ -117,16 +124,22 @@ impl Pins {
 
     /// Pins what somebody has unpinned. `false`: everything is where it belongs.
     pub(crate) fn repair(&self, maps: &mut Maps) -> Result<bool, StartError> {
-        let (shared, numbered) = (self.version().join(SHARED), self.numbered(self.generation));
-        let is_gone = |folder: &Path, names: &[&str]| names.iter().any(|name| !folder.join(name).exists());
-        let broken =
-            is_gone(&shared, &crate::load::SHARED_MAPS) || is_gone(&numbered, &crate::load::GENERATION_MAPS);
+        let folders: [(_, &[&'static str]); 3] = [
+            (self.version().join(SHARED), &crate::load::SHARED_MAPS),
+            (self.numbered(self.generation), &crate::load::GENERATION_MAPS),
+            (self.sockets(), &crate::load::SOCKET_MAPS),
+        ];
+        let is_gone = |(folder, names): &(PathBuf, &[&'static str])| {
+            names.iter().any(|name| !folder.join(name).exists())
+        };
+        let broken = folders.iter().any(is_gone);
         if broken {
-            for folder in [&shared, &numbered, &self.root.join(LINKS)] {
+            let links = self.root.join(LINKS);
+            fs::create_dir_all(&links).map_err(failed("make", &links))?;
+            for (folder, names) in &folders {
                 fs::create_dir_all(folder).map_err(failed("make", folder))?;
+                pin_folder(folder, names, maps)?;
             }
-            pin_folder(&shared, &crate::load::SHARED_MAPS, maps)?;
-            pin_folder(&numbered, &crate::load::GENERATION_MAPS, maps)?;
         }
         Ok(broken)
     }
@@ -148,9 +161,10 @@ impl Pins {
 
     /// Removes the pins of other versions' maps. Programs that still use them keep them.
     pub(crate) fn forget_versions(&self) -> Result<(), StartError> {
-        let own = format!("v{}", self.version);
+        let own = [("v", self.version), ("sockets", SOCKETS_VERSION)];
         let is_other = |name: &str| {
-            name != own && name.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok())
+            let number = |prefix| name.strip_prefix(prefix)?.parse::<u32>().ok();
+            own.iter().any(|(prefix, own)| number(*prefix).is_some_and(|number| number != *own))
         };
         let entries = fs::read_dir(&self.root).map_err(failed("read", &self.root))?;
         for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_other)) {
@@ -233,6 +247,10 @@ impl Pins {
 
     fn version(&self) -> PathBuf {
         self.root.join(format!("v{}", self.version))
+    }
+
+    fn sockets(&self) -> PathBuf {
+        self.root.join(format!("sockets{SOCKETS_VERSION}"))
     }
 
     fn numbered(&self, number: u32) -> PathBuf {

@@ -108,7 +108,7 @@ impl Shape {
             frontends: sum(self.frontends, coming.frontends),
             ports: self.ports.saturating_add(coming.ports),
             slots: sum(self.slots, coming.slots),
-            members: self.members,
+            members: self.members.saturating_add(coming.members),
         }
     }
 
@@ -130,7 +130,7 @@ impl Shape {
             frontends: each(&hash, self.frontends, used.frontends, limits.frontends),
             ports: array(self.ports, used.ports, limits.ports),
             slots: each(&array, self.slots, used.slots, limits.slots),
-            members: self.members,
+            members: hash(self.members, used.members, limits.members),
         }
         .or_larger(self)
     }
@@ -221,10 +221,11 @@ mod tests {
     fn room_for_many_is_made_in_one_step() {
         let first = Shape::first(Shape::limits(Capacity::default()));
         check_holding(Coming::default(), first);
-        let few = Coming { frontends: [3071, 0], ports: 4096, slots: [16_384, 0] };
+        let few = Coming { frontends: [3071, 0], ports: 4096, slots: [16_384, 0], members: 3071 };
         check_holding(few, first);
-        let many = Coming { frontends: [50_000, 0], ports: 50_000, slots: [50_000, 20_000] };
-        let larger = Shape { frontends: [131_072, 4096], ports: 57_344, slots: [57_344, 24_576], ..first };
+        let many = Coming { frontends: [50_000, 0], ports: 50_000, slots: [50_000, 20_000], members: 3072 };
+        let larger =
+            Shape { frontends: [131_072, 4096], ports: 57_344, slots: [57_344, 24_576], members: 8192 };
         check_holding(many, larger);
         let limits = Shape::limits(Capacity { slots: 1000, ports: 10, services: 1 });
         let first = Shape::first(limits);

@@ -16,7 +16,7 @@ use crate::abi::{self, types};
 use crate::bitmap::Bitmap;
 use crate::error::StartError;
 use crate::generation::{table, view};
-use crate::load::{self, Maps, SHARED_MAPS};
+use crate::load::{self, Maps, SHARED_MAPS, SOCKET_MAPS};
 use crate::table::Table;
 use crate::view::View;
 
@@ -35,7 +35,8 @@ pub(crate) struct Shared {
 impl Shared {
     /// Over what a former daemon left, for the frontends that were found.
     pub(crate) fn new(maps: &Maps, found: &[FrontendKey]) -> Result<Self, StartError> {
-        let handles = load::copies(maps.iter().filter(|(name, _)| SHARED_MAPS.contains(name)))?;
+        let is_shared = |name| SHARED_MAPS.contains(name) || SOCKET_MAPS.contains(name);
+        let handles = load::copies(maps.iter().filter(|(name, _)| is_shared(name)))?;
         let wildcards: BTreeSet<_> =
             found.iter().copied().filter(|key| key.address.is_unspecified()).collect();
         Ok(Self {

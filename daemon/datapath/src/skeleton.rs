@@ -1,7 +1,14 @@
-//! The generated skeleton of `bpf/socket.bpf.c`. Only [`crate::abi`] names its types; only [`crate::load`] its programs.
+//! The generated skeletons of `bpf/`. Only [`crate::abi`] names the types of `socket.bpf.c`, only [`crate::load`] its programs, and
+//! only [`crate::kept`] the program of `kept.bpf.c`.
 
 // Generated code keeps no house rules.
 #![allow(unsafe_code, missing_docs, missing_debug_implementations, unreachable_pub, dead_code, clippy::all)]
 #![allow(clippy::pedantic, clippy::restriction, clippy::undocumented_unsafe_blocks)]
 
 include!(concat!(env!("OUT_DIR"), "/socket.skel.rs"));
+
+/// Its types are those of the other one.
+mod kept {
+    include!(concat!(env!("OUT_DIR"), "/kept.skel.rs"));
+}
+pub(crate) use kept::KeptSkelBuilder;

@@ -34,6 +34,13 @@ pub struct Swept {
 
 /// Says of a socket whether its backend has left.
 pub(crate) trait Judge: Send {
+    /// Reads what can be read for all namespaces at once; gives whether more is left to be read when these sockets have gone. An
+    /// error: sockets of some protocol are left alone.
+    fn read(&mut self) -> io::Result<bool>;
+
+    /// Whether sockets of that protocol have to be looked at one by one.
+    fn may_end_any(&self, transport: Transport) -> bool;
+
     fn has_left(&self, socket: &Connected) -> bool;
 }
 
@@ -99,9 +106,9 @@ impl Work {
                 return;
             }
         };
-        while let Ok(judge) = jobs.recv() {
+        while let Ok(mut judge) = jobs.recv() {
             let began = Instant::now();
-            let (ended, failure) = self.sweep(&home, &judge);
+            let (ended, failure) = self.sweep(&home, &mut judge);
             {
                 let mut swept = locked(&self.swept);
                 swept.sweeps += 1;
@@ -129,7 +136,23 @@ impl Work {
         Home::here().map_err(|error| format!("cannot see the own network namespace: {error}"))
     }
 
-    fn sweep(&self, home: &Home, judge: &impl Judge) -> (u64, Option<String>) {
+    /// As long as there is more, and it is getting less.
+    fn sweep(&self, home: &Home, judge: &mut impl Judge) -> (u64, Option<String>) {
+        let mut ended = 0;
+        loop {
+            let (has_more, unread) = match judge.read() {
+                Ok(has_more) => (has_more, None),
+                Err(error) => (false, Some(error.to_string())),
+            };
+            let (now, failure) = self.sweep_all(home, judge);
+            ended += now;
+            if !has_more || now == 0 {
+                return (ended, failure.or(unread));
+            }
+        }
+    }
+
+    fn sweep_all(&self, home: &Home, judge: &impl Judge) -> (u64, Option<String>) {
         let (mut ended, mut failure) = (0, None);
         let mut note = |result: io::Result<u64>| match result {
             Ok(more) => ended += more,
@@ -156,7 +179,7 @@ impl Work {
     fn sweep_here(&self, judge: &impl Judge) -> io::Result<u64> {
         let mut diag = Diag::open()?;
         let mut ended = 0;
-        for transport in self.which.transports() {
+        for transport in self.which.transports().iter().filter(|transport| judge.may_end_any(**transport)) {
             loop {
                 let stale = stale(&mut diag, *transport, judge)?;
                 for socket in &stale {

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The type of a cgroup v2 file system.
@@ -50,8 +50,13 @@ pub(crate) fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// The cookie of the network namespace that a socket is in; `None` before Linux 5.14.
-pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
+/// The cookie of this thread's network namespace; `None` before Linux 5.14.
+pub(crate) fn own_netns_cookie() -> Option<u64> {
+    netns_cookie(UdpSocket::bind("127.0.0.1:0").ok()?.as_fd())
+}
+
+/// The cookie of the network namespace that a socket is in.
+fn netns_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut cookie = 0_u64;
     let mut length = u32::try_from(size_of::<u64>()).ok()?;
     // SAFETY: the kernel writes at most `length` bytes to `cookie`.

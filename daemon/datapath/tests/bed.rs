@@ -25,8 +25,10 @@ use std::time::Duration;
 
 use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
-use holdfast_core::list::{Row, Rows, Scope};
-use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Range, Word, WordFlags};
+use holdfast_core::list::{Row, Rows, Scope, SlotState};
+use holdfast_core::op::{
+    Action, FrontendType, FrontendValue, MemberKey, Membership, PortIndex, Range, Word, WordFlags,
+};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, Served, StaleSockets, Swept};
 
@@ -213,6 +215,8 @@ pub(crate) struct Port<'a> {
     pub(crate) flags: WordFlags,
     /// The first slot of its list.
     pub(crate) base: u32,
+    /// Who serves is written too, as for every UDP port.
+    pub(crate) keeps_members: bool,
 }
 
 impl Port<'_> {
@@ -224,21 +228,50 @@ impl Port<'_> {
         backends: &[],
         flags: NONE,
         base: 0,
+        keeps_members: false,
     };
+    pub(crate) const UDP: Self = Self { transport: Transport::Udp, keeps_members: true, ..Self::TCP };
 
     fn family(&self) -> Family {
         Family::of(address(self.frontends[0]).ip())
     }
 
-    /// Writes list and word, as the rules order them.
+    /// Writes list and word, as the rules order them, and who serves: those of the list.
     pub(crate) fn publish(&self, maps: &mut impl Maps, scope: Scope) {
+        self.publish_beside(maps, scope, &[]);
+    }
+
+    /// As [`Self::publish`], where others serve too, although they are not in the list.
+    pub(crate) fn publish_beside(&self, maps: &mut impl Maps, scope: Scope, others: &[SocketAddr]) {
+        if !self.keeps_members {
+            return self.publish_list(maps, scope);
+        }
+        let (port, membership) = (PortIndex(self.index), Membership::Serving);
+        let serving: Vec<_> = self.backends.iter().chain(others).collect();
+        for backend in &serving {
+            let member = MemberKey { port, membership, backend: **backend };
+            maps.execute(&Action::InsertMember(member, SlotState::Active)).unwrap();
+        }
+        self.publish_list(maps, scope);
+        let known = maps.dump().unwrap().members.into_iter().map(|(member, _)| member);
+        let has_left = |it: &MemberKey| {
+            (it.port, it.membership) == (port, membership) && !serving.contains(&&it.backend)
+        };
+        for member in known.filter(has_left) {
+            maps.execute(&Action::RemoveMember(member)).unwrap();
+        }
+    }
+
+    fn publish_list(&self, maps: &mut impl Maps, scope: Scope) {
         let count = u32::try_from(self.backends.len()).unwrap();
         if count > 0 {
             let range = Range { family: self.family(), base: self.base, count };
             maps.execute(&Action::WriteRange(range, scope, Arc::new(self.rows(scope)))).unwrap();
         }
         let base = if count > 0 { self.base } else { 0 };
-        let word = Word { base, count, flags: self.flags };
+        let says_who_serves = scope == Scope::Cluster && self.keeps_members;
+        let flags = self.flags.with(WordFlags::MEMBERS, says_who_serves);
+        let word = Word { base, count, flags };
         maps.execute(&Action::PublishWord(PortIndex(self.index), scope, word)).unwrap();
     }
 
@@ -282,7 +315,7 @@ pub(crate) fn swept(maps: &KernelMaps) -> Swept {
 pub(crate) fn sweep(maps: &mut KernelMaps) -> u64 {
     let before = swept(maps).sweeps;
     for _ in 0..4000 {
-        maps.end_stale_sockets().unwrap();
+        maps.end_stale_sockets(true).unwrap();
         std::thread::sleep(Duration::from_millis(5));
         if swept(maps).sweeps > before {
             return swept(maps).ended;

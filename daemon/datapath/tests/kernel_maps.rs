@@ -12,8 +12,8 @@ use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope, SlotState};
 use holdfast_core::op::{
-    Action, Dump, FrontendType, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, Word,
-    WordFlags,
+    Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, Range,
+    Word, WordFlags,
 };
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps};
@@ -67,9 +67,9 @@ fn frontend() -> impl Strategy<Value = (u32, FrontendKey)> {
 }
 
 fn member() -> impl Strategy<Value = MemberKey> {
-    (index(), scope(), 0_u32..30).prop_map(|(index, scope, number)| {
+    (index(), 0_usize..3, 0_u32..30).prop_map(|(index, kind, number)| {
         let backend = (address(family(index), number), 80).into();
-        MemberKey { port: PortIndex(index), scope, backend }
+        MemberKey { port: PortIndex(index), membership: Membership::ALL[kind], backend }
     })
 }
 

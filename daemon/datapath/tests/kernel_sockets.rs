@@ -15,12 +15,14 @@ use bed::{
     Bed, MARK, Port, address, answer, ask, bed, check_errno, check_udp_denied, connect_marked, dial, dropped,
     knows_its_netns, tcp_backend, udp_backend, udp_client,
 };
-use holdfast_core::keys::Transport;
 use holdfast_core::list::{Scope, SlotState};
-use holdfast_core::op::{Action, Coming, FrontendType, MemberKey, PortFacts, PortIndex, WordFlags};
+use holdfast_core::op::{
+    Action, Coming, FrontendType, MemberKey, Membership, PortFacts, PortIndex, WordFlags,
+};
 use holdfast_datapath::{Counted, Denial, KernelMaps, Maps, Options, Served};
 
-const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
+const UDP: Port<'_> = Port::UDP;
+const LISTED: Membership = Membership::List(Scope::Cluster);
 
 #[test]
 fn kernel_tcp_connects_to_a_backend_and_shows_what_was_dialled() {
@@ -298,7 +300,7 @@ fn affine(maps: &mut KernelMaps, port: &Port<'_>, seconds: u32) {
     let index = PortIndex(port.index);
     maps.execute(&Action::WriteFacts(index, PortFacts { affinity_timeout: seconds })).unwrap();
     for backend in port.backends {
-        let member = MemberKey { port: index, scope: Scope::Cluster, backend: *backend };
+        let member = MemberKey { port: index, membership: LISTED, backend: *backend };
         maps.execute(&Action::InsertMember(member, SlotState::Active)).unwrap();
     }
     port.serve(maps);
@@ -319,7 +321,7 @@ fn kernel_affinity_holds_for_its_time_and_no_longer_than_its_backend() {
         affine(&mut maps, &port, 1000);
         let kept = met_by_new_sockets(vip);
         assert_eq!(kept.len(), 1, "one client, one backend");
-        let member = MemberKey { port: PortIndex(1), scope: Scope::Cluster, backend: *kept.first().unwrap() };
+        let member = MemberKey { port: PortIndex(1), membership: LISTED, backend: *kept.first().unwrap() };
         maps.execute(&Action::RemoveMember(member)).unwrap();
         let rest: Vec<_> = backends.iter().copied().filter(|backend| !kept.contains(backend)).collect();
         let port = Port { backends: &rest, base: 64, ..port };

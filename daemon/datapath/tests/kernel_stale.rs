@@ -12,11 +12,10 @@ use bed::{
     Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE, Port, address, answer, bed,
     check_errno, in_pod, sweep, swept, udp_backend, udp_client, with_capabilities,
 };
-use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
 use holdfast_datapath::{KernelMaps, Namespaces, Options, StaleSockets};
 
-const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
+const UDP: Port<'_> = Port::UDP;
 const DNS: &str = "10.96.0.10:53";
 
 /// A daemon outside that ends these, and this thread as its client.
@@ -72,8 +71,8 @@ fn check_tcp(tcp: bool) {
         let listeners = listeners();
         let [v4, v6] = [0, 1].map(|at| [listeners[at].local_addr().unwrap()]);
         let ports = [
-            Port { frontends: &["10.96.0.10:80"], backends: &v4, ..Port::TCP },
-            Port { index: 2, frontends: &["[fd00::10]:80"], backends: &v6, ..Port::TCP },
+            Port { frontends: &["10.96.0.10:80"], backends: &v4, keeps_members: true, ..Port::TCP },
+            Port { index: 2, frontends: &["[fd00::10]:80"], backends: &v6, keeps_members: true, ..Port::TCP },
         ];
         ports.iter().for_each(|port| port.serve(&mut maps));
         let dial = |to: SocketAddr| TcpStream::connect(to).unwrap();
@@ -151,7 +150,7 @@ fn kernel_ending_sockets_of_pods_says_which_capability_is_missing() {
 fn kernel_without_anything_to_end_nobody_looks() {
     bed(|bed| {
         let mut maps = start(bed, false, false, Namespaces::All);
-        maps.end_stale_sockets().unwrap();
+        maps.end_stale_sockets(true).unwrap();
         assert_eq!(maps.status().stale_sockets, None);
     });
 }

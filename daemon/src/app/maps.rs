@@ -60,11 +60,12 @@ impl AppMaps {
     }
 
     /// Takes over from another version's programs once everything is written. After that: puts back what somebody took away,
-    /// and ends sockets whose backend has left, so that their owners connect anew.
-    pub(super) fn look_after(&mut self, is_whole: bool) -> Result<(), AppError> {
+    /// and ends sockets whose backend has left, so that their owners connect anew. `is_synced`: what is written is all that there
+    /// is.
+    pub(super) fn look_after(&mut self, is_whole: bool, is_synced: bool) -> Result<(), AppError> {
         let Self::Kernel(maps) = self else { return Ok(()) };
         if !maps.is_waiting() {
-            look_after(maps);
+            look_after(maps, is_whole && is_synced);
         } else if is_whole {
             maps.take_over()?;
             tracing::info!("took over from the programs that were there");
@@ -73,12 +74,12 @@ impl AppMaps {
     }
 }
 
-fn look_after(maps: &mut KernelMaps) {
+fn look_after(maps: &mut KernelMaps, is_whole: bool) {
     match maps.repair() {
         Ok(repaired) => tell_repaired(repaired),
         Err(error) => tracing::warn!(%error, "cannot put back programs or pins"),
     }
-    if let Err(error) = maps.end_stale_sockets() {
+    if let Err(error) = maps.end_stale_sockets(is_whole) {
         tracing::warn!(%error, "cannot look for sockets whose backend has left");
     }
 }

@@ -6,15 +6,16 @@
 use std::fmt::Write;
 
 use holdfast_core::list::{Scope, Slot};
-use holdfast_core::op::{Dump, DumpPort, Word, WordFlags};
+use holdfast_core::op::{Dump, DumpPort, Membership, Word, WordFlags};
 
 use super::show::{list, state};
 
-const FLAGS: [(WordFlags, &str); 4] = [
+const FLAGS: [(WordFlags, &str); 5] = [
     (WordFlags::DROP, "drop"),
     (WordFlags::INTERNAL_LOCAL, "internal-local"),
     (WordFlags::AFFINITY, "affinity"),
     (WordFlags::EXTERNAL_LOCAL, "external-local"),
+    (WordFlags::MEMBERS, "members"),
 ];
 
 /// Each port with the frontends that lead to it, in the order of its first frontend; then the node's addresses.
@@ -46,8 +47,12 @@ fn lists(dump: &Dump, port: &DumpPort) -> String {
         lines.push(format!("  affinity for {} s", port.facts.affinity_timeout));
     }
     for (member, slot) in dump.members.iter().filter(|(member, _)| member.port == port.index) {
-        let scope = if member.scope == Scope::Cluster { "cluster" } else { "local" };
-        lines.push(format!("  member of {scope}: {} {}", member.backend, state(*slot)));
+        let what = match member.membership {
+            Membership::List(Scope::Cluster) => "member of cluster",
+            Membership::List(Scope::Local) => "member of local",
+            Membership::Serving => "serves",
+        };
+        lines.push(format!("  {what}: {} {}", member.backend, state(*slot)));
     }
     lines.join("\n")
 }

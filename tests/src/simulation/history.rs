@@ -174,6 +174,9 @@ impl Past {
         };
         port.cluster = port.cluster.map(|_| list(|it| it.cluster));
         port.local = port.local.map(|_| list(|it| it.local));
+        let kept = held.members.iter().filter(|it| it.lost.is_none());
+        let kept = kept.map(|it| (it.member.slot.backend(), SlotState::Active));
+        port.serving.iter_mut().for_each(|serving| serving.extend(kept.clone()));
         (port.held, port.has_any) = (Some(held.reason), true);
         port
     }

@@ -52,6 +52,8 @@ pub struct ExpectedPort {
     pub chosen: Arc<[Member]>,
     /// Those of them that are terminating.
     pub terminating: BTreeSet<SocketAddr>,
+    /// Whoever sockets may stay with, by its state; `None`: nobody asks.
+    pub serving: Option<BTreeMap<SocketAddr, SlotState>>,
     /// Why the lists are held, if they are.
     pub held: Option<Reason>,
     /// What may be said of a list with nobody in it.
@@ -172,6 +174,7 @@ impl Expected {
             listed: endpoints.len(),
             chosen: members(&endpoints, cluster.as_deref(), local.as_deref()),
             terminating: terminating.map(Listed::backend).collect(),
+            serving: keeps_members(port, facts).then(|| serving(&endpoints, [&cluster, &local])),
             held: None,
             nobody: Vec::new(),
             cluster,
@@ -185,6 +188,18 @@ impl Expected {
         let nobody = |port: &ExpectedPort| port.held.is_some() || !port.has_any;
         self.passes && shared && self.ports.get(port).is_some_and(nobody)
     }
+}
+
+fn keeps_members((_, transport, _): &PortName, facts: &Facts) -> bool {
+    *transport == Transport::Udp || facts.settings.keeps_tcp_members
+}
+
+/// In a list, or serving in any slice.
+fn serving(endpoints: &[Listed<'_>], lists: [&Option<Vec<Slot>>; 2]) -> BTreeMap<SocketAddr, SlotState> {
+    let listed: BTreeSet<_> = lists.into_iter().flatten().flatten().map(Slot::backend).collect();
+    let stays = |it: &&Listed<'_>| it.serves || listed.contains(&it.backend());
+    let state = |it: &Listed<'_>| if it.is_ready() { SlotState::Active } else { SlotState::Draining };
+    endpoints.iter().filter(stays).map(|it| (it.backend(), state(it))).collect()
 }
 
 fn members(endpoints: &[Listed<'_>], cluster: Option<&[Slot]>, local: Option<&[Slot]>) -> Arc<[Member]> {
@@ -305,6 +320,8 @@ fn serves(service: &ServiceFacts, family: Family) -> bool {
 struct Listed<'a> {
     port: core::num::NonZeroU16,
     endpoint: Endpoint<'a>,
+    // In any slice.
+    serves: bool,
 }
 
 impl Listed<'_> {
@@ -345,14 +362,19 @@ fn endpoints<'a>(port: &PortName, facts: &'a Facts, service: &ServiceKey) -> Vec
         };
         for port in slice.ports.iter().filter(joins) {
             for endpoint in slice.endpoints.iter() {
-                let new = Listed { port: port.port, endpoint };
+                let serves = endpoint.conditions.serving;
+                let mut new = Listed { port: port.port, endpoint, serves };
                 let rank = |it: &Listed<'_>| {
                     let it = it.endpoint.conditions;
                     (it.terminating, !it.ready, !it.serving)
                 };
                 let place = (endpoint.address, new.port);
-                if found.get(&place).is_none_or(|old| rank(&new) < rank(old)) {
-                    found.insert(place, new);
+                match found.get_mut(&place) {
+                    Some(old) if rank(old) <= rank(&new) => old.serves |= serves,
+                    old => {
+                        new.serves |= old.is_some_and(|old| old.serves);
+                        found.insert(place, new);
+                    }
                 }
             }
         }

@@ -439,6 +439,7 @@ pub fn settings(random: &mut Random) -> Settings {
         frontends_max: None,
         external_ips: external_ips(random),
         hold: hold(random),
+        keeps_tcp_members: random.chance(300),
     }
 }
 

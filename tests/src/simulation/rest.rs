@@ -11,7 +11,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ServiceType, Settings};
 use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
-use holdfast_core::op::{Dump, FrontendType, PortIndex};
+use holdfast_core::op::{Dump, FrontendType, Membership, PortIndex};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot, Status, Verdict};
 use holdfast_datapath::{Client, Maps};
 
@@ -125,12 +125,13 @@ fn some(list: Option<&Vec<Slot>>) -> &[Slot] {
     list.map_or(&[], Vec::as_slice)
 }
 
-fn members(port: &ExpectedPort, affinity: u32) -> BTreeSet<(Scope, SocketAddr, SlotState)> {
+fn members(port: &ExpectedPort, affinity: u32) -> BTreeSet<(Membership, SocketAddr, SlotState)> {
     let lists = [(Scope::Cluster, some(port.cluster.as_ref())), (Scope::Local, some(port.local.as_ref()))];
-    let all = lists
-        .into_iter()
-        .flat_map(|(scope, list)| list.iter().map(move |slot| (scope, slot.backend(), slot.state)));
-    all.filter(|_| affinity > 0).collect()
+    let listed = lists.into_iter().flat_map(|(scope, list)| {
+        list.iter().map(move |slot| (Membership::List(scope), slot.backend(), slot.state))
+    });
+    let serving = port.serving.iter().flatten().map(|(it, state)| (Membership::Serving, *it, *state));
+    listed.filter(|_| affinity > 0).chain(serving).collect()
 }
 
 /// Frontends, lists, facts, members and node addresses, each compared exactly.
@@ -155,7 +156,7 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
         equal("a local list", &port.local.1.as_slice(), &some(wanted.local.as_ref()))?;
         equal("an affinity timeout", &port.facts.affinity_timeout, &expected.affinity)?;
         let own = dump.members.iter().filter(|(member, _)| member.port == port.index);
-        let own = own.map(|(it, state)| (it.scope, it.backend, *state)).collect();
+        let own = own.map(|(it, state)| (it.membership, it.backend, *state)).collect();
         equal("members", &own, &members(wanted, expected.affinity))?;
     }
     let all =

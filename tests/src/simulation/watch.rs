@@ -4,10 +4,11 @@
 //! hands, what the lists of a service that held it give now. Deliberately absent: knowledge of what the engine plans.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use holdfast_core::keys::{Family, FrontendKey, ServiceKey, Transport};
 use holdfast_core::list::Slot;
-use holdfast_core::op::{Action, FrontendValue};
+use holdfast_core::op::{Action, FrontendValue, MemberKey, Membership, PortIndex};
 use holdfast_core::time::Now;
 use holdfast_datapath::{Answer, Client, MemoryMaps, Reading};
 
@@ -188,6 +189,20 @@ impl Watch {
         port.into_iter().flat_map(|port| [port.answer(false), port.answer(true)]).flatten()
     }
 
+    /// Sockets that talk to it are about to lose it, so whoever had the frontend must say that it does not serve.
+    fn look_at_leaving(&mut self, index: PortIndex, backend: SocketAddr) {
+        let serves = |holder: &Holder| {
+            let port = self.model.services.get(&holder.service).and_then(|it| it.ports.get(&holder.port));
+            port.and_then(|it| it.serving.as_ref()).is_some_and(|serving| serving.contains_key(&backend))
+        };
+        let leads = |it: &&Dialled| self.pointing.get(&it.key).is_some_and(|it| it.port == index);
+        let kept = |it: &&Dialled| !it.holders.is_empty() && it.holders.iter().all(serves);
+        if let Some(dialled) = self.dialled.iter().filter(leads).find(kept) {
+            let what = format!("{backend} is no member any more and serves behind {}", dialled.key);
+            self.blame(|| what);
+        }
+    }
+
     fn look_at_key(&mut self, maps: &MemoryMaps, key: FrontendKey, why: &str) {
         let wild = key.address.is_unspecified();
         for place in 0..self.dialled.len() {
@@ -236,6 +251,9 @@ impl Witness<MemoryMaps> for Watch {
                         self.look(maps, place, why);
                     }
                 }
+            }
+            Action::RemoveMember(MemberKey { port, membership: Membership::Serving, backend }) => {
+                self.look_at_leaving(*port, *backend);
             }
             // No client may notice these; the look at the end of the step finds one who did.
             Action::WriteRange(..)

@@ -5,6 +5,8 @@ mod bed;
 #[cfg(test)]
 mod clients;
 #[cfg(test)]
+mod conversations;
+#[cfg(test)]
 mod daemon;
 #[cfg(test)]
 mod denied;

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast::datapath::RefusalLog;
-use holdfast_core::keys::Transport;
 use holdfast_datapath::{KernelMaps, Namespaces, Options, Refusal, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Layout, Place, Role, Server};
 
@@ -19,7 +18,7 @@ mod datapath;
 
 pub(crate) use datapath::{Port, address, knows_its_netns};
 
-pub(crate) const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
+pub(crate) const UDP: Port<'_> = Port::UDP;
 
 /// A refusal is known at once; this is for an emulated machine beside another one.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -138,14 +138,14 @@ fn kernel_dig_follows_a_dns_server_that_is_replaced() {
 }
 
 /// The C client that keeps its socket.
-struct Lasting {
+pub(crate) struct Lasting {
     client: Child,
     orders: ChildStdin,
     lines: BufReader<ChildStdout>,
 }
 
 impl Lasting {
-    fn start(bed: &Bed, words: &[&str]) -> Self {
+    pub(crate) fn start(bed: &Bed, words: &[&str]) -> Self {
         let mut command = bed.command(Place::NODE, Client::c().unwrap().program()).unwrap();
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut client = command.spawn().unwrap();
@@ -154,7 +154,7 @@ impl Lasting {
     }
 
     /// Lets it ask once; gives its steps up to the answer.
-    fn ask(&mut self) -> Vec<String> {
+    pub(crate) fn ask(&mut self) -> Vec<String> {
         self.orders.write_all(b"\n").unwrap();
         let mut steps = Vec::new();
         while steps.last().is_none_or(|step: &String| !step.starts_with("recvfrom")) {

@@ -73,7 +73,7 @@ impl World {
         self.frontends_realized = dump.frontends.len();
         for (member, state) in &dump.members {
             if let Some(port) = self.adopted.get_mut(&member.port) {
-                port.realized.members.insert((member.scope, member.backend), *state);
+                port.realized.members.insert((member.membership, member.backend), *state);
             }
         }
         self.node_addresses = dump.node_addresses.iter().copied().collect();

@@ -13,7 +13,7 @@ use super::World;
 use crate::keys::{FrontendKey, PortKey, ServiceKey};
 use crate::limits;
 use crate::list::{Scope, Slot, SlotState};
-use crate::op::{Action, Dump, DumpPort, FrontendValue, Op, Owner, PortIndex, ServiceId, Word};
+use crate::op::{Action, Dump, DumpPort, FrontendValue, Membership, Op, Owner, PortIndex, ServiceId, Word};
 use crate::program::{Port, RealizedList};
 
 /// One thing in the maps that is not as the engine left it.
@@ -43,7 +43,7 @@ impl fmt::Display for Drift {
 }
 
 /// The members of a port.
-type Members = BTreeMap<(Scope, SocketAddr), SlotState>;
+type Members = BTreeMap<(Membership, SocketAddr), SlotState>;
 
 /// A comparison under way.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ impl Checking {
         let place = self.dump.ports.binary_search_by_key(&index, |port| port.index).ok()?;
         let begin = self.dump.members.partition_point(|(member, _)| member.port < index);
         let members = self.dump.members.iter().skip(begin).take_while(|(member, _)| member.port == index);
-        let members = members.map(|(member, state)| ((member.scope, member.backend), *state)).collect();
+        let members = members.map(|(member, state)| ((member.membership, member.backend), *state)).collect();
         Some((self.dump.ports.get(place)?, members))
     }
 }
@@ -199,7 +199,7 @@ fn check_port(port: &mut Port, there: &DumpPort, members: &Members) -> bool {
         differs = true;
     }
     let places = realized.members.keys().chain(members.keys());
-    let changed = |place: &&(Scope, SocketAddr)| realized.members.get(place) != members.get(place);
+    let changed = |place: &&(Membership, SocketAddr)| realized.members.get(place) != members.get(place);
     let doubted: Vec<_> = places.filter(changed).copied().collect();
     differs | doubted.into_iter().fold(false, |any, place| realized.uncertain_members.insert(place) | any)
 }

@@ -8,16 +8,15 @@
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 
 use super::{Cursor, World};
 use crate::claims::{Frontend, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
-use crate::list::{Scope, SlotState};
+use crate::list::{Row, Scope};
 use crate::op::{
-    Action, Coming, FrontendValue, MemberKey, Op, Owner, PortFacts, PortIndex, Range, ServiceId, Word,
-    WordFlags,
+    Action, Coming, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, Range, ServiceId,
+    Word, WordFlags,
 };
 use crate::program::{Port, Program};
 use crate::resolve::DesiredFrontend;
@@ -63,6 +62,7 @@ impl World {
             };
             let used = Scope::ALL.into_iter().filter(|scope| port.uses(*scope));
             *of(&mut coming.slots, port.key.family) += used.map(slots).sum::<u32>();
+            coming.members += u32::try_from(members(port).count()).unwrap_or(u32::MAX);
         }
     }
 
@@ -145,6 +145,8 @@ impl World {
         if port.realized.facts != Some(port.facts()) {
             push(Action::WriteFacts(index, port.facts()));
         }
+        // Before any client can choose one of them, or go by what the cluster word says of them.
+        plan_new_members(port, index, push);
         let ranges = if port.key.family == Family::V4 { v4 } else { v6 };
         let mut take = |count| ranges.take(count);
         for scope in publishing_order(port) {
@@ -341,7 +343,6 @@ fn plan_list(
     if length as usize > limits::BACKENDS_PER_LIST_MAX {
         return Err(PlanError::List(length));
     }
-    plan_new_members(port, index, scope, push);
     let word = match length {
         // A frontend that left may still read it; it is emptied with the removals.
         _ if same || !port.uses(scope) => Word { flags, ..realized.word },
@@ -374,18 +375,22 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     }
 }
 
-/// With affinity, each backend of a list is known by its address, so that a client's last choice can be checked.
-fn members(port: &Port, scope: Scope) -> impl Iterator<Item = (SocketAddr, SlotState)> {
-    let slots = (port.policy.affinity_timeout > 0).then(|| port.rows.slots(scope));
-    slots.into_iter().flatten().map(|slot| (slot.backend(), slot.state))
+/// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be checked,
+/// and whoever serves, so that sockets stay with theirs.
+fn members(port: &Port) -> impl Iterator<Item = (Membership, &Row)> {
+    let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members;
+    let rows = has_any.then(|| port.rows.all()).unwrap_or_default().iter();
+    let of = |row| Membership::ALL.into_iter().map(move |membership| (membership, row));
+    rows.flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))
 }
 
-fn plan_new_members(port: &Port, index: PortIndex, scope: Scope, push: &mut dyn FnMut(Action)) {
-    for (backend, state) in members(port, scope) {
-        let place = (scope, backend);
+fn plan_new_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    for (membership, row) in members(port) {
+        let (backend, state) = (row.backend(), row.state());
+        let place = (membership, backend);
         let known = port.realized.members.get(&place) == Some(&state);
         if !known || port.realized.uncertain_members.contains(&place) {
-            push(Action::InsertMember(MemberKey { port: index, scope, backend }, state));
+            push(Action::InsertMember(MemberKey { port: index, membership, backend }, state));
         }
     }
 }
@@ -396,15 +401,18 @@ fn plan_stale_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action
     if realized.members.is_empty() && realized.uncertain_members.is_empty() {
         return;
     }
-    let affinity = port.policy.affinity_timeout > 0;
-    let wanted = |scope, backend| affinity && port.rows.find(backend).is_some_and(|row| row.is_in(scope));
+    let wanted = |membership, backend| {
+        let row = port.rows.find(backend);
+        row.is_some_and(|row| port.is_member(row, membership))
+    };
     let mut places: Vec<_> = realized.members.keys().chain(&realized.uncertain_members).collect();
     places.sort_unstable();
     places.dedup();
-    for (scope, backend) in places {
+    for (membership, backend) in places {
         work::done(1);
-        if !wanted(*scope, *backend) {
-            push(Action::RemoveMember(MemberKey { port: index, scope: *scope, backend: *backend }));
+        if !wanted(*membership, *backend) {
+            let key = MemberKey { port: index, membership: *membership, backend: *backend };
+            push(Action::RemoveMember(key));
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::claims::RealizedFrontend;
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::list::{Rows, Scope};
-use crate::op::{Action, FrontendValue, Grace, MemberKey, Op, Owner, PortIndex, ServiceId, Word};
+use crate::op::{Action, FrontendValue, Grace, MemberKey, Membership, Op, Owner, PortIndex, ServiceId, Word};
 use crate::program::RealizedPort;
 use crate::work;
 
@@ -273,6 +273,6 @@ struct Place<'a> {
     rows: &'a Arc<Rows>,
 }
 
-fn place(key: &MemberKey) -> (Scope, SocketAddr) {
-    (key.scope, key.backend)
+fn place(key: &MemberKey) -> (Membership, SocketAddr) {
+    (key.membership, key.backend)
 }

@@ -28,7 +28,7 @@ use crate::facts::{
 use crate::hold::{OnEmpty, Policy};
 use crate::keys::{ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::list::{Scope, SlotState};
-use crate::op::{Action, Dump, DumpPort, MemberKey, Op};
+use crate::op::{Action, Dump, DumpPort, MemberKey, Membership, Op};
 use crate::snapshot::{FrontendView, ServiceView};
 use crate::time::Now;
 
@@ -145,8 +145,8 @@ impl Rig {
                 let (cluster, local) = (list(Scope::Cluster), list(Scope::Local));
                 let (family, facts) = (port.key.family, port.realized.facts.unwrap());
                 dump.ports.push(DumpPort { index, family, facts, cluster, local });
-                let member = |((scope, backend), state): (&(Scope, SocketAddr), &SlotState)| {
-                    (MemberKey { port: index, scope: *scope, backend: *backend }, *state)
+                let member = |((membership, backend), state): (&(Membership, SocketAddr), &SlotState)| {
+                    (MemberKey { port: index, membership: *membership, backend: *backend }, *state)
                 };
                 dump.members.extend(port.realized.members.iter().map(member));
             }

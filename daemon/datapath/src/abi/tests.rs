@@ -80,8 +80,11 @@ fn a_slot_is_address_port_and_state() {
 
 #[test]
 fn a_member_is_in_mapped_form() {
-    let member =
-        MemberKey { port: PortIndex(7), scope: Scope::Local, backend: "192.0.2.1:80".parse().unwrap() };
+    let member = MemberKey {
+        port: PortIndex(7),
+        membership: Membership::List(Scope::Local),
+        backend: "192.0.2.1:80".parse().unwrap(),
+    };
     assert_eq!(
         hex(bytes(&member_bytes(&member))),
         "070000000100000000000000000000000000ffffc00002010050000000000000"
@@ -107,13 +110,13 @@ proptest! {
     }
 
     #[test]
-    fn slots_and_members_come_back_in_canonical_form(address: IpAddr, port in 1_u16.., draining: bool, index: u32) {
+    fn slots_and_members_come_back_in_canonical_form(address: IpAddr, port in 1_u16.., draining: bool, index: u32, kind in 0_usize..3) {
         let state = if draining { SlotState::Draining } else { SlotState::Active };
         let address = address.to_canonical();
         let slot = Slot { address, port: NonZeroU16::new(port).unwrap(), state };
         let words = slot_in(Family::of(address), &slot).unwrap();
         prop_assert_eq!(slot_of(Family::of(address), words.into_iter()), Some(slot));
-        let member = MemberKey { port: PortIndex(index), scope: Scope::Local, backend: slot.backend() };
+        let member = MemberKey { port: PortIndex(index), membership: Membership::ALL[kind], backend: slot.backend() };
         let found = member_of(bytes(&member_bytes(&member)), &state_number(state).to_ne_bytes());
         prop_assert_eq!(found, Some((member, state)));
     }

@@ -3,8 +3,6 @@
 //! Invariant: programs go into place only when they have maps that hold what the former ones held; so where another version
 //! serves, they wait. Deliberately absent: deciding what should be in the maps.
 
-use std::net::UdpSocket;
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use holdfast_core::world::Capacity;
@@ -112,7 +110,7 @@ impl KernelMaps {
                 attached.tell_others();
             }
             this.attached = Some(attached);
-            this.stale = Stale::start(options.stale_sockets)?;
+            this.stale = Stale::start(options.stale_sockets, &this.shared)?;
             Ok(this)
         })
     }
@@ -161,10 +159,9 @@ impl KernelMaps {
 /// Exempts the daemon's mark and its cgroup. A daemon that is in the very cgroup that it serves has no cgroup of its own.
 fn control(options: &Options, cgroup: &Cgroup) -> types::control {
     let own = cgroup::own_id().filter(|own| *own != cgroup.id());
-    let host = UdpSocket::bind("127.0.0.1:0").ok().and_then(|socket| sys::netns_cookie(socket.as_fd()));
     types::control {
         exempt_cgroup: own.map_or(0, |own| own.0),
-        host_netns: host.unwrap_or_default(),
+        host_netns: sys::own_netns_cookie().unwrap_or_default(),
         exempt_mark: options.mark,
         restrictions: options.served.restrictions(),
         ..types::control::default()

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_core::keys::Transport;
+use holdfast_core::list::Scope;
 use holdfast_core::op::WordFlags;
 
 use super::bed::{
-    Bed, MARK, NONE, Port, address, bed, check_errno, connect_marked, dial, tcp_backend, udp_client,
+    Bed, MARK, NONE, Port, address, ask, bed, check_errno, connect_marked, dial, sweep, tcp_backend,
+    udp_backend, udp_client,
 };
 use super::*;
 use crate::cgroup::Cgroup;
@@ -27,7 +29,7 @@ fn kernel_without_set_retval_a_refused_client_still_never_sees_eperm() {
             let port = Port { index, frontends: &[frontend], flags, ..Port::TCP };
             port.serve(&mut maps);
             check_errno(TcpStream::connect(address(frontend)), libc::ECONNREFUSED, frontend);
-            Port { transport: Transport::Udp, ..port }.serve(&mut maps);
+            Port { transport: Transport::Udp, keeps_members: true, ..port }.serve(&mut maps);
             let any = if frontend.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
             let socket = udp_client(any);
             socket.connect(address(frontend)).unwrap();
@@ -217,6 +219,34 @@ fn invariant_11_kernel_a_daemon_that_waits_is_exempt_from_the_programs_that_stil
         check_errno(TcpStream::connect(address(vip)), libc::ECONNREFUSED, "clients are served as before");
         connect_marked(vip, mark).unwrap();
         check_errno(connect_marked(vip, MARK), libc::ECONNREFUSED, "the mark of a daemon that is gone");
+    });
+}
+
+#[test]
+fn kernel_another_version_moves_no_conversation() {
+    bed(|bed| {
+        let mut old = start_as(bed, VERSION - 1);
+        bed.join(&bed.cgroup);
+        let vip = "10.96.0.10:53";
+        let backends: Vec<_> = (2..10).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
+        let port = Port { frontends: &[vip], backends: &backends, ..Port::UDP };
+        port.serve(&mut old);
+        let sockets: Vec<_> = (0..16).map(|_| udp_client("0.0.0.0:0")).collect();
+        let asked = || sockets.iter().map(|socket| ask(socket, vip)).collect::<Vec<_>>();
+        let connected = udp_client("0.0.0.0:0");
+        connected.connect(address(vip)).unwrap();
+        let before = asked();
+        drop(old);
+        let mut new = start_as(bed, VERSION);
+        port.serve(&mut new);
+        assert!(new.is_waiting());
+        assert_eq!(asked(), before, "two versions side by side");
+        new.take_over().unwrap();
+        assert_eq!(asked(), before);
+        assert_eq!(connected.peer_addr().unwrap(), address(vip));
+        assert_eq!(sweep(&mut new), 0);
+        Port { backends: &[], ..port }.publish(&mut new, Scope::Cluster);
+        assert_eq!(sweep(&mut new), 1, "what it dialled is known to the new version");
     });
 }
 

@@ -24,6 +24,25 @@ fn duplicates_across_slices() {
 }
 
 #[test]
+fn sockets_stay_with_whoever_serves_in_any_slice_or_gets_clients_all_the_same() {
+    for (kept, endpoints) in [
+        (true, ["1 - R", ""]),
+        (true, ["1 - T", ""]),
+        (true, ["1 - N", ""]),
+        (true, ["1 - U", ""]),
+        (false, ["1 - X", ""]),
+        (false, ["1 - D", ""]),
+        (true, ["1 - X", "1 - T"]),
+        (true, ["1 - T", "1 - X"]),
+        (false, ["1 - D", "1 - X"]),
+    ] {
+        let [one, two] = endpoints;
+        let desired = resolved(&service(""), vec![of("x", one), of("y", two)], &node("none", "here"));
+        assert_eq!(desired.ports[0].rows[0].is_kept(), kept, "{endpoints:?}");
+    }
+}
+
+#[test]
 fn between_equals_the_first_slice_by_name_counts() {
     let desired = resolved(&service("itp"), vec![of("x", "1 - R@"), of("y", "1 - R")], &node("none", "here"));
     assert_eq!(list(&desired.ports[0], Scope::Local), "1", "the first one says that it is here");

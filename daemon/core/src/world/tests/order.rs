@@ -3,7 +3,7 @@
 use super::*;
 use crate::change::Cause;
 use crate::list::Scope;
-use crate::op::WordFlags;
+use crate::op::{Membership, WordFlags};
 
 /// The places in the log of what empties a list, and of what takes the shared frontend away from it.
 fn places(log: &[Op], scope: Scope) -> (Option<usize>, Option<usize>) {
@@ -144,4 +144,58 @@ fn invariant_04_the_local_list_stays_while_readers_are_sent_there() {
     assert!(places(&rig.log, Scope::Local).0.is_some(), "{:?}", rig.log);
     let causes: Vec<_> = rig.changes.iter().flat_map(|change| &change.causes).collect();
     assert!(matches!(causes[..], [Cause::ReadersLeft]), "{causes:?}");
+}
+
+/// As `slice`, over UDP, with the first endpoint terminating and serving or not.
+fn udp_slice(first: Option<bool>, others: &[&str]) -> Event {
+    let mut facts = slice_facts("a", "a", others);
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    if let Some(serving) = first {
+        let conditions = Conditions { ready: false, serving, terminating: true };
+        let endpoint = Endpoint {
+            address: ip("1.1.1.1"),
+            conditions,
+            node: None,
+            zone: None,
+            hints: None,
+            target: None,
+        };
+        builder.push(endpoint).unwrap();
+    }
+    facts.endpoints.iter().for_each(|endpoint| builder.push(endpoint).unwrap());
+    facts.endpoints = builder.finish();
+    facts.ports = [SlicePort { protocol: Protocol::UDP, ..facts.ports[0].clone() }].into();
+    Event::SliceApplied(Arc::new(facts))
+}
+
+#[test]
+fn who_serves_is_a_member_from_before_the_word_that_says_so_until_it_serves_nowhere() {
+    let mut rig = Rig::new();
+    let mut facts = service("a", "10.0.0.1", &[]);
+    facts.ports[0].protocol = Protocol::UDP;
+    let is_about = |op: &Op, inserted: bool, backend: &str| match op.action {
+        Action::InsertMember(key, _) => inserted && key.backend.ip() == ip(backend),
+        Action::RemoveMember(key) => !inserted && key.backend.ip() == ip(backend),
+        _ => false,
+    };
+    rig.turn(vec![applied(facts), udp_slice(None, &["1.1.1.1", "1.1.1.2"])]);
+    let says = |op: &Op| matches!(op.action, Action::PublishWord(_, Scope::Cluster, word) if word.flags.has(WordFlags::MEMBERS));
+    let said = rig.log.iter().position(says).unwrap();
+    for backend in ["1.1.1.1", "1.1.1.2"] {
+        let known = rig.log.iter().position(|op| is_about(op, true, backend)).unwrap();
+        assert!(known < said, "{:?}", rig.log);
+    }
+    let no_list = |op: &Op| match op.action {
+        Action::InsertMember(key, _) | Action::RemoveMember(key) => key.membership == Membership::Serving,
+        _ => true,
+    };
+    assert!(rig.log.iter().all(no_list), "nobody asks for lists without affinity: {:?}", rig.log);
+
+    rig.turn(vec![udp_slice(Some(true), &["1.1.1.2"])]);
+    assert!(!rig.log.iter().any(|op| is_about(op, false, "1.1.1.1")), "it serves: {:?}", rig.log);
+    rig.turn(vec![udp_slice(Some(false), &["1.1.1.2"])]);
+    assert!(rig.log.iter().any(|op| is_about(op, false, "1.1.1.1")), "it serves nowhere: {:?}", rig.log);
+    let gone = rig.turn(vec![udp_slice(None, &["1.1.1.2"])]);
+    assert_eq!(view(&gone, "a").ports[0].rows.all().len(), 1);
+    assert_eq!(rig.log.len(), 0, "nothing of it is left to remove: {:?}", rig.log);
 }

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What UDP sockets are connected to, told to the daemon: those of all network namespaces at once. Attached to nothing that clients
+ * run through; it runs when the daemon reads.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "abi.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* The kernel's own types, as far as they are read. What stands here are arguments, whose places do not change. */
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	struct udp_socket *value;
+};
+
+SEC("iter/bpf_sk_storage_map")
+int connected(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct udp_socket *kept = ctx->value;
+	struct udp_connection told;
+
+	/* The last run is for the end, and has no socket. */
+	if (!kept || !kept->pairs[0].backend_port)
+		return 0;
+	told.cookie = kept->cookie;
+	told.netns = kept->netns;
+	told.pair = kept->pairs[0];
+	bpf_seq_write(ctx->meta->seq, &told, sizeof(told));
+	return 0;
+}

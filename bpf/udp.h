@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Conversations over UDP: what a socket dialled and the backend that it got, kept with the socket. */
+#ifndef HOLDFAST_UDP_H
+#define HOLDFAST_UDP_H
+
+#include "choose.h"
+#include "dial.h"
+#include "maps.h"
+
+/* Who asks whom a socket talks to: recvmsg of a datagram's sender, or getpeername of what it is connected to. */
+enum asked { ASKED_SENDER, ASKED_PEER };
+
+/* By which of its ends a pair is looked for. */
+enum end { DIALLED, BACKEND };
+
+/* `flags` say whether one is made for a socket that has none. Without memory for it there is none all the same. */
+INLINE struct udp_socket *udp_socket_of(struct bpf_sock_addr *ctx, __u64 flags)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	return sk ? bpf_sk_storage_get(&udp_sockets, sk, NULL, flags) : NULL;
+}
+
+INLINE __u32 pair_check(const struct place *dialled, const struct place *backend)
+{
+	__u64 mixed = mix_place(0, dialled->address, dialled->port);
+
+	return mix_place(mixed, backend->address, backend->port) >> 32;
+}
+
+INLINE bool ends_at(const struct udp_pair *pair, enum end end, const struct place *place)
+{
+	if (end == DIALLED)
+		return pair->dialled_port == place->port && same_address(pair->dialled, place->address);
+	return pair->backend_port == place->port && same_address(pair->backend, place->address);
+}
+
+/* The verifier has to see the bound, wherever the compiler believes to know it. */
+INLINE struct udp_pair *pair_at(struct udp_socket *socket, __u32 at)
+{
+	asm volatile("" : "+r"(at));
+	return &socket->pairs[at & (UDP_PAIRS - 1)];
+}
+
+/*
+ * The pair that was used last, or else any other; UDP_PAIRS: none. That of connect() comes last: a socket whose connected backend
+ * has left may have sent datagrams to another one since.
+ */
+INLINE __u32 find_pair(struct udp_socket *socket, enum end end, const struct place *place)
+{
+	__u32 last = READ_ONCE(socket->last) & (UDP_PAIRS - 1);
+
+	if (LIKELY(ends_at(pair_at(socket, last), end, place)))
+		return last;
+#pragma unroll
+	for (__u32 at = 1; at <= UDP_PAIRS; at++)
+		if (ends_at(&socket->pairs[at & (UDP_PAIRS - 1)], end, place))
+			return at & (UDP_PAIRS - 1);
+	return UDP_PAIRS;
+}
+
+/*
+ * A datagram goes where the one before it went, as long as that backend serves: a conversation is more than one datagram, and
+ * whoever is not chosen for new ones any more may still answer.
+ */
+INLINE bool goes_on(struct bpf_sock_addr *ctx, struct dial *dial)
+{
+	struct udp_socket *socket = udp_socket_of(ctx, 0);
+	struct udp_pair *pair;
+	__u32 at;
+
+	if (!socket)
+		return false;
+	at = find_pair(socket, DIALLED, &dial->to);
+	if (at == UDP_PAIRS)
+		return false;
+	pair = pair_at(socket, at);
+	copy_address(dial->backend.address, pair->backend);
+	dial->backend.port = pair->backend_port;
+	if (READ_ONCE(pair->check) != pair_check(&dial->to, &dial->backend) || !is_member(dial, SCOPE_SERVING))
+		return false;
+	if (socket->last != at)
+		socket->last = at;
+	return true;
+}
+
+INLINE void write_pair(struct udp_pair *pair, const struct dial *dial)
+{
+	copy_address(pair->dialled, dial->to.address);
+	pair->dialled_port = dial->to.port;
+	copy_address(pair->backend, dial->backend.address);
+	pair->backend_port = dial->backend.port;
+	pair->check = pair_check(&dial->to, &dial->backend);
+}
+
+/* A datagram leaves the pair of connect() alone: the socket stays connected, whomever it sends datagrams to. */
+INLINE void remember_udp(struct bpf_sock_addr *ctx, const struct dial *dial)
+{
+	struct udp_socket *socket = udp_socket_of(ctx, BPF_SK_STORAGE_GET_F_CREATE);
+	__u32 at;
+
+	if (UNLIKELY(!socket))
+		return;
+	at = find_pair(socket, DIALLED, &dial->to);
+	if (dial->connecting) {
+		if (at != UDP_PAIRS)
+			pair_at(socket, at)->dialled_port = 0;
+		socket->cookie = bpf_get_socket_cookie(ctx);
+		socket->netns = bpf_get_netns_cookie(ctx);
+		at = 0;
+	} else if (at == UDP_PAIRS || !at) {
+		at = 1 + socket->written++ % (UDP_PAIRS - 1);
+	}
+	write_pair(pair_at(socket, at), dial);
+	socket->last = at;
+}
+
+/* Connected to somebody who is no frontend, and may be a backend that the socket had before. */
+INLINE void forget_udp_peer(struct bpf_sock_addr *ctx)
+{
+	struct udp_socket *socket = ctx->protocol == IPPROTO_UDP ? udp_socket_of(ctx, 0) : NULL;
+
+	if (socket)
+		socket->pairs[0].dialled_port = socket->pairs[0].backend_port = 0;
+}
+
+INLINE bool recall_udp(struct bpf_sock_addr *ctx, struct place *peer, enum asked asked)
+{
+	struct udp_socket *socket = udp_socket_of(ctx, 0);
+	struct udp_pair *pair;
+	struct place seen;
+	__u32 at = 0;
+
+	if (!socket)
+		return false;
+	if (asked == ASKED_SENDER)
+		at = find_pair(socket, BACKEND, peer);
+	if (at == UDP_PAIRS)
+		return false;
+	pair = pair_at(socket, at);
+	copy_address(seen.address, pair->dialled);
+	seen.port = pair->dialled_port;
+	if (READ_ONCE(pair->check) != pair_check(&seen, peer))
+		return false;
+	copy_address(peer->address, seen.address);
+	peer->port = seen.port;
+	return true;
+}
+
+#endif

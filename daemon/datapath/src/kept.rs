@@ -1,0 +1,65 @@
+//! What programs keep with UDP sockets, read at once for all network namespaces.
+//!
+//! Invariant: it is read by a program that only reads. Deliberately absent: judging it.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Iter, Link, MapHandle};
+
+use crate::abi::{self, types};
+use crate::skeleton::KeptSkelBuilder;
+
+/// Connections that are wanted at once, some 10 MB. Of more of them those that come first are found, and others when those have gone.
+const CONNECTIONS_MAX: usize = 1 << 16;
+
+const TELLING: usize = size_of::<types::udp_connection>();
+
+/// What a connected UDP socket dialled, and the backend that it got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Connection {
+    /// The cookie of its network namespace.
+    pub(crate) netns: u64,
+    pub(crate) dialled: SocketAddr,
+    pub(crate) backend: SocketAddr,
+}
+
+/// By the socket's cookie.
+pub(crate) type Connections = HashMap<u64, Connection, RandomState>;
+
+/// The reading program, in place.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept(Arc<Link>);
+
+impl Kept {
+    /// Over what is kept in that map. Needs the kernel's own types (BTF) and CAP_PERFMON.
+    pub(crate) fn over(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
+        let mut place = MaybeUninit::uninit();
+        let skeleton = KeptSkelBuilder::default().open(&mut place)?.load()?;
+        skeleton.progs.connected.attach_iter(map.as_fd()).map(Arc::new).map(Self)
+    }
+
+    /// Those connections of which `wanted` says so, and whether there may be more.
+    pub(crate) fn read(&self, wanted: impl Fn(&Connection) -> bool) -> io::Result<(Connections, bool)> {
+        let mut told = Iter::new(&self.0).map_err(|error| io::Error::other(format!("{error:#}")))?;
+        let (mut found, mut rest, mut buffer) = (Connections::default(), Vec::new(), [0; 1 << 16]);
+        while found.len() < CONNECTIONS_MAX {
+            let length = told.read(&mut buffer)?;
+            if length == 0 {
+                return Ok((found, false));
+            }
+            rest.extend_from_slice(buffer.get(..length).unwrap_or_default());
+            let whole = rest.len() - rest.len() % TELLING;
+            let connections = rest.drain(..whole).collect::<Vec<_>>();
+            let connections = connections.chunks_exact(TELLING).filter_map(abi::connection);
+            found.extend(connections.filter(|(_, connection)| wanted(connection)));
+        }
+        Ok((found, true))
+    }
+}

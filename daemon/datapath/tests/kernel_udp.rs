@@ -1,0 +1,191 @@
+//! Conversations over UDP: a socket stays with its backend, and sees what it dialled, whatever else happens. Needs root.
+
+// Everything here is a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod bed;
+
+use std::net::{SocketAddr, UdpSocket};
+
+use bed::{Port, address, answer, ask, bed, check_errno, sweep, udp_backend, udp_client};
+use holdfast_core::list::Scope;
+use holdfast_core::op::{Coming, WordFlags};
+use holdfast_datapath::Maps;
+
+const UDP: Port<'_> = Port::UDP;
+const DNS: &str = "10.96.0.10:53";
+
+fn connected(to: SocketAddr) -> UdpSocket {
+    let socket = udp_client("0.0.0.0:0");
+    socket.connect(to).unwrap();
+    socket
+}
+
+/// More than any table of a size that would be reasonable for one node could remember.
+const SHORT_LIVED: u32 = 70_000;
+
+fn ask_by_short_lived_sockets(vip: &str) {
+    for _ in 0..SHORT_LIVED {
+        UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"who", address(vip)).unwrap();
+    }
+}
+
+#[test]
+fn kernel_udp_sockets_of_others_push_nobody_out() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends = [udp_backend("127.0.0.2:0")];
+        let port = Port { frontends: &[DNS], backends: &backends, ..UDP };
+        port.serve(&mut maps);
+        // A server that reads nothing, so that its clients cost as little as possible.
+        let silent = UdpSocket::bind("127.0.0.9:0").unwrap();
+        let silent = [silent.local_addr().unwrap()];
+        Port { index: 2, base: 8, frontends: &["10.96.0.11:53"], backends: &silent, ..UDP }.serve(&mut maps);
+
+        let (idle, waiting) = (connected(address(DNS)), udp_client("0.0.0.0:0"));
+        waiting.send_to(b"who", address(DNS)).unwrap();
+        ask_by_short_lived_sockets("10.96.0.11:53");
+        assert_eq!(idle.peer_addr().unwrap(), address(DNS), "getpeername");
+        assert_eq!(answer(&waiting).1, address(DNS), "an answer that was waited for");
+        idle.send(b"who").unwrap();
+        assert_eq!(answer(&idle).1, address(DNS), "recvfrom");
+        let before = sweep(&mut maps);
+        Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
+        assert_eq!(sweep(&mut maps), before + 1, "its backend has left, and it is still known");
+    });
+}
+
+#[test]
+fn kernel_a_backend_more_moves_no_conversation_however_long_the_list() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends: Vec<_> = (2..43).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
+        let port = Port { frontends: &[DNS], backends: &backends[..40], ..UDP };
+        port.serve(&mut maps);
+        let unconnected: Vec<_> = (0..200).map(|_| udp_client("0.0.0.0:0")).collect();
+        let connected: Vec<_> = (0..200).map(|_| connected(address(DNS))).collect();
+        let all = || unconnected.iter().chain(&connected);
+        let before: Vec<_> = all().map(|socket| ask(socket, DNS)).collect();
+        Port { backends: &backends, base: 64, ..port }.publish(&mut maps, Scope::Cluster);
+        // A connected socket whose datagram went elsewhere never hears of it.
+        let after: Vec<_> = all().map(|socket| ask(socket, DNS)).collect();
+        let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
+        assert_eq!(moved, 0, "of {}", before.len());
+    });
+}
+
+#[test]
+fn kernel_whoever_serves_outside_the_list_keeps_its_sockets_and_conversations() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends = [udp_backend("127.0.0.2:0"), udp_backend("127.0.0.3:0")];
+        let port = Port { frontends: &[DNS], backends: &backends[..1], ..UDP };
+        port.serve(&mut maps);
+        let (connected, conversing) = (connected(address(DNS)), udp_client("0.0.0.0:0"));
+        let first = (backends[0], address(DNS));
+        assert_eq!(ask(&conversing, DNS), first);
+        let before = sweep(&mut maps);
+        let elsewhere = Port { backends: &backends[1..], base: 64, ..port };
+        let nobody_here = Port { backends: &[], flags: WordFlags::DROP, ..port };
+        for (what, change) in [("the list is of others", elsewhere), ("the list is empty", nobody_here)] {
+            change.publish_beside(&mut maps, Scope::Cluster, &backends[..1]);
+            assert_eq!(sweep(&mut maps), before, "{what}");
+            connected.send(b"who").unwrap();
+            assert_eq!(answer(&connected), first, "{what}");
+            assert_eq!(ask(&conversing, DNS), first, "{what}");
+            assert_eq!(ask(&connected, DNS), first, "sendto on a connected socket; {what}");
+        }
+        Port { backends: &backends[1..], base: 128, ..port }.publish(&mut maps, Scope::Cluster);
+        assert_eq!(sweep(&mut maps), before + 1, "it serves no more");
+        check_errno(connected.recv(&mut [0; 8]), libc::ECONNABORTED, "the owner hears of it");
+        assert_eq!(ask(&conversing, DNS), (backends[1], address(DNS)), "a datagram chooses anew");
+    });
+}
+
+#[test]
+fn kernel_a_udp_socket_that_connects_to_a_backend_itself_is_like_any_other_that_did() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends = [udp_backend("127.0.0.2:0")];
+        let port = Port { frontends: &[DNS], backends: &backends, ..UDP };
+        port.serve(&mut maps);
+        let socket = connected(address(DNS));
+        assert_eq!(socket.peer_addr().unwrap(), address(DNS));
+        socket.connect(backends[0]).unwrap();
+        assert_eq!(socket.peer_addr().unwrap(), backends[0]);
+        let before = sweep(&mut maps);
+        Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
+        assert_eq!(sweep(&mut maps), before, "nobody's business");
+        socket.send(b"who").unwrap();
+        assert_eq!(answer(&socket), (backends[0], backends[0]));
+    });
+}
+
+#[test]
+fn kernel_two_services_with_one_backend_are_told_apart_by_whom_the_socket_asked() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends = [udp_backend("127.0.0.2:0")];
+        let other = "10.96.0.11:53";
+        Port { frontends: &[DNS], backends: &backends, ..UDP }.serve(&mut maps);
+        Port { index: 2, base: 8, frontends: &[other], backends: &backends, ..UDP }.serve(&mut maps);
+        let socket = udp_client("0.0.0.0:0");
+        for vip in [DNS, other, DNS, DNS, other] {
+            assert_eq!(ask(&socket, vip), (backends[0], address(vip)));
+        }
+    });
+}
+
+#[test]
+fn kernel_what_a_udp_socket_is_connected_to_is_never_pushed_out_by_what_it_asks_beside() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends: Vec<_> = (2..14).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
+        let vips: Vec<_> = (0..12).map(|n| format!("10.96.0.{}:53", 10 + n)).collect();
+        for (n, (vip, backend)) in (0..).zip(vips.iter().zip(&backends)) {
+            let (frontends, backends) = ([vip.as_str()], [*backend]);
+            Port { index: 1 + n, base: 8 * n, frontends: &frontends, backends: &backends, ..UDP }
+                .serve(&mut maps);
+        }
+        let (connected, unconnected) = (connected(address(&vips[0])), udp_client("0.0.0.0:0"));
+        for (vip, backend) in vips.iter().zip(&backends).cycle().take(40) {
+            assert_eq!(ask(&unconnected, vip), (*backend, address(vip)), "one after the other");
+            // Its answers are not heard by a socket that is connected elsewhere.
+            connected.send_to(b"who", address(vip)).unwrap();
+        }
+        // All at once: as many as are remembered.
+        vips[..7].iter().for_each(|vip| _ = unconnected.send_to(b"who", address(vip)).unwrap());
+        let mut heard: Vec<_> = (0..7).map(|_| answer(&unconnected).1).collect();
+        heard.sort();
+        assert_eq!(heard, vips[..7].iter().map(|vip| address(vip)).collect::<Vec<_>>());
+        assert_eq!(connected.peer_addr().unwrap(), address(&vips[0]));
+        let before = sweep(&mut maps);
+        Port { frontends: &[&vips[0]], backends: &[], ..UDP }.publish(&mut maps, Scope::Cluster);
+        assert_eq!(sweep(&mut maps), before + 1, "it is still known what it dialled");
+    });
+}
+
+#[test]
+fn kernel_growth_and_a_restart_move_no_conversation() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends: Vec<_> = (2..18).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
+        let port = Port { frontends: &[DNS], backends: &backends, ..UDP };
+        port.serve(&mut maps);
+        let sockets: Vec<_> = (0..32).map(|_| udp_client("0.0.0.0:0")).collect();
+        let asked = || sockets.iter().map(|socket| ask(socket, DNS)).collect::<Vec<_>>();
+        let connected = connected(address(DNS));
+        let before = asked();
+        maps.make_room(&Coming { ports: 10_000, ..Coming::default() }).unwrap();
+        assert_eq!(maps.status().growths, 1);
+        assert_eq!(asked(), before, "growth");
+        drop(maps);
+        assert_eq!(asked(), before, "no daemon");
+        let mut maps = bed.start();
+        assert_eq!(asked(), before, "another daemon");
+        assert_eq!(sweep(&mut maps), 0);
+        Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
+        assert_eq!(sweep(&mut maps), 1, "the new daemon knows what the socket dialled");
+        assert!(connected.peer_addr().is_err());
+    });
+}
