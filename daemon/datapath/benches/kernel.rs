@@ -201,6 +201,10 @@ fn hooks(bed: &Bed, maps: &mut KernelMaps) {
         }
     }
     bed.join(&bed.cgroup);
+    show(costs);
+}
+
+fn show<const N: usize>(costs: [Cost<'_>; N]) {
     println!("{:34}{:>8}{:>8}", "hook", "ns/run", "net");
     let mut floor = None;
     for cost in costs {
