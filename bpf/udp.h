@@ -11,7 +11,7 @@
 enum asked { ASKED_SENDER, ASKED_PEER };
 
 /* By which of its ends a pair is looked for. */
-enum end { DIALLED, BACKEND };
+enum end { BY_DIALLED, BY_BACKEND };
 
 /* `flags` say whether one is made for a socket that has none. Without memory for it there is none all the same. */
 INLINE struct udp_socket *udp_socket_of(struct bpf_sock_addr *ctx, __u64 flags)
@@ -30,7 +30,7 @@ INLINE __u32 pair_check(const struct place *dialled, const struct place *backend
 
 INLINE bool ends_at(const struct udp_pair *pair, enum end end, const struct place *place)
 {
-	if (end == DIALLED)
+	if (end == BY_DIALLED)
 		return pair->dialled_port == place->port && same_address(pair->dialled, place->address);
 	return pair->backend_port == place->port && same_address(pair->backend, place->address);
 }
@@ -71,7 +71,7 @@ INLINE bool goes_on(struct bpf_sock_addr *ctx, struct dial *dial)
 
 	if (!socket)
 		return false;
-	at = find_pair(socket, DIALLED, &dial->to);
+	at = find_pair(socket, BY_DIALLED, &dial->to);
 	if (at == UDP_PAIRS)
 		return false;
 	pair = pair_at(socket, at);
@@ -101,7 +101,7 @@ INLINE void remember_udp(struct bpf_sock_addr *ctx, const struct dial *dial)
 
 	if (UNLIKELY(!socket))
 		return;
-	at = find_pair(socket, DIALLED, &dial->to);
+	at = find_pair(socket, BY_DIALLED, &dial->to);
 	if (dial->connecting) {
 		if (at != UDP_PAIRS)
 			pair_at(socket, at)->dialled_port = 0;
@@ -134,7 +134,7 @@ INLINE bool recall_udp(struct bpf_sock_addr *ctx, struct place *peer, enum asked
 	if (!socket)
 		return false;
 	if (asked == ASKED_SENDER)
-		at = find_pair(socket, BACKEND, peer);
+		at = find_pair(socket, BY_BACKEND, peer);
 	if (at == UDP_PAIRS)
 		return false;
 	pair = pair_at(socket, at);

@@ -45,7 +45,7 @@ fn invariant_09_kernel_what_is_programmed_outlives_the_daemon() {
 }
 
 /// More than the first maps hold.
-const MUCH: Coming = Coming { frontends: [0; 2], ports: 10_000, slots: [0; 2] };
+const MUCH: Coming = Coming { frontends: [0; 2], ports: 10_000, slots: [0; 2], members: 0 };
 
 /// Whether programs read what this daemon writes: its clients are turned away as soon as it says so.
 #[track_caller]

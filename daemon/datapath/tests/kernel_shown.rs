@@ -12,11 +12,10 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use bed::{Port, address, answer, bed, check_errno, tcp_backend, udp_backend, udp_client};
-use holdfast_core::keys::Transport;
 
 const VIP: &str = "10.96.0.10:80";
 const OTHER_VIP: &str = "10.96.0.11:80";
-const UDP: Port<'_> = Port { transport: Transport::Udp, ..Port::TCP };
+const UDP: Port<'_> = Port::UDP;
 
 /// The remote ends of this network's TCP sockets, as `ss` and `netstat` have them. The other side may have closed already.
 fn remote_ends() -> Vec<SocketAddr> {

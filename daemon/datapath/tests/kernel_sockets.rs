@@ -15,6 +15,7 @@ use bed::{
     Bed, MARK, Port, address, answer, ask, bed, check_errno, check_udp_denied, connect_marked, dial, dropped,
     knows_its_netns, tcp_backend, udp_backend, udp_client,
 };
+use holdfast_core::keys::Transport;
 use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::op::{
     Action, Coming, FrontendType, MemberKey, Membership, PortFacts, PortIndex, WordFlags,
@@ -241,7 +242,7 @@ fn kernel_who_dials_the_unspecified_address_means_itself_and_no_node_port() {
         let node_port =
             Port { kind: FrontendType::NodePort, frontends: &["0.0.0.0:30080", "[::]:30080"], ..Port::TCP };
         node_port.serve(&mut maps);
-        Port { index: 2, transport: Transport::Udp, ..node_port }.serve(&mut maps);
+        Port { index: 2, keeps_members: true, transport: Transport::Udp, ..node_port }.serve(&mut maps);
         // Frontends of the same blocks of addresses, which have programs look.
         let near = ["0.0.1.1:80", "[2001:db8:2001:db8::1]:80"];
         Port { index: 3, frontends: &near, ..Port::TCP }.serve(&mut maps);
@@ -360,7 +361,7 @@ fn kernel_pods_can_be_left_to_their_packets() {
         let mut maps = KernelMaps::start(&Options { served, ..bed.options() }).unwrap();
         bed.join(&bed.cgroup);
         let vip = refused_vip(&mut maps);
-        let udp = Port { transport: Transport::Udp, frontends: &[vip], index: 2, ..Port::TCP };
+        let udp = Port { frontends: &[vip], index: 2, ..Port::UDP };
         udp.serve(&mut maps);
         bed::in_pod(|| {
             tcp_backend(vip);
@@ -383,7 +384,7 @@ fn kernel_datagrams_can_be_left_to_their_packets() {
         let mut maps = KernelMaps::start(&Options { served, ..bed.options() }).unwrap();
         bed.join(&bed.cgroup);
         let vip = refused_vip(&mut maps);
-        Port { index: 2, transport: Transport::Udp, frontends: &[vip], ..Port::TCP }.serve(&mut maps);
+        Port { index: 2, frontends: &[vip], ..Port::UDP }.serve(&mut maps);
         let own = udp_backend(vip);
         let socket = udp_client("0.0.0.0:0");
         assert_eq!(ask(&socket, vip), (own, own));
