@@ -179,8 +179,7 @@ impl App {
         let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
         let (blocks_out, blocks) = watch::channel(Arc::new(parts::blocks(&config, path)?));
         let seed = parts::seed();
-        let folder = state::Folder::new(&config.state.path);
-        let (claim, kept) = parts::kept(&folder)?;
+        let (folder, claim, kept) = parts::kept(&config.state.path)?;
         let (access, kubernetes) = parts::cluster(&config, &node, seed, kept.as_ref())?;
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));

@@ -183,7 +183,8 @@ pub(super) fn keeper(
 }
 
 /// The folder for this process alone, and what a former one wrote down. Without that the daemon starts as it would on a new node.
-pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state::Kept>), AppError> {
+pub(super) fn kept(path: &Path) -> Result<(state::Folder, state::Claim, Option<state::Kept>), AppError> {
+    let folder = state::Folder::new(path);
     let claim = folder.claim()?;
     let kept = match folder.load() {
         Ok(kept) => kept,
@@ -192,7 +193,7 @@ pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state
             None
         }
     };
-    Ok((claim, kept))
+    Ok((folder, claim, kept))
 }
 
 /// Spreads hash tables and health checks. Without randomness they are merely easier to guess.
