@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use bed::{Bed, Port, address, ask, bed, tcp_backend, udp_backend, udp_client};
 use holdfast_core::event::Event;
 use holdfast_core::index::Seed;
-use holdfast_core::keys::{Source, Transport};
+use holdfast_core::keys::Source;
 use holdfast_core::op::{Action, Op};
 use holdfast_core::time::Now;
 use holdfast_core::world::{Capacity, World};
