@@ -350,6 +350,19 @@ impl Node {
         seen == backends.iter().map(|address| SocketAddr::new(*address, 8080)).collect()
     }
 
+    /// Lets an empty list of that service be refused at once: nobody here asks backends whether they live.
+    pub(crate) fn hold_nothing(&mut self, number: u8) {
+        let mut object = service_object(&web(number), vip(number));
+        object["metadata"]["annotations"] = json!({"holdfast.io/on-empty": "refuse"});
+        self.cluster().apply(object).unwrap();
+        self.wait("told what to do when it is empty", |node| {
+            let snapshot = node.snapshots.borrow();
+            let own =
+                snapshot.services.iter().find(|it| it.frontends.iter().any(|row| row.address == vip(number)));
+            own.is_some_and(|it| it.facts.as_ref().is_some_and(|facts| facts.on_empty.is_some()))
+        });
+    }
+
     pub(crate) fn has(&self, number: u8) -> bool {
         self.snapshots
             .borrow()

@@ -65,6 +65,7 @@ fn a_malformed_object_in_a_watch_keeps_its_last_good_version() {
 #[test]
 fn a_last_good_version_survives_a_list() {
     let mut node = Node::serving(2);
+    node.hold_nothing(0);
     node.guard(0);
     node.server().stop();
     node.cluster().apply(wrong("/endpoints", json!("GARBAGE"))).unwrap();
@@ -108,6 +109,7 @@ fn a_bad_endpoint_is_left_out_alone() {
 #[test]
 fn lists_that_are_null_are_empty() {
     let mut node = Node::serving(2);
+    node.hold_nothing(0);
     node.guard(1);
     let mut object = wrong("/endpoints", Value::Null);
     object["ports"] = Value::Null;

@@ -187,6 +187,7 @@ fn a_watch_that_is_closed_unanswered_goes_on_where_it_was() {
 #[test]
 fn the_witness_sees_a_service_that_lost_its_backends() {
     let mut node = Node::serving(2);
+    node.hold_nothing(0);
     node.guard(0);
     scale(&node, &[]);
     node.wait("emptied", |node| node.serves(0, &[]));

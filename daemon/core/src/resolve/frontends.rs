@@ -51,8 +51,15 @@ pub(super) fn frontends(service: &ServiceFacts, settings: &Settings) -> Vec<Desi
     // What is beyond is not even made: one object may ask for millions.
     let mut found: Vec<_> = all.flatten().take(limits::FRONTENDS_PER_SERVICE_MAX).collect();
     work::done(found.len());
+    // What can be dialled counts, where an address that cannot be had looks like that of the NodePorts.
+    found.sort_by(|a, b| dialled_order(a).cmp(&dialled_order(b)));
+    found.dedup_by(|a, b| (a.address, a.port, &a.protocol) == (b.address, b.port, &b.protocol));
     found.sort_by(|a, b| table_order(a).cmp(&table_order(b)));
     found
+}
+
+fn dialled_order(it: &DesiredFrontend) -> impl Ord + '_ {
+    (it.address, it.port, &it.protocol, it.barred)
 }
 
 /// How many frontends the service asks for, whether they fit or not.

@@ -97,10 +97,14 @@ impl Node {
         Self { engine, events, snapshots, asked, begun, snapshot: Arc::default() }
     }
 
+    /// As many steps as there are pieces.
     fn step(&mut self) {
         let mono = self.begun.elapsed();
         let wall = Timestamp(1_000 + mono.as_secs().cast_signed());
         self.snapshot = self.engine.step(Now { wall, mono }, &mut |_| ());
+        while self.engine.next_due(mono) == Some(mono) {
+            self.snapshot = self.engine.step(Now { wall, mono }, &mut |_| ());
+        }
         self.snapshots.send_replace(Arc::clone(&self.snapshot));
     }
 
