@@ -151,6 +151,18 @@ mod tests {
         assert_eq!(Millis::parse("yesterday"), None);
     }
 
+    #[test]
+    fn a_day_that_no_month_has_is_refused() {
+        for day in
+            ["2026-02-29", "2026-02-30", "2100-02-29", "2026-04-31", "2026-06-31", "2026-09-31", "2026-11-31"]
+        {
+            assert_eq!(Millis::parse(&format!("{day}T00:00:00Z")), None, "{day}");
+        }
+        for day in ["2024-02-29", "2000-02-29", "2026-01-31", "2026-12-31"] {
+            assert!(Millis::parse(&format!("{day}T00:00:00Z")).is_some(), "{day}");
+        }
+    }
+
     #[track_caller]
     fn check_ago(text: &str, expected: Option<i64>) {
         assert_eq!(Millis(0).ago(text), expected.map(Millis));

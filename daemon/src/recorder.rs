@@ -1,6 +1,7 @@
 //! The recorder: every change gets a number, a record with its cause, a log line, a place in memory and on disk.
 //!
-//! Invariant: every visible change has exactly one record, and where one is missing a gap says so. The engine never waits:
+//! Invariant: every visible change has exactly one record, and where one is missing a gap says so. A number is given out once,
+//! also over restarts that come when a disk is full or the daemon is killed. The engine never waits:
 //! changes come over a bounded queue, and what had no room there is counted. Readers, watchers and the disk can be as slow
 //! as they like. Deliberately absent: decisions, and anything that a record does not show.
 
@@ -9,6 +10,7 @@ mod files;
 mod frames;
 mod history;
 mod lines;
+mod numbers;
 mod record;
 mod restore;
 mod ring;
@@ -31,7 +33,8 @@ use tokio::sync::{mpsc, watch};
 use crate::moment::Millis;
 use crate::state::boot_id;
 use files::{Disk, Files};
-use writer::ToDisk;
+use numbers::{Mark, Numbers, Reserve};
+use writer::{Disks, ToDisk};
 
 pub use history::{Heard, History, Kept, Recorded, Wanted};
 pub use record::{
@@ -56,6 +59,9 @@ pub struct Recorder {
     disk: Disk,
     boot_id: Arc<str>,
     seq: u64,
+    /// What the snapshot says of numbers.
+    remembered: Option<Mark>,
+    reserve: Arc<Reserve>,
     lost: u64,
     queue: Option<SyncSender<ToDisk>>,
     writer: Option<JoinHandle<()>>,
@@ -78,11 +84,20 @@ impl Recorder {
             disk: Disk::default(),
             boot_id: boot_id(),
             seq: 0,
+            remembered: None,
+            reserve: Arc::new(Reserve::new(None)),
             lost: 0,
             queue: None,
             writer: None,
         };
         (recorder, history)
+    }
+
+    /// What the snapshot remembers of [`Recorded::below`], for a folder that has lost it.
+    #[must_use]
+    pub fn remembering(mut self, below: u64) -> Self {
+        self.remembered = (below > 0).then_some(Mark { below, is_exact: false });
+        self
     }
 
     /// Records until nobody makes changes any more, and ends when the disk has them all.
@@ -110,21 +125,36 @@ impl Recorder {
     /// Goes on where a former process ended.
     fn begin(&mut self) {
         let Some(folder) = self.folder.clone() else { return };
-        let restored = match restore::restore(&folder, &self.boot_id) {
+        let (mut numbers, mark) = Numbers::open(&folder);
+        let mark = mark.or(self.remembered);
+        let restored = match restore::restore(&folder, &self.boot_id, mark) {
             Ok(restored) => restored,
             Err(error) => {
                 tracing::warn!(%error, folder = %folder.display(), "the history of former processes cannot be read");
-                restore::Restored::default()
+                let seq = mark.map_or(0, |mark| mark.below.saturating_sub(1));
+                restore::Restored { seq, ..restore::Restored::default() }
             }
         };
         self.seq = restored.seq;
         restored.lines.iter().for_each(|line| self.history.restore(line));
-        self.history.note(|recorded| (recorded.seq, recorded.gaps) = (restored.seq, restored.gaps));
+        let below = numbers.reserve(self.seq).inspect_err(|error| {
+            tracing::warn!(%error, "cannot write down which numbers of records are used");
+        });
+        let below = below.ok();
+        self.reserve = Arc::new(Reserve::new(below));
+        self.history.note(|recorded| {
+            (recorded.seq, recorded.gaps) = (restored.seq, restored.gaps);
+            recorded.below = below.unwrap_or_default();
+        });
         let files = Files::new(&folder, self.disk, restored.parts, restored.is_spoilt);
-        let started = writer::start(files, self.seq, Arc::clone(&self.boot_id), Arc::clone(&self.history));
+        let disks = Disks { files, numbers, reserve: Arc::clone(&self.reserve) };
+        let started = writer::start(disks, self.seq, Arc::clone(&self.boot_id), Arc::clone(&self.history));
         match started {
             Ok((queue, writer)) => (self.queue, self.writer) = (Some(queue), Some(writer)),
-            Err(error) => tracing::error!(%error, "nothing can be written to the history"),
+            Err(error) => {
+                tracing::error!(%error, "nothing can be written to the history");
+                self.reserve.set(None);
+            }
         }
         if let Some(torn) = restored.torn {
             self.gap(torn);
@@ -142,8 +172,7 @@ impl Recorder {
                 None => return,
             }));
         }
-        self.seq += 1;
-        record.seq = Some(self.seq);
+        record.seq = Some(self.next_number());
         self.keep(&record);
         self.history.note(|recorded| recorded.records += 1);
         lines::tell(&told.change, &record);
@@ -158,13 +187,18 @@ impl Recorder {
         self.lost = lost;
         tracing::warn!(changes = fresh, "more changes came than could be recorded; the history has a gap");
         self.history.note(|recorded| recorded.lost = lost);
-        self.gap(Gap { cause: GapCause::QueueFull, records: Some(fresh), bytes: None, file: None });
+        self.gap(Gap { records: Some(fresh), ..Gap::new(GapCause::QueueFull) });
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.seq = self.seq.saturating_add(1);
+        self.reserve.wait_for(self.seq);
+        self.seq
     }
 
     fn gap(&mut self, gap: Gap) {
-        self.seq += 1;
-        let time = Millis::of(SystemTime::now());
-        self.keep(&restore::gap_record(self.seq, time, 0, &self.boot_id, gap));
+        let (seq, time) = (self.next_number(), Millis::of(SystemTime::now()));
+        self.keep(&restore::gap_record(seq, time, 0, &self.boot_id, gap));
         self.history.note(|recorded| recorded.gaps += 1);
     }
 

@@ -19,7 +19,7 @@ fn days(date: &str) -> Option<i64> {
     let mut parts = date.split('-');
     let year = number(parts.next()?, 4, 9999)?;
     let (month, day) = (number(parts.next()?, 2, 12)?, number(parts.next()?, 2, 31)?);
-    if month == 0 || day == 0 || parts.next().is_some() {
+    if month == 0 || day == 0 || day > days_of(month, year) || parts.next().is_some() {
         return None;
     }
     // Years begin in March here, so that the leap day is the last of its year.
@@ -27,6 +27,15 @@ fn days(date: &str) -> Option<i64> {
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     Some(year * 365 + leap_days + day_of_year - 719_468)
+}
+
+fn days_of(month: i64, year: i64) -> i64 {
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    match month {
+        2 => 28 + i64::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
 }
 
 fn seconds(clock: &str) -> Option<i64> {

@@ -21,8 +21,8 @@ const PARTS_MAX: usize = 4;
 const SUFFIX: &str = ".history";
 
 /// Only root reads it: it names every service of the cluster.
-const FILE_MODE: u32 = 0o600;
-const FOLDER_MODE: u32 = 0o700;
+pub(super) const FILE_MODE: u32 = 0o600;
+pub(super) const FOLDER_MODE: u32 = 0o700;
 
 /// One part, as the folder shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,6 +28,8 @@ pub enum Heard {
 pub struct Recorded {
     /// The number of the latest record; 0: none ever.
     pub seq: u64,
+    /// No number from here on was given out, as far as the disk knows. 0: it knows nothing.
+    pub below: u64,
     /// Records made since the start, gaps not counted.
     pub records: u64,
     /// Gaps since the start, those that were found in the file among them.

@@ -227,6 +227,9 @@ pub struct Gap {
     /// How many records, as far as that can be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<u64>,
+    /// Where that cannot be told: at most so many, because no more numbers were set aside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<u64>,
     /// How many bytes of the file cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
@@ -249,6 +252,15 @@ pub enum GapCause {
     OtherVersion,
     /// The disk did not take them; memory had them.
     NotWritten,
+    /// The daemon or the machine stopped at once, and what it had not written yet is unknown.
+    Killed,
+}
+
+impl Gap {
+    /// Nothing is known but the cause.
+    pub const fn new(cause: GapCause) -> Self {
+        Self { cause, records: None, at_most: None, bytes: None, file: None }
+    }
 }
 
 impl GapCause {
@@ -260,6 +272,7 @@ impl GapCause {
             Self::Damaged => "the file is damaged",
             Self::OtherVersion => "the file is of another version",
             Self::NotWritten => "the disk did not take them",
+            Self::Killed => "the daemon stopped before it had written them",
         }
     }
 }

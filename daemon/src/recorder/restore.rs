@@ -1,7 +1,8 @@
 //! What a former process recorded, read back at the start.
 //!
 //! Invariant: reading is bounded in time and never fails: what is whole is read, what is not becomes a gap, and a tail that
-//! was torn is cut off so that new records follow whole ones. No number is given out twice while its record is on disk.
+//! was torn is cut off so that new records follow whole ones. No number is given out twice: what was given out and has no
+//! record is a gap, and the name of a file is believed only where it is no further ahead than numbers can be.
 //! Deliberately absent: reading more than the end; memory could not keep it.
 
 use std::fs::{File, OpenOptions};
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use super::files::{self, Part};
 use super::frames::{HEADER, Piece, pieces};
+use super::numbers::{Mark, NUMBER_MAX};
 use super::record::{Gap, GapCause, Kind, Record};
 use super::ring::Line;
 use super::told::GAP;
@@ -21,6 +23,12 @@ const TAIL_BYTES_MAX: u64 = 16 << 20;
 
 /// The shortest record; so many bytes of a file that cannot be read hold at most so many numbers.
 const RECORD_BYTES_MIN: u64 = 128;
+
+/// How far the name of a file may be ahead of the numbers that are known without it: as many as all files hold, many times.
+const AHEAD_MAX: u64 = 1 << 24;
+
+/// So much of a file shows its first record.
+const HEAD_BYTES_MAX: u64 = 2 << 20;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -39,9 +47,10 @@ pub(super) struct Restored {
     pub(super) is_spoilt: bool,
 }
 
-/// Reads the end of what is in a folder.
-pub(super) fn restore(folder: &Path, boot_id: &Arc<str>) -> io::Result<Restored> {
-    let mut restored = Restored { parts: files::parts(folder)?, ..Restored::default() };
+/// Reads the end of what is in a folder. `mark`: what is known of the numbers beside the records.
+pub(super) fn restore(folder: &Path, boot_id: &Arc<str>, mark: Option<Mark>) -> io::Result<Restored> {
+    let parts = believable(files::parts(folder)?, mark);
+    let mut restored = Restored { parts, ..Restored::default() };
     let parts = restored.parts.clone();
     let mut room = TAIL_BYTES_MAX;
     let mut begins = Vec::new();
@@ -53,14 +62,44 @@ pub(super) fn restore(folder: &Path, boot_id: &Arc<str>) -> io::Result<Restored>
     let mut reading = Reading { restored: &mut restored, boot_id, time: Millis(0) };
     for (part, begin) in parts.iter().zip(begins.into_iter().rev()) {
         if begin == part.bytes && part.bytes > 0 {
-            reading.restored.seq = reading.restored.seq.max(part.first);
+            reading.reach(part.first);
         } else if let Err(error) = reading.part(part, begin) {
             tracing::warn!(%error, file = %part.path.display(), "a part of the history cannot be read");
             reading.unreadable(part, GapCause::Damaged);
         }
     }
     restored.cut_torn_tail();
+    restored.account_for(mark);
     Ok(restored)
+}
+
+/// Without the files whose names no record of theirs can have. They are left alone.
+fn believable(parts: Vec<Part>, mark: Option<Mark>) -> Vec<Part> {
+    let mut known = mark.map_or(0, |mark| mark.below);
+    let mut believe = |part: &Part| {
+        let near = part.first <= known.saturating_add(AHEAD_MAX).min(NUMBER_MAX);
+        let believed = near || begins_as_named(part).unwrap_or(false);
+        if believed {
+            known = known.max(part.first);
+        } else {
+            let file = part.path.display();
+            tracing::warn!(%file, "no record can have the number in this file's name; the file is left alone");
+        }
+        believed
+    };
+    parts.into_iter().filter(|part| believe(part)).collect()
+}
+
+fn begins_as_named(part: &Part) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    File::open(&part.path)?.take(HEAD_BYTES_MAX).read_to_end(&mut bytes)?;
+    let records = bytes.strip_prefix(HEADER).unwrap_or_default();
+    let first = pieces(records).find_map(|piece| match piece {
+        Piece::Record(json) => Line::parse(json)?.seq,
+        Piece::Bad(_) => None,
+    });
+    let most = part.first.saturating_add(part.bytes / RECORD_BYTES_MIN).min(NUMBER_MAX);
+    Ok(first.is_some_and(|first| (part.first..=most).contains(&first)))
 }
 
 struct Reading<'a> {
@@ -74,6 +113,7 @@ impl Reading<'_> {
     fn part(&mut self, part: &Part, begin: u64) -> io::Result<()> {
         let mut file = File::open(&part.path)?;
         let mut header = [0; HEADER.len()];
+        self.reach(part.first.saturating_sub(1));
         if part.bytes == 0 {
             return Ok(());
         }
@@ -90,14 +130,13 @@ impl Reading<'_> {
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(begin))?;
         file.take(TAIL_BYTES_MAX).read_to_end(&mut bytes)?;
-        self.restored.seq = self.restored.seq.max(part.first.saturating_sub(1));
         let mut bad = 0;
         for (place, piece) in pieces(&bytes).enumerate() {
             match piece {
                 // Reading begins anywhere, so the first bytes may be the end of a record.
                 Piece::Bad(_) if place == 0 && begin > HEADER.len() as u64 => {}
                 Piece::Bad(bytes) => bad += bytes as u64,
-                Piece::Record(json) => match Line::parse(json) {
+                Piece::Record(json) => match Line::parse(json).filter(|line| self.is_next(line)) {
                     Some(line) => self.take(line, std::mem::take(&mut bad), part),
                     None => bad += json.len() as u64,
                 },
@@ -107,6 +146,17 @@ impl Reading<'_> {
             self.end_in_bad_bytes(part, bad);
         }
         Ok(())
+    }
+
+    /// All up to this number were given out.
+    fn reach(&mut self, seq: u64) {
+        self.restored.seq = self.restored.seq.max(seq);
+    }
+
+    /// Whether its number can follow those before. A file may be named after what follows the gap that it begins with.
+    fn is_next(&self, line: &Line) -> bool {
+        let least = self.restored.seq + u64::from(line.service.is_some());
+        line.seq.is_some_and(|seq| (least..NUMBER_MAX).contains(&seq))
     }
 
     /// A record, with the bad bytes before it.
@@ -122,7 +172,7 @@ impl Reading<'_> {
                 Gap { records, bytes: Some(bad).filter(|bad| *bad > 0), ..gap(GapCause::Damaged, part) };
             self.push_gap(seq.saturating_sub(1), gap);
         }
-        self.restored.seq = self.restored.seq.max(seq);
+        self.reach(seq);
         self.restored.lines.push(Arc::new(line));
     }
 
@@ -144,8 +194,10 @@ impl Reading<'_> {
     fn unreadable(&mut self, part: &Part, cause: GapCause) {
         let written = std::fs::metadata(&part.path).and_then(|found| found.modified());
         self.time = self.time.max(written.map(Millis::of).unwrap_or_default());
+        let begin_of_next = self.restored.parts.iter().map(|it| it.first).find(|first| *first > part.first);
         let most = part.first.saturating_add(part.bytes / RECORD_BYTES_MIN);
-        self.restored.seq = self.restored.seq.max(most);
+        let most = begin_of_next.map_or(most, |next| most.min(next.saturating_sub(1)));
+        self.reach(most);
         self.restored.is_spoilt = self.is_newest(part);
         let bytes = Some(part.bytes);
         self.push_gap(most, Gap { bytes, ..gap(cause, part) });
@@ -159,6 +211,17 @@ impl Reading<'_> {
 }
 
 impl Restored {
+    /// What was given out behind the last record is missing. Its gap takes the last of these numbers.
+    fn account_for(&mut self, mark: Option<Mark>) {
+        let Some(mark) = mark else { return };
+        let Some(last) = mark.below.checked_sub(1).filter(|last| *last > self.seq) else { return };
+        let missing = Some(last - self.seq);
+        let cause = if mark.is_exact { GapCause::NotWritten } else { GapCause::Killed };
+        let gap = self.torn.get_or_insert(Gap::new(cause));
+        (gap.records, gap.at_most) = if mark.is_exact { (missing, None) } else { (None, missing) };
+        self.seq = last - 1;
+    }
+
     /// New records must follow whole ones.
     fn cut_torn_tail(&mut self) {
         let Some(newest) = self.parts.last_mut() else { return };
@@ -178,7 +241,7 @@ impl Restored {
 
 fn gap(cause: GapCause, part: &Part) -> Gap {
     let file = part.path.file_name().map(|name| name.to_string_lossy().into_owned());
-    Gap { cause, records: None, bytes: None, file }
+    Gap { file, ..Gap::new(cause) }
 }
 
 /// The record of a gap.

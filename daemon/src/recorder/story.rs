@@ -48,9 +48,11 @@ impl Record {
 
 impl Gap {
     fn story(&self) -> String {
-        let mut text = match self.records {
-            Some(records) => format!("GAP: {records} records are missing, because {}", self.cause.in_words()),
-            None => format!("GAP: records are missing, because {}", self.cause.in_words()),
+        let why = self.cause.in_words();
+        let mut text = match (self.records, self.at_most) {
+            (Some(records), _) => format!("GAP: {records} records are missing, because {why}"),
+            (None, Some(most)) => format!("GAP: at most {most} records are missing, because {why}"),
+            (None, None) => format!("GAP: records are missing, because {why}"),
         };
         if let Some(bytes) = self.bytes {
             add(&mut text, format_args!(" ({bytes} bytes)"));

@@ -1,20 +1,22 @@
 //! The thread that writes records down.
 //!
 //! Invariant: nobody waits for it: what does not fit its queue, or what the disk refuses, is missing in the file, counted, and
-//! named there by a gap as soon as something can be written again. A record is on disk within about a second, and at once if
+//! named there by a gap as soon as something can be written again, at the latest at the end. A record is on disk within about a second, and at once if
 //! it tells of clients that are turned away. Deliberately absent: memory's copy, which has everything.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::files::Files;
 use super::history::{History, Kept};
+use super::numbers::{Mark, Numbers, Reserve};
 use super::record::{Gap, GapCause};
 use super::restore::gap_record;
 use super::ring::Line;
+use crate::moment::Millis;
 
 /// Records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
 const WAITING_MAX: usize = 8_192;
@@ -36,15 +38,25 @@ pub(super) struct ToDisk {
     pub(super) urgent: bool,
 }
 
-/// Starts it. It ends when the queue's other end is dropped.
+/// What it writes to.
+#[derive(Debug)]
+pub(super) struct Disks {
+    pub(super) files: Files,
+    pub(super) numbers: Numbers,
+    pub(super) reserve: Arc<Reserve>,
+}
+
+/// Starts it, behind the record with that number. It ends when the queue's other end is dropped.
 pub(super) fn start(
-    files: Files,
+    Disks { files, numbers, reserve }: Disks,
     seq: u64,
     boot_id: Arc<str>,
     history: Arc<History>,
 ) -> io::Result<(SyncSender<ToDisk>, JoinHandle<()>)> {
     let (queue, waiting) = sync_channel(WAITING_MAX);
-    let writer = Writer { files, seq, boot_id, history, kept: Kept::default(), unsynced: None, resume: None };
+    let kept = Kept::default();
+    let (unsynced, resume, retry) = (None, None, None);
+    let writer = Writer { files, numbers, reserve, seq, boot_id, history, kept, unsynced, resume, retry };
     let thread =
         std::thread::Builder::new().name("history".to_owned()).spawn(move || writer.run(&waiting))?;
     Ok((queue, thread))
@@ -53,6 +65,8 @@ pub(super) fn start(
 #[derive(Debug)]
 struct Writer {
     files: Files,
+    numbers: Numbers,
+    reserve: Arc<Reserve>,
     /// The number of the last record in the file.
     seq: u64,
     boot_id: Arc<str>,
@@ -62,6 +76,8 @@ struct Writer {
     unsynced: Option<Instant>,
     /// Not before then is anything tried, after a failure.
     resume: Option<Instant>,
+    /// The same of setting numbers aside.
+    retry: Option<Instant>,
 }
 
 impl Writer {
@@ -72,10 +88,11 @@ impl Writer {
                 Ok(first) => {
                     let more = waiting.try_iter().take(BATCH_MAX - 1);
                     let batch: Vec<ToDisk> = std::iter::once(first).chain(more).collect();
+                    self.set_aside();
                     self.take(&batch);
                 }
                 Err(RecvTimeoutError::Timeout) => self.sync(),
-                Err(RecvTimeoutError::Disconnected) => return self.sync(),
+                Err(RecvTimeoutError::Disconnected) => return self.finish(),
             }
             self.tell();
         }
@@ -83,6 +100,53 @@ impl Writer {
 
     fn wait(&self) -> Duration {
         self.unsynced.map_or(Duration::MAX, |since| SYNC.saturating_sub(since.elapsed()))
+    }
+
+    /// The highest number that was given out.
+    fn given(&self) -> u64 {
+        self.history.recorded().seq.max(self.seq)
+    }
+
+    /// More numbers, before those that were set aside are used up.
+    fn set_aside(&mut self) {
+        let given = self.given();
+        if !self.reserve.is_short(given) || self.retry.is_some_and(|retry| Instant::now() < retry) {
+            return;
+        }
+        let reserved = self.numbers.reserve(given);
+        match &reserved {
+            Ok(below) => {
+                self.retry = None;
+                self.history.note(|recorded| recorded.below = *below);
+            }
+            Err(error) => {
+                if self.retry.is_none() {
+                    tracing::warn!(%error, "cannot write down which numbers of records are used");
+                }
+                self.retry = Some(Instant::now() + PAUSE_FAILED);
+            }
+        }
+        self.reserve.set(reserved.ok());
+    }
+
+    /// What is missing now has its last chance to be named, and all numbers are known.
+    fn finish(mut self) {
+        let last = self.given();
+        if let Some(missing) = last.checked_sub(self.seq).filter(|missing| *missing > 0) {
+            let gap = Gap { records: Some(missing), ..Gap::new(GapCause::NotWritten) };
+            let record = gap_record(last, Millis::of(SystemTime::now()), 0, &self.boot_id, gap);
+            let line = Line::new(&record);
+            match self.files.append(last, line.iter().map(|it| &*it.json)) {
+                Ok(()) => self.seq = last,
+                Err(error) => self.failed(&error),
+            }
+        }
+        self.sync();
+        let below = last.saturating_add(1);
+        if let Err(error) = self.numbers.keep(Mark { below, is_exact: true }) {
+            tracing::warn!(%error, "cannot write down which numbers of records are used");
+        }
+        self.tell();
     }
 
     fn take(&mut self, batch: &[ToDisk]) {
@@ -112,8 +176,8 @@ impl Writer {
         let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return Ok(()) };
         let gap = self.gap(&first.line);
         let records = gap.iter().map(|it| &*it.json).chain(batch.iter().map(|it| &*it.line.json));
-        let seq = first.line.seq.unwrap_or_default();
-        self.files.append(seq, records)?;
+        let begin = gap.as_ref().unwrap_or(&*first.line);
+        self.files.append(begin.seq.unwrap_or_default(), records)?;
         self.seq = last.line.seq.unwrap_or(self.seq);
         Ok(())
     }
@@ -122,7 +186,7 @@ impl Writer {
     fn gap(&self, next: &Line) -> Option<Line> {
         let seq = next.seq?.checked_sub(1)?;
         let records = seq.checked_sub(self.seq).filter(|missing| *missing > 0)?;
-        let gap = Gap { cause: GapCause::NotWritten, records: Some(records), bytes: None, file: None };
+        let gap = Gap { records: Some(records), ..Gap::new(GapCause::NotWritten) };
         Line::new(&gap_record(seq, next.time, 0, &self.boot_id, gap))
     }
 

@@ -43,7 +43,7 @@ fn what_had_no_room_in_the_queue_is_a_gap() {
     let records = all(&history);
     let gap = records.last().unwrap().gap.as_ref().unwrap();
     assert_eq!((records.len(), gap.cause, gap.records), (5, GapCause::QueueFull, Some(4)));
-    assert_eq!(history.recorded(), Recorded { seq: 5, records: 4, gaps: 1, lost: 4, file: Kept::default() });
+    assert_eq!(history.recorded(), Recorded { seq: 5, records: 4, gaps: 1, lost: 4, ..Recorded::default() });
 }
 
 /// What a watcher does not take is its own loss.

@@ -1,0 +1,243 @@
+//! The numbers of records: which may have been given out, kept beside the records themselves.
+//!
+//! Invariant: a number is given out only after the file says that it may have been, so no later process gives it out again,
+//! whatever became of its record. Numbers are set aside many at a time, and the file is written over in place, which a
+//! full disk allows. Where it cannot be written at all, numbers go on, because nobody waits for a disk here.
+//! Deliberately absent: the records.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::files::{FILE_MODE, FOLDER_MODE};
+
+/// The file in the folder of the records.
+pub(super) const FILE: &str = "numbers";
+
+/// The first bytes of each copy: whose it is, and the version of what follows.
+const MAGIC: [u8; 8] = *b"hfnums\0\x01";
+
+/// Two copies, each in a sector of its own: whatever happens while one is written, the other one is whole.
+const COPIES: u64 = 2;
+const COPY_BYTES: u64 = 512;
+const USED_BYTES: usize = 36;
+
+/// The highest number: what every reader of JSON can tell from its neighbours. A thousand a second take 285,000 years.
+pub(super) const NUMBER_MAX: u64 = 1 << 53;
+
+/// Numbers that are set aside at once: few where little happens, because a crash leaves a gap of what was not used of them; twice
+/// as many each time where they are used up within [`FAST`].
+const ROOM_MIN: u64 = 256;
+const ROOM_MAX: u64 = 65_536;
+const FAST: Duration = Duration::from_secs(1);
+
+/// How long a number waits for the disk. After that records matter more than the file.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What is known of the numbers that were given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// None from here on was given out.
+    pub(super) below: u64,
+    /// All below were. Otherwise some of the last may not have been.
+    pub(super) is_exact: bool,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    path: PathBuf,
+    file: Option<File>,
+    /// Counts writes; the newest copy has the highest.
+    turn: u64,
+    room: u64,
+    reserved: Option<Instant>,
+}
+
+impl Numbers {
+    /// The file in this folder, and what it says. A file that is not there or not whole says nothing.
+    pub(super) fn open(folder: &Path) -> (Self, Option<Mark>) {
+        let path = folder.join(FILE);
+        let found = fs::read(&path).unwrap_or_default();
+        let copies = found.chunks(COPY_BYTES as usize).filter_map(decode);
+        let newest = copies.take(COPIES as usize).max_by_key(|(turn, _)| *turn);
+        let turn = newest.map_or(0, |(turn, _)| turn);
+        (Self { path, file: None, turn, room: ROOM_MIN, reserved: None }, newest.map(|(_, mark)| mark))
+    }
+
+    /// Sets numbers aside beyond those that were given out. Gives the first that is not.
+    pub(super) fn reserve(&mut self, given: u64) -> io::Result<u64> {
+        let is_fast = self.reserved.is_some_and(|at| at.elapsed() < FAST);
+        self.room = if is_fast { self.room.saturating_mul(2).min(ROOM_MAX) } else { ROOM_MIN };
+        let below = given.saturating_add(1).saturating_add(self.room);
+        self.keep(Mark { below, is_exact: false })?;
+        self.reserved = Some(Instant::now());
+        Ok(below)
+    }
+
+    /// On the disk when this returns.
+    pub(super) fn keep(&mut self, mark: Mark) -> io::Result<()> {
+        let turn = self.turn.saturating_add(1);
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => self.make()?,
+        };
+        file.write_all_at(&encode(turn, mark), turn % COPIES * COPY_BYTES)?;
+        file.sync_data()?;
+        (self.turn, self.file) = (turn, Some(file));
+        Ok(())
+    }
+
+    fn make(&self) -> io::Result<File> {
+        let folder = self.path.parent().unwrap_or(&self.path);
+        fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder)?;
+        let is_new = !self.path.exists();
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(FILE_MODE).open(&self.path)?;
+        if is_new {
+            // All of its room at once, while there is some.
+            file.write_all_at(&[0; (COPIES * COPY_BYTES) as usize], 0)?;
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(file)
+    }
+}
+
+fn encode(turn: u64, mark: Mark) -> [u8; USED_BYTES] {
+    let mut copy = Vec::with_capacity(USED_BYTES);
+    copy.extend_from_slice(&MAGIC);
+    for number in [turn, mark.below, u64::from(mark.is_exact)] {
+        copy.extend_from_slice(&number.to_le_bytes());
+    }
+    copy.extend_from_slice(&crc32fast::hash(&copy).to_le_bytes());
+    copy.try_into().unwrap_or([0; USED_BYTES])
+}
+
+fn decode(copy: &[u8]) -> Option<(u64, Mark)> {
+    let (body, rest) = copy.split_at_checked(USED_BYTES - 4)?;
+    let sum = u32::from_le_bytes(*rest.first_chunk()?);
+    let body = body.strip_prefix(&MAGIC).filter(|_| crc32fast::hash(body) == sum)?;
+    let (turn, body) = body.split_first_chunk()?;
+    let (below, body) = body.split_first_chunk()?;
+    let (is_exact, _) = body.split_first_chunk()?;
+    let [turn, below, is_exact] = [turn, below, is_exact].map(|it| u64::from_le_bytes(*it));
+    (below <= NUMBER_MAX).then_some((turn, Mark { below, is_exact: is_exact == 1 }))
+}
+
+/// How far numbers may be given out; whoever writes the file tells whoever gives them out.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    below: u64,
+    /// Nobody waits for a file that cannot be written.
+    has_failed: bool,
+}
+
+impl Reserve {
+    /// What the file says by now; `None`: it cannot be written.
+    pub(super) fn new(below: Option<u64>) -> Self {
+        let state = State { below: below.unwrap_or_default(), has_failed: below.is_none() };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits until this number may be given out, or for as long as a number may wait.
+    pub(super) fn wait_for(&self, number: u64) {
+        let state = self.state();
+        if state.has_failed || number < state.below {
+            return;
+        }
+        let waits = |state: &mut State| !state.has_failed && number >= state.below;
+        if let Ok((mut state, waited)) = self.changed.wait_timeout_while(state, WAIT_MAX, waits) {
+            state.has_failed |= waited.timed_out();
+        }
+    }
+
+    /// Whether so many numbers were given out that it is time for more.
+    pub(super) fn is_short(&self, given: u64) -> bool {
+        let state = self.state();
+        state.has_failed || given.saturating_add(ROOM_MIN / 2) >= state.below
+    }
+
+    /// How far they go now; `None`: the file cannot be written.
+    pub(super) fn set(&self, below: Option<u64>) {
+        let mut state = self.state();
+        state.has_failed = below.is_none();
+        state.below = below.unwrap_or(state.below);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn what_is_kept_comes_back_and_the_last_word_counts() {
+        let folder = TempDir::new().unwrap();
+        let (mut numbers, found) = Numbers::open(folder.path());
+        assert_eq!(found, None);
+        assert_eq!(numbers.reserve(7).unwrap(), 8 + ROOM_MIN);
+        assert_eq!(Numbers::open(folder.path()).1, Some(Mark { below: 8 + ROOM_MIN, is_exact: false }));
+        numbers.keep(Mark { below: 9, is_exact: true }).unwrap();
+        let (mut numbers, found) = Numbers::open(folder.path());
+        assert_eq!(found, Some(Mark { below: 9, is_exact: true }));
+        numbers.keep(Mark { below: 10, is_exact: true }).unwrap();
+        assert_eq!(Numbers::open(folder.path()).1.unwrap().below, 10);
+    }
+
+    #[test]
+    fn a_copy_that_was_torn_leaves_the_one_before() {
+        let folder = TempDir::new().unwrap();
+        let (mut numbers, _) = Numbers::open(folder.path());
+        for below in [100, 200] {
+            numbers.keep(Mark { below, is_exact: false }).unwrap();
+        }
+        let path = folder.path().join(FILE);
+        for (copy, left) in [(0, Some(100)), (1, None)] {
+            let mut bytes = fs::read(&path).unwrap();
+            bytes[copy * 512 + 20] ^= 1;
+            fs::write(&path, bytes).unwrap();
+            assert_eq!(Numbers::open(folder.path()).1.map(|mark| mark.below), left);
+        }
+    }
+
+    #[test]
+    fn a_number_that_no_record_can_have_is_not_believed() {
+        let mark = Mark { below: u64::MAX, is_exact: true };
+        assert_eq!(decode(&encode(1, mark)), None);
+    }
+
+    #[test]
+    fn more_are_set_aside_where_they_are_used_up_fast() {
+        let folder = TempDir::new().unwrap();
+        let (mut numbers, _) = Numbers::open(folder.path());
+        let rooms: Vec<u64> = (0..20).map(|_| numbers.reserve(0).unwrap() - 1).collect();
+        assert_eq!((rooms[0], rooms[1], rooms[19]), (ROOM_MIN, 2 * ROOM_MIN, ROOM_MAX));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_file_that_cannot_be_written() {
+        let reserve = Reserve::new(Some(1_000));
+        assert!(!reserve.is_short(500) && reserve.is_short(999));
+        reserve.set(None);
+        let begun = Instant::now();
+        (1_000..2_000).for_each(|number| reserve.wait_for(number));
+        assert!(begun.elapsed() < WAIT_MAX * 100, "one wait for each number would take longer");
+        assert!(reserve.is_short(0), "it is tried again");
+    }
+}
