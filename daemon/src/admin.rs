@@ -61,7 +61,7 @@ use crate::proxies::OtherProxy;
 use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
-use door::{Door, Way};
+use serve::Shut;
 
 pub use forget::{FORGETS_WAITING_MAX, ForgetWish, Forgotten};
 pub use listen::AdminError;
@@ -149,6 +149,8 @@ pub struct Readings {
     pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
     /// Why the last reload was refused, until one is not.
     pub refused_reload: watch::Receiver<Option<String>>,
+    /// Why nobody can ask at the TCP address or at the socket now.
+    pub shut: watch::Receiver<Vec<String>>,
     /// Where a wish for a reload goes.
     pub reloads: mpsc::Sender<ReloadWish>,
     /// Where a wish goes that an apiserver's address be forgotten.
@@ -171,6 +173,11 @@ impl Readings {
         routes::unready(self, &self.snapshot())
     }
 
+    /// Whether all that is missing is the first list of sources that cannot be read now.
+    pub(crate) fn serves_what_it_can(&self) -> bool {
+        routes::serves_what_it_can(&self.snapshot())
+    }
+
     fn apiserver(&self) -> Option<Arc<ApiserverView>> {
         self.apiserver.as_ref().map(|views| Arc::clone(&views.borrow()))
     }
@@ -186,17 +193,23 @@ pub struct Admin {
 
 /// Takes the address and the socket, then serves each from a thread of its own.
 ///
-/// When this returns, clients can connect; when it fails, nothing was left behind.
-pub fn start(settings: &Settings, readings: Readings) -> Result<Admin, AdminError> {
+/// When this returns, clients can connect, unless somebody else has the address or the socket: that is told through `shut` and
+/// tried again, because a daemon that nobody can ask still serves.
+pub fn start(
+    settings: &Settings,
+    readings: Readings,
+    shut: watch::Sender<Vec<String>>,
+) -> Result<Admin, AdminError> {
     let (loopback, local) = (runtime()?, runtime()?);
-    let (tcp, address) = within(&loopback, || listen::open_tcp(settings.listen))?;
-    let socket = within(&local, || listen::open_socket(&settings.socket))?;
+    let tcp = within(&loopback, || listen::open_tcp(settings.listen));
+    let socket = within(&local, || listen::open_socket(&settings.socket));
+    let address = tcp.as_ref().map_or(settings.listen, |tcp| tcp.address);
     let (readings, (stop, stopping)) = (Arc::new(readings), watch::channel(false));
+    let shut = Shut::new(shut, stopping);
     let mut admin = Admin { address, stop, threads: Vec::new() };
-    let tcp_door = Door::new(Way::Tcp(address.port()));
-    let serving = serve::serve(tcp, tcp_door, Arc::clone(&readings), stopping.clone());
+    let serving = serve::tcp(tcp, settings.listen, Arc::clone(&readings), shut.clone());
     admin.spawn("admin", loopback, serving)?;
-    admin.spawn("admin-socket", local, serve::serve(socket, Door::new(Way::Unix), readings, stopping))?;
+    admin.spawn("admin-socket", local, serve::socket(socket, settings.socket.clone(), readings, shut))?;
     Ok(admin)
 }
 
@@ -222,7 +235,7 @@ impl Admin {
         Ok(())
     }
 
-    /// The TCP address, with the port that was bound.
+    /// The TCP address, with the port that was bound if it was free.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -140,9 +140,9 @@ impl Access {
         setup::access(settings)
     }
 
-    /// Whether access can be built like that, or follow a reload.
+    /// What of this cannot be followed, now or ever.
     pub fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
-        setup::own(apiserver).map(drop)
+        setup::check(apiserver)
     }
 
     /// Follows a new configuration. Connections stay; what they were made from is used no more. It reads files, so it may

@@ -7,6 +7,7 @@ mod error;
 mod maps;
 mod paced;
 mod parts;
+mod patience;
 #[cfg(test)]
 mod tests;
 
@@ -176,7 +177,8 @@ impl App {
     /// Everything that can fail at the start, in the order in which an operator would look for it.
     fn start(path: &Path, config: Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let node = node::name(&config)?;
-        let manifests = config.manifests.path.as_deref().map(Manifests::open).transpose()?;
+        tell_what_is_missing(&config);
+        let manifests = config.manifests.path.as_deref().map(Manifests::new);
         let (blocks_out, blocks) = watch::channel(Arc::new(parts::blocks(&config, path)?));
         let seed = parts::seed();
         let (folder, claim, kept) = parts::kept(&config.state.path)?;
@@ -187,17 +189,21 @@ impl App {
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let described = parts::described(&config, &maps, kept.as_ref());
         let settings = parts::settings(&config, parts::apiservers(access.as_ref()));
+        let numbers_below = kept.as_ref().map_or(0, |kept| kept.context.numbers_below);
         let now_known = (settings, node::facts(&config, &node, &described));
         let engine = parts::engine(maps, seed, &sources_of(&config), now_known, kept)?;
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (fail, failures) = mpsc::channel(1);
         let (engine, changes) = parts::EngineThread::start(engine, incoming, look_after(views, fail))?;
-        let (history, recorded) = parts::record(&config.state.path, changes, engine.snapshots.clone())?;
+        let (history, recorded) =
+            parts::record(&config.state.path, numbers_below, changes, engine.snapshots.clone())?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let (keeper, written) = parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref());
+        let (keeper, written) =
+            parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref(), &history);
         let (reloads, forgets, wishes) = Wishes::channels();
         let (proxies, proxies_now) = watch::channel(Arc::default());
         let (refused, refused_reload) = watch::channel(None);
+        let (shut_out, shut) = watch::channel(Vec::new());
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -214,11 +220,12 @@ impl App {
             liveness: engine.liveness(),
             proxies: proxies_now,
             refused_reload,
+            shut,
             reloads,
             forgets,
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
-        let admin = admin::start(&parts::admin_settings(&config), readings.clone())?;
+        let admin = admin::start(&parts::admin_settings(&config), readings.clone(), shut_out)?;
         Ok(Self {
             reload: Reload::new(path, config, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources { manifests, kubernetes, blocks },
@@ -290,6 +297,18 @@ impl App {
     }
 }
 
+/// What is not there or not whole now, and may come: it is tried again, and everything else is served meanwhile.
+fn tell_what_is_missing(config: &Config) {
+    let folder = config.manifests.path.as_deref().map_or(Ok(()), Manifests::check);
+    if let Err(error) = folder {
+        tracing::warn!(%error, "no manifests are read until then; everything else is served");
+    }
+    let access = if config.kubernetes.enabled { Access::check(&config.apiserver) } else { Ok(()) };
+    if let Err(error) = access {
+        tracing::warn!(%error, "no apiserver is asked until then; everything else is served");
+    }
+}
+
 /// Until everything is written down, or the disk has had its time.
 async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<()>) {
     let (records, snapshot) = tokio::join!(
@@ -319,7 +338,7 @@ fn look_after(
     }
 }
 
-/// The sources that must deliver before anything is programmed.
+/// The sources that must deliver before anything is removed.
 fn sources_of(config: &Config) -> Vec<Source> {
     let manifests = config.manifests.path.is_some().then_some(Source::Manifests);
     let kubernetes = config.kubernetes.enabled.then_some(Source::Kubernetes);
@@ -412,6 +431,7 @@ impl Reload {
             tracing::warn!("{warning}");
         }
         let blocks = parts::blocks(&config, &self.path)?;
+        tell_what_is_missing(&config);
         if let Some(access) = &self.access {
             let (access, sources) = (access.clone(), parts::apiserver_sources(&config));
             // It reads files, and those may be on something that hangs.

@@ -63,7 +63,8 @@ pub struct Engine<M> {
 }
 
 impl<M: Maps> Engine<M> {
-    /// Takes what the maps hold for realized, and waits for the first whole list of each source.
+    /// Takes what the maps hold for realized, and waits for the first whole list of a source; until each has delivered, only
+    /// what is asked for is added.
     pub fn start(mut maps: M, seed: Seed, sources: &[Source]) -> Result<(Self, Vec<AdoptError>), MapError> {
         let mut world = World::new(seed, maps.capacity(), sources);
         let dump = maps.dump()?;
@@ -141,7 +142,7 @@ impl<M: Maps> Engine<M> {
 
     /// Begins such a comparison. An engine that has not written anything yet finds nothing.
     pub fn begin_check(&mut self) -> Result<(), MapError> {
-        let dump = if self.world.is_open() { Some(self.maps.dump()?) } else { None };
+        let dump = if self.world.is_open() && self.is_complete() { Some(self.maps.dump()?) } else { None };
         self.checks = dump.is_some();
         dump.into_iter().for_each(|dump| self.world.begin_check(dump));
         Ok(())
@@ -154,9 +155,9 @@ impl<M: Maps> Engine<M> {
         Some(found)
     }
 
-    /// Whether the maps hold what all sources have told so far, but for what they refused.
+    /// Whether the maps hold what all sources have told, or what is remembered of them, but for what they refused.
     pub fn is_written(&self) -> bool {
-        self.is_open && !self.world.has_dirty()
+        self.is_open && self.is_complete() && !self.world.has_dirty()
     }
 
     /// Whether the maps hold all that was known when they were first written, but for what they refused. From then on they
@@ -205,13 +206,18 @@ impl<M: Maps> Engine<M> {
         &mut self.maps
     }
 
+    /// Whether what is known is all there is: told by every source, or remembered.
+    fn is_complete(&self) -> bool {
+        self.world.is_synced() || self.world.is_remembering()
+    }
+
     /// When the maps may be written at the latest, if that can be said.
     fn opens_at(&self) -> Option<Duration> {
         match (self.world.is_synced(), self.world.is_remembering()) {
             (true, _) => Some(Duration::ZERO),
             (false, true) if self.is_bare => Some(Duration::ZERO),
             (false, true) => Some(REMEMBERED_WAIT),
-            (false, false) => None,
+            (false, false) => self.world.has_delivered().then_some(Duration::ZERO),
         }
     }
 

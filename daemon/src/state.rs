@@ -2,8 +2,8 @@
 //! away still serves.
 //!
 //! Invariant: the file is whole or it is not used; a new one replaces it in one step. Nothing here can stop the daemon
-//! but another one that uses the folder: what is wrong with the folder or the file is named, and tried again. Deliberately absent: any decision from it, which
-//! is the engine's, and the history, which is a file of its own.
+//! but another one that uses the folder: what is wrong with the folder or the file is named, and tried again. Deliberately
+//! absent: any decision from it, which is the engine's, and the history, which is a file of its own.
 
 mod claim;
 mod codec;
@@ -16,7 +16,6 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Remembered;
@@ -24,14 +23,11 @@ use holdfast_core::world::Remembered;
 use crate::sources::kubernetes::Oddities;
 
 pub use claim::{Claim, Taken};
-pub use file::{LoadError, StoreError};
+pub use file::{LeftOut, LoadError, StoreError, Stored};
 pub use keeper::{Keeper, Written};
 
 /// The name of the file in the state's folder.
 const FILE: &str = "snapshot";
-
-/// A daemon that was killed is gone within some hundred milliseconds, and one that stops within seconds.
-const CLAIM_WAIT: Duration = Duration::from_secs(10);
 
 /// What goes with the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +42,8 @@ pub struct Context {
     pub proxy_name: Option<Arc<str>>,
     /// What the table does not say of the apiserver's objects.
     pub odd: Oddities,
+    /// No number of a record from here on was given out, as far as that is known; 0: nothing is.
+    pub numbers_below: u64,
 }
 
 /// All that the file holds.
@@ -71,7 +69,7 @@ impl Folder {
 
     /// Keeps other daemons out of it, from before the first look at what is there.
     pub fn claim(&self) -> Result<Claim, Taken> {
-        claim::claim(&self.path, CLAIM_WAIT)
+        claim::claim(&self.path)
     }
 
     /// What a former process wrote down. `None`: nothing yet.
@@ -79,9 +77,9 @@ impl Folder {
         file::load(&self.path.join(FILE))
     }
 
-    /// Writes all of it, or leaves what is there.
-    pub fn store(&self, context: &Context, snapshot: &Snapshot) -> Result<u64, StoreError> {
-        file::store(&self.path, FILE, context, snapshot)
+    /// Writes all of it but for services beyond all bounds, or leaves what is there.
+    pub fn store(&self, context: &Context, snapshot: &Snapshot) -> Result<Stored, StoreError> {
+        file::store(&self.path, FILE, context, snapshot, file::RECORD_BYTES_MAX)
     }
 }
 

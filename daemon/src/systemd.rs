@@ -80,6 +80,13 @@ pub fn stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status("stopping; what is programmed stays")]);
 }
 
+/// Another daemon still has what this one needs.
+pub fn waiting_for(process: Option<u32>) {
+    let who = process
+        .map_or_else(|| "another holdfast".to_owned(), |it| format!("another holdfast (process {it})"));
+    notify(&[NotifyState::Status(&format!("starting: waiting for {who} to end"))]);
+}
+
 /// The daemon does not start, or cannot go on.
 pub fn failed(why: &str) {
     let first = why.lines().next().unwrap_or_default();
@@ -114,7 +121,8 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
     }
 
     fn tell_ready(&mut self, unready: Option<&str>, since: Duration) {
-        if self.ready || (unready.is_some() && since < FIRST_LISTS_WAIT) {
+        let waits = unready.is_some() && !self.watched.readings.serves_what_it_can();
+        if self.ready || (waits && since < FIRST_LISTS_WAIT) {
             return;
         }
         self.ready = true;
@@ -131,6 +139,9 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
         let mut line = self.summary.line(readings);
         if let Some(why) = unready {
             line = format!("{line}; not ready: {why}");
+        }
+        for why in &*readings.shut.borrow() {
+            line = format!("{line}; {why}");
         }
         if let Some(why) = &*readings.refused_reload.borrow() {
             line = format!("{line}; the last reload was refused: {why}");

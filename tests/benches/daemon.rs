@@ -21,6 +21,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Place};
+use holdfast_tests::size::{self, sized};
 use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::Shape;
 use tokio::sync::{mpsc, watch};
@@ -36,13 +37,16 @@ const SERVICES_PER_FILE: u32 = 100;
 /// Runs one part, named by the argument, or each in a process of its own, so that none inherits another's heap.
 fn main() {
     let parts: [(&str, fn()); 3] = [("fill", fill), ("restart", restart), ("change", change)];
-    let wanted = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    let wanted = size::wanted();
     for (name, part) in parts {
         match &wanted {
             Some(wanted) if wanted == name => part(),
             Some(_) => {}
             None => {
-                let status = Command::new(std::env::current_exe().unwrap()).arg(name).status().unwrap();
+                let status = Command::new(std::env::current_exe().unwrap())
+                    .args(size::arguments(name))
+                    .status()
+                    .unwrap();
                 assert!(status.success(), "{name}: {status}");
             }
         }
@@ -86,10 +90,10 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 /// 50,000 services of one endpoint into empty maps.
 fn fill() {
-    let shape = Shape { services: 50_000, endpoints: 1 };
+    let shape = Shape { services: sized(50_000, 500), endpoints: 1 };
     let (mut memory, mut real) = (Vec::new(), Vec::new());
     let mut growths = 0;
-    for _ in 0..ROUNDS {
+    for _ in 0..sized(ROUNDS, 1) {
         memory.push(filled(MemoryMaps::default(), shape).1);
         let bed = Bed::new().unwrap();
         let (engine, took) = filled(kernel(&bed), shape);
@@ -109,12 +113,12 @@ fn fill() {
 
 /// From the start of the maps until nothing is left to do, with the same objects as before.
 fn restart() {
-    let shape = Shape { services: 10_000, endpoints: 10 };
+    let shape = Shape { services: sized(10_000, 500), endpoints: 10 };
     let bed = Bed::new().unwrap();
     drop(filled(kernel(&bed), shape));
     let mut times = Vec::new();
     let mut growth = 0.0_f64;
-    for _ in 0..ROUNDS {
+    for _ in 0..sized(ROUNDS, 1) {
         let events = shape.events();
         let before = resident();
         let started = Instant::now();
@@ -144,7 +148,8 @@ fn restart() {
 fn change() {
     let bed = Bed::new().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    for file in 0..10_000 / SERVICES_PER_FILE {
+    let all: u32 = sized(10_000, 500);
+    for file in 0..all / SERVICES_PER_FILE {
         let services = file * SERVICES_PER_FILE..(file + 1) * SERVICES_PER_FILE;
         let text = services.fold(String::new(), |text, service| text + &manifest(service, 1));
         std::fs::write(folder.path().join(format!("{file:03}.yaml")), text).unwrap();
@@ -168,12 +173,12 @@ fn change() {
         while recorded.blocking_recv().is_some() {}
     });
     let engine = std::thread::spawn(move || drop(runtime().block_on(run(engine, ends, |_| ()))));
-    let manifests = Manifests::open(folder.path()).unwrap();
+    let manifests = Manifests::new(folder.path());
     let source = std::thread::spawn(move || runtime().block_on(manifests.run(events, stopping)).unwrap());
     let mut times = runtime().block_on(async {
-        snapshots.wait_for(|snapshot: &Arc<Snapshot>| snapshot.fill.frontends == 10_000).await.unwrap();
+        snapshots.wait_for(|snapshot: &Arc<Snapshot>| snapshot.fill.frontends == all as usize).await.unwrap();
         let mut times = Vec::new();
-        for round in 0..CHANGES {
+        for round in 0..sized(CHANGES, 10) {
             tokio::time::sleep(PAUSE).await;
             times.push(replaced(folder.path(), round, &mut snapshots).await);
         }
@@ -184,9 +189,9 @@ fn change() {
     engine.join().unwrap();
     recorder.join().unwrap();
     times.sort_unstable();
-    let at = |share: usize| times[CHANGES * share / 1_000].as_secs_f64() * 1e6;
+    let at = |share: usize| times[times.len() * share / 1_000].as_secs_f64() * 1e6;
     println!(
-        "one file changes among 10,000 services, until the kernel has it: p50 {:.0} µs, p99 {:.0} µs",
+        "one file changes among {all} services, until the kernel has it: p50 {:.0} µs, p99 {:.0} µs",
         at(500),
         at(990)
     );

@@ -28,6 +28,7 @@ use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, Served, StaleSockets};
 use holdfast_tests::bed::{Bed, Place, Role};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
+use holdfast_tests::size::{self, sized};
 use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::{self, Shape};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -51,31 +52,31 @@ const UID: &str = "7c8d4a2e-0000-4000-8000-000000000001";
 /// Runs one part, named by the arguments, or each part in a process of its own, so that none inherits another's heap.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|it| it != "--bench").collect();
+    let many = sized(10_000, 200);
     let number = |at: usize| arguments[at].parse().unwrap();
     match arguments.first().map(String::as_str) {
         Some("serve") => serve(Path::new(&arguments[1]), number(2), number(3), number(4)),
         Some("run") => return run_daemon(),
-        Some("list") => measure_list(2_000, 3_000, 100),
+        Some("list") => measure_list(sized(2_000, 100), sized(3_000, 150), 100),
         Some("large") => over_maps(
-            |maps| measure_large(maps, 10_000, 20_000, 100),
-            |maps| measure_large(maps, 10_000, 20_000, 100),
+            |maps| measure_large(maps, sized(10_000, 100), sized(20_000, 200), 100),
+            |maps| measure_large(maps, sized(10_000, 100), sized(20_000, 200), 100),
         ),
-        Some("change") => over_maps(
-            |maps| measure_change(maps, 10_000, 10_000, 5),
-            |maps| measure_change(maps, 10_000, 10_000, 5),
-        ),
+        Some("change") => {
+            over_maps(|maps| measure_change(maps, many, many, 5), |maps| measure_change(maps, many, many, 5))
+        }
         Some("sustained") => over_maps(
-            |maps| measure_sustained(maps, 10_000, 10_000, 5),
-            |maps| measure_sustained(maps, 10_000, 10_000, 5),
+            |maps| measure_sustained(maps, many, many, 5),
+            |maps| measure_sustained(maps, many, many, 5),
         ),
-        Some("cold") => measure_cold(Shape { services: 10_000, endpoints: 10 }),
+        Some("cold") => measure_cold(Shape { services: many, endpoints: 10 }),
         _ => ["list", "large", "change", "sustained", "cold"].into_iter().for_each(run_alone),
     }
     ExitCode::SUCCESS
 }
 
 fn run_alone(name: &str) {
-    let status = Command::new(std::env::current_exe().unwrap()).arg(name).status().unwrap();
+    let status = Command::new(std::env::current_exe().unwrap()).args(size::arguments(name)).status().unwrap();
     assert!(status.success(), "{name}: {status}");
 }
 
@@ -354,7 +355,8 @@ fn measure_change<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) 
         let mut client = Client::new(maps, services, slices, endpoints);
         client.sync(services).await;
         let (mut times, before) = (Vec::new(), cpu());
-        for at in 0..CHANGES {
+        let changes = sized(CHANGES, 20);
+        for at in 0..changes {
             client.order(&format!("change {at}"));
             let mut made = Vec::new();
             while made.is_empty() {
@@ -363,7 +365,7 @@ fn measure_change<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) 
             times.extend(made.iter().map(|made| nanoseconds() - made));
             tokio::time::sleep(PAUSE).await;
         }
-        let spent = (cpu() - before) / CHANGES;
+        let spent = (cpu() - before) / changes;
         println!(
             "a change of a slice, among {services} services, from the apiserver to the maps: {}; {} µs CPU each",
             percentiles(&mut times),
@@ -376,25 +378,25 @@ fn measure_change<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) 
 /// 1,000 changes each second: how late the maps are, and whether anything grows.
 fn measure_sustained<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
     const PER_SECOND: u32 = 1_000;
-    const SECONDS: u32 = 60;
     const PARTS: u32 = 6;
+    let seconds = sized(60, PARTS / 3);
     runtime().block_on(async {
         let mut client = Client::new(maps, services, slices, endpoints);
         client.sync(services).await;
-        client.order(&format!("sustain {PER_SECOND} {SECONDS}"));
+        client.order(&format!("sustain {PER_SECOND} {seconds}"));
         println!("{PER_SECOND} changes a second among {services} services, from the apiserver to the maps:");
         for part in 1..=PARTS {
             let (mut times, mut made, mut waiting) = (Vec::new(), Vec::new(), 0);
             let before = cpu();
-            while times.len() < (PER_SECOND * SECONDS / PARTS) as usize {
+            while times.len() < (PER_SECOND * seconds / PARTS) as usize {
                 client.group(&mut made).await;
                 times.extend(made.drain(..).map(|made| nanoseconds() - made));
                 waiting = waiting.max(client.events.len());
             }
-            let share = (cpu() - before).as_secs_f64() * f64::from(PARTS) / f64::from(SECONDS);
+            let share = (cpu() - before).as_secs_f64() * f64::from(PARTS) / f64::from(seconds);
             println!(
                 "  until {} s: {}; {:.0} % of a core, {:.1} MB resident, at most {waiting} groups waiting",
-                part * SECONDS / PARTS,
+                part * seconds / PARTS,
                 percentiles(&mut times),
                 share * 100.0,
                 resident("VmRSS"),
@@ -407,7 +409,7 @@ fn measure_sustained<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u3
 /// From the start of the daemon with nothing in the kernel and no apiserver, to the first client that is served by what the
 /// daemon remembers.
 fn measure_cold(shape: Shape) {
-    const ROUNDS: usize = 5;
+    let all = sized(5, 1);
     if !is_root() {
         println!("a cold start needs root");
         return;
@@ -417,16 +419,16 @@ fn measure_cold(shape: Shape) {
     let backend = "127.0.0.9:8080".parse().unwrap();
     let _server = bed.serve(Place::NODE, Role::Accept, "pod", backend).unwrap();
     let bytes = remember(&folder.path().join("state"), shape, backend);
-    let mut rounds: Vec<[f64; 2]> = (0..ROUNDS).map(|round| start_cold(&bed, folder.path(), round)).collect();
+    let mut rounds: Vec<[f64; 2]> = (0..all).map(|round| start_cold(&bed, folder.path(), round)).collect();
     rounds.sort_by(|one, other| one[0].total_cmp(&other[0]));
     println!(
         "a start with {} services of {} endpoints from a file of {:.0} MB, nothing in the kernel and no apiserver: a client is served after {:.2} s, at most {:.2} s; ready after {:.2} s",
         shape.services,
         shape.endpoints,
         f64::from(u32::try_from(bytes).unwrap()) / 1e6,
-        rounds[ROUNDS / 2][0],
-        rounds[ROUNDS - 1][0],
-        rounds[ROUNDS / 2][1],
+        rounds[all / 2][0],
+        rounds[all - 1][0],
+        rounds[all / 2][1],
     );
 }
 
@@ -441,7 +443,7 @@ fn remember(path: &Path, shape: Shape, backend: std::net::SocketAddr) -> u64 {
     let snapshot =
         step_whole(&mut engine, Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO }, &mut drop);
     let context = state::Context { boot: state::boot_id(), ..state::Context::default() };
-    state::Folder::new(path).store(&context, &snapshot).unwrap()
+    state::Folder::new(path).store(&context, &snapshot).unwrap().bytes
 }
 
 /// Seconds until a client is served, and until the daemon says that it is ready.

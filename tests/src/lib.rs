@@ -12,6 +12,7 @@ pub mod peers;
 pub mod readings;
 pub mod scenario;
 pub mod simulation;
+pub mod size;
 pub mod soak;
 pub mod whole;
 pub mod worlds;

@@ -28,6 +28,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         liveness: Liveness::new(|| None),
         proxies: watch::channel(Arc::default()).1,
         refused_reload: watch::channel(None).1,
+        shut: watch::channel(Vec::new()).1,
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
         about,

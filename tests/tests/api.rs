@@ -110,7 +110,7 @@ fn start_engine(
     let asks = holdfast::engine::ask::channel().1;
     let ends = Ends { events, asks, snapshots, changes, progress, stop: stop.clone() };
     runtime.spawn(run(engine, ends, |_| ()));
-    runtime.spawn(Manifests::open(folder).unwrap().run(events_out, stop.clone()));
+    runtime.spawn(Manifests::new(folder).run(events_out, stop.clone()));
     let (recorder, history) = Recorder::new(changed, snapshots_now.clone(), None);
     runtime.spawn(recorder.run());
     (snapshots_now, history)
@@ -120,7 +120,7 @@ fn start_admin(folder: &Path, snapshots: watch::Receiver<Arc<Snapshot>>, history
     let about = About { version: "0.1.0", started: Timestamp(1_767_870_000) };
     let readings = Readings { history, ..readings::of_snapshots(snapshots, about) };
     let settings = Settings { listen: (Ipv4Addr::LOCALHOST, 0).into(), socket: folder.join("admin.sock") };
-    admin::start(&settings, readings).unwrap()
+    admin::start(&settings, readings, watch::channel(Vec::new()).0).unwrap()
 }
 
 /// What curl prints.

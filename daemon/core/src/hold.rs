@@ -242,6 +242,11 @@ impl Asked {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Due, Self::Done, Self::Never];
 
+    /// Before the first probe.
+    pub fn before(row: &Row, transport: Transport) -> Self {
+        if can_be_asked(row, transport) { Self::Due } else { Self::Never }
+    }
+
     /// The one spelling in files.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -300,7 +305,7 @@ impl Hold {
         let chosen = last.all().iter().filter(|row| row.is_chosen());
         let backend = |row: &Row| HeldBackend {
             row: row.held(),
-            asked: if can_be_asked(row, transport) { Asked::Due } else { Asked::Never },
+            asked: Asked::before(row, transport),
             answered: false,
             failures: 0,
             lost: None,

@@ -420,7 +420,7 @@ pub struct Snapshot {
     pub progress: BTreeMap<Watched, Arc<str>>,
     /// When the sources had confirmed what is shown to a former process, as long as a source has not delivered since.
     pub stale_since: Option<Timestamp>,
-    /// Whether the maps follow the rules: from the first whole lists on, or from what was remembered.
+    /// Whether the maps follow the rules: from the first whole list on, or from what was remembered.
     pub programmed: bool,
     /// Counters since the start.
     pub counters: Counters,

@@ -1,9 +1,9 @@
 //! All state of the rules, and the order of one piece: apply, decide, plan, settle.
 //!
-//! Invariant: the engine calls these in this order and is the only one who does. Nothing is planned before every source
-//! has delivered or what a former process wrote down stands in for it, so nothing is removed by a start. A piece is bounded
-//! by the work in it, so that events are taken between two of them. Deliberately absent: the maps themselves; ops go out,
-//! answers come in.
+//! Invariant: the engine calls these in this order and is the only one who does. A service is planned when its source has
+//! delivered its first list, or when what a former process wrote down stands in for it; what a start found in the maps is
+//! removed only when every source has. A piece is bounded by the work in it, so that events are taken between two of them.
+//! Deliberately absent: the maps themselves; ops go out, answers come in.
 //!
 //! ```text
 //! apply(event)*  →  decide(now)  →  for each of the piece: plan_lists → plan_removals  →  plan_leftovers  →  settle(now)
@@ -92,6 +92,8 @@ pub struct World {
     starved: starved::Starved,
     /// Became dirty since the last piece was begun.
     dirty: Vec<ServiceId>,
+    /// Dirty too, until their source has delivered.
+    waiting: Vec<ServiceId>,
     turns: piece::Turns,
     undecided: undecided::Undecided,
     woken: BTreeSet<ServiceId>,
@@ -123,6 +125,7 @@ impl World {
             holds: hold::Holds::default(),
             starved: starved::Starved::default(),
             dirty: Vec::new(),
+            waiting: Vec::new(),
             turns: piece::Turns::default(),
             undecided: undecided::Undecided::default(),
             woken: BTreeSet::new(),
@@ -146,6 +149,9 @@ impl World {
             return self.probed(probed);
         }
         let is_of_all = matches!(event, Event::Synced(_) | Event::NodeApplied(_) | Event::SettingsApplied(_));
+        if matches!(event, Event::Synced(_)) {
+            self.go_on_with_waiting();
+        }
         let mut woken = Vec::new();
         let Self { tables, programs, dirty, undecided, .. } = self;
         tables.apply(event, &mut |id, cause| {
@@ -163,9 +169,14 @@ impl World {
         }
     }
 
-    /// Whether every source has delivered, so that the maps may be touched.
+    /// Whether every source has delivered, so that what nobody asks for may be removed.
     pub fn is_synced(&self) -> bool {
         self.tables.is_synced()
+    }
+
+    /// Whether some source has delivered, so that what it asks for may be added.
+    pub fn has_delivered(&self) -> bool {
+        self.tables.synced.values().any(|synced| *synced)
     }
 
     /// Whether this service may be written to.

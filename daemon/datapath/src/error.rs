@@ -78,10 +78,12 @@ pub enum StartError {
         path: PathBuf,
     },
     /// Another daemon has the pins.
-    #[error("another holdfast runs with the pins in {}; stop it first", path.display())]
+    #[error("another holdfast runs with the pins in {}; stop it first{}", path.display(), named(*holder))]
     Locked {
         /// The pins.
         path: PathBuf,
+        /// Its process, if the kernel tells.
+        holder: Option<u32>,
     },
     /// A program was not attached.
     #[error("cannot attach {hook} to {}: {source:#}", cgroup.display())]
@@ -118,6 +120,10 @@ impl StartError {
         let path = path.to_owned();
         if is(&source, libc::EROFS) { Self::ReadOnly { path } } else { Self::ForeignPin { path, source } }
     }
+}
+
+fn named(process: Option<u32>) -> String {
+    process.map(|process| format!(" (it is process {process})")).unwrap_or_default()
 }
 
 /// libbpf-rs keeps the errno to itself, and its kinds do not tell EPERM from the verifier's EACCES; its text does.

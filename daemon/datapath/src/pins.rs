@@ -14,6 +14,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::MapHandle;
@@ -289,9 +290,21 @@ fn lock(root: &Path) -> Result<File, StartError> {
         return Err(no_bpffs());
     }
     if !sys::lock(&folder).map_err(failed("lock", root))? {
-        return Err(StartError::Locked { path: root.to_owned() });
+        return Err(StartError::Locked { path: root.to_owned(), holder: holder(&folder) });
     }
     Ok(folder)
+}
+
+/// Who has locked it, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
+fn holder(folder: &File) -> Option<u32> {
+    let inode = folder.metadata().ok()?.ino();
+    let device = folder.metadata().ok()?.dev();
+    let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let fields = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let ours =
+        |fields: &Vec<String>| fields.iter().any(|it| *it == place) && fields.iter().any(|it| it == "FLOCK");
+    locks.lines().map(fields).find(ours)?.get(4)?.parse().ok().filter(|process| *process > 0)
 }
 
 fn adopt_folder(folder: &Path, names: &[&'static str], maps: &mut Maps) -> Result<(), StartError> {

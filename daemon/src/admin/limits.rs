@@ -32,6 +32,10 @@ pub(super) const DRAIN_TIME_MAX: Duration = Duration::from_secs(2);
 /// After an accept failed (no file descriptors left, usually), so that the loop does not spin.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Between two tries to take an address or a socket that somebody else has.
+pub(super) const OPEN_PAUSE_MIN: Duration = Duration::from_millis(500);
+pub(super) const OPEN_PAUSE_MAX: Duration = Duration::from_secs(10);
+
 /// A fresh socket takes a short refusal at once; anything slower is not waited for.
 pub(super) const TURN_AWAY_TIME_MAX: Duration = Duration::from_millis(50);
 

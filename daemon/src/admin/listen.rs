@@ -1,7 +1,7 @@
-//! Taking the TCP address and the unix socket, or saying who is in the way.
+//! Taking the TCP address and the unix socket, or saying who is in the way, and trying again.
 //!
-//! Invariant: a socket file is removed only if nobody answers on it, and from its first moment the new one is open to
-//! owner and group only. Deliberately absent: creating folders, and choosing the socket's group; the unit does both.
+//! Invariant: what is in the way of one of them is not in the way of the other, and of nothing else; a socket file is
+//! removed only if nobody answers on it, and from its first moment the new one is open to owner and group only. Deliberately absent: creating folders, and choosing the socket's group; the unit does both.
 
 use std::io;
 use std::net::SocketAddr;
@@ -63,6 +63,13 @@ pub enum AdminError {
     Runtime(io::Error),
 }
 
+/// The TCP address, as bound.
+#[derive(Debug)]
+pub(super) struct Tcp {
+    pub(super) listener: TcpListener,
+    pub(super) address: SocketAddr,
+}
+
 /// The unix socket, with its file.
 #[derive(Debug)]
 pub(super) struct Socket {
@@ -78,12 +85,12 @@ impl Drop for Socket {
 }
 
 /// Takes the address, and gives it as bound. Must be called within the runtime that serves it, as the other one.
-pub(super) fn open_tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), AdminError> {
+pub(super) fn open_tcp(address: SocketAddr) -> Result<Tcp, AdminError> {
     let open = || {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let bound = listener.local_addr()?;
-        Ok((TcpListener::from_std(listener)?, bound))
+        Ok(Tcp { listener: TcpListener::from_std(listener)?, address: bound })
     };
     open().map_err(|error: io::Error| match error.kind() {
         io::ErrorKind::AddrInUse => AdminError::AddressTaken(address),

@@ -30,6 +30,7 @@ use super::{
 };
 use crate::moment::Moment;
 use crate::recorder::Recorded;
+use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
@@ -321,6 +322,8 @@ struct Readiness {
 struct SnapshotRow {
     written: Option<Moment>,
     bytes: u64,
+    // Services that are too large for it; the first ones.
+    left_out: Vec<Arc<str>>,
     error: Option<Arc<str>>,
 }
 
@@ -358,8 +361,12 @@ fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let sources = snapshot.sources.iter().map(row).collect();
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let written = readings.written.borrow().clone();
-    let snapshot_row =
-        SnapshotRow { written: written.at.map(Moment), bytes: written.bytes, error: written.error };
+    let snapshot_row = SnapshotRow {
+        written: written.at.map(Moment),
+        bytes: written.bytes,
+        left_out: written.left_out.named,
+        error: written.error,
+    };
     let stale_since = snapshot.stale_since.map(Moment);
     let history = readings.history.recorded().into();
     answer::json(
@@ -383,7 +390,17 @@ fn unwritten(snapshot: &Snapshot) -> Option<String> {
         none if none.is_empty() => "clients of the maps' former owner are waited for".to_owned(),
         missing => format!("no first list yet from: {missing}"),
     };
-    (!snapshot.programmed).then(waits)
+    // What some sources ask for is served before, but not all that clients may count on.
+    let is_whole = snapshot.is_synced() || snapshot.stale_since.is_some();
+    (!snapshot.programmed || !is_whole).then(waits)
+}
+
+/// Whether all that is missing is the first list of sources of which it is known why: they are not waited for.
+pub(super) fn serves_what_it_can(snapshot: &Snapshot) -> bool {
+    let mut missing = snapshot.sources.iter().filter(|(_, synced)| !**synced).map(|(source, _)| *source);
+    let named = &snapshot.rejections.named;
+    let is_named = |source| named.keys().any(|it| matches!(it, ObjectKey::File(of, _) if *of == source));
+    snapshot.programmed && missing.all(is_named)
 }
 
 /// Why the maps are not yet what clients meet.

@@ -4,6 +4,8 @@
 //! bounded time. Who comes when all places are taken is told so and sent away; nobody waits in a queue.
 
 use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -16,10 +18,10 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::door::{Door, Place, Visit};
-use super::listen::Socket;
+use super::door::{Door, Place, Visit, Way};
+use super::listen::{Socket, Tcp};
 use super::stall::Unstalled;
-use super::{Peer, Readings, limits, routes};
+use super::{AdminError, Peer, Readings, limits, listen, routes};
 
 const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\
@@ -50,8 +52,85 @@ impl Listener for Socket {
     }
 }
 
+/// Serves TCP until told to stop, as soon as the address is free.
+pub(super) async fn tcp(
+    opened: Result<Tcp, AdminError>,
+    address: SocketAddr,
+    readings: Arc<Readings>,
+    shut: Shut,
+) {
+    let Some(tcp) = shut.until_open(opened, || listen::open_tcp(address)).await else { return };
+    serve(tcp.listener, Door::new(Way::Tcp(tcp.address.port())), readings, shut.stopping).await;
+}
+
+/// Serves the socket until told to stop, as soon as its path is free.
+pub(super) async fn socket(
+    opened: Result<Socket, AdminError>,
+    path: PathBuf,
+    readings: Arc<Readings>,
+    shut: Shut,
+) {
+    let Some(socket) = shut.until_open(opened, || listen::open_socket(&path)).await else { return };
+    serve(socket, Door::new(Way::Unix), readings, shut.stopping).await;
+}
+
+/// A door that may be shut because of somebody else, and what is told of it.
+#[derive(Clone, Debug)]
+pub(super) struct Shut {
+    told: watch::Sender<Vec<String>>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Shut {
+    /// What each door adds to `told`, it takes away again.
+    pub(super) const fn new(told: watch::Sender<Vec<String>>, stopping: watch::Receiver<bool>) -> Self {
+        Self { told, stopping }
+    }
+
+    /// Tries again, ever less often. `None`: the daemon stops.
+    async fn until_open<T>(
+        &self,
+        mut opened: Result<T, AdminError>,
+        open: impl Fn() -> Result<T, AdminError>,
+    ) -> Option<T> {
+        let (mut pause, mut said) = (limits::OPEN_PAUSE_MIN, None);
+        let mut stopping = self.stopping.clone();
+        loop {
+            match opened {
+                Ok(door) => {
+                    self.say(&mut said, None);
+                    return Some(door);
+                }
+                Err(error) => self.say(&mut said, Some(error.to_string())),
+            }
+            tokio::select! {
+                _ = stopping.changed() => return None,
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = pause.saturating_mul(2).min(limits::OPEN_PAUSE_MAX);
+            opened = open();
+        }
+    }
+
+    /// A log line per transition.
+    fn say(&self, said: &mut Option<String>, now: Option<String>) {
+        if *said == now {
+            return;
+        }
+        match &now {
+            Some(error) => tracing::error!(%error, "nobody can ask there until then; services are served"),
+            None => tracing::info!("the admin api listens where it could not"),
+        }
+        self.told.send_modify(|told| {
+            told.retain(|it| Some(it) != said.as_ref());
+            told.extend(now.clone());
+        });
+        *said = now;
+    }
+}
+
 /// Serves a door until told to stop, then lets answers under way finish.
-pub(super) async fn serve(
+async fn serve(
     listener: impl Listener,
     door: Door,
     readings: Arc<Readings>,

@@ -1,7 +1,7 @@
 //! Building access: what is asked for, what is remembered, and what only an edit can heal.
 //!
-//! Invariant: a file that is missing or half-written at the start is no error here, because it may come; a file that says what
-//! nobody can follow is one.
+//! Invariant: only what our own configuration says is an error of it. A file that is missing, half-written or says what nobody
+//! can follow may be another one soon, so it is told, read again, and stops nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// Why access cannot be built: only an edit of the configuration or of the kubeconfig helps.
+/// What cannot be followed. All but the last are the configuration's own, and only an edit of it helps.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// Nothing says whom to trust.
@@ -104,8 +104,8 @@ fn asked(sources: &Sources) -> Result<Asked, SetupError> {
     Ok(Asked { own: Arc::new(own(&sources.apiserver)?), kubelet, learns: sources.learns })
 }
 
-/// The configured credentials, if what they say can be followed.
-pub(super) fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
+/// The configured credentials.
+fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
     let places = Places::configured(apiserver);
     if !places.names_an_authority() {
         return Err(SetupError::NoAuthority);
@@ -113,9 +113,12 @@ pub(super) fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
     if let Some(name) = &apiserver.tls_server_name {
         credentials::server_name(name).map_err(SetupError::ServerName)?;
     }
-    let own = Credentials::new(places);
-    own.check().map_err(SetupError::Kubeconfig)?;
-    Ok(own)
+    Ok(Credentials::new(places))
+}
+
+/// What of this cannot be followed, also in files that are there by now.
+pub(super) fn check(apiserver: &Apiserver) -> Result<(), SetupError> {
+    own(apiserver)?.check().map_err(SetupError::Kubeconfig)
 }
 
 /// The file's memory. What somebody else remembers of the cluster goes before it.

@@ -6,7 +6,9 @@ use crate::admin::AdminError;
 use crate::apiserver::SetupError;
 use crate::config::{ConfigErrors, NoNodeName};
 use crate::sources::config::InvalidService;
-use crate::sources::manifests::FolderError;
+
+/// The exit code where another try will do: `EX_TEMPFAIL` of sysexits(3).
+const TRY_AGAIN: u8 = 75;
 
 /// The exit code for a host that cannot run the daemon as it is.
 const HOST_LACKS: u8 = 69;
@@ -17,9 +19,6 @@ pub enum AppError {
     /// The file cannot be read or says something illegal.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    /// The folder of manifests is not there.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
     /// A `[[service]]` block that the rules cannot take.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Services(Vec<InvalidService>),
@@ -53,19 +52,22 @@ pub enum AppError {
 }
 
 impl AppError {
-    /// What cannot heal by itself: 78 where the configuration has to be edited, 69 (`EX_UNAVAILABLE`) where this host lacks
-    /// something. 1 for what another try may get over.
+    /// What cannot heal by itself: 78 where our own configuration has to be edited, 69 (`EX_UNAVAILABLE`) where this host lacks
+    /// something. 75 for what is not there yet or not free yet, 1 for what else another try may get over.
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Folder(_) | Self::Services(_) | Self::Node(_) | Self::Access(_) => {
-                ConfigErrors::EXIT_CODE
-            }
+            Self::Config(_) | Self::Services(_) | Self::Node(_) | Self::Access(_) => ConfigErrors::EXIT_CODE,
+            // File systems are mounted late in a boot, and a daemon that is killed lets go when the kernel has buried it.
+            Self::Datapath(
+                StartError::NoCgroup
+                | StartError::Cgroup { .. }
+                | StartError::NoBpffs { .. }
+                | StartError::Locked { .. },
+            )
+            | Self::State(_) => TRY_AGAIN,
             Self::Datapath(
                 StartError::NotPermitted(_)
                 | StartError::Load(_)
-                | StartError::NoCgroup
-                | StartError::Cgroup { .. }
-                | StartError::NoBpffs { .. }
                 | StartError::NoFolder { .. }
                 | StartError::ForeignPin { .. }
                 | StartError::ReadOnly { .. },
@@ -74,7 +76,6 @@ impl AppError {
             | Self::SelfTest(_)
             | Self::TakeOver(_)
             | Self::Admin(_)
-            | Self::State(_)
             | Self::Maps(_)
             | Self::Runtime(_) => 1,
         }

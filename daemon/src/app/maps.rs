@@ -11,9 +11,10 @@ use holdfast_core::keys::FrontendKey;
 use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{
-    KernelMaps, MapError, Maps, MemoryMaps, Namespaces, Options, Repaired, Served, StaleSockets,
+    KernelMaps, MapError, Maps, MemoryMaps, Namespaces, Options, Repaired, Served, StaleSockets, StartError,
 };
 
+use super::patience::{self, Holder};
 use super::{AppError, parts};
 use crate::config::{self, Cgroup, Config, DatapathKind, Protocol, Sockets};
 use crate::datapath::{DatapathView, RefusalLog};
@@ -111,7 +112,7 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
         stale_sockets: stale_sockets(&config.datapath.stale_sockets),
         served: served(&config.datapath),
     };
-    let mut maps = KernelMaps::start(&options)?;
+    let mut maps = start(&options)?;
     tell_of_start(&maps);
     if maps.is_waiting() {
         tracing::info!("other programs serve until everything is written");
@@ -141,6 +142,20 @@ fn served(configured: &config::Datapath) -> Served {
         udp: configured.udp_sockets,
         exempt_cgroups: configured.exempt_cgroups.iter().map(|path| path.as_str().into()).collect(),
     }
+}
+
+/// A daemon that was killed has its lock until the kernel has taken back all of its memory, some hundred milliseconds where
+/// that is large.
+fn start(options: &Options) -> Result<KernelMaps, StartError> {
+    patience::until_free(
+        patience::MOST,
+        "the pins",
+        || KernelMaps::start(options),
+        |error| match error {
+            StartError::Locked { holder, .. } => Some(Holder(*holder)),
+            _ => None,
+        },
+    )
 }
 
 fn stale_sockets(configured: &config::StaleSockets) -> StaleSockets {

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::AppError;
 use super::maps::AppMaps;
+use super::patience::{self, Holder};
 use crate::admin::{self, EffectiveConfig, Liveness};
 use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
@@ -177,15 +178,17 @@ pub(super) fn keeper(
     engine: &EngineThread,
     access: Option<&Access>,
     kubernetes: Option<&Kubernetes>,
+    history: &Arc<recorder::History>,
 ) -> (state::Keeper, watch::Receiver<state::Written>) {
     let clusters = access.map_or_else(|| watch::channel(None).1, Access::clusters);
-    state::Keeper::new(folder, engine.snapshots.clone(), clusters, kubernetes.map(Kubernetes::oddities))
+    let (snapshots, odd) = (engine.snapshots.clone(), kubernetes.map(Kubernetes::oddities));
+    state::Keeper::new(folder, snapshots, clusters, odd, Arc::clone(history))
 }
 
 /// The folder for this process alone, and what a former one wrote down. Without that the daemon starts as it would on a new node.
-pub(super) fn kept(path: &Path) -> Result<(state::Folder, state::Claim, Option<state::Kept>), AppError> {
-    let folder = state::Folder::new(path);
-    let claim = folder.claim()?;
+pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state::Kept>), AppError> {
+    let taken = |_: &state::Taken| Some(Holder(None));
+    let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
     let kept = match folder.load() {
         Ok(kept) => kept,
         Err(error) => {
@@ -258,11 +261,13 @@ impl EngineThread {
 /// The recorder on a thread of its own, because it formats and may wait for the journal; and what tells that it has ended.
 pub(super) fn record(
     state: &Path,
+    numbers_below: u64,
     changes: mpsc::Receiver<Told>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
 ) -> Result<(Arc<recorder::History>, oneshot::Receiver<()>), AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(AppError::Runtime)?;
     let (recorder, history) = Recorder::new(changes, snapshots, Some(&state.join(recorder::FOLDER)));
+    let recorder = recorder.remembering(numbers_below);
     let (end, ended) = oneshot::channel();
     let work = move || {
         runtime.block_on(recorder.run());

@@ -8,17 +8,24 @@ use super::Exit;
 use super::report::Report;
 use crate::apiserver::{Access, SetupError};
 use crate::config::{Config, Place, Problem};
+use crate::sources::manifests::Manifests;
 
 /// Errors and warnings are bad news; a good configuration is said to be good.
 pub(super) fn check(path: &Path) -> Report {
     match Config::load(path) {
-        Ok((config, warnings)) => match access_problem(&config) {
-            None => report(path, &warnings, &[], 0),
-            Some(problem) => {
-                let (file, message) = (path.display().to_string(), problem.to_string());
-                report(path, &warnings, &[Problem { file, position: None, place: Place::File, message }], 0)
-            }
-        },
+        Ok((config, mut warnings)) => {
+            let problem = |message| Problem {
+                file: path.display().to_string(),
+                position: None,
+                place: Place::File,
+                message,
+            };
+            let missing = config.manifests.path.as_deref().and_then(|path| Manifests::check(path).err());
+            warnings.extend(missing.map(|error| problem(error.to_string())));
+            let errors: Vec<_> =
+                access_problem(&config).map(|error| problem(error.to_string())).into_iter().collect();
+            report(path, &warnings, &errors, 0)
+        }
         Err(refused) => report(path, &refused.warnings, &refused.errors, refused.omitted),
     }
 }

@@ -51,7 +51,7 @@ const HANGS_AFTER: Duration = Duration::from_secs(10);
 /// How long the first list waits for files that are being written.
 const START_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The folder cannot be read at the start.
+/// The folder cannot be read now. It may come.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {reason}; create the folder, or change `path` under [manifests]", folder.display())]
 pub struct FolderError {
@@ -61,7 +61,7 @@ pub struct FolderError {
     pub reason: String,
 }
 
-/// A folder that can be read.
+/// A folder, whether it is there or not: it may come and go.
 #[derive(Debug)]
 pub struct Manifests {
     folder: PathBuf,
@@ -69,12 +69,14 @@ pub struct Manifests {
 }
 
 impl Manifests {
-    /// Makes sure that the folder is there; later it may come and go.
-    pub fn open(folder: &Path) -> Result<Self, FolderError> {
-        match scan::probe(folder) {
-            Ok(()) => Ok(Self { folder: folder.to_owned(), snapshots: None }),
-            Err(reason) => Err(FolderError { folder: folder.to_owned(), reason }),
-        }
+    /// Nothing is read yet.
+    pub fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), snapshots: None }
+    }
+
+    /// Why the folder cannot be read now, if it cannot.
+    pub fn check(folder: &Path) -> Result<(), FolderError> {
+        scan::probe(folder).map_err(|reason| FolderError { folder: folder.to_owned(), reason })
     }
 
     /// Tells everything once more when these snapshots ask for it.

@@ -1,25 +1,28 @@
 //! The file: a magic, a version, records with their length, a checksum over all of it.
 //!
 //! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all of what
-//! was stored or an error that says what is wrong. Deliberately absent: what the records mean.
+//! was stored or an error that says what is wrong. One service beyond all bounds is left out and named, and takes no other with
+//! it. Deliberately absent: what the records mean.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::Snapshot;
 
-use super::codec;
+use super::codec::{self, VERSION, VERSION_MIN};
 use super::{Context, Kept};
 
 const MAGIC: &[u8; 12] = b"holdfast\0\0\0\n";
 
-/// The version of the records. Another version is not read.
-const VERSION: u32 = 4;
-
 /// One record is one service; 100,000 endpoints take about 8 MB.
-const RECORD_BYTES_MAX: u32 = 256 << 20;
+pub(super) const RECORD_BYTES_MAX: u32 = 256 << 20;
+
+/// Services that are left out and named; more are counted.
+const NAMED_MAX: usize = 8;
 
 /// Only root reads it: it names every service of the cluster.
 const MODE: u32 = 0o600;
@@ -40,7 +43,7 @@ pub enum LoadError {
     #[error("{} is no snapshot of holdfast", .0.display())]
     Foreign(PathBuf),
     /// Written by another version.
-    #[error("{} has format {found}; this version reads {VERSION}", path.display())]
+    #[error("{} has format {found}; this version reads {VERSION_MIN} to {VERSION}", path.display())]
     Version {
         /// Which file.
         path: PathBuf,
@@ -68,20 +71,48 @@ pub struct StoreError {
     pub source: io::Error,
 }
 
-/// Writes beside the file, and puts it in its place when all of it is on disk. Gives its size.
+/// What was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// The size of the file.
+    pub bytes: u64,
+    /// Services that are too large to be written down.
+    pub left_out: LeftOut,
+}
+
+/// Services that the file does not have, because each of them is too large.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// How many.
+    pub count: u64,
+    /// The first ones, as `namespace/name`.
+    pub named: Vec<Arc<str>>,
+}
+
+impl LeftOut {
+    fn add(&mut self, key: &ServiceKey) {
+        self.count += 1;
+        if self.named.len() < NAMED_MAX {
+            self.named.push(key.name.to_string().into());
+        }
+    }
+}
+
+/// Writes beside the file, and puts it in its place when all of it is on disk. `most`: bytes of one service.
 pub(super) fn store(
     folder: &Path,
     name: &str,
     context: &Context,
     snapshot: &Snapshot,
-) -> Result<u64, StoreError> {
+    most: u32,
+) -> Result<Stored, StoreError> {
     let fresh = folder.join(format!("{name}.new"));
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| StoreError { path, source }
     };
     fs::create_dir_all(folder).map_err(failed(folder))?;
-    let written = write(&fresh, context, snapshot)
+    let written = write(&fresh, context, snapshot, most)
         .inspect_err(|_| drop(fs::remove_file(&fresh)))
         .map_err(failed(&fresh))?;
     fs::rename(&fresh, folder.join(name)).map_err(failed(&fresh))?;
@@ -89,24 +120,33 @@ pub(super) fn store(
     Ok(written)
 }
 
-fn write(path: &Path, context: &Context, snapshot: &Snapshot) -> io::Result<u64> {
+fn write(path: &Path, context: &Context, snapshot: &Snapshot, most: u32) -> io::Result<Stored> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(path)?;
     let mut out =
         Summed { inner: BufWriter::with_capacity(1 << 18, file), sum: crc32fast::Hasher::new(), bytes: 0 };
     out.write_all(MAGIC)?;
     out.write_all(&VERSION.to_le_bytes())?;
-    codec::encode(context, snapshot, &mut |record| write_record(&mut out, record))?;
+    let mut left_out = LeftOut::default();
+    codec::encode(context, snapshot, &mut |key, record| match (
+        u32::try_from(record.len()).ok().filter(|length| *length <= most),
+        key,
+    ) {
+        (Some(length), _) => write_record(&mut out, length, record),
+        (None, Some(key)) => {
+            left_out.add(key);
+            Ok(())
+        }
+        (None, None) => Err(io::Error::other("the head is too large")),
+    })?;
     out.write_all(&0_u32.to_le_bytes())?;
     let sum = out.sum.clone().finalize();
     out.write_all(&sum.to_le_bytes())?;
     let bytes = out.bytes;
     out.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-    Ok(bytes)
+    Ok(Stored { bytes, left_out })
 }
 
-fn write_record(out: &mut impl Write, record: &[u8]) -> io::Result<()> {
-    let length = u32::try_from(record.len()).ok().filter(|length| *length <= RECORD_BYTES_MAX);
-    let length = length.ok_or_else(|| io::Error::other("a service is too large to be written down"))?;
+fn write_record(out: &mut impl Write, length: u32, record: &[u8]) -> io::Result<()> {
     out.write_all(&length.to_le_bytes())?;
     out.write_all(record)
 }
@@ -121,7 +161,7 @@ pub(super) fn load(path: &Path) -> Result<Option<Kept>, LoadError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    check_head(path)?;
+    let version = version_of(path)?;
     if !is_whole(path, length).map_err(failed)? {
         return Err(damaged("its checksum is wrong; it was cut short or changed"));
     }
@@ -129,7 +169,7 @@ pub(super) fn load(path: &Path) -> Result<Option<Kept>, LoadError> {
     skip(&mut input, MAGIC.len() + 4).map_err(failed)?;
     let mut record = Vec::new();
     let mut kept = Kept::default();
-    let mut reading = codec::Reading::new(&mut kept);
+    let mut reading = codec::Reading::new(&mut kept, version);
     while next_record(&mut input, &mut record).map_err(failed)? {
         reading.take(&record).ok_or_else(|| damaged("a record cannot be read"))?;
     }
@@ -137,15 +177,15 @@ pub(super) fn load(path: &Path) -> Result<Option<Kept>, LoadError> {
     Ok(Some(kept))
 }
 
-fn check_head(path: &Path) -> Result<(), LoadError> {
+fn version_of(path: &Path) -> Result<u32, LoadError> {
     let mut head = [0; MAGIC.len() + 4];
     let mut input = open(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
     let foreign = || LoadError::Foreign(path.to_owned());
     input.read_exact(&mut head).map_err(|_| foreign())?;
     let (magic, version) = head.split_at(MAGIC.len());
     let found = u32::from_le_bytes(version.try_into().map_err(|_| foreign())?);
-    match (magic == MAGIC, found == VERSION) {
-        (true, true) => Ok(()),
+    match (magic == MAGIC, (VERSION_MIN..=VERSION).contains(&found)) {
+        (true, true) => Ok(found),
         (true, false) => Err(LoadError::Version { path: path.to_owned(), found }),
         (false, _) => Err(foreign()),
     }

@@ -1,8 +1,8 @@
 //! How facts and views look in the file.
 //!
 //! Invariant: every form is made from what it stands for, and gives it back unchanged; `None` means that it was never one.
-//! These types are the file's format: a change of one is a new version of it. Deliberately absent: names of fields in the
-//! file, which the order of the fields stands for.
+//! These types are the file's format: a change of one is a new version of it, and the former one stays beside it. Deliberately
+//! absent: names of fields in the file, which the order of the fields stands for.
 
 mod hold;
 pub(super) mod odd;
@@ -22,20 +22,21 @@ use holdfast_core::snapshot::{FrontendView, PortView, ServiceState, ServiceView,
 use holdfast_core::time::Now;
 use serde::{Deserialize, Serialize};
 
-use hold::HoldForm;
+pub(super) use hold::HoldForm3;
+use hold::{Held, HoldForm};
 use rows::RowForm;
 use service::FactsForm;
 use slice::SliceForm;
 
-/// One service as readers see it.
+/// One service as readers see it. Of what it has, only the form of a hold, `H`, has ever changed.
 #[derive(Serialize, Deserialize)]
-pub(super) struct ServiceForm {
+pub(super) struct ServiceForm<H = HoldForm> {
     name: NameForm,
     source: Arc<str>,
     facts: Option<FactsForm>,
     slices: Vec<SliceForm>,
     state: Arc<str>,
-    ports: Vec<PortForm>,
+    ports: Vec<PortForm<H>>,
     frontends: Vec<FrontendForm>,
 }
 
@@ -51,7 +52,9 @@ impl ServiceForm {
             frontends: view.frontends.iter().map(FrontendForm::from).collect(),
         }
     }
+}
 
+impl<H: Held> ServiceForm<H> {
     pub(super) fn into_view(self) -> Option<ServiceView> {
         let source = spelled(&Source::ALL, Source::as_str, &self.source)?;
         let slices = self.slices.into_iter().map(|slice| Some(Arc::new(slice.into_facts(source)?)));
@@ -138,7 +141,7 @@ impl From<MetaForm> for Meta {
 }
 
 #[derive(Serialize, Deserialize)]
-struct PortForm {
+struct PortForm<H> {
     name: Arc<str>,
     transport: Arc<str>,
     is_ipv6: bool,
@@ -148,11 +151,11 @@ struct PortForm {
     last_is_now: bool,
     cluster_used: bool,
     local_used: bool,
-    hold: Option<HoldForm>,
+    hold: Option<H>,
     ended: Option<Arc<str>>,
 }
 
-impl PortForm {
+impl PortForm<HoldForm> {
     fn new(view: &PortView, clock: Now) -> Self {
         let last_is_now = view.last.rows() == Some(&view.rows);
         let last = view.last.rows().filter(|_| !last_is_now);
@@ -169,22 +172,24 @@ impl PortForm {
             ended: view.ended.map(|reason| reason.as_str().into()),
         }
     }
+}
 
+impl<H: Held> PortForm<H> {
     fn into_view(self, source: Source) -> Option<PortView> {
+        let transport = spelled(&[Transport::Tcp, Transport::Udp], Transport::as_str, &self.transport)?;
         let rows = Arc::new(rows::rows(self.rows)?);
         let last = match self.last {
             Some(last) => Some(Arc::new(rows::rows(last)?)),
             None => self.last_is_now.then(|| Arc::clone(&rows)),
         };
         let hold = match self.hold {
-            Some(hold) => Some(Arc::new(hold.into_hold(source)?)),
+            Some(hold) => Some(Arc::new(hold.into_hold(source, transport)?)),
             None => None,
         };
         let ended = match self.ended {
             Some(text) => Some(hold::reason(&text)?),
             None => None,
         };
-        let transport = spelled(&[Transport::Tcp, Transport::Udp], Transport::as_str, &self.transport)?;
         Some(PortView {
             key: PortKey { name: self.name, transport, family: slice::family(self.is_ipv6) },
             index: None,

@@ -13,7 +13,8 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
-use super::{Context, Folder};
+use super::{Context, Folder, LeftOut, Stored};
+use crate::recorder::History;
 use crate::sources::kubernetes::OddityView;
 
 /// The least time between two writes: a burst of changes is one write.
@@ -35,6 +36,8 @@ pub struct Written {
     pub at: Option<Timestamp>,
     /// Its size.
     pub bytes: u64,
+    /// What it does not have.
+    pub left_out: LeftOut,
     /// Why the last try failed.
     pub error: Option<Arc<str>>,
 }
@@ -48,6 +51,7 @@ pub struct Keeper {
     odd: Option<OddityView>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     written: watch::Sender<Written>,
+    history: Arc<History>,
     known: Option<Content>,
 }
 
@@ -68,9 +72,11 @@ impl Keeper {
         snapshots: watch::Receiver<Arc<Snapshot>>,
         cluster: watch::Receiver<Option<Arc<str>>>,
         odd: Option<OddityView>,
+        history: Arc<History>,
     ) -> (Self, watch::Receiver<Written>) {
         let (written, reader) = watch::channel(Written::default());
-        (Self { folder, boot: super::boot_id(), cluster, odd, snapshots, written, known: None }, reader)
+        let boot = super::boot_id();
+        (Self { folder, boot, cluster, odd, snapshots, written, history, known: None }, reader)
     }
 
     /// Writes until `stop` says so, and once more then.
@@ -104,14 +110,15 @@ impl Keeper {
             proxy_name: content.proxy_name.clone(),
             // Read after the table, so that it is not older. What changes it changes the table's version too.
             odd: self.odd.as_ref().map(OddityView::now).unwrap_or_default(),
+            numbers_below: self.history.recorded().below,
         };
         let (folder, at) = (self.folder.clone(), snapshot.published);
         let begun = Instant::now();
         let stored = tokio::task::spawn_blocking(move || folder.store(&context, &snapshot)).await;
         Some(match stored {
-            Ok(Ok(bytes)) => {
+            Ok(Ok(Stored { bytes, left_out })) => {
                 self.known = Some(content);
-                self.tell(Written { at: Some(at), bytes, error: None });
+                self.tell(Written { at: Some(at), bytes, left_out, error: None });
                 (begun.elapsed() * SHARE).clamp(GAP, GAP_MAX)
             }
             Ok(Err(error)) => self.failed(&error.to_string()),
@@ -137,7 +144,7 @@ impl Keeper {
 
     /// A log line per transition; readers always get the last word.
     fn tell(&self, now: Written) {
-        let error = now.error.clone();
+        let (error, left_out) = (now.error.clone(), now.left_out.clone());
         let before = self.written.send_replace(now);
         match (&before.error, &error) {
             (None, Some(error)) => {
@@ -145,6 +152,14 @@ impl Keeper {
             }
             (Some(_), None) => tracing::info!("the snapshot is written again"),
             _ => {}
+        }
+        if before.left_out != left_out && left_out.count > 0 {
+            let (services, named) = (left_out.count, left_out.named.join(", "));
+            tracing::warn!(
+                services,
+                named,
+                "too large to be written down; a restart would begin without them"
+            );
         }
     }
 }

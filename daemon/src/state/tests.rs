@@ -25,7 +25,7 @@ fn snapshot() -> Snapshot {
     let files = [("everything.yaml".into(), MANIFESTS.as_bytes().to_vec())].into();
     let mut turn = |events: Vec<Event>, at| {
         events.into_iter().for_each(|event| world.apply(event));
-        let at = Now { wall: Timestamp(at), mono: Duration::from_secs(5) };
+        let at = Now { wall: Timestamp(at), mono: Duration::from_secs(at.unsigned_abs() - 995) };
         world.decide(at);
         for id in world.piece().to_vec() {
             let mut ops = Vec::new();
@@ -53,6 +53,7 @@ fn context() -> Context {
         zone: Some("zone-a".into()),
         proxy_name: Some("other".into()),
         odd: Oddities { services: Arc::default(), slices: Arc::new(odds(2)) },
+        numbers_below: 4_096,
     }
 }
 
@@ -111,6 +112,12 @@ fn what_is_written_comes_back() {
     let (_folder, state) = written();
     let kept = state.load().unwrap().unwrap();
     assert_eq!(kept.context, context());
+    check_table(kept);
+}
+
+/// As it is read, but for what the maps hold.
+#[track_caller]
+fn check_table(kept: Kept) {
     let expected = Remembered::from(&snapshot());
     assert_eq!((kept.remembered.at, &kept.remembered.progress), (expected.at, &expected.progress));
     assert!(expected.services.len() > 4, "the example has several services");
@@ -127,6 +134,30 @@ fn what_is_written_comes_back() {
         }
         assert_eq!(format!("{found:#?}"), format!("{view:#?}"));
     }
+}
+
+/// A hold is in force in it: no upgrade may let go of that.
+#[test]
+fn what_a_former_version_wrote_is_converted() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v3")).unwrap();
+    let kept = Folder::new(folder.path()).load().unwrap().unwrap();
+    assert_eq!(kept.context, Context { numbers_below: 0, ..context() });
+    let ports = kept.remembered.services.iter().flat_map(|view| &view.ports);
+    assert_eq!(ports.filter(|port| port.hold.is_some()).count(), 1);
+    check_table(kept);
+}
+
+#[test]
+fn a_service_beyond_all_bounds_is_left_out_alone_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (all, most) = (snapshot(), 600);
+    let stored = file::store(folder.path(), FILE, &context(), &all, most).unwrap();
+    assert_eq!((stored.left_out.count, &*stored.left_out.named[0]), (1, "shop/full"));
+    let kept = Folder::new(folder.path()).load().unwrap().unwrap();
+    let names: Vec<_> = kept.remembered.services.iter().map(|view| view.key.name.to_string()).collect();
+    assert_eq!(names.len(), all.services.iter().count() - 1);
+    assert!(!names.contains(&"shop/full".to_owned()));
 }
 
 #[test]
@@ -166,7 +197,7 @@ fn a_file_that_is_not_whole_is_named_and_not_used() {
         |it| *it = b"[apiserver]\nendpoints = []\n".to_vec(),
         " is no snapshot of holdfast",
     );
-    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 4");
+    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 3 to 4");
     check_refused("cut in the middle", |it| it.truncate(it.len() / 2), damaged);
     check_refused("cut at the end", |it| it.truncate(it.len() - 1), damaged);
     check_refused("cut behind the head", |it| it.truncate(16), damaged);
@@ -212,7 +243,7 @@ async fn a_table_of_which_a_source_has_not_spoken_is_not_written() {
     let mut early = snapshot();
     early.sources.insert(Source::Kubernetes, false);
     let (snapshots, reader) = watch::channel(Arc::new(early));
-    let (keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None);
+    let (keeper, _) = Keeper::new(state.clone(), reader, watch::channel(None).1, None, Arc::default());
     let (stop, stopping) = watch::channel(false);
     let running = tokio::spawn(keeper.run(stopping));
     snapshots.send_modify(|_| ());
@@ -226,7 +257,8 @@ async fn the_last_change_is_written_when_the_daemon_stops() {
     let folder = tempfile::tempdir().unwrap();
     let state = Folder::new(folder.path());
     let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
-    let (keeper, written) = Keeper::new(state.clone(), reader, watch::channel(Some("uid".into())).1, None);
+    let (keeper, written) =
+        Keeper::new(state.clone(), reader, watch::channel(Some("uid".into())).1, None, Arc::default());
     let (stop, stopping) = watch::channel(false);
     snapshots.send_replace(Arc::new(snapshot()));
     stop.send_replace(true);
@@ -243,7 +275,8 @@ async fn a_disk_that_takes_nothing_is_told_and_tried_again() {
     let file = folder.path().join("not-a-folder");
     fs::write(&file, "").unwrap();
     let (_snapshots, reader) = watch::channel(Arc::new(snapshot()));
-    let (mut keeper, written) = Keeper::new(Folder::new(&file), reader, watch::channel(None).1, None);
+    let (mut keeper, written) =
+        Keeper::new(Folder::new(&file), reader, watch::channel(None).1, None, Arc::default());
     assert!(keeper.write_now().await.is_some(), "it is tried again");
     assert!(written.borrow().error.is_some());
     fs::remove_file(&file).unwrap();

@@ -18,10 +18,11 @@ use crate::time::Now;
 use crate::work;
 
 impl World {
-    /// Decides for the dirty services of the next piece. Called when every source has delivered, or what is remembered stands
-    /// in for it.
+    /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source has to
+    /// tell.
     pub fn decide(&mut self, now: Now) {
         self.expire_holds(now.uptime());
+        self.set_aside();
         self.begin_pieces();
         let mut left = self.most_work();
         loop {
@@ -48,6 +49,33 @@ impl World {
             self.is_decided(id);
         }
         self.take_into_piece(id, is_stale)
+    }
+
+    /// Of a first list that is not whole yet nothing counts: a service whose slices are still to come has nobody in it. What is
+    /// remembered is whole.
+    fn set_aside(&mut self) {
+        if self.tables.is_synced() {
+            return;
+        }
+        let dirty = core::mem::take(&mut self.dirty);
+        let (ready, waiting): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|id| self.may_decide(*id));
+        self.dirty = ready;
+        self.waiting.extend(waiting);
+    }
+
+    /// A source has delivered: those of its services that waited for it are decided for.
+    pub(super) fn go_on_with_waiting(&mut self) {
+        self.dirty.append(&mut self.waiting);
+        let Self { dirty, turns, programs, .. } = self;
+        for id in dirty.iter() {
+            programs.get_mut(id.0 as usize).into_iter().for_each(|program| turns.is_to_be_written(program));
+        }
+    }
+
+    pub(super) fn may_decide(&self, id: ServiceId) -> bool {
+        let source = self.tables.get(id).map(|known| known.key.source);
+        let has_delivered = source.is_none_or(|source| self.tables.synced.get(&source) != Some(&false));
+        has_delivered || self.programs.get(id.0 as usize).is_some_and(|program| program.view.is_some())
     }
 
     fn decide_one(&mut self, id: ServiceId, now: Now) {

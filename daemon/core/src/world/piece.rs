@@ -59,6 +59,16 @@ impl Default for Turns {
     }
 }
 
+impl Turns {
+    /// A start is not over before this one is in the maps.
+    pub(super) const fn is_to_be_written(&mut self, program: &mut Program) {
+        if !program.unwritten {
+            program.unwritten = true;
+            self.unwritten += 1;
+        }
+    }
+}
+
 impl World {
     /// The services of this piece, to be planned in this order.
     pub fn piece(&self) -> &[ServiceId] {
@@ -85,9 +95,14 @@ impl World {
         self.turns.awaited == 0
     }
 
-    /// Whether all that was known at the start is written.
-    pub const fn is_whole(&self) -> bool {
+    /// Whether all that was known at the start is written, of each source that has delivered.
+    pub const fn is_programmed(&self) -> bool {
         self.turns.is_open && self.turns.unwritten == 0
+    }
+
+    /// Whether that is all there is: told by every source, or remembered.
+    pub fn is_whole(&self) -> bool {
+        self.is_programmed() && (self.is_synced() || self.is_remembering())
     }
 
     /// Whether this service goes on with a later piece.
@@ -118,11 +133,17 @@ impl World {
         self.turns.gathered.iter().chain(&self.turns.piece)
     }
 
-    /// What is decided now decides for all: what belongs to no service waits for every service that is stale now.
+    /// What is decided now decides for all: what belongs to no service waits for every service that is stale now, but for
+    /// those whose source has yet to deliver.
     pub(super) fn await_undecided(&mut self) {
-        for program in self.programs.iter_mut().filter(|program| program.stale && !program.awaited) {
-            program.awaited = true;
-            self.turns.awaited += 1;
+        for place in 0..self.programs.len() {
+            let id = ServiceId(u32::try_from(place).unwrap_or(u32::MAX));
+            if self.program(id).is_some_and(|program| program.stale && !program.awaited)
+                && self.may_decide(id)
+            {
+                self.turns.awaited += 1;
+                self.program(id).into_iter().for_each(|program| program.awaited = true);
+            }
         }
     }
 
@@ -171,11 +192,9 @@ impl World {
             return;
         }
         self.turns.is_open = true;
-        for id in self.turns.gathered.iter().chain(&self.turns.piece) {
-            if let Some(program) = self.programs.get_mut(id.0 as usize).filter(|it| !it.unwritten) {
-                program.unwritten = true;
-                self.turns.unwritten += 1;
-            }
+        for id in self.coming_ids().copied().collect::<Vec<_>>() {
+            let Self { turns, programs, .. } = self;
+            programs.get_mut(id.0 as usize).into_iter().for_each(|program| turns.is_to_be_written(program));
         }
     }
 

@@ -47,7 +47,7 @@ impl World {
         for id in mem::take(&mut self.woken) {
             self.retry(id);
         }
-        self.snapshot.programmed |= self.is_whole();
+        self.snapshot.programmed |= self.is_programmed();
         self.publish(now)
     }
 

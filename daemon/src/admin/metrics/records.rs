@@ -76,6 +76,8 @@ fn state(out: &mut Exposition, written: &Written) {
     let help = "When the snapshot was last written; 0: not by this process.";
     out.gauge("holdfast_state_written_timestamp_seconds", help, written.at.map_or(0, |at| at.0));
     out.gauge("holdfast_state_bytes", "The size of the snapshot.", written.bytes);
+    let help = "Services that the snapshot does not have, because each is too large.";
+    out.gauge("holdfast_state_left_out_services", help, written.left_out.count);
     let help = "Whether the last write of the snapshot failed.";
     out.gauge("holdfast_state_failed", help, u8::from(written.error.is_some()));
 }

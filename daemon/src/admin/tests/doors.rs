@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::fixture::{self, Folder, everything, many, readings, serve, serve_with};
 use super::{Got, exchange, got};
 use crate::admin::{
-    AdminError, Liveness, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
+    Admin, AdminError, Liveness, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
 };
 use crate::apiserver::NotForgotten;
 use crate::datapath::DatapathView;
@@ -345,23 +345,50 @@ fn the_socket_is_for_owner_and_group() {
     drop(folder);
 }
 
-fn start_at(listen: &str, socket: &std::path::Path) -> Result<crate::admin::Admin, AdminError> {
+/// A second API, and why nobody can ask it.
+fn start_at(listen: &str, socket: &std::path::Path) -> (Admin, watch::Receiver<Vec<String>>) {
     let readings = readings(watch::channel(Arc::new(Snapshot::default())).1);
-    start(&Settings { listen: listen.parse().unwrap(), socket: socket.into() }, readings)
+    let settings = Settings { listen: listen.parse().unwrap(), socket: socket.into() };
+    let (shut_out, shut) = watch::channel(Vec::new());
+    (start(&settings, readings, shut_out).unwrap(), shut)
+}
+
+/// Waits until this is what is told.
+#[track_caller]
+fn wait_for(shut: &watch::Receiver<Vec<String>>, expected: &[String]) {
+    let begun = Instant::now();
+    while *shut.borrow() != expected {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", shut.borrow());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whoever has the address or the socket is named; all else goes on, and it is taken as soon as it is free.
+#[test]
+fn a_taken_address_is_named_and_taken_when_it_is_free() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap();
+    let folder = Folder::new();
+    let socket = folder.0.join("admin.sock");
+    let (admin, shut) = start_at(&address.to_string(), &socket);
+    let said = format!(
+        "cannot listen on {address}: another process does; stop that process (`ss -ltnp` names it) or set another \
+         `listen` under [admin]"
+    );
+    wait_for(&shut, &[said]);
+    assert!(UnixStream::connect(&socket).is_ok(), "the other door is open");
+    drop(other);
+    wait_for(&shut, &[]);
+    assert!(std::net::TcpStream::connect(address).is_ok());
+    admin.stop();
 }
 
 #[test]
-fn a_taken_address_is_named() {
-    let served = serve(everything());
-    let address = served.admin.address();
-    let error = start_at(&address.to_string(), &served.folder.0.join("other.sock")).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "cannot listen on {address}: another process does; stop that process (`ss -ltnp` names it) or set another \
-             `listen` under [admin]"
-        )
-    );
+fn an_api_that_waits_for_its_address_ends_when_it_is_told() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = Folder::new();
+    let (admin, _) = start_at(&other.local_addr().unwrap().to_string(), &folder.0.join("none/admin.sock"));
+    admin.stop();
 }
 
 #[test]
@@ -370,17 +397,20 @@ fn a_socket_is_taken_over_only_from_the_dead() {
     let path = folder.0.join("admin.sock");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "a dead daemon's socket");
-    let admin = start_at("127.0.0.1:0", &path).unwrap();
-    let error = start_at("127.0.0.1:0", &path).unwrap_err();
-    assert!(matches!(error, AdminError::SocketTaken(_)), "{error}");
+    let (admin, _) = start_at("127.0.0.1:0", &path);
+    let (second, shut) = start_at("127.0.0.1:0", &path);
+    wait_for(&shut, &[AdminError::SocketTaken(path.clone()).to_string()]);
+    second.stop();
     assert!(UnixStream::connect(&path).is_ok(), "the living one still answers");
     admin.stop();
     std::fs::write(&path, "precious").unwrap();
-    let error = start_at("127.0.0.1:0", &path).unwrap_err();
-    assert!(matches!(error, AdminError::NotASocket(_)), "{error}");
+    let (third, shut) = start_at("127.0.0.1:0", &path);
+    wait_for(&shut, &[AdminError::NotASocket(path.clone()).to_string()]);
+    third.stop();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
-    let error = start_at("127.0.0.1:0", &folder.0.join("none/admin.sock")).unwrap_err();
-    assert!(matches!(error, AdminError::NoFolder(_)), "{error}");
+    let none = folder.0.join("none/admin.sock");
+    let (_fourth, shut) = start_at("127.0.0.1:0", &none);
+    wait_for(&shut, &[AdminError::NoFolder(none).to_string()]);
 }
 
 #[test]

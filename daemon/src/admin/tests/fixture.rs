@@ -645,6 +645,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         liveness: Liveness::new(|| None),
         proxies: watch::channel(proxies()).1,
         refused_reload: watch::channel(None).1,
+        shut: watch::channel(Vec::new()).1,
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
@@ -671,6 +672,6 @@ pub(crate) fn serve_with(snapshot: Snapshot, change: impl FnOnce(&mut Readings))
     let mut readings = readings(receiver);
     change(&mut readings);
     let settings = Settings { listen: "127.0.0.1:0".parse().unwrap(), socket: socket.clone() };
-    let admin = start(&settings, readings).unwrap();
+    let admin = start(&settings, readings, watch::channel(Vec::new()).0).unwrap();
     Served { admin, socket, folder, snapshots }
 }

@@ -193,3 +193,89 @@ fn invariant_06_a_file_that_cannot_be_read_keeps_all_that_is_remembered_of_it() 
         "the file is whole without it"
     );
 }
+
+const BOTH: [Source; 2] = [Source::Manifests, Source::Kubernetes];
+
+/// A source that does not answer keeps nothing of the others from clients.
+#[test]
+fn invariant_08_what_a_source_asks_for_is_added_before_the_others_have_spoken() {
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &BOTH).unwrap();
+    for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])] {
+        engine.apply(event);
+    }
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert!(!snapshot.programmed, "the list is not whole");
+    engine.apply(Event::Synced(Source::Manifests));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    assert!(snapshot.programmed && !snapshot.is_synced() && !engine.is_written(), "another's maps serve on");
+    engine.apply(Event::ServiceDeleted(ServiceKey { name: name("a"), source: Source::Manifests }, None));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), Answer::Passed, "its own source says so");
+}
+
+#[test]
+fn invariant_08_nothing_found_is_removed_before_every_source_has_spoken() {
+    let (mut engine, _) = Engine::start(former().1, Seed::default(), &BOTH).unwrap();
+    for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.9"]), Event::Synced(Source::Manifests)] {
+        engine.apply(event);
+    }
+    engine.step(NOW, &mut |_| ());
+    engine.step(LATER, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.9:80"]);
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
+    engine.apply(Event::Synced(Source::Kubernetes));
+    engine.step(LATER, &mut |_| ());
+    assert_eq!(engine.maps().dial("10.0.0.2:80".parse().unwrap()), Answer::Passed);
+    assert!(engine.is_written());
+}
+
+/// Services come before their slices; until those are there, a service has nobody in it.
+#[test]
+fn invariant_08_half_of_a_first_list_changes_nothing() {
+    let mut former = former().1;
+    for maps in [MemoryMaps::default(), std::mem::take(&mut former)] {
+        let (mut engine, _) =
+            Engine::start(maps, Seed::default(), &[Source::Config, Source::Manifests]).unwrap();
+        let before = engine.maps().dial("10.0.0.1:80".parse().unwrap());
+        engine.apply(Event::Synced(Source::Config));
+        engine.apply(service("a", "10.0.0.1"));
+        for now in [NOW, LATER] {
+            engine.step(now, &mut |_| ());
+            assert_eq!(engine.maps().dial("10.0.0.1:80".parse().unwrap()), before);
+        }
+        assert_eq!(engine.next_due(LATER.mono), None, "nothing is tried again and again meanwhile");
+        engine.apply(slice("a", &["1.1.1.1"]));
+        engine.apply(Event::Synced(Source::Manifests));
+        engine.step(LATER, &mut |_| ());
+        check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    }
+}
+
+/// What a source of lower precedence is given first changes hands in place: an address is never missing in between.
+#[test]
+fn invariant_08_an_address_that_two_sources_claim_goes_to_the_better_one_in_place() {
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &BOTH).unwrap();
+    let of_cluster = |event| match event {
+        Event::ServiceApplied(facts) => {
+            let key = ServiceKey { source: Source::Kubernetes, ..facts.key.clone() };
+            Event::ServiceApplied(Arc::new(ServiceFacts { key, ..(*facts).clone() }))
+        }
+        Event::SliceApplied(facts) => {
+            let key = SliceKey { source: Source::Kubernetes, ..facts.key.clone() };
+            Event::SliceApplied(Arc::new(SliceFacts { key, ..(*facts).clone() }))
+        }
+        other => other,
+    };
+    for event in [service("b", "10.0.0.1"), slice("b", &["1.1.1.2"])].map(of_cluster) {
+        engine.apply(event);
+    }
+    engine.apply(Event::Synced(Source::Kubernetes));
+    engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.2:80"]);
+    for event in [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)] {
+        engine.apply(event);
+    }
+    engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+}

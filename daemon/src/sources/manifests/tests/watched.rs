@@ -29,7 +29,7 @@ struct Folder {
 fn watch_folder(root: TempDir, folder: &Path) -> Folder {
     let (sender, groups) = mpsc::channel(16);
     let (stop, stopped) = watch::channel(false);
-    let manifests = Manifests::open(folder).expect("the folder is there");
+    let manifests = Manifests::new(folder);
     let task = tokio::spawn(async move { manifests.run(sender, stopped).await.expect("no look panics") });
     Folder { root, groups, stop, task }
 }
@@ -112,10 +112,10 @@ async fn an_empty_folder_is_synced() {
 }
 
 #[test]
-fn a_folder_that_is_missing_at_the_start_is_an_error_that_says_what_to_do() {
+fn a_folder_that_is_missing_is_a_finding_that_says_what_to_do() {
     let root = tempfile::tempdir().expect("a folder");
     let missing = root.path().join("missing");
-    let error = Manifests::open(&missing).expect_err("it is missing");
+    let error = Manifests::check(&missing).expect_err("it is missing");
     let expected = format!(
         "{}: the folder cannot be read: No such file or directory (os error 2); \
          create the folder, or change `path` under [manifests]",
@@ -123,7 +123,7 @@ fn a_folder_that_is_missing_at_the_start_is_an_error_that_says_what_to_do() {
     );
     assert_eq!(error.to_string(), expected);
     fs::write(&missing, "").expect("a file");
-    Manifests::open(&missing).expect_err("it is a file");
+    Manifests::check(&missing).expect_err("it is a file");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -318,9 +318,7 @@ async fn a_folder_that_vanishes_keeps_its_objects_and_comes_back() {
 async fn a_folder_that_cannot_be_read_is_not_synced() {
     let root = tempfile::tempdir().expect("a folder");
     let path = root.path().join("manifests");
-    fs::create_dir(&path).expect("a folder");
-    let manifests = Manifests::open(&path).expect("the folder is there");
-    fs::remove_dir(&path).expect("it is empty");
+    let manifests = Manifests::new(&path);
     let (sender, groups) = mpsc::channel(16);
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(async move { manifests.run(sender, stopped).await.expect("no look panics") });

@@ -1,0 +1,77 @@
+//! Waiting for the end of another daemon that has what this one needs.
+//!
+//! Invariant: it ends, with what was waited for or with who has it. A daemon that was killed keeps its locks until the kernel
+//! has taken back all of its memory, some hundred milliseconds where that is large.
+
+use std::time::{Duration, Instant};
+
+use crate::systemd;
+
+/// How long it is waited: one that stops is gone within seconds.
+pub(super) const MOST: Duration = Duration::from_secs(10);
+
+/// After so long it is said.
+const SAID: Duration = Duration::from_secs(1);
+
+/// How often it is tried.
+const POLL: Duration = Duration::from_millis(100);
+
+/// The process that has it, where the kernel tells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holder(pub(super) Option<u32>);
+
+/// Takes it, however often it must be tried until then. `holder` tells of an error whether somebody has it, and who.
+pub(super) fn until_free<T, E>(
+    patience: Duration,
+    what: &str,
+    take: impl Fn() -> Result<T, E>,
+    holder: impl Fn(&E) -> Option<Holder>,
+) -> Result<T, E> {
+    let begun = Instant::now();
+    let mut is_said = false;
+    loop {
+        let error = match take() {
+            Ok(taken) => return Ok(taken),
+            Err(error) => error,
+        };
+        let Some(Holder(process)) = holder(&error).filter(|_| begun.elapsed() < patience) else {
+            return Err(error);
+        };
+        if begun.elapsed() > SAID && !std::mem::replace(&mut is_said, true) {
+            let (held, seconds) = (process.map(tracing::field::display), patience.as_secs());
+            tracing::warn!(
+                process = held,
+                what,
+                seconds,
+                "another holdfast still has this; its end is waited for"
+            );
+            systemd::waiting_for(process);
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// How often it was tried where the first tries fail with these.
+    fn tries(patience: Duration, failures: &[&'static str]) -> (Result<(), &'static str>, usize) {
+        let tried = Cell::new(0);
+        let take = || {
+            tried.set(tried.get() + 1);
+            failures.get(tried.get() - 1).map_or(Ok(()), |error| Err(*error))
+        };
+        let holder = |error: &&str| (*error == "taken").then_some(Holder(None));
+        (until_free(patience, "it", take, holder), tried.get())
+    }
+
+    #[test]
+    fn what_is_taken_is_waited_for_and_nothing_else_is() {
+        assert_eq!(tries(MOST, &["taken", "taken"]), (Ok(()), 3));
+        assert_eq!(tries(MOST, &["taken", "broken", "taken"]), (Err("broken"), 2));
+        assert_eq!(tries(Duration::ZERO, &["taken"]), (Err("taken"), 1), "not for ever");
+    }
+}
