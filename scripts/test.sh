@@ -39,6 +39,8 @@ whole=(cargo test --workspace --locked --no-fail-fast --features holdfast-tests/
 ((EUID != 0)) || cargo build --workspace --locked --features holdfast-tests/root --profile test --bins
 rung "programs: real sockets in a bed" root "${whole[@]}" programs -- --skip go_client
 rung "attack: as nobody and as a tenant" root "${whole[@]}" attack
+# Seconds each, and no figures: only that they still do what they measure. All of them, those of tomorrow too.
+rung "benchmarks, short form" root cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --bench '*'
 if command -v go >/dev/null; then
 	rung "programs: the client in Go" root "${whole[@]}" programs -- go_client
 else

@@ -17,11 +17,15 @@ use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::MemoryMaps;
 use holdfast_tests::readings;
+use holdfast_tests::size::sized;
 use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::Shape;
 use tokio::sync::watch;
 
-const SHAPE: Shape = Shape { services: 10_000, endpoints: 10 };
+fn shape() -> Shape {
+    Shape { services: sized(10_000, 200), endpoints: 10 }
+}
+
 const ASKED: usize = 20;
 const CLIENTS: usize = 50;
 const STEPS: u32 = 2_000;
@@ -32,7 +36,7 @@ type Failed = Box<dyn std::error::Error>;
 fn digested(snapshots: &watch::Sender<Arc<Snapshot>>) -> (u64, Duration) {
     let snapshot = Arc::clone(&snapshots.borrow());
     let mut number = 0;
-    let mut times: Vec<_> = (0..ASKED)
+    let mut times: Vec<_> = (0..sized(ASKED, 2))
         .map(|_| {
             let begun = Instant::now();
             number = holdfast_core::digest::digest(&snapshot.services);
@@ -60,7 +64,7 @@ fn main() -> Result<(), Failed> {
     for path in paths {
         let mut times = Vec::new();
         let mut bytes = 0;
-        for _ in 0..ASKED {
+        for _ in 0..sized(ASKED, 2) {
             let begun = Instant::now();
             bytes = ask(admin.address(), path)?;
             times.push(begun.elapsed());
@@ -106,7 +110,7 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 
 fn world() -> Result<(Engine<MemoryMaps>, Arc<Snapshot>), Failed> {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[Source::Kubernetes])?;
-    SHAPE.events().into_iter().for_each(|event| engine.apply(event));
+    shape().events().into_iter().for_each(|event| engine.apply(event));
     engine.apply(Event::Synced(Source::Kubernetes));
     let mut snapshot = step_whole(&mut engine, now(0), &mut |_| {});
     // Grace periods end between steps.
@@ -123,7 +127,8 @@ fn now(step: u32) -> Now {
 fn serve(snapshots: watch::Receiver<Arc<Snapshot>>) -> Result<Admin, Failed> {
     let readings = readings::of_snapshots(snapshots, About { version: "0", started: Timestamp(0) });
     let socket = std::env::temp_dir().join(format!("holdfast-bench-{}.sock", std::process::id()));
-    Ok(start(&Settings { listen: "127.0.0.1:0".parse()?, socket }, readings)?)
+    let settings = Settings { listen: "127.0.0.1:0".parse()?, socket };
+    Ok(start(&settings, readings, watch::channel(Vec::new()).0)?)
 }
 
 /// One GET, read to its end.
@@ -145,8 +150,9 @@ fn steps(
     snapshots: &watch::Sender<Arc<Snapshot>>,
 ) -> Result<Vec<Duration>, Failed> {
     let mut times = Vec::new();
-    for step in 0..STEPS {
-        let event = SHAPE.slice(step * 7 % SHAPE.services, 0, step % 256);
+    let shape = shape();
+    for step in 0..sized(STEPS, 20) {
+        let event = shape.slice(step * 7 % shape.services, 0, step % 256);
         let begun = Instant::now();
         engine.apply(event);
         let snapshot = step_whole(engine, now(100 + step), &mut |_| {});
@@ -172,7 +178,7 @@ fn with_clients(
             }
             answers
         };
-        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        let clients: Vec<_> = (0..sized(CLIENTS, 4)).map(|_| scope.spawn(client)).collect();
         let watch = scope.spawn(|| {
             let mut most = 0;
             while !stop.load(Ordering::Relaxed) {

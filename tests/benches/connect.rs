@@ -15,9 +15,10 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
-use holdfast_tests::bed::compare::{self, DRAWS, Medians, Ratio};
+use holdfast_tests::bed::compare::{self, Medians, Ratio};
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Place, Role, Server};
+use holdfast_tests::size::{self, is_short, sized};
 use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::{SERVED, Shape, served_by};
 
@@ -116,7 +117,7 @@ impl Datapath for Kernel {
 
 /// Measures every kind of load, or the one that is named.
 fn main() -> Result<(), Failed> {
-    let wanted = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    let wanted = size::wanted();
     let is_wanted =
         |kind: Kind| wanted.as_ref().is_none_or(|it| it.eq_ignore_ascii_case(&format!("{kind:?}")));
     let mut doubtful = Vec::new();
@@ -124,7 +125,7 @@ fn main() -> Result<(), Failed> {
         for way in measure(kind, role)? {
             let ratio = Ratio::of(&way.draws);
             writeln!(std::io::stdout(), "{}", line(kind, &way.name, &ratio))?;
-            if way.is_direct && (ratio.median - 1.0).abs() > DOUBT {
+            if !is_short() && way.is_direct && (ratio.median - 1.0).abs() > DOUBT {
                 doubtful.push(format!("{kind:?}"));
             }
         }
@@ -146,7 +147,7 @@ struct Measured {
 /// put the next programs where the former ones were.
 fn measure(kind: Kind, role: Role) -> Result<Vec<Measured>, Failed> {
     let (mut measured, mut kept) = (Vec::new(), Vec::new());
-    for number in 0..DRAWS {
+    for number in 0..compare::draws() {
         let mut datapaths = datapaths(kind);
         if number % 2 == 1 {
             datapaths.reverse();
@@ -164,7 +165,7 @@ fn datapaths(kind: Kind) -> Vec<Box<dyn Datapath>> {
         Box::new(Direct),
         Box::new(Kernel::with(1)),
         Box::new(Kernel::with(1_000)),
-        Box::new(Kernel::with(100_000)),
+        Box::new(Kernel::with(sized(100_000, 2_000))),
     ];
     all.into_iter().filter(|datapath| datapath.takes(kind)).collect()
 }

@@ -21,6 +21,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::op::{Action, Dump, Grace};
 use holdfast_core::world::Capacity;
 use holdfast_datapath::{Answer, MapError, Maps, MemoryMaps};
+use holdfast_tests::size::{self, sized};
 use holdfast_tests::whole::step_whole;
 use holdfast_tests::worlds::{Shape, cluster_ip};
 use nix::time::{ClockId, clock_gettime};
@@ -29,17 +30,20 @@ use tokio::sync::{mpsc, watch};
 const BATCH: usize = 1_024;
 const ROUNDS: usize = 7;
 
+/// Steps until nothing is left to do: a word is cleared after the grace period of what led to it, its range after another.
+const STEPS_TO_REST: usize = 10;
+
 /// Runs one part, named by the argument, or each part in a process of its own, so that none inherits another's heap.
 fn main() {
     let parts: [(&str, fn()); 6] = [
         ("bulk", bulk),
-        ("change-10000", || one_change(10_000, 200)),
-        ("change-1000", || one_change(1_000, 200)),
+        ("change-10000", || one_change(sized(10_000, 200), sized(200, 10))),
+        ("change-1000", || one_change(sized(1_000, 100), sized(200, 10))),
         ("resync", resync),
         ("memory", memory),
         ("recorder", recorder),
     ];
-    let wanted = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    let wanted = size::wanted();
     for (name, part) in parts {
         match &wanted {
             Some(wanted) if wanted == name => part(),
@@ -50,7 +54,7 @@ fn main() {
 }
 
 fn run_alone(name: &str) {
-    let status = Command::new(std::env::current_exe().unwrap()).arg(name).status().unwrap();
+    let status = Command::new(std::env::current_exe().unwrap()).args(size::arguments(name)).status().unwrap();
     assert!(status.success(), "{name}: {status}");
 }
 
@@ -95,15 +99,15 @@ fn median(mut times: Vec<Duration>) -> Duration {
 
 /// 50,000 services with one slice of one endpoint each.
 fn bulk() {
-    let shape = Shape { services: 50_000, endpoints: 1 };
+    let shape = Shape { services: sized(50_000, 500), endpoints: 1 };
     let (mut inserts, mut deletes, mut baselines) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    for _ in 0..sized(ROUNDS, 1) {
         baselines.push(baseline(shape));
         let mut engine = engine();
         inserts.push(feed(&mut engine, shape.events()));
         assert!(matches!(engine.maps().dial((cluster_ip(0), 1).into()), Answer::Served(_)));
         deletes.push(take_away(&mut engine, shape.deletions()));
-        step(&mut engine);
+        (0..STEPS_TO_REST).for_each(|_| step(&mut engine));
         assert_eq!(engine.maps().entries(), 0);
     }
     let baseline = median(baselines);
@@ -130,7 +134,7 @@ fn one_change(services: u32, endpoints: u32) {
     let mut engine = engine();
     feed(&mut engine, shape.events());
     let mut times = Vec::new();
-    for round in 0..2_000 {
+    for round in 0..sized(2_000, 20) {
         let event = shape.slice(round * 7 % services, 0, 1 + round / services);
         let started = Instant::now();
         engine.apply(event);
@@ -147,7 +151,7 @@ fn one_change(services: u32, endpoints: u32) {
 
 /// The whole world once more, unchanged.
 fn resync() {
-    let shape = Shape { services: 10_000, endpoints: 200 };
+    let shape = Shape { services: sized(10_000, 1_000), endpoints: sized(200, 10) };
     let mut engine = engine();
     feed(&mut engine, shape.events());
     let again = shape.events();
@@ -158,7 +162,7 @@ fn resync() {
 
 /// Tables, desired, realized and snapshot, over maps that keep nothing.
 fn memory() {
-    let shape = Shape { services: 10_000, endpoints: 200 };
+    let shape = Shape { services: sized(10_000, 1_000), endpoints: sized(200, 10) };
     let (mut engine, _) = Engine::start(Sink, Seed(7), &[Source::Kubernetes]).unwrap();
     engine.apply(Event::Synced(Source::Kubernetes));
     let before = resident();
@@ -200,7 +204,7 @@ impl Maps for Sink {
 
 /// What a change costs the engine's thread, and what it costs the recorder's: 10,000 services that flap, six times over.
 fn recorder() {
-    let shape = Shape { services: 10_000, endpoints: 2 };
+    let shape = Shape { services: sized(10_000, 500), endpoints: 2 };
     let mut engine = engine();
     let mut made = Vec::new();
     shape.events().into_iter().for_each(|event| engine.apply(event));

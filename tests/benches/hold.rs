@@ -26,9 +26,12 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::MemoryMaps;
+use holdfast_tests::size::sized;
 use tokio::sync::{mpsc, watch};
 
-const SERVICES: u32 = 10_000;
+fn services() -> u32 {
+    sized(10_000, 200)
+}
 
 /// How long probes are counted.
 const PROBED: Duration = Duration::from_secs(10);
@@ -99,21 +102,22 @@ async fn measure(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
     probes: &AtomicU64,
 ) {
-    let all: Vec<Event> = (0..=SERVICES).flat_map(|it| [service(it), slice(it, 0)]).collect();
+    let (services, changes) = (services(), sized(CHANGES, 10));
+    let all: Vec<Event> = (0..=services).flat_map(|it| [service(it), slice(it, 0)]).collect();
     events.send(all).await.unwrap();
     events.send(vec![Event::Synced(SOURCE)]).await.unwrap();
-    let whole = SERVICES as usize + 1;
+    let whole = services as usize + 1;
     snapshots.wait_for(|snapshot| snapshot.fill.frontends == whole).await.unwrap();
     let (before, begun) = (resident(), Instant::now());
-    events.send((0..SERVICES).map(gone).collect()).await.unwrap();
-    snapshots.wait_for(|snapshot| snapshot.held.len() == SERVICES as usize).await.unwrap();
-    println!("{SERVICES} lists lost at once: all held after {:.1} ms", begun.elapsed().as_secs_f64() * 1e3);
+    events.send((0..services).map(gone).collect()).await.unwrap();
+    snapshots.wait_for(|snapshot| snapshot.held.len() == services as usize).await.unwrap();
+    println!("{services} lists lost at once: all held after {:.1} ms", begun.elapsed().as_secs_f64() * 1e3);
     let (counted, begun) = (probes.load(Ordering::Relaxed), Instant::now());
     let mut times = Vec::new();
-    for change in 1..=CHANGES {
+    for change in 1..=changes {
         tokio::time::sleep(PROBED / CHANGES).await;
         let (changes, sent) = (snapshots.borrow().counters.changes, Instant::now());
-        events.send(vec![slice(SERVICES, change)]).await.unwrap();
+        events.send(vec![slice(services, change)]).await.unwrap();
         snapshots.wait_for(|snapshot| snapshot.counters.changes > changes).await.unwrap();
         times.push(sent.elapsed());
     }

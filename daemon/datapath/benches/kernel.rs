@@ -13,6 +13,10 @@
     clippy::print_stdout
 )]
 
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../tests/src/size.rs"]
+mod size;
+
 #[path = "../tests/bed.rs"]
 mod bed;
 #[allow(dead_code, unreachable_pub)]
@@ -33,6 +37,8 @@ use holdfast_core::op::{Action, Op};
 use holdfast_core::time::Now;
 use holdfast_core::world::{Capacity, World};
 use holdfast_datapath::{KernelMaps, Maps, MemoryMaps};
+use size::sized;
+
 use libbpf_rs::{Link, libbpf_sys as sys};
 
 const ROUNDS: usize = 400;
@@ -140,7 +146,7 @@ impl Cost<'_> {
     fn take_turn(&mut self) {
         std::thread::sleep(PAUSE);
         let before = run_stats(self.program.as_raw_fd());
-        (0..CONNECTS).for_each(|_| (self.act)());
+        (0..sized(CONNECTS, 5)).for_each(|_| (self.act)());
         let after = run_stats(self.program.as_raw_fd());
         self.times.push((after.1 - before.1) as f64 / (after.0 - before.0).max(1) as f64);
     }
@@ -194,7 +200,7 @@ fn hooks(bed: &Bed, maps: &mut KernelMaps) {
             Box::new(|| _ = ask(&udp_client("0.0.0.0:0"), "10.96.0.10:53")),
         ),
     ];
-    for _ in 0..ROUNDS / 4 {
+    for _ in 0..sized(ROUNDS, 4) / 4 {
         for (place, cost) in costs.iter_mut().enumerate() {
             bed.join(if place == 0 { &other } else { &bed.cgroup });
             cost.take_turn();
@@ -249,7 +255,7 @@ impl<'a> Ways<'a> {
         let to = if way == 3 { address("10.96.0.10:80") } else { backend };
         self.bed.join([&self.outside, &self.empty, &self.bed.cgroup, &self.bed.cgroup][way]);
         std::thread::sleep(PAUSE);
-        time(CONNECTS, || {
+        time(sized(CONNECTS, 5), || {
             connect(to);
             drop(self.listener.accept());
         })
@@ -259,7 +265,7 @@ impl<'a> Ways<'a> {
 /// What each way costs more than the first one, which takes its turn between all others.
 fn ratios(ways: &Ways<'_>, services: u32) {
     let (mut direct, mut more) = (Vec::new(), [const { Vec::new() }; 3]);
-    for round in 0..ROUNDS {
+    for round in 0..sized(ROUNDS, 4) {
         for way in [[1, 2, 3], [3, 1, 2], [2, 3, 1], [3, 2, 1]][round % 4] {
             let (before, there, after) = (ways.take(0), ways.take(way), ways.take(0));
             direct.push(before.midpoint(after));
@@ -293,7 +299,7 @@ fn fill(maps: &mut impl Maps, services: u32) {
 
 /// Runs one part, named by the argument, or all.
 fn main() {
-    let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let wanted = size::wanted();
     let wants = |part: &str| wanted.as_deref().is_none_or(|wanted| wanted == part);
     if wants("hooks") {
         in_bed(|bed| hooks(bed, &mut bed.start()));
@@ -334,9 +340,10 @@ fn nowhere(bed: &Bed) {
         (bed::Unconnected::new(), to)
     });
     let mut times = [const { Vec::new() }; 4];
-    for round in 0..ROUNDS * 4 {
+    for round in 0..sized(ROUNDS, 4) * 4 {
         let (socket, to) = &ways[round % 4];
-        times[round % 4].push(time(CONNECTS * 10, || assert_eq!(socket.connect(*to), libc::ENETUNREACH)));
+        times[round % 4]
+            .push(time(sized(CONNECTS, 5) * 10, || assert_eq!(socket.connect(*to), libc::ENETUNREACH)));
     }
     bed.join(&bed.cgroup);
     let [direct, empty, missed, served] = times.map(|times| median(times) * 1e9);
@@ -355,21 +362,22 @@ fn all_ratios(bed: &Bed) {
     Port { frontends: &["10.96.0.10:80"], backends: &backend, ..Port::TCP }.serve(&mut maps);
     let ways = Ways::new(bed, &listener);
     ratios(&ways, 1);
-    fill(&mut maps, 40_000);
-    ratios(&ways, 40_000);
+    let many = sized(40_000, 500);
+    fill(&mut maps, many);
+    ratios(&ways, many);
 }
 
 /// 50,000 services from nothing, from their events on, as the engine does it. By CPU time, which is what the engine needs
 /// of its own; beside it the same into maps of memory, which is all but the kernel's share.
 fn programming() {
-    let shape = worlds::Shape { services: 50_000, endpoints: 1 };
+    let shape = worlds::Shape { services: sized(50_000, 500), endpoints: 1 };
     let (mut memory, mut real) = (Vec::new(), Vec::new());
-    for _ in 0..FILLS {
+    for _ in 0..sized(FILLS, 1) {
         memory.push(program(&mut MemoryMaps::default(), shape.events()));
         let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
         real.push(program(&mut maps, shape.events()));
         let status = maps.status();
-        assert_eq!((status.frontends, status.growths), ([shape.services, 0], 1));
+        assert_eq!((status.frontends, status.growths), ([shape.services, 0], sized(1, status.growths)));
     }
     let rate = |seconds: f64| f64::from(shape.services) / seconds;
     let best = |times: &[f64]| rate(times.iter().copied().fold(f64::INFINITY, f64::min));
@@ -441,10 +449,10 @@ fn insert_frontends(world: &mut World, maps: &mut impl Maps, inserts: &mut Vec<O
 
 /// 10,000 services whose maps a former daemon left, until it is clear that nothing is to be written.
 fn restart(bed: &Bed) {
-    let shape = worlds::Shape { services: 10_000, endpoints: 8 };
+    let shape = worlds::Shape { services: sized(10_000, 500), endpoints: 8 };
     program(&mut bed.start(), shape.events());
     let mut rounds = Vec::new();
-    for _ in 0..FILLS {
+    for _ in 0..sized(FILLS, 1) {
         let events = shape.events();
         let (begun, used_before) = (Instant::now(), used());
         let mut maps = KernelMaps::start(&bed.options()).unwrap();

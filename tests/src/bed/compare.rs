@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::BedError;
 use super::load::{Load, Turn};
+use crate::size::sized;
 
 /// One turn. Long against a switch of processes, short against the time slice of whoever else runs here, so that most
 /// turns are not disturbed.
@@ -22,7 +23,9 @@ const ROUNDS: usize = 9;
 
 /// Draws of the same thing. The median of all possible ones lies between the smallest and the largest of seven with 98 %
 /// confidence.
-pub const DRAWS: usize = 7;
+pub fn draws() -> usize {
+    sized(7, 1)
+}
 
 /// Turns that warm caches, connections and the CPU's clock up, and do not count.
 const WARM_UP: usize = 10;
@@ -69,8 +72,9 @@ pub type Start<'a> = &'a dyn Fn() -> Result<Load, BedError>;
 
 /// Lets two sides take turns, with new processes in each round, started in the other order.
 pub fn draw(first: Start<'_>, second: Start<'_>) -> Result<Medians, BedError> {
-    let rounds: Vec<Medians> =
-        (0..ROUNDS).map(|number| round(first, second, number % 2 == 0)).collect::<Result<_, _>>()?;
+    let rounds: Vec<Medians> = (0..sized(ROUNDS, 1))
+        .map(|number| round(first, second, number % 2 == 0))
+        .collect::<Result<_, _>>()?;
     let Ratio { median, first_rate, second_rate, .. } = Ratio::of(&rounds);
     Ok(Medians { ratio: median, first_rate, second_rate })
 }
@@ -84,7 +88,7 @@ fn round(first: Start<'_>, second: Start<'_>, first_begins: bool) -> Result<Medi
         (first()?, second)
     };
     let mut pairs = Vec::with_capacity(PAIRS);
-    for number in 0..WARM_UP + PAIRS {
+    for number in 0..WARM_UP + sized(PAIRS, 2) {
         let pair = take_pair(&mut first, &mut second, number % 2 == 0)?;
         if number >= WARM_UP {
             pairs.push(pair);
