@@ -32,6 +32,7 @@ settle() { find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {
 deb() {
 	local doc=$root/usr/share/doc/holdfast size
 	install -m 644 packaging/debian/copyright "$doc/copyright"
+	install -m 644 LICENSE-BPF "$doc/LICENSE-BPF"
 	install -D -m 644 packaging/debian/lintian-overrides "$root/usr/share/lintian/overrides/holdfast"
 	{
 		printf 'holdfast (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n' "$version"

@@ -15,7 +15,9 @@ cgroup=
 
 # Children of a script ignore Ctrl-C, so each is told to end, and waited for.
 clean_up() {
-	trap - EXIT INT TERM
+	# Who presses Ctrl-C again is impatient, and would leave half of it behind.
+	trap '' INT TERM
+	trap - EXIT
 	((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null || true
 	wait || true
 	# A shell that was moved in by hand may still be there; then the kernel keeps the cgroup, empty of programs.

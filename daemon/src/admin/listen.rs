@@ -7,7 +7,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
@@ -119,13 +118,24 @@ fn make_way(path: &Path) -> Result<(), AdminError> {
         Ok(found) if !found.file_type().is_socket() => return Err(AdminError::NotASocket(path.to_owned())),
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
+    match knock(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(failed)
         }
+        // Its queue is full.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(AdminError::SocketTaken(path.to_owned()))
+        }
         Err(error) => Err(failed(error)),
-        Ok(_) => Err(AdminError::SocketTaken(path.to_owned())),
+        Ok(()) => Err(AdminError::SocketTaken(path.to_owned())),
     }
+}
+
+/// Whether anybody answers there, without waiting for whoever takes no clients.
+fn knock(path: &Path) -> io::Result<()> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    Ok(nix::sys::socket::connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?)
 }
 
 fn bind_socket(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {

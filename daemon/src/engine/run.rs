@@ -58,7 +58,8 @@ pub struct Ends {
 }
 
 /// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `look_after` gets
-/// the engine about once a second, between two steps.
+/// the engine about once a second, between two steps, and as soon as everything is written for the first time: other programs may
+/// be waiting for that.
 pub async fn run<M: Maps>(
     mut engine: Engine<M>,
     mut ends: Ends,
@@ -68,6 +69,7 @@ pub async fn run<M: Maps>(
     let mut dropped = 0;
     let mut checks = Checks::default();
     let (mut looked, mut checked, mut asked) = (started, started, started);
+    let mut was_written = false;
     loop {
         let due = engine.next_due(started.elapsed()).map(|due| due.saturating_sub(started.elapsed()));
         let is_overdue = asked.elapsed() >= ask::WAIT_MAX;
@@ -93,7 +95,9 @@ pub async fn run<M: Maps>(
         });
         Arc::make_mut(&mut snapshot).counters.changes_dropped = dropped;
         ends.snapshots.send_replace(snapshot);
-        if looked.elapsed() >= IDLE || looked == started {
+        let is_first = !was_written && engine.is_whole();
+        was_written |= is_first;
+        if looked.elapsed() >= IDLE || looked == started || is_first {
             look_after(&mut engine);
             looked = Instant::now();
         }

@@ -15,6 +15,7 @@ use holdfast_datapath::{Answer, MemoryMaps};
 use super::*;
 
 mod loops;
+mod pace;
 mod remembered;
 
 const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };

@@ -3,7 +3,8 @@
 //! One block is one service and one slice per family and backend port. Without a health check every backend is ready.
 //! With one, a backend counts as ready until its first verdict: as HAProxy and unlike Envoy, because the daemon's
 //! restart must not empty a list whose backends are all well. The first check runs at once and, until a verdict is
-//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps.
+//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps. Whether the daemon
+//! is ready does not wait for them.
 //!
 //! Invariant: the first group holds every service and slice and ends with `Synced`; an unchanged block never sends
 //! anything on a reload and keeps what is known of its backends. Deliberately absent: parsing (the configuration does
@@ -36,7 +37,7 @@ use live::{Change, Live};
 use schedule::CheckId;
 
 /// Checks follow one another at most this far apart until the first verdict, however long the interval is.
-pub const FIRST_INTERVAL_MAX: Duration = Duration::from_secs(1);
+pub const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(100);
 
 /// One `[[service]]` block, as the configuration read it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
-//! What the installed daemon costs. Each figure is printed and compared with its goal; docs/performance.md has them.
+//! What the installed daemon costs. Each figure is printed; docs/performance.md has them. A time is never judged by the clock, but
+//! as a ratio to something that was measured in the same run.
 
 use std::fmt::Write;
-use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,11 @@ const IDLE_SHARE_MAX: f64 = 0.001;
 
 const IDLE_WATCHED: Duration = Duration::from_secs(60);
 
-/// What a start takes at most on a machine that has nothing else to do.
-const START_MAX: Duration = Duration::from_millis(300);
+/// How much longer a start with a thousand services may take than one with a single service: twice as long is usual, and a start
+/// whose work grew with the square of them would take a hundred times as long.
+const START_RATIO_MAX: f64 = 8.0;
 
-/// One of them will meet no more of the others' work than the CPUs' caches can bear.
+/// Others' work makes some of them slower; the fastest counts.
 const STARTS: usize = 7;
 
 const ROUNDS: usize = 50;
@@ -75,47 +76,33 @@ fn cpu_time_of_an_idle_daemon() {
     assert!(share <= IDLE_SHARE_MAX, "{share}");
 }
 
-/// How long that one of its threads has stood in the queue of a CPU which has stood there longest: the second number of
-/// each. Together they have stood there longer than the start was held up by it.
-fn queued(host: &Host) -> Duration {
-    let of = |task: fs::DirEntry| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
-    };
-    let processes = host.processes("system.slice/holdfast.service");
-    let tasks = processes.iter().filter_map(|it| fs::read_dir(format!("/proc/{it}/task")).ok());
-    tasks.flatten().flatten().filter_map(of).max().unwrap()
-}
-
-/// One start as after a boot: nothing in the kernel, everything in the snapshot. Its time by the clock, and without what
-/// a thread waited for a CPU.
-fn start_again(host: &Host) -> (Duration, Duration) {
+/// One start as after a boot: nothing in the kernel, everything in the snapshot.
+fn start_again(host: &Host) -> Duration {
     host.run(&["systemctl", "stop", "holdfast"]).unwrap().good();
     host.run(&["holdfast", "cleanup"]).unwrap().good();
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
-    let queued = queued(host);
     let from = number(host, "ExecMainStartTimestampMonotonic");
-    let clock = Duration::from_micros(number(host, "ActiveEnterTimestampMonotonic") - from);
-    (clock, clock.saturating_sub(queued))
+    Duration::from_micros(number(host, "ActiveEnterTimestampMonotonic") - from)
 }
 
-/// By the clock alone it would guard nothing: on a machine that others use a limit that always holds is no limit. What others
-/// take of the CPUs shows as time in a queue, and a start that works or sleeps longer does not. On an idle machine the
-/// two are the same; the fastest counts, because others also cool the caches.
+/// The fastest of some, and the one in the middle.
+fn starts(services: usize) -> [Duration; 2] {
+    let host = start_with(services);
+    sleep(Duration::from_secs(2));
+    let mut clock: Vec<_> = (0..STARTS).map(|_| start_again(&host)).collect();
+    clock.sort();
+    [clock[0], clock[STARTS / 2]]
+}
+
+/// Against a start with one service, which loads the same programs on the same machine.
 #[test]
 fn from_start_to_ready_with_a_thousand_services_that_are_remembered() {
-    let host = start_with(1_000);
-    sleep(Duration::from_secs(2));
-    let (mut clock, mut own): (Vec<_>, Vec<_>) = (0..STARTS).map(|_| start_again(&host)).unzip();
-    clock.sort();
-    own.sort();
+    let [[one, _], [fastest, median]] = [1, 1_000].map(starts);
+    let ratio = fastest.as_secs_f64() / one.as_secs_f64();
     println!(
-        "from start to READY with 1,000 services: {:?} by the clock (fastest {:?}), {:?} without waiting for a CPU",
-        clock[STARTS / 2],
-        clock[0],
-        own[0]
+        "from start to READY with 1,000 services: {median:?} (fastest {fastest:?}), {ratio:.2} × as long as with one ({one:?})"
     );
-    assert!(own[0] <= START_MAX, "{own:?} of {clock:?}");
+    assert!(ratio <= START_RATIO_MAX, "{ratio}");
 }
 
 /// The median of reloads that change a service: file read, tables changed, kernel written, lines logged.

@@ -28,6 +28,14 @@ fn the_packages_are_small() {
 }
 
 #[test]
+fn both_packages_carry_the_licence_of_the_programs() {
+    let contents = run("dpkg-deb", &["--contents", package(&First.deb()).to_str().unwrap()]);
+    assert!(contents.contains("./usr/share/doc/holdfast/LICENSE-BPF"), "{contents}");
+    let contents = run("rpm", &["--query", "--list", "--package", package(&First.rpm()).to_str().unwrap()]);
+    assert!(contents.contains("/usr/share/licenses/holdfast/LICENSE-BPF"), "{contents}");
+}
+
+#[test]
 fn lintian_is_content() {
     let path = package(&First.deb());
     let said = run("lintian", &["--fail-on", "error,warning", path.to_str().unwrap()]);

@@ -143,8 +143,58 @@ fn a_second_daemon_on_the_same_pins_ends_and_disturbs_nobody() {
     let (bed, _backend) = bed();
     let (mut first, second) = (daemon(&bed), daemon(&bed));
     first.start().unwrap();
-    check_in_vain(&second, &[], "another holdfast runs with the pins in /sys/fs/bpf/holdfast; stop it first");
+    let begun = Instant::now();
+    check_ends(
+        &second,
+        &[],
+        (75, "another holdfast runs with the pins in /sys/fs/bpf/holdfast; stop it first (it is process "),
+    );
+    assert!(begun.elapsed() >= Duration::from_secs(10), "the first may have been about to end");
     assert!(first.is_ready() && is_served(&bed));
+}
+
+#[test]
+fn a_start_waits_for_the_end_of_a_daemon_that_has_the_pins() {
+    let (bed, _backend) = bed();
+    let (mut first, mut second) = (daemon(&bed), daemon(&bed));
+    first.start().unwrap();
+    second.launch().unwrap();
+    second.wait_until(|it| Ok(it.logged().contains("waiting up to ten seconds for its end"))).unwrap();
+    first.kill().unwrap();
+    second.wait_until(|it| Ok(it.is_ready())).unwrap();
+    assert!(is_served(&bed));
+}
+
+const STATIC: &str =
+    "[[service]]\nname = \"one\"\nfrontends = [\"10.96.0.30:80\"]\nbackends = [\"192.0.2.1:8080\"]\n";
+
+fn names(daemon: &Daemon<'_>) -> Vec<String> {
+    let answer = daemon.ask(&["frontends"]).unwrap_or_default();
+    let rows = answer["frontends"].as_array().into_iter().flatten();
+    rows.filter_map(|row| row["service"].as_str().map(str::to_owned)).collect()
+}
+
+/// A missing folder of manifests, half a kubeconfig, and a folder for the state that nobody has made.
+#[test]
+fn what_heals_by_itself_keeps_nothing_else_unserved() {
+    let (bed, _backend) = bed();
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    fs::write(&kubeconfig, "apiVersion: v1\nkind: Config\nclusters: [{name: a, clu").unwrap();
+    let mut daemon =
+        Daemon::new(&bed, &format!("{STATIC}[apiserver]\nkubeconfig = {:?}\n", kubeconfig.display()))
+            .unwrap();
+    let manifests = daemon.manifests();
+    fs::remove_dir(&manifests).unwrap();
+    daemon.launch().unwrap();
+    daemon.wait_until(|it| Ok(names(it) == ["static/one"])).unwrap();
+    assert!(!daemon.is_ready(), "not all that clients may count on");
+    let rejected = daemon.ask(&["services"]).unwrap().to_string();
+    assert!(rejected.contains("the folder cannot be read"), "{rejected}");
+    fs::create_dir(&manifests).unwrap();
+    daemon.write_manifest("web.yaml", SERVED).unwrap();
+    daemon.wait_until(|it| Ok(names(it) == ["default/web", "static/one"])).unwrap();
+    assert!(is_served(&bed));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod code;
 mod house_rules;
+mod licences;
 mod rust_rules;
 mod security;
 mod tree;

@@ -384,6 +384,30 @@ fn a_taken_address_is_named_and_taken_when_it_is_free() {
 }
 
 #[test]
+fn whoever_takes_no_clients_at_the_socket_holds_up_nothing() {
+    let folder = Folder::new();
+    let path = folder.0.join("admin.sock");
+    let _deaf = nix::sys::socket::socket(
+        nix::sys::socket::AddressFamily::Unix,
+        nix::sys::socket::SockType::Stream,
+        nix::sys::socket::SockFlag::SOCK_NONBLOCK,
+        None,
+    )
+    .map(|deaf| {
+        use std::os::fd::AsRawFd;
+        nix::sys::socket::bind(deaf.as_raw_fd(), &nix::sys::socket::UnixAddr::new(&path).unwrap()).unwrap();
+        nix::sys::socket::listen(&deaf, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
+        deaf
+    })
+    .unwrap();
+    let _first_in_its_queue = UnixStream::connect(&path).unwrap();
+    let (admin, shut) = start_at("127.0.0.1:0", &path);
+    wait_for(&shut, &[AdminError::SocketTaken(path).to_string()]);
+    assert!(std::net::TcpStream::connect(admin.address()).is_ok());
+    admin.stop();
+}
+
+#[test]
 fn an_api_that_waits_for_its_address_ends_when_it_is_told() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = Folder::new();
