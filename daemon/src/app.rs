@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::event::Event;
-use holdfast_core::facts::Timestamp;
+use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
 use holdfast_core::keys::Source;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -50,6 +50,7 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(AppError::Runtime)?;
     let inside = runtime.enter();
+    tell_what_is_missing(&config);
     // Before anything answers: whoever sees the daemon may end it.
     let signals = Signals::heed()?;
     let app = App::start(path, config, logging)?;
@@ -177,7 +178,6 @@ impl App {
     /// Everything that can fail at the start, in the order in which an operator would look for it.
     fn start(path: &Path, config: Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let node = node::name(&config)?;
-        tell_what_is_missing(&config);
         let manifests = config.manifests.path.as_deref().map(Manifests::new);
         let (blocks_out, blocks) = watch::channel(Arc::new(parts::blocks(&config, path)?));
         let seed = parts::seed();
@@ -188,18 +188,14 @@ impl App {
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let described = parts::described(&config, &maps, kept.as_ref());
-        let settings = parts::settings(&config, parts::apiservers(access.as_ref()));
-        let numbers_below = kept.as_ref().map_or(0, |kept| kept.context.numbers_below);
-        let now_known = (settings, node::facts(&config, &node, &described));
+        let below = kept.as_ref().map_or(0, |kept| kept.context.numbers_below);
+        let now_known = known_now(&config, &node, &described, access.as_ref());
         let engine = parts::engine(maps, seed, &sources_of(&config), now_known, kept)?;
-        let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
-        let (fail, failures) = mpsc::channel(1);
+        let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let (engine, changes) = parts::EngineThread::start(engine, incoming, look_after(views, fail))?;
-        let (history, recorded) =
-            parts::record(&config.state.path, numbers_below, changes, engine.snapshots.clone())?;
+        let (history, recorded) = parts::record(&config.state.path, below, changes, &engine)?;
         let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let (keeper, written) =
-            parts::keeper(folder, &engine, access.as_ref(), kubernetes.as_ref(), &history);
+        let (keeper, written) = parts::keeper(folder, &engine, (&access, &kubernetes), &history);
         let (reloads, forgets, wishes) = Wishes::channels();
         let (proxies, proxies_now) = watch::channel(Arc::default());
         let (refused, refused_reload) = watch::channel(None);
@@ -295,6 +291,17 @@ impl App {
         admin.stop();
         Ok(())
     }
+}
+
+/// What the rules have to know before they decide anything.
+fn known_now(
+    config: &Config,
+    node: &NodeName,
+    described: &node::Described,
+    access: Option<&Access>,
+) -> (Settings, NodeFacts) {
+    let settings = parts::settings(config, parts::apiservers(access));
+    (settings, node::facts(config, node, described))
 }
 
 /// What is not there or not whole now, and may come: it is tried again, and everything else is served meanwhile.

@@ -176,12 +176,11 @@ pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
 pub(super) fn keeper(
     folder: state::Folder,
     engine: &EngineThread,
-    access: Option<&Access>,
-    kubernetes: Option<&Kubernetes>,
+    (access, kubernetes): (&Option<Access>, &Option<Kubernetes>),
     history: &Arc<recorder::History>,
 ) -> (state::Keeper, watch::Receiver<state::Written>) {
-    let clusters = access.map_or_else(|| watch::channel(None).1, Access::clusters);
-    let (snapshots, odd) = (engine.snapshots.clone(), kubernetes.map(Kubernetes::oddities));
+    let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
+    let (snapshots, odd) = (engine.snapshots.clone(), kubernetes.as_ref().map(Kubernetes::oddities));
     state::Keeper::new(folder, snapshots, clusters, odd, Arc::clone(history))
 }
 
@@ -263,10 +262,11 @@ pub(super) fn record(
     state: &Path,
     numbers_below: u64,
     changes: mpsc::Receiver<Told>,
-    snapshots: watch::Receiver<Arc<Snapshot>>,
+    engine: &EngineThread,
 ) -> Result<(Arc<recorder::History>, oneshot::Receiver<()>), AppError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(AppError::Runtime)?;
-    let (recorder, history) = Recorder::new(changes, snapshots, Some(&state.join(recorder::FOLDER)));
+    let (recorder, history) =
+        Recorder::new(changes, engine.snapshots.clone(), Some(&state.join(recorder::FOLDER)));
     let recorder = recorder.remembering(numbers_below);
     let (end, ended) = oneshot::channel();
     let work = move || {

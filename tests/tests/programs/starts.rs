@@ -288,3 +288,36 @@ fn whoever_can_reach_the_daemon_can_end_it() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Nobody answers there, not even with a refusal, so that a check takes all of its time.
+const SILENT: &str = "[[service]]\nname = \"silent\"\nfrontends = [\"10.96.0.31:80\"]\nbackends = [\"127.0.0.9:8080\"]\n\
+    health_check = { kind = \"tcp\", timeout = \"5s\", interval = \"5s\", fall = 1 }\n";
+
+/// A listener that takes nobody, with a queue that is full.
+fn deaf() -> Vec<socket2::Socket> {
+    let address = socket2::SockAddr::from(std::net::SocketAddr::from(([127, 0, 0, 9], 8080)));
+    let socket = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let listener = socket();
+    listener.bind(&address).unwrap();
+    listener.listen(0).unwrap();
+    let knock = || {
+        let client = socket();
+        client.set_nonblocking(true).unwrap();
+        // It is under way; nobody waits for it.
+        let _ = client.connect(&address);
+        client
+    };
+    std::iter::once(listener).chain((0..4).map(|_| knock())).collect()
+}
+
+#[test]
+fn ready_does_not_wait_for_health_checks() {
+    let (bed, _backend) = bed();
+    let _deaf = bed.within(Place::NODE, deaf).unwrap();
+    let mut daemon = Daemon::new(&bed, SILENT).unwrap();
+    daemon.launch().unwrap();
+    daemon.wait_until(|it| Ok(it.logged().contains("backend unready"))).unwrap();
+    let log = daemon.logged();
+    let place = |what: &str| log.lines().position(|line| line.contains(what));
+    assert!(place(" ready milliseconds=").is_some_and(|it| Some(it) < place("backend unready")), "{log}");
+}

@@ -28,7 +28,7 @@ async fn a_request_is_answered_over_tls_and_its_connection_is_kept() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_costs_less_than_50_ms() {
+async fn after_a_refused_connection_the_next_one_is_asked_at_once() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     authority.write(&folder.path().join("ca.crt"));
     let server = Server::start(&authority.leaf("127.0.0.1"), Manner::Serve, plain()).await;
@@ -37,7 +37,7 @@ async fn a_refused_connection_costs_less_than_50_ms() {
     let start = Instant::now();
     let reply = access.get("/readyz", None).await.unwrap();
     assert_eq!(*reply.endpoint, server.address.to_string());
-    assert!(start.elapsed() < Duration::from_millis(50), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(1), "nothing is waited for: {:?}", start.elapsed());
 }
 
 #[tokio::test]
