@@ -180,8 +180,8 @@ impl App {
         let node = node::name(&config)?;
         let manifests = config.manifests.path.as_deref().map(Manifests::new);
         let (blocks_out, blocks) = watch::channel(Arc::new(parts::blocks(&config, path)?));
-        let seed = parts::seed();
-        let (folder, claim, kept) = parts::kept(&config.state.path)?;
+        let (seed, folder) = (parts::seed(), state::Folder::new(&config.state.path));
+        let (claim, kept) = parts::kept(&folder)?;
         let (access, kubernetes) = parts::cluster(&config, &node, seed, kept.as_ref())?;
         let maps = AppMaps::open(&config)?;
         let refused_no_more = Arc::new(AtomicBool::new(false));
@@ -198,8 +198,7 @@ impl App {
         let (keeper, written) = parts::keeper(folder, &engine, (&access, &kubernetes), &history);
         let (reloads, forgets, wishes) = Wishes::channels();
         let (proxies, proxies_now) = watch::channel(Arc::default());
-        let (refused, refused_reload) = watch::channel(None);
-        let (shut_out, shut) = watch::channel(Vec::new());
+        let ((refused, refused_now), (shut, shut_now)) = (watch::channel(None), watch::channel(Vec::new()));
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -215,13 +214,13 @@ impl App {
             verifications: admin::Verifications::default(),
             liveness: engine.liveness(),
             proxies: proxies_now,
-            refused_reload,
-            shut,
+            refused_reload: refused_now,
+            shut: shut_now,
             reloads,
             forgets,
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
-        let admin = admin::start(&parts::admin_settings(&config), readings.clone(), shut_out)?;
+        let admin = admin::start(&parts::admin_settings(&config), readings.clone(), shut)?;
         Ok(Self {
             reload: Reload::new(path, config, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources { manifests, kubernetes, blocks },
@@ -304,16 +303,19 @@ fn known_now(
     (settings, node::facts(config, node, described))
 }
 
-/// What is not there or not whole now, and may come: it is tried again, and everything else is served meanwhile.
+/// What is not there or not whole now, and may come: it is tried again, and everything else is served meanwhile. Files may be
+/// on something that hangs, so nobody waits for this.
 fn tell_what_is_missing(config: &Config) {
-    let folder = config.manifests.path.as_deref().map_or(Ok(()), Manifests::check);
-    if let Err(error) = folder {
-        tracing::warn!(%error, "no manifests are read until then; everything else is served");
-    }
-    let access = if config.kubernetes.enabled { Access::check(&config.apiserver) } else { Ok(()) };
-    if let Err(error) = access {
-        tracing::warn!(%error, "no apiserver is asked until then; everything else is served");
-    }
+    let (manifests, kubernetes) = (config.manifests.path.clone(), config.kubernetes.enabled);
+    let apiserver = config.apiserver.clone();
+    drop(tokio::task::spawn_blocking(move || {
+        if let Some(Err(error)) = manifests.as_deref().map(Manifests::check) {
+            tracing::warn!(%error, "no manifests are read until then; everything else is served");
+        }
+        if let Some(Err(error)) = kubernetes.then(|| Access::check(&apiserver)) {
+            tracing::warn!(%error, "no apiserver is asked until then; everything else is served");
+        }
+    }));
 }
 
 /// Until everything is written down, or the disk has had its time.

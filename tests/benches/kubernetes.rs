@@ -63,7 +63,7 @@ fn main() -> ExitCode {
             |maps| measure_large(maps, sized(10_000, 100), sized(20_000, 200), 100),
         ),
         Some("change") => {
-            over_maps(|maps| measure_change(maps, many, many, 5), |maps| measure_change(maps, many, many, 5))
+            over_maps(|maps| measure_change(maps, many, many, 5), |maps| measure_change(maps, many, many, 5));
         }
         Some("sustained") => over_maps(
             |maps| measure_sustained(maps, many, many, 5),

@@ -297,14 +297,16 @@ fn lock(root: &Path) -> Result<File, StartError> {
 
 /// Who has locked it, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
 fn holder(folder: &File) -> Option<u32> {
-    let inode = folder.metadata().ok()?.ino();
-    let device = folder.metadata().ok()?.dev();
-    let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
+    let found = folder.metadata().ok()?;
+    let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
+    let place = format!("{major:02x}:{minor:02x}:{}", found.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    let fields = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    let ours =
-        |fields: &Vec<String>| fields.iter().any(|it| *it == place) && fields.iter().any(|it| it == "FLOCK");
-    locks.lines().map(fields).find(ours)?.get(4)?.parse().ok().filter(|process| *process > 0)
+    let process = |line: &str| {
+        let mut fields = line.split_whitespace().skip_while(|it| *it != "FLOCK").skip(3);
+        let process = fields.next()?.parse().ok()?;
+        (fields.next()? == place && process > 0).then_some(process)
+    };
+    locks.lines().find_map(process)
 }
 
 fn adopt_folder(folder: &Path, names: &[&'static str], maps: &mut Maps) -> Result<(), StartError> {

@@ -21,8 +21,8 @@ pub(super) const FILE: &str = "numbers";
 const MAGIC: [u8; 8] = *b"hfnums\0\x01";
 
 /// Two copies, each in a sector of its own: whatever happens while one is written, the other one is whole.
-const COPIES: u64 = 2;
-const COPY_BYTES: u64 = 512;
+const COPIES: usize = 2;
+const COPY_BYTES: usize = 512;
 const USED_BYTES: usize = 36;
 
 /// The highest number: what every reader of JSON can tell from its neighbours. A thousand a second take 285,000 years.
@@ -62,8 +62,8 @@ impl Numbers {
     pub(super) fn open(folder: &Path) -> (Self, Option<Mark>) {
         let path = folder.join(FILE);
         let found = fs::read(&path).unwrap_or_default();
-        let copies = found.chunks(COPY_BYTES as usize).filter_map(decode);
-        let newest = copies.take(COPIES as usize).max_by_key(|(turn, _)| *turn);
+        let copies = found.chunks(COPY_BYTES).filter_map(decode);
+        let newest = copies.take(COPIES).max_by_key(|(turn, _)| *turn);
         let turn = newest.map_or(0, |(turn, _)| turn);
         (Self { path, file: None, turn, room: ROOM_MIN, reserved: None }, newest.map(|(_, mark)| mark))
     }
@@ -85,7 +85,7 @@ impl Numbers {
             Some(file) => file,
             None => self.make()?,
         };
-        file.write_all_at(&encode(turn, mark), turn % COPIES * COPY_BYTES)?;
+        file.write_all_at(&encode(turn, mark), turn % COPIES as u64 * COPY_BYTES as u64)?;
         file.sync_data()?;
         (self.turn, self.file) = (turn, Some(file));
         Ok(())
@@ -99,7 +99,7 @@ impl Numbers {
         let file = options.write(true).create(true).truncate(false).mode(FILE_MODE).open(&self.path)?;
         if is_new {
             // All of its room at once, while there is some.
-            file.write_all_at(&[0; (COPIES * COPY_BYTES) as usize], 0)?;
+            file.write_all_at(&[0; COPIES * COPY_BYTES], 0)?;
             File::open(folder)?.sync_all()?;
         }
         Ok(file)

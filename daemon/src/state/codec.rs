@@ -72,12 +72,11 @@ impl Head {
     }
 }
 
+/// Takes a record, and whose it is; the head is nobody's.
+type Write<'a> = dyn FnMut(Option<&ServiceKey>, &[u8]) -> io::Result<()> + 'a;
+
 /// Gives the records one by one, those of services with whose it is; each is gone with the next.
-pub(super) fn encode(
-    context: &Context,
-    snapshot: &Snapshot,
-    write: &mut dyn FnMut(Option<&ServiceKey>, &[u8]) -> io::Result<()>,
-) -> io::Result<()> {
+pub(super) fn encode(context: &Context, snapshot: &Snapshot, write: &mut Write<'_>) -> io::Result<()> {
     let mut record = to_bytes(&Head::new(context, snapshot), Vec::new())?;
     write(None, &record)?;
     for view in snapshot.services.iter() {

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use crate::datapath::DatapathView;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
@@ -383,23 +385,20 @@ fn a_taken_address_is_named_and_taken_when_it_is_free() {
     admin.stop();
 }
 
+/// Whoever listens there has room for one client, and takes none.
+fn deaf(path: &std::path::Path) -> OwnedFd {
+    let socket =
+        nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
+    nix::sys::socket::bind(socket.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+    nix::sys::socket::listen(&socket, Backlog::new(0).unwrap()).unwrap();
+    socket
+}
+
 #[test]
 fn whoever_takes_no_clients_at_the_socket_holds_up_nothing() {
     let folder = Folder::new();
     let path = folder.0.join("admin.sock");
-    let _deaf = nix::sys::socket::socket(
-        nix::sys::socket::AddressFamily::Unix,
-        nix::sys::socket::SockType::Stream,
-        nix::sys::socket::SockFlag::SOCK_NONBLOCK,
-        None,
-    )
-    .map(|deaf| {
-        use std::os::fd::AsRawFd;
-        nix::sys::socket::bind(deaf.as_raw_fd(), &nix::sys::socket::UnixAddr::new(&path).unwrap()).unwrap();
-        nix::sys::socket::listen(&deaf, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
-        deaf
-    })
-    .unwrap();
+    let _deaf = deaf(&path);
     let _first_in_its_queue = UnixStream::connect(&path).unwrap();
     let (admin, shut) = start_at("127.0.0.1:0", &path);
     wait_for(&shut, &[AdminError::SocketTaken(path).to_string()]);
