@@ -195,7 +195,7 @@ pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state
             None
         }
     };
-    Ok((folder, claim, kept))
+    Ok((claim, kept))
 }
 
 /// Spreads hash tables and health checks. Without randomness they are merely easier to guess.
