@@ -13,6 +13,7 @@ mod cpu;
 pub mod crowd;
 pub mod daemon;
 mod dial;
+mod errand;
 mod keeper;
 mod links;
 pub mod load;
@@ -31,6 +32,7 @@ use self::cgroup::Tree;
 pub(crate) use self::cgroup::mount_point;
 use self::crowd::{Crowd, Question};
 pub use self::dial::{Dialer, Tally};
+pub use self::errand::Errand;
 use self::keeper::Keeper;
 pub use self::links::{Layout, Neighbour};
 use self::load::{Kind, Load};
@@ -279,6 +281,19 @@ impl Bed {
         let mut command = self.command(place, &self.child)?;
         command.arg("crowd").args(question.arguments());
         Crowd::start(command)
+    }
+
+    /// Has a process of a user do something once, and gives what came of it.
+    pub fn errand(
+        &self,
+        place: Place<'_>,
+        uid: u32,
+        errand: Errand,
+        to: SocketAddr,
+    ) -> Result<String, BedError> {
+        let mut command = self.command(place, &self.child)?;
+        command.args(["errand", &uid.to_string(), errand.word(), &to.to_string()]);
+        succeed(command, errand::LIMIT).map(|said| said.trim_end().to_owned())
     }
 
     fn netns(&self, place: Place<'_>) -> Result<&Keeper, BedError> {

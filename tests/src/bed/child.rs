@@ -1,4 +1,4 @@
-//! What the processes of a bed do: keep, enter, serve, load, dial, ask.
+//! What the processes of a bed do: keep, enter, serve, load, dial, ask, run an errand.
 //!
 //! Invariant: a child touches only itself before it becomes what it was asked to be. Deliberately absent: an answer to
 //! wrong arguments beyond an error; only the bed calls it.
@@ -13,7 +13,7 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, setns};
 
-use super::{crowd, dial, keeper, load, serve};
+use super::{crowd, dial, errand, keeper, load, serve};
 
 /// Does what the arguments say, as `bed_child` gets them. A command that is entered takes this process over.
 pub fn main(arguments: &[OsString]) -> io::Result<()> {
@@ -29,8 +29,11 @@ pub fn main(arguments: &[OsString]) -> io::Result<()> {
         (["serve", role, name, address], _) => serve::run(role, name, parsed(address)?),
         (["dial", address], _) => dial::run(parsed(address)?),
         (["crowd", uid, clients, door, method, path], _) => crowd::run([uid, clients, door, method, path]),
+        (["errand", uid, what, address], _) => errand::run(uid, what, parsed(address)?),
         (["load", kind, address], _) => load::run(kind, parsed(address)?),
-        _ => Err(io::Error::other("usage: bed_child keep|enter|serve|load|dial|crowd …; a bed calls it")),
+        _ => Err(io::Error::other(
+            "usage: bed_child keep|enter|serve|load|dial|crowd|errand …; a bed calls it",
+        )),
     }
 }
 

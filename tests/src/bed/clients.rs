@@ -3,13 +3,14 @@
 //! Invariant: what a client says is the same JSON line in each language. Deliberately absent: a compiler in an emulated
 //! kernel; there the built client lies beside the test.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{Bed, BedError, Place, at, finish, succeed, this_program};
+use super::{Bed, BedError, Place, at, finish, spawn, succeed, this_program};
 
 /// A first build in Go compiles its standard library.
 const BUILD_LIMIT: Duration = Duration::from_secs(300);
@@ -74,6 +75,46 @@ impl Client {
     /// Where it lies.
     pub fn program(&self) -> &Path {
         &self.program
+    }
+}
+
+/// The C client that keeps its socket, and asks when it is told to, until it is dropped.
+#[derive(Debug)]
+pub struct Lasting {
+    client: Child,
+    orders: ChildStdin,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Lasting {
+    /// Starts it as a process of the node; it asks nothing yet.
+    pub fn start(bed: &Bed, words: &[&str]) -> Result<Self, BedError> {
+        let mut command = bed.command(Place::NODE, Client::c()?.program())?;
+        let mut client = spawn(command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        match (client.stdin.take(), client.stdout.take()) {
+            (Some(orders), Some(lines)) => Ok(Self { client, orders, lines: BufReader::new(lines) }),
+            _ => Err(BedError::Unexpected { who: "a client".to_owned(), said: "no pipes".to_owned() }),
+        }
+    }
+
+    /// Lets it ask once; gives its steps up to the answer.
+    pub fn ask(&mut self) -> Result<Vec<Answer>, BedError> {
+        let pipe = Path::new("the pipe of a client");
+        self.orders.write_all(b"\n").map_err(at("write to", pipe))?;
+        let mut steps: Vec<Answer> = Vec::new();
+        while steps.last().is_none_or(|step| step.call != "recvfrom") {
+            let mut line = String::new();
+            self.lines.read_line(&mut line).map_err(at("read from", pipe))?;
+            steps.push(answer(&line)?);
+        }
+        Ok(steps)
+    }
+}
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        let _ = self.client.kill();
+        let _ = self.client.wait();
     }
 }
 

@@ -114,7 +114,7 @@ pub(super) fn run([uid, clients, door, method, path]: [&str; 5]) -> io::Result<(
 }
 
 /// For good: nothing of root is left.
-fn become_user(uid: u32) -> io::Result<()> {
+pub(super) fn become_user(uid: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(uid));
     setgroups(&[group])?;
     setresgid(group, group, group)?;
@@ -166,6 +166,6 @@ fn status(line: &str) -> io::Result<u16> {
     code.ok_or_else(|| io::Error::other("no answer"))
 }
 
-fn word(error: &io::Error) -> String {
+pub(super) fn word(error: &io::Error) -> String {
     error.raw_os_error().map_or_else(|| error.to_string(), |errno| format!("{:?}", Errno::from_raw(errno)))
 }

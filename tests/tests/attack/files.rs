@@ -3,11 +3,12 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
+use std::process::Command;
 
-use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Bed, succeed};
 
-use crate::stage::{Bystander, NOBODY, service, until};
+use crate::stage::{Bystander, CHANGES, NOBODY, PROMPT, SOON, service, until};
 
 /// The daemon as a service of systemd has it: root without the power to read what root may not, and what it needs for its work.
 const SANDBOX: [&str; 3] = ["setpriv", "--bounding-set=-all,+bpf,+net_admin,+perfmon", "--inh-caps=-all"];
@@ -47,6 +48,33 @@ fn a_manifest_that_may_not_be_read_rejects_itself_only() {
     chown(&path, Some(0), Some(0)).unwrap();
     daemon.write_manifest("closed.yaml", &service("closed", "10.96.0.7", "192.0.2.7")).unwrap();
     until("served", || daemon.tell(&["frontends"]).unwrap().contains("10.96.0.7"));
+    bystander.change();
+}
+
+fn make_fifo(path: &Path) {
+    let mut command = Command::new("mkfifo");
+    command.arg(path);
+    succeed(command, SOON).unwrap();
+    chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+}
+
+#[test]
+fn a_fifo_where_manifests_belong_is_named_and_stops_nothing() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    make_fifo(&daemon.manifests().join("early.yaml"));
+    daemon.write_manifest("swapped.yaml", &service("swapped", "10.96.0.7", "192.0.2.7")).unwrap();
+    daemon.start().unwrap();
+    let mut bystander = Bystander::arrive(&daemon);
+    let is_served = || daemon.tell(&["frontends"]).unwrap().contains("10.96.0.7");
+    until("served", is_served);
+    let late = daemon.folder().join("late");
+    make_fifo(&late);
+    fs::rename(&late, daemon.manifests().join("swapped.yaml")).unwrap();
+    assert!(bystander.p99(CHANGES) <= PROMPT);
+    let named = || daemon.tell(&["services"]).unwrap();
+    until("named", || ["early.yaml", "swapped.yaml"].iter().all(|name| named().contains(name)));
+    assert!(is_served(), "what was in a file before stays");
     bystander.change();
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::crowd::{Crowd, Question};
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Place};
+use holdfast_tests::bed::{Bed, Errand, Place};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
 use serde_json::{Value, json};
 
@@ -18,6 +18,13 @@ pub(crate) const NOBODY: u32 = 65_534;
 
 /// The door that everybody of the node may use.
 pub(crate) const TCP: &str = "127.0.0.1:9890";
+
+/// A bystander's change takes some milliseconds; this has room for a busy machine, and none for who waits behind an attack.
+pub(crate) const PROMPT: Duration = Duration::from_millis(500);
+
+/// Changes that are timed while an attack goes on. Of so many the slowest does not count: where maps have to grow, it is the one that
+/// waits while the kernel verifies the programs again, some hundred milliseconds once in a doubling.
+pub(crate) const CHANGES: usize = 100;
 
 /// As long as a test waits for anything at all.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -42,11 +49,28 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) fn service(name: &str, address: &str, backend: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: default}}\n\
-         spec: {{type: ClusterIP, clusterIP: {address}, ports: [{{port: 80}}]}}\n---\n\
-         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
-         metadata: {{name: {name}-1, namespace: default, labels: {{kubernetes.io/service-name: {name}}}}}\n\
-         addressType: IPv4\nports: [{{port: 8080}}]\nendpoints: [{{addresses: [{backend}]}}]\n"
+         spec: {{type: ClusterIP, clusterIP: {address}, ports: [{{port: 80}}]}}\n---\n{}",
+        slice(name, "port: 8080", backend)
     )
+}
+
+/// The only slice of such a service, with this port.
+pub(crate) fn slice(service: &str, port: &str, backend: &str) -> String {
+    format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+         metadata: {{name: {service}-1, namespace: default, labels: {{kubernetes.io/service-name: {service}}}}}\n\
+         addressType: IPv4\nports: [{{{port}}}]\nendpoints: [{{addresses: [{backend}]}}]\n"
+    )
+}
+
+/// What a process of nobody gets from an address: who answers, or an errno.
+pub(crate) fn nobody_dials(bed: &Bed, address: &str) -> String {
+    bed.errand(Place::NODE, NOBODY, Errand::Dial, address.parse().unwrap()).unwrap()
+}
+
+/// What the daemon says of the first frontend with this address.
+pub(crate) fn row(daemon: &Daemon<'_>, address: &str) -> Value {
+    daemon.ask(&["frontends", "--address", address]).unwrap()["frontends"][0].clone()
 }
 
 /// A tenant whose only fault is to be on the same node: his backend changes, and he waits until it is in the maps and told.

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use holdfast_tests::bed::clients::Lasting;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Layout, Place, Role};
 
-use crate::served::Lasting;
+use crate::served::ask;
 
 /// The node is in zone a. The daemon, its clients and its servers share one network.
 const ZONE: &str = "[node]\nname = \"n1\"\nzone = \"a\"\n";
@@ -90,8 +91,8 @@ fn listed(daemon: &Daemon<'_>) -> usize {
 fn sweep(bed: &Bed, daemon: &mut Daemon<'_>, change: &Change) -> u64 {
     daemon.write_manifest("cluster.yaml", &change.manifest("[{addresses: [192.0.2.3]}]")).unwrap();
     daemon.wait_until(|it| Ok(listed(it) == change.listed)).unwrap();
-    let mut witness = Lasting::start(bed, &["udp-lasting", "10.96.0.54", "53"]);
-    witness.ask();
+    let mut witness = Lasting::start(bed, &["udp-lasting", "10.96.0.54", "53"]).unwrap();
+    ask(&mut witness);
     let before = ended(daemon);
     daemon.write_manifest("cluster.yaml", &change.manifest("[]")).unwrap();
     daemon.wait_until(|it| Ok(ended(it) > before)).unwrap();
@@ -111,14 +112,14 @@ fn kernel_a_connected_client_keeps_a_backend_that_serves_and_loses_one_that_does
     daemon.start().unwrap();
 
     let mut clients: Vec<_> =
-        (0..CLIENTS).map(|_| Lasting::start(&bed, &["udp-lasting", "10.96.0.53", "53"])).collect();
-    let served: Vec<_> = clients.iter_mut().filter_map(|client| client.ask().pop()).collect();
+        (0..CLIENTS).map(|_| Lasting::start(&bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap()).collect();
+    let served: Vec<_> = clients.iter_mut().filter_map(|client| ask(client).pop()).collect();
     let of = |server: &str| format!("recvfrom - {DNS} {DNS} {server}");
     assert!(["one", "two"].iter().all(|server| served.contains(&of(server))), "{served:?}");
     for change in &CHANGES {
         assert_eq!(sweep(&bed, &mut daemon, change), 0, "{}", change.what);
         for (client, served) in clients.iter_mut().zip(&served) {
-            assert_eq!(client.ask(), std::slice::from_ref(served), "{}", change.what);
+            assert_eq!(ask(client), std::slice::from_ref(served), "{}", change.what);
         }
         daemon.kill().unwrap();
         daemon.start().unwrap();
@@ -133,6 +134,6 @@ fn kernel_a_connected_client_keeps_a_backend_that_serves_and_loses_one_that_does
     let lost = served.iter().filter(|served| **served == of("one")).count();
     assert_eq!(sweep(&bed, &mut daemon, &gone), lost as u64, "{}", gone.what);
     for client in &mut clients {
-        assert_eq!(client.ask().pop(), Some(of("two")), "{}", gone.what);
+        assert_eq!(ask(client).pop(), Some(of("two")), "{}", gone.what);
     }
 }

@@ -1,11 +1,9 @@
 //! Clients as users have them, through the kernel's datapath: whatever they call, they see what they dialled.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use holdfast_core::list::Scope;
-use holdfast_tests::bed::clients::Client;
+use holdfast_tests::bed::clients::{Client, Lasting};
 use holdfast_tests::bed::{Bed, Place, Role, succeed};
 
 use crate::clients::{check, shown};
@@ -137,40 +135,9 @@ fn kernel_dig_follows_a_dns_server_that_is_replaced() {
     }
 }
 
-/// The C client that keeps its socket.
-pub(crate) struct Lasting {
-    client: Child,
-    orders: ChildStdin,
-    lines: BufReader<ChildStdout>,
-}
-
-impl Lasting {
-    pub(crate) fn start(bed: &Bed, words: &[&str]) -> Self {
-        let mut command = bed.command(Place::NODE, Client::c().unwrap().program()).unwrap();
-        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut client = command.spawn().unwrap();
-        let (orders, lines) = (client.stdin.take().unwrap(), BufReader::new(client.stdout.take().unwrap()));
-        Self { client, orders, lines }
-    }
-
-    /// Lets it ask once; gives its steps up to the answer.
-    pub(crate) fn ask(&mut self) -> Vec<String> {
-        self.orders.write_all(b"\n").unwrap();
-        let mut steps = Vec::new();
-        while steps.last().is_none_or(|step: &String| !step.starts_with("recvfrom")) {
-            let mut line = String::new();
-            assert!(self.lines.read_line(&mut line).unwrap() > 0, "it ended after {steps:?}");
-            steps.push(shown(&serde_json::from_str(&line).unwrap()));
-        }
-        steps
-    }
-}
-
-impl Drop for Lasting {
-    fn drop(&mut self) {
-        let _ = self.client.kill();
-        let _ = self.client.wait();
-    }
+/// Lets a lasting client ask once; gives its steps up to the answer.
+pub(crate) fn ask(client: &mut Lasting) -> Vec<String> {
+    client.ask().unwrap().iter().map(shown).collect()
 }
 
 #[test]
@@ -180,23 +147,23 @@ fn kernel_a_long_lived_udp_client_moves_when_its_backend_leaves() {
         [node.server(Role::Udp, "one", "192.0.2.1:5353"), node.server(Role::Udp, "two", "192.0.2.2:5353")];
     let port = Port { frontends: &[DNS], backends: &servers[..1], ..UDP };
     port.serve(&mut node.maps);
-    let mut client = Lasting::start(&node.bed, &["udp-lasting", "10.96.0.53", "53"]);
+    let mut client = Lasting::start(&node.bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap();
     let first = format!("recvfrom - {DNS} {DNS} one");
-    assert_eq!(client.ask(), [format!("connect - {DNS} - -"), first.clone()]);
-    assert_eq!(client.ask(), std::slice::from_ref(&first), "it stays");
+    assert_eq!(ask(&mut client), [format!("connect - {DNS} - -"), first.clone()]);
+    assert_eq!(ask(&mut client), std::slice::from_ref(&first), "it stays");
     assert_eq!(node.end_stale_sockets(), 0);
-    assert_eq!(client.ask(), [first]);
+    assert_eq!(ask(&mut client), [first]);
 
     Port { backends: &servers[1..], base: 8, ..port }.publish(&mut node.maps, Scope::Cluster);
     assert_eq!(node.end_stale_sockets(), 1, "its backend has left");
     let second = format!("recvfrom - {DNS} {DNS} two");
-    let steps = client.ask();
+    let steps = ask(&mut client);
     let (last, before) = steps.split_last().unwrap();
     assert_eq!(last, &second, "{steps:?}");
     assert!(
         before.iter().any(|step| step.starts_with("send EDESTADDRREQ") || step.contains("ECONNABORTED")),
         "{steps:?}"
     );
-    assert_eq!(client.ask(), [second], "and stays there");
+    assert_eq!(ask(&mut client), [second], "and stays there");
     observe("connected UDP sockets end when their backend leaves (`sock_diag`)", "yes");
 }

@@ -1,0 +1,145 @@
+//! What a tenant, and whoever is careless, can and cannot do to others by what objects say.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Bed, Layout, Place, Role, Server};
+use serde_json::Value;
+
+use crate::stage::{nobody_dials, row, service, slice, until};
+
+const BACKEND: &str = "192.0.2.1";
+const VIP: &str = "10.96.0.10:80";
+
+/// A place with one server that backends may be.
+fn place() -> (Bed, Server) {
+    let local = vec!["192.0.2.1/32"];
+    let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
+    let server = bed.serve(Place::NODE, Role::Tcp, "web", "192.0.2.1:8080".parse().unwrap()).unwrap();
+    (bed, server)
+}
+
+/// The service's only port, with this name.
+fn named_port(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: default}}\n\
+         spec: {{type: ClusterIP, clusterIP: 10.96.0.10, ports: [{{name: {name}, port: 80}}]}}\n"
+    )
+}
+
+#[test]
+fn a_port_that_is_renamed_before_its_slices_answers_all_the_time() {
+    let (bed, _server) = place();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.write_manifest("service.yaml", &named_port("http")).unwrap();
+    daemon.write_manifest("slice.yaml", &slice("web", "name: http, port: 8080", BACKEND)).unwrap();
+    daemon.start().unwrap();
+    let is = |port: &str, verdict: &str| {
+        let row = row(&daemon, "10.96.0.10");
+        (row["port_name"].as_str(), row["verdict"].as_str()) == (Some(port), Some(verdict))
+    };
+    until("served", || is("http", "serving"));
+    let mut client = bed.dial(Place::NODE, VIP.parse().unwrap()).unwrap();
+    until("dialled", || client.tally().unwrap().connected > 0);
+
+    daemon.write_manifest("service.yaml", &named_port("web")).unwrap();
+    until("held", || is("web", "held"));
+    // So late may the controller of slices be.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(is("web", "held"), "{}", row(&daemon, "10.96.0.10"));
+    daemon.write_manifest("slice.yaml", &slice("web", "name: web, port: 8080", BACKEND)).unwrap();
+    until("served again", || is("web", "serving"));
+    let tally = client.tally().unwrap();
+    assert!(tally.connected > 100 && tally.failed.is_empty(), "{tally:?}");
+}
+
+/// More than are shown by name.
+const NOISE: usize = 1_200;
+
+/// Services of somebody else with an annotation that nobody understands.
+fn noise() -> String {
+    (0..NOISE).fold(String::new(), |mut text, number| {
+        writeln!(
+            text,
+            "---\napiVersion: v1\nkind: Service\n\
+             metadata: {{name: noise-{number}, namespace: tenant, annotations: {{holdfast.io/on-empty: loud}}}}\n\
+             spec: {{clusterIP: 10.98.{}.{}, ports: [{{port: 80}}]}}",
+            number / 250,
+            number % 250 + 1
+        )
+        .unwrap();
+        text
+    })
+}
+
+fn rejected(daemon: &Daemon<'_>) -> Value {
+    daemon.ask(&["services", "--service", "default/web"]).unwrap()
+}
+
+#[test]
+fn a_tenants_noise_evicts_nobodys_last_good_version_over_a_restart() {
+    let (bed, _server) = place();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    let web = service("web", "10.96.0.10", BACKEND);
+    daemon.write_manifest("web.yaml", &web).unwrap();
+    daemon.start().unwrap();
+    until("served", || nobody_dials(&bed, VIP) == "web");
+    daemon.write_manifest("noise.yaml", &noise()).unwrap();
+    let bad = web.replace(&format!("[{{addresses: [{BACKEND}]}}]"), "nobody at all");
+    assert_ne!(bad, web);
+    daemon.write_manifest("web.yaml", &bad).unwrap();
+    until("rejected", || rejected(&daemon)["rejected_total"] == NOISE + 1);
+    daemon.stop().unwrap();
+    daemon.start().unwrap();
+    until("rejected again", || rejected(&daemon)["rejected_total"] == NOISE + 1);
+    let row = row(&daemon, "10.96.0.10");
+    assert_eq!((&row["verdict"], &row["reason"]), (&Value::from("serving"), &Value::Null), "{row}");
+    assert_eq!(nobody_dials(&bed, VIP), "web");
+}
+
+/// Addresses of this host, of a link and of everybody.
+const RESERVED: [&str; 3] = ["127.0.0.1", "169.254.169.254", "255.255.255.255"];
+
+#[test]
+fn a_tenant_takes_no_address_of_the_host_of_a_link_or_of_everybody() {
+    let (bed, _server) = place();
+    let _own = bed.serve(Place::NODE, Role::Tcp, "own", "127.0.0.1:9443".parse().unwrap()).unwrap();
+    let claims = format!("externalIPs: [{}, 198.51.100.1], ports: [{{port: 9443}}]", RESERVED.join(", "));
+    let thief = service("thief", "10.97.0.1", BACKEND).replace("ports: [{port: 80}]", &claims);
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.write_manifest("thief.yaml", &thief).unwrap();
+    daemon.start().unwrap();
+    until("served where it may be", || nobody_dials(&bed, "198.51.100.1:9443") == "web");
+    for address in RESERVED {
+        let row = row(&daemon, address);
+        assert_eq!((&row["verdict"], &row["reason"]), (&"unprogrammed".into(), &"address".into()), "{row}");
+    }
+    assert_eq!(nobody_dials(&bed, "127.0.0.1:9443"), "own");
+}
+
+#[test]
+fn a_kind_that_is_not_read_is_named_once_however_many_there_are() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    let objects = |kind: &str| {
+        format!(
+            "apiVersion: v1\nkind: {kind}\nmetadata: {{name: a}}\n---\napiVersion: v1\nkind: {kind}\nmetadata: {{name: b}}\n"
+        )
+    };
+    daemon.write_manifest("one.yaml", &objects("Endpoints")).unwrap();
+    daemon.write_manifest("two.yaml", &objects("Endpoints")).unwrap();
+    daemon.write_manifest("typo.yaml", &objects("Servise")).unwrap();
+    daemon.start().unwrap();
+    for kind in ["Endpoints", "Servise"] {
+        let place = format!("{kind} (v1)");
+        let is_it = |row: &&Value| row["place"] == *place;
+        let named = || daemon.ask(&["services"]).unwrap()["rejected"].clone();
+        until("named", || named().as_array().unwrap().iter().any(|row| is_it(&row)));
+        assert_eq!(named().as_array().unwrap().iter().filter(is_it).count(), 1, "{}", named());
+        let logged = daemon.logged();
+        let lines =
+            logged.lines().filter(|line| line.contains(kind) && line.contains("is a kind that is not read"));
+        assert_eq!(lines.count(), 1, "{kind}: {logged}");
+    }
+}
