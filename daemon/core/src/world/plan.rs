@@ -379,9 +379,9 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
 /// and whoever serves, so that sockets stay with theirs.
 fn members(port: &Port) -> impl Iterator<Item = (Membership, &Row)> {
     let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members;
-    let rows = has_any.then(|| port.rows.all()).unwrap_or_default().iter();
+    let rows = if has_any { port.rows.all() } else { &[] };
     let of = |row| Membership::ALL.into_iter().map(move |membership| (membership, row));
-    rows.flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))
+    rows.iter().flat_map(of).filter(|(membership, row)| port.is_member(row, *membership))
 }
 
 fn plan_new_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
