@@ -183,8 +183,7 @@ impl App {
         let (seed, folder) = (parts::seed(), state::Folder::new(&config.state.path));
         let (claim, kept) = parts::kept(&folder)?;
         let (access, kubernetes) = parts::cluster(&config, &node, seed, kept.as_ref())?;
-        let maps = AppMaps::open(&config)?;
-        let refused_no_more = Arc::new(AtomicBool::new(false));
+        let (maps, refused_no_more) = (AppMaps::open(&config)?, Arc::new(AtomicBool::new(false)));
         let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let described = parts::described(&config, &maps, kept.as_ref());
