@@ -51,7 +51,9 @@ fn a_second_ctrl_c_leaves_nothing_of_the_demo_behind() {
     }
     fs::create_dir(path("tmp")).unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut demo = Command::new("scripts/run.sh")
+    // A runner in the background has its children ignore Ctrl-C, and a shell cannot take that back.
+    let mut demo = Command::new("env")
+        .args(["--default-signal=INT", "scripts/run.sh"])
         .current_dir(root)
         .env("PATH", format!("{}:{}", path("bin").display(), std::env::var("PATH").unwrap()))
         .env("CARGO_TARGET_DIR", path("target"))
