@@ -5,13 +5,14 @@
 
 pub mod choose;
 pub(crate) mod frontends;
+mod listed;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
-use crate::facts::{AddressType, NodeFacts, ServiceFacts, Settings, SliceFacts, TrafficPolicy};
+use crate::facts::{NodeFacts, ServiceFacts, Settings, SliceFacts, TrafficPolicy};
 use crate::keys::{Family, FrontendKey, PortKey, Protocol, Transport};
 use crate::list::{Row, Scope};
 use crate::op::FrontendType;
@@ -27,6 +28,8 @@ pub struct Desired {
     pub ports: Vec<DesiredPort>,
     /// Its frontends, in the order of the table.
     pub frontends: Vec<DesiredFrontend>,
+    /// How many of the ports have only a part of their endpoints, because all of them are too many.
+    pub cut: usize,
 }
 
 /// One port in one family.
@@ -103,13 +106,12 @@ pub fn resolve(
 ) -> Desired {
     let state = frontends::state(service, settings);
     let Some(service) = service.filter(|_| state == ServiceState::Served) else {
-        return Desired { state, ports: Vec::new(), frontends: Vec::new() };
+        return Desired { state, ports: Vec::new(), frontends: Vec::new(), cut: 0 };
     };
     let mut frontends = frontends::frontends(service, settings);
     let mut ports = ports(service, &frontends, settings);
-    let listed = if ports.is_empty() { Listed::default() } else { Listed::of(slices) };
+    let cut = listed::fill(&mut ports, slices, node);
     for port in &mut ports {
-        port.rows = listed.merge(&port.key);
         work::done(port.rows.len());
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);
     }
@@ -117,7 +119,7 @@ pub fn resolve(
         frontend.place = place(frontend, &ports);
     }
     let state = if frontends.is_empty() { ServiceState::NoAddress } else { state };
-    Desired { state, ports, frontends }
+    Desired { state, ports, frontends, cut }
 }
 
 fn port_key(frontend: &DesiredFrontend) -> Option<PortKey> {
@@ -164,66 +166,6 @@ fn policy(service: &ServiceFacts, external: bool) -> PortPolicy {
         external_local,
         affinity_timeout: service.affinity_timeout.unwrap_or(0),
         keeps_members: false,
-    }
-}
-
-/// What joins a port of a slice to one of the service.
-type Join<'a> = (&'a str, Transport, Family);
-
-/// The ports of all slices by what joins them, so that no port of the service has to look through all of them.
-#[derive(Default)]
-struct Listed<'a>(Vec<(Join<'a>, u16, &'a SliceFacts, NonZeroU16)>);
-
-impl<'a> Listed<'a> {
-    fn of(slices: &'a [Arc<SliceFacts>]) -> Self {
-        let mut listed = Vec::new();
-        for (slice, place) in slices.iter().zip(0_u16..).filter(|(slice, _)| !slice.headless) {
-            let AddressType::Ip(family) = slice.address_type else { continue };
-            for port in &slice.ports {
-                let Some(transport) = port.protocol.transport() else { continue };
-                listed.push(((&*port.name, transport, family), place, &**slice, port.port));
-            }
-        }
-        work::done(slices.len() + listed.len());
-        listed.sort_by_key(|(join, ..)| *join);
-        Self(listed)
-    }
-
-    /// The endpoints of one port: the union over the slices, each address and port once.
-    ///
-    /// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
-    /// serving, then the first slice by name. That it serves in any of them is kept.
-    fn merge(&self, key: &PortKey) -> Vec<Row> {
-        let wanted: Join<'_> = (&key.name, key.transport, key.family);
-        let mut rows = Vec::new();
-        let begin = self.0.partition_point(|(join, ..)| *join < wanted);
-        for (_, place, slice, number) in self.0.iter().skip(begin).take_while(|(join, ..)| *join == wanted) {
-            collect(*number, slice, *place, &mut rows);
-        }
-        // One slice whose addresses ascend is the common case, and needs neither sorting nor merging.
-        if rows.is_sorted_by(|a: &Row, b| (a.address, a.port) < (b.address, b.port)) {
-            return rows;
-        }
-        rows.sort_unstable_by_key(|row| {
-            let conditions = row.conditions();
-            let worse = (conditions.terminating, !conditions.ready, !conditions.serving);
-            (row.address, row.port, worse, row.slice, row.endpoint)
-        });
-        rows.dedup_by(|other, row| {
-            let is_same = (other.address, other.port) == (row.address, row.port);
-            if is_same {
-                row.also(other);
-            }
-            is_same
-        });
-        rows
-    }
-}
-
-fn collect(number: NonZeroU16, slice: &SliceFacts, place: u16, rows: &mut Vec<Row>) {
-    rows.reserve(slice.endpoints.len());
-    for ((address, conditions), endpoint) in slice.endpoints.iter_brief().zip(0_u16..) {
-        rows.push(Row::new(address, number, conditions, place, endpoint));
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Known {
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     /// By name.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
+    /// Ports that have only a part of their endpoints, as the last decision found.
+    cut: usize,
 }
 
 /// All facts.
@@ -146,7 +148,8 @@ impl Tables {
 
     fn service_applied(&mut self, facts: Arc<ServiceFacts>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.spoken_of(|| ObjectKey::Service(facts.key.clone()));
-        if let Some(rejection) = rejected_part(&facts, &self.settings) {
+        let cut = self.id_of(&facts.key).and_then(|id| self.get(id)).map_or(0, |known| known.cut);
+        if let Some(rejection) = rejected_part(&facts, &self.settings, cut) {
             self.reject(rejection);
         }
         let Some(id) = self.id(&facts.key) else {
@@ -225,6 +228,21 @@ impl Tables {
         }
     }
 
+    /// A decision cut the endpoints of so many ports of a service short. What rejects the whole object says more than that.
+    pub(crate) fn cut_short(&mut self, id: ServiceId, cut: usize) {
+        let Some(known) = self.known(id).filter(|known| known.cut != cut) else { return };
+        known.cut = cut;
+        let Some(facts) = known.facts.clone() else { return };
+        let object = ObjectKey::Service(facts.key.clone());
+        if self.rejected.get(&object).is_some_and(|rejection| !rejection.partial) {
+            return;
+        }
+        match rejected_part(&facts, &self.settings, cut) {
+            Some(rejection) => self.rejected.put(rejection),
+            None => self.rejected.end(&object),
+        }
+    }
+
     fn known(&mut self, id: ServiceId) -> Option<&mut Known> {
         self.services.get_mut(id.0 as usize)?.as_mut()
     }
@@ -259,9 +277,9 @@ pub(crate) fn on_empty(facts: &ServiceFacts) -> Option<OnEmpty> {
 }
 
 /// What of a service counts for nothing; the rest of it is served.
-fn rejected_part(facts: &ServiceFacts, settings: &Settings) -> Option<Rejection> {
-    let reasons: Vec<_> =
-        [wrong_setting(facts), frontends_beyond(facts, settings)].into_iter().flatten().collect();
+fn rejected_part(facts: &ServiceFacts, settings: &Settings, cut: usize) -> Option<Rejection> {
+    let reasons = [wrong_setting(facts), frontends_beyond(facts, settings), rows_beyond(cut)];
+    let reasons: Vec<_> = reasons.into_iter().flatten().collect();
     let object = ObjectKey::Service(facts.key.clone());
     let origin = facts.meta.origin.clone();
     (!reasons.is_empty()).then(|| Rejection {
@@ -296,6 +314,17 @@ fn frontends_beyond(facts: &ServiceFacts, settings: &Settings) -> Option<String>
             "its ports and addresses make {wanted} frontends, of which the first {MAX} are served and {} are left out, \
              external IPs first; spread them over several services",
             wanted - MAX
+        )
+    })
+}
+
+/// Ports times endpoints beyond what one service may have.
+fn rows_beyond(cut: usize) -> Option<String> {
+    const MAX: usize = limits::ROWS_PER_SERVICE_MAX;
+    (cut > 0).then(|| {
+        alloc::format!(
+            "its ports times endpoints are more than {MAX}, so {cut} of its ports have only a part of their endpoints, ready \
+             ones first; spread them over several services"
         )
     })
 }

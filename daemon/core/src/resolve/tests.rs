@@ -17,7 +17,7 @@ use std::vec;
 
 use super::*;
 use crate::facts::{
-    Conditions, Endpoint, EndpointsBuilder, HintSet, Meta, ServicePort, ServiceType, SlicePort,
+    AddressType, Conditions, Endpoint, EndpointsBuilder, HintSet, Meta, ServicePort, ServiceType, SlicePort,
 };
 use crate::keys::{ObjectName, ServiceKey, SliceKey, Source};
 

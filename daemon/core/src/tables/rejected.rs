@@ -35,6 +35,10 @@ impl Rejected {
         self.shared.named.is_empty() && self.unnamed.is_empty()
     }
 
+    pub(crate) fn get(&self, object: &ObjectKey) -> Option<&Rejection> {
+        self.shared.named.get(object).or_else(|| self.unnamed.get(object))
+    }
+
     pub(crate) fn put(&mut self, rejection: Rejection) {
         Arc::make_mut(&mut self.shared).total += 1;
         let object = &rejection.object;

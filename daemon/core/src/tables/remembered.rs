@@ -108,7 +108,7 @@ impl Tables {
         }
         let slices = view.slices.to_vec();
         *self.services.get_mut(id.0 as usize)? =
-            Some(Known { key: view.key.clone(), facts: view.facts.clone(), slices });
+            Some(Known { key: view.key.clone(), facts: view.facts.clone(), slices, cut: 0 });
         Some(id)
     }
 

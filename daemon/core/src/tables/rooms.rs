@@ -25,7 +25,7 @@ impl Tables {
     }
 
     fn new_id(&mut self, key: &ServiceKey) -> Option<ServiceId> {
-        let known = Known { key: key.clone(), facts: None, slices: alloc::vec::Vec::new() };
+        let known = Known { key: key.clone(), facts: None, slices: alloc::vec::Vec::new(), cut: 0 };
         let id = match self.free.pop() {
             Some(id) => id,
             None if self.services.len() >= self.services_max => return None,

@@ -84,6 +84,7 @@ impl World {
         let node = Arc::clone(&self.tables.node);
         let settings = Arc::clone(&self.tables.settings);
         let desired = resolve::resolve(facts.as_deref(), &known.slices, &node, &settings);
+        self.tables.cut_short(id, desired.cut);
         let wanted = claimable(&desired.frontends, &settings, &node);
         let rank = facts.as_deref().map(Rank::of);
         let Some(bench) = self.bench(id, &settings, now) else { return };

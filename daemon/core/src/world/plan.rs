@@ -328,7 +328,7 @@ fn of(pair: &mut [u32; 2], family: Family) -> &mut u32 {
     if family == Family::V4 { v4 } else { v6 }
 }
 
-fn plan_list(
+pub(super) fn plan_list(
     port: &Port,
     index: PortIndex,
     scope: Scope,

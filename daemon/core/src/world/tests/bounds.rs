@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::facts::{ObjectKey, Rejection, Settings};
+use crate::keys::{PortKey, Transport};
+use crate::list::{Row, Rows};
 use crate::op::FrontendType;
 use crate::snapshot::Status;
 use std::format;
@@ -95,33 +97,85 @@ fn invariant_10_slots_and_port_indices() {
 }
 
 #[test]
-fn invariant_10_a_list_that_a_word_cannot_count_is_named_and_the_old_one_stays() {
-    let mut rig = Rig::new();
-    rig.world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
-    rig.world.limit_pieces(u64::MAX);
-    rig.world.apply(Event::Synced(SOURCE));
-    let part = |number: usize, endpoints: usize| {
+fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
+    let row = |place: u32| {
+        let address = core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0b00_0000 + place));
+        let mut row = Row::new(address, NonZeroU16::MIN, Conditions::READY, 0, 0);
+        row.choose(Scope::Cluster);
+        row
+    };
+    let key = PortKey { name: "".into(), transport: Transport::Tcp, family: Family::V4 };
+    let mut port = Port::new(key);
+    port.policy.cluster_used = true;
+    for (length, is_written) in [(1 << 10, true), (1 << 20, false)] {
+        // A former process may have written down what no slice of today can ask for.
+        port.rows = Arc::new(Rows::remembered((0..length).map(row).collect()).unwrap());
+        let mut ops = Vec::new();
+        let mut push = |action| ops.push(action);
+        let planned = plan::plan_list(&port, PortIndex(0), Scope::Cluster, &mut |_| Ok(0), &mut push);
+        assert_eq!((planned.is_ok(), !ops.is_empty()), (is_written, is_written), "{length} backends");
+    }
+}
+
+/// A service of ports p0 and on, and a slice of so many endpoints for all of them, the last one ready and the others not.
+fn wide(ports: u16, slices: u32, endpoints: u32) -> Vec<Event> {
+    let name = |number: u16| -> Arc<str> { format!("p{number}").into() };
+    let number = |number: u16| NonZeroU16::new(1_000 + number).unwrap();
+    let port =
+        |it| ServicePort { name: name(it), protocol: Protocol::TCP, port: number(it), node_port: None };
+    let of_slice = |it| SlicePort { name: name(it), protocol: Protocol::TCP, port: number(it) };
+    let part = |part: u32| {
         let mut builder = EndpointsBuilder::new(Family::V4);
         for place in 0..endpoints {
-            let bits = 0x0b00_0000 + u32::try_from(number * limits::ENDPOINTS_PER_SLICE_MAX + place).unwrap();
+            let bits = 0x0b00_0000 + part * endpoints + place;
+            let conditions = Conditions { ready: place + 1 == endpoints, ..Conditions::READY };
             let address = core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(bits));
-            let conditions = Conditions::READY;
             let endpoint =
                 Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
             builder.push(endpoint).unwrap();
         }
-        let facts = slice_facts(&format!("part-{number:03}"), "a", &[]);
-        Event::SliceApplied(Arc::new(SliceFacts { endpoints: builder.finish(), ..facts }))
+        Event::SliceApplied(Arc::new(SliceFacts {
+            ports: (0..ports).map(of_slice).collect(),
+            endpoints: builder.finish(),
+            ..slice_facts(&format!("wide-{part:03}"), "wide", &[])
+        }))
     };
-    let before = rig.turn(vec![applied(service("a", "10.0.0.1", &[])), part(0, 3)]);
-    assert_eq!(row(&view(&before, "a"), "10.0.0.1").status, Status::Done);
-    let slices = limits::BACKENDS_PER_LIST_MAX / limits::ENDPOINTS_PER_SLICE_MAX + 1;
-    let snapshot =
-        rig.turn((0..slices).map(|number| part(number, limits::ENDPOINTS_PER_SLICE_MAX)).collect());
-    let view = view(&snapshot, "a");
-    let row = row(&view, "10.0.0.1");
-    assert!(matches!(row.status, Status::Error(_)), "{:?}", row.status);
-    assert_eq!(view.backends(row).count(), 3, "clients keep the list that was there");
+    let facts = ServiceFacts { ports: (0..ports).map(port).collect(), ..service("wide", "10.0.0.1", &[]) };
+    [applied(facts)].into_iter().chain((0..slices).map(part)).collect()
+}
+
+#[test]
+fn invariant_10_ports_times_endpoints_of_one_service() {
+    const MAX: usize = limits::ROWS_PER_SERVICE_MAX;
+    let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 64, ..Capacity::default() });
+    let rows = |snapshot: &Snapshot| -> Vec<_> {
+        view(snapshot, "wide").ports.iter().map(|port| port.rows.all().len()).collect()
+    };
+    let mut events = wide(4, 10, 10_000);
+    events.push(applied(service("other", "10.0.0.2", &[])));
+    let snapshot = rig.turn(events);
+    assert_eq!(rows(&snapshot), [100_000, MAX - 100_000 - MAX / 4, MAX / 8, MAX / 8], "in their order");
+    let shown = view(&snapshot, "wide");
+    let ready = shown.ports.iter().map(|port| port.rows.len(Scope::Cluster));
+    assert_eq!(ready.collect::<Vec<_>>(), [10; 4], "whoever is ready has a place in each list");
+    let named: Vec<_> = snapshot.rejections.named.values().map(|it| (&*it.reason, it.partial)).collect();
+    let reason = "its ports times endpoints are more than 262144, so 3 of its ports have only a part of their endpoints, ready \
+                  ones first; spread them over several services";
+    assert_eq!(named, [(reason, true)]);
+    assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "nobody else notices");
+    let snapshot = rig.turn(vec![wide(4, 1, 1).swap_remove(0)]);
+    assert_eq!(snapshot.rejections.named.len(), 1, "its object comes again, and is still named");
+    let snapshot = rig.turn(vec![wide(2, 1, 1).swap_remove(0)]);
+    assert_eq!(rows(&snapshot), [100_000; 2]);
+    assert!(snapshot.rejections.named.is_empty(), "what fits again is no longer named");
+}
+
+#[test]
+fn invariant_10_a_hundred_thousand_endpoints_fit_at_two_ports() {
+    let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 64, ..Capacity::default() });
+    let snapshot = rig.turn(wide(2, 10, 10_000));
+    assert!(view(&snapshot, "wide").ports.iter().all(|port| port.rows.all().len() == 100_000));
+    assert!(snapshot.rejections.named.is_empty());
 }
 
 #[test]

@@ -135,3 +135,19 @@ fn invariant_10_what_one_object_asks_for_beyond_its_bound_costs_nothing() {
     let (a, b) = (small.life(), large.life());
     assert!(b < a * 2, "{large:?} costs {b}, {small:?} costs {a}");
 }
+
+#[test]
+fn invariant_10_ports_times_endpoints_of_one_service_beyond_their_bound_cost_nothing() {
+    let work_of = |slices| {
+        let size = Size { ports: 50, slices, endpoints: 200, ..ONE };
+        let mut world = World::new(Seed::default(), Capacity::default(), &[SOURCE]);
+        world.apply(Event::Synced(SOURCE));
+        world.apply(size.service(0));
+        size.slices(0).for_each(|slice| world.apply(slice));
+        work::take();
+        world.decide(at(1));
+        work::take()
+    };
+    let (small, large) = (work_of(30), work_of(60));
+    assert!(large * 10 <= small * 12, "300,000 rows cost {small}, 600,000 cost {large}");
+}

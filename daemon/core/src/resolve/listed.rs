@@ -1,0 +1,157 @@
+//! The endpoints of each port of a service, from all of its slices.
+//!
+//! Invariant: no more than [`limits::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their order have
+//! all of their endpoints as long as there is room; half of it is divided evenly, so that none has nothing, and who is most
+//! likely to get traffic here comes first: an object that asks for too much makes lists shorter, never empty. Deliberately
+//! absent: which endpoints get traffic.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::num::NonZeroU16;
+
+use super::DesiredPort;
+use crate::facts::{AddressType, Endpoint, NodeFacts, SliceFacts};
+use crate::keys::{Family, PortKey, Transport};
+use crate::limits;
+use crate::list::Row;
+use crate::work;
+
+/// What joins a port of a slice to one of the service.
+type Join<'a> = (&'a str, Transport, Family);
+
+/// A port of a slice, with the slice and its place.
+type Part<'a> = (Join<'a>, u16, &'a SliceFacts, NonZeroU16);
+
+/// Gives each port its rows. How many ports have only a part of theirs.
+pub(super) fn fill(ports: &mut [DesiredPort], slices: &[Arc<SliceFacts>], node: &NodeFacts) -> usize {
+    if ports.is_empty() {
+        return 0;
+    }
+    let listed = Listed::of(slices);
+    let wanted: Vec<usize> = ports.iter().map(|port| listed.count(&port.key)).collect();
+    let share = limits::ROWS_PER_SERVICE_MAX / 2 / ports.len();
+    let mut left = limits::ROWS_PER_SERVICE_MAX;
+    let mut kept: usize = wanted.iter().map(|wanted| share.min(*wanted)).sum();
+    let (mut ranks, mut cut) = (None, 0);
+    for (port, wanted) in ports.iter_mut().zip(wanted) {
+        kept = kept.saturating_sub(share.min(wanted));
+        let given = wanted.min(left.saturating_sub(kept));
+        left = left.saturating_sub(given);
+        let rows = if given == wanted {
+            listed.all(&port.key)
+        } else {
+            cut += 1;
+            let ranks: &Vec<_> =
+                ranks.get_or_insert_with(|| slices.iter().map(|it| ranked(it, node)).collect());
+            listed.first(&port.key, ranks, given)
+        };
+        work::done(rows.len());
+        port.rows = merged(rows);
+    }
+    cut
+}
+
+/// The ports of all slices by what joins them, so that no port of the service has to look through all of them.
+struct Listed<'a>(Vec<Part<'a>>);
+
+impl<'a> Listed<'a> {
+    fn of(slices: &'a [Arc<SliceFacts>]) -> Self {
+        let mut listed = Vec::new();
+        for (slice, place) in slices.iter().zip(0_u16..).filter(|(slice, _)| !slice.headless) {
+            let AddressType::Ip(family) = slice.address_type else { continue };
+            for port in &slice.ports {
+                let Some(transport) = port.protocol.transport() else { continue };
+                listed.push(((&*port.name, transport, family), place, &**slice, port.port));
+            }
+        }
+        work::done(slices.len() + listed.len());
+        listed.sort_by_key(|(join, ..)| *join);
+        Self(listed)
+    }
+
+    fn parts(&self, key: &PortKey) -> &[Part<'a>] {
+        let wanted: Join<'_> = (&key.name, key.transport, key.family);
+        let begin = self.0.partition_point(|(join, ..)| *join < wanted);
+        let end = self.0.partition_point(|(join, ..)| *join <= wanted);
+        self.0.get(begin..end).unwrap_or_default()
+    }
+
+    /// How many rows a port has, before those are merged that several slices list.
+    fn count(&self, key: &PortKey) -> usize {
+        self.parts(key).iter().map(|(_, _, slice, _)| slice.endpoints.len()).sum()
+    }
+
+    fn all(&self, key: &PortKey) -> Vec<Row> {
+        let mut rows = Vec::with_capacity(self.count(key));
+        for (_, place, slice, number) in self.parts(key) {
+            let endpoints = slice.endpoints.iter_brief().zip(0_u16..);
+            rows.extend(endpoints.map(|((address, conditions), endpoint)| {
+                Row::new(address, *number, conditions, *place, endpoint)
+            }));
+        }
+        rows
+    }
+
+    /// So many of them, by the rank of the endpoints.
+    fn first(&self, key: &PortKey, ranks: &[Ranked], most: usize) -> Vec<Row> {
+        let ranked = |rank: usize| {
+            self.parts(key).iter().flat_map(move |(_, place, slice, number)| {
+                let endpoints = ranks.get(usize::from(*place)).and_then(|ranks| ranks.get(rank));
+                endpoints.into_iter().flatten().filter_map(move |endpoint| {
+                    let found = slice.endpoints.get(usize::from(*endpoint))?;
+                    Some(Row::new(found.address, *number, found.conditions, *place, *endpoint))
+                })
+            })
+        };
+        (0..RANKS).flat_map(ranked).take(most).collect()
+    }
+}
+
+/// Ready here, ready elsewhere, serving, others.
+const RANKS: usize = 4;
+
+/// The places of a slice's endpoints by rank.
+type Ranked = [Vec<u16>; RANKS];
+
+fn ranked(slice: &Arc<SliceFacts>, node: &NodeFacts) -> Ranked {
+    let mut ranked = Ranked::default();
+    for (endpoint, place) in slice.endpoints.iter().zip(0_u16..) {
+        ranked.get_mut(rank(&endpoint, node)).into_iter().for_each(|places| places.push(place));
+    }
+    work::done(slice.endpoints.len());
+    ranked
+}
+
+fn rank(endpoint: &Endpoint<'_>, node: &NodeFacts) -> usize {
+    let is_here = endpoint.node.is_some_and(|it| *it == *node.name);
+    match (endpoint.conditions.ready, endpoint.conditions.serving) {
+        (true, _) if is_here => 0,
+        (true, _) => 1,
+        (false, true) => 2,
+        (false, false) => 3,
+    }
+}
+
+/// The union over the slices, each address and port once.
+///
+/// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
+/// serving, then the first slice by name. That it serves in any of them is kept.
+fn merged(mut rows: Vec<Row>) -> Vec<Row> {
+    // One slice whose addresses ascend is the common case, and needs neither sorting nor merging.
+    if rows.is_sorted_by(|a: &Row, b| (a.address, a.port) < (b.address, b.port)) {
+        return rows;
+    }
+    rows.sort_unstable_by_key(|row| {
+        let conditions = row.conditions();
+        let worse = (conditions.terminating, !conditions.ready, !conditions.serving);
+        (row.address, row.port, worse, row.slice, row.endpoint)
+    });
+    rows.dedup_by(|other, row| {
+        let is_same = (other.address, other.port) == (row.address, row.port);
+        if is_same {
+            row.also(other);
+        }
+        is_same
+    });
+    rows
+}
