@@ -6,25 +6,28 @@
 // Every line of a measurement may panic.
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use holdfast::config::Config;
 use holdfast::engine::Engine;
 use holdfast::engine::ask::{self, Asker};
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast::probes;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{
-    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ServiceFacts, ServicePort, ServiceType,
-    SliceFacts, SlicePort,
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ObjectKey, Rejection, ServiceFacts,
+    ServicePort, ServiceType, Settings, SliceFacts, SlicePort,
 };
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{
     Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
 use holdfast_core::snapshot::{ServiceView, Snapshot};
+use holdfast_core::world::Capacity;
 use holdfast_datapath::MemoryMaps;
 use tokio::sync::{mpsc, watch};
 
@@ -39,6 +42,23 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 /// Services of the crowd.
 const CROWD: u32 = 2_000;
+
+/// Services of a large cluster, the endpoints of each, and how many services lose them all at once: too few for a mass loss.
+const MANY: u32 = 8_000;
+const ENDPOINTS: u32 = 10;
+const LOST: u32 = 1_900;
+
+/// For so many rounds of these they are held, and then they are back until the whole begins anew.
+const HELD_ROUNDS: u32 = 40;
+const LOSS_ROUNDS: u32 = 44;
+
+/// Services for which there is room, those that ask for it, and those that come and go at once.
+const ROOM: u32 = 2_000;
+const GUESTS: u32 = 6_000;
+const MOVES: u32 = 200;
+
+/// Objects that are rejected again and again, and as many that are understood but for one annotation.
+const NOISE: u32 = 1_200;
 
 fn name(namespace: &str, name: &str) -> ObjectName {
     ObjectName::new(namespace, name).unwrap()
@@ -63,23 +83,23 @@ fn service(of: ObjectName, ip: u32, (ports, addresses): (u16, u32), first: u32) 
 }
 
 fn slice(of: ObjectName, version: u32) -> Event {
+    slice_of(of, [address(version)], NonZeroU16::MIN)
+}
+
+fn slice_of(of: ObjectName, addresses: impl IntoIterator<Item = IpAddr>, port: NonZeroU16) -> Event {
     let mut builder = EndpointsBuilder::new(Family::V4);
-    let endpoint = Endpoint {
-        address: address(version),
-        conditions: Conditions::READY,
-        node: None,
-        zone: None,
-        hints: None,
-        target: None,
-    };
-    builder.push(endpoint).unwrap();
+    for address in addresses {
+        let conditions = Conditions::READY;
+        let endpoint = Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };
+        builder.push(endpoint).unwrap();
+    }
     Event::SliceApplied(Arc::new(SliceFacts {
         service: Some(of.name().into()),
         key: SliceKey { name: of, source: SOURCE },
         meta: Meta::default(),
         headless: false,
         address_type: AddressType::Ip(Family::V4),
-        ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: NonZeroU16::MIN }].into(),
+        ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port }].into(),
         endpoints: builder.finish(),
         endpoints_null: false,
     }))
@@ -95,18 +115,31 @@ enum Load {
     Nothing,
     Heavy(u16, u32),
     Crowd,
+    /// Lists are lost, held and found again, and their backends accept at this port.
+    Held(NonZeroU16),
+    /// More services than may be known.
+    Guests,
+    /// More services than there are frontends for.
+    Starved,
+    Noise,
     Questions,
 }
 
 impl Load {
-    const ALL: [(&'static str, Self); 6] = [
-        ("nothing else", Self::Nothing),
-        ("one service of 300 ports x 300 addresses", Self::Heavy(300, 300)),
-        ("one service of 500 ports x 300 addresses", Self::Heavy(500, 300)),
-        ("one service of 1000 ports x 400 addresses", Self::Heavy(1_000, 400)),
-        ("2000 services of another namespace at once", Self::Crowd),
-        ("40 askers of /verify and /explain", Self::Questions),
-    ];
+    fn all(accepting: NonZeroU16) -> [(&'static str, Self); 10] {
+        [
+            ("nothing else", Self::Nothing),
+            ("1900 of 8000 services x 10 backends held, all probes accepted", Self::Held(accepting)),
+            ("one service of 300 ports x 300 addresses", Self::Heavy(300, 300)),
+            ("one service of 500 ports x 300 addresses", Self::Heavy(500, 300)),
+            ("one service of 1000 ports x 400 addresses", Self::Heavy(1_000, 400)),
+            ("2000 services of another namespace at once", Self::Crowd),
+            ("200 of 6000 services come and go, room for 2000", Self::Guests),
+            ("200 of 6000 services come and go, frontends for 2000", Self::Starved),
+            ("1200 objects rejected and 1200 with a bad annotation", Self::Noise),
+            ("40 askers of /verify and /explain, 8000 services x 10 backends", Self::Questions),
+        ]
+    }
 
     /// What the tenant writes, the next time.
     fn events(self, round: u32) -> Vec<Event> {
@@ -116,8 +149,97 @@ impl Load {
                 vec![service(name("tenant", "heavy"), 0x0a60_0001, (ports, addresses), round % 2)]
             }
             Self::Crowd => (0..CROWD).map(|number| slice(crowd(number), round)).collect(),
+            Self::Held(port) => match round % LOSS_ROUNDS {
+                1 => (0..LOST).map(|number| gone(crowd(number))).collect(),
+                HELD_ROUNDS => (0..LOST).map(|number| accepting(number, port)).collect(),
+                _ => Vec::new(),
+            },
+            Self::Guests | Self::Starved => {
+                let moving = || (0..MOVES).map(|it| (round * MOVES + it) % GUESTS);
+                let left = moving().flat_map(|number| {
+                    [
+                        Event::ServiceDeleted(ServiceKey { name: crowd(number), source: SOURCE }, None),
+                        gone(crowd(number)),
+                    ]
+                });
+                left.chain(moving().flat_map(|number| resident(number, round))).collect()
+            }
+            Self::Noise => (0..NOISE).flat_map(|number| [rejected(number), annotated(number)]).collect(),
         }
     }
+
+    /// What the crowd is made of before anything is measured.
+    fn crowd(self) -> Vec<Event> {
+        match self {
+            Self::Held(port) => {
+                (0..MANY).flat_map(|number| [plain(number), accepting(number, port)]).collect()
+            }
+            Self::Questions => {
+                (0..MANY).flat_map(|number| [plain(number), accepting(number, NonZeroU16::MIN)]).collect()
+            }
+            Self::Guests | Self::Starved => (0..GUESTS).flat_map(|number| resident(number, 0)).collect(),
+            _ => (0..CROWD).flat_map(|number| resident(number, 0)).collect(),
+        }
+    }
+
+    /// How many frontends there are then, with the bystander's.
+    const fn frontends(self) -> usize {
+        match self {
+            Self::Held(_) | Self::Questions => MANY as usize + 1,
+            Self::Guests | Self::Starved => ROOM as usize + 1,
+            _ => CROWD as usize + 1,
+        }
+    }
+
+    fn capacity(self) -> Capacity {
+        let services =
+            if matches!(self, Self::Guests) { ROOM as usize + 1 } else { Capacity::default().services };
+        Capacity { services, ..Capacity::default() }
+    }
+
+    fn settings(self) -> Option<Event> {
+        let frontends_max = matches!(self, Self::Starved).then_some(ROOM as usize + 1)?;
+        let settings = Settings { frontends_max: Some(frontends_max), ..Settings::default() };
+        Some(Event::SettingsApplied(Arc::new(settings)))
+    }
+}
+
+fn plain(number: u32) -> Event {
+    service(crowd(number), 0x0a61_0000 + number, (1, 0), 0)
+}
+
+fn resident(number: u32, version: u32) -> [Event; 2] {
+    [plain(number), slice(crowd(number), version)]
+}
+
+/// A list of loopback addresses, at all of which somebody accepts.
+fn accepting(number: u32, port: NonZeroU16) -> Event {
+    let first = 0x7f10_0000 + number * ENDPOINTS;
+    slice_of(
+        crowd(number),
+        (first..first + ENDPOINTS).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))),
+        port,
+    )
+}
+
+fn gone(of: ObjectName) -> Event {
+    Event::SliceDeleted(SliceKey { name: of, source: SOURCE }, None)
+}
+
+fn rejected(number: u32) -> Event {
+    let object = ObjectKey::Slice(SliceKey { name: name("noisy", &format!("bad{number}")), source: SOURCE });
+    let reason = "addressType is what?".into();
+    Event::Rejected(Rejection { object, origin: None, reason, partial: false })
+}
+
+fn annotated(number: u32) -> Event {
+    let key = ServiceKey { name: name("noisy", &format!("odd{number}")), source: SOURCE };
+    Event::ServiceApplied(Arc::new(ServiceFacts {
+        cluster_ips: vec![IpAddr::V4(Ipv4Addr::from_bits(0x0a70_0000 + number))],
+        ip_families: vec![Family::V4],
+        on_empty: Some("nonsense".into()),
+        ..ServiceFacts::new(key, ServiceType::ClusterIp)
+    }))
 }
 
 fn crowd(number: u32) -> ObjectName {
@@ -129,11 +251,13 @@ struct Daemon {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     asker: Asker,
     version: u32,
+    /// The most services that were held at the same time.
+    held: usize,
 }
 
 impl Daemon {
-    fn start() -> Self {
-        let (engine, _) = Engine::start(MemoryMaps::default(), Seed(7), &[SOURCE]).unwrap();
+    fn start(capacity: Capacity) -> Self {
+        let (engine, _) = Engine::start(MemoryMaps::new(capacity), Seed(7), &[SOURCE]).unwrap();
         let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
         let (snapshots_in, snapshots) = watch::channel(Arc::default());
         let (changes, mut recorded) = mpsc::channel(CHANGES_WAITING_MAX);
@@ -153,22 +277,29 @@ impl Daemon {
             drop(runtime.block_on(run(engine, ends, |_| ())));
             drop(stop);
         });
-        Self { events, snapshots, asker, version: 0 }
+        Self { events, snapshots, asker, version: 0, held: 0 }
     }
 
     /// The bystander comes first, so that its place is known, and then the crowd.
-    async fn fill(&mut self) {
-        let one = (1, 0);
-        let mut all = vec![service(name("bystander", "web"), 0x0a60_ffff, one, 0)];
+    async fn fill(&mut self, load: Load) {
+        let mut all: Vec<_> = load.settings().into_iter().collect();
+        all.push(service(name("bystander", "web"), 0x0a60_ffff, (1, 0), 0));
         all.push(slice(name("bystander", "web"), 0));
-        for number in 0..CROWD {
-            all.push(service(crowd(number), 0x0a61_0000 + number, one, 0));
-            all.push(slice(crowd(number), 0));
-        }
+        all.extend(load.crowd());
         all.push(Event::Synced(SOURCE));
         self.events.send(all).await.unwrap();
-        let whole = |snapshot: &Arc<Snapshot>| snapshot.fill.frontends > CROWD as usize;
-        self.snapshots.wait_for(whole).await.unwrap();
+        let frontends = load.frontends();
+        self.snapshots.wait_for(|snapshot| snapshot.fill.frontends >= frontends).await.unwrap();
+    }
+
+    /// Asks the backends of held lists, as the daemon does, until the engine ends.
+    fn probe(&self) {
+        let (events, snapshots) = (self.events.clone(), self.snapshots.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let (_config, config) = watch::channel(Arc::new(Config::default()));
+            runtime.block_on(probes::run(snapshots, config, events, Arc::default()));
+        });
     }
 
     /// How long a change of the bystander takes.
@@ -180,7 +311,9 @@ impl Daemon {
             view.frontends.iter().all(|row| view.backends(row).any(|it| it.address == address(version)))
         };
         self.snapshots.wait_for(|snapshot| snapshot.services.get(0).is_some_and(shows)).await.unwrap();
-        begun.elapsed()
+        let took = begun.elapsed();
+        self.held = self.held.max(self.snapshots.borrow().held.len());
+        took
     }
 
     async fn measure(&mut self, what: &str, load: Load, changes: u32) -> Duration {
@@ -252,11 +385,19 @@ fn main() {
     let is_short = std::env::args().any(|argument| argument == "--short");
     let changes = if is_short { CHANGES / 10 } else { CHANGES };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let accepting = NonZeroU16::new(listener.local_addr().unwrap().port()).unwrap();
+    std::thread::spawn(move || listener.incoming().for_each(drop));
     runtime.block_on(async {
-        for (what, load) in Load::ALL {
-            let mut daemon = Daemon::start();
-            daemon.fill().await;
+        for (what, load) in Load::all(accepting) {
+            let mut daemon = Daemon::start(load.capacity());
+            daemon.fill(load).await;
+            if matches!(load, Load::Held(_)) {
+                daemon.probe();
+            }
             daemon.measure(what, load, changes).await;
+            let held = if matches!(load, Load::Held(_)) { LOST as usize } else { 0 };
+            assert_eq!(daemon.held, held, "{what}");
         }
     });
 }
