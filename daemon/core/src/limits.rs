@@ -28,8 +28,8 @@ pub const ENDPOINTS_PER_SLICE_MAX: usize = 10_000;
 /// Slices of one service: 1,000 slices of 1,000 endpoints fill the 20 bits of a word's count.
 pub const SLICES_PER_SERVICE_MAX: usize = 1_000;
 
-/// Ports times endpoints of one service: 100,000 endpoints at two ports, or in both families, fit. To decide for so many takes
-/// tens of milliseconds and 10 MB, and one tenant's object cannot ask for more.
+/// Ports times endpoints of one service: 100,000 endpoints at two ports, or in both families, fit. So many rows of 28
+/// bytes are 7 MB. They are decided for in one go, so more of them would keep others waiting for longer.
 pub const ROWS_PER_SERVICE_MAX: usize = 1 << 18;
 
 /// Backends in one list: the count in a word has 20 bits.
