@@ -129,10 +129,7 @@ fn kernel_where_nothing_can_be_pinned_a_start_says_so() {
         // Opening a pin is writing.
         check(
             &bed.options(),
-            &format!(
-                "{{}}/{} cannot be written, because the file system is read-only here",
-                pinned("shared/node_addresses4")
-            ),
+            "{}/sockets1/udp_sockets cannot be written, because the file system is read-only here",
         );
         bed.set_read_only(false);
         check_served(bed);
