@@ -113,13 +113,14 @@ fn a_state_that_belongs_to_somebody_else_is_named_and_the_daemon_serves() {
 }
 
 #[test]
-fn what_nobody_left_where_the_socket_belongs_is_named() {
+fn what_nobody_left_where_the_socket_belongs_is_named_and_left_alone() {
     let bed = Bed::new().unwrap();
-    let daemon = Daemon::new(&bed, "").unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
     fs::write(daemon.socket(), "nobody was here").unwrap();
     chown(daemon.socket(), Some(NOBODY), Some(NOBODY)).unwrap();
-    let (code, said) = daemon.start_in_vain(&[]).unwrap();
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("it is no socket; remove it"), "{said}");
+    daemon.launch().unwrap();
+    daemon.wait_until(|it| Ok(it.logged().contains("it is no socket; remove it"))).unwrap();
     assert_eq!(fs::read_to_string(daemon.socket()).unwrap(), "nobody was here");
+    fs::remove_file(daemon.socket()).unwrap();
+    daemon.wait_until(|it| Ok(it.is_ready())).unwrap();
 }
