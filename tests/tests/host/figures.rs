@@ -12,8 +12,7 @@ use super::{CONFIG, First, address, boot, config, install, property, serving};
 const MEMORY_MAX: u64 = 25 << 20;
 
 /// Of one CPU.
-// The goal is a third of it: a machine may be three times slower than those that the goal was set on.
-const IDLE_SHARE_MAX: f64 = 3.0 * 0.001;
+const IDLE_SHARE_MAX: f64 = 0.001;
 
 const IDLE_WATCHED: Duration = Duration::from_secs(60);
 
