@@ -11,9 +11,9 @@ mod patience;
 #[cfg(test)]
 mod tests;
 
+use std::io::PipeWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::event::Event;
@@ -170,8 +170,8 @@ struct App {
     _claim: state::Claim,
     seed: u64,
     failures: mpsc::Receiver<AppError>,
-    // Set when the daemon stops, for the thread that waits for refusals.
-    refused_no_more: Arc<AtomicBool>,
+    // Closed when the daemon stops, for the thread that waits for refusals.
+    refused_no_more: PipeWriter,
 }
 
 impl App {
@@ -183,8 +183,9 @@ impl App {
         let (seed, folder) = (parts::seed(), state::Folder::new(&config.state.path));
         let (claim, kept) = parts::kept(&folder)?;
         let (access, kubernetes) = parts::cluster(&config, &node, seed, kept.as_ref())?;
-        let (maps, refused_no_more) = (AppMaps::open(&config)?, Arc::new(AtomicBool::new(false)));
-        let refusals = maps.refusals(Arc::clone(&refused_no_more))?;
+        let maps = AppMaps::open(&config)?;
+        let (no_more, refused_no_more) = std::io::pipe().map_err(AppError::Runtime)?;
+        let refusals = maps.refusals(no_more)?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let described = parts::described(&config, &maps, kept.as_ref());
         let below = kept.as_ref().map_or(0, |kept| kept.context.numbers_below);
@@ -281,7 +282,7 @@ impl App {
         systemd::stopping();
         tracing::info!("stopping; what is programmed stays");
         stop.send_replace(true);
-        refused_no_more.store(true, Ordering::Relaxed);
+        drop(refused_no_more);
         drop(reload);
         engine.stop();
         wait_for_the_disk(recorded, keeping).await;

@@ -72,13 +72,19 @@ async fn run_by<A: Future<Output = Answer> + Send + 'static>(
     let mut schedule = Schedule::default();
     let mut probes: JoinSet<Probed> = JoinSet::new();
     let (mut look, mut begin) = (Instant::now(), Instant::now());
+    let mut is_news = false;
     loop {
         let is_free = probes.len() < IN_FLIGHT_MAX;
         let next = schedule.next(begin).filter(|_| is_free);
         tokio::select! {
-            seen = changed(&mut snapshots, look) => {
-                let Some(snapshot) = seen else { return };
+            changed = snapshots.changed(), if !is_news => {
+                let Ok(()) = changed else { return };
+                is_news = true;
+            }
+            () = tokio::time::sleep_until(look), if is_news => {
+                is_news = false;
                 look = Instant::now() + LOOK;
+                let snapshot = Arc::clone(&snapshots.borrow_and_update());
                 schedule.follow(&snapshot, Instant::now());
             }
             Some(Ok(probed)) = probes.join_next() => {
@@ -98,13 +104,6 @@ async fn run_by<A: Future<Output = Answer> + Send + 'static>(
             }
         }
     }
-}
-
-/// The next snapshot, but none before that time. `None`: there will be no more.
-async fn changed(snapshots: &mut watch::Receiver<Arc<Snapshot>>, earliest: Instant) -> Option<Arc<Snapshot>> {
-    tokio::time::sleep_until(earliest).await;
-    snapshots.changed().await.ok()?;
-    Some(Arc::clone(&snapshots.borrow_and_update()))
 }
 
 async fn until(at: Option<Instant>) {

@@ -52,6 +52,10 @@ const LOST: u32 = 1_900;
 const HELD_ROUNDS: u32 = 40;
 const LOSS_ROUNDS: u32 = 44;
 
+/// Slices of a wide service, and the endpoints of each.
+const WIDE_SLICES: u32 = 32;
+const WIDE_ENDPOINTS: u32 = 1_000;
+
 /// Services for which there is room, those that ask for it, and those that come and go at once.
 const ROOM: u32 = 2_000;
 const GUESTS: u32 = 6_000;
@@ -105,6 +109,25 @@ fn slice_of(of: ObjectName, addresses: impl IntoIterator<Item = IpAddr>, port: N
     }))
 }
 
+fn wide_slice(number: u32, round: u32) -> Event {
+    let first = 0x0c00_0000 + number * WIDE_ENDPOINTS;
+    let last = first + WIDE_ENDPOINTS - round % 2;
+    let Event::SliceApplied(facts) = slice_of(
+        name("tenant", "wide"),
+        (first..last).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))),
+        NonZeroU16::MIN,
+    ) else {
+        unreachable!("it is a slice")
+    };
+    let port =
+        |it: u16| SlicePort { name: format!("p{it}").into(), protocol: Protocol::TCP, port: NonZeroU16::MIN };
+    Event::SliceApplied(Arc::new(SliceFacts {
+        key: SliceKey { name: name("tenant", &format!("wide-{number}")), source: SOURCE },
+        ports: [port(0), port(1)].into(),
+        ..Arc::unwrap_or_clone(facts)
+    }))
+}
+
 fn address(version: u32) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from_bits(0x0b00_0001 + version))
 }
@@ -114,6 +137,8 @@ fn address(version: u32) -> IpAddr {
 enum Load {
     Nothing,
     Heavy(u16, u32),
+    /// One slice of a service with as many endpoints as one may have, at two ports.
+    Wide,
     Crowd,
     /// Lists are lost, held and found again, and their backends accept at this port.
     Held(NonZeroU16),
@@ -126,13 +151,14 @@ enum Load {
 }
 
 impl Load {
-    fn all(accepting: NonZeroU16) -> [(&'static str, Self); 10] {
+    fn all(accepting: NonZeroU16) -> [(&'static str, Self); 11] {
         [
             ("nothing else", Self::Nothing),
             ("1900 of 8000 services x 10 backends held, all probes accepted", Self::Held(accepting)),
             ("one service of 300 ports x 300 addresses", Self::Heavy(300, 300)),
             ("one service of 500 ports x 300 addresses", Self::Heavy(500, 300)),
             ("one service of 1000 ports x 400 addresses", Self::Heavy(1_000, 400)),
+            ("one slice of a service of 32000 endpoints x 2 ports", Self::Wide),
             ("2000 services of another namespace at once", Self::Crowd),
             ("200 of 6000 services come and go, room for 2000", Self::Guests),
             ("200 of 6000 services come and go, frontends for 2000", Self::Starved),
@@ -148,6 +174,7 @@ impl Load {
             Self::Heavy(ports, addresses) => {
                 vec![service(name("tenant", "heavy"), 0x0a60_0001, (ports, addresses), round % 2)]
             }
+            Self::Wide => vec![wide_slice(round % WIDE_SLICES, round)],
             Self::Crowd => (0..CROWD).map(|number| slice(crowd(number), round)).collect(),
             Self::Held(port) => match round % LOSS_ROUNDS {
                 1 => (0..LOST).map(|number| gone(crowd(number))).collect(),
@@ -178,6 +205,10 @@ impl Load {
                 (0..MANY).flat_map(|number| [plain(number), accepting(number, NonZeroU16::MIN)]).collect()
             }
             Self::Guests | Self::Starved => (0..GUESTS).flat_map(|number| resident(number, 0)).collect(),
+            Self::Wide => {
+                let service = service(name("tenant", "wide"), 0x0a60_0001, (2, 0), 0);
+                [service].into_iter().chain((0..WIDE_SLICES).map(|number| wide_slice(number, 0))).collect()
+            }
             _ => (0..CROWD).flat_map(|number| resident(number, 0)).collect(),
         }
     }
@@ -187,6 +218,7 @@ impl Load {
         match self {
             Self::Held(_) | Self::Questions => MANY as usize + 1,
             Self::Guests | Self::Starved => ROOM as usize + 1,
+            Self::Wide => 3,
             _ => CROWD as usize + 1,
         }
     }

@@ -17,7 +17,7 @@ use holdfast::apiserver::{self, Access};
 use holdfast::cli;
 use holdfast::config::Config;
 use holdfast::engine::{Engine, Now};
-use holdfast::sources::kubernetes::{Kubernetes, Settings, View, What};
+use holdfast::sources::kubernetes::{Kubernetes, Settings, Timing, View, What};
 use holdfast::state;
 use holdfast_core::event::{Event, Watched};
 use holdfast_core::facts::Timestamp;
@@ -65,12 +65,18 @@ fn main() -> ExitCode {
         Some("change") => {
             over_maps(|maps| measure_change(maps, many, many, 5), |maps| measure_change(maps, many, many, 5));
         }
+        Some("audited") => {
+            over_maps(
+                |maps| measure_audited(maps, many, many, 5),
+                |maps| measure_audited(maps, many, many, 5),
+            );
+        }
         Some("sustained") => over_maps(
             |maps| measure_sustained(maps, many, many, 5),
             |maps| measure_sustained(maps, many, many, 5),
         ),
         Some("cold") => measure_cold(Shape { services: many, endpoints: 10 }),
-        _ => ["list", "large", "change", "sustained", "cold"].into_iter().for_each(run_alone),
+        _ => ["list", "large", "change", "audited", "sustained", "cold"].into_iter().for_each(run_alone),
     }
     ExitCode::SUCCESS
 }
@@ -219,6 +225,10 @@ struct Client<M> {
 impl<M: Maps> Client<M> {
     /// Waits until the apiserver serves; nothing is asked of it yet.
     fn new(maps: M, services: u32, slices: u32, endpoints: u32) -> Self {
+        Self::with(maps, services, slices, endpoints, Settings::default())
+    }
+
+    fn with(maps: M, services: u32, slices: u32, endpoints: u32, settings: Settings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["serve", folder.path().to_str().unwrap()])
@@ -233,7 +243,7 @@ impl<M: Maps> Client<M> {
         let (events_in, events) = mpsc::channel(64);
         let (zones, _) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
-        let source = Kubernetes::new(access(folder.path(), url.trim()), Settings::default());
+        let source = Kubernetes::new(access(folder.path(), url.trim()), settings);
         let view = source.view();
         tasks.spawn(source.run(events_in, zones));
         let (engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
@@ -276,6 +286,26 @@ impl<M: Maps> Client<M> {
     /// How many lists of slices were completed.
     fn lists(&self) -> u64 {
         self.view.now().iter().find(|watch| watch.what == What::Slices).unwrap().lists
+    }
+
+    /// How many comparisons were completed, of either kind.
+    fn audits(&self) -> u64 {
+        self.view.now().iter().map(|watch| watch.audits).sum()
+    }
+
+    /// So many changes, each of them when the one before is in the maps. Gives how long each took.
+    async fn change(&mut self, changes: u32) -> Vec<i64> {
+        let mut times = Vec::new();
+        for at in 0..changes {
+            self.order(&format!("change {at}"));
+            let mut made = Vec::new();
+            while made.is_empty() {
+                self.group(&mut made).await;
+            }
+            times.extend(made.iter().map(|made| nanoseconds() - made));
+            tokio::time::sleep(PAUSE).await;
+        }
+        times
     }
 
     fn end(mut self) {
@@ -354,22 +384,33 @@ fn measure_change<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) 
     runtime().block_on(async {
         let mut client = Client::new(maps, services, slices, endpoints);
         client.sync(services).await;
-        let (mut times, before) = (Vec::new(), cpu());
-        let changes = sized(CHANGES, 20);
-        for at in 0..changes {
-            client.order(&format!("change {at}"));
-            let mut made = Vec::new();
-            while made.is_empty() {
-                client.group(&mut made).await;
-            }
-            times.extend(made.iter().map(|made| nanoseconds() - made));
-            tokio::time::sleep(PAUSE).await;
-        }
-        let spent = (cpu() - before) / changes;
+        let before = cpu();
+        let mut times = client.change(sized(CHANGES, 20)).await;
+        let spent = (cpu() - before) / sized(CHANGES, 20);
         println!(
             "a change of a slice, among {services} services, from the apiserver to the maps: {}; {} µs CPU each",
             percentiles(&mut times),
             spent.as_micros()
+        );
+        client.end();
+    });
+}
+
+/// The same while names and versions of everything are compared with the apiserver without a pause.
+fn measure_audited<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u32) {
+    const SOON: Duration = Duration::from_millis(1);
+    runtime().block_on(async {
+        let timing = Timing { audit_every: SOON, audit_again: SOON, ..Timing::default() };
+        let settings = Settings { timing, ..Settings::default() };
+        let mut client = Client::with(maps, services, slices, endpoints, settings);
+        client.sync(services).await;
+        let (known, begun) = (client.audits(), Instant::now());
+        let mut times = client.change(sized(CHANGES, 20)).await;
+        println!(
+            "the same beside {} comparisons in {:.1} s: {}",
+            client.audits() - known,
+            begun.elapsed().as_secs_f64(),
+            percentiles(&mut times)
         );
         client.end();
     });

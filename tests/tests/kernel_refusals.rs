@@ -9,8 +9,6 @@ mod bed;
 use std::ffi::OsString;
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bed::{Port, address, bed, check_errno, dropped, tcp_backend};
@@ -45,12 +43,12 @@ fn kernel_refusals_are_kept_with_their_time_also_those_from_before_the_start() {
         let mut maps = bed.start();
         turn_away(&mut maps);
         check_errno(TcpStream::connect(address("10.96.0.20:80")), libc::ECONNREFUSED, "nobody");
-        let stop = Arc::new(AtomicBool::new(false));
+        let (reader, stop) = std::io::pipe().unwrap();
         std::thread::sleep(Duration::from_secs(2));
-        let log = RefusalLog::start(maps.refusals().unwrap(), Arc::clone(&stop)).unwrap();
+        let log = RefusalLog::start(maps.refusals().unwrap(), reader).unwrap();
         check_errno(TcpStream::connect(address("10.96.0.21:80")), dropped(&maps), "elsewhere");
         let told = wait_for(&log, 2);
-        stop.store(true, Ordering::Relaxed);
+        drop(stop);
         let dialled: Vec<_> = told.latest.iter().map(|it| it.refusal.frontend.to_string()).collect();
         assert_eq!(dialled, ["10.96.0.20:80/TCP", "10.96.0.21:80/TCP"]);
         assert_eq!(log.totals(), [(Denial::Refused, 1), (Denial::Dropped, 1)]);

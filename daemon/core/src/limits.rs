@@ -28,9 +28,9 @@ pub const ENDPOINTS_PER_SLICE_MAX: usize = 10_000;
 /// Slices of one service: 1,000 slices of 1,000 endpoints fill the 20 bits of a word's count.
 pub const SLICES_PER_SERVICE_MAX: usize = 1_000;
 
-/// Ports times endpoints of one service: 100,000 endpoints at two ports, or in both families, fit. So many rows of 28
-/// bytes are 7 MB. They are decided for in one go, so more of them would keep others waiting for longer.
-pub const ROWS_PER_SERVICE_MAX: usize = 1 << 18;
+/// Ports times endpoints of one service: 32,000 endpoints at two ports, or in both families, fit; Kubernetes itself is
+/// tested with 5,000. They are decided for in one go, and more of them would keep others waiting for longer than 10 ms.
+pub const ROWS_PER_SERVICE_MAX: usize = 1 << 16;
 
 /// Backends in one list: the count in a word has 20 bits.
 pub const BACKENDS_PER_LIST_MAX: usize = (1 << 20) - 1;
@@ -69,9 +69,9 @@ pub const REJECTION_REASON_LENGTH_MAX: usize = 300;
 /// Causes named in one change record; a service that is written more often within one batch shows the last ones.
 pub const CAUSES_PER_CHANGE_MAX: usize = 8;
 
-/// Work that is done before others are looked at again, in the units of [`FRONTEND_WORK`]: some 2,000 ports and frontends,
-/// or 32,000 backends, which take about 5 ms of a slow machine. A service that is heavier is carried out in several pieces.
-pub const PIECE_WORK: u64 = 1 << 15;
+/// Work that is done before others are looked at again, in the units of [`FRONTEND_WORK`]: some 250 ports and frontends,
+/// or 4,000 backends, which take about 1 ms of a slow machine. A service that is heavier is carried out in several pieces.
+pub const PIECE_WORK: u64 = 1 << 12;
 
 /// What a frontend or a port costs, if a slot of a list costs 1: look-ups in several tables and a system call, against a copy.
 pub const FRONTEND_WORK: u64 = 16;

@@ -27,7 +27,7 @@ use crate::abi::{self, FrontendBytes, types};
 use crate::error::StartError;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
-use crate::links::Links;
+use crate::links::{Links, Look};
 use crate::maps::{MapError, Maps};
 use crate::pins::Pins;
 use crate::probe::Features;
@@ -66,6 +66,8 @@ struct Attached {
     // What this daemon tells the programs, and what the one before told them.
     told: types::control,
     before: types::control,
+    // How the hooks were when they were looked at last.
+    seen: Option<Look>,
 }
 
 /// The setting that bounds frontends and ports.

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_rs::{Link, Object, Program, ProgramMut, libbpf_sys};
 
 use crate::cgroup::Cgroup;
@@ -26,6 +26,15 @@ pub(crate) struct Links {
     former: Vec<(&'static str, Former)>,
     // Hooks whose program still reads maps that are no longer written.
     behind: Vec<&'static str>,
+}
+
+/// How the hooks were at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Those whose link no longer holds: its pin is gone, or its cgroup.
+    pub(crate) broken: Vec<&'static str>,
+    /// Those where others have programs too, and how many. A hook that cannot be asked is left out.
+    pub(crate) shared: Vec<(&'static str, usize)>,
 }
 
 /// What a hook had before.
@@ -125,21 +134,33 @@ impl Links {
         &self.behind
     }
 
-    /// The hooks whose link no longer holds: their pin is gone, or their cgroup.
-    pub(crate) fn broken(&self, pins: &Pins) -> Vec<&'static str> {
-        let holds = |hook: &str, link: &Link| pins.link(hook).exists() && is_on(link, &self.cgroup);
-        self.links.iter().filter(|(hook, link)| !holds(hook, link)).map(|(hook, _)| *hook).collect()
+    /// Looks at all hooks.
+    pub(crate) fn look(&self, pins: &Pins) -> Look {
+        let mut look = Look::default();
+        for (hook, link) in &self.links {
+            let known = link.info().ok();
+            if !pins.link(hook).exists() || !known.as_ref().is_some_and(|it| is_of(it, &self.cgroup)) {
+                look.broken.push(*hook);
+            }
+            let others = known.and_then(|known| self.others(hook, known.prog_id));
+            look.shared.extend(others.filter(|count| *count > 0).map(|count| (*hook, count)));
+        }
+        look
     }
 
-    /// Whether everything is as it should be.
-    pub(crate) fn are_well(&self, pins: &Pins) -> bool {
-        self.behind.is_empty() && self.broken(pins).is_empty()
+    fn others(&self, hook: &str, own: u32) -> Option<usize> {
+        let attached = foreign::attached(&self.cgroup, hook).ok()?;
+        Some(attached.iter().filter(|id| **id != own).count())
     }
 
     /// Attaches anew what no longer holds, and moves what is behind. Of a hook that is attached anew both programs run for a
     /// moment; the second finds nothing left to translate. What fails keeps nothing else from being put right.
-    pub(crate) fn repair(&mut self, object: &Object, pins: &Pins) -> Result<Vec<&'static str>, StartError> {
-        let broken = self.broken(pins);
+    pub(crate) fn repair(
+        &mut self,
+        object: &Object,
+        pins: &Pins,
+        broken: &[&'static str],
+    ) -> Result<Vec<&'static str>, StartError> {
         let (mut mended, mut failure) = (Vec::new(), None);
         for (hook, program) in programs(object) {
             if !broken.contains(&hook) && !self.behind.contains(&hook) {
@@ -164,16 +185,6 @@ impl Links {
             *link = reattach(hook, program, &self.cgroup, &pins.link(hook))?;
         }
         Ok(())
-    }
-
-    /// Hooks where others have programs too, and how many. A hook that cannot be asked is left out.
-    pub(crate) fn shared(&self) -> Vec<(&'static str, usize)> {
-        let others = |(hook, link): &(&'static str, Link)| {
-            let own = link.info().ok()?.prog_id;
-            let attached = foreign::attached(&self.cgroup, hook).ok()?;
-            Some((*hook, attached.iter().filter(|id| **id != own).count()))
-        };
-        self.links.iter().filter_map(others).filter(|(_, count)| *count > 0).collect()
     }
 
     pub(crate) fn cgroup(&self) -> &Cgroup {
@@ -253,6 +264,9 @@ fn put_back(link: &Link, program: &OwnedFd) -> bool {
 }
 
 fn is_on(link: &Link, cgroup: &Cgroup) -> bool {
-    let Ok(known) = link.info() else { return false };
-    matches!(known.info, LinkTypeInfo::Cgroup(found) if found.cgroup_id == cgroup.id().0)
+    link.info().is_ok_and(|known| is_of(&known, cgroup))
+}
+
+fn is_of(known: &LinkInfo, cgroup: &Cgroup) -> bool {
+    matches!(&known.info, LinkTypeInfo::Cgroup(found) if found.cgroup_id == cgroup.id().0)
 }

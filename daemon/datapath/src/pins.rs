@@ -123,26 +123,32 @@ impl Pins {
         Ok(())
     }
 
-    /// Pins what somebody has unpinned. `false`: everything is where it belongs.
-    pub(crate) fn repair(&self, maps: &mut Maps) -> Result<bool, StartError> {
-        let folders: [(_, &[&'static str]); 3] = [
+    /// Whether somebody has unpinned a map.
+    pub(crate) fn are_broken(&self) -> bool {
+        let is_gone = |(folder, names): (PathBuf, &[&'static str])| {
+            names.iter().any(|name| !folder.join(name).exists())
+        };
+        self.folders().into_iter().any(is_gone)
+    }
+
+    /// Pins what somebody has unpinned.
+    pub(crate) fn repair(&self, maps: &mut Maps) -> Result<(), StartError> {
+        let links = self.root.join(LINKS);
+        fs::create_dir_all(&links).map_err(failed("make", &links))?;
+        for (folder, names) in &self.folders() {
+            fs::create_dir_all(folder).map_err(failed("make", folder))?;
+            pin_folder(folder, names, maps)?;
+        }
+        Ok(())
+    }
+
+    /// Where maps are pinned, and which.
+    fn folders(&self) -> [(PathBuf, &'static [&'static str]); 3] {
+        [
             (self.version().join(SHARED), &crate::load::SHARED_MAPS),
             (self.numbered(self.generation), &crate::load::GENERATION_MAPS),
             (self.sockets(), &crate::load::SOCKET_MAPS),
-        ];
-        let is_gone = |(folder, names): &(PathBuf, &[&'static str])| {
-            names.iter().any(|name| !folder.join(name).exists())
-        };
-        let broken = folders.iter().any(is_gone);
-        if broken {
-            let links = self.root.join(LINKS);
-            fs::create_dir_all(&links).map_err(failed("make", &links))?;
-            for (folder, names) in &folders {
-                fs::create_dir_all(folder).map_err(failed("make", folder))?;
-                pin_folder(folder, names, maps)?;
-            }
-        }
-        Ok(broken)
+        ]
     }
 
     /// Whether any generation was there when this daemon started, or has been pinned since.

@@ -3,19 +3,19 @@
 //! Invariant: a reader never holds up a program. What finds no room is counted there and missing here. Deliberately
 //! absent: names of services, which the reader knows by the frontend.
 
+use std::io::PipeReader;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::op::PortIndex;
-use libbpf_rs::{ErrorKind, MapHandle, RingBufferBuilder};
+use libbpf_rs::{MapHandle, RingBufferBuilder};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::abi::{self, types};
-
-/// How soon a reader notices that it should end.
-const POLL: Duration = Duration::from_millis(200);
 
 /// What a client met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +60,8 @@ impl Refusals {
         Self { map }
     }
 
-    /// Tells each refusal, oldest first, until `stop` turns true. One reader at a time.
-    pub fn listen(&self, stop: &AtomicBool, mut tell: impl FnMut(Refusal)) -> Result<(), libbpf_rs::Error> {
+    /// Tells each refusal, oldest first, until the other end of `stop` is closed. One reader at a time.
+    pub fn listen(&self, stop: &PipeReader, mut tell: impl FnMut(Refusal)) -> Result<(), libbpf_rs::Error> {
         let mut builder = RingBufferBuilder::new();
         builder.add(&self.map, move |bytes| {
             if let Some(refusal) = decode(bytes) {
@@ -70,14 +70,21 @@ impl Refusals {
             0
         })?;
         let ring = builder.build()?;
-        while !stop.load(Ordering::Relaxed) {
-            match ring.poll(POLL) {
-                // A signal of the daemon's happened to meet this thread.
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                polled => polled?,
-            }
+        while wait(&self.map, stop)? {
+            ring.consume()?;
         }
         Ok(())
+    }
+}
+
+/// Waits for a record, without a pace of its own: an idle node has nothing to wake up for. `false`: nobody wants one any more.
+fn wait(records: &impl AsFd, stop: &PipeReader) -> Result<bool, libbpf_rs::Error> {
+    let mut watched =
+        [PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(records.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut watched, PollTimeout::NONE) {
+        // A signal of the daemon's happened to meet this thread.
+        Ok(_) | Err(Errno::EINTR) => Ok(watched[0].revents().is_none_or(|events| events.is_empty())),
+        Err(errno) => Err(std::io::Error::from(errno).into()),
     }
 }
 

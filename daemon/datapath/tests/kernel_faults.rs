@@ -9,7 +9,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use bed::{
@@ -169,11 +169,13 @@ fn kernel_a_signal_does_not_end_the_reading_of_refusals() {
     bed(|bed| {
         let mut maps = bed.start();
         Port { frontends: &[VIP], ..Port::TCP }.serve(&mut maps);
-        let (refusals, stop, thread) = (maps.refusals().unwrap(), AtomicBool::new(false), AtomicI32::new(0));
+        let (refusals, thread) = (maps.refusals().unwrap(), AtomicI32::new(0));
+        let (until, stop) = std::io::pipe().unwrap();
+        let mut stop = Some(stop);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 interrupted_by_usr1(&thread);
-                refusals.listen(&stop, |_| stop.store(true, Ordering::Relaxed))
+                refusals.listen(&until, |_| drop(stop.take()))
             });
             while thread.load(Ordering::Relaxed) == 0 {
                 std::thread::sleep(Duration::from_millis(1));

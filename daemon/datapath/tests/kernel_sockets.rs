@@ -8,7 +8,6 @@ mod bed;
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bed::{
@@ -472,12 +471,13 @@ fn kernel_a_refusal_names_who_dialled_what() {
         Port { index: 9, frontends: &["10.96.0.10:443"], ..Port::TCP }.serve(&mut maps);
         let refusals = maps.refusals().unwrap();
         check_errno(TcpStream::connect(address("10.96.0.10:443")), libc::ECONNREFUSED, "nobody");
-        let stop = AtomicBool::new(false);
+        let (reader, stop) = std::io::pipe().unwrap();
+        let mut stop = Some(stop);
         let mut told = Vec::new();
         refusals
-            .listen(&stop, |refusal| {
+            .listen(&reader, |refusal| {
                 told.push(refusal);
-                stop.store(true, Ordering::Relaxed);
+                drop(stop.take());
             })
             .unwrap();
         let refusal = &told[0];

@@ -3,9 +3,9 @@
 //! Invariant: clients meet this daemon's programs only when the self-test has shown that those serve and that this daemon is
 //! not translated. Deliberately absent: a fall-back from one kind to the other.
 
+use std::io::PipeReader;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
@@ -40,7 +40,7 @@ impl AppMaps {
     pub(super) fn view(&self) -> DatapathView {
         match self {
             Self::Memory(_) => DatapathView::memory(),
-            Self::Kernel(maps) => DatapathView::kernel(maps.status()),
+            Self::Kernel(maps) => DatapathView::kernel(maps.seen()),
         }
     }
 
@@ -52,8 +52,8 @@ impl AppMaps {
         }
     }
 
-    /// Who is refused from now on, until `stop` is set.
-    pub(super) fn refusals(&self, stop: Arc<AtomicBool>) -> Result<Arc<RefusalLog>, AppError> {
+    /// Who is refused from now on, until the other end of `stop` is closed.
+    pub(super) fn refusals(&self, stop: PipeReader) -> Result<Arc<RefusalLog>, AppError> {
         match self {
             Self::Memory(_) => Ok(RefusalLog::none()),
             Self::Kernel(maps) => RefusalLog::start(maps.refusals()?, stop).map_err(AppError::Runtime),

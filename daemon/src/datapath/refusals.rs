@@ -5,8 +5,7 @@
 //! the list is still counted. Deliberately absent: keeping it over a restart.
 
 use std::collections::VecDeque;
-use std::io;
-use std::sync::atomic::AtomicBool;
+use std::io::{self, PipeReader};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -72,8 +71,8 @@ impl RefusalLog {
         Arc::default()
     }
 
-    /// Reads the programs' ring buffer on a thread of its own until `stop` turns true.
-    pub fn start(refusals: Refusals, stop: Arc<AtomicBool>) -> io::Result<Arc<Self>> {
+    /// Reads the programs' ring buffer on a thread of its own until the other end of `stop` is closed.
+    pub fn start(refusals: Refusals, stop: PipeReader) -> io::Result<Arc<Self>> {
         let log = Self::none();
         let own = Arc::clone(&log);
         std::thread::Builder::new()
@@ -120,7 +119,7 @@ impl RefusalLog {
         self.kept().failure = Some(why);
     }
 
-    fn listen(&self, refusals: &Refusals, stop: &AtomicBool) {
+    fn listen(&self, refusals: &Refusals, stop: &PipeReader) {
         let (mut lines, mut pace) = (Lines::default(), Pace::default());
         let listened = refusals.listen(stop, |refusal| {
             let now = since_boot();

@@ -5,7 +5,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast::datapath::RefusalLog;
@@ -72,13 +71,13 @@ impl Node {
 
     /// What the daemon would show under `/refusals`: the first so many, oldest first.
     pub(crate) fn refusals(&self, count: usize) -> Vec<Refusal> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let log = RefusalLog::start(self.maps.refusals().unwrap(), Arc::clone(&stop)).unwrap();
+        let (reader, stop) = std::io::pipe().unwrap();
+        let log = RefusalLog::start(self.maps.refusals().unwrap(), reader).unwrap();
         let until = Instant::now() + PATIENCE;
         while log.told().latest.len() < count && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stop);
         log.told().latest.into_iter().map(|told| told.refusal.clone()).collect()
     }
 }

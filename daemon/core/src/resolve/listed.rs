@@ -7,6 +7,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use super::DesiredPort;
@@ -132,6 +133,21 @@ fn rank(endpoint: &Endpoint<'_>, node: &NodeFacts) -> usize {
     }
 }
 
+/// By address and port, and of the same ones the one first that wins. As numbers, and by a sort that finds the order of each
+/// slice: a service may have tens of thousands of rows. All rows of a port are of one family.
+fn order(row: &Row) -> (u128, u64) {
+    let address = match row.address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    let conditions = row.conditions();
+    let worse = [conditions.terminating, !conditions.ready, !conditions.serving];
+    let fields = [row.slice, row.endpoint].map(u64::from);
+    let number = u64::from(row.port.get());
+    let rest = worse.into_iter().fold(number, |sum, bit| sum << 1 | u64::from(bit));
+    (address, fields.into_iter().fold(rest, |sum, field| sum << 16 | field))
+}
+
 /// The union over the slices, each address and port once.
 ///
 /// Where slices disagree about an endpoint, one that is not terminating wins, then one that is ready, then one that is
@@ -141,11 +157,7 @@ fn merged(mut rows: Vec<Row>) -> Vec<Row> {
     if rows.is_sorted_by(|a: &Row, b| (a.address, a.port) < (b.address, b.port)) {
         return rows;
     }
-    rows.sort_unstable_by_key(|row| {
-        let conditions = row.conditions();
-        let worse = (conditions.terminating, !conditions.ready, !conditions.serving);
-        (row.address, row.port, worse, row.slice, row.endpoint)
-    });
+    rows.sort_by_key(order);
     rows.dedup_by(|other, row| {
         let is_same = (other.address, other.port) == (row.address, row.port);
         if is_same {

@@ -106,14 +106,14 @@ impl World {
         }
         program.rank = rank;
         let claimed = core::mem::replace(&mut program.claimed, wanted.to_vec());
-        for it in claimed.iter().filter(|it| !same_rank || wanted.binary_search(it).is_err()) {
+        for it in missing(&claimed, if same_rank { wanted } else { &[] }) {
             match self.frontends.withdraw(it.key, id) {
                 Some(heir) => self.won(heir, it.key, id),
                 None => self.left_over(it.key, id),
             }
         }
         let Some(rank) = rank else { return };
-        for it in wanted.iter().filter(|it| !same_rank || claimed.binary_search(it).is_err()) {
+        for it in missing(wanted, if same_rank { &claimed } else { &[] }) {
             let tables = &self.tables;
             let name = |id| tables.get(id).map(|known| &known.key);
             match self.frontends.claim(*it, id, rank, &|a, b| name(a).cmp(&name(b))) {
@@ -149,6 +149,15 @@ impl World {
             mark(&mut self.programs, &mut self.dirty, loser, cause, false);
         }
     }
+}
+
+/// Which of these the others lack; both are sorted.
+fn missing<'a>(of: &'a [Wanted], others: &'a [Wanted]) -> impl Iterator<Item = &'a Wanted> {
+    let mut others = others.iter().peekable();
+    of.iter().filter(move |it| {
+        while others.next_if(|other| other < it).is_some() {}
+        others.peek() != Some(it)
+    })
 }
 
 /// What a service claims, sorted: all that can be programmed, but for the apiserver's own addresses.

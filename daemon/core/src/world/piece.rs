@@ -128,9 +128,9 @@ impl World {
         !self.dirty.is_empty() || !self.turns.queue.is_empty()
     }
 
-    /// The services of this piece and all that were gathered before it.
-    pub(super) fn coming_ids(&self) -> impl Iterator<Item = &ServiceId> {
-        self.turns.gathered.iter().chain(&self.turns.piece)
+    /// Those that a start has decided for and not begun to write.
+    pub(super) fn gathered(&self) -> &[ServiceId] {
+        &self.turns.gathered
     }
 
     /// What is decided now decides for all: what belongs to no service waits for every service that is stale now, but for
@@ -192,7 +192,7 @@ impl World {
             return;
         }
         self.turns.is_open = true;
-        for id in self.coming_ids().copied().collect::<Vec<_>>() {
+        for id in [self.turns.gathered.as_slice(), &self.turns.piece].concat() {
             let Self { turns, programs, .. } = self;
             programs.get_mut(id.0 as usize).into_iter().for_each(|program| turns.is_to_be_written(program));
         }

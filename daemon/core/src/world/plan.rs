@@ -40,11 +40,15 @@ pub enum PlanError {
 }
 
 impl World {
-    /// What the services of the piece have not got yet, and at a start all that were gathered.
+    /// What the services of the piece have not got yet, and at a start all that were gathered. Room for one that is carried
+    /// out in several pieces is made with the first of them.
     pub fn coming(&self) -> Coming {
         let mut coming = Coming::default();
-        let dirty = self.coming_ids().filter_map(|id| self.programs.get(id.0 as usize));
-        dirty.for_each(|program| self.add_coming(program, &mut coming));
+        let begins = |program: &&Program| !program.unfinished && program.cursor == Cursor::default();
+        let of = |id: &ServiceId| self.programs.get(id.0 as usize);
+        let begun = self.piece().iter().filter_map(of).filter(begins);
+        let all = self.gathered().iter().filter_map(of).chain(begun);
+        all.for_each(|program| self.add_coming(program, &mut coming));
         coming
     }
 
@@ -97,7 +101,9 @@ impl World {
         let (error, place) = self.plan_frontends(id, begun.frontends, left, ops);
         let desired = self.program(id).map_or(0, |program| program.desired.len());
         let cursor = Cursor { ports: wanted, frontends: place };
-        if place < desired {
+        let is_heavy = begun != Cursor::default() && begun.frontends < desired;
+        if place < desired || is_heavy && error.is_ok() {
+            // What it no longer has, and what readers see of it, is a piece of its own.
             self.put_off(id, cursor);
         } else if let Some(program) = self.program(id) {
             program.cursor = cursor;

@@ -64,6 +64,9 @@ impl Exempt {
     /// Looks which of them are there, and tells the programs.
     pub(super) fn follow(&mut self) -> Result<(), StartError> {
         let paths = &self.served.exempt_cgroups;
+        if paths.is_empty() && self.map.used() == 0 {
+            return Ok(());
+        }
         let root = if paths.is_empty() { None } else { cgroup::root() };
         self.ids = paths.iter().map(|path| id_below(root.as_deref()?, path)).collect();
         let failed = |source| StartError::Map { attempt: "write", map: MAP, source };

@@ -24,20 +24,28 @@ impl KernelMaps {
     /// Looks whether all programs and pins are in place, puts back what is not, and does what had to wait.
     pub fn repair(&mut self) -> Result<Repaired, StartError> {
         let Self { generation, shared, attached, features, exempt, .. } = self;
-        let Some(Attached { pins, links, .. }) = attached.as_mut().filter(|it| it.links.are_attached())
+        let Some(Attached { pins, links, seen, .. }) = attached.as_mut().filter(|it| it.links.are_attached())
         else {
             return Ok(Repaired::default());
         };
         let followed = exempt.follow();
         pins.forget_leftover();
-        let leftover = pins.leftover_to_tell();
-        let bits = shared.repair();
-        let mut maps = load::copies(shared.handles().iter().chain(generation.handles()))?;
-        let repinned = pins.repair(&mut maps)?;
-        if links.are_well(pins) {
-            return followed.map(|()| Repaired { hooks: Vec::new(), pins: repinned, bits, leftover });
+        let mut repaired =
+            Repaired { leftover: pins.leftover_to_tell(), bits: shared.repair(), ..Repaired::default() };
+        let maps = || load::copies(shared.handles().iter().chain(generation.handles()));
+        if pins.are_broken() {
+            pins.repair(&mut maps()?)?;
+            repaired.pins = true;
         }
-        let hooks = load::load(generation.shape, *features, &maps, |object, _| links.repair(object, pins))?;
-        followed.map(|()| Repaired { hooks, pins: repinned, bits, leftover })
+        let mut look = links.look(pins);
+        if !look.broken.is_empty() || !links.behind().is_empty() {
+            let mended = load::load(generation.shape, *features, &maps()?, |object, _| {
+                links.repair(object, pins, &look.broken)
+            });
+            look = links.look(pins);
+            repaired.hooks = mended?;
+        }
+        *seen = Some(look);
+        followed.map(|()| repaired)
     }
 }

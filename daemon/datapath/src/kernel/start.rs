@@ -103,7 +103,7 @@ impl KernelMaps {
             this.exempt = Exempt::new(&options.served, &maps)?;
             this.exempt.follow()?;
             this.shared.tell(&told);
-            let mut attached = Attached { pins, links: Links::none(cgroup), told, before };
+            let mut attached = Attached { pins, links: Links::none(cgroup), told, before, seen: None };
             if attached.may_serve() {
                 attached.serve(object, &mut maps)?;
             } else {

@@ -8,6 +8,7 @@ use libbpf_rs::MapHandle;
 use super::{KernelMaps, Served};
 use crate::counts::Counts;
 use crate::error::StartError;
+use crate::links::Look;
 use crate::maps::Maps;
 use crate::probe::Features;
 use crate::refusals::Refusals;
@@ -67,6 +68,17 @@ impl KernelMaps {
     /// The state of programs and maps.
     pub fn status(&self) -> Status {
         let attached = self.attached.as_ref();
+        self.status_with(&attached.map(|it| it.links.look(&it.pins)).unwrap_or_default())
+    }
+
+    /// The same, with the hooks as [`Self::repair`] has left them, if it has looked at them.
+    pub fn seen(&self) -> Status {
+        let seen = self.attached.as_ref().and_then(|it| it.seen.as_ref());
+        seen.map_or_else(|| self.status(), |look| self.status_with(look))
+    }
+
+    fn status_with(&self, hooks: &Look) -> Status {
+        let attached = self.attached.as_ref();
         let control = self.shared.control();
         Status {
             features: self.features,
@@ -81,13 +93,13 @@ impl KernelMaps {
             members: self.generation.members.used(),
             refusals_lost: control.refusals_lost,
             own_cgroup_exempt: control.exempt_cgroup != 0,
-            broken_hooks: attached.map(|it| it.links.broken(&it.pins)).unwrap_or_default(),
+            broken_hooks: hooks.broken.clone(),
             behind_hooks: attached.map(|it| it.links.behind().to_vec()).unwrap_or_default(),
             leftover: attached.and_then(|it| it.pins.leftover().map(ToOwned::to_owned)),
             in_cgroup_namespace: attached.is_some_and(|it| it.links.cgroup().is_of_namespace()),
             served: self.exempt.served().clone(),
             absent_cgroups: self.exempt.absent(),
-            shared_hooks: attached.map(|it| it.links.shared()).unwrap_or_default(),
+            shared_hooks: hooks.shared.clone(),
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::Stale::swept),
             counts: self.generation.counts(),

@@ -151,30 +151,30 @@ fn invariant_10_ports_times_endpoints_of_one_service() {
     let rows = |snapshot: &Snapshot| -> Vec<_> {
         view(snapshot, "wide").ports.iter().map(|port| port.rows.all().len()).collect()
     };
-    let mut events = wide(4, 10, 10_000);
+    let mut events = wide(4, 5, 5_000);
     events.push(applied(service("other", "10.0.0.2", &[])));
     let snapshot = rig.turn(events);
-    assert_eq!(rows(&snapshot), [100_000, MAX - 100_000 - MAX / 4, MAX / 8, MAX / 8], "in their order");
+    assert_eq!(rows(&snapshot), [25_000, MAX - 25_000 - MAX / 4, MAX / 8, MAX / 8], "in their order");
     let shown = view(&snapshot, "wide");
     let ready = shown.ports.iter().map(|port| port.rows.len(Scope::Cluster));
-    assert_eq!(ready.collect::<Vec<_>>(), [10; 4], "whoever is ready has a place in each list");
+    assert_eq!(ready.collect::<Vec<_>>(), [5; 4], "whoever is ready has a place in each list");
     let named: Vec<_> = snapshot.rejections.named.values().map(|it| (&*it.reason, it.partial)).collect();
-    let reason = "its ports times endpoints are more than 262144, so 3 of its ports have only a part of their endpoints, ready \
+    let reason = "its ports times endpoints are more than 65536, so 3 of its ports have only a part of their endpoints, ready \
                   ones first; spread them over several services";
     assert_eq!(named, [(reason, true)]);
     assert_eq!(row(&view(&snapshot, "other"), "10.0.0.2").status, Status::Done, "nobody else notices");
     let snapshot = rig.turn(vec![wide(4, 1, 1).swap_remove(0)]);
     assert_eq!(snapshot.rejections.named.len(), 1, "its object comes again, and is still named");
     let snapshot = rig.turn(vec![wide(2, 1, 1).swap_remove(0)]);
-    assert_eq!(rows(&snapshot), [100_000; 2]);
+    assert_eq!(rows(&snapshot), [25_000; 2]);
     assert!(snapshot.rejections.named.is_empty(), "what fits again is no longer named");
 }
 
 #[test]
-fn invariant_10_a_hundred_thousand_endpoints_fit_at_two_ports() {
+fn invariant_10_thirty_two_thousand_endpoints_fit_at_two_ports() {
     let mut rig = Rig::with(Capacity { slots: 1 << 12, ports: 64, ..Capacity::default() });
-    let snapshot = rig.turn(wide(2, 10, 10_000));
-    assert!(view(&snapshot, "wide").ports.iter().all(|port| port.rows.all().len() == 100_000));
+    let snapshot = rig.turn(wide(2, 32, 1_000));
+    assert!(view(&snapshot, "wide").ports.iter().all(|port| port.rows.all().len() == 32_000));
     assert!(snapshot.rejections.named.is_empty());
 }
 
