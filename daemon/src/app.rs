@@ -184,8 +184,7 @@ impl App {
         let (claim, kept) = parts::kept(&folder)?;
         let (access, kubernetes) = parts::cluster(&config, &node, seed, kept.as_ref())?;
         let maps = AppMaps::open(&config)?;
-        let (no_more, refused_no_more) = std::io::pipe().map_err(AppError::Runtime)?;
-        let refusals = maps.refusals(no_more)?;
+        let (refusals, refused_no_more) = maps.refusals()?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
         let described = parts::described(&config, &maps, kept.as_ref());
         let below = kept.as_ref().map_or(0, |kept| kept.context.numbers_below);

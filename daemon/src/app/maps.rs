@@ -3,7 +3,7 @@
 //! Invariant: clients meet this daemon's programs only when the self-test has shown that those serve and that this daemon is
 //! not translated. Deliberately absent: a fall-back from one kind to the other.
 
-use std::io::PipeReader;
+use std::io::PipeWriter;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -52,12 +52,14 @@ impl AppMaps {
         }
     }
 
-    /// Who is refused from now on, until the other end of `stop` is closed.
-    pub(super) fn refusals(&self, stop: PipeReader) -> Result<Arc<RefusalLog>, AppError> {
-        match self {
-            Self::Memory(_) => Ok(RefusalLog::none()),
-            Self::Kernel(maps) => RefusalLog::start(maps.refusals()?, stop).map_err(AppError::Runtime),
-        }
+    /// Who is refused from now on, until the pipe is closed.
+    pub(super) fn refusals(&self) -> Result<(Arc<RefusalLog>, PipeWriter), AppError> {
+        let (until, open) = std::io::pipe().map_err(AppError::Runtime)?;
+        let log = match self {
+            Self::Memory(_) => RefusalLog::none(),
+            Self::Kernel(maps) => RefusalLog::start(maps.refusals()?, until).map_err(AppError::Runtime)?,
+        };
+        Ok((log, open))
     }
 
     /// Takes over from another version's programs once everything is written. After that: puts back what somebody took away,
