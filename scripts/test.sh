@@ -9,6 +9,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 broken=0
 absent=()
+times=()
 
 # rung NAME NEEDS COMMAND...: runs the command if this machine has what it needs (`nothing` or `root`).
 rung() {
@@ -19,7 +20,9 @@ rung() {
 		return
 	fi
 	echo "== $name"
+	local begun=$SECONDS
 	"$@" 2>&1 | tee -a "$log" || broken=$((broken + 1))
+	times+=("$(printf '%5d s  %s' $((SECONDS - begun)) "$name")")
 }
 
 # A rung that needs what this machine lacks. In CI everything is there, or CI has to say so.
@@ -76,6 +79,7 @@ failed=$(sum failed)
 
 # A build that fails or a test binary that dies leaves no line to count.
 ((broken == 0 || failed > 0)) || failed=$broken
+printf '%s\n' "${times[@]}"
 ((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
 echo "$passed passed, $failed failed"
 ((failed == 0 && passed > 0))

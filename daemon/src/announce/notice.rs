@@ -107,7 +107,9 @@ fn of_service(view: &ServiceView, said: Said, at: Timestamp) -> Notice {
 fn held(view: &ServiceView, reason: &str, snapshot: &Snapshot) -> Option<Notice> {
     let holds = || view.ports.iter().filter_map(|port| port.hold.as_deref());
     let backends: usize = holds().map(|hold| hold.rows().count()).sum();
-    let until = holds().map(|hold| snapshot.hold_until(hold)).max()?;
+    // One without a limit lasts longest.
+    let until =
+        holds().map(|hold| snapshot.hold_until(hold)).max_by_key(|until| (until.is_none(), *until))?;
     let until =
         until.map_or("without limit".to_owned(), |until| format!("until {} at the latest", Moment(until)));
     let name = &view.key.name;

@@ -4,7 +4,7 @@ use holdfast_core::facts::{Rejection, Timestamp};
 use holdfast_core::hold::{Bound, Hold};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 use holdfast_core::op::ServiceId;
-use holdfast_core::snapshot::{Reason, Rejections, ServiceView};
+use holdfast_core::snapshot::{PortView, Reason, Rejections, ServiceView};
 use holdfast_core::time::Uptime;
 
 use super::*;
@@ -60,6 +60,21 @@ fn a_hold_is_told_when_it_begins_and_when_it_ends() {
         ["Normal BackendsReturned nothing is held any more: the endpoints decide again"]
     );
     assert!(told(&mut seen, &over(None)).is_empty());
+}
+
+#[test]
+fn of_two_holds_the_one_without_a_limit_is_told() {
+    let mut snapshot = held(Reason::Vanished);
+    let mut view = snapshot.services.get(0).unwrap().as_ref().clone();
+    let limited = view.ports[0].clone();
+    let unlimited =
+        PortView { hold: Some(Arc::new(hold(Reason::Control, Bound::Unlimited, &view))), ..limited.clone() };
+    for ports in [[limited.clone(), unlimited.clone()], [unlimited, limited]] {
+        view.ports = ports.into();
+        snapshot.services.set(0, Some(Arc::new(view.clone())));
+        let told = told(&mut Seen::default(), &snapshot);
+        assert!(told[0].contains("without limit"), "{told:?}");
+    }
 }
 
 #[test]
