@@ -9,6 +9,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
+
 use crate::error::StartError;
 
 /// A cgroup's number: what programs and links call it by.
@@ -46,7 +48,7 @@ impl Cgroup {
     fn open_folder(path: &Path) -> io::Result<Option<Self>> {
         let folder = File::open(path)?;
         let id = CgroupId(folder.metadata()?.ino());
-        let is_cgroup = crate::sys::file_system(&folder)? == crate::sys::CGROUP2;
+        let is_cgroup = fstatfs(&folder)?.filesystem_type() == CGROUP2_SUPER_MAGIC;
         Ok(is_cgroup.then(|| Self { path: path.to_owned(), folder, id, is_of_namespace: false }))
     }
 

@@ -3,17 +3,14 @@
 //! Invariant: a socket is ended by its cookie, so never another one that took its place. It sees the network namespace of
 //! the calling thread only. Deliberately absent: which sockets.
 
-#![allow(unsafe_code)]
-
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{FromRawFd, OwnedFd};
 
 use holdfast_core::keys::Transport;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 /// From `linux/sock_diag.h`, `linux/inet_diag.h` and `linux/netlink.h`.
-const NETLINK_SOCK_DIAG: i32 = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 const NLMSG_ERROR: u16 = 2;
@@ -49,14 +46,9 @@ pub(crate) struct Diag {
 
 impl Diag {
     pub(crate) fn open() -> io::Result<Self> {
-        // SAFETY: only numbers are passed; what is returned is a new file descriptor or -1.
-        let fd =
-            unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_SOCK_DIAG) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: nobody else owns it.
-        Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(fd) }.into() })
+        let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkSockDiag);
+        let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+        Ok(Self { socket: socket.into() })
     }
 
     /// Whether this kernel can end sockets at all.
@@ -177,6 +169,7 @@ fn decode(transport: Transport, message: &[u8]) -> Option<Connected> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
     use std::thread::JoinHandle;
 

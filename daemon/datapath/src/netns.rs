@@ -3,14 +3,13 @@
 //! Invariant: only the calling thread moves, and it moves back. Deliberately absent: namespaces in which no process is; nobody
 //! there has a socket that could be told anything.
 
-#![allow(unsafe_code)]
-
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
 
 /// Ten times the pods that kubelet allows a node.
 const NAMESPACES_MAX: usize = 1_100;
@@ -107,14 +106,10 @@ fn may_see_others() -> io::Result<bool> {
 }
 
 fn enter(namespace: &File) -> io::Result<()> {
-    // SAFETY: only numbers are passed; the calling thread moves, and no memory with it.
-    if unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } == 0 {
-        return Ok(());
-    }
-    match io::Error::last_os_error() {
+    setns(namespace, CloneFlags::CLONE_NEWNET).map_err(|errno| match io::Error::from(errno) {
         error if error.kind() == io::ErrorKind::PermissionDenied => {
-            Err(io::Error::new(error.kind(), "entering other network namespaces needs CAP_SYS_ADMIN"))
+            io::Error::new(error.kind(), "entering other network namespaces needs CAP_SYS_ADMIN")
         }
-        error => Err(error),
-    }
+        error => error,
+    })
 }

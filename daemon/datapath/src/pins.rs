@@ -12,16 +12,16 @@
 //! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. It is there
 //! only while clients may be served from it. One daemon at a time holds the lock. Deliberately absent: what the maps hold.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::MapHandle;
+use nix::sys::statfs::{BPF_FS_MAGIC, fstatfs};
 
 use crate::error::StartError;
 use crate::load::{HOOKS, Maps};
-use crate::sys;
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
 pub const VERSION: u32 = 3;
@@ -283,7 +283,7 @@ fn lock(root: &Path) -> Result<File, StartError> {
     let no_bpffs = || StartError::NoBpffs { path: root.to_owned() };
     if !root.exists() {
         let parent = File::open(root.parent().unwrap_or(root)).map_err(|_| no_bpffs())?;
-        if sys::file_system(&parent).map_err(failed("read", root))? != sys::BPFFS {
+        if !is_bpffs(&parent).map_err(failed("read", root))? {
             return Err(no_bpffs());
         }
         fs::create_dir(root).map_err(failed("make", root))?;
@@ -292,13 +292,20 @@ fn lock(root: &Path) -> Result<File, StartError> {
         return Err(StartError::NoFolder { path: root.to_owned() });
     }
     let folder = File::open(root).map_err(failed("open", root))?;
-    if sys::file_system(&folder).map_err(failed("read", root))? != sys::BPFFS {
+    if !is_bpffs(&folder).map_err(failed("read", root))? {
         return Err(no_bpffs());
     }
-    if !sys::lock(&folder).map_err(failed("lock", root))? {
-        return Err(StartError::Locked { path: root.to_owned(), holder: holder(&folder) });
+    match folder.try_lock() {
+        Ok(()) => Ok(folder),
+        Err(TryLockError::WouldBlock) => {
+            Err(StartError::Locked { path: root.to_owned(), holder: holder(&folder) })
+        }
+        Err(TryLockError::Error(source)) => Err(failed("lock", root)(source)),
     }
-    Ok(folder)
+}
+
+fn is_bpffs(folder: &File) -> io::Result<bool> {
+    Ok(fstatfs(folder)?.filesystem_type() == BPF_FS_MAGIC)
 }
 
 /// Who has locked it, as /proc/locks shows it: `1: FLOCK ADVISORY WRITE 4711 00:2a:1234 0 EOF`.
