@@ -10,7 +10,7 @@ use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex};
 
-use crate::kept::Connection;
+use crate::kernel::Connection;
 pub(crate) use crate::skeleton::types;
 
 /// A generated struct whose every byte is a field, so that its bytes are its value.

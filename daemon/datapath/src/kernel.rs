@@ -37,7 +37,8 @@ use crate::shared::Shared;
 pub use exempt::Served;
 pub use proof::SelfTestError;
 pub use repair::Repaired;
-pub use stale::{Namespaces, StaleSockets};
+pub(crate) use stale::Connection;
+pub use stale::{Namespaces, StaleSockets, Swept};
 pub use start::{Options, TakeOverError};
 pub use status::Status;
 

@@ -12,19 +12,16 @@ mod abi;
 mod bitmap;
 mod cgroup;
 mod counts;
-mod diag;
 mod error;
 mod faulty;
 mod foreign;
 mod generation;
 mod grace;
-mod kept;
 mod kernel;
 mod links;
 mod load;
 mod maps;
 mod memory;
-mod netns;
 mod pins;
 mod probe;
 mod publish;
@@ -32,7 +29,6 @@ mod refusals;
 mod shape;
 mod shared;
 mod skeleton;
-mod sweep;
 mod sys;
 mod table;
 mod view;
@@ -41,7 +37,8 @@ pub use counts::{Counted, Counts};
 pub use error::StartError;
 pub use faulty::{Faults, FaultyMaps};
 pub use kernel::{
-    KernelMaps, Namespaces, Options, Repaired, SelfTestError, Served, StaleSockets, Status, TakeOverError,
+    KernelMaps, Namespaces, Options, Repaired, SelfTestError, Served, StaleSockets, Status, Swept,
+    TakeOverError,
 };
 pub use maps::{MapError, Maps};
 pub use memory::{Answer, Client, MemoryMaps, Reading};
@@ -49,4 +46,3 @@ pub use pins::{VERSION as PINS_VERSION, cleanup};
 pub use probe::Features;
 pub use refusals::{Denial, Refusal, Refusals};
 pub use shape::Shape;
-pub use sweep::Swept;

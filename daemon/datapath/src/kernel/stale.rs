@@ -1,36 +1,48 @@
-//! Connected sockets whose backend has left.
+//! Connected sockets whose backend has left: noticed, found, judged and ended, so that their owners dial anew.
+//!
+//! The walk, from the op that took a backend away:
+//!
+//! 1. This module notes ops that may take a backend from a frontend. About once a second, while any was noted, it hands what the
+//!    next steps read to a thread of its own (`sweep`), which ends sockets and never keeps the engine waiting.
+//! 2. Which sockets dialled what: programs write it down as they translate. Of UDP sockets it is read at once for all network
+//!    namespaces (`kept`); of a TCP socket its entry of the map `reverse` is looked up when the socket is met.
+//! 3. Whose backend serves nowhere: the same maps that programs read say so (`lists`).
+//! 4. Ended: in the daemon's own network namespace, or in that of every process (`netns`), the kernel lists the connected sockets,
+//!    and those whose backend has left are ended by their cookies (`diag`). Owners see ECONNABORTED.
 //!
 //! Invariant: only a socket that dialled a frontend is ended, and only if its backend serves in no slice of the service that the
 //! frontend leads to, or nobody has that frontend any more. What is not known is no reason: before the first whole table no frontend
 //! counts as gone, and a port that does not say who serves loses nobody. A socket that dialled a backend directly is nobody's
 //! business. Deliberately absent: sockets that are not connected; a datagram chooses anew by itself.
 
-use std::io;
-use std::net::SocketAddr;
-use std::num::NonZeroU16;
+mod diag;
+mod kept;
+mod lists;
+mod netns;
+mod sweep;
+
 use std::sync::Arc;
 
-use holdfast_core::keys::{Family, FrontendKey, Transport};
+use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
-use holdfast_core::op::{Action, MemberKey, Membership, PortIndex, WordFlags};
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use holdfast_core::op::{Action, Membership, WordFlags};
 
 use super::KernelMaps;
-use crate::abi::{self, FrontendBytes};
-use crate::diag::Connected;
 use crate::error::StartError;
-use crate::generation::{Generation, handle};
-use crate::kept::{Connection, Connections, Kept};
+use crate::generation::handle;
 use crate::shared::Shared;
-use crate::sweep::{Judge, Sweeper, Swept};
 use crate::sys;
+
+use kept::Kept;
+use lists::Lists;
+use sweep::Sweeper;
+
+pub(crate) use kept::Connection;
+pub use sweep::Swept;
 
 /// A client may have chosen before its backend left, and its socket is connected after the first sweep: the second one meets
 /// it. What a start finds may have changed before.
 const SWEEPS_AFTER_A_CHANGE: u32 = 2;
-
-/// How often a socket must look stale in a row. The engine writes meanwhile, so one look may be at something torn.
-const LOOKS: usize = 3;
 
 /// Where sockets are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,188 +155,4 @@ impl KernelMaps {
 fn unseen(error: &libbpf_rs::Error) -> Arc<str> {
     let needs = "it needs the kernel's own types (CONFIG_DEBUG_INFO_BTF) and CAP_PERFMON";
     format!("cannot see what UDP sockets dialled, so they are left alone: {error:#}; {needs}").into()
-}
-
-/// The same maps as the engine's, for another thread to read.
-#[derive(Debug)]
-struct Lists {
-    generation: Generation,
-    reverse: MapHandle,
-    kept: Option<Result<Kept, Arc<str>>>,
-    // The one namespace whose sockets are ended; `None`: all, or it cannot be told.
-    netns: Option<u64>,
-    // Of those the ones whose backend seemed to have left when they were read.
-    leaving: Connections,
-    is_whole: bool,
-}
-
-impl Lists {
-    fn of(generation: &Generation, shared: &Shared, stale: &Stale) -> Result<Self, StartError> {
-        let reverse = handle(shared.handles(), "reverse")?;
-        Ok(Self {
-            generation: generation.for_reading()?,
-            reverse: MapHandle::try_from(reverse).map_err(StartError::Load)?,
-            kept: stale.kept.clone(),
-            netns: stale.netns,
-            leaving: Connections::default(),
-            is_whole: stale.is_whole,
-        })
-    }
-
-    /// What a socket dialled when it got that backend; `None`: it was not translated.
-    fn dialled(&self, socket: &Connected) -> Option<FrontendKey> {
-        let (cookie, backend, transport) = (socket.cookie, socket.peer, socket.transport);
-        let dialled = match transport {
-            Transport::Tcp => {
-                let found = self.reverse.lookup(&abi::reverse_index(cookie).to_ne_bytes(), MapFlags::ANY);
-                abi::dialled_over_tcp(&found.ok()??, cookie, backend)?
-            }
-            Transport::Udp => self.leaving.get(&cookie).filter(|it| it.backend == backend)?.dialled,
-        };
-        frontend(dialled, transport)
-    }
-
-    /// Whether a connected UDP socket is worth a closer look. Those of pods that nobody ends would leave no room for others.
-    fn may_leave(&self, connection: &Connection) -> bool {
-        let is_here = self.netns.is_none_or(|own| own == connection.netns);
-        let dialled = frontend(connection.dialled, Transport::Udp);
-        is_here && dialled.is_some_and(|dialled| !self.may_serve(&dialled, connection.backend))
-    }
-
-    /// Whether the backend serves in the service that whoever dials this gets now, as far as is known.
-    fn may_serve(&self, dialled: &FrontendKey, backend: SocketAddr) -> bool {
-        let family = Family::of(dialled.address);
-        let wildcard = FrontendKey { address: family.unspecified(), ..*dialled };
-        let Some(port) = self.index_of(dialled).or_else(|| self.index_of(&wildcard)) else {
-            return !self.is_whole;
-        };
-        let says_who_serves = self.generation.word(port, Scope::Cluster).flags.has(WordFlags::MEMBERS);
-        let member = abi::member_bytes(&MemberKey { port, membership: Membership::Serving, backend });
-        !says_who_serves || self.generation.members.get(abi::bytes(&member)).is_some()
-    }
-
-    fn index_of(&self, key: &FrontendKey) -> Option<PortIndex> {
-        let family = Family::of(key.address);
-        let bytes = FrontendBytes::new(key);
-        let found = self.generation.frontends(family).get(bytes.key())?;
-        abi::frontend_of(family, bytes.key(), &found).map(|(_, value)| value.port)
-    }
-}
-
-impl Judge for Lists {
-    fn read(&mut self) -> io::Result<bool> {
-        let (leaving, has_more) = match &self.kept {
-            None => return Ok(false),
-            Some(Ok(kept)) => kept.read(|connection| self.may_leave(connection))?,
-            Some(Err(unseen)) => return Err(io::Error::other(unseen.to_string())),
-        };
-        self.leaving = leaving;
-        Ok(has_more)
-    }
-
-    fn may_end_any(&self, transport: Transport) -> bool {
-        transport == Transport::Tcp || !self.leaving.is_empty()
-    }
-
-    fn has_left(&self, socket: &Connected) -> bool {
-        let Some(dialled) = self.dialled(socket) else { return false };
-        // Asked last: what was read before is what clients get.
-        (0..LOOKS).all(|_| !self.may_serve(&dialled, socket.peer)) && !self.generation.is_outgrown()
-    }
-}
-
-fn frontend(dialled: SocketAddr, transport: Transport) -> Option<FrontendKey> {
-    Some(FrontendKey { address: dialled.ip(), port: NonZeroU16::new(dialled.port())?, transport })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::bed::{CAPACITY, Port, address, bed, in_pod, knows_its_netns, udp_client};
-    use holdfast_core::op::Word;
-
-    use super::*;
-    use crate::diag::Diag;
-    use crate::maps::Maps;
-
-    /// What is said of each connected UDP socket.
-    fn left(lists: &mut Lists) -> Vec<bool> {
-        lists.read().unwrap();
-        let mut said = Vec::new();
-        let listed =
-            Diag::open().unwrap().connected(Transport::Udp, |socket| said.push(lists.has_left(&socket)));
-        listed.unwrap();
-        said
-    }
-
-    fn lists(maps: &mut KernelMaps, is_whole: bool) -> Lists {
-        let stale = maps.stale.as_mut().unwrap();
-        stale.is_whole = is_whole;
-        Lists::of(&maps.generation, &maps.shared, stale).unwrap()
-    }
-
-    #[test]
-    fn kernel_maps_that_do_not_say_who_serves_or_are_not_whole_end_no_socket() {
-        bed(|bed| {
-            let mut maps = bed.start();
-            let vip = "10.96.0.10:53";
-            let backends = [address("127.0.0.2:5353")];
-            let port = Port { frontends: &[vip], backends: &backends, ..Port::UDP };
-            port.serve(&mut maps);
-            let client = udp_client("0.0.0.0:0");
-            client.connect(address(vip)).unwrap();
-            let left = |maps: &mut KernelMaps, is_whole| left(&mut lists(maps, is_whole));
-            Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
-            assert_eq!(left(&mut maps, false), [true], "nobody serves, and the port says so");
-            let silent = Action::PublishWord(PortIndex(port.index), Scope::Cluster, Word::EMPTY);
-            maps.execute(&silent).unwrap();
-            assert_eq!(left(&mut maps, true), [false], "the port does not say who serves");
-            maps.execute(&Action::RemoveFrontend(port.key(vip))).unwrap();
-            assert_eq!(left(&mut maps, true), [true], "the frontend has gone");
-            assert_eq!(left(&mut maps, false), [false], "it may be about to come");
-        });
-    }
-
-    #[test]
-    fn kernel_sockets_of_pods_take_no_room_where_only_those_of_the_host_are_ended() {
-        bed(|bed| {
-            let mut maps = bed.start();
-            let vip = "10.96.0.10:53";
-            let backends = [address("127.0.0.2:5353")];
-            let port = Port { frontends: &[vip], backends: &backends, ..Port::UDP };
-            port.serve(&mut maps);
-            let client = || {
-                let client = udp_client("0.0.0.0:0");
-                client.connect(address(vip)).unwrap();
-                client
-            };
-            let _here = client();
-            in_pod(|| {
-                let _there = client();
-                Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
-                let mut lists = lists(&mut maps, true);
-                assert!(!lists.read().unwrap(), "there is no more");
-                assert_eq!(lists.leaving.len(), if knows_its_netns() { 1 } else { 2 });
-            });
-        });
-    }
-
-    #[test]
-    fn kernel_maps_that_were_outgrown_meanwhile_say_of_no_socket_that_its_backend_has_left() {
-        bed(|bed| {
-            let mut maps = bed.start();
-            let vip = "10.96.0.10:53";
-            let backends = [address("127.0.0.2:5353")];
-            let port = Port { frontends: &[vip], backends: &backends, ..Port::UDP };
-            port.serve(&mut maps);
-            let client = udp_client("0.0.0.0:0");
-            client.connect(address(vip)).unwrap();
-            let mut before = lists(&mut maps, true);
-            assert_eq!(left(&mut before), [false]);
-            Port { backends: &[], ..port }.publish(&mut maps, Scope::Cluster);
-            assert_eq!(left(&mut before), [true]);
-            maps.make_room_for_port("grow", PortIndex(CAPACITY.ports - 1)).unwrap();
-            assert_eq!(left(&mut before), [false], "the members of today are elsewhere");
-            assert_eq!(left(&mut lists(&mut maps, true)), [true]);
-        });
-    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use holdfast_core::keys::Family;
 use libbpf_rs::MapHandle;
 
-use super::{KernelMaps, Served};
+use super::{KernelMaps, Served, Swept};
 use crate::counts::Counts;
 use crate::error::StartError;
 use crate::links::Look;
@@ -13,7 +13,6 @@ use crate::maps::Maps;
 use crate::probe::Features;
 use crate::refusals::Refusals;
 use crate::shape::Shape;
-use crate::sweep::Swept;
 
 /// The state of programs and maps at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use holdfast_core::keys::Transport;
 
-use crate::diag::{Connected, Diag};
-use crate::kernel::{Namespaces, StaleSockets};
-use crate::netns::Home;
+use super::diag::{Connected, Diag};
+use super::netns::Home;
+use super::{Namespaces, StaleSockets};
 
 /// After a sweep the thread rests so many times as long as that took: it costs a twentieth of a CPU at most.
 const REST: u32 = 19;
