@@ -14,12 +14,14 @@ mod tests;
 mod watch;
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::io::{self, Read as _, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, ValueEnum};
 use clap_complete::Shell;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::config::{self, ConfigErrors};
@@ -416,7 +418,8 @@ impl Cli {
 
     /// Likewise.
     fn forget(&self, address: SocketAddr, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let (address, form) = (encoded(&address.to_string()), self.output.as_str());
+        let address = address.to_string();
+        let (address, form) = (encoded(&address), self.output.as_str());
         let path = format!("/apiserver/forget?endpoint={address}&format={form}");
         let mut answer = self.client().post(&path)?.expect_ok()?;
         answer.copy(out)?;
@@ -450,15 +453,11 @@ fn refused_reload(why: &[u8]) -> Value {
     told
 }
 
-/// Everything that could mean something in a query, as `%` and two digits.
-fn encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'/' | b':' => {
-            char::from(byte).to_string()
-        }
-        other => format!("%{other:02X}"),
-    };
-    text.bytes().map(encode).collect()
+/// Everything that could mean something in a query. Names of services and addresses stay as people write them.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'/').remove(b':');
+
+fn encoded(text: &str) -> impl Display {
+    utf8_percent_encode(text, ENCODED)
 }
 
 fn completions(shell: Shell, out: &mut impl Write) -> io::Result<Exit> {

@@ -642,3 +642,17 @@ fn verify_fails_where_something_cannot_be_compared() {
     assert_eq!(ran.exit, Exit::Finding);
     assert!(ran.out.contains("not compared: ") && ran.out.ends_with("NOT equal\n"), "{}", ran.out);
 }
+
+#[test]
+fn what_could_mean_something_in_a_query_is_encoded_and_the_rest_stays_readable() {
+    let filters =
+        |value: &str| path("/services?format=text", &[("service", &Some(value.to_owned())), ("type", &None)]);
+    for (value, encoded) in [
+        ("default/a-b.c_d:80", "default/a-b.c_d:80"),
+        ("a&b=c#d+e f%", "a%26b%3Dc%23d%2Be%20f%25"),
+        ("[fd00::1]:53~", "%5Bfd00::1%5D:53%7E"),
+        ("\r\nü", "%0D%0A%C3%BC"),
+    ] {
+        assert_eq!(filters(value), format!("/services?format=text&service={encoded}"));
+    }
+}

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::Kind;
@@ -135,21 +136,7 @@ fn verb(
 
 /// A query's word without percent signs.
 fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => hex(rest.next()).unwrap_or(0) * 16 + hex(rest.next()).unwrap_or(0),
-            b'+' => b' ',
-            other => other,
-        });
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn hex(digit: Option<u8>) -> Option<u8> {
-    let digit = char::from(digit?).to_digit(16)?;
-    u8::try_from(digit).ok()
+    percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

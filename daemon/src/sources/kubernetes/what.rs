@@ -2,10 +2,11 @@
 //!
 //! Invariant: the selectors are kube-proxy's. Deliberately absent: who answers, and how the answer is read.
 
-use std::fmt::{self, Write};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use holdfast_core::event::Watched;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::config::NodeName;
 
@@ -137,6 +138,9 @@ impl SharedSelection {
     }
 }
 
+/// All but what RFC 3986 calls unreserved.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
 /// Adds a parameter that says something, in the characters that a query may have.
 fn push(query: &mut String, name: &str, value: &str) {
     if value.is_empty() {
@@ -147,16 +151,7 @@ fn push(query: &mut String, name: &str, value: &str) {
     }
     query.push_str(name);
     query.push('=');
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                query.push(char::from(byte));
-            }
-            _ => {
-                let _always_fits = write!(query, "%{byte:02X}");
-            }
-        }
-    }
+    query.extend(utf8_percent_encode(value, ENCODED));
 }
 
 #[cfg(test)]
