@@ -4,7 +4,6 @@
 //! the rules; a test writes its ports as it needs them.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast::datapath::RefusalLog;
