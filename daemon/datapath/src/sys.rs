@@ -38,9 +38,12 @@ fn netns_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
 /// Connects over TCP from a socket with that mark, and closes it. Makes system calls only, so a child may do it after a
 /// fork: what nix does around them takes no memory from the heap and no lock.
 pub(crate) fn connect(to: SocketAddrV4, mark: u32) -> io::Result<()> {
-    let dialling = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // Other programs on these hooks may refuse with any number. Those that have no name nix gives as 0.
+    let told = |_| io::Error::last_os_error();
+    let dialling = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+    let dialling = dialling.map_err(told)?;
     if mark != 0 {
         setsockopt(&dialling, sockopt::Mark, &mark)?;
     }
-    Ok(socket::connect(dialling.as_raw_fd(), &SockaddrIn::from(to))?)
+    socket::connect(dialling.as_raw_fd(), &SockaddrIn::from(to)).map_err(told)
 }
