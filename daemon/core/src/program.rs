@@ -13,15 +13,15 @@ use core::net::SocketAddr;
 use crate::change::Cause;
 use crate::claims::{Rank, Wanted};
 use crate::facts::ServiceFacts;
-use crate::hold::{self, Bound, Evidence, Hold, Judgement, OnEmpty};
+use crate::hold::{Bench, Hold, Kept, OnEmpty};
 use crate::keys::{FrontendKey, PortKey};
 use crate::limits;
-use crate::list::{LastList, Row, Rows, Scope, SlotState};
+use crate::list::{Row, Rows, Scope, SlotState};
 use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, WordFlags};
 use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
-use crate::snapshot::{Reason, ServiceState, ServiceView, Status};
+use crate::snapshot::{ServiceState, ServiceView, Status};
 use crate::work;
-use crate::world::{Bench, Cursor};
+use crate::world::Cursor;
 
 /// What the maps hold of one list.
 #[derive(Clone, Debug, Default)]
@@ -84,10 +84,7 @@ pub(crate) struct Port {
     pub(crate) index: Option<PortIndex>,
     pub(crate) rows: Arc<Rows>,
     pub(crate) policy: PortPolicy,
-    pub(crate) last: LastList,
-    pub(crate) hold: Option<Arc<Hold>>,
-    /// Why the last hold ended without a list.
-    pub(crate) ended: Option<Reason>,
+    pub(crate) kept: Kept,
     pub(crate) realized: RealizedPort,
 }
 
@@ -98,9 +95,7 @@ impl Port {
             index: None,
             rows: Arc::default(),
             policy: PortPolicy::default(),
-            last: LastList::default(),
-            hold: None,
-            ended: None,
+            kept: Kept::default(),
             realized: RealizedPort::unused(),
         }
     }
@@ -110,72 +105,27 @@ impl Port {
         let has_list = listed.iter().any(Row::is_chosen);
         self.policy = policy;
         let rows = if has_list {
-            (self.hold, self.ended) = (None, None);
+            self.kept.let_go();
             listed
         } else {
-            self.last.observe(&listed);
-            self.judge(&listed, bench);
-            match &self.hold {
-                Some(hold) => with_held(hold, listed, policy),
-                None => listed,
-            }
+            self.kept.judge(&listed, (self.key.transport, self.rows.has_any_list()), bench);
+            self.kept.add_to(listed, policy)
         };
         // Somebody exists elsewhere for as long as the list before is held.
-        self.policy.has_any |= self.hold.is_some();
+        self.policy.has_any |= self.kept.hold.is_some();
         let rows = Rows::new(rows, &self.rows, bench.now.wall);
         // An equal list keeps its identity, so that every reader shares it.
         if rows != *self.rows {
             self.rows = Arc::new(rows);
         }
         if has_list {
-            self.last.keep(&self.rows);
+            self.kept.last.keep(&self.rows);
         }
-    }
-
-    /// A list becomes empty, or is held and might be let go. One that was empty before stays so.
-    fn judge(&mut self, listed: &[Row], bench: &Bench<'_>) {
-        let Some(last) = self.last.rows() else { return };
-        let evidence = Evidence {
-            own: bench.own,
-            fallback: bench.policy.on_empty,
-            is_control: bench.is_control(last),
-            is_listed: !listed.is_empty(),
-            is_scaled_down: self.last.was_scaled_down(),
-            is_resync: bench.is_resync,
-        };
-        let judgement = match hold::judge(evidence) {
-            Judgement::Hold(reason, bound) => Some((reason, bound)),
-            Judgement::Refuse => None,
-        };
-        match (self.hold.take(), judgement) {
-            (Some(hold), Some(now)) => self.go_on(hold, now, bench),
-            (None, Some(now)) if self.rows.has_any_list() => {
-                let slices = Arc::clone(&bench.slices);
-                let when = (bench.now.uptime(), self.key.transport);
-                self.hold = Some(Arc::new(Hold::new(last, slices, when, now)));
-            }
-            (_, _) => {}
-        }
-    }
-
-    fn go_on(&mut self, mut hold: Arc<Hold>, (reason, bound): (Reason, Bound), bench: &Bench<'_>) {
-        let is_same = hold.bound == bound || (hold.bound, bound) == (Bound::MassLoss, Bound::Guarded);
-        // Readers share it, so it is copied only where it changes.
-        if !is_same {
-            let held = Arc::make_mut(&mut hold);
-            (held.reason, held.bound) = (reason, bound);
-        }
-        let now = bench.now.uptime();
-        if hold.is_asked_now() {
-            Arc::make_mut(&mut hold).asked = Some(now);
-        }
-        self.ended = hold.ends(bench.policy, now);
-        self.hold = self.ended.is_none().then_some(hold);
     }
 
     /// Whether no endpoint is there, here or elsewhere, but for those that are held.
     fn has_nobody(&self) -> bool {
-        self.hold.is_some() || !self.policy.has_any
+        self.kept.hold.is_some() || !self.policy.has_any
     }
 
     /// What the word of a list should say beside its range.
@@ -225,16 +175,6 @@ impl Port {
     pub(crate) fn facts(&self) -> PortFacts {
         PortFacts { affinity_timeout: self.policy.affinity_timeout }
     }
-}
-
-/// What is held and what is listed, sorted; a backend that is both is shown as it is held. A list that no frontend uses any
-/// more is not held for anybody.
-fn with_held(hold: &Hold, listed: Vec<Row>, policy: PortPolicy) -> Vec<Row> {
-    let used = |row: &Row| row.narrowed(policy.cluster_used, policy.local_used);
-    let mut rows: Vec<Row> = hold.rows().map(used).chain(listed).collect();
-    rows.sort_by_key(|row| (row.address, row.port));
-    rows.dedup_by_key(|row| (row.address, row.port));
-    rows
 }
 
 /// One service between the rules and the maps.
@@ -339,8 +279,7 @@ impl Program {
         for mut port in old.into_values().filter(|port| port.index.is_some()) {
             port.rows = Arc::default();
             port.policy = PortPolicy::default();
-            port.hold = None;
-            port.ended = None;
+            port.kept.let_go();
             self.ports.push(port);
         }
         self.desired = desired.frontends;
@@ -382,11 +321,21 @@ impl Program {
         self.ports.iter().any(|port| port.rows.has_any_list())
     }
 
+    /// The holds of all its ports.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = &Hold> + Clone {
+        self.ports.iter().filter_map(|port| port.kept.hold.as_deref())
+    }
+
+    /// The same, to change.
+    pub(crate) fn holds_mut(&mut self) -> impl Iterator<Item = &mut Arc<Hold>> {
+        self.ports.iter_mut().filter_map(|port| port.kept.hold.as_mut())
+    }
+
     /// The hold of one port.
     pub(crate) fn hold_of(&mut self, key: &PortKey) -> Option<&mut Arc<Hold>> {
         let wanted = self.ports.get_mut(..self.wanted)?;
         let place = wanted.binary_search_by(|port| port.key.cmp(key)).ok()?;
-        wanted.get_mut(place)?.hold.as_mut()
+        wanted.get_mut(place)?.kept.hold.as_mut()
     }
 
     /// What a row says that is not as it should be.

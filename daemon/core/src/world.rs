@@ -33,6 +33,7 @@ use crate::change::Cause;
 use crate::claims::{Frontends, RealizedFrontend};
 use crate::event::Event;
 use crate::facts::Timestamp;
+use crate::hold::Ledger;
 use crate::index::Seed;
 use crate::keys::{Family, FrontendKey, Source};
 use crate::limits;
@@ -44,7 +45,6 @@ use crate::tables::Tables;
 
 pub use adopt::AdoptError;
 pub use drift::Drift;
-pub(crate) use hold::Bench;
 pub(crate) use piece::Cursor;
 pub use remember::Remembered;
 
@@ -88,7 +88,8 @@ pub struct World {
     strays: BTreeSet<FrontendKey>,
     /// When a former process wrote down what this one began with.
     remembered_at: Option<Timestamp>,
-    holds: hold::Holds,
+    /// Which lists are held, and who lost one lately.
+    ledger: Ledger,
     starved: starved::Starved,
     /// Became dirty since the last piece was begun.
     dirty: Vec<ServiceId>,
@@ -122,7 +123,7 @@ impl World {
             adopted: BTreeMap::new(),
             strays: BTreeSet::new(),
             remembered_at: None,
-            holds: hold::Holds::default(),
+            ledger: Ledger::default(),
             starved: starved::Starved::default(),
             dirty: Vec::new(),
             waiting: Vec::new(),

@@ -11,29 +11,24 @@ use core::num::NonZeroU16;
 
 use super::Port;
 use crate::facts::{ServiceFacts, ServicePort};
-use crate::hold::Hold;
+use crate::hold::Kept;
 use crate::keys::{PortKey, Transport};
-use crate::list::{LastList, Rows};
+use crate::list::Rows;
 use crate::resolve::DesiredPort;
-use crate::snapshot::Reason;
 
 /// What a port knows of its own lists.
 pub(super) struct Past {
     rows: Arc<Rows>,
-    last: LastList,
-    hold: Option<Arc<Hold>>,
-    ended: Option<Reason>,
+    kept: Kept,
 }
 
 impl Past {
     fn of(port: &Port) -> Self {
-        let Port { rows, last, hold, ended, .. } = port;
-        Self { rows: Arc::clone(rows), last: last.clone(), hold: hold.clone(), ended: *ended }
+        Self { rows: Arc::clone(&port.rows), kept: port.kept.clone() }
     }
 
     pub(super) fn give_to(self, port: &mut Port) {
-        let Self { rows, last, hold, ended } = self;
-        (port.rows, port.last, port.hold, port.ended) = (rows, last, hold, ended);
+        (port.rows, port.kept) = (self.rows, self.kept);
     }
 }
 

@@ -13,6 +13,7 @@ use super::{World, mark};
 use crate::change::Cause;
 use crate::event::Watched;
 use crate::facts::Timestamp;
+use crate::hold::Kept;
 use crate::program::{Port, Program};
 use crate::snapshot::{ServiceView, Snapshot, Status};
 use crate::time::{Now, Uptime};
@@ -88,9 +89,7 @@ impl Program {
     fn begin_with(&mut self, view: &Arc<ServiceView>) {
         let port = |port: &crate::snapshot::PortView| Port {
             rows: Arc::clone(&port.rows),
-            last: port.last.clone(),
-            hold: port.hold.clone(),
-            ended: port.ended,
+            kept: Kept { last: port.last.clone(), hold: port.hold.clone(), ended: port.ended },
             ..Port::new(port.key.clone())
         };
         self.ports = view.ports.iter().map(port).collect();

@@ -133,9 +133,9 @@ fn port_view(port: &Port) -> PortView {
         key: port.key.clone(),
         index: port.index,
         rows: Arc::clone(&port.rows),
-        last: port.last.clone(),
-        hold: port.hold.clone(),
-        ended: port.ended,
+        last: port.kept.last.clone(),
+        hold: port.kept.hold.clone(),
+        ended: port.kept.ended,
         cluster_used: port.policy.cluster_used,
         local_used: port.policy.local_used,
     }
@@ -175,7 +175,7 @@ fn applied_verdict(port: &Port, rows: &Rows, scope: Scope, flags: WordFlags) -> 
 }
 
 fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Reason>) {
-    if let Some(hold) = port.hold.as_ref().filter(|_| rows.is_held(scope)) {
+    if let Some(hold) = port.kept.hold.as_ref().filter(|_| rows.is_held(scope)) {
         (Verdict::Held, Some(hold.reason))
     } else if rows.is_draining(scope) {
         (Verdict::Draining, Some(Reason::ScaledDown))
@@ -186,15 +186,15 @@ fn filled_verdict(port: &Port, rows: &Rows, scope: Scope) -> (Verdict, Option<Re
 
 /// Why nobody is there.
 fn why_nobody(port: &Port) -> Reason {
-    if let Some(hold) = &port.hold {
+    if let Some(hold) = &port.kept.hold {
         hold.reason
     } else if !port.rows.all().is_empty() {
         Reason::AllUnready
-    } else if let Some(ended) = port.ended {
+    } else if let Some(ended) = port.kept.ended {
         ended
-    } else if !port.last.is_some() {
+    } else if !port.kept.last.is_some() {
         Reason::NoEndpoints
-    } else if port.last.was_scaled_down() {
+    } else if port.kept.last.was_scaled_down() {
         Reason::ScaledDown
     } else {
         Reason::Vanished

@@ -1,0 +1,311 @@
+//! A list that is held: its backends, what probes found of them, until when it is held, and what ends it before.
+//!
+//! Invariant: a hold begins with a list that clients had a moment ago, and goes on only as long as the judgement says so and a
+//! backend is left. Deliberately absent: why a list is held ([`mod@super::judge`]), probing itself, which the shell does, and
+//! every other service.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::judge::{Bench, Bound, Judgement, Policy, judge};
+use crate::facts::{Endpoint, SliceFacts, Target};
+use crate::keys::{PortKey, ServiceKey, Transport};
+use crate::list::{LastList, Row, Rows};
+use crate::resolve::PortPolicy;
+use crate::snapshot::Reason;
+use crate::time::Uptime;
+
+/// So many probes in a row that nobody took drop a backend.
+pub const FAILURES_MAX: u8 = 3;
+
+/// Seconds for which a list is held none of whose backends took a probe, from its first probe on. Longer than a restart of an
+/// apiserver, and shorter than the time within which clients of a rejected service expect to be refused.
+pub const UNANSWERED_LIMIT: i64 = 30;
+
+/// How a backend met a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It accepted the connection.
+    Accepted,
+    /// Its host says that nobody is there.
+    Refused,
+    /// Nothing came back, which a filter between the node and the backend can do as well.
+    Silent,
+}
+
+impl Answer {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Accepted, Self::Refused, Self::Silent];
+
+    /// The one spelling in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Refused => "refused",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+/// One probe of a held backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// Whose list.
+    pub service: ServiceKey,
+    /// Which port.
+    pub port: PortKey,
+    /// Which backend.
+    pub backend: SocketAddr,
+    /// What came of it.
+    pub answer: Answer,
+}
+
+/// Whether a backend was probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Not yet.
+    Due,
+    /// At least once.
+    Done,
+    /// Nor will it be: a probe of it would prove nothing.
+    Never,
+}
+
+impl Asked {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Due, Self::Done, Self::Never];
+
+    /// Before the first probe.
+    pub fn before(row: &Row, transport: Transport) -> Self {
+        if can_be_asked(row, transport) { Self::Due } else { Self::Never }
+    }
+
+    /// The one spelling in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Due => "due",
+            Self::Done => "done",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// A backend of a held list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldBackend {
+    /// As it was last seen in the list.
+    pub row: Row,
+    /// Whether it was probed.
+    pub asked: Asked,
+    /// It accepted a probe during this hold.
+    pub answered: bool,
+    /// How many probes in a row it did not accept since, where those count.
+    pub failures: u8,
+    /// Why it is no longer in the list.
+    pub lost: Option<Reason>,
+}
+
+/// A connection must prove something, which it does for TCP; and what was only draining may be gone by right.
+fn can_be_asked(row: &Row, transport: Transport) -> bool {
+    transport == Transport::Tcp && row.conditions().ready
+}
+
+/// A list that is held.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hold {
+    /// Why.
+    pub reason: Reason,
+    /// Since when.
+    pub begun: Uptime,
+    /// When one of its backends was probed first.
+    pub asked: Option<Uptime>,
+    /// For how long.
+    pub bound: Bound,
+    /// The slices that the backends were last seen in; their rows point into these.
+    pub slices: Arc<[Arc<SliceFacts>]>,
+    /// The last list, with what probes found.
+    pub backends: Vec<HeldBackend>,
+}
+
+impl Hold {
+    /// Holds the chosen ones of the rows of a last list.
+    fn new(
+        last: &Rows,
+        slices: Arc<[Arc<SliceFacts>]>,
+        (now, transport): (Uptime, Transport),
+        (reason, bound): (Reason, Bound),
+    ) -> Self {
+        let chosen = last.all().iter().filter(|row| row.is_chosen());
+        let backend = |row: &Row| HeldBackend {
+            row: row.held(),
+            asked: Asked::before(row, transport),
+            answered: false,
+            failures: 0,
+            lost: None,
+        };
+        Self { reason, begun: now, asked: None, bound, slices, backends: chosen.map(backend).collect() }
+    }
+
+    /// The backends that are still in the list.
+    pub fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.backends.iter().filter(|it| it.lost.is_none()).map(|it| &it.row)
+    }
+
+    /// Whether somebody is still to be probed for the first time.
+    pub fn waits(&self) -> bool {
+        self.backends.iter().any(|it| it.asked == Asked::Due && it.lost.is_none())
+    }
+
+    /// Whom to probe: nobody of a list that is never let go, because nothing must follow.
+    pub fn probes(&self, transport: Transport) -> impl Iterator<Item = SocketAddr> {
+        let is_probed = self.bound != Bound::Unlimited;
+        self.rows().filter(move |row| is_probed && can_be_asked(row, transport)).map(Row::backend)
+    }
+
+    /// When it ends at the latest, as things stand. Whoever was not asked has not failed to answer.
+    pub fn until(&self, policy: &Policy) -> Option<Uptime> {
+        let limit = match self.bound {
+            Bound::Unlimited => return None,
+            Bound::MassLoss => policy.mass_loss_limit,
+            Bound::Guarded | Bound::Limit => policy.limit,
+        };
+        let limit = self.begun.plus(limit);
+        let answered = self.backends.iter().any(|it| it.answered);
+        let is_silent = self.bound == Bound::Guarded && !answered && !self.waits();
+        let unanswered = self.asked.unwrap_or(self.begun).plus(UNANSWERED_LIMIT);
+        Some(if is_silent { limit.min(unanswered) } else { limit })
+    }
+
+    /// Whether the first probe was made and nobody has noted when.
+    fn is_asked_now(&self) -> bool {
+        self.asked.is_none() && self.backends.iter().any(|it| it.asked == Asked::Done)
+    }
+
+    /// Why it is over, if it is.
+    fn ends(&self, policy: &Policy, now: Uptime) -> Option<Reason> {
+        if self.rows().next().is_none() {
+            return self.backends.iter().rev().find_map(|it| it.lost).or(Some(Reason::HoldExpired));
+        }
+        self.until(policy).is_some_and(|until| until <= now).then_some(Reason::HoldExpired)
+    }
+
+    /// Becomes part of a mass loss, unless it is held for longer or shorter than that by right. `true`: it was none before.
+    pub(crate) fn join_mass_loss(hold: &mut Arc<Self>) -> bool {
+        let joins = hold.bound == Bound::Guarded;
+        // Readers share it, so it is copied only where it changes.
+        if joins {
+            let held = Arc::make_mut(hold);
+            (held.reason, held.bound) = (Reason::MassLoss, Bound::MassLoss);
+        }
+        joins
+    }
+
+    /// Takes notice of a probe. `true`: something is different now.
+    pub(crate) fn observe(&mut self, backend: SocketAddr, answer: Answer) -> bool {
+        let Some(held) = self.backend(backend) else { return false };
+        let before = *held;
+        held.asked = Asked::Done;
+        match answer {
+            Answer::Accepted => (held.answered, held.failures) = (true, 0),
+            // A filter answers nothing, so silence proves something only of one who did answer.
+            Answer::Silent if !held.answered => {}
+            Answer::Refused | Answer::Silent => held.failures += 1,
+        }
+        if held.failures >= FAILURES_MAX {
+            held.lost = Some(Reason::ProbesFailed);
+        }
+        before != *held
+    }
+
+    /// Somebody else has the address now. `true`: that one was in the list.
+    pub(crate) fn give_up(&mut self, backend: SocketAddr, by: Target<'_>) -> bool {
+        let target = self.backend(backend).map(|held| held.row).and_then(|row| self.target(&row));
+        let is_other = target.is_some_and(|target| !target.uid.is_empty() && target.uid != by.uid);
+        let lost = self.backend(backend).filter(|_| is_other && !by.uid.is_empty());
+        lost.map(|held| held.lost = Some(Reason::Claimed)).is_some()
+    }
+
+    fn backend(&mut self, backend: SocketAddr) -> Option<&mut HeldBackend> {
+        let wanted = (backend.ip(), backend.port());
+        let place = self.backends.binary_search_by(|it| it.row.place().cmp(&wanted)).ok()?;
+        self.backends.get_mut(place).filter(|it| it.lost.is_none())
+    }
+
+    /// What the row's endpoint was for.
+    fn target(&self, row: &Row) -> Option<Target<'_>> {
+        let slice = self.slices.get(usize::from(row.slice))?;
+        slice.endpoints.get(usize::from(row.endpoint)).and_then(|endpoint: Endpoint<'_>| endpoint.target)
+    }
+}
+
+/// What is kept of the lists of one port, so that an empty one can be judged.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept {
+    /// The last list that was not empty.
+    pub(crate) last: LastList,
+    /// That list, while it is held.
+    pub(crate) hold: Option<Arc<Hold>>,
+    /// Why the last hold ended without a list.
+    pub(crate) ended: Option<Reason>,
+}
+
+impl Kept {
+    /// Nothing is to be held, be it because somebody is listed again or because nobody asks for the port.
+    pub(crate) fn let_go(&mut self) {
+        (self.hold, self.ended) = (None, None);
+    }
+
+    /// A list becomes empty, or is held and might be let go. One that was empty before stays so.
+    pub(crate) fn judge(
+        &mut self,
+        listed: &[Row],
+        (transport, had_list): (Transport, bool),
+        bench: &Bench<'_>,
+    ) {
+        self.last.observe(listed);
+        let Some(last) = self.last.rows() else { return };
+        let judgement = match judge(bench.evidence(&self.last, listed)) {
+            Judgement::Hold(reason, bound) => Some((reason, bound)),
+            Judgement::Refuse => None,
+        };
+        match (self.hold.take(), judgement) {
+            (Some(hold), Some(now)) => self.go_on(hold, now, bench),
+            (None, Some(now)) if had_list => {
+                let slices = Arc::clone(&bench.slices);
+                let when = (bench.now.uptime(), transport);
+                self.hold = Some(Arc::new(Hold::new(last, slices, when, now)));
+            }
+            (_, _) => {}
+        }
+    }
+
+    fn go_on(&mut self, mut hold: Arc<Hold>, (reason, bound): (Reason, Bound), bench: &Bench<'_>) {
+        let is_same = hold.bound == bound || (hold.bound, bound) == (Bound::MassLoss, Bound::Guarded);
+        // Readers share it, so it is copied only where it changes.
+        if !is_same {
+            let held = Arc::make_mut(&mut hold);
+            (held.reason, held.bound) = (reason, bound);
+        }
+        let now = bench.now.uptime();
+        if hold.is_asked_now() {
+            Arc::make_mut(&mut hold).asked = Some(now);
+        }
+        self.ended = hold.ends(bench.policy, now);
+        self.hold = self.ended.is_none().then_some(hold);
+    }
+
+    /// What is held and what is listed, sorted; a backend that is both is shown as it is held. A list that no frontend uses
+    /// any more is not held for anybody.
+    pub(crate) fn add_to(&self, listed: Vec<Row>, policy: PortPolicy) -> Vec<Row> {
+        let Some(hold) = &self.hold else { return listed };
+        let used = |row: &Row| row.narrowed(policy.cluster_used, policy.local_used);
+        let mut rows: Vec<Row> = hold.rows().map(used).chain(listed).collect();
+        rows.sort_by_key(|row| (row.address, row.port));
+        rows.dedup_by_key(|row| (row.address, row.port));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! The judgement of a list that has nobody any more: refused, or held, why and for how long.
+//!
+//! Invariant: pure. The same evidence gives the same judgement, and every hold has a bound, but for the service that is the
+//! node's own way to the apiserver. Deliberately absent: the lists themselves ([`super::held`]), and losses of many services
+//! at once ([`super::ledger`]).
+
+use alloc::sync::Arc;
+
+use crate::facts::{Settings, SliceFacts};
+use crate::keys::ServiceKey;
+use crate::list::{LastList, Row, Rows};
+use crate::snapshot::Reason;
+use crate::time::Now;
+
+/// Seconds after an interruption of a source in which a loss may come of it.
+pub const RESYNC_WINDOW: i64 = 60;
+
+/// Losses up to this number are no mass loss, however few services there are.
+pub const MASS_LOSS_LEAST: usize = 3;
+
+/// What happens when a list of backends would become empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnEmpty {
+    /// Decide by the evidence: what was lost by mistake is held, what was scaled down is refused.
+    #[default]
+    Auto,
+    /// Refuse at once.
+    Refuse,
+    /// Hold the last list, bounded and probed.
+    Hold,
+    /// Let the packet leave untouched; for load-balancer and external addresses only.
+    Pass,
+}
+
+impl OnEmpty {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Refuse, Self::Hold, Self::Pass];
+
+    /// The word in the configuration and in annotations.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Refuse => "refuse",
+            Self::Hold => "hold",
+            Self::Pass => "pass",
+        }
+    }
+
+    /// The setting that this word names.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|setting| setting.as_str() == word)
+    }
+}
+
+/// The numbers of `[hold]`; times in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The setting of every service that has none of its own.
+    pub on_empty: OnEmpty,
+    /// How long a list is held.
+    pub limit: i64,
+    /// Which share of the services must be losing everything to make it a mass loss, in millionths.
+    pub mass_loss_share: u32,
+    /// Within which time.
+    pub mass_loss_window: i64,
+    /// How long a list is held in a mass loss.
+    pub mass_loss_limit: i64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            on_empty: OnEmpty::Auto,
+            limit: 120,
+            mass_loss_share: 250_000,
+            mass_loss_window: 30,
+            mass_loss_limit: 600,
+        }
+    }
+}
+
+impl Policy {
+    /// Whether it is a mass loss that so many of so many services with a list lost theirs.
+    pub fn is_mass_loss(&self, lost: usize, populated: usize) -> bool {
+        let share = populated as u64 * u64::from(self.mass_loss_share) / 1_000_000;
+        lost > MASS_LOSS_LEAST && lost as u64 > share
+    }
+}
+
+/// What is known when a list has nobody any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// The service's own setting, if it has one that can be understood.
+    pub own: Option<OnEmpty>,
+    /// The setting of all others.
+    pub fallback: OnEmpty,
+    /// The node reaches the apiserver by it.
+    pub is_control: bool,
+    /// Endpoints are listed, and none is usable.
+    pub is_listed: bool,
+    /// Every member of the last list was seen terminating.
+    pub is_scaled_down: bool,
+    /// The source was interrupted a short time ago.
+    pub is_resync: bool,
+}
+
+/// What the evidence says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    /// New connections are refused at once.
+    Refuse,
+    /// They go to the last list, for this reason and for so long.
+    Hold(Reason, Bound),
+}
+
+impl Judgement {
+    /// Every reason for which a list is held: those that [`judge`] gives, and that of many losses at once.
+    pub const REASONS: [Reason; 6] = [
+        Reason::Vanished,
+        Reason::Resync,
+        Reason::MassLoss,
+        Reason::Control,
+        Reason::AllUnready,
+        Reason::ScaledDown,
+    ];
+}
+
+/// For how long a list is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// [`Policy::limit`], and [`super::UNANSWERED_LIMIT`] if all backends were probed and none took it.
+    Guarded,
+    /// [`Policy::limit`], because the service asks for it.
+    Limit,
+    /// [`Policy::mass_loss_limit`].
+    MassLoss,
+    /// As long as it takes.
+    Unlimited,
+}
+
+impl Bound {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Guarded, Self::Limit, Self::MassLoss, Self::Unlimited];
+
+    /// The one spelling in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Guarded => "guarded",
+            Self::Limit => "limit",
+            Self::MassLoss => "mass-loss",
+            Self::Unlimited => "unlimited",
+        }
+    }
+}
+
+/// Judges a list that has nobody any more.
+pub fn judge(evidence: Evidence) -> Judgement {
+    let seen = classify(evidence);
+    let is_explicit = matches!(evidence.own, Some(OnEmpty::Refuse | OnEmpty::Hold));
+    if evidence.is_control && !is_explicit {
+        return Judgement::Hold(Reason::Control, Bound::Unlimited);
+    }
+    match (evidence.own.unwrap_or(evidence.fallback), seen) {
+        (OnEmpty::Refuse, _) => Judgement::Refuse,
+        (OnEmpty::Hold, reason) => Judgement::Hold(reason, Bound::Limit),
+        (OnEmpty::Auto | OnEmpty::Pass, Reason::AllUnready | Reason::ScaledDown) => Judgement::Refuse,
+        (OnEmpty::Auto | OnEmpty::Pass, lost) => Judgement::Hold(lost, Bound::Guarded),
+    }
+}
+
+fn classify(evidence: Evidence) -> Reason {
+    if evidence.is_listed {
+        Reason::AllUnready
+    } else if evidence.is_scaled_down {
+        Reason::ScaledDown
+    } else if evidence.is_resync {
+        Reason::Resync
+    } else {
+        Reason::Vanished
+    }
+}
+
+/// What one service's empty lists are judged by, beside the lists themselves.
+pub(crate) struct Bench<'a> {
+    pub(crate) policy: &'a Policy,
+    pub(crate) own: Option<OnEmpty>,
+    pub(crate) is_resync: bool,
+    pub(crate) now: Now,
+    /// As they were when its last lists were made.
+    pub(crate) slices: Arc<[Arc<SliceFacts>]>,
+    pub(crate) key: ServiceKey,
+    pub(crate) settings: &'a Settings,
+}
+
+impl Bench<'_> {
+    /// What is known of a list that has nobody any more, by the last one and by who is listed now.
+    pub(super) fn evidence(&self, last: &LastList, listed: &[Row]) -> Evidence {
+        Evidence {
+            own: self.own,
+            fallback: self.policy.on_empty,
+            is_control: last.rows().is_some_and(|last| self.is_control(last)),
+            is_listed: !listed.is_empty(),
+            is_scaled_down: last.was_scaled_down(),
+            is_resync: self.is_resync,
+        }
+    }
+
+    /// Whether the node reaches the apiserver by this list.
+    fn is_control(&self, last: &Rows) -> bool {
+        let is_own = self.key.name.namespace() == "default" && self.key.name.name() == "kubernetes";
+        let mut chosen = last.all().iter().filter(|row| row.is_chosen());
+        is_own || chosen.any(|row| self.settings.bypass.contains(&row.backend()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
