@@ -9,7 +9,6 @@
 mod answer;
 mod apiserver;
 mod backends;
-mod clients;
 mod datapath;
 mod door;
 mod explain;
@@ -40,33 +39,18 @@ mod stall;
 pub(crate) mod tests;
 mod verify;
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use holdfast_core::facts::Timestamp;
-use holdfast_core::snapshot::Snapshot;
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use crate::announce::Announced;
-use crate::apiserver::View as ApiserverView;
-use crate::datapath::{DatapathView, RefusalLog};
-use crate::engine::ask::Asker;
-use crate::probes::Probes;
-use crate::proxies::OtherProxy;
-use crate::recorder::History;
-use crate::sources::kubernetes::View as Watches;
-use crate::state::Written;
+use crate::readings::Readings;
 use serve::Shut;
 
-pub use forget::{FORGETS_WAITING_MAX, ForgetWish, Forgotten};
 pub use listen::AdminError;
-pub use reload::{Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
-pub use verify::Verifications;
 
 /// Where the API listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,112 +59,6 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The unix socket; its folder must exist.
     pub socket: PathBuf,
-}
-
-/// What does not change while the daemon runs.
-#[derive(Clone, Debug)]
-pub struct About {
-    /// The daemon's version.
-    pub version: &'static str,
-    /// When the daemon started.
-    pub started: Timestamp,
-}
-
-/// The configuration in force, every key with its value.
-#[derive(Clone, Debug)]
-pub struct EffectiveConfig {
-    /// As TOML.
-    pub text: String,
-    /// As one JSON value.
-    pub json: String,
-}
-
-/// Tells for how long an event has waited for the engine, if that is too long.
-#[derive(Clone)]
-pub struct Liveness(Arc<dyn Fn() -> Option<Duration> + Send + Sync>);
-
-impl Liveness {
-    /// `stalled` answers `None` while events move or none waits. It must not block.
-    pub fn new(stalled: impl Fn() -> Option<Duration> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(stalled))
-    }
-
-    pub(crate) fn stalled(&self) -> Option<Duration> {
-        (self.0)()
-    }
-}
-
-impl fmt::Debug for Liveness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Liveness").field(&self.stalled()).finish()
-    }
-}
-
-/// Everything that the API can show.
-#[derive(Clone, Debug)]
-pub struct Readings {
-    /// The newest view of everything.
-    pub snapshots: watch::Receiver<Arc<Snapshot>>,
-    /// The newest configuration.
-    pub config: watch::Receiver<Arc<EffectiveConfig>>,
-    /// The newest view of programs and maps.
-    pub datapath: watch::Receiver<Arc<DatapathView>>,
-    /// The newest view of the way to the apiserver; none where none is used.
-    pub apiserver: Option<watch::Receiver<Arc<ApiserverView>>>,
-    /// How each watch of the apiserver is doing.
-    pub watches: Watches,
-    /// The latest clients that were not served.
-    pub refusals: Arc<RefusalLog>,
-    /// How held backends met their probes.
-    pub probes: Arc<Probes>,
-    /// What became of the Events for the cluster; none where none are written.
-    pub announced: Option<Arc<Announced>>,
-    /// Every change with its cause.
-    pub history: Arc<History>,
-    /// How the last write of the snapshot went.
-    pub written: watch::Receiver<Written>,
-    /// What only the engine can answer.
-    pub engine: Asker,
-    /// The last comparison of all that is held twice.
-    pub verifications: Verifications,
-    /// Whether events move.
-    pub liveness: Liveness,
-    /// Other proxies that serve on this node.
-    pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
-    /// Why the last reload was refused, until one is not.
-    pub refused_reload: watch::Receiver<Option<String>>,
-    /// Why nobody can ask at the TCP address or at the socket now.
-    pub shut: watch::Receiver<Vec<String>>,
-    /// Where a wish for a reload goes.
-    pub reloads: mpsc::Sender<ReloadWish>,
-    /// Where a wish goes that an apiserver's address be forgotten.
-    pub forgets: mpsc::Sender<ForgetWish>,
-    /// What does not change.
-    pub about: About,
-}
-
-impl Readings {
-    fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.snapshots.borrow())
-    }
-
-    fn datapath(&self) -> Arc<DatapathView> {
-        Arc::clone(&self.datapath.borrow())
-    }
-
-    /// Why clients do not meet what the rules ask for yet.
-    pub(crate) fn unready(&self) -> Option<String> {
-        routes::unready(self, &self.snapshot())
-    }
-
-    /// Whether all that is missing is the first list of sources that cannot be read now.
-    pub(crate) fn serves_what_it_can(&self) -> bool {
-        routes::serves_what_it_can(&self.snapshot())
-    }
-
-    fn apiserver(&self) -> Option<Arc<ApiserverView>> {
-        self.apiserver.as_ref().map(|views| Arc::clone(&views.borrow()))
-    }
 }
 
 /// The running API.

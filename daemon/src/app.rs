@@ -23,13 +23,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::admin::{self, About, EffectiveConfig, ForgetWish, Readings, ReloadWish, Reloaded};
+use crate::admin;
 use crate::apiserver::Access;
 use crate::config::{Config, NodeName};
 use crate::datapath::DatapathView;
 use crate::engine::Engine;
 use crate::engine::run::GROUPS_WAITING_MAX;
 use crate::logging::Logging;
+use crate::readings::{
+    About, EffectiveConfig, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, Readings, ReloadWish,
+    Reloaded, Verifications,
+};
 use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
@@ -126,8 +130,8 @@ struct Wishes {
 
 impl Wishes {
     fn channels() -> (mpsc::Sender<ReloadWish>, mpsc::Sender<ForgetWish>, Self) {
-        let (reloads_out, reloads) = mpsc::channel(admin::RELOADS_WAITING_MAX);
-        let (forgets_out, forgets) = mpsc::channel(admin::FORGETS_WAITING_MAX);
+        let (reloads_out, reloads) = mpsc::channel(RELOADS_WAITING_MAX);
+        let (forgets_out, forgets) = mpsc::channel(FORGETS_WAITING_MAX);
         (reloads_out, forgets_out, Self { reloads, forgets })
     }
 }
@@ -210,7 +214,7 @@ impl App {
             history,
             written,
             engine: engine.asker.clone(),
-            verifications: admin::Verifications::default(),
+            verifications: Verifications::default(),
             liveness: engine.liveness(),
             proxies: proxies_now,
             refused_reload: refused_now,

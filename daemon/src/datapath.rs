@@ -3,14 +3,16 @@
 //! Invariant: nobody here touches the maps. The engine publishes a view, the programs' ring buffer gives the refusals.
 //! Deliberately absent: names of services, which a reader takes from the snapshot.
 
+mod clients;
 mod lines;
 mod pace;
 mod refusals;
 
 use holdfast_datapath::Status;
 
-pub(crate) use refusals::spelled;
+pub(crate) use clients::{Clients, Counters};
 pub use refusals::{Denied, RefusalLog, Told};
+pub(crate) use refusals::{answering, spelled};
 
 /// The datapath at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
-use crate::admin::Readings;
 use crate::logging::Logging;
+use crate::readings::Readings;
 use summary::Summary;
 
 /// How often people may see the status line change.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast::admin::{About, Admin, Settings, start};
+use holdfast::admin::{Admin, Settings, start};
 use holdfast::engine::{Engine, Now};
+use holdfast::readings::About;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use holdfast::admin::{About, EffectiveConfig, Liveness, Readings};
 use holdfast::datapath::{DatapathView, RefusalLog};
+use holdfast::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use holdfast::sources::kubernetes::View;
 use holdfast::state::Written;
 use holdfast_core::snapshot::Snapshot;
@@ -24,7 +24,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: holdfast::engine::ask::channel().0,
-        verifications: holdfast::admin::Verifications::default(),
+        verifications: Verifications::default(),
         liveness: Liveness::new(|| None),
         proxies: watch::channel(Arc::default()).1,
         refused_reload: watch::channel(None).1,

@@ -11,9 +11,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use holdfast::admin::{self, About, Admin, Readings, Settings};
+use holdfast::admin::{self, Admin, Settings};
 use holdfast::engine::Engine;
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
+use holdfast::readings::{About, Readings};
 use holdfast::recorder::{History, Record, Recorder};
 use holdfast::sources::manifests::Manifests;
 use holdfast_core::event::Event;

@@ -10,13 +10,13 @@ use axum::response::Response;
 use holdfast_core::facts::Timestamp;
 use serde::Serialize;
 
-use super::Readings;
 use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, Widths};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, View};
 use crate::moment::Moment;
+use crate::readings::Readings;
 use crate::sources::kubernetes::Watch;
 
 #[derive(Serialize)]

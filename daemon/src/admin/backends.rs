@@ -10,12 +10,12 @@ use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
 use serde::{Serialize, Serializer};
 
-use super::Readings;
-use super::frontends;
 use super::page::Table;
 use super::query::{Filter, Legal};
 use super::shown::{Cells, Column, as_text, column, wide};
 use crate::moment::Moment;
+use crate::readings::Readings;
+use crate::why::state;
 
 /// What `/backends` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
@@ -226,11 +226,6 @@ impl Table for BackendTable {
     fn forget(&mut self) {
         self.slices.clear();
     }
-}
-
-/// The one spelling of an endpoint's state.
-pub(super) fn state(row: &Row) -> &'static str {
-    if row.is_chosen() { frontends::state(row) } else { "unused" }
 }
 
 fn endpoint<'a>(view: &'a ServiceView, port: &'a PortView, row: &Row) -> Option<Endpoint<'a>> {

@@ -11,13 +11,13 @@ use holdfast_core::snapshot::Fill;
 use holdfast_datapath::Status;
 use serde::Serialize;
 
-use super::Readings;
 use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, Widths};
 use crate::datapath::DatapathView;
 use crate::proxies::OtherProxy;
+use crate::readings::Readings;
 
 #[derive(Serialize)]
 struct Datapath<'a> {

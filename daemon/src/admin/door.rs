@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::{Peer, Readings, limits};
+use super::limits;
 use crate::engine::ask::Busy;
+use crate::readings::{Peer, Readings};
 
 /// What the client came in by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,98 +1,29 @@
-//! `/explain`: why a client meets what it meets at an address or a service, and what happens next.
+//! `/explain`: asks why a client meets what it meets at an address or a service, and renders the answer.
 //!
-//! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what is not
-//! known is absent. Deliberately absent: what happened before the history's oldest record.
+//! Invariant: what the maps say is read in a turn of this door. Deliberately absent: every word of the answer
+//! ([`crate::why`]).
 
-mod details;
-mod find;
-mod sentence;
 mod text;
-
-use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_core::facts::{ObjectKey, Rejection};
-use holdfast_core::keys::{FrontendKey, ObjectName};
-use holdfast_core::op::Entry;
-use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
-use serde::Serialize;
+use holdfast_core::keys::FrontendKey;
 
-use super::Readings;
 use super::answer;
-use super::clients::Counters;
 use super::door::Visit;
 use super::form::Form;
 use super::query::{Legal, Query};
-use super::shown::as_optional_text;
-use crate::engine::ask::FRONTENDS_MAX;
-use crate::recorder::{Line, Record, Wanted};
-use details::{Applied, Desired, EndpointRow, FrontendRow, Rejected};
-pub(super) use find::{Dialled, What};
-use find::{Found, Subject};
+use crate::why::{ReadBack, Walk};
 
 /// What `/explain` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "endpoint", "format"], types: &[] };
 
-/// Where each reason has its section, in the repository and in the packages.
-const PAGE: &str = "docs/explain.md";
-
-#[derive(Serialize)]
-struct Explanation<'a> {
-    found: &'static str,
-    sentence: String,
-    services: Vec<Explained<'a>>,
-    near: Vec<NearRow>,
-    /// Where nobody has it: the records of who had it last.
-    past: Vec<Record>,
-    apiserver: Option<String>,
-    #[serde(serialize_with = "as_optional_text")]
-    stale_since: Option<crate::moment::Moment>,
-}
-
-#[derive(Serialize)]
-struct Explained<'a> {
-    service: String,
-    source: &'static str,
-    state: &'static str,
-    sentence: String,
-    frontends: Vec<FrontendRow<'a>>,
-    desired: Desired<'a>,
-    rejected: Vec<Rejected<'a>>,
-    endpoints: Vec<EndpointRow<'a>>,
-    refusals: Vec<details::RefusedRow>,
-    /// The latest records of the history, oldest first.
-    history: Vec<Record>,
-}
-
-#[derive(Serialize)]
-struct NearRow {
-    what: &'static str,
-    name: String,
-}
-
-/// Records of a service that are shown; `/history` has the others.
-const RECORDS_MAX: usize = 5;
-
-/// What the maps said, by the frontend asked for.
-type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
-
 /// Answers.
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
-    let (what, readings) = (query.what(), &*visit.readings);
-    let snapshot = readings.snapshot();
-    let (found, subjects) = find::find(&snapshot, &what);
-    let read = read_back(&visit, &subjects).await;
-    let explanation = Explanation {
-        found: found.as_str(),
-        sentence: headline(&snapshot, &what, found, &subjects),
-        services: subjects.iter().map(|subject| explained(readings, &snapshot, subject, &read)).collect(),
-        near: near(&snapshot, &what, found),
-        past: past(readings, &what, found),
-        apiserver: details::apiserver(readings),
-        stale_since: snapshot.stale_since.map(crate::moment::Moment),
-    };
-    let status = if found == Found::Nothing { StatusCode::NOT_FOUND } else { StatusCode::OK };
+    let walk = Walk::begin(visit.readings.snapshot(), query.what());
+    let read = read_back(&visit, walk.keys()).await;
+    let explanation = walk.end(&visit.readings, &read);
+    let status = if walk.found_nothing() { StatusCode::NOT_FOUND } else { StatusCode::OK };
     match form {
         Form::Json => answer::json(status, &explanation),
         Form::Table | Form::Wide => answer::text(status, text::write(&explanation)),
@@ -100,9 +31,7 @@ pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response 
 }
 
 /// What the maps say of the frontends that the answer is about.
-async fn read_back(visit: &Visit, subjects: &[Subject]) -> ReadBack {
-    let keys: Vec<FrontendKey> =
-        subjects.iter().flat_map(frontends).filter_map(details::key).take(FRONTENDS_MAX).collect();
+async fn read_back(visit: &Visit, keys: Vec<FrontendKey>) -> ReadBack {
     let entries = match visit.turn().await {
         Ok(_turn) => visit.readings.engine.read(keys.clone()).await,
         Err(busy) => Err(busy),
@@ -114,151 +43,4 @@ async fn read_back(visit: &Visit, subjects: &[Subject]) -> ReadBack {
         }
         Err(busy) => keys.into_iter().map(|key| (key, Err(busy.to_string()))).collect(),
     }
-}
-
-fn frontends(subject: &Subject) -> impl Iterator<Item = &FrontendView> {
-    subject.frontends.iter().filter_map(|place| subject.view.frontends.get(*place))
-}
-
-/// The answer in one sentence.
-fn headline(snapshot: &Snapshot, what: &What, found: Found, subjects: &[Subject]) -> String {
-    let first = subjects.first();
-    let frontend = first.and_then(|subject| worst(asked_for(what, subject)));
-    match (what, first, frontend) {
-        (What::Trouble, None, _) => "Every frontend is served.".to_owned(),
-        (What::Trouble, Some(subject), Some(frontend)) => {
-            let more = "The worst of what is not served:";
-            format!("{more} {}", sentence::of_frontend(&subject.view, frontend))
-        }
-        (What::Address(dialled), Some(subject), _) if found == Found::Backend => {
-            details::backend_sentence(&subject.view, dialled, subjects.len())
-        }
-        (What::Address(dialled), Some(subject), Some(frontend)) => {
-            sentence::of_frontend(&subject.view, frontend) + &others(dialled, frontend, subjects)
-        }
-        (_, Some(subject), Some(frontend)) => sentence::of_frontend(&subject.view, frontend),
-        (_, Some(subject), None) => sentence::of_service(&subject.view),
-        (What::Service(name), None, _) => unknown(snapshot, name),
-        (What::Address(dialled), None, _) => {
-            format!(
-                "Nobody has {dialled}: a client that dials it is not translated, and its packets leave as they are."
-            )
-        }
-    }
-}
-
-/// Those that the first sentence is about: at an address, of the protocol that comes first.
-fn asked_for<'a>(what: &What, subject: &'a Subject) -> impl Iterator<Item = &'a FrontendView> {
-    let first = match what {
-        What::Address(_) => frontends(subject).next().map(|it| it.protocol.clone()),
-        What::Trouble | What::Service(_) => None,
-    };
-    frontends(subject).filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
-}
-
-/// That there are other protocols at an address, if none was asked for.
-fn others(dialled: &Dialled, told: &FrontendView, subjects: &[Subject]) -> String {
-    let all = subjects.iter().flat_map(frontends).map(|it| it.protocol.clone());
-    let others: BTreeSet<_> = all.filter(|protocol| *protocol != told.protocol).collect();
-    let others: Vec<String> = others.iter().map(|protocol| format!("{dialled}/{protocol}")).collect();
-    if others.is_empty() { String::new() } else { format!(" There is {} too.", others.join(" and ")) }
-}
-
-/// Nothing of it is in the table, maybe because it was rejected or has no room.
-fn unknown(snapshot: &Snapshot, name: &ObjectName) -> String {
-    let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
-    match snapshot.rejections.named.values().find(of_it) {
-        Some(rejection) => {
-            format!("No Service {name} is served, because its object is rejected: {}.", rejection.reason)
-        }
-        None => format!("No Service and no EndpointSlice of {name} is known."),
-    }
-}
-
-/// The one that is worst for its clients, so that the first sentence is about what is wrong.
-fn worst<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a FrontendView> {
-    let mut worst: Option<&FrontendView> = None;
-    for it in frontends {
-        if worst.is_none_or(|known| {
-            super::services::severity(it.verdict) > super::services::severity(known.verdict)
-        }) {
-            worst = Some(it);
-        }
-    }
-    worst
-}
-
-fn near(snapshot: &Snapshot, what: &What, found: Found) -> Vec<NearRow> {
-    let near = if found == Found::Nothing { find::near(snapshot, what) } else { Vec::new() };
-    near.into_iter().map(|it| NearRow { what: it.what, name: it.name }).collect()
-}
-
-/// Who had it, and why they went.
-fn past(readings: &Readings, what: &What, found: Found) -> Vec<Record> {
-    if found != Found::Nothing {
-        return Vec::new();
-    }
-    match what {
-        What::Trouble => Vec::new(),
-        What::Service(name) => latest(readings, Some(name), |_| true),
-        What::Address(dialled) => {
-            let frontend = dialled.protocol.as_ref().map_or_else(
-                || format!("\"{}/", dialled.address),
-                |protocol| format!("\"{}/{protocol}\"", dialled.address),
-            );
-            let backend = format!("\"{}\"", dialled.address);
-            latest(readings, None, |line| line.json.contains(&frontend) || line.json.contains(&backend))
-        }
-    }
-}
-
-/// The latest records of a service, or of everybody.
-fn latest(
-    readings: &Readings,
-    service: Option<&ObjectName>,
-    is_meant: impl Fn(&Line) -> bool,
-) -> Vec<Record> {
-    let wanted = Wanted { service: service.cloned(), ..Wanted::default() };
-    let lines = readings.history.select(&wanted);
-    let mut records: Vec<Record> = lines
-        .iter()
-        .rev()
-        .filter(|line| is_meant(line))
-        .filter_map(|line| line.record())
-        .take(RECORDS_MAX)
-        .collect();
-    records.reverse();
-    records
-}
-
-fn explained<'a>(
-    readings: &Readings,
-    snapshot: &'a Snapshot,
-    subject: &'a Subject,
-    read: &ReadBack,
-) -> Explained<'a> {
-    let view = &*subject.view;
-    let (policy, counters) = (&snapshot.settings.hold, Counters::of(&readings.datapath()));
-    let row = |it: &'a FrontendView| {
-        let applied = Applied::of(view, it, read, &counters);
-        FrontendRow::of(view, it, applied, sentence::next(view, it, snapshot))
-    };
-    Explained {
-        service: view.key.name.to_string(),
-        source: view.key.source.as_str(),
-        state: view.state.as_str(),
-        sentence: worst(frontends(subject))
-            .map_or_else(|| sentence::of_service(view), |it| sentence::of_frontend(view, it)),
-        frontends: frontends(subject).map(row).collect(),
-        desired: Desired::of(view, policy),
-        rejected: Rejected::of(snapshot, view),
-        endpoints: details::endpoints(view, snapshot),
-        refusals: details::refusals(readings, subject),
-        history: latest(readings, Some(&view.key.name), |_| true),
-    }
-}
-
-/// Where this reason is explained.
-fn page(reason: Option<Reason>) -> Option<String> {
-    reason.map(|reason| format!("{PAGE}#{}", reason.as_str()))
 }

@@ -17,8 +17,8 @@ use super::door::Visit;
 use super::form::Form;
 use super::guard::form_of;
 use super::query::{Legal, Query};
-use super::reload::{Peer, is_post, only_post};
-use crate::apiserver::NotForgotten;
+use super::reload::{is_post, only_post};
+use crate::readings::{ForgetWish, Forgotten, Peer};
 
 /// The path.
 pub(super) const PATH: &str = "/apiserver/forget";
@@ -26,25 +26,8 @@ pub(super) const PATH: &str = "/apiserver/forget";
 /// What it understands.
 const LEGAL: Legal = Legal { parameters: &["endpoint", "format"], types: &[] };
 
-/// Wishes that may wait; each waits for a disk at most.
-pub const FORGETS_WAITING_MAX: usize = 4;
-
 /// How long the answer may take: the disk has three seconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
-
-/// What is wrong with the disk, or why the address stays.
-pub type Forgotten = Result<Option<String>, NotForgotten>;
-
-/// A wish that an address be forgotten.
-#[derive(Debug)]
-pub struct ForgetWish {
-    /// Who asks.
-    pub peer: Peer,
-    /// Which address.
-    pub address: SocketAddr,
-    /// Where the outcome goes.
-    pub answer: oneshot::Sender<Forgotten>,
-}
 
 #[derive(Serialize)]
 struct ForgottenJson {

@@ -7,17 +7,18 @@ use std::sync::Arc;
 
 use holdfast_core::facts::ServiceFacts;
 use holdfast_core::keys::{ObjectName, ServiceKey};
-use holdfast_core::list::{Row, SlotState};
+use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::{FrontendView, ServiceView, Status};
+use holdfast_core::snapshot::{FrontendView, ServiceView};
 use serde::{Serialize, Serializer};
 
-use super::Readings;
 use super::limits;
 use super::page::Table;
 use super::query::{Filter, Legal};
 use super::shown::{Cells, Column, as_optional_text, as_text, column, wide};
 use crate::moment::Moment;
+use crate::readings::Readings;
+use crate::why::{chosen_state, status};
 
 /// What `/frontends` understands.
 pub(super) const LEGAL: Legal = Legal {
@@ -52,24 +53,6 @@ pub(super) struct FrontendRow<'a> {
     owner: Option<&'a ServiceKey>,
 }
 
-/// The one spelling of a chosen row's state.
-pub(super) const fn state(row: &Row) -> &'static str {
-    match row.state() {
-        _ if row.is_held() => "held",
-        SlotState::Active => "active",
-        SlotState::Draining => "draining",
-    }
-}
-
-/// The one spelling of a status, and the error if it is one.
-pub(super) fn status(status: &Status) -> (&'static str, Option<&str>) {
-    match status {
-        Status::Pending => ("pending", None),
-        Status::Done => ("done", None),
-        Status::Error(error) => ("error", Some(error)),
-    }
-}
-
 #[derive(Serialize)]
 struct Backend {
     address: IpAddr,
@@ -79,7 +62,7 @@ struct Backend {
 
 impl From<&Row> for Backend {
     fn from(row: &Row) -> Self {
-        Self { address: row.address, port: row.port.get(), state: state(row) }
+        Self { address: row.address, port: row.port.get(), state: chosen_state(row) }
     }
 }
 
@@ -112,7 +95,7 @@ fn list<'r>(rows: impl Iterator<Item = &'r Row>, all: bool) -> impl fmt::Display
         count += 1;
         if count <= shown_max {
             let comma = if count == 1 { "" } else { "," };
-            let mark = match state(row) {
+            let mark = match chosen_state(row) {
                 "active" => "",
                 "draining" => "(draining)",
                 _ => "(held)",

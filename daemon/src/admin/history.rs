@@ -11,9 +11,10 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use futures_util::stream;
 
+use super::answer;
 use super::form::Form;
 use super::query::{Legal, Query};
-use super::{Readings, answer};
+use crate::readings::Readings;
 use crate::recorder::{Line, Wanted};
 
 /// What `/history` understands.

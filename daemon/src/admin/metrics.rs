@@ -14,9 +14,8 @@ mod table;
 
 use std::fmt::{Display, Write as _};
 
+use crate::readings::Readings;
 use holdfast_core::snapshot::Snapshot;
-
-use super::Readings;
 
 /// The exposition format, version 0.0.4.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -16,13 +16,13 @@ use futures_core::Stream;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use serde::Serialize;
 
-use super::Readings;
 use super::answer;
 use super::form::Form;
 use super::limits;
 use super::query::Filter;
 use super::shown::{Cells, Column, Widths};
 use super::stale;
+use crate::readings::Readings;
 
 /// One kind of rows.
 pub(super) trait Table: Send + Unpin + 'static {

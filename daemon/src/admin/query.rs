@@ -10,12 +10,12 @@ use holdfast_core::keys::{ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
 
 use super::answer::Refusal;
-use super::explain::{Dialled, What};
 use super::form::{FORMATS, Form};
 use super::hint::Hint;
 use super::limits::RECORDS_MAX as LIMIT_MAX;
 use crate::moment::Millis;
 use crate::recorder::{RULES, Wanted};
+use crate::why::{Dialled, What};
 
 /// What a path understands.
 #[derive(Clone, Copy, Debug)]

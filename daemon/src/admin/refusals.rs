@@ -4,22 +4,22 @@
 //! absent: the service of the port index; a former daemon's refusals may name one that has been given away since.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_core::keys::{Family, FrontendKey, ObjectName};
+use holdfast_core::keys::{FrontendKey, ObjectName};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Verdict};
 use serde::Serialize;
 
-use super::Readings;
 use super::answer;
 use super::form::Form;
 use super::query::{Filter, Legal, Query};
 use super::shown::{Cells, Widths, as_optional_text};
-use crate::datapath::{Denied, Told, spelled};
+use crate::datapath::{Denied, Told, answering, spelled};
 use crate::moment::Moment;
+use crate::readings::Readings;
 
 /// What `/refusals` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
@@ -62,7 +62,7 @@ struct Owners<'a>(BTreeMap<FrontendKey, Owner<'a>>);
 impl<'a> Owners<'a> {
     fn of(snapshot: &'a Snapshot, denied: &[Arc<Denied>]) -> Self {
         let dialled: BTreeSet<FrontendKey> =
-            denied.iter().flat_map(|it| keys(&it.refusal.frontend)).collect();
+            denied.iter().flat_map(|it| answering(&it.refusal.frontend)).collect();
         if dialled.is_empty() {
             return Self(BTreeMap::new());
         }
@@ -74,17 +74,8 @@ impl<'a> Owners<'a> {
 
     /// Exactly this address is somebody's, or the port of any node address is.
     fn find(&self, dialled: &FrontendKey) -> Option<Owner<'a>> {
-        keys(dialled).iter().find_map(|key| self.0.get(key).copied())
+        answering(dialled).iter().find_map(|key| self.0.get(key).copied())
     }
-}
-
-/// The frontends that may have answered, in the order in which the programs look.
-pub(super) fn keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
-    let address = match Family::of(dialled.address) {
-        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    [*dialled, FrontendKey { address, ..*dialled }]
 }
 
 /// What a row holds in the maps, if it holds anything.

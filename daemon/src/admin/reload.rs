@@ -16,43 +16,16 @@ use super::answer::{self, Refusal};
 use super::door::Visit;
 use super::form::Form;
 use super::guard::form_of;
+use crate::readings::{Peer, ReloadWish, Reloaded};
 
 /// The path.
 pub(super) const PATH: &str = "/reload";
 
-/// Reloads that may wait; each takes milliseconds.
-pub const RELOADS_WAITING_MAX: usize = 4;
-
-/// Of these, the ones that are root's alone: everybody of the socket's group may fill the others.
+/// Of the reloads that may wait, the ones that are root's alone: everybody of the socket's group may fill the others.
 const FOR_ROOT: usize = 1;
 
 /// How long the answer may take: some files are read, and nothing else.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
-
-/// Who is at the other end of the unix socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its user.
-    pub uid: u32,
-    /// Its process, while that lives.
-    pub pid: Option<i32>,
-}
-
-/// What a reload led to.
-#[derive(Debug)]
-pub struct Reloaded {
-    /// Keys whose new values wait for a restart.
-    pub waiting: Vec<&'static str>,
-}
-
-/// A wish for a reload.
-#[derive(Debug)]
-pub struct ReloadWish {
-    /// Who asks.
-    pub peer: Peer,
-    /// Where the outcome goes: what is in force now, or why the old configuration stays.
-    pub answer: oneshot::Sender<Result<Reloaded, String>>,
-}
 
 #[derive(Serialize)]
 struct ReloadedJson {

@@ -25,14 +25,12 @@ use super::page::{Table, page};
 use super::query::{Legal, Query};
 use super::services::{self, Services};
 use super::{
-    Readings, apiserver, datapath, explain, forget, history, live, metrics, openapi, refusals, reload, stale,
-    verify,
+    apiserver, datapath, explain, forget, history, live, metrics, openapi, refusals, reload, verify,
 };
 use crate::moment::Moment;
+use crate::readings::Readings;
 use crate::recorder::Recorded;
-use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::Source;
-use holdfast_core::snapshot::Snapshot;
 
 /// What a path answers with.
 #[derive(Clone, Copy)]
@@ -275,7 +273,7 @@ fn version(readings: &Readings, _: Query, form: Form) -> Response {
 
 fn prometheus(readings: &Readings, _: Query, _: Form) -> Response {
     let snapshot = readings.snapshot();
-    let text = metrics::exposition(readings, &snapshot, unready(readings, &snapshot).is_none());
+    let text = metrics::exposition(readings, &snapshot, readings.unready_by(&snapshot).is_none());
     answer::typed(StatusCode::OK, metrics::CONTENT_TYPE, text)
 }
 
@@ -352,7 +350,7 @@ struct SourceRow {
 
 fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let snapshot = readings.snapshot();
-    let reason = unready(readings, &snapshot);
+    let reason = readings.unready_by(&snapshot);
     if form != Form::Json {
         return health(reason, form);
     }
@@ -373,45 +371,6 @@ fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
         status,
         &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row, history },
     )
-}
-
-/// Why clients do not meet what the rules ask for yet.
-pub(super) fn unready(readings: &Readings, snapshot: &Snapshot) -> Option<String> {
-    unwritten(snapshot).or_else(|| waiting(readings))
-}
-
-/// Why the maps do not follow the rules yet.
-fn unwritten(snapshot: &Snapshot) -> Option<String> {
-    // The view that is there before the engine's first one has no time.
-    if snapshot.published.0 == 0 {
-        return Some("the engine has not published anything yet".to_owned());
-    }
-    let waits = || match stale::missing(snapshot) {
-        none if none.is_empty() => "clients of the maps' former owner are waited for".to_owned(),
-        missing => format!("no first list yet from: {missing}"),
-    };
-    // What some sources ask for is served before, but not all that clients may count on.
-    let is_whole = snapshot.is_synced() || snapshot.stale_since.is_some();
-    (!snapshot.programmed || !is_whole).then(waits)
-}
-
-/// Whether all that is missing is the first list of sources of which it is known why: they are not waited for.
-pub(super) fn serves_what_it_can(snapshot: &Snapshot) -> bool {
-    let mut missing = snapshot.sources.iter().filter(|(_, synced)| !**synced).map(|(source, _)| *source);
-    let named = &snapshot.rejections.named;
-    let is_named = |source| named.keys().any(|it| matches!(it, ObjectKey::File(of, _) if *of == source));
-    snapshot.programmed && missing.all(is_named)
-}
-
-/// Why the maps are not yet what clients meet.
-fn waiting(readings: &Readings) -> Option<String> {
-    let view = readings.datapath();
-    let status = view.status()?;
-    if status.waiting {
-        return Some("another version's programs still serve".to_owned());
-    }
-    let behind = status.behind_hooks.join(", ");
-    (!behind.is_empty()).then(|| format!("the programs at {behind} read maps that are no longer written"))
 }
 
 fn description(_: &Readings, _: Query, _: Form) -> Response {

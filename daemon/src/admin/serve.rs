@@ -21,7 +21,8 @@ use tokio::task::JoinSet;
 use super::door::{Door, Place, Visit, Way};
 use super::listen::{Socket, Tcp};
 use super::stall::Unstalled;
-use super::{AdminError, Peer, Readings, limits, listen, routes};
+use super::{AdminError, limits, listen, routes};
+use crate::readings::{Peer, Readings};
 
 const ALL_PLACES_TAKEN: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: text/plain; charset=utf-8\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 90\r\n\r\n\

@@ -4,18 +4,18 @@ use std::cmp::Ordering;
 
 use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
 use holdfast_core::keys::ObjectName;
-use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView, Snapshot, Status};
 use serde::Serialize;
 
-use super::Readings;
-use super::clients::{Clients, Counters};
 use super::form::Form;
-use super::frontends::status;
 use super::page::Table;
 use super::query::{Filter, Legal};
 use super::rejected;
 use super::shown::{Cells, Column, as_text, column, wide};
+use crate::datapath::{Clients, Counters};
 use crate::moment::Moment;
+use crate::readings::Readings;
+use crate::why::{severity, status};
 
 /// What `/services` understands.
 pub(super) const LEGAL: Legal = Legal {
@@ -76,21 +76,6 @@ const fn policy(policy: TrafficPolicy) -> &'static str {
     match policy {
         TrafficPolicy::Cluster => "Cluster",
         TrafficPolicy::Local => "Local",
-    }
-}
-
-/// How much a client of the frontend is worse off; what is meant to be comes before what is not.
-pub(super) const fn severity(verdict: Verdict) -> u8 {
-    match verdict {
-        Verdict::Serving => 0,
-        Verdict::Bypassed => 1,
-        Verdict::Draining => 2,
-        Verdict::Held => 3,
-        Verdict::Conflict => 4,
-        Verdict::Unprogrammed => 5,
-        Verdict::Passing => 6,
-        Verdict::Dropping => 7,
-        Verdict::Refusing => 8,
     }
 }
 

@@ -6,6 +6,7 @@ use holdfast_core::snapshot::Snapshot;
 
 use super::form::Form;
 use crate::moment::Moment;
+use crate::readings::missing;
 
 /// Adds `stale_since`, null unless a source is missing; for people a line, in that case only.
 pub(super) fn write(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
@@ -19,10 +20,4 @@ pub(super) fn write(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {
         }
         (None, Form::Table | Form::Wide) => Ok(()),
     };
-}
-
-/// The sources that have not delivered.
-pub(super) fn missing(snapshot: &Snapshot) -> String {
-    let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
-    waiting.map(|(source, _)| source.as_str()).collect::<Vec<_>>().join(", ")
 }

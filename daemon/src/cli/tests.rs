@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::admin::tests::fixture::{Folder, Served, everything, in_memory, many, serve, serve_with};
-use crate::admin::{ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::apiserver::NotForgotten;
+use crate::readings::{ForgetWish, Forgotten, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use crate::recorder::tests::{incident_history, tell_incident};
 use crate::recorder::{History, Record};
 

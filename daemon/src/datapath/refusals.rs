@@ -6,10 +6,12 @@
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_datapath::{Denial, Refusal, Refusals};
 use nix::time::{ClockId, clock_gettime};
 
@@ -141,6 +143,15 @@ impl RefusalLog {
         // Nothing in a change can panic half-way, so what is there is whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The frontends that may have answered, in the order in which the programs look.
+pub(crate) fn answering(dialled: &FrontendKey) -> [FrontendKey; 2] {
+    let address = match Family::of(dialled.address) {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    [*dialled, FrontendKey { address, ..*dialled }]
 }
 
 /// The one spelling in tables, JSON, log and metrics.

@@ -4,8 +4,8 @@
 
 use holdfast_core::snapshot::{ServiceState, Snapshot};
 
-use crate::admin::Readings;
 use crate::apiserver::View;
+use crate::readings::Readings;
 
 /// The last count, and of which state of the tables it is.
 #[derive(Debug, Default)]

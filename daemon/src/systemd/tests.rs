@@ -11,9 +11,9 @@ use tokio::sync::watch;
 
 use super::{FIRST_LISTS_WAIT, Teller, Watched};
 use crate::admin::tests::fixture;
-use crate::admin::{Liveness, Readings};
 use crate::config::Log;
 use crate::logging::Logging;
+use crate::readings::{Liveness, Readings};
 
 /// What systemd was told, in words.
 #[derive(Default)]

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::admin::{self, About, Admin, Settings};
+use holdfast::admin::{self, Admin, Settings};
+use holdfast::readings::About;
 use holdfast_core::facts::Timestamp;
 use tokio::sync::watch;
 

@@ -33,6 +33,9 @@ const HOLDERS: [(&str, &[&str]); 5] = [
     ("MemoryMaps", &["daemon/src/app/maps.rs"]),
 ];
 
+/// Who serves at the admin API's door, who starts that, and who asks there.
+const DOOR_HOMES: [&str; 3] = ["daemon/src/admin", "daemon/src/app", "daemon/src/cli"];
+
 /// A file begins by saying what it owns.
 pub(crate) fn module_doc(source: &Source) -> Vec<Finding> {
     if source.text.starts_with("//!") {
@@ -113,6 +116,17 @@ pub(crate) fn one_writer(source: &Source) -> Vec<Finding> {
     found
         .map(|(line, word, homes)| source.finding(line, format!("`{word}` only under {}", homes.join(", "))))
         .collect()
+}
+
+/// The admin API is a door: what it shows is known inside, and only who starts it or asks at it knows the door.
+pub(crate) fn admin_is_a_door(source: &Source) -> Vec<Finding> {
+    let is_inside = is_production(source) && source.path.starts_with("daemon/src/");
+    if !is_inside || DOOR_HOMES.iter().any(|home| source.path.starts_with(home)) {
+        return Vec::new();
+    }
+    let code = without_tests(&code_only(&source.text));
+    let rule = format!("`crate::admin` only under {}; what it shows is elsewhere", DOOR_HOMES.join(", "));
+    lines_with(&code, "crate::admin").map(|line| source.finding(line, rule.clone())).collect()
 }
 
 /// The lines in which the text stands as a path or word of its own, not as a part of a longer one.
@@ -278,6 +292,17 @@ mod tests {
         check(homes, "daemon/datapath/src/kernel.rs", "use libbpf_rs::Map;\nunsafe { a() }", &[]);
         check(homes, "daemon/core/src/lib.rs", "#![forbid(unsafe_code)]\nlet a = \"unsafe\";", &[]);
         check_repository(homes);
+    }
+
+    #[test]
+    fn nobody_inside_knows_the_admin_api() {
+        check(admin_is_a_door, "daemon/src/systemd.rs", "\nuse crate::admin::Readings;", &[2]);
+        check(admin_is_a_door, "daemon/src/why/find.rs", "a(crate::admin)\nuse crate::administer;", &[1]);
+        check(admin_is_a_door, "daemon/src/admin/page.rs", "use crate::admin::limits;", &[]);
+        check(admin_is_a_door, "daemon/src/app.rs", "use crate::admin;", &[]);
+        check(admin_is_a_door, "daemon/src/cli/client.rs", "use crate::admin::hint;", &[]);
+        check(admin_is_a_door, "daemon/src/probes/tests.rs", "use crate::admin::tests::fixture;", &[]);
+        check_repository(admin_is_a_door);
     }
 
     #[test]

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::super::clients::Clients;
-use super::details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef};
-use super::{Explained, Explanation};
+use crate::datapath::Clients;
+use crate::why::{EndpointRow, Explained, Explanation, FrontendRow, ObjectRef, RefusedRow, SliceRef};
 
 /// All of it as lines.
 pub(super) fn write(explanation: &Explanation<'_>) -> String {

@@ -5,8 +5,9 @@
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
-use super::super::{About, Readings, process};
+use super::super::process;
 use super::Exposition;
+use crate::readings::{About, Readings};
 
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot, ready: bool) {
     let labels = [("version", readings.about.version), ("datapath", readings.datapath().kind())];

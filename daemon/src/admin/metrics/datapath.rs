@@ -6,10 +6,10 @@
 
 use holdfast_core::snapshot::Snapshot;
 
-use super::super::Readings;
 use super::super::datapath::fills;
 use super::Exposition;
 use crate::datapath::{DatapathView, spelled};
+use crate::readings::Readings;
 
 /// Writes them.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {

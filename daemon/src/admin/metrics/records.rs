@@ -4,9 +4,9 @@
 
 use holdfast_core::snapshot::Snapshot;
 
-use super::super::Readings;
 use super::Exposition;
 use crate::announce::Announced;
+use crate::readings::Readings;
 use crate::recorder::History;
 use crate::state::Written;
 

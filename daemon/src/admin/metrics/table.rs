@@ -7,8 +7,8 @@ use holdfast_core::keys::Source;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict};
 
-use super::super::backends;
 use super::{Exposition, count};
+use crate::why::state;
 
 const STATES: [ServiceState; 6] = ServiceState::ALL;
 const TYPES: [FrontendType; 5] = FrontendType::ALL;
@@ -36,7 +36,7 @@ impl Counts {
         count(&mut self.services, &STATES, &view.state);
         view.frontends.iter().for_each(|frontend| self.add_frontend(frontend));
         for row in view.ports.iter().flat_map(|port| port.rows.all()) {
-            count(&mut self.backends, &BACKEND_STATES, &backends::state(row));
+            count(&mut self.backends, &BACKEND_STATES, &state(row));
         }
     }
 

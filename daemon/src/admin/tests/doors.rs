@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::fixture::{self, Folder, everything, many, readings, serve, serve_with};
 use super::{Got, exchange, got};
-use crate::admin::{
-    Admin, AdminError, Liveness, RELOADS_WAITING_MAX, ReloadWish, Reloaded, Settings, limits, start,
-};
+use crate::admin::{Admin, AdminError, Settings, limits, start};
 use crate::apiserver::NotForgotten;
 use crate::datapath::DatapathView;
+use crate::readings::{Liveness, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;

@@ -22,10 +22,11 @@ use holdfast_core::snapshot::{
 use holdfast_datapath::{Counts, Denial, Features, Refusal, Shape, Swept};
 use tokio::sync::{mpsc, watch};
 
-use crate::admin::{About, Admin, EffectiveConfig, Liveness, Readings, Settings, start};
+use crate::admin::{Admin, Settings, start};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View};
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::proxies::OtherProxy;
+use crate::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use crate::sources::kubernetes::{self as watching, LastError, View as Watches, Watch, What};
 use crate::state::Written;
 
@@ -641,7 +642,7 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: crate::engine::ask::channel().0,
-        verifications: crate::admin::Verifications::default(),
+        verifications: Verifications::default(),
         liveness: Liveness::new(|| None),
         proxies: watch::channel(proxies()).1,
         refused_reload: watch::channel(None).1,

@@ -13,7 +13,7 @@ use holdfast_core::time::Uptime;
 use tokio::sync::watch;
 
 use super::fixture::{THEN, everything, in_memory, many, serve, serve_with};
-use crate::admin::{Liveness, Readings};
+use crate::readings::{Liveness, Readings};
 
 #[test]
 fn metrics_are_to_the_letter() {

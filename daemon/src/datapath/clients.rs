@@ -10,34 +10,34 @@ use holdfast_core::snapshot::ServiceView;
 use holdfast_datapath::{Counted, Counts};
 use serde::Serialize;
 
-use crate::datapath::DatapathView;
+use super::DatapathView;
 
 /// The clients of a port or of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Clients {
+pub(crate) struct Clients {
     /// Led to a backend.
-    pub(super) connects: u64,
-    pub(super) refused: u64,
-    pub(super) dropped: u64,
+    pub(crate) connects: u64,
+    pub(crate) refused: u64,
+    pub(crate) dropped: u64,
 }
 
 /// Where they are counted; nowhere without programs in the kernel.
 #[derive(Debug, Default)]
-pub(super) struct Counters(Option<Counts>);
+pub(crate) struct Counters(Option<Counts>);
 
 impl Counters {
-    pub(super) fn of(view: &Arc<DatapathView>) -> Self {
+    pub(crate) fn of(view: &Arc<DatapathView>) -> Self {
         Self(view.status().map(|status| status.counts.clone()))
     }
 
     /// The clients of one port.
-    pub(super) fn port(&self, index: PortIndex) -> Option<Clients> {
+    pub(crate) fn port(&self, index: PortIndex) -> Option<Clients> {
         let Counted { connects, refused, dropped } = self.0.as_ref()?.of(index);
         Some(Clients { connects, refused, dropped })
     }
 
     /// The clients of all ports of a service.
-    pub(super) fn service(&self, view: &ServiceView) -> Option<Clients> {
+    pub(crate) fn service(&self, view: &ServiceView) -> Option<Clients> {
         let ports = view.ports.iter().filter_map(|port| self.port(port.index?));
         self.0.as_ref()?;
         Some(ports.fold(Clients::default(), |sum, port| Clients {

@@ -18,7 +18,7 @@ use crate::moment::Moment;
 const NAMED_MAX: usize = 3;
 
 /// What a client meets that dials this frontend.
-pub(super) fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
+pub(crate) fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
     let backends: Vec<&Row> = view.backends(it).collect();
     let (name, since) = (named(view, it), Moment(it.since));
     let who = backends_named(&backends);
@@ -66,7 +66,7 @@ pub(super) fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
 }
 
 /// What can be said of a service that has no frontend.
-pub(super) fn of_service(view: &ServiceView) -> String {
+pub(crate) fn of_service(view: &ServiceView) -> String {
     let name = &view.key.name;
     match view.state {
         ServiceState::Served => format!("{name} has frontends."),
@@ -114,7 +114,7 @@ fn backends_named(rows: &[&Row]) -> String {
 }
 
 /// The reason as a clause.
-pub(super) fn why(reason: Option<Reason>) -> &'static str {
+pub(crate) fn why(reason: Option<Reason>) -> &'static str {
     match reason {
         None => "all is well",
         Some(Reason::NoEndpoints) => "it never had a usable endpoint",
@@ -136,7 +136,7 @@ pub(super) fn why(reason: Option<Reason>) -> &'static str {
 }
 
 /// What happens next without anybody doing anything.
-pub(super) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
+pub(crate) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
     if let Status::Error(_) = it.status {
         return "The maps refused the last change; it is tried again with growing pauses of at most 30 s."
             .to_owned();
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn every_reason_has_words_and_a_section() {
-        let page = include_str!("../../../../docs/explain.md");
+        let page = include_str!("../../../docs/explain.md");
         for reason in Reason::ALL {
             assert!(!why(Some(reason)).is_empty());
             let heading = format!("## {}\n", reason.as_str());
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn every_verdict_is_told_in_the_page() {
-        let page = include_str!("../../../../docs/explain.md");
+        let page = include_str!("../../../docs/explain.md");
         for verdict in Verdict::ALL {
             assert!(
                 page.contains(&format!("`{}`", verdict.as_str())),

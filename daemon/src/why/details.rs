@@ -11,15 +11,12 @@ use holdfast_core::op::Entry;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, UnusedBecause, Verdict};
 use serde::Serialize;
 
-use super::super::clients::{Clients, Counters};
 use super::find::{self, Dialled};
+use super::states::{chosen_state, state, status};
 use super::{ReadBack, Subject};
-use crate::admin::Readings;
-use crate::admin::frontends::status;
-use crate::admin::refusals::keys as dialled;
-use crate::admin::{backends, frontends};
-use crate::datapath::{Denied, spelled};
+use crate::datapath::{Clients, Counters, Denied, answering, spelled};
 use crate::moment::Moment;
+use crate::readings::Readings;
 
 /// Endpoints of one service that are named; a larger service is better read in `/backends`.
 const ENDPOINTS_MAX: usize = 200;
@@ -28,27 +25,27 @@ const ENDPOINTS_MAX: usize = 200;
 const REFUSALS_MAX: usize = 5;
 
 #[derive(Serialize)]
-pub(super) struct FrontendRow<'a> {
-    pub(super) address: IpAddr,
-    pub(super) port: u16,
-    pub(super) protocol: &'a str,
-    pub(super) r#type: &'static str,
-    pub(super) port_name: &'a str,
-    pub(super) verdict: &'static str,
-    pub(super) reason: Option<&'static str>,
-    pub(super) page: Option<String>,
-    pub(super) since: Moment,
-    pub(super) status: &'static str,
-    pub(super) error: Option<&'a str>,
-    pub(super) owner: Option<String>,
-    pub(super) backends: Vec<String>,
-    pub(super) external_backends: Option<Vec<String>>,
-    pub(super) applied: Applied,
-    pub(super) next: String,
+pub(crate) struct FrontendRow<'a> {
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) protocol: &'a str,
+    pub(crate) r#type: &'static str,
+    pub(crate) port_name: &'a str,
+    pub(crate) verdict: &'static str,
+    pub(crate) reason: Option<&'static str>,
+    pub(crate) page: Option<String>,
+    pub(crate) since: Moment,
+    pub(crate) status: &'static str,
+    pub(crate) error: Option<&'a str>,
+    pub(crate) owner: Option<String>,
+    pub(crate) backends: Vec<String>,
+    pub(crate) external_backends: Option<Vec<String>>,
+    pub(crate) applied: Applied,
+    pub(crate) next: String,
 }
 
 impl<'a> FrontendRow<'a> {
-    pub(super) fn of(view: &'a ServiceView, it: &'a FrontendView, applied: Applied, next: String) -> Self {
+    pub(crate) fn of(view: &'a ServiceView, it: &'a FrontendView, applied: Applied, next: String) -> Self {
         let (status, error) = status(&it.status);
         Self {
             address: it.address,
@@ -77,24 +74,24 @@ fn shown(row: &Row) -> String {
 
 /// What the maps hold now, read back for this answer.
 #[derive(Serialize)]
-pub(super) struct Applied {
+pub(crate) struct Applied {
     /// Whether the frontend is in the maps.
-    pub(super) programmed: bool,
-    pub(super) backends: Vec<String>,
+    pub(crate) programmed: bool,
+    pub(crate) backends: Vec<String>,
     /// Whether that is what it should be; null if it could not be read.
-    pub(super) matches: Option<bool>,
-    pub(super) error: Option<String>,
+    pub(crate) matches: Option<bool>,
+    pub(crate) error: Option<String>,
     /// Who came to the frontend's port so far; null if it could not be read.
-    pub(super) clients: Option<Clients>,
+    pub(crate) clients: Option<Clients>,
 }
 
 /// Where a frontend is in the maps, if it can be.
-pub(super) fn key(it: &FrontendView) -> Option<FrontendKey> {
+pub(crate) fn key(it: &FrontendView) -> Option<FrontendKey> {
     Some(FrontendKey { address: it.address, port: it.port, transport: it.protocol.transport()? })
 }
 
 impl Applied {
-    pub(super) fn of(view: &ServiceView, it: &FrontendView, read: &ReadBack, counters: &Counters) -> Self {
+    pub(crate) fn of(view: &ServiceView, it: &FrontendView, read: &ReadBack, counters: &Counters) -> Self {
         let found = key(it).and_then(|key| read.iter().find(|(other, _)| *other == key));
         match found {
             Some((_, Ok(entry))) => {
@@ -132,20 +129,20 @@ impl Applied {
 
 /// What the objects ask for, and which versions of them.
 #[derive(Serialize)]
-pub(super) struct Desired<'a> {
-    pub(super) object: Option<ObjectRef<'a>>,
-    pub(super) slices: Vec<SliceRef<'a>>,
-    pub(super) settings: Vec<Setting>,
+pub(crate) struct Desired<'a> {
+    pub(crate) object: Option<ObjectRef<'a>>,
+    pub(crate) slices: Vec<SliceRef<'a>>,
+    pub(crate) settings: Vec<Setting>,
 }
 
 #[derive(Serialize)]
-pub(super) struct ObjectRef<'a> {
-    pub(super) uid: Option<&'a str>,
-    pub(super) resource_version: Option<&'a str>,
-    pub(super) generation: Option<i64>,
-    pub(super) writer: Option<&'a str>,
-    pub(super) written: Option<Moment>,
-    pub(super) origin: Option<&'a str>,
+pub(crate) struct ObjectRef<'a> {
+    pub(crate) uid: Option<&'a str>,
+    pub(crate) resource_version: Option<&'a str>,
+    pub(crate) generation: Option<i64>,
+    pub(crate) writer: Option<&'a str>,
+    pub(crate) written: Option<Moment>,
+    pub(crate) origin: Option<&'a str>,
 }
 
 impl<'a> From<&'a Meta> for ObjectRef<'a> {
@@ -163,13 +160,13 @@ impl<'a> From<&'a Meta> for ObjectRef<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct SliceRef<'a> {
-    pub(super) name: String,
-    pub(super) endpoints: usize,
-    pub(super) endpoints_null: bool,
-    pub(super) headless: bool,
+pub(crate) struct SliceRef<'a> {
+    pub(crate) name: String,
+    pub(crate) endpoints: usize,
+    pub(crate) endpoints_null: bool,
+    pub(crate) headless: bool,
     #[serde(flatten)]
-    pub(super) object: ObjectRef<'a>,
+    pub(crate) object: ObjectRef<'a>,
 }
 
 impl<'a> From<&'a SliceFacts> for SliceRef<'a> {
@@ -186,14 +183,14 @@ impl<'a> From<&'a SliceFacts> for SliceRef<'a> {
 
 /// A setting, and who says so.
 #[derive(Serialize)]
-pub(super) struct Setting {
-    pub(super) name: &'static str,
-    pub(super) value: String,
-    pub(super) origin: &'static str,
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    pub(crate) origin: &'static str,
 }
 
 impl<'a> Desired<'a> {
-    pub(super) fn of(view: &'a ServiceView, policy: &Policy) -> Self {
+    pub(crate) fn of(view: &'a ServiceView, policy: &Policy) -> Self {
         Self {
             object: view.facts.as_ref().map(|facts| ObjectRef::from(&facts.meta)),
             slices: view.slices.iter().map(|slice| SliceRef::from(&**slice)).collect(),
@@ -231,16 +228,16 @@ fn settings(view: &ServiceView, policy: &Policy) -> Vec<Setting> {
 
 /// An update that was not taken.
 #[derive(Serialize)]
-pub(super) struct Rejected<'a> {
-    pub(super) object: String,
-    pub(super) reason: &'a str,
-    pub(super) origin: Option<&'a str>,
-    pub(super) partial: bool,
+pub(crate) struct Rejected<'a> {
+    pub(crate) object: String,
+    pub(crate) reason: &'a str,
+    pub(crate) origin: Option<&'a str>,
+    pub(crate) partial: bool,
 }
 
 impl<'a> Rejected<'a> {
     /// Rejections of the service itself and of the slices that are known to be its own.
-    pub(super) fn of(snapshot: &'a Snapshot, view: &ServiceView) -> Vec<Self> {
+    pub(crate) fn of(snapshot: &'a Snapshot, view: &ServiceView) -> Vec<Self> {
         let is_own = |object: &ObjectKey| match object {
             ObjectKey::Service(key) => *key == view.key,
             ObjectKey::Slice(key) => view.slices.iter().any(|slice| slice.key == *key),
@@ -259,20 +256,20 @@ impl<'a> Rejected<'a> {
 
 /// One endpoint, with everything that speaks for or against it.
 #[derive(Serialize)]
-pub(super) struct EndpointRow<'a> {
-    pub(super) address: IpAddr,
-    pub(super) port: u16,
-    pub(super) port_name: &'a str,
-    pub(super) protocol: &'static str,
-    pub(super) state: &'static str,
-    pub(super) reasons: Vec<String>,
-    pub(super) node: Option<&'a str>,
-    pub(super) zone: Option<&'a str>,
-    pub(super) slice: Option<String>,
-    pub(super) since: Moment,
+pub(crate) struct EndpointRow<'a> {
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+    pub(crate) port_name: &'a str,
+    pub(crate) protocol: &'static str,
+    pub(crate) state: &'static str,
+    pub(crate) reasons: Vec<String>,
+    pub(crate) node: Option<&'a str>,
+    pub(crate) zone: Option<&'a str>,
+    pub(crate) slice: Option<String>,
+    pub(crate) since: Moment,
 }
 
-pub(super) fn endpoints<'a>(view: &'a ServiceView, snapshot: &Snapshot) -> Vec<EndpointRow<'a>> {
+pub(crate) fn endpoints<'a>(view: &'a ServiceView, snapshot: &Snapshot) -> Vec<EndpointRow<'a>> {
     let rows = view.ports.iter().flat_map(|port| port.rows.all().iter().map(move |row| (port, row)));
     rows.take(ENDPOINTS_MAX).map(|(port, row)| endpoint(view, port, row, snapshot)).collect()
 }
@@ -290,7 +287,7 @@ fn endpoint<'a>(
         port: row.port.get(),
         port_name: &port.key.name,
         protocol: port.key.transport.as_str(),
-        state: backends::state(row),
+        state: state(row),
         reasons: reasons(port, row, snapshot),
         node: found.and_then(|endpoint| endpoint.node),
         zone: found.and_then(|endpoint| endpoint.zone),
@@ -332,11 +329,11 @@ fn reasons(port: &PortView, row: &Row, snapshot: &Snapshot) -> Vec<String> {
 }
 
 /// Whose backend an address is.
-pub(super) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: usize) -> String {
+pub(crate) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: usize) -> String {
     let ports = view.ports.iter().filter(|port| find::has(port, dialled));
     let mut rows = ports.filter_map(|port| Some((port, port.rows.find(dialled.address)?)));
     let Some((port, row)) = rows.next() else { return format!("{dialled} is no backend any more.") };
-    let state = match frontends::state(row) {
+    let state = match chosen_state(row) {
         _ if !row.is_chosen() => {
             let because = port.unused_because(row).map_or("", UnusedBecause::as_str);
             format!("gets no new connections ({because})")
@@ -353,21 +350,21 @@ pub(super) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: 
 
 /// A client that was not served.
 #[derive(Serialize)]
-pub(super) struct RefusedRow {
-    pub(super) time: Moment,
-    pub(super) count: u64,
-    pub(super) verdict: &'static str,
-    pub(super) frontend: String,
-    pub(super) pid: u32,
-    pub(super) comm: String,
-    pub(super) cgroup: u64,
+pub(crate) struct RefusedRow {
+    pub(crate) time: Moment,
+    pub(crate) count: u64,
+    pub(crate) verdict: &'static str,
+    pub(crate) frontend: String,
+    pub(crate) pid: u32,
+    pub(crate) comm: String,
+    pub(crate) cgroup: u64,
 }
 
 /// The latest clients that dialled one of these frontends and were not served.
-pub(super) fn refusals(readings: &Readings, subject: &Subject) -> Vec<RefusedRow> {
+pub(crate) fn refusals(readings: &Readings, subject: &Subject) -> Vec<RefusedRow> {
     let told = readings.refusals.told();
     let is_meant = |denied: &&Arc<Denied>| {
-        super::frontends(subject).filter_map(key).any(|key| dialled(&denied.refusal.frontend).contains(&key))
+        subject.frontends().filter_map(key).any(|key| answering(&denied.refusal.frontend).contains(&key))
     };
     let row = |denied: &Arc<Denied>| RefusedRow {
         time: Moment(denied.last),
@@ -382,7 +379,7 @@ pub(super) fn refusals(readings: &Readings, subject: &Subject) -> Vec<RefusedRow
 }
 
 /// Which apiserver is used, in a few words.
-pub(super) fn apiserver(readings: &Readings) -> Option<String> {
+pub(crate) fn apiserver(readings: &Readings) -> Option<String> {
     let view = readings.apiserver()?;
     let active = view.endpoints.iter().find(|it| it.active);
     Some(match active {

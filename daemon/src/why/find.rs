@@ -17,7 +17,7 @@ const SERVICES_MAX: usize = 16;
 
 /// What is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::admin) enum What {
+pub(crate) enum What {
     /// Whatever is not as its clients would like it.
     Trouble,
     /// All of a service.
@@ -28,14 +28,14 @@ pub(in crate::admin) enum What {
 
 /// An address with its port, and by which protocol if that was said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::admin) struct Dialled {
-    pub(in crate::admin) address: SocketAddr,
-    pub(super) protocol: Option<Protocol>,
+pub(crate) struct Dialled {
+    pub(crate) address: SocketAddr,
+    pub(crate) protocol: Option<Protocol>,
 }
 
 impl Dialled {
     /// An IPv4 address in IPv6 clothes is that IPv4 address, for the kernel as for us.
-    pub(in crate::admin) fn new(address: SocketAddr, protocol: Option<Protocol>) -> Self {
+    pub(crate) fn new(address: SocketAddr, protocol: Option<Protocol>) -> Self {
         let canonical = match address.ip().to_canonical() {
             IpAddr::V4(v4) => SocketAddr::new(v4.into(), address.port()),
             IpAddr::V6(_) => address,
@@ -60,7 +60,7 @@ impl fmt::Display for Dialled {
 
 /// What an answer is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     Trouble,
     Service,
     Frontend,
@@ -69,7 +69,7 @@ pub(super) enum Found {
 }
 
 impl Found {
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Trouble => "trouble",
             Self::Service => "service",
@@ -82,13 +82,14 @@ impl Found {
 
 /// A service of the answer, with the places of the frontends that it is about.
 #[derive(Clone, Debug)]
-pub(super) struct Subject {
-    pub(super) view: Arc<ServiceView>,
-    pub(super) frontends: Vec<usize>,
+pub(crate) struct Subject {
+    pub(crate) view: Arc<ServiceView>,
+    pub(crate) frontends: Vec<usize>,
 }
 
 impl Subject {
-    fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
+    /// The frontends that the answer is about.
+    pub(crate) fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
     }
 
@@ -100,7 +101,7 @@ impl Subject {
 }
 
 /// Who is meant.
-pub(super) fn find(snapshot: &Snapshot, what: &What) -> (Found, Vec<Subject>) {
+pub(crate) fn find(snapshot: &Snapshot, what: &What) -> (Found, Vec<Subject>) {
     match what {
         What::Trouble => {
             let bad = |it: &FrontendView| !is_well(it);
@@ -170,19 +171,19 @@ fn lists(view: &ServiceView, place: usize, dialled: &Dialled) -> bool {
 }
 
 /// Whether somebody is a backend of a port.
-pub(super) fn has(port: &PortView, dialled: &Dialled) -> bool {
+pub(crate) fn has(port: &PortView, dialled: &Dialled) -> bool {
     dialled.is_by(&Protocol::Transport(port.key.transport)) && port.rows.find(dialled.address).is_some()
 }
 
 /// Something that is not what was asked for, but may have been meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Near {
-    pub(super) what: &'static str,
-    pub(super) name: String,
+pub(crate) struct Near {
+    pub(crate) what: &'static str,
+    pub(crate) name: String,
 }
 
 /// The same address on other ports, the same port at other addresses, and a service of the same name elsewhere.
-pub(super) fn near(snapshot: &Snapshot, what: &What) -> Vec<Near> {
+pub(crate) fn near(snapshot: &Snapshot, what: &What) -> Vec<Near> {
     let mut near = Vec::new();
     for view in snapshot.services.iter() {
         match what {

@@ -1,0 +1,129 @@
+//! Everything that can be known of the running daemon, for whoever shows it: the admin API, the service manager's line.
+//!
+//! Invariant: it is read, never written, and reading it delays nobody: snapshots are shared, what only the engine can answer is
+//! asked over a bounded queue. Deliberately absent: how any of it is shown.
+
+mod comparison;
+mod readiness;
+mod wishes;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::{mpsc, watch};
+
+use crate::announce::Announced;
+use crate::apiserver::View as ApiserverView;
+use crate::datapath::{DatapathView, RefusalLog};
+use crate::engine::ask::Asker;
+use crate::probes::Probes;
+use crate::proxies::OtherProxy;
+use crate::recorder::History;
+use crate::sources::kubernetes::View as Watches;
+use crate::state::Written;
+
+pub(crate) use comparison::Comparison;
+pub use comparison::Verifications;
+pub(crate) use readiness::missing;
+pub use wishes::{
+    FORGETS_WAITING_MAX, ForgetWish, Forgotten, Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded,
+};
+
+/// What does not change while the daemon runs.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// The daemon's version.
+    pub version: &'static str,
+    /// When the daemon started.
+    pub started: Timestamp,
+}
+
+/// The configuration in force, every key with its value.
+#[derive(Clone, Debug)]
+pub struct EffectiveConfig {
+    /// As TOML.
+    pub text: String,
+    /// As one JSON value.
+    pub json: String,
+}
+
+/// Tells for how long an event has waited for the engine, if that is too long.
+#[derive(Clone)]
+pub struct Liveness(Arc<dyn Fn() -> Option<Duration> + Send + Sync>);
+
+impl Liveness {
+    /// `stalled` answers `None` while events move or none waits. It must not block.
+    pub fn new(stalled: impl Fn() -> Option<Duration> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(stalled))
+    }
+
+    pub(crate) fn stalled(&self) -> Option<Duration> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Liveness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Liveness").field(&self.stalled()).finish()
+    }
+}
+
+/// Each reading is the newest one whenever it is looked at.
+#[derive(Clone, Debug)]
+pub struct Readings {
+    /// The newest view of everything.
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    /// The newest configuration.
+    pub config: watch::Receiver<Arc<EffectiveConfig>>,
+    /// The newest view of programs and maps.
+    pub datapath: watch::Receiver<Arc<DatapathView>>,
+    /// The newest view of the way to the apiserver; none where none is used.
+    pub apiserver: Option<watch::Receiver<Arc<ApiserverView>>>,
+    /// How each watch of the apiserver is doing.
+    pub watches: Watches,
+    /// The latest clients that were not served.
+    pub refusals: Arc<RefusalLog>,
+    /// How held backends met their probes.
+    pub probes: Arc<Probes>,
+    /// What became of the Events for the cluster; none where none are written.
+    pub announced: Option<Arc<Announced>>,
+    /// Every change with its cause.
+    pub history: Arc<History>,
+    /// How the last write of the snapshot went.
+    pub written: watch::Receiver<Written>,
+    /// What only the engine can answer.
+    pub engine: Asker,
+    /// The last comparison of all that is held twice.
+    pub verifications: Verifications,
+    /// Whether events move.
+    pub liveness: Liveness,
+    /// Other proxies that serve on this node.
+    pub proxies: watch::Receiver<Arc<[OtherProxy]>>,
+    /// Why the last reload was refused, until one is not.
+    pub refused_reload: watch::Receiver<Option<String>>,
+    /// Why nobody can ask at the TCP address or at the socket now.
+    pub shut: watch::Receiver<Vec<String>>,
+    /// Where a wish for a reload goes.
+    pub reloads: mpsc::Sender<ReloadWish>,
+    /// Where a wish goes that an apiserver's address be forgotten.
+    pub forgets: mpsc::Sender<ForgetWish>,
+    /// What does not change.
+    pub about: About,
+}
+
+impl Readings {
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshots.borrow())
+    }
+
+    pub(crate) fn datapath(&self) -> Arc<DatapathView> {
+        Arc::clone(&self.datapath.borrow())
+    }
+
+    pub(crate) fn apiserver(&self) -> Option<Arc<ApiserverView>> {
+        self.apiserver.as_ref().map(|views| Arc::clone(&views.borrow()))
+    }
+}

@@ -1,0 +1,128 @@
+//! Comparisons of what is held twice, and the last one with the maps.
+//!
+//! Invariant: the maps are compared once at a time, and whoever asks within [`FRESH`] of its end is told what it found.
+//! Deliberately absent: the comparing itself, which the engine and the watches do.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::moment::{Millis, Moment};
+use crate::sources::kubernetes::Compared;
+
+/// Differences that are named; the rest is counted.
+const NAMED_MAX: usize = 100;
+
+/// How long a comparison stands for the one that somebody asks for.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The last comparison with the maps. Whoever asks while one runs waits for it.
+#[derive(Clone, Default)]
+pub struct Verifications(Arc<Mutex<Option<Ended>>>);
+
+/// When a comparison ended, and what it found.
+type Ended = (Instant, Arc<Comparison>);
+
+impl fmt::Debug for Verifications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Verifications")
+    }
+}
+
+impl Verifications {
+    /// The last one if it is fresh, or a new one. If its asker leaves, or it cannot be made, the next one who waits begins
+    /// anew.
+    pub(crate) async fn get(&self, run: impl Future<Output = Comparison>) -> Arc<Comparison> {
+        let mut last = self.0.lock().await;
+        if let Some((_, fresh)) = last.as_ref().filter(|(ended, _)| ended.elapsed() < FRESH) {
+            return Arc::clone(fresh);
+        }
+        let found = Arc::new(run.await);
+        *last = found.equal.is_some().then(|| (Instant::now(), Arc::clone(&found)));
+        found
+    }
+}
+
+/// What one of them found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Comparison {
+    /// `memory with kernel`, `apiserver with memory`.
+    pub(crate) what: String,
+    /// Null: it could not be made.
+    pub(crate) equal: Option<bool>,
+    pub(crate) differences: Vec<String>,
+    pub(crate) omitted: usize,
+    pub(crate) error: Option<String>,
+    /// When it was made; null if it could not be.
+    compared_at: Option<Moment>,
+    /// How long ago, in whole seconds.
+    pub(crate) age_seconds: Option<u64>,
+}
+
+impl Comparison {
+    pub(crate) fn of(what: String, compared: Compared) -> Self {
+        let compared_at = compared.at.map(|at| Moment(Millis::of(at).seconds()));
+        let age_seconds = compared.at.map(|_| compared.age.as_secs());
+        match compared.found {
+            Ok(mut differences) => {
+                let (equal, omitted) = (differences.is_empty(), differences.len().saturating_sub(NAMED_MAX));
+                differences.truncate(NAMED_MAX);
+                let error = None;
+                Self { what, equal: Some(equal), differences, omitted, error, compared_at, age_seconds }
+            }
+            Err(error) => {
+                let (differences, error) = (Vec::new(), Some(error));
+                Self { what, equal: None, differences, omitted: 0, error, compared_at, age_seconds }
+            }
+        }
+    }
+
+    /// What was found just now, or why it could not be looked for.
+    pub(crate) fn with_maps(kind: &str, found: Result<Vec<String>, String>) -> Self {
+        let at = found.is_ok().then(SystemTime::now);
+        Self::of(format!("memory with {kind}"), Compared { found, at, age: Duration::ZERO })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// As long as a large comparison takes.
+    const LONG: Duration = Duration::from_secs(3);
+
+    async fn run(count: &AtomicUsize, running: &AtomicUsize) -> Comparison {
+        count.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(running.fetch_add(1, Ordering::Relaxed), 0, "two at a time");
+        tokio::time::sleep(LONG).await;
+        running.fetch_sub(1, Ordering::Relaxed);
+        Comparison::with_maps("maps", Ok(Vec::new()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_ask_within_a_second_get_one_comparison() {
+        let (all, count, running) = (Verifications::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let asks = (0..40).map(|_| all.get(run(&count, &running)));
+        futures_util::future::join_all(asks).await;
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        tokio::time::sleep(FRESH).await;
+        all.get(run(&count, &running)).await;
+        assert_eq!(count.load(Ordering::Relaxed), 2, "what is older than a second is compared anew");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_comparison_whose_asker_leaves_is_made_by_the_next() {
+        let (all, count, running) = (Verifications::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let left = tokio::time::timeout(LONG / 2, all.get(run(&count, &running))).await;
+        assert!(left.is_err());
+        running.store(0, Ordering::Relaxed);
+        assert_eq!(all.get(run(&count, &running)).await.equal, Some(true));
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+}

@@ -1,0 +1,63 @@
+//! Whether clients meet what the rules ask for, and why not yet.
+//!
+//! Invariant: everybody who asks gets the same answer, be it a probe, the metrics or the service manager. Deliberately absent:
+//! whether the daemon is alive, which the engine's own progress says.
+
+use holdfast_core::facts::ObjectKey;
+use holdfast_core::keys::Source;
+use holdfast_core::snapshot::Snapshot;
+
+use super::Readings;
+
+impl Readings {
+    /// Why clients do not meet what the rules ask for yet.
+    pub(crate) fn unready(&self) -> Option<String> {
+        self.unready_by(&self.snapshot())
+    }
+
+    /// The same, by a snapshot that was taken.
+    pub(crate) fn unready_by(&self, snapshot: &Snapshot) -> Option<String> {
+        unwritten(snapshot).or_else(|| waiting(self))
+    }
+
+    /// Whether all that is missing is the first list of sources of which it is known why: they are not waited for.
+    pub(crate) fn serves_what_it_can(&self) -> bool {
+        let snapshot = self.snapshot();
+        let named = &snapshot.rejections.named;
+        let is_named = |of: Source| named.keys().any(|it| matches!(it, ObjectKey::File(at, _) if *at == of));
+        let mut missing = snapshot.sources.iter().filter(|(_, synced)| !**synced);
+        snapshot.programmed && missing.all(|(source, _)| is_named(*source))
+    }
+}
+
+/// Why the maps do not follow the rules yet.
+fn unwritten(snapshot: &Snapshot) -> Option<String> {
+    // The view that is there before the engine's first one has no time.
+    if snapshot.published.0 == 0 {
+        return Some("the engine has not published anything yet".to_owned());
+    }
+    let waits = || match missing(snapshot) {
+        none if none.is_empty() => "clients of the maps' former owner are waited for".to_owned(),
+        missing => format!("no first list yet from: {missing}"),
+    };
+    // What some sources ask for is served before, but not all that clients may count on.
+    let is_whole = snapshot.is_synced() || snapshot.stale_since.is_some();
+    (!snapshot.programmed || !is_whole).then(waits)
+}
+
+/// Why the maps are not yet what clients meet.
+fn waiting(readings: &Readings) -> Option<String> {
+    let view = readings.datapath();
+    let status = view.status()?;
+    if status.waiting {
+        return Some("another version's programs still serve".to_owned());
+    }
+    let behind = status.behind_hooks.join(", ");
+    (!behind.is_empty()).then(|| format!("the programs at {behind} read maps that are no longer written"))
+}
+
+/// The sources that have not delivered.
+pub(crate) fn missing(snapshot: &Snapshot) -> String {
+    let waiting = snapshot.sources.iter().filter(|(_, synced)| !**synced);
+    waiting.map(|(source, _)| source.as_str()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,55 @@
+//! What somebody may ask the daemon to do, and where the outcome goes.
+//!
+//! Invariant: few may wait, and each says who asks. Deliberately absent: how a wish comes in and who may have one, which the
+//! admin API knows, and what is done, which the daemon knows.
+
+use std::net::SocketAddr;
+
+use tokio::sync::oneshot;
+
+use crate::apiserver::NotForgotten;
+
+/// Reloads that may wait; each takes milliseconds.
+pub const RELOADS_WAITING_MAX: usize = 4;
+
+/// Wishes to forget an address that may wait; each waits for a disk at most.
+pub const FORGETS_WAITING_MAX: usize = 4;
+
+/// Who is at the other end of the unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its user.
+    pub uid: u32,
+    /// Its process, while that lives.
+    pub pid: Option<i32>,
+}
+
+/// What a reload led to.
+#[derive(Debug)]
+pub struct Reloaded {
+    /// Keys whose new values wait for a restart.
+    pub waiting: Vec<&'static str>,
+}
+
+/// A wish for a reload.
+#[derive(Debug)]
+pub struct ReloadWish {
+    /// Who asks.
+    pub peer: Peer,
+    /// Where the outcome goes: what is in force now, or why the old configuration stays.
+    pub answer: oneshot::Sender<Result<Reloaded, String>>,
+}
+
+/// What is wrong with the disk, or why the address stays.
+pub type Forgotten = Result<Option<String>, NotForgotten>;
+
+/// A wish that an address be forgotten.
+#[derive(Debug)]
+pub struct ForgetWish {
+    /// Who asks.
+    pub peer: Peer,
+    /// Which address.
+    pub address: SocketAddr,
+    /// Where the outcome goes.
+    pub answer: oneshot::Sender<Forgotten>,
+}

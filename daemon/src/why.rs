@@ -1,0 +1,256 @@
+//! Why a client meets what it meets: who is meant, one sentence for it, everything that it rests on, and what happens next.
+//!
+//! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what is not
+//! known is absent. Deliberately absent: what happened before the history's oldest record, and how an answer is rendered.
+
+mod details;
+mod find;
+mod sentence;
+mod states;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::{FrontendKey, ObjectName};
+use holdfast_core::op::Entry;
+use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
+use serde::Serialize;
+
+use crate::datapath::Counters;
+use crate::engine::ask::FRONTENDS_MAX;
+use crate::moment::Moment;
+use crate::readings::Readings;
+use crate::recorder::{Line, Record, Wanted};
+use details::{Applied, Desired, Rejected};
+pub(crate) use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef};
+pub(crate) use find::{Dialled, What};
+use find::{Found, Subject};
+pub(crate) use states::{chosen_state, severity, state, status};
+
+/// Where each reason has its section, in the repository and in the packages.
+const PAGE: &str = "docs/explain.md";
+
+/// The whole answer.
+#[derive(Serialize)]
+pub(crate) struct Explanation<'a> {
+    pub(crate) found: &'static str,
+    pub(crate) sentence: String,
+    pub(crate) services: Vec<Explained<'a>>,
+    pub(crate) near: Vec<NearRow>,
+    /// Where nobody has it: the records of who had it last.
+    pub(crate) past: Vec<Record>,
+    pub(crate) apiserver: Option<String>,
+    pub(crate) stale_since: Option<Moment>,
+}
+
+/// One service of it.
+#[derive(Serialize)]
+pub(crate) struct Explained<'a> {
+    pub(crate) service: String,
+    pub(crate) source: &'static str,
+    pub(crate) state: &'static str,
+    pub(crate) sentence: String,
+    pub(crate) frontends: Vec<FrontendRow<'a>>,
+    pub(crate) desired: Desired<'a>,
+    pub(crate) rejected: Vec<Rejected<'a>>,
+    pub(crate) endpoints: Vec<EndpointRow<'a>>,
+    pub(crate) refusals: Vec<RefusedRow>,
+    /// The latest records of the history, oldest first.
+    pub(crate) history: Vec<Record>,
+}
+
+/// What may have been meant.
+#[derive(Serialize)]
+pub(crate) struct NearRow {
+    pub(crate) what: &'static str,
+    pub(crate) name: String,
+}
+
+/// Records of a service that are shown; `/history` has the others.
+const RECORDS_MAX: usize = 5;
+
+/// What the maps said, by the frontend asked for.
+pub(crate) type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
+
+/// A question on its way to its answer: who is meant is found, what the maps say of them is still to be read.
+pub(crate) struct Walk {
+    snapshot: Arc<Snapshot>,
+    what: What,
+    found: Found,
+    subjects: Vec<Subject>,
+}
+
+impl Walk {
+    /// Finds who is meant.
+    pub(crate) fn begin(snapshot: Arc<Snapshot>, what: What) -> Self {
+        let (found, subjects) = find::find(&snapshot, &what);
+        Self { snapshot, what, found, subjects }
+    }
+
+    /// Whether nobody is.
+    pub(crate) fn found_nothing(&self) -> bool {
+        self.found == Found::Nothing
+    }
+
+    /// The frontends of which the answer needs what the maps say.
+    pub(crate) fn keys(&self) -> Vec<FrontendKey> {
+        let frontends = self.subjects.iter().flat_map(Subject::frontends);
+        frontends.filter_map(details::key).take(FRONTENDS_MAX).collect()
+    }
+
+    /// The answer, with what the maps said.
+    pub(crate) fn end<'a>(&'a self, readings: &Readings, read: &ReadBack) -> Explanation<'a> {
+        let Self { snapshot, what, found, subjects } = self;
+        Explanation {
+            found: found.as_str(),
+            sentence: headline(snapshot, what, *found, subjects),
+            services: subjects.iter().map(|it| explained(readings, snapshot, it, read)).collect(),
+            near: near(snapshot, what, *found),
+            past: past(readings, what, *found),
+            apiserver: details::apiserver(readings),
+            stale_since: snapshot.stale_since.map(Moment),
+        }
+    }
+}
+
+/// The answer in one sentence.
+fn headline(snapshot: &Snapshot, what: &What, found: Found, subjects: &[Subject]) -> String {
+    let first = subjects.first();
+    let frontend = first.and_then(|subject| worst(asked_for(what, subject)));
+    match (what, first, frontend) {
+        (What::Trouble, None, _) => "Every frontend is served.".to_owned(),
+        (What::Trouble, Some(subject), Some(frontend)) => {
+            let more = "The worst of what is not served:";
+            format!("{more} {}", sentence::of_frontend(&subject.view, frontend))
+        }
+        (What::Address(dialled), Some(subject), _) if found == Found::Backend => {
+            details::backend_sentence(&subject.view, dialled, subjects.len())
+        }
+        (What::Address(dialled), Some(subject), Some(frontend)) => {
+            sentence::of_frontend(&subject.view, frontend) + &others(dialled, frontend, subjects)
+        }
+        (_, Some(subject), Some(frontend)) => sentence::of_frontend(&subject.view, frontend),
+        (_, Some(subject), None) => sentence::of_service(&subject.view),
+        (What::Service(name), None, _) => unknown(snapshot, name),
+        (What::Address(dialled), None, _) => {
+            format!(
+                "Nobody has {dialled}: a client that dials it is not translated, and its packets leave as they are."
+            )
+        }
+    }
+}
+
+/// Those that the first sentence is about: at an address, of the protocol that comes first.
+fn asked_for<'a>(what: &What, subject: &'a Subject) -> impl Iterator<Item = &'a FrontendView> {
+    let first = match what {
+        What::Address(_) => subject.frontends().next().map(|it| it.protocol.clone()),
+        What::Trouble | What::Service(_) => None,
+    };
+    subject.frontends().filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
+}
+
+/// That there are other protocols at an address, if none was asked for.
+fn others(dialled: &Dialled, told: &FrontendView, subjects: &[Subject]) -> String {
+    let all = subjects.iter().flat_map(Subject::frontends).map(|it| it.protocol.clone());
+    let others: BTreeSet<_> = all.filter(|protocol| *protocol != told.protocol).collect();
+    let others: Vec<String> = others.iter().map(|protocol| format!("{dialled}/{protocol}")).collect();
+    if others.is_empty() { String::new() } else { format!(" There is {} too.", others.join(" and ")) }
+}
+
+/// Nothing of it is in the table, maybe because it was rejected or has no room.
+fn unknown(snapshot: &Snapshot, name: &ObjectName) -> String {
+    let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
+    match snapshot.rejections.named.values().find(of_it) {
+        Some(rejection) => {
+            format!("No Service {name} is served, because its object is rejected: {}.", rejection.reason)
+        }
+        None => format!("No Service and no EndpointSlice of {name} is known."),
+    }
+}
+
+/// The one that is worst for its clients, so that the first sentence is about what is wrong.
+fn worst<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a FrontendView> {
+    let mut worst: Option<&FrontendView> = None;
+    for it in frontends {
+        if worst.is_none_or(|known| severity(it.verdict) > severity(known.verdict)) {
+            worst = Some(it);
+        }
+    }
+    worst
+}
+
+fn near(snapshot: &Snapshot, what: &What, found: Found) -> Vec<NearRow> {
+    let near = if found == Found::Nothing { find::near(snapshot, what) } else { Vec::new() };
+    near.into_iter().map(|it| NearRow { what: it.what, name: it.name }).collect()
+}
+
+/// Who had it, and why they went.
+fn past(readings: &Readings, what: &What, found: Found) -> Vec<Record> {
+    if found != Found::Nothing {
+        return Vec::new();
+    }
+    match what {
+        What::Trouble => Vec::new(),
+        What::Service(name) => latest(readings, Some(name), |_| true),
+        What::Address(dialled) => {
+            let frontend = dialled.protocol.as_ref().map_or_else(
+                || format!("\"{}/", dialled.address),
+                |protocol| format!("\"{}/{protocol}\"", dialled.address),
+            );
+            let backend = format!("\"{}\"", dialled.address);
+            latest(readings, None, |line| line.json.contains(&frontend) || line.json.contains(&backend))
+        }
+    }
+}
+
+/// The latest records of a service, or of everybody.
+fn latest(
+    readings: &Readings,
+    service: Option<&ObjectName>,
+    is_meant: impl Fn(&Line) -> bool,
+) -> Vec<Record> {
+    let wanted = Wanted { service: service.cloned(), ..Wanted::default() };
+    let lines = readings.history.select(&wanted);
+    let mut records: Vec<Record> = lines
+        .iter()
+        .rev()
+        .filter(|line| is_meant(line))
+        .filter_map(|line| line.record())
+        .take(RECORDS_MAX)
+        .collect();
+    records.reverse();
+    records
+}
+
+fn explained<'a>(
+    readings: &Readings,
+    snapshot: &'a Snapshot,
+    subject: &'a Subject,
+    read: &ReadBack,
+) -> Explained<'a> {
+    let view = &*subject.view;
+    let (policy, counters) = (&snapshot.settings.hold, Counters::of(&readings.datapath()));
+    let row = |it: &'a FrontendView| {
+        let applied = Applied::of(view, it, read, &counters);
+        FrontendRow::of(view, it, applied, sentence::next(view, it, snapshot))
+    };
+    Explained {
+        service: view.key.name.to_string(),
+        source: view.key.source.as_str(),
+        state: view.state.as_str(),
+        sentence: worst(subject.frontends())
+            .map_or_else(|| sentence::of_service(view), |it| sentence::of_frontend(view, it)),
+        frontends: subject.frontends().map(row).collect(),
+        desired: Desired::of(view, policy),
+        rejected: Rejected::of(snapshot, view),
+        endpoints: details::endpoints(view, snapshot),
+        refusals: details::refusals(readings, subject),
+        history: latest(readings, Some(&view.key.name), |_| true),
+    }
+}
+
+/// Where this reason is explained.
+fn page(reason: Option<Reason>) -> Option<String> {
+    reason.map(|reason| format!("{PAGE}#{}", reason.as_str()))
+}
