@@ -14,7 +14,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{FrontendKey, ObjectName, ServiceKey, Source, Transport};
 use holdfast_core::list::SlotState;
 use holdfast_core::op::Membership;
-use holdfast_core::snapshot::Snapshot;
+use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
 use holdfast_core::world::{Capacity, Remembered};
 use holdfast_datapath::{Answer, Maps, MemoryMaps};
 use holdfast_tests::simulation::Random;
@@ -281,7 +281,9 @@ fn one_event(random: &mut Random, events: &[Event]) -> (Event, ServiceKey) {
 fn owners(snapshot: &Snapshot) -> BTreeMap<FrontendKey, ServiceKey> {
     let mut owners = BTreeMap::new();
     for view in snapshot.services.iter() {
-        for row in view.frontends.iter().filter(|row| row.owner.is_none()) {
+        // An address that this service may not have may be somebody else's.
+        let may_have = |row: &&FrontendView| row.owner.is_none() && row.reason != Some(Reason::Address);
+        for row in view.frontends.iter().filter(may_have) {
             if let Some(transport) = row.protocol.transport() {
                 let key = FrontendKey { address: row.address, port: row.port, transport };
                 owners.insert(key, view.key.clone());
