@@ -298,15 +298,15 @@ impl World {
 
 /// The word that readers are sent to goes first, and the cluster word is the one that sends them: with its new list and
 /// flags in one store it takes them back from the local word, or sends them to a local word that is there already. Where
-/// one policy turns to Local while the other turns to Cluster, some meet a list of the same service too early.
+/// one policy turns to Local while the other turns to Cluster, some meet the new local list too early: the old one may have been
+/// out of use for long, and lead to nobody any more.
 fn publishing_order(port: &Port) -> [Scope; 2] {
     let (before, after) = (port.realized.cluster.word.flags, port.flags_for_now(Scope::Cluster));
-    let returns = |flag| before.has(flag) && !after.has(flag);
-    if returns(WordFlags::INTERNAL_LOCAL) || returns(WordFlags::EXTERNAL_LOCAL) {
-        [Scope::Cluster, Scope::Local]
-    } else {
-        [Scope::Local, Scope::Cluster]
-    }
+    let lost = |of: WordFlags, by: WordFlags| {
+        [WordFlags::INTERNAL_LOCAL, WordFlags::EXTERNAL_LOCAL].into_iter().any(|it| of.has(it) && !by.has(it))
+    };
+    let (sends, takes_back) = (lost(after, before), lost(before, after));
+    if takes_back && !sends { [Scope::Cluster, Scope::Local] } else { [Scope::Local, Scope::Cluster] }
 }
 
 /// The indices that clients may still reach by frontends which other services are about to take over. Until they have, those

@@ -122,6 +122,27 @@ fn invariant_04_clients_that_return_from_the_local_list_meet_no_other_one() {
 }
 
 #[test]
+fn invariant_04_clients_that_turn_to_the_local_list_meet_none_that_is_out_of_use() {
+    let mut rig = Rig::new();
+    let facts = |internal_policy, external_policy, external: &[&str]| ServiceFacts {
+        kind: ServiceType::LoadBalancer,
+        internal_policy,
+        external_policy,
+        ..service("a", "10.0.0.1", external)
+    };
+    let cluster = TrafficPolicy::Cluster;
+    rig.turn(vec![applied(facts(cluster, local(), &["10.0.0.9"])), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
+    // Readers may still have the frontend that has gone, so its flag stays; the list it led to is written no more.
+    rig.turn(vec![applied(facts(cluster, local(), &[])), slice("a", &["@1.1.1.3", "1.1.1.4"])]);
+    rig.turn(vec![applied(facts(local(), cluster, &["10.0.0.9"]))]);
+    let published = rig.log.iter().filter_map(|op| match op.action {
+        Action::PublishWord(_, scope, _) => Some(scope),
+        _ => None,
+    });
+    assert_eq!(published.collect::<Vec<_>>(), [Scope::Local, Scope::Cluster], "{:?}", rig.log);
+}
+
+#[test]
 fn invariant_04_a_port_that_is_renamed_keeps_its_list_until_every_reader_has_left() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(service("a", "10.0.0.9", &[])), slice("a", &["1.1.1.1"])]);
