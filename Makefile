@@ -53,7 +53,7 @@ bench: ## Measure; docs/performance.md says what the figures mean.
 
 simulate: ## Seeded random life with faults and crashes, checked at each step: STEPS=1000000 SEED=1.
 	@scripts/setup
-	cargo run --release --locked -p holdfast-tests --bin simulate -- --steps $(STEPS) $(if $(SEED),--seed $(SEED))
+	cargo run --release --locked -p holdfast-laws --bin simulate -- --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
 fuzz: ## Feed broken configuration, manifests and queries to the parsers: SECONDS=60.
 	@scripts/setup

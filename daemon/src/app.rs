@@ -27,7 +27,6 @@ use crate::admin;
 use crate::apiserver::Access;
 use crate::config::{Config, NodeName};
 use crate::datapath::DatapathView;
-use crate::engine::Engine;
 use crate::engine::run::GROUPS_WAITING_MAX;
 use crate::logging::Logging;
 use crate::readings::{
@@ -39,6 +38,7 @@ use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
 use crate::{announce, logging, node, probes, proxies, rejections, sources, systemd};
+use holdfast_core::engine::Engine;
 
 pub use error::AppError;
 use maps::AppMaps;

@@ -17,8 +17,8 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use holdfast_core::engine::Remembered;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::Remembered;
 
 use crate::sources::kubernetes::Oddities;
 

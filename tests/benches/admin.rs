@@ -9,18 +9,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast::admin::{Admin, Settings, start};
-use holdfast::engine::{Engine, Now};
 use holdfast::readings::About;
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
+use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::MemoryMaps;
+use holdfast_core::time::Now;
+use holdfast_laws::whole::step_whole;
+use holdfast_laws::worlds::Shape;
 use holdfast_tests::readings;
 use holdfast_tests::size::sized;
-use holdfast_tests::whole::step_whole;
-use holdfast_tests::worlds::Shape;
 use tokio::sync::watch;
 
 fn shape() -> Shape {

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast::config::Config;
-use holdfast::engine::Engine;
 use holdfast::engine::ask::{self, Asker};
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::probes;
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ObjectKey, Rejection, ServiceFacts,
@@ -26,9 +26,8 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{
     Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey, Source, Transport,
 };
+use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
-use holdfast_core::world::Capacity;
-use holdfast_datapath::MemoryMaps;
 use tokio::sync::{mpsc, watch};
 
 const SOURCE: Source = Source::Kubernetes;

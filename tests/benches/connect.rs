@@ -8,19 +8,20 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use holdfast::engine::{Engine, Now};
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_core::world::Capacity;
+use holdfast_core::maps::Capacity;
+use holdfast_core::time::Now;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
+use holdfast_laws::whole::step_whole;
+use holdfast_laws::worlds::{SERVED, Shape, served_by};
 use holdfast_tests::bed::compare::{self, Medians, Ratio};
 use holdfast_tests::bed::load::Kind;
 use holdfast_tests::bed::{Bed, Place, Role, Server};
 use holdfast_tests::size::{self, is_short, sized};
-use holdfast_tests::whole::step_whole;
-use holdfast_tests::worlds::{SERVED, Shape, served_by};
 
 /// How far the direct way may be from itself.
 const DOUBT: f64 = 0.01;

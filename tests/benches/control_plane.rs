@@ -11,19 +11,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use holdfast::engine::run::CHANGES_WAITING_MAX;
-use holdfast::engine::{Engine, Now};
 use holdfast::recorder::{Recorder, Told};
 use holdfast_core::change::Change;
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
+use holdfast_core::maps::{Answer, Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, Grace};
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{Answer, MapError, Maps, MemoryMaps};
+use holdfast_core::time::Now;
+use holdfast_laws::whole::step_whole;
+use holdfast_laws::worlds::{Shape, cluster_ip};
 use holdfast_tests::size::{self, sized};
-use holdfast_tests::whole::step_whole;
-use holdfast_tests::worlds::{Shape, cluster_ip};
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
 

@@ -11,19 +11,20 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
-use holdfast::engine::{Engine, Now};
 use holdfast::sources::manifests::Manifests;
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
+use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, MemoryMaps, Options, Served, StaleSockets};
+use holdfast_core::time::Now;
+use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
+use holdfast_laws::whole::step_whole;
+use holdfast_laws::worlds::Shape;
 use holdfast_tests::bed::{Bed, Place};
 use holdfast_tests::size::{self, sized};
-use holdfast_tests::whole::step_whole;
-use holdfast_tests::worlds::Shape;
 use tokio::sync::{mpsc, watch};
 
 const ROUNDS: usize = 5;

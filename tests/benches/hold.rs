@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use holdfast::config::Config;
-use holdfast::engine::Engine;
 use holdfast::engine::ask;
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::probes;
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, ServiceFacts, ServicePort, ServiceType,
@@ -24,8 +24,8 @@ use holdfast_core::facts::{
 };
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::MemoryMaps;
 use holdfast_tests::size::sized;
 use tokio::sync::{mpsc, watch};
 

@@ -42,7 +42,7 @@ pub enum SoakError {
     Start(#[from] holdfast_datapath::StartError),
     /// The maps.
     #[error(transparent)]
-    Maps(#[from] holdfast_datapath::MapError),
+    Maps(#[from] holdfast_core::maps::MapError),
     /// The kernel does not hold what was asked for.
     #[error("the kernel holds something else than what was asked for: {0}")]
     Differs(String),

@@ -12,19 +12,20 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use bed::{Bed, bed};
-use holdfast::engine::{Engine, Now};
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, FrontendKey, Source, Transport};
 use holdfast_core::list::{Scope, SlotState};
+use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{
     Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Range, Word,
 };
 use holdfast_core::snapshot::{FrontendView, Snapshot, Status};
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION};
-use holdfast_tests::worlds::{Shape, cluster_ip};
+use holdfast_core::time::Now;
+use holdfast_datapath::{KernelMaps, Options, PINS_VERSION};
+use holdfast_laws::worlds::{Shape, cluster_ip};
 
 const WORLD: Shape = Shape { services: 5, endpoints: 3 };
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, Grace, Op};
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, MapError, Maps, MemoryMaps};
+use holdfast_datapath::KernelMaps;
 use holdfast_tests::scenario::{MapMaker, check};
 
 /// How often the kernel is asked whether a grace period is over; one takes some ten milliseconds.

@@ -1,8 +1,9 @@
-//! A hash index that can be asked, but not walked.
+//! A hash index that can be asked, but not walked in its own order.
 //!
 //! Invariant: nothing that this crate computes depends on the order of a hash table, because there is no way to see that
 //! order. The seed comes from the shell, so that nobody who names services can craft collisions; it changes no result.
 
+use alloc::vec::Vec;
 use core::borrow::Borrow;
 use core::hash::{BuildHasher, Hash};
 
@@ -87,6 +88,16 @@ impl<K: Hash + Eq, V> Index<K, V> {
         K: Borrow<Q>,
     {
         self.entries.remove(key)
+    }
+
+    /// All of it in the order of the keys, which it takes to sort them.
+    pub fn sorted(&self) -> impl Iterator<Item = (&K, &V)>
+    where
+        K: Ord,
+    {
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_unstable_by_key(|(key, _)| *key);
+        entries.into_iter()
     }
 
     /// How many keys there are.

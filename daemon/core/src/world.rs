@@ -36,7 +36,7 @@ use crate::facts::Timestamp;
 use crate::hold::Ledger;
 use crate::index::Seed;
 use crate::keys::{Family, FrontendKey, Source};
-use crate::limits;
+use crate::maps::Capacity;
 use crate::op::{Grace, PortIndex, Range, ServiceId};
 use crate::program::{Port, Program};
 use crate::ranges::Ranges;
@@ -48,30 +48,9 @@ pub use drift::Drift;
 pub(crate) use piece::Cursor;
 pub use remember::Remembered;
 
-/// How much the maps may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capacity {
-    /// Slots of each family, rounded down to a power of two.
-    pub slots: u32,
-    /// Port indices.
-    pub ports: u32,
-    /// Services that may be known, programmed or not.
-    pub services: usize,
-}
-
-impl Default for Capacity {
-    fn default() -> Self {
-        Self {
-            slots: limits::SLOTS_PER_FAMILY_MAX,
-            ports: limits::PORT_INDICES_MAX,
-            services: limits::SERVICES_MAX,
-        }
-    }
-}
-
 /// All state of the rules.
 #[derive(Debug)]
-pub struct World {
+pub(crate) struct World {
     tables: Tables,
     programs: Vec<Program>,
     frontends: Frontends,
@@ -108,7 +87,7 @@ pub struct World {
 
 impl World {
     /// Empty tables and empty maps, waiting for these sources.
-    pub fn new(seed: Seed, capacity: Capacity, sources: &[Source]) -> Self {
+    pub(crate) fn new(seed: Seed, capacity: Capacity, sources: &[Source]) -> Self {
         Self {
             tables: Tables::new(seed, sources, capacity.services),
             programs: Vec::new(),
@@ -138,7 +117,7 @@ impl World {
     }
 
     /// Takes one event in.
-    pub fn apply(&mut self, event: Event) {
+    pub(crate) fn apply(&mut self, event: Event) {
         match &event {
             Event::Interrupted(source) | Event::Resumed(source) | Event::Synced(source) => {
                 self.interrupt(*source);
@@ -171,27 +150,27 @@ impl World {
     }
 
     /// Whether every source has delivered, so that what nobody asks for may be removed.
-    pub fn is_synced(&self) -> bool {
+    pub(crate) fn is_synced(&self) -> bool {
         self.tables.is_synced()
     }
 
     /// Whether some source has delivered, so that what it asks for may be added.
-    pub fn has_delivered(&self) -> bool {
+    pub(crate) fn has_delivered(&self) -> bool {
         self.tables.synced.values().any(|synced| *synced)
     }
 
     /// Whether this service may be written to.
-    pub fn is_dirty(&self, id: ServiceId) -> bool {
+    pub(crate) fn is_dirty(&self, id: ServiceId) -> bool {
         self.programs.get(id.0 as usize).is_some_and(|program| program.dirty)
     }
 
     /// Whether the maps certainly do not have this frontend, so that it matters to nobody when it comes.
-    pub fn is_new(&self, key: &FrontendKey) -> bool {
+    pub(crate) fn is_new(&self, key: &FrontendKey) -> bool {
         self.frontends.get(key).is_none_or(|entry| entry.realized.is_none() && !entry.uncertain)
     }
 
     /// Marks a service whose last plan was not carried out.
-    pub fn retry(&mut self, id: ServiceId) {
+    pub(crate) fn retry(&mut self, id: ServiceId) {
         if self.tables.get(id).is_some() {
             mark(&mut self.programs, &mut self.dirty, id, Cause::Retry, false);
         }

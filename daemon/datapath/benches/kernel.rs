@@ -19,9 +19,6 @@ mod size;
 
 #[path = "../tests/bed.rs"]
 mod bed;
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../../tests/src/worlds.rs"]
-mod worlds;
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -30,13 +27,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bed::{Bed, Port, address, ask, bed, tcp_backend, udp_backend, udp_client};
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
-use holdfast_core::op::{Action, Op};
+use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::time::Now;
-use holdfast_core::world::{Capacity, World};
-use holdfast_datapath::{KernelMaps, Maps, MemoryMaps};
+use holdfast_datapath::KernelMaps;
+use holdfast_laws::worlds;
 use size::sized;
 
 use libbpf_rs::{Link, libbpf_sys as sys};
@@ -45,8 +43,6 @@ const ROUNDS: usize = 400;
 /// Fewer than a listener's queue holds: its thread runs only between batches.
 const CONNECTS: usize = 100;
 const FILLS: usize = 7;
-/// New frontends that the engine collects.
-const TOGETHER: usize = 1_024;
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn median(mut times: Vec<f64>) -> f64 {
@@ -373,9 +369,9 @@ fn programming() {
     let shape = worlds::Shape { services: sized(50_000, 500), endpoints: 1 };
     let (mut memory, mut real) = (Vec::new(), Vec::new());
     for _ in 0..sized(FILLS, 1) {
-        memory.push(program(&mut MemoryMaps::default(), shape.events()));
-        let mut maps = KernelMaps::unattached(Capacity::default()).unwrap();
-        real.push(program(&mut maps, shape.events()));
+        memory.push(program(MemoryMaps::default(), shape.events()).1);
+        let (maps, seconds) = program(KernelMaps::unattached(Capacity::default()).unwrap(), shape.events());
+        real.push(seconds);
         let status = maps.status();
         assert_eq!((status.frontends, status.growths), ([shape.services, 0], sized(1, status.growths)));
     }
@@ -391,74 +387,39 @@ fn programming() {
     );
 }
 
-/// Gives the seconds of CPU time that it took.
-fn program(maps: &mut impl Maps, events: Vec<Event>) -> f64 {
+/// Gives the maps, and the seconds of CPU time that it took.
+fn program<M: Maps>(maps: M, events: Vec<Event>) -> (M, f64) {
     let begun = used();
-    let mut world = World::new(Seed(7), maps.capacity(), &[Source::Kubernetes]);
-    bring_about(&mut world, maps, events);
-    (used() - begun).as_secs_f64()
+    let (engine, _) = bring_about(maps, events);
+    (engine.into_maps(), (used() - begun).as_secs_f64())
 }
 
-/// What the engine does with a first list. Gives the number of ops.
-fn bring_about(world: &mut World, maps: &mut impl Maps, events: Vec<Event>) -> usize {
-    events.into_iter().chain([Event::Synced(Source::Kubernetes)]).for_each(|event| world.apply(event));
+/// The engine, when it has taken in a first list, and how many ops that took.
+fn bring_about<M: Maps>(maps: M, events: Vec<Event>) -> (Engine<M>, u64) {
+    let (mut engine, found) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
+    assert_eq!(found, []);
     // All of it at once: nobody else waits here.
-    world.limit_pieces(u64::MAX);
-    world.decide(Now::default());
-    maps.make_room(&world.coming()).unwrap();
-    let (mut ops, mut inserts, mut executed): (Vec<Op>, Vec<Op>, _) = (Vec::new(), Vec::new(), 0);
-    for id in world.piece().to_vec() {
-        ops.clear();
-        world.plan_lists(id, &mut ops).unwrap();
-        inserts.extend(
-            ops.extract_if(
-                ..,
-                |op| matches!(&op.action, Action::InsertFrontend(key, _) if world.is_new(key)),
-            ),
-        );
-        for op in &ops {
-            maps.execute(&op.action).unwrap();
-            world.accepted(op);
+    engine.limit_pieces(u64::MAX);
+    events.into_iter().chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
+    loop {
+        let snapshot = engine.step(Now::default(), &mut drop);
+        if engine.is_written() {
+            return (engine, snapshot.counters.ops);
         }
-        executed += ops.len();
-        if inserts.len() >= TOGETHER {
-            executed += insert_frontends(world, maps, &mut inserts);
-        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    executed += insert_frontends(world, maps, &mut inserts);
-    for id in world.piece().to_vec() {
-        ops.clear();
-        world.plan_removals(id, &mut ops);
-        assert_eq!(ops, []);
-    }
-    world.settle(Now::default(), &mut drop);
-    executed
-}
-
-fn insert_frontends(world: &mut World, maps: &mut impl Maps, inserts: &mut Vec<Op>) -> usize {
-    let mut left = inserts.as_slice();
-    while !left.is_empty() {
-        let (accepted, rest) = left.split_at(maps.execute_some(left).unwrap());
-        accepted.iter().for_each(|op| world.accepted(op));
-        left = rest;
-    }
-    let executed = inserts.len();
-    inserts.clear();
-    executed
 }
 
 /// 10,000 services whose maps a former daemon left, until it is clear that nothing is to be written.
 fn restart(bed: &Bed) {
     let shape = worlds::Shape { services: sized(10_000, 500), endpoints: 8 };
-    program(&mut bed.start(), shape.events());
+    drop(program(bed.start(), shape.events()));
     let mut rounds = Vec::new();
     for _ in 0..sized(FILLS, 1) {
         let events = shape.events();
         let (begun, used_before) = (Instant::now(), used());
-        let mut maps = KernelMaps::start(&bed.options()).unwrap();
-        let mut world = World::new(Seed(7), maps.capacity(), &[Source::Kubernetes]);
-        assert_eq!(world.adopt(&maps.dump().unwrap()), []);
-        assert_eq!(bring_about(&mut world, &mut maps, events), 0);
+        let (_engine, ops) = bring_about(KernelMaps::start(&bed.options()).unwrap(), events);
+        assert_eq!(ops, 0);
         rounds.push([begun.elapsed().as_secs_f64(), (used() - used_before).as_secs_f64()]);
     }
     let over = |what: usize| median(rounds.iter().map(|round| round[what]).collect());

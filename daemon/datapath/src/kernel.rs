@@ -17,10 +17,10 @@ use std::net::IpAddr;
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::SlotState;
+use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{
     Action, Coming, Dump, Entry, FrontendValue, Grace, MemberKey, Op, PortFacts, PortIndex, Range, Word,
 };
-use holdfast_core::world::Capacity;
 use libbpf_rs::ErrorKind;
 
 use crate::abi::{self, FrontendBytes, types};
@@ -28,7 +28,6 @@ use crate::error::StartError;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
 use crate::links::{Links, Look};
-use crate::maps::{MapError, Maps};
 use crate::pins::Pins;
 use crate::probe::Features;
 use crate::shape::Shape;

@@ -1,8 +1,7 @@
 //! Where ops become what a client's connect meets.
 //!
-//! One narrow trait, [`Maps`], with an implementation for the kernel, one in memory and a wrapper that fails on purpose.
-//! Invariant: an op is either executed whole or refused; two readers never see one op half done. This is the only crate
-//! where `unsafe` is legal. Deliberately absent: deciding what to write.
+//! The kernel's side of [`holdfast_core::maps::Maps`]: maps, pins, programs, links. Invariant: an op is executed whole or
+//! refused; two readers never see one half done. This is the only crate where `unsafe` is legal, and it decides nothing.
 
 // The bed of the tests names this crate as its other users do.
 #[cfg(test)]
@@ -13,15 +12,12 @@ mod bitmap;
 mod cgroup;
 mod counts;
 mod error;
-mod faulty;
 mod foreign;
 mod generation;
 mod grace;
 mod kernel;
 mod links;
 mod load;
-mod maps;
-mod memory;
 mod pins;
 mod probe;
 mod publish;
@@ -35,13 +31,10 @@ mod view;
 
 pub use counts::{Counted, Counts};
 pub use error::StartError;
-pub use faulty::{Faults, FaultyMaps};
 pub use kernel::{
     KernelMaps, Namespaces, Options, Repaired, SelfTestError, Served, StaleSockets, Status, Swept,
     TakeOverError,
 };
-pub use maps::{MapError, Maps};
-pub use memory::{Answer, Client, MemoryMaps, Reading};
 pub use pins::{VERSION as PINS_VERSION, cleanup};
 pub use probe::Features;
 pub use refusals::{Denial, Refusal, Refusals};

@@ -3,8 +3,8 @@
 //! Invariant: a shape never passes the limits it was made with, and never shrinks. Deliberately absent: the maps.
 
 use holdfast_core::keys::Family;
+use holdfast_core::maps::Capacity;
 use holdfast_core::op::Coming;
-use holdfast_core::world::Capacity;
 
 /// What a node with a few hundred services never grows out of: half a megabyte in all.
 const FRONTENDS_FIRST: u32 = 4096;

@@ -26,11 +26,11 @@ use std::time::Duration;
 use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope, SlotState};
+use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{
     Action, FrontendType, FrontendValue, MemberKey, Membership, PortIndex, Range, Word, WordFlags,
 };
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, Served, StaleSockets, Swept};
+use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, Swept};
 
 pub(crate) const MARK: u32 = 0x686f;
 pub(crate) const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 50_000, services: 1000 };

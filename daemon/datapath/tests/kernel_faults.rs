@@ -16,7 +16,8 @@ use bed::{
     Bed, CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, Port, address, bed, check_errno, dial, hide, pinned,
     tcp_backend, unmount_cgroups, with_capabilities, with_mounts,
 };
-use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION};
+use holdfast_core::maps::Maps;
+use holdfast_datapath::{KernelMaps, Options, PINS_VERSION};
 
 const VIP: &str = "10.96.0.10:80";
 

@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use bed::{Bed, Port, address, bed, check_errno, dial, hide, pinned, show, tcp_backend};
 use holdfast_core::keys::Family;
 use holdfast_core::list::Scope;
+use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, Coming, FrontendType, PortIndex, Range, Word};
-use holdfast_datapath::{KernelMaps, Maps, Options, Repaired, StartError, cleanup};
+use holdfast_datapath::{KernelMaps, Options, Repaired, StartError, cleanup};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 const VIP: &str = "10.96.0.10:80";

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope, SlotState};
+use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::{
     Action, Dump, FrontendType, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, Range,
     Word, WordFlags,
 };
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, MemoryMaps};
+use holdfast_datapath::KernelMaps;
 use proptest::prelude::*;
 
 /// Small enough to be reached, large enough for two growths.

@@ -16,10 +16,11 @@ use bed::{
 };
 use holdfast_core::keys::Transport;
 use holdfast_core::list::{Scope, SlotState};
+use holdfast_core::maps::Maps;
 use holdfast_core::op::{
     Action, Coming, FrontendType, MemberKey, Membership, PortFacts, PortIndex, WordFlags,
 };
-use holdfast_datapath::{Counted, Denial, KernelMaps, Maps, Options, Served};
+use holdfast_datapath::{Counted, Denial, KernelMaps, Options, Served};
 
 const UDP: Port<'_> = Port::UDP;
 const LISTED: Membership = Membership::List(Scope::Cluster);

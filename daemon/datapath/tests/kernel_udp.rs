@@ -9,8 +9,8 @@ use std::net::{SocketAddr, UdpSocket};
 
 use bed::{Port, address, answer, ask, bed, check_errno, sweep, udp_backend, udp_client};
 use holdfast_core::list::Scope;
+use holdfast_core::maps::Maps;
 use holdfast_core::op::{Coming, WordFlags};
-use holdfast_datapath::Maps;
 
 const UDP: Port<'_> = Port::UDP;
 const DNS: &str = "10.96.0.10:53";

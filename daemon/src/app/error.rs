@@ -45,7 +45,7 @@ pub enum AppError {
     State(#[from] crate::state::Taken),
     /// The maps cannot be read.
     #[error(transparent)]
-    Maps(#[from] holdfast_datapath::MapError),
+    Maps(#[from] holdfast_core::maps::MapError),
     /// The system gave no thread, timer or signal.
     #[error("cannot start: {0}")]
     Runtime(#[source] std::io::Error),

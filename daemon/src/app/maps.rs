@@ -8,11 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use holdfast_core::keys::FrontendKey;
+use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{
-    KernelMaps, MapError, Maps, MemoryMaps, Namespaces, Options, Repaired, Served, StaleSockets, StartError,
-};
+use holdfast_datapath::{KernelMaps, Namespaces, Options, Repaired, Served, StaleSockets, StartError};
 
 use super::patience::{self, Holder};
 use super::{AppError, parts};

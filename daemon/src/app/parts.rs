@@ -13,9 +13,8 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
+use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::Capacity;
-use holdfast_datapath::Maps;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::AppError;
@@ -25,13 +24,15 @@ use crate::admin;
 use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
 use crate::engine::ask::{self, Asker};
-use crate::engine::{Engine, Now, run};
+use crate::engine::run;
 use crate::node::Described;
 use crate::readings::{EffectiveConfig, Liveness};
 use crate::recorder::{self, Recorder, Told};
 use crate::sources::config::{Blocks, StaticService};
 use crate::sources::kubernetes::{self, Kubernetes};
 use crate::state;
+use holdfast_core::engine::Engine;
+use holdfast_core::time::Now;
 
 /// Events that wait for so long do not move. An engine for which none waits looks at the time every second.
 const STALLED: Duration = Duration::from_secs(5);

@@ -6,13 +6,11 @@
 
 use std::time::Duration;
 
+use holdfast_core::engine::{Drift, Engine};
 use holdfast_core::keys::FrontendKey;
+use holdfast_core::maps::{MapError, Maps};
 use holdfast_core::op::Entry;
-use holdfast_core::world::Drift;
-use holdfast_datapath::{MapError, Maps};
 use tokio::sync::{mpsc, oneshot};
-
-use super::Engine;
 
 /// Questions that may wait: more askers than this are no people.
 const WAITING_MAX: usize = 16;

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
+use holdfast_core::maps::Maps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::Maps;
+use holdfast_core::time::Now;
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 
 use super::ask::{self, Ask, Checks};
-use super::{Engine, Now};
 use crate::recorder::Told;
 
 /// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.

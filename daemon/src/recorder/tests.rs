@@ -18,12 +18,13 @@ use holdfast_core::facts::{
 };
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::MemoryMaps;
 use tokio::sync::{mpsc, watch};
 
 use super::*;
-use crate::engine::{Engine, Now};
+use holdfast_core::engine::Engine;
+use holdfast_core::time::Now;
 
 const SOURCE: Source = Source::Kubernetes;
 

@@ -29,10 +29,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_core::engine;
 use holdfast_core::event::{Event, Watched};
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -154,7 +154,7 @@ pub struct Start {
 
 impl Start {
     /// From the table as a former process wrote it down; nothing if it did not know all of an apiserver's objects.
-    pub fn of(table: &world::Remembered, odds: &Oddities) -> Self {
+    pub fn of(table: &engine::Remembered, odds: &Oddities) -> Self {
         let version = |watched| table.progress.get(&watched).cloned();
         let versions = version(Watched::Services).zip(version(Watched::Slices));
         versions.map_or_else(Self::default, |(services, slices)| {

@@ -3,13 +3,14 @@
 use std::fs;
 use std::time::Duration;
 
+use holdfast_core::engine::Engine;
 use holdfast_core::event::{Event, Watched};
 use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{ObjectName, SliceKey, Source};
+use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::{Now, Uptime};
-use holdfast_core::world::{Capacity, World};
 use proptest::prelude::*;
 use tokio::sync::watch;
 
@@ -19,20 +20,15 @@ use crate::sources::manifests::Texts;
 
 const MANIFESTS: &str = include_str!("tests/everything.yaml");
 
-/// A world that has seen every field of every kind.
+/// What readers see of an engine that has seen every field of every kind.
 fn snapshot() -> Snapshot {
-    let mut world = World::new(Seed::default(), Capacity::default(), &[Source::Manifests]);
+    let (mut engine, _) =
+        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
     let files = [("everything.yaml".into(), MANIFESTS.as_bytes().to_vec())].into();
     let mut turn = |events: Vec<Event>, at| {
-        events.into_iter().for_each(|event| world.apply(event));
+        events.into_iter().for_each(|event| engine.apply(event));
         let at = Now { wall: Timestamp(at), mono: Duration::from_secs(at.unsigned_abs() - 995) };
-        world.decide(at);
-        for id in world.piece().to_vec() {
-            let mut ops = Vec::new();
-            world.plan_lists(id, &mut ops).unwrap();
-            ops.iter().for_each(|op| world.accepted(op));
-        }
-        world.settle(at, &mut |_| ())
+        Snapshot::clone(&engine.step(at, &mut |_| ()))
     };
     let mut texts = Texts::new("/folder");
     let mut events = texts.replace(&files);

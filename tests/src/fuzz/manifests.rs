@@ -5,14 +5,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::engine::{Engine, Now};
 use holdfast::sources::manifests::Texts;
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{AddressType, ServiceFacts, SliceFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, Source};
 use holdfast_core::limits;
-use holdfast_datapath::{Answer, MemoryMaps};
+use holdfast_core::maps::{Answer, MemoryMaps};
+use holdfast_core::time::Now;
 
 use super::Target;
 

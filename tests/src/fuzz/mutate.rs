@@ -1,6 +1,6 @@
 //! From good input to broken input.
 
-use crate::simulation::Random;
+use holdfast_laws::simulation::Random;
 
 /// Longer inputs are cut: what is too long for a reader is a few tokens repeated, not a large corpus.
 const INPUT_BYTES_MAX: usize = 64 * 1024;

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Api, Kind, NODE, PeersError};
-use crate::simulation::Random;
+use holdfast_laws::simulation::Random;
 
 const NAMESPACE: &str = "default";
 

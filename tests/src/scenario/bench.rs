@@ -8,16 +8,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::engine::{Engine, Now};
 use holdfast::state;
+use holdfast_core::engine::{Engine, Remembered};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
+use holdfast_core::maps::{Capacity, Faults, FaultyMaps, Maps, MemoryMaps};
 use holdfast_core::snapshot::{PortView, Snapshot};
-use holdfast_core::world::{Capacity, Remembered};
-use holdfast_datapath::{Faults, FaultyMaps, Maps, MemoryMaps};
+use holdfast_core::time::Now;
 
 use super::outside::Outside;
 use super::text::{Command, ScenarioError};

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
+use holdfast_core::maps::{Capacity, Maps};
+use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 
 use super::cluster::Cluster;
 use super::{Dice, SoakError, World};

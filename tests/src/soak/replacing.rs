@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};
 use holdfast_core::list::{Row, Rows, Scope};
+use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{Action, FrontendType, FrontendValue, Grace, PortIndex, Range, Word};
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, MapError, Maps, Options, Served, StaleSockets};
+use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 
 use super::{BACKENDS, SoakError, VIP, World, backends};
 

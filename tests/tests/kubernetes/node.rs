@@ -15,7 +15,6 @@ use holdfast::announce::{self, Announced};
 use holdfast::apiserver::{self, Access, Sources};
 use holdfast::config::{Apiserver, ApiserverUrl, ClientIdentity};
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
-use holdfast::engine::{Engine, Now};
 use holdfast::node::NodeTold;
 use holdfast::recorder::Recorder;
 use holdfast::rejections;
@@ -23,15 +22,17 @@ use holdfast::sources::kubernetes::{Kubernetes, Settings, State, Timing, View, W
 use holdfast::sources::objects::{
     Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice,
 };
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Source, Transport};
+use holdfast_core::maps::{Answer, Client, MemoryMaps};
 use holdfast_core::op::Action;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::{Answer, Client, MemoryMaps};
+use holdfast_core::time::Now;
+use holdfast_laws::observing::{ObservingMaps, Witness};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
-use holdfast_tests::observing::{ObservingMaps, Witness};
 use holdfast_tests::scenario::{difference, frontends};
 use serde_json::{Value, json};
 use tempfile::TempDir;

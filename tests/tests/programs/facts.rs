@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write;
 
 use holdfast_core::list::Scope;
-use holdfast_datapath::Maps;
+use holdfast_core::maps::Maps;
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::{Place, Role};
 

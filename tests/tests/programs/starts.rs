@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
+use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{Action, FrontendType, FrontendValue, PortIndex, Word};
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{KernelMaps, Maps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
+use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets, cleanup};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::load::Kind;

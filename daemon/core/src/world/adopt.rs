@@ -55,7 +55,7 @@ impl Adopted {
 
 impl World {
     /// Takes what the maps hold for realized. Gives what cannot be right; that is written anew.
-    pub fn adopt(&mut self, dump: &Dump) -> Vec<AdoptError> {
+    pub(crate) fn adopt(&mut self, dump: &Dump) -> Vec<AdoptError> {
         let mut errors = Vec::new();
         for port in &dump.ports {
             self.adopt_port(port, &mut errors);
@@ -160,7 +160,7 @@ impl World {
     }
 
     /// Ops that remove what a restart found and no service has taken over, once every source has delivered.
-    pub fn plan_leftovers(&self, ops: &mut Vec<Op>) {
+    pub(crate) fn plan_leftovers(&self, ops: &mut Vec<Op>) {
         if !self.tables.is_synced() || !self.is_awaiting_nobody() {
             return;
         }

@@ -20,7 +20,7 @@ use crate::work;
 impl World {
     /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source has to
     /// tell.
-    pub fn decide(&mut self, now: Now) {
+    pub(crate) fn decide(&mut self, now: Now) {
         self.expire_holds(now.uptime());
         self.set_aside();
         self.begin_pieces();

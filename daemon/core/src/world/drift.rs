@@ -92,7 +92,7 @@ impl Checking {
 
 impl World {
     /// Begins to compare what is realized with what the maps hold, which was read this moment.
-    pub fn begin_check(&mut self, dump: Dump) {
+    pub(crate) fn begin_check(&mut self, dump: Dump) {
         self.checking = Some(Checking {
             dump,
             service: 0,
@@ -106,7 +106,7 @@ impl World {
 
     /// Compares as much as a piece takes. Gives everything that differs when that was the last of it; it is written anew by
     /// the next piece.
-    pub fn check_some(&mut self) -> Option<Vec<Drift>> {
+    pub(crate) fn check_some(&mut self) -> Option<Vec<Drift>> {
         let mut checking = self.checking.take()?;
         let mut left = self.most_work();
         while left > 0 && checking.service < self.programs.len() {

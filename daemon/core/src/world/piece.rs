@@ -71,47 +71,47 @@ impl Turns {
 
 impl World {
     /// The services of this piece, to be planned in this order.
-    pub fn piece(&self) -> &[ServiceId] {
+    pub(crate) fn piece(&self) -> &[ServiceId] {
         &self.turns.piece
     }
 
     /// Whether anything is dirty, of this piece or of later ones.
-    pub fn has_dirty(&self) -> bool {
+    pub(crate) fn has_dirty(&self) -> bool {
         !self.turns.piece.is_empty() || !self.turns.gathered.is_empty() || self.has_more()
     }
 
     /// Whether this piece leaves nothing to do.
-    pub fn is_last_piece(&self) -> bool {
+    pub(crate) fn is_last_piece(&self) -> bool {
         !self.has_more() && !self.turns.piece.iter().any(|id| self.is_unfinished(*id))
     }
 
     /// Whether what was decided may be written: everything is decided that was known at the start.
-    pub const fn is_open(&self) -> bool {
+    pub(crate) const fn is_open(&self) -> bool {
         self.turns.is_open
     }
 
     /// Whether everything is decided that was known when something changed for all.
-    pub const fn is_awaiting_nobody(&self) -> bool {
+    pub(crate) const fn is_awaiting_nobody(&self) -> bool {
         self.turns.awaited == 0
     }
 
     /// Whether all that was known at the start is written, of each source that has delivered.
-    pub const fn is_programmed(&self) -> bool {
+    pub(crate) const fn is_programmed(&self) -> bool {
         self.turns.is_open && self.turns.unwritten == 0
     }
 
     /// Whether that is all there is: told by every source, or remembered.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.is_programmed() && (self.is_synced() || self.is_remembering())
     }
 
     /// Whether this service goes on with a later piece.
-    pub fn is_unfinished(&self, id: ServiceId) -> bool {
+    pub(crate) fn is_unfinished(&self, id: ServiceId) -> bool {
         self.programs.get(id.0 as usize).is_some_and(|program| program.unfinished)
     }
 
     /// Pieces of another size, for whoever wants to see many of them.
-    pub const fn limit_pieces(&mut self, most: u64) {
+    pub(crate) const fn limit_pieces(&mut self, most: u64) {
         self.turns.most = most;
     }
 

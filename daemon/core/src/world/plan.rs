@@ -24,7 +24,7 @@ use crate::work;
 
 /// Why a plan stops short of what is desired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
+pub(crate) enum PlanError {
     /// No run of slots is long enough.
     #[error(transparent)]
     Slots(#[from] crate::ranges::NoRoom),
@@ -42,7 +42,7 @@ pub enum PlanError {
 impl World {
     /// What the services of the piece have not got yet, and at a start all that were gathered. Room for one that is carried
     /// out in several pieces is made with the first of them.
-    pub fn coming(&self) -> Coming {
+    pub(crate) fn coming(&self) -> Coming {
         let mut coming = Coming::default();
         let begins = |program: &&Program| !program.unfinished && program.cursor == Cursor::default();
         let of = |id: &ServiceId| self.programs.get(id.0 as usize);
@@ -72,7 +72,7 @@ impl World {
 
     /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned before an error is to be
     /// executed all the same.
-    pub fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
+    pub(crate) fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let planned = self.plan_some(id, ops);
         self.account_for_room(id, &planned);
         planned
@@ -219,7 +219,7 @@ impl World {
 
     /// Ops that take from the maps what a service no longer has. Planned when every service of the piece has its lists. Words
     /// are emptied in a later piece than the one that took away what led to them: a grace period lies between.
-    pub fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
+    pub(crate) fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         if self.is_unfinished(id) {
             return;
         }
@@ -276,7 +276,7 @@ impl World {
 
     /// Ops for addresses that are no longer the node's. They come before everything else, so that none of them answers for a
     /// new NodePort.
-    pub fn plan_node_removals(&self, ops: &mut Vec<Op>) {
+    pub(crate) fn plan_node_removals(&self, ops: &mut Vec<Op>) {
         let wanted = &self.tables.node.node_port_addresses;
         for address in self.node_addresses.union(&self.uncertain_addresses).filter(|it| !wanted.contains(it))
         {
@@ -285,7 +285,7 @@ impl World {
     }
 
     /// Ops for new addresses of the node. They come last, so that none of them answers for a NodePort that goes.
-    pub fn plan_node(&self, ops: &mut Vec<Op>) {
+    pub(crate) fn plan_node(&self, ops: &mut Vec<Op>) {
         let owner = Owner::Node;
         let wanted = &self.tables.node.node_port_addresses;
         let known =

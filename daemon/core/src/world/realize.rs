@@ -20,7 +20,7 @@ use crate::work;
 
 impl World {
     /// The maps accepted this op.
-    pub fn accepted(&mut self, op: &Op) {
+    pub(crate) fn accepted(&mut self, op: &Op) {
         work::done(1);
         self.counters.ops += 1;
         self.checking.iter_mut().for_each(|checking| checking.note(op));
@@ -61,7 +61,7 @@ impl World {
     }
 
     /// The maps refused the op at this place; those after it were not tried.
-    pub fn refused(&mut self, ops: &[Op], failed: usize) {
+    pub(crate) fn refused(&mut self, ops: &[Op], failed: usize) {
         self.counters.ops_failed += 1;
         self.give_back_unpublished(ops, failed);
         let Some(op) = ops.get(failed) else { return };
@@ -88,23 +88,23 @@ impl World {
     }
 
     /// Whether something waits for a grace period that has not begun.
-    pub fn has_freed(&self) -> bool {
+    pub(crate) fn has_freed(&self) -> bool {
         !self.freed.now.is_empty()
     }
 
     /// The maps began a grace period for all that was freed until now.
-    pub fn begin_grace(&mut self, grace: Grace) {
+    pub(crate) fn begin_grace(&mut self, grace: Grace) {
         self.freed.waiting.push_back((grace, mem::take(&mut self.freed.now)));
     }
 
     /// The grace period that ends next, if one is under way.
-    pub fn next_grace(&self) -> Option<Grace> {
+    pub(crate) fn next_grace(&self) -> Option<Grace> {
         self.freed.waiting.front().map(|(grace, _)| *grace)
     }
 
     /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a piece takes.
     /// Services whose words no reader is on its way to go on with their removals. `false`: there are more ranges.
-    pub fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
+    pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Some((grace, mut leaving)) = self.freed.waiting.pop_front() else { return true };
         self.starved.free(leaving.indices.len());
         mem::take(&mut leaving.indices).into_iter().for_each(|index| self.indices.give_back(index));

@@ -46,7 +46,7 @@ impl From<&Snapshot> for Remembered {
 
 impl World {
     /// Begins with what is remembered of the sources that are still asked. Called once, before any event.
-    pub fn remember(&mut self, remembered: Remembered, now: Now) {
+    pub(crate) fn remember(&mut self, remembered: Remembered, now: Now) {
         let then = remembered.clock;
         self.remembered_at = Some(remembered.at);
         self.tables.progress = remembered.progress;
@@ -58,7 +58,7 @@ impl World {
     }
 
     /// Whether there is something to serve although no source has spoken yet.
-    pub const fn is_remembering(&self) -> bool {
+    pub(crate) const fn is_remembering(&self) -> bool {
         self.remembered_at.is_some()
     }
 

@@ -18,7 +18,7 @@ use crate::work;
 
 impl World {
     /// What kept a service's plan from being carried out; told with its next view.
-    pub fn fail(&mut self, id: ServiceId, error: Arc<str>) {
+    pub(crate) fn fail(&mut self, id: ServiceId, error: Arc<str>) {
         if let Some(program) = self.program(id) {
             program.error = Some(error);
             program.unfinished = false;
@@ -26,12 +26,12 @@ impl World {
     }
 
     /// An op that was not even tried, because its owner was not dirty.
-    pub fn count_cross_service(&mut self) {
+    pub(crate) fn count_cross_service(&mut self) {
         self.counters.cross_service += 1;
     }
 
     /// Ends the piece: calls back with each change and gives what readers see from now on.
-    pub fn settle(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
+    pub(crate) fn settle(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.counters.batches += 1;
         // What was refused comes with another batch.
         self.frontends_coming = 0;
@@ -113,7 +113,7 @@ impl World {
     }
 
     /// What readers see while nothing may be written yet.
-    pub fn publish(&mut self, now: Now) -> Snapshot {
+    pub(crate) fn publish(&mut self, now: Now) -> Snapshot {
         let slots = self.ranges.each_ref().map(|ranges| u64::from(ranges.used()));
         self.snapshot.rejections = self.tables.rejections();
         for source in self.tables.sources_to_ask() {

@@ -27,6 +27,7 @@ use crate::facts::{
 };
 use crate::hold::{OnEmpty, Policy};
 use crate::keys::{ObjectName, Protocol, ServiceKey, SliceKey};
+use crate::limits;
 use crate::list::{Scope, SlotState};
 use crate::op::{Action, Dump, DumpPort, MemberKey, Membership, Op};
 use crate::snapshot::{FrontendView, ServiceView};

@@ -11,7 +11,7 @@ use holdfast_core::op::{Dump, DumpPort, Entry, FrontendValue, PortIndex};
 use super::KernelMaps;
 use crate::abi;
 use crate::generation::Generation;
-use crate::maps::MapError;
+use holdfast_core::maps::MapError;
 
 #[allow(clippy::needless_pass_by_value)] // The shape that `map_err` wants.
 fn unreadable(error: std::io::Error) -> MapError {

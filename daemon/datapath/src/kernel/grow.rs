@@ -13,8 +13,8 @@ use super::{Attached, BACKENDS, FRONTENDS, KernelMaps, growth_refused};
 use crate::error::StartError;
 use crate::generation::Generation;
 use crate::load::{self, Maps};
-use crate::maps::MapError;
 use crate::shape::{Shape, grown, is_crowded, place};
+use holdfast_core::maps::MapError;
 
 impl KernelMaps {
     pub(super) fn make_room_for_frontend(&mut self, family: Family) -> Result<(), MapError> {

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use holdfast_core::world::Capacity;
+use holdfast_core::maps::Capacity;
 
 use libbpf_rs::{MapHandle, Object};
 

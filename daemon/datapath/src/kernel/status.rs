@@ -9,10 +9,10 @@ use super::{KernelMaps, Served, Swept};
 use crate::counts::Counts;
 use crate::error::StartError;
 use crate::links::Look;
-use crate::maps::Maps;
 use crate::probe::Features;
 use crate::refusals::Refusals;
 use crate::shape::Shape;
+use holdfast_core::maps::Maps;
 
 /// The state of programs and maps at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,11 +10,12 @@ use holdfast_core::facts::{
 };
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::{Reason, Verdict};
-use holdfast_datapath::MemoryMaps;
 
 use super::*;
-use crate::engine::{Engine, Now};
+use holdfast_core::engine::Engine;
+use holdfast_core::time::Now;
 
 const SERVICES: u32 = 8_000;
 const BACKENDS: u32 = 10;

@@ -126,7 +126,7 @@ mod tests {
     use super::super::diag::Diag;
     use super::*;
     use crate::kernel::KernelMaps;
-    use crate::maps::Maps;
+    use holdfast_core::maps::Maps;
 
     const VIP: &str = "10.96.0.10:53";
 

@@ -8,11 +8,10 @@ use std::sync::atomic::Ordering;
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::list::Scope;
+use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{Action, Dump, FrontendValue, Grace, PortIndex, Word};
-use holdfast_core::world::Capacity;
 use loom::sync::atomic::{AtomicU64, fence};
 
-use crate::maps::{MapError, Maps};
 use crate::publish::{self, Cell};
 
 /// What is done wrong on purpose.

@@ -1,8 +1,9 @@
-//! The one writer: core's rules, in the order of a batch, over the explored maps.
+//! The one writer over the explored maps: the engine itself, so what is explored is what runs.
 
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{
     AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ServiceFacts, ServicePort,
@@ -10,60 +11,28 @@ use holdfast_core::facts::{
 };
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
-use holdfast_core::op::{Op, ServiceId};
 use holdfast_core::time::Now;
-use holdfast_core::world::World;
 
-use super::memory::{CAPACITY, Fault, Memory, ModelMaps};
-use crate::maps::Maps;
+use super::memory::{Fault, Memory, ModelMaps};
 
 const SOURCE: Source = Source::Manifests;
 
-/// Rules and maps.
-pub(super) struct Writer {
-    world: World,
-    maps: ModelMaps,
-}
+/// The engine over the explored maps.
+pub(super) struct Writer(Engine<ModelMaps>);
 
 impl Writer {
     pub(super) fn new(memory: &Arc<Memory>, fault: Fault) -> Self {
-        let mut world = World::new(Seed(7), CAPACITY, &[SOURCE]);
+        let (mut engine, _) = Engine::start(ModelMaps::new(memory, fault), Seed(7), &[SOURCE]).unwrap();
         let node = NodeFacts { name: "here".into(), ..NodeFacts::default() };
-        world.apply(Event::NodeApplied(Arc::new(node)));
-        world.apply(Event::Synced(SOURCE));
-        Self { world, maps: ModelMaps::new(memory, fault) }
+        engine.apply(Event::NodeApplied(Arc::new(node)));
+        engine.apply(Event::Synced(SOURCE));
+        Self(engine)
     }
 
-    /// One batch, in the engine's order.
+    /// One batch.
     pub(super) fn step(&mut self, events: Vec<Event>) {
-        events.into_iter().for_each(|event| self.world.apply(event));
-        while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
-            self.plan(|world, ops| {
-                world.end_grace(ops);
-            });
-        }
-        self.world.decide(Now::default());
-        let dirty: Vec<ServiceId> = self.world.piece().to_vec();
-        for id in &dirty {
-            self.plan(|world, ops| world.plan_lists(*id, ops).unwrap());
-        }
-        for id in &dirty {
-            self.plan(|world, ops| world.plan_removals(*id, ops));
-        }
-        self.plan(|world, ops| world.plan_leftovers(ops));
-        self.world.settle(Now::default(), &mut |_| {});
-        if self.world.has_freed() {
-            self.world.begin_grace(self.maps.begin_grace());
-        }
-    }
-
-    fn plan(&mut self, plan: impl FnOnce(&mut World, &mut Vec<Op>)) {
-        let mut ops = Vec::new();
-        plan(&mut self.world, &mut ops);
-        for op in &ops {
-            self.maps.execute(&op.action).unwrap();
-            self.world.accepted(op);
-        }
+        events.into_iter().for_each(|event| self.0.apply(event));
+        self.0.step(Now::default(), &mut |_| {});
     }
 }
 

@@ -6,8 +6,8 @@
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use holdfast_tests::simulation::crowd::crowd;
-use holdfast_tests::simulation::simulate;
+use holdfast_laws::simulation::crowd::crowd;
+use holdfast_laws::simulation::simulate;
 
 const USAGE: &str = "usage: simulate [--steps N] [--seed S] [--faults PER_MILLE]";
 

@@ -1,11 +1,10 @@
 //! Maps with a witness who looks before and after each op that has an effect.
 //!
 //! Invariant: the witness sees the maps exactly as a client would between two ops. Deliberately absent: faults; wrap these
-//! maps in [`holdfast_datapath::FaultyMaps`], and the witness sees only what took effect.
+//! maps in [`holdfast_core::maps::FaultyMaps`], and the witness sees only what took effect.
 
+use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{Action, Dump, Grace};
-use holdfast_core::world::Capacity;
-use holdfast_datapath::{MapError, Maps};
 
 /// Looks at maps between ops.
 pub trait Witness<M>: Send {

@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::engine::{Engine, Now};
+use holdfast_core::engine::{Engine, Remembered};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{ObjectKey, ServiceFacts, Settings, SliceFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
+use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Dump;
 use holdfast_core::snapshot::{Snapshot, Status};
-use holdfast_core::world::{Capacity, Remembered};
-use holdfast_datapath::{Maps, MemoryMaps};
+use holdfast_core::time::Now;
 
 use super::population::{self, SERVICES_MAX, SLICES_MAX};
 use super::{Random, Violation};

@@ -1,11 +1,11 @@
 //! The memory maps keep the promises that the kernel's keep.
 
-use std::num::NonZeroU16;
+use core::num::NonZeroU16;
 
 use super::*;
 
 const VIP: FrontendKey = FrontendKey {
-    address: IpAddr::V4(std::net::Ipv4Addr::new(10, 96, 0, 1)),
+    address: IpAddr::V4(core::net::Ipv4Addr::new(10, 96, 0, 1)),
     port: NonZeroU16::new(80).unwrap(),
     transport: Transport::Tcp,
 };

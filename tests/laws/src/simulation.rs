@@ -20,16 +20,16 @@ pub mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::engine::{Engine, Now};
 use holdfast_core::change::{Cause, Change};
+use holdfast_core::engine::{Engine, Remembered};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::hold::Probed;
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
+use holdfast_core::maps::{Capacity, Faults, FaultyMaps, MemoryMaps};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::world::{Capacity, Remembered};
-use holdfast_datapath::{Faults, FaultyMaps, MemoryMaps};
+use holdfast_core::time::Now;
 
 use crate::observing::ObservingMaps;
 use history::{History, Memory};

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::list::{Row, Rows, Scope};
+use holdfast_core::maps::{Capacity, Maps};
 use holdfast_core::op::{FrontendType, PortIndex, Range, Word, WordFlags};
-use holdfast_core::world::Capacity;
-use holdfast_datapath::Maps;
 
 use super::super::model::ExpectedPort;
 use super::super::policy;

@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use holdfast_core::engine::Remembered;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ServiceKey};
 use holdfast_core::list::{Row, Slot};
+use holdfast_core::maps::Answer;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
-use holdfast_core::world::Remembered;
-use holdfast_datapath::Answer;
 
 use super::model::Expected;
 use super::rest::{agree, place, shown};

@@ -1,9 +1,10 @@
 //! A start with what a former process wrote down.
 
-use holdfast_core::event::Watched;
-use holdfast_core::facts::{ObjectKey, Rejection};
-use holdfast_core::snapshot::{Reason, Verdict};
-use holdfast_core::world::Remembered;
+use std::vec;
+
+use crate::event::Watched;
+use crate::facts::{ObjectKey, Rejection};
+use crate::snapshot::{Reason, Verdict};
 
 use super::*;
 

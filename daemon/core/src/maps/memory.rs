@@ -1,22 +1,21 @@
 //! Maps in memory, shaped like the kernel's: flat arrays, ranges, words, frontends.
 //!
 //! Invariant: a reader may look between any two ops, and may look up a word now and its slots later, as a program on
-//! another CPU would. A wiped range shows no backend, so a reader that should not be there is found out. Deliberately
-//! absent: anything that the kernel's maps could not do.
+//! another CPU would. A wiped range shows no backend, so a reader that should not be there is found out. They can do
+//! nothing that the kernel's maps could not.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
 
-use foldhash::fast::FixedState;
-use holdfast_core::keys::{Family, FrontendKey, Transport};
-use holdfast_core::list::{Scope, Slot, SlotState};
-use holdfast_core::op::{
+use super::{Capacity, MapError, Maps};
+use crate::index::{Index, Seed};
+use crate::keys::{Family, FrontendKey, Transport};
+use crate::list::{Scope, Slot, SlotState};
+use crate::op::{
     Action, Dump, DumpPort, Entry, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex,
     Range, Word, WordFlags,
 };
-use holdfast_core::world::Capacity;
-
-use crate::maps::{MapError, Maps};
 
 /// Who dials: a process or pod of this node, or somebody outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,13 +55,13 @@ enum Found {
 }
 
 /// Maps in memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct MemoryMaps {
-    frontends: HashMap<FrontendKey, FrontendValue, FixedState>,
-    words: Vec<[u64; 2]>,
-    facts: HashMap<PortIndex, PortFacts>,
+    frontends: Index<FrontendKey, FrontendValue>,
+    words: Vec<[Word; 2]>,
+    facts: BTreeMap<PortIndex, PortFacts>,
     slots: [Vec<Option<Slot>>; 2],
-    members: HashMap<MemberKey, SlotState>,
+    members: Index<MemberKey, SlotState>,
     node_addresses: BTreeSet<IpAddr>,
     // Tickets of readers under way, and the next ticket: a grace period is over when all older tickets are back.
     readers: BTreeSet<u64>,
@@ -70,10 +69,28 @@ pub struct MemoryMaps {
     capacity: Capacity,
 }
 
+impl Default for MemoryMaps {
+    fn default() -> Self {
+        Self::new(Capacity::default())
+    }
+}
+
 impl MemoryMaps {
     /// Empty maps of a given size.
     pub fn new(capacity: Capacity) -> Self {
-        Self { capacity, ..Self::default() }
+        // Only the rules write here, and they have refused what somebody could make collide.
+        let seed = Seed::default();
+        Self {
+            frontends: Index::new(seed),
+            words: Vec::new(),
+            facts: BTreeMap::new(),
+            slots: [Vec::new(), Vec::new()],
+            members: Index::new(seed),
+            node_addresses: BTreeSet::new(),
+            readers: BTreeSet::new(),
+            next_ticket: 0,
+            capacity,
+        }
     }
 
     /// What a client meets that dials now and is done before the next op.
@@ -135,7 +152,7 @@ impl MemoryMaps {
 
     /// How many slots of all words and members would be found by somebody who walks every map: 0 when all is clean.
     pub fn entries(&self) -> usize {
-        let words = self.words.iter().flatten().filter(|word| **word != 0).count();
+        let words = self.words.iter().flatten().filter(|word| **word != Word::EMPTY).count();
         let slots = self.slots.iter().flatten().flatten().count();
         self.frontends.len() + words + slots + self.members.len() + self.facts.len()
     }
@@ -167,9 +184,8 @@ impl MemoryMaps {
     }
 
     fn word(&self, index: PortIndex, scope: Scope) -> Word {
-        let words = self.words.get(index.0 as usize).copied().unwrap_or_default();
-        let [cluster, local] = words;
-        Word::unpack(if scope == Scope::Cluster { cluster } else { local })
+        let [cluster, local] = self.words.get(index.0 as usize).copied().unwrap_or([Word::EMPTY; 2]);
+        if scope == Scope::Cluster { cluster } else { local }
     }
 
     fn slots_of(&self, word: Word, family: Family) -> Vec<Slot> {
@@ -197,10 +213,10 @@ impl MemoryMaps {
     fn publish(&mut self, index: PortIndex, scope: Scope, word: Word) {
         let place = index.0 as usize;
         if self.words.len() <= place {
-            self.words.resize(place + 1, [0; 2]);
+            self.words.resize(place + 1, [Word::EMPTY; 2]);
         }
         if let Some([cluster, local]) = self.words.get_mut(place) {
-            *(if scope == Scope::Cluster { cluster } else { local }) = word.pack();
+            *(if scope == Scope::Cluster { cluster } else { local }) = word;
         }
     }
 
@@ -220,11 +236,15 @@ impl MemoryMaps {
 
     fn dump_ports(&self) -> (Vec<DumpPort>, Vec<PortIndex>) {
         let families: BTreeMap<_, _> =
-            self.frontends.iter().map(|(key, value)| (value.port, Family::of(key.address))).collect();
-        let said =
-            (0..).zip(&self.words).filter(|(_, words)| **words != [0; 2]).map(|(index, _)| PortIndex(index));
-        let told = self.facts.keys().copied().chain(self.members.keys().map(|member| member.port));
-        let orphans: BTreeSet<_> = said.chain(told).filter(|index| !families.contains_key(index)).collect();
+            self.frontends.sorted().map(|(key, value)| (value.port, Family::of(key.address))).collect();
+        let with_words = (0..)
+            .zip(&self.words)
+            .filter(|(_, words)| **words != [Word::EMPTY; 2])
+            .map(|(index, _)| PortIndex(index));
+        let with_members = self.members.sorted().map(|(member, _)| member.port);
+        let with_others = self.facts.keys().copied().chain(with_members);
+        let orphans: BTreeSet<_> =
+            with_words.chain(with_others).filter(|index| !families.contains_key(index)).collect();
         (
             families.iter().map(|(index, family)| self.dump_port(*index, *family)).collect(),
             orphans.into_iter().collect(),
@@ -236,7 +256,7 @@ impl Maps for MemoryMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         match action {
             Action::WriteRange(range, scope, rows) => self.fill(*range, rows.slots(*scope).map(Some)),
-            Action::FreeRange(range) => self.fill(*range, std::iter::repeat(None)),
+            Action::FreeRange(range) => self.fill(*range, core::iter::repeat(None)),
             Action::PublishWord(index, scope, word) => self.publish(*index, *scope, *word),
             Action::WriteFacts(index, facts) if *facts == PortFacts::default() => {
                 self.facts.remove(index);
@@ -276,15 +296,11 @@ impl Maps for MemoryMaps {
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         let (ports, orphans) = self.dump_ports();
-        let mut frontends: Vec<_> = self.frontends.iter().map(|(key, value)| (*key, *value)).collect();
-        let mut members: Vec<_> = self.members.iter().map(|(key, state)| (*key, *state)).collect();
-        frontends.sort_unstable();
-        members.sort_unstable();
         Ok(Dump {
-            frontends,
+            frontends: self.frontends.sorted().map(|(key, value)| (*key, *value)).collect(),
             ports,
             orphans,
-            members,
+            members: self.members.sorted().map(|(key, state)| (*key, *state)).collect(),
             node_addresses: self.node_addresses.iter().copied().collect(),
         })
     }

@@ -1,8 +1,40 @@
-//! The contract between the engine and whatever holds the maps.
+//! What the engine asks of the maps, whoever holds them: the kernel, or memory.
+//!
+//! Invariant: an op is executed whole or refused, and two readers never see one half done.
 
-use holdfast_core::keys::FrontendKey;
-use holdfast_core::op::{Action, Coming, Dump, Entry, FrontendValue, Grace, Op};
-use holdfast_core::world::Capacity;
+mod faulty;
+mod memory;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
+use crate::keys::FrontendKey;
+use crate::limits;
+use crate::op::{Action, Coming, Dump, Entry, FrontendValue, Grace, Op};
+
+pub use faulty::{Faults, FaultyMaps};
+pub use memory::{Answer, Client, MemoryMaps, Reading};
+
+/// How much the maps may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Slots of each family, rounded down to a power of two.
+    pub slots: u32,
+    /// Port indices.
+    pub ports: u32,
+    /// Services that may be known, programmed or not.
+    pub services: usize,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self {
+            slots: limits::SLOTS_PER_FAMILY_MAX,
+            ports: limits::PORT_INDICES_MAX,
+            services: limits::SERVICES_MAX,
+        }
+    }
+}
 
 /// The maps refused an op.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

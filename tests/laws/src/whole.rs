@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use holdfast::engine::{Engine, Now};
 use holdfast_core::change::Change;
+use holdfast_core::engine::Engine;
+use holdfast_core::maps::Maps;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::Maps;
+use holdfast_core::time::Now;
 
 /// Steps until nothing is left to do now.
 pub fn step_whole<M: Maps>(

@@ -13,10 +13,10 @@ use holdfast_core::facts::{
 };
 use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, SliceKey, Source, Transport};
 use holdfast_core::list::{Slot, SlotState};
+use holdfast_core::maps::{Answer, Client};
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Reason;
 use holdfast_core::time::Now;
-use holdfast_datapath::{Answer, Client};
 
 use super::history::{History, Member, Memory, asks_to_pass};
 use super::policy::Rule;

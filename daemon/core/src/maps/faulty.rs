@@ -1,12 +1,12 @@
 //! Maps that fail on purpose, a share of the time, from a seed.
 //!
 //! Invariant: the same seed fails the same ops. Half of the failures have had their effect all the same, as a system call
-//! may that was interrupted. Deliberately absent: faults of reading, which a start treats as fatal.
+//! may that was interrupted. Reading never fails here: a start treats that as fatal.
 
-use holdfast_core::op::{Action, Coming, Dump, Grace};
-use holdfast_core::world::Capacity;
+use alloc::borrow::ToOwned;
 
-use crate::maps::{MapError, Maps};
+use super::{Capacity, MapError, Maps};
+use crate::op::{Action, Coming, Dump, Grace};
 
 /// How often ops fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::{Family, FrontendKey, ServiceKey, Transport};
 use holdfast_core::list::Slot;
+use holdfast_core::maps::{Answer, Client, MemoryMaps, Reading};
 use holdfast_core::op::{Action, FrontendValue, MemberKey, Membership, PortIndex};
 use holdfast_core::time::Now;
-use holdfast_datapath::{Answer, Client, MemoryMaps, Reading};
 
 use super::model::{Expected, Holder, Model};
 use super::policy::Rule;

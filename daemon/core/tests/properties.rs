@@ -5,21 +5,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::engine::{Engine, Now};
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::digest::digest;
+use holdfast_core::engine::{Engine, Remembered};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{Rejection, ServiceFacts, Timestamp};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::{FrontendKey, ObjectName, ServiceKey, Source, Transport};
 use holdfast_core::list::SlotState;
+use holdfast_core::maps::{Answer, Capacity, Maps, MemoryMaps};
 use holdfast_core::op::Membership;
 use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
-use holdfast_core::world::{Capacity, Remembered};
-use holdfast_datapath::{Answer, Maps, MemoryMaps};
-use holdfast_tests::simulation::Random;
-use holdfast_tests::simulation::population::{self, SERVICES_MAX, SLICES_MAX};
-use holdfast_tests::simulation::watch::CLIENTS;
+use holdfast_core::time::Now;
+use holdfast_laws::simulation::Random;
+use holdfast_laws::simulation::population::{self, SERVICES_MAX, SLICES_MAX};
+use holdfast_laws::simulation::watch::CLIENTS;
 use proptest::prelude::*;
 
 const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };

@@ -1,12 +1,12 @@
 //! When a service whose ops failed is tried again.
 //!
-//! Invariant: each failure in a row doubles the wait up to a bound, and one success forgets them all. Deliberately absent:
-//! the clock.
+//! Invariant: each failure in a row doubles the wait up to a bound, and one success forgets them all.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::time::Duration;
 
-use holdfast_core::op::ServiceId;
+use crate::op::ServiceId;
 
 /// The first wait: long enough for a busy map, short enough that nobody notices.
 const WAIT_MIN: Duration = Duration::from_millis(20);

@@ -3,9 +3,9 @@
 
 use holdfast_core::hold::Bound;
 use holdfast_core::snapshot::Reason;
-use holdfast_tests::simulation::crowd::crowd;
-use holdfast_tests::simulation::policy::{Rule, Signs, rule};
-use holdfast_tests::simulation::{simulate, simulate_by};
+use holdfast_laws::simulation::crowd::crowd;
+use holdfast_laws::simulation::policy::{Rule, Signs, rule};
+use holdfast_laws::simulation::{simulate, simulate_by};
 
 #[track_caller]
 fn check(seed: u64, steps: u64, faults: u16) {

@@ -11,9 +11,9 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ServiceType, Settings};
 use holdfast_core::keys::{Family, FrontendKey, Protocol, ServiceKey, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
+use holdfast_core::maps::{Client, Maps};
 use holdfast_core::op::{Dump, FrontendType, Membership, PortIndex};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot, Status, Verdict};
-use holdfast_datapath::{Client, Maps};
 
 use super::Simulation;
 use super::model::{Expected, ExpectedFrontend, ExpectedPort, Holder, Model, PortName};

@@ -1,0 +1,378 @@
+//! The one writer: takes events in, plans, has the maps execute the ops, and gives what readers see.
+//!
+//! Invariant: nobody else touches tables, realized or maps; and an op whose owner is not dirty is not executed. The order
+//! of a step stands here and nowhere else:
+//!
+//! ```text
+//! apply(event)*  →  decide  →  for each service of the piece: its lists, then its new frontends, many at once
+//!                           →  for each of them again: its removals
+//!                           →  what belongs to no service  →  settle: changes, snapshot
+//! ```
+//!
+//! Nothing here waits, and time is an argument; the shell has the task, the clock and the queues.
+
+mod retries;
+
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeSet;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::change::Change;
+use crate::event::Event;
+use crate::index::Seed;
+use crate::keys::Source;
+use crate::maps::{MapError, Maps};
+use crate::op::{Action, Grace, Op, Owner, ServiceId};
+use crate::snapshot::Snapshot;
+use crate::time::Now;
+use crate::world::World;
+use retries::Retries;
+
+pub use crate::world::{AdoptError, Drift, Remembered};
+
+/// How soon the maps are asked again whether a grace period is over; a period lasts microseconds to milliseconds.
+const GRACE_POLL: Duration = Duration::from_millis(5);
+
+/// How soon ops of no service are tried again.
+const UPKEEP_WAIT: Duration = Duration::from_millis(100);
+
+/// How long the sources may take before what is remembered is written over what the maps hold. What they hold serves
+/// meanwhile, and is never older; a source that can be reached answers within a second.
+const REMEMBERED_WAIT: Duration = Duration::from_secs(3);
+
+/// New frontends that wait for each other, so that the maps take many of them in one step.
+const INSERTS_MAX: usize = 1_024;
+
+/// How long what belongs to no service may wait for a time at which no service does.
+const UPKEEP_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The one writer.
+#[derive(Debug)]
+pub struct Engine<M> {
+    world: World,
+    maps: M,
+    retries: Retries,
+    // Readers may hold what a former process freed; nothing is written before they have left.
+    first_grace: Option<Grace>,
+    // The maps follow the rules.
+    is_open: bool,
+    // Nothing was found in the maps, and nothing else serves.
+    is_bare: bool,
+    // A comparison is under way.
+    checks: bool,
+    upkeep_due: Option<Duration>,
+    // When it was done last.
+    upkeep_at: Duration,
+    ops: Vec<Op>,
+    // Of services that have their lists.
+    inserts: Vec<Op>,
+}
+
+impl<M: Maps> Engine<M> {
+    /// Takes what the maps hold for realized, and waits for the first whole list of a source; until each has delivered, only
+    /// what is asked for is added.
+    pub fn start(mut maps: M, seed: Seed, sources: &[Source]) -> Result<(Self, Vec<AdoptError>), MapError> {
+        let mut world = World::new(seed, maps.capacity(), sources);
+        let dump = maps.dump()?;
+        let errors = world.adopt(&dump);
+        let first_grace = Some(maps.begin_grace());
+        let is_waiting = maps.is_waiting();
+        let engine = Self {
+            world,
+            maps,
+            retries: Retries::default(),
+            first_grace,
+            is_open: false,
+            is_bare: dump.frontends.is_empty() && !is_waiting,
+            checks: false,
+            upkeep_due: None,
+            upkeep_at: Duration::ZERO,
+            ops: Vec::new(),
+            inserts: Vec::new(),
+        };
+        Ok((engine, errors))
+    }
+
+    /// Begins with what a former process wrote down. Called before any event.
+    pub fn remember(&mut self, remembered: Remembered, now: Now) {
+        self.world.remember(remembered, now);
+    }
+
+    /// Takes one event in. It has its effect with the next step.
+    pub fn apply(&mut self, event: Event) {
+        self.world.apply(event);
+    }
+
+    /// Brings the dirty services of one piece as far as the maps let them, and gives what readers see from now on. What is
+    /// left is due at once, so that events can be taken first.
+    pub fn step(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Arc<Snapshot> {
+        for id in self.retries.take_due(now.mono) {
+            self.world.retry(id);
+        }
+        self.collect_freed();
+        let mut snapshot = if self.may_write(now.mono) {
+            self.world.decide(now);
+            self.write_piece(now, changed)
+        } else {
+            self.world.publish(now)
+        };
+        if self.world.has_freed() {
+            self.world.begin_grace(self.maps.begin_grace());
+        }
+        snapshot.fill.retries = self.retries.len();
+        Arc::new(snapshot)
+    }
+
+    fn write_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
+        if !self.world.is_open() {
+            return self.world.publish(now);
+        }
+        let departed = self.carry_out(World::plan_node_removals);
+        self.write_services(now.mono);
+        let is_late = now.mono >= self.upkeep_at + UPKEEP_WAIT_MAX && self.world.is_awaiting_nobody();
+        if is_late || self.world.is_last_piece() {
+            self.upkeep(now.mono, departed.is_ok());
+        }
+        self.world.settle(now, changed)
+    }
+
+    /// Compares the maps with what was realized. What somebody else changed is written anew by the next step.
+    pub fn check(&mut self) -> Result<Vec<Drift>, MapError> {
+        self.begin_check()?;
+        loop {
+            if let Some(drift) = self.check_some() {
+                return Ok(drift);
+            }
+        }
+    }
+
+    /// Begins such a comparison. An engine that has not written anything yet finds nothing.
+    pub fn begin_check(&mut self) -> Result<(), MapError> {
+        let dump = if self.world.is_open() && self.is_complete() { Some(self.maps.dump()?) } else { None };
+        self.checks = dump.is_some();
+        dump.into_iter().for_each(|dump| self.world.begin_check(dump));
+        Ok(())
+    }
+
+    /// Goes on with it, for as long as a piece takes. Gives what was found when it is done.
+    pub fn check_some(&mut self) -> Option<Vec<Drift>> {
+        let found = if self.checks { self.world.check_some()? } else { Vec::new() };
+        self.checks = false;
+        Some(found)
+    }
+
+    /// Whether the maps hold what all sources have told, or what is remembered of them, but for what they refused.
+    pub fn is_written(&self) -> bool {
+        self.is_open && self.is_complete() && !self.world.has_dirty()
+    }
+
+    /// Whether the maps hold all that was known when they were first written, but for what they refused. From then on they
+    /// are fit to serve, whatever comes in faster than it is written.
+    pub fn is_whole(&self) -> bool {
+        self.world.is_whole()
+    }
+
+    /// Pieces of another size, for whoever wants to see many of them.
+    pub const fn limit_pieces(&mut self, most: u64) {
+        self.world.limit_pieces(most);
+    }
+
+    /// Whether every source has told all that it has.
+    pub fn is_synced(&self) -> bool {
+        self.world.is_synced()
+    }
+
+    /// When the next step is due although no event came.
+    pub fn next_due(&self, now: Duration) -> Option<Duration> {
+        let opens = self.opens_at().filter(|_| !self.is_open);
+        let may_write = self.first_grace.is_none() && (self.is_open || opens.is_some_and(|due| due <= now));
+        if may_write && self.world.has_dirty() {
+            return Some(now);
+        }
+        let waits_for_grace = self.first_grace.is_some() || self.world.next_grace().is_some();
+        let poll = waits_for_grace.then(|| now + GRACE_POLL);
+        [self.retries.next_due(), self.upkeep_due, poll, opens.filter(|due| *due > now)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The maps, as a crash would leave them.
+    pub fn into_maps(self) -> M {
+        self.maps
+    }
+
+    /// The maps, for a reader.
+    pub fn maps(&self) -> &M {
+        &self.maps
+    }
+
+    /// The maps, for a reader that holds a place in them, or for a test that makes them fail.
+    pub fn maps_mut(&mut self) -> &mut M {
+        &mut self.maps
+    }
+
+    /// Whether what is known is all there is: told by every source, or remembered.
+    fn is_complete(&self) -> bool {
+        self.world.is_synced() || self.world.is_remembering()
+    }
+
+    /// When the maps may be written at the latest, if that can be said.
+    fn opens_at(&self) -> Option<Duration> {
+        match (self.world.is_synced(), self.world.is_remembering()) {
+            (true, _) => Some(Duration::ZERO),
+            (false, true) if self.is_bare => Some(Duration::ZERO),
+            (false, true) => Some(REMEMBERED_WAIT),
+            (false, false) => self.world.has_delivered().then_some(Duration::ZERO),
+        }
+    }
+
+    fn may_write(&mut self, now: Duration) -> bool {
+        self.first_grace = self.first_grace.filter(|grace| !self.maps.is_over(*grace));
+        self.is_open |= self.opens_at().is_some_and(|due| due <= now) && self.first_grace.is_none();
+        self.is_open
+    }
+
+    /// All lists first, then all removals: a frontend that changes hands is never missing in between.
+    fn write_services(&mut self, now: Duration) {
+        let piece = self.world.piece().to_vec();
+        // What does not fit shows in the op that needs it.
+        let _ = self.maps.make_room(&self.world.coming());
+        let mut refused = BTreeSet::new();
+        for id in &piece {
+            if let Err(error) = self.write_lists(*id) {
+                self.failed(*id, error, now);
+                refused.insert(*id);
+            }
+            if self.inserts.len() >= INSERTS_MAX {
+                self.insert_frontends(now, &mut refused);
+            }
+        }
+        self.insert_frontends(now, &mut refused);
+        for id in piece.into_iter().filter(|id| !refused.contains(id)) {
+            self.ops.clear();
+            self.world.plan_removals(id, &mut self.ops);
+            match self.execute() {
+                Ok(()) if self.world.is_unfinished(id) => {}
+                Ok(()) => self.retries.settled(id),
+                Err(error) => self.failed(id, error.to_string(), now),
+            }
+        }
+    }
+
+    /// All of a service but its new frontends, which are left for [`Self::insert_frontends`].
+    fn write_lists(&mut self, id: ServiceId) -> Result<(), String> {
+        let begun = self.inserts.len();
+        self.ops.clear();
+        let planned = self.world.plan_lists(id, &mut self.ops).map_err(|error| error.to_string());
+        let world = &self.world;
+        self.inserts.extend(self.ops.extract_if(.., |op| is_new(world, op) && may_touch(world, op)));
+        let executed = self.execute().map_err(|error| error.to_string());
+        if executed.is_err() {
+            self.inserts.truncate(begun);
+        }
+        planned.and(executed)
+    }
+
+    /// What clients find those lists by. A service's frontends after one that is refused are left out.
+    fn insert_frontends(&mut self, now: Duration, refused: &mut BTreeSet<ServiceId>) {
+        let mut inserts = core::mem::take(&mut self.inserts);
+        let mut left = inserts.as_slice();
+        while let [first, rest @ ..] = left {
+            left = match self.maps.execute_some(left) {
+                Ok(count) => {
+                    let (accepted, rest) = left.split_at(count.clamp(1, left.len()));
+                    accepted.iter().for_each(|op| self.world.accepted(op));
+                    rest
+                }
+                Err(error) => {
+                    self.world.refused(core::slice::from_ref(first), 0);
+                    if let Owner::Service(id) = first.owner {
+                        self.failed(id, error.to_string(), now);
+                        refused.insert(id);
+                    }
+                    let others = rest.iter().position(|op| op.owner != first.owner);
+                    others.and_then(|at| rest.get(at..)).unwrap_or_default()
+                }
+            };
+        }
+        inserts.clear();
+        self.inserts = inserts;
+    }
+
+    /// What belongs to no service: what a restart found that nobody wants, and new node addresses. In this order, so that a
+    /// new address does not answer for a NodePort that is about to go.
+    fn upkeep(&mut self, now: Duration, departed: bool) {
+        self.upkeep_at = now;
+        let leftovers = self.carry_out(World::plan_leftovers);
+        let node = self.carry_out(World::plan_node);
+        let is_done = departed && node.and(leftovers).is_ok();
+        self.upkeep_due = (!is_done).then_some(now + UPKEEP_WAIT);
+    }
+
+    fn carry_out(&mut self, plan: fn(&World, &mut Vec<Op>)) -> Result<(), MapError> {
+        self.ops.clear();
+        plan(&self.world, &mut self.ops);
+        self.execute()
+    }
+
+    fn collect_freed(&mut self) {
+        while self.world.next_grace().is_some_and(|grace| self.maps.is_over(grace)) {
+            self.ops.clear();
+            let is_whole = self.world.end_grace(&mut self.ops);
+            // Each range stands for itself: one that cannot be wiped now is freed again, and keeps no other.
+            for op in core::mem::take(&mut self.ops) {
+                match self.maps.execute(&op.action) {
+                    Ok(()) => self.world.accepted(&op),
+                    Err(_) => self.world.refused(core::slice::from_ref(&op), 0),
+                }
+            }
+            if !is_whole {
+                return;
+            }
+        }
+    }
+
+    /// Executes what is planned, up to the first refusal.
+    fn execute(&mut self) -> Result<(), MapError> {
+        (0..self.ops.len()).try_for_each(|place| self.execute_at(place))
+    }
+
+    fn execute_at(&mut self, place: usize) -> Result<(), MapError> {
+        let Some(op) = self.ops.get(place) else { return Ok(()) };
+        let executed = if may_touch(&self.world, op) {
+            self.maps.execute(&op.action)
+        } else {
+            self.world.count_cross_service();
+            let cause = "INVARIANT_CROSS_SERVICE: its owner is not dirty".to_owned();
+            Err(MapError::Refused { op: op.action.name(), cause })
+        };
+        match &executed {
+            Ok(()) => self.world.accepted(op),
+            Err(_) => self.world.refused(&self.ops, place),
+        }
+        executed
+    }
+
+    fn failed(&mut self, id: ServiceId, error: String, now: Duration) {
+        self.world.fail(id, error.into());
+        self.retries.failed(id, now);
+    }
+}
+
+fn is_new(world: &World, op: &Op) -> bool {
+    matches!(&op.action, Action::InsertFrontend(key, _) if world.is_new(key))
+}
+
+fn may_touch(world: &World, op: &Op) -> bool {
+    match op.owner {
+        Owner::Service(id) => world.is_dirty(id),
+        Owner::Node | Owner::Nobody => true,
+    }
+}
+
+#[cfg(test)]
+mod tests;

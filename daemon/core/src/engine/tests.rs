@@ -1,0 +1,328 @@
+//! The incident's smallest form, and the order of ops at a take-over, through the whole engine.
+
+use core::num::NonZeroU16;
+use std::{format, vec};
+
+use crate::facts::{
+    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ServiceFacts, ServicePort,
+    ServiceType, SliceFacts, SlicePort, Timestamp,
+};
+use crate::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey};
+use crate::maps::{Answer, Capacity, MemoryMaps};
+use crate::op::{Action, Dump};
+use crate::snapshot::Checked;
+
+use super::*;
+
+mod remembered;
+
+const NOW: Now = Now { wall: Timestamp(1_000), mono: Duration::ZERO };
+const PORT: NonZeroU16 = NonZeroU16::new(80).unwrap();
+
+fn name(name: &str) -> ObjectName {
+    ObjectName::new("default", name).unwrap()
+}
+
+fn service(service: &str, cluster_ip: &str) -> Event {
+    let key = ServiceKey { name: name(service), source: Source::Manifests };
+    let port = ServicePort { name: "".into(), protocol: Protocol::TCP, port: PORT, node_port: None };
+    let cluster_ips = vec![cluster_ip.parse().unwrap()];
+    Event::ServiceApplied(Arc::new(ServiceFacts {
+        cluster_ips,
+        ports: vec![port],
+        on_empty: Some("refuse".into()),
+        ..ServiceFacts::new(key, ServiceType::ClusterIp)
+    }))
+}
+
+fn slice(service: &str, endpoints: &[&str]) -> Event {
+    let mut builder = EndpointsBuilder::new(Family::V4);
+    for address in endpoints {
+        let address = address.parse().unwrap();
+        let conditions = Conditions::READY;
+        builder
+            .push(Endpoint { address, conditions, node: None, zone: None, hints: None, target: None })
+            .unwrap();
+    }
+    Event::SliceApplied(Arc::new(SliceFacts {
+        key: SliceKey { name: name(&format!("{service}-1")), source: Source::Manifests },
+        meta: Meta::default(),
+        service: Some(service.into()),
+        headless: false,
+        address_type: AddressType::Ip(Family::V4),
+        ports: [SlicePort { name: "".into(), protocol: Protocol::TCP, port: PORT }].into(),
+        endpoints: builder.finish(),
+        endpoints_null: false,
+    }))
+}
+
+fn engine(events: Vec<Event>) -> Engine<MemoryMaps> {
+    let (mut engine, errors) =
+        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    assert_eq!(errors, []);
+    events.into_iter().chain([Event::Synced(Source::Manifests)]).for_each(|event| engine.apply(event));
+    engine.step(NOW, &mut |_| ());
+    engine
+}
+
+#[track_caller]
+fn check_answer(engine: &Engine<MemoryMaps>, address: &str, backends: &[&str]) {
+    let slots = match engine.maps().dial(address.parse().unwrap()) {
+        Answer::Served(slots) => slots,
+        Answer::Refused => Vec::new(),
+        other => panic!("{address} is {other:?}"),
+    };
+    let found: Vec<_> = slots.iter().map(|slot| slot.backend().to_string()).collect();
+    assert_eq!(found, backends, "{address}");
+}
+
+#[test]
+fn a_service_whose_name_is_a_prefix_takes_nothing_along() {
+    let mut engine = engine(vec![
+        service("test", "10.0.0.1"),
+        service("test-extended", "10.0.0.2"),
+        slice("test", &["1.1.1.1"]),
+        slice("test-extended", &["1.1.1.1"]),
+    ]);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    engine.apply(slice("test", &[]));
+    engine.step(NOW, &mut |_| ());
+    check_answer(&engine, "10.0.0.1:80", &[]);
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.1:80"]);
+}
+
+#[test]
+fn nothing_is_written_before_a_source_has_delivered() {
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed::default(), &Source::ALL).unwrap();
+    engine.apply(service("a", "10.0.0.1"));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert!(!snapshot.is_synced());
+    assert_eq!(engine.maps().entries(), 0);
+}
+
+#[test]
+fn all_that_was_written_goes_with_the_service() {
+    let mut engine = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80", "1.1.1.2:80"]);
+    let key = |text| ServiceKey { name: name(text), source: Source::Manifests };
+    engine.apply(Event::ServiceDeleted(key("a"), None));
+    let slice = SliceKey { name: name("a-1"), source: Source::Manifests };
+    engine.apply(Event::SliceDeleted(slice, None));
+    // The frontend goes; its readers have left, and the word goes; the word's readers have left.
+    let snapshot = (0..3).map(|_| engine.step(NOW, &mut |_| ())).last().unwrap();
+    assert_eq!((engine.maps().entries(), snapshot.fill.ports, snapshot.fill.slots), (0, 0, [0; 2]));
+    assert_eq!(snapshot.services.iter().count(), 0);
+}
+
+#[test]
+fn a_restart_finds_its_lists_and_writes_nothing() {
+    let events = vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])];
+    let maps = engine(events.clone()).into_maps();
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    events.into_iter().chain([Event::Synced(Source::Manifests)]).for_each(|event| engine.apply(event));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert_eq!(snapshot.counters.ops, 0);
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+}
+
+#[test]
+fn invariant_04_a_new_node_address_does_not_answer_for_a_node_port_that_goes() {
+    let Event::ServiceApplied(facts) = service("a", "10.0.0.1") else { panic!("a service") };
+    let mut facts = (*facts).clone();
+    facts.ports[0].node_port = NonZeroU16::new(30_080);
+    let mut engine = engine(vec![Event::ServiceApplied(Arc::new(facts))]);
+    engine.maps_mut().forget_readers();
+    let maps = Recording { maps: engine.into_maps(), names: Vec::new() };
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let node_port_addresses = ["192.168.0.1".parse().unwrap()].into();
+    engine.apply(Event::NodeApplied(Arc::new(NodeFacts { node_port_addresses, ..NodeFacts::default() })));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    assert_eq!(engine.maps().names, ["remove frontend", "remove frontend", "insert node address"]);
+}
+
+#[test]
+fn invariant_04_an_address_that_left_the_node_does_not_answer_for_a_new_node_port() {
+    let maps = Recording { maps: MemoryMaps::default(), names: Vec::new() };
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let node = |address: &str| {
+        let node_port_addresses = [address.parse().unwrap()].into();
+        Event::NodeApplied(Arc::new(NodeFacts { node_port_addresses, ..NodeFacts::default() }))
+    };
+    engine.apply(node("192.168.0.1"));
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.step(NOW, &mut |_| ());
+    let Event::ServiceApplied(facts) = service("a", "10.0.0.1") else { panic!("a service") };
+    let mut facts = (*facts).clone();
+    facts.ports[0].node_port = NonZeroU16::new(30_080);
+    engine.apply(node("192.168.0.2"));
+    engine.apply(Event::ServiceApplied(Arc::new(facts)));
+    engine.maps_mut().names.clear();
+    engine.step(NOW, &mut |_| ());
+    let names = &engine.maps().names;
+    let ends = (names.first().copied(), names.last().copied());
+    assert_eq!(ends, (Some("remove node address"), Some("insert node address")), "{names:?}");
+    assert_eq!(names.iter().filter(|name| **name == "insert frontend").count(), 2);
+}
+
+/// Maps that keep the names of the ops.
+struct Recording {
+    maps: MemoryMaps,
+    names: Vec<&'static str>,
+}
+
+impl Maps for Recording {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        self.names.push(action.name());
+        self.maps.execute(action)
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.maps.dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
+}
+
+/// Maps that take frontends together, but never this one.
+struct Together {
+    maps: MemoryMaps,
+    refused: Option<std::net::IpAddr>,
+    steps: Vec<usize>,
+}
+
+impl Maps for Together {
+    fn execute(&mut self, action: &Action) -> Result<(), MapError> {
+        assert!(self.steps.is_empty(), "{} after the first frontend", action.name());
+        self.maps.execute(action)
+    }
+
+    fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
+        let is_refused = |op: &&Op| {
+            let Action::InsertFrontend(key, _) = &op.action else { panic!("not a frontend") };
+            Some(key.address) == self.refused
+        };
+        let count = inserts.iter().take_while(|op| !is_refused(op)).count();
+        inserts.iter().take(count).for_each(|op| self.maps.execute(&op.action).unwrap());
+        self.steps.push(count);
+        let refused = || MapError::Refused { op: "insert frontend", cause: "for a test".to_owned() };
+        if count == 0 { Err(refused()) } else { Ok(count) }
+    }
+
+    fn begin_grace(&mut self) -> Grace {
+        self.maps.begin_grace()
+    }
+
+    fn is_over(&self, grace: Grace) -> bool {
+        self.maps.is_over(grace)
+    }
+
+    fn dump(&mut self) -> Result<Dump, MapError> {
+        self.maps.dump()
+    }
+
+    fn capacity(&self) -> Capacity {
+        self.maps.capacity()
+    }
+}
+
+/// The service that is refused has an external IP, too, which is not tried after its first address was refused.
+fn start_together(refused: Option<&str>) -> (Engine<Together>, Arc<Snapshot>) {
+    let refused = refused.map(|address| address.parse().unwrap());
+    let maps = Together { maps: MemoryMaps::default(), refused, steps: Vec::new() };
+    let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
+    let Event::ServiceApplied(facts) = service("b", "10.0.0.2") else { panic!("a service") };
+    let mut facts = (*facts).clone();
+    facts.external_ips = vec!["198.51.100.2".parse().unwrap()];
+    for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3")] {
+        let applied =
+            if name == "b" { Event::ServiceApplied(Arc::new(facts.clone())) } else { service(name, address) };
+        engine.apply(applied);
+        engine.apply(slice(name, &["1.1.1.1"]));
+    }
+    engine.apply(Event::Synced(Source::Manifests));
+    let snapshot = engine.step(NOW, &mut |_| ());
+    (engine, snapshot)
+}
+
+#[test]
+fn invariant_04_new_frontends_come_together_after_all_lists() {
+    let (engine, snapshot) = start_together(None);
+    assert_eq!(engine.maps().steps, [4]);
+    assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (4, 0));
+}
+
+#[test]
+fn invariant_03_a_frontend_refused_among_others_keeps_only_its_own_service() {
+    let (mut engine, snapshot) = start_together(Some("10.0.0.2"));
+    assert_eq!(engine.maps().steps, [1, 0, 1], "those before it, itself, the next service's");
+    assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (2, 1));
+    let answer = |engine: &Engine<Together>, address: &str| engine.maps().maps.dial(address.parse().unwrap());
+    assert_eq!(answer(&engine, "10.0.0.2:80"), Answer::Passed);
+    assert_eq!(answer(&engine, "198.51.100.2:80"), Answer::Passed);
+    assert!(matches!(answer(&engine, "10.0.0.3:80"), Answer::Served(_)));
+    engine.maps_mut().refused = None;
+    engine.maps_mut().steps.clear();
+    let mono = engine.next_due(NOW.mono).unwrap() + Duration::from_secs(10);
+    let snapshot = engine.step(Now { mono, ..NOW }, &mut |_| ());
+    assert_eq!((snapshot.fill.frontends, snapshot.fill.retries), (4, 0));
+    assert!(matches!(answer(&engine, "198.51.100.2:80"), Answer::Served(_)));
+}
+
+#[test]
+fn what_somebody_else_changed_is_found_named_and_repaired() {
+    use crate::op::{FrontendType, FrontendValue, PortIndex, Word};
+
+    let mut engine = engine(vec![
+        service("a", "10.0.0.1"),
+        slice("a", &["1.1.1.1"]),
+        service("b", "10.0.0.2"),
+        slice("b", &["1.1.1.2"]),
+    ]);
+    assert_eq!(engine.check(), Ok(Vec::new()), "nothing was touched");
+    let key = |address: &str| FrontendKey {
+        address: address.parse().unwrap(),
+        port: PORT,
+        transport: crate::keys::Transport::Tcp,
+    };
+    let value = FrontendValue { port: PortIndex(9), kind: FrontendType::ClusterIp };
+    let address = "192.0.2.9".parse().unwrap();
+    for action in [
+        Action::RemoveFrontend(key("10.0.0.1")),
+        Action::PublishWord(PortIndex(1), crate::list::Scope::Cluster, Word::EMPTY),
+        Action::InsertFrontend(key("10.0.0.9"), value),
+        Action::InsertNodeAddress(address),
+    ] {
+        engine.maps_mut().execute(&action).unwrap();
+    }
+    let drift: Vec<_> = engine.check().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        drift,
+        [
+            "frontend 10.0.0.1:80/TCP of default/a is gone or points elsewhere",
+            "the backends of port */TCP of default/b were changed",
+            "frontend 10.0.0.9:80/TCP is in the maps, and nobody wrote it",
+            "node address 192.0.2.9 was added or removed",
+        ]
+    );
+    let snapshot = engine.step(NOW, &mut |_| ());
+    assert_eq!(snapshot.counters.drift, 4);
+    assert_eq!(snapshot.checked, Some(Checked { at: NOW.wall, differences: 4 }));
+    check_answer(&engine, "10.0.0.1:80", &["1.1.1.1:80"]);
+    check_answer(&engine, "10.0.0.2:80", &["1.1.1.2:80"]);
+    assert_eq!(engine.maps().dial("10.0.0.9:80".parse().unwrap()), Answer::Passed);
+    assert_eq!(engine.check(), Ok(Vec::new()), "all is as it was");
+    let snapshot = engine.step(Now { wall: Timestamp(NOW.wall.0 + 60), ..NOW }, &mut |_| ());
+    assert_eq!(snapshot.checked, Some(Checked { at: Timestamp(NOW.wall.0 + 60), differences: 0 }));
+    assert_eq!(snapshot.counters.drift, 4);
+}
