@@ -4,7 +4,9 @@
 //! cluster IP before what somebody merely writes down, then the oldest service, then namespace and name. Deliberately
 //! absent: what the winner's lists are.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::mem;
 
 use crate::facts::ServiceFacts;
 use crate::index::{Index, Seed};
@@ -97,6 +99,12 @@ impl Frontend {
 #[derive(Debug)]
 pub(crate) struct Frontends {
     entries: Index<FrontendKey, Frontend>,
+    /// How many the maps have.
+    pub(crate) realized: usize,
+    /// How many are planned in this piece and not in the maps yet.
+    pub(crate) coming: usize,
+    /// In the maps, and somebody else wrote them.
+    pub(crate) strays: BTreeSet<FrontendKey>,
 }
 
 /// Orders two services of equal rank by their names.
@@ -104,7 +112,7 @@ pub(crate) type ByName<'a> = &'a dyn Fn(ServiceId, ServiceId) -> core::cmp::Orde
 
 impl Frontends {
     pub(crate) fn new(seed: Seed) -> Self {
-        Self { entries: Index::new(seed) }
+        Self { entries: Index::new(seed), realized: 0, coming: 0, strays: BTreeSet::new() }
     }
 
     pub(crate) fn get(&self, key: &FrontendKey) -> Option<&Frontend> {
@@ -138,8 +146,8 @@ impl Frontends {
             entry.rest.insert(0, first);
             return Claimed::WonFrom(first.service);
         }
-        let place = entry.rest.partition_point(|other| better(other, &mine).is_lt());
-        entry.rest.insert(place, mine);
+        let position = entry.rest.partition_point(|other| better(other, &mine).is_lt());
+        entry.rest.insert(position, mine);
         Claimed::LostTo(first.service)
     }
 
@@ -148,6 +156,43 @@ impl Frontends {
         let mut heir = None;
         self.update(key, |entry| heir = entry.withdraw(service));
         heir
+    }
+
+    /// What the maps say of a frontend is known for certain now. Gives what was known before, and who had doubts.
+    pub(crate) fn is_certain(
+        &mut self,
+        key: FrontendKey,
+        now: Option<RealizedFrontend>,
+    ) -> (Option<RealizedFrontend>, Vec<ServiceId>) {
+        let mut before = (None, Vec::new());
+        self.update(key, |entry| {
+            before = (mem::replace(&mut entry.realized, now), mem::take(&mut entry.doubters));
+            entry.uncertain = false;
+        });
+        self.strays.remove(&key);
+        match (before.0.is_some(), now.is_some()) {
+            (false, true) => {
+                self.realized += 1;
+                self.coming = self.coming.saturating_sub(1);
+            }
+            (true, false) => self.realized -= 1,
+            _ => {}
+        }
+        before
+    }
+
+    /// The maps may say either, because an op of this service failed.
+    pub(crate) fn doubt(&mut self, key: FrontendKey, by: Option<ServiceId>) {
+        self.update(key, |entry| {
+            entry.uncertain = true;
+            entry.doubters.extend(by.filter(|id| !entry.doubters.contains(id)));
+        });
+    }
+
+    /// A start found these in the maps.
+    pub(crate) fn adopt(&mut self, key: FrontendKey, value: FrontendValue) {
+        self.update(key, |entry| entry.realized = Some(RealizedFrontend { value, owner: None }));
+        self.realized += 1;
     }
 
     /// Changes what is known of a frontend. The entry stays only while there is a reason.

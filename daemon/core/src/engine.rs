@@ -136,7 +136,7 @@ impl<M: Maps> Engine<M> {
         if is_late || self.world.is_last_piece() {
             self.upkeep(now.mono, departed.is_ok());
         }
-        self.world.settle(now, changed)
+        self.world.end_piece(now, changed)
     }
 
     /// Compares the maps with what was realized. What somebody else changed is written anew by the next step.
@@ -257,7 +257,7 @@ impl<M: Maps> Engine<M> {
             self.world.plan_removals(id, &mut self.ops);
             match self.execute() {
                 Ok(()) if self.world.is_unfinished(id) => {}
-                Ok(()) => self.retries.settled(id),
+                Ok(()) => self.retries.succeeded(id),
                 Err(error) => self.failed(id, error.to_string(), now),
             }
         }
@@ -338,11 +338,11 @@ impl<M: Maps> Engine<M> {
 
     /// Executes what is planned, up to the first refusal.
     fn execute(&mut self) -> Result<(), MapError> {
-        (0..self.ops.len()).try_for_each(|place| self.execute_at(place))
+        (0..self.ops.len()).try_for_each(|position| self.execute_at(position))
     }
 
-    fn execute_at(&mut self, place: usize) -> Result<(), MapError> {
-        let Some(op) = self.ops.get(place) else { return Ok(()) };
+    fn execute_at(&mut self, position: usize) -> Result<(), MapError> {
+        let Some(op) = self.ops.get(position) else { return Ok(()) };
         let executed = if may_touch(&self.world, op) {
             self.maps.execute(&op.action)
         } else {
@@ -352,7 +352,7 @@ impl<M: Maps> Engine<M> {
         };
         match &executed {
             Ok(()) => self.world.accepted(op),
-            Err(_) => self.world.refused(&self.ops, place),
+            Err(_) => self.world.refused(&self.ops, position),
         }
         executed
     }

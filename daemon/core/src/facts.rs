@@ -319,7 +319,7 @@ impl core::fmt::Display for ObjectKey {
             Self::Service(key) => write!(f, "Service {key}"),
             Self::Slice(key) => write!(f, "EndpointSlice {key}"),
             Self::File(_, file) => write!(f, "file {file}"),
-            Self::Unnamed(_, place) => write!(f, "object in {place}"),
+            Self::Unnamed(_, position) => write!(f, "object in {position}"),
             Self::Kind(_, kind) => write!(f, "kind {kind}"),
         }
     }

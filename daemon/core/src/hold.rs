@@ -30,6 +30,6 @@ mod ledger;
 
 pub(crate) use held::Kept;
 pub use held::{Answer, Asked, FAILURES_MAX, HeldBackend, Hold, Probed, UNANSWERED_LIMIT};
-pub(crate) use judge::Bench;
+pub(crate) use judge::Case;
 pub use judge::{Bound, Evidence, Judgement, MASS_LOSS_LEAST, OnEmpty, Policy, RESYNC_WINDOW, judge};
 pub(crate) use ledger::{Ledger, MassLoss};

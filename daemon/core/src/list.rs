@@ -206,12 +206,12 @@ impl Row {
         Self { bits: self.bits | HELD, ..self }
     }
 
-    pub(crate) const fn place(&self) -> (IpAddr, u16) {
+    pub(crate) const fn position(&self) -> (IpAddr, u16) {
         (self.address, self.port.get())
     }
 
     fn shows_the_same(&self, other: &Self) -> bool {
-        self.bits == other.bits && self.place() == other.place()
+        self.bits == other.bits && self.position() == other.position()
     }
 }
 
@@ -250,7 +250,7 @@ impl Rows {
         let now = u32::try_from(now.0).unwrap_or(u32::MAX);
         let mut old = before.rows.iter().peekable();
         for row in &mut rows {
-            while old.next_if(|old| old.place() < row.place()).is_some() {}
+            while old.next_if(|old| old.position() < row.position()).is_some() {}
             let same = old.peek().is_some_and(|old| old.shows_the_same(row));
             row.since = if same { old.peek().map_or(now, |old| old.since) } else { now };
         }
@@ -259,7 +259,7 @@ impl Rows {
 
     /// Rows that a former process wrote down. `None`: they are not sorted, or not unique.
     pub fn remembered(rows: Vec<Row>) -> Option<Self> {
-        let sorted = rows.is_sorted_by(|a, b| a.place() < b.place());
+        let sorted = rows.is_sorted_by(|a, b| a.position() < b.position());
         sorted.then(|| Self::counted(rows.into()))
     }
 
@@ -320,8 +320,8 @@ impl Rows {
     /// The row of a backend, chosen or not.
     pub fn find(&self, backend: SocketAddr) -> Option<&Row> {
         let wanted = (backend.ip(), backend.port());
-        let place = self.rows.binary_search_by(|row| row.place().cmp(&wanted)).ok()?;
-        self.rows.get(place)
+        let position = self.rows.binary_search_by(|row| row.position().cmp(&wanted)).ok()?;
+        self.rows.get(position)
     }
 
     /// Whether the list has backends and all of them are draining.
@@ -367,8 +367,11 @@ impl LastList {
     pub(crate) fn observe(&mut self, listed: &[Row]) {
         let (Some(last), false) = (&mut self.rows, listed.is_empty()) else { return };
         let terminating = |row: &Row| {
-            let found = listed.binary_search_by(|other| other.place().cmp(&row.place()));
-            found.ok().and_then(|place| listed.get(place)).is_some_and(|other| other.conditions().terminating)
+            let found = listed.binary_search_by(|other| other.position().cmp(&row.position()));
+            found
+                .ok()
+                .and_then(|position| listed.get(position))
+                .is_some_and(|other| other.conditions().terminating)
         };
         for row in Arc::make_mut(last).rows.iter_mut().filter(|row| row.is_chosen()) {
             if terminating(row) {

@@ -80,7 +80,7 @@ pub struct DesiredFrontend {
     /// It is shown, and nobody can dial it.
     pub barred: bool,
     /// Its port among [`Desired::ports`]; `None` if nothing can be programmed.
-    pub place: Option<usize>,
+    pub position: Option<usize>,
     /// Which list this node's own connections get.
     pub scope: Scope,
     /// Whether traffic from outside gets the local list.
@@ -116,7 +116,7 @@ pub fn resolve(
         port.policy.has_any = choose::choose(&mut port.rows, slices, port.policy, node);
     }
     for frontend in &mut frontends {
-        frontend.place = place(frontend, &ports);
+        frontend.position = position(frontend, &ports);
     }
     let state = if frontends.is_empty() { ServiceState::NoAddress } else { state };
     Desired { state, ports, frontends, cut }
@@ -130,7 +130,7 @@ fn port_key(frontend: &DesiredFrontend) -> Option<PortKey> {
     })
 }
 
-fn place(frontend: &DesiredFrontend, ports: &[DesiredPort]) -> Option<usize> {
+fn position(frontend: &DesiredFrontend, ports: &[DesiredPort]) -> Option<usize> {
     let key = port_key(frontend)?;
     ports.binary_search_by(|port| port.key.cmp(&key)).ok()
 }

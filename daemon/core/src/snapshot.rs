@@ -16,7 +16,7 @@ use crate::hold::Hold;
 use crate::keys::{PortKey, Protocol, ServiceKey, Source};
 use crate::list::{LastList, Row, Rows, Scope};
 use crate::op::{FrontendType, PortIndex, ServiceId};
-use crate::radix::Radix;
+use crate::shared_vec::SharedVec;
 use crate::time::Now;
 
 /// What a new connection to a frontend gets.
@@ -273,7 +273,7 @@ pub struct FrontendView {
     /// The name of the service's port; empty if unnamed.
     pub port_name: Arc<str>,
     /// Its port among [`ServiceView::ports`]; `None` where nothing can be programmed.
-    pub place: Option<usize>,
+    pub position: Option<usize>,
     /// Which list new connections from this node get.
     pub scope: Scope,
     /// Whether traffic from outside gets the local list.
@@ -334,7 +334,7 @@ impl ServiceView {
     pub(crate) fn rows(&self, frontend: &FrontendView) -> Option<&Arc<Rows>> {
         match frontend.verdict {
             Verdict::Serving | Verdict::Draining | Verdict::Held | Verdict::Refusing | Verdict::Dropping => {
-                self.ports.get(frontend.place?).map(|port| &port.rows)
+                self.ports.get(frontend.position?).map(|port| &port.rows)
             }
             Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed => None,
         }
@@ -403,7 +403,7 @@ pub struct Checked {
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// All services that are known, in no meaningful order.
-    pub services: Radix<Arc<ServiceView>>,
+    pub services: SharedVec<Arc<ServiceView>>,
     /// How often each source was asked to tell everything once more, because something was told that found no room.
     pub asks: BTreeMap<Source, u64>,
     /// Everything that rejected itself.

@@ -134,11 +134,11 @@ impl Tables {
     /// Gives the id of a service of which nothing is known any more back. `false`: something is known.
     pub(crate) fn forget(&mut self, id: ServiceId) -> bool {
         let gone = |known: &Known| known.facts.is_none() && known.slices.is_empty();
-        let Some(place) = self.services.get_mut(id.0 as usize).filter(|it| it.as_ref().is_some_and(gone))
+        let Some(position) = self.services.get_mut(id.0 as usize).filter(|it| it.as_ref().is_some_and(gone))
         else {
             return false;
         };
-        if let Some(known) = place.take() {
+        if let Some(known) = position.take() {
             self.names.remove(&known.key);
             self.free.push(id);
             self.moved_out(&known.key);
@@ -190,7 +190,7 @@ impl Tables {
             dirty(old, Cause::SliceLeft(Arc::clone(&facts)));
         }
         match (wanted, service) {
-            (Some(id), _) => self.place_slice(id, facts, dirty),
+            (Some(id), _) => self.put_slice(id, facts, dirty),
             (None, Some(service)) => self.let_slice_wait(&service, facts),
             (None, None) => drop(self.slices.insert(facts.key.clone(), (facts, None))),
         }

@@ -72,14 +72,14 @@ fn world_with_holds(random: &mut Random) -> Vec<Event> {
         Event::NodeApplied(Arc::new(population::node(random))),
         Event::SettingsApplied(Arc::new(population::settings(random))),
     ];
-    for place in 0..SERVICES_MAX {
+    for position in 0..SERVICES_MAX {
         if random.chance(100) {
             continue;
         }
-        events.push(Event::ServiceApplied(Arc::new(population::service(random, place))));
+        events.push(Event::ServiceApplied(Arc::new(population::service(random, position))));
     }
-    for place in 0..SLICES_MAX {
-        events.push(Event::SliceApplied(Arc::new(population::slice(random, place))));
+    for position in 0..SLICES_MAX {
+        events.push(Event::SliceApplied(Arc::new(population::slice(random, position))));
     }
     events
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::{ServiceKey, Source};
-use holdfast_core::radix::Radix;
+use holdfast_core::shared_vec::SharedVec;
 use holdfast_core::snapshot::{FrontendView, Reason, Rejections, ServiceView, Snapshot, Verdict};
 
 /// One thing that is the case for one object of the cluster.
@@ -28,7 +28,7 @@ pub(super) enum Topic {
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     topics: BTreeSet<Topic>,
-    services: Radix<Arc<ServiceView>>,
+    services: SharedVec<Arc<ServiceView>>,
     rejections: Arc<Rejections>,
 }
 

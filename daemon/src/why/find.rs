@@ -125,7 +125,7 @@ fn find_address(snapshot: &Snapshot, address: &Dialled) -> (Found, Vec<Subject>)
         return (Found::Frontend, dialled);
     }
     let behind = subjects(snapshot, |view| {
-        let reaches = |it: &FrontendView| it.place.is_some_and(|place| lists(view, place, address));
+        let reaches = |it: &FrontendView| it.position.is_some_and(|at| lists(view, at, address));
         places(view, reaches)
             .or_else(|| (0..view.ports.len()).any(|at| lists(view, at, address)).then(Vec::new))
     });

@@ -141,7 +141,7 @@ pub(crate) fn next(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -
         return "The maps refused the last change; it is tried again with growing pauses of at most 30 s."
             .to_owned();
     }
-    let port = it.place.and_then(|place| view.ports.get(place));
+    let port = it.position.and_then(|at| view.ports.get(at));
     match it.verdict {
         Verdict::Held => port.map_or_else(String::new, |port| after_hold(port, snapshot)),
         Verdict::Serving => "Nothing: it changes when the objects do.".to_owned(),

@@ -169,12 +169,12 @@ impl Simulation {
         self.watch().violation.take().map_or(Ok(()), Err)
     }
 
-    fn parts(&mut self) -> (&mut MemoryMaps, &mut Watch) {
+    fn maps_and_watch(&mut self) -> (&mut MemoryMaps, &mut Watch) {
         self.engine.maps_mut().inner_mut().parts_mut()
     }
 
     fn watch(&mut self) -> &mut Watch {
-        self.parts().1
+        self.maps_and_watch().1
     }
 
     fn now(&self) -> Now {
@@ -236,9 +236,9 @@ impl Simulation {
         if let Some(undecided) = undecided.filter(|_| !self.is_open) {
             self.watch().model = undecided;
         }
-        let settled = snapshot.fill.retries == 0 && self.engine.next_due(now.mono) != Some(now.mono);
+        let is_at_rest = snapshot.fill.retries == 0 && self.engine.next_due(now.mono) != Some(now.mono);
         let (maps, watch) = self.engine.maps_mut().inner_mut().parts_mut();
-        watch.end(maps, settled);
+        watch.end(maps, is_at_rest);
         if was_closed && self.is_open {
             self.slow.iter_mut().for_each(|it| it.adopt(watch));
         }
@@ -270,15 +270,15 @@ impl Simulation {
         let which = self.random.below(SLOW_CLIENTS_MAX);
         if which < self.slow.len() {
             let client = self.slow.swap_remove(which);
-            let (maps, watch) = self.parts();
+            let (maps, watch) = self.maps_and_watch();
             return client.end(maps, watch);
         }
         let choices = self.watch().dialled.len();
-        let place = self.random.below(choices);
+        let position = self.random.below(choices);
         let client = if self.random.chance(500) { CLIENTS[0] } else { CLIENTS[1] };
         let has_word = self.random.chance(500);
-        let (maps, watch) = self.parts();
-        let begun = SlowClient::begin(maps, watch, place, client, has_word);
+        let (maps, watch) = self.maps_and_watch();
+        let begun = SlowClient::begin(maps, watch, position, client, has_word);
         self.slow.extend(begun);
     }
 

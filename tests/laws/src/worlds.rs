@@ -45,12 +45,12 @@ impl Shape {
         let first = slice * ENDPOINTS_PER_SLICE;
         let count = (self.endpoints - first).min(ENDPOINTS_PER_SLICE);
         let mut builder = EndpointsBuilder::new(Family::V4);
-        for place in 0..count {
-            let pod = format!("web-{service:05}-7d4b9c6f5d-{place:05x}");
-            let node = format!("node-{:03}", (service + place) % NODES);
-            let zone = format!("zone-{}", (service + place) % 3);
+        for position in 0..count {
+            let pod = format!("web-{service:05}-7d4b9c6f5d-{position:05x}");
+            let node = format!("node-{:03}", (service + position) % NODES);
+            let zone = format!("zone-{}", (service + position) % 3);
             let endpoint = Endpoint {
-                address: address(service, first + place, if place == 0 { version } else { 0 }),
+                address: address(service, first + position, if position == 0 { version } else { 0 }),
                 conditions: Conditions::READY,
                 node: Some(&node),
                 zone: Some(&zone),
@@ -59,7 +59,9 @@ impl Shape {
                     kind: "Pod",
                     namespace: "default",
                     name: pod.as_str().into(),
-                    uid: UidText::Uuid((u128::from(service) << 32 | u128::from(first + place)).to_be_bytes()),
+                    uid: UidText::Uuid(
+                        (u128::from(service) << 32 | u128::from(first + position)).to_be_bytes(),
+                    ),
                 }),
             };
             // Only an illegal address is refused, and none of these is.

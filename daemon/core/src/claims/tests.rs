@@ -67,8 +67,8 @@ proptest! {
         for (service, rank) in (0..).zip(&ranks) {
             claim(&mut one, service, *rank);
         }
-        for place in (turn..ranks.len()).chain(0..turn) {
-            claim(&mut other, u32::try_from(place).unwrap(), ranks[place]);
+        for position in (turn..ranks.len()).chain(0..turn) {
+            claim(&mut other, u32::try_from(position).unwrap(), ranks[position]);
         }
         while let Some(winner) = one.winner(&KEY) {
             prop_assert_eq!(other.winner(&KEY), Some(winner));

@@ -30,7 +30,7 @@ impl Retries {
         self.due.insert((now + wait, id));
     }
 
-    pub(super) fn settled(&mut self, id: ServiceId) {
+    pub(super) fn succeeded(&mut self, id: ServiceId) {
         if !self.waiting.is_empty() {
             self.forget_due(id);
             self.waiting.remove(&id);
@@ -93,7 +93,7 @@ mod tests {
         let mut retries = Retries::default();
         retries.failed(ID, at(0));
         retries.failed(ID, at(0));
-        retries.settled(ID);
+        retries.succeeded(ID);
         assert_eq!((retries.next_due(), retries.len()), (None, 0));
         retries.failed(ID, at(100));
         assert_eq!(retries.next_due(), Some(at(120)));

@@ -112,8 +112,8 @@ impl core::fmt::Display for UidText<'_> {
         match self {
             Self::Text(text) => f.write_str(text),
             Self::Uuid(bytes) => {
-                for (place, byte) in bytes.iter().enumerate() {
-                    let dash = if matches!(place, 4 | 6 | 8 | 10) { "-" } else { "" };
+                for (position, byte) in bytes.iter().enumerate() {
+                    let dash = if matches!(position, 4 | 6 | 8 | 10) { "-" } else { "" };
                     write!(f, "{dash}{byte:02x}")?;
                 }
                 Ok(())
@@ -124,7 +124,7 @@ impl core::fmt::Display for UidText<'_> {
 
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let well_formed = text.len() == 36
-        && text.bytes().enumerate().all(|(place, byte)| match place {
+        && text.bytes().enumerate().all(|(position, byte)| match position {
             8 | 13 | 18 | 23 => byte == b'-',
             _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
         });
@@ -278,35 +278,35 @@ impl Endpoints {
     }
 
     /// The endpoint at a place, if there is one.
-    pub fn get(&self, place: usize) -> Option<Endpoint<'_>> {
-        Some(self.unpack(self.address(place)?, self.packed.get(place)?))
+    pub fn get(&self, position: usize) -> Option<Endpoint<'_>> {
+        Some(self.unpack(self.address(position)?, self.packed.get(position)?))
     }
 
     /// All, in order.
     pub fn iter(&self) -> impl Iterator<Item = Endpoint<'_>> {
-        (0..self.len()).filter_map(|place| self.get(place))
+        (0..self.len()).filter_map(|position| self.get(position))
     }
 
     /// Addresses and conditions alone, in order: what choosing needs when nobody gives hints.
     pub fn iter_brief(&self) -> impl Iterator<Item = (IpAddr, Conditions)> {
-        (0..self.len()).filter_map(|place| {
-            Some((self.address(place)?, unpack_conditions(self.packed.get(place)?.flags)))
+        (0..self.len()).filter_map(|position| {
+            Some((self.address(position)?, unpack_conditions(self.packed.get(position)?.flags)))
         })
     }
 
     /// The hints of the endpoint at a place, without looking at anything else of it.
-    pub fn hints_of(&self, place: usize) -> Option<&HintSet> {
+    pub fn hints_of(&self, position: usize) -> Option<&HintSet> {
         if self.hints.is_empty() {
             return None;
         }
-        let hints = self.packed.get(place)?.hints;
+        let hints = self.packed.get(position)?.hints;
         self.hints.get(usize::from(hints).checked_sub(1)?)
     }
 
-    fn address(&self, place: usize) -> Option<IpAddr> {
+    fn address(&self, position: usize) -> Option<IpAddr> {
         match &self.addresses {
-            Addresses::V4(addresses) => addresses.get(place).copied().map(IpAddr::V4),
-            Addresses::V6(addresses) => addresses.get(place).copied().map(IpAddr::V6),
+            Addresses::V4(addresses) => addresses.get(position).copied().map(IpAddr::V4),
+            Addresses::V6(addresses) => addresses.get(position).copied().map(IpAddr::V6),
         }
     }
 
@@ -316,7 +316,7 @@ impl Endpoints {
             conditions: unpack_conditions(packed.flags),
             node: packed.node.optional(&self.text),
             zone: self.zones.get(usize::from(packed.zone)).and_then(|zone| zone.optional(&self.text)),
-            hints: usize::from(packed.hints).checked_sub(1).and_then(|place| self.hints.get(place)),
+            hints: usize::from(packed.hints).checked_sub(1).and_then(|position| self.hints.get(position)),
             target: self.target(packed),
         }
     }
@@ -394,7 +394,7 @@ impl EndpointsBuilder {
             node: self.shared(endpoint.node)?,
             name_end: self.own(target.map(|target| target.name.end))?,
             hints: self.hint(endpoint.hints)?,
-            zone: place_of(&mut self.zones, zone)?,
+            zone: position_of(&mut self.zones, zone)?,
             origin: self.origin(target)?,
             flags: pack_conditions(endpoint.conditions) + uuid,
         };
@@ -441,7 +441,7 @@ impl EndpointsBuilder {
             namespace: self.shared(Some(target.namespace))?,
             name_start: self.shared(Some(target.name.start))?,
         };
-        Ok(place_of(&mut self.origins, origin)? + 1)
+        Ok(position_of(&mut self.origins, origin)? + 1)
     }
 
     fn uid(&mut self, target: Option<Target<'_>>) -> Result<([u8; 16], u8), EndpointRefused> {
@@ -451,7 +451,7 @@ impl EndpointsBuilder {
             None => Name::default(),
         };
         let mut uid = [0; 16];
-        uid.iter_mut().zip(text.0.to_be_bytes()).for_each(|(place, byte)| *place = byte);
+        uid.iter_mut().zip(text.0.to_be_bytes()).for_each(|(position, byte)| *position = byte);
         Ok((uid, 0))
     }
 
@@ -462,40 +462,40 @@ impl EndpointsBuilder {
         if name.len() > 255 {
             return Err(EndpointRefused::NameTooLong(name.len()));
         }
-        let place = Name::new(self.text.len(), name.len()).ok_or(EndpointRefused::TooMany)?;
+        let position = Name::new(self.text.len(), name.len()).ok_or(EndpointRefused::TooMany)?;
         self.text.push_str(name);
-        Ok(place)
+        Ok(position)
     }
 
     fn shared(&mut self, name: Option<&str>) -> Result<Name, EndpointRefused> {
         let Some(text) = name else {
             return Ok(Name::default());
         };
-        if let Some(place) = self.names.get(text) {
-            return Ok(*place);
+        if let Some(position) = self.names.get(text) {
+            return Ok(*position);
         }
-        let place = self.own(name)?;
-        self.names.insert(text.into(), place);
-        Ok(place)
+        let position = self.own(name)?;
+        self.names.insert(text.into(), position);
+        Ok(position)
     }
 
     fn hint(&mut self, hints: Option<&HintSet>) -> Result<u16, EndpointRefused> {
         let Some(hints) = hints.filter(|hints| !(hints.zones.is_empty() && hints.nodes.is_empty())) else {
             return Ok(0);
         };
-        let place = self.hints.iter().position(|known| known == hints).unwrap_or_else(|| {
+        let position = self.hints.iter().position(|known| known == hints).unwrap_or_else(|| {
             self.hints.push(hints.clone());
             self.hints.len() - 1
         });
-        u16::try_from(place + 1).map_err(|_| EndpointRefused::TooMany)
+        u16::try_from(position + 1).map_err(|_| EndpointRefused::TooMany)
     }
 }
 
 /// The place of an element in a short table, added if it is new.
-fn place_of<T: PartialEq>(table: &mut Vec<T>, element: T) -> Result<u16, EndpointRefused> {
-    let place = table.iter().position(|known| *known == element).unwrap_or(table.len());
-    let short = u16::try_from(place).map_err(|_| EndpointRefused::TooMany)?;
-    if place == table.len() {
+fn position_of<T: PartialEq>(table: &mut Vec<T>, element: T) -> Result<u16, EndpointRefused> {
+    let position = table.iter().position(|known| *known == element).unwrap_or(table.len());
+    let short = u16::try_from(position).map_err(|_| EndpointRefused::TooMany)?;
+    if position == table.len() {
         table.push(element);
     }
     Ok(short)

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::judge::{Bench, Bound, Judgement, Policy, judge};
+use super::judge::{Bound, Case, Judgement, Policy, judge};
 use crate::facts::{Endpoint, SliceFacts, Target};
 use crate::keys::{PortKey, ServiceKey, Transport};
 use crate::list::{LastList, Row, Rows};
@@ -228,8 +228,8 @@ impl Hold {
 
     fn backend(&mut self, backend: SocketAddr) -> Option<&mut HeldBackend> {
         let wanted = (backend.ip(), backend.port());
-        let place = self.backends.binary_search_by(|it| it.row.place().cmp(&wanted)).ok()?;
-        self.backends.get_mut(place).filter(|it| it.lost.is_none())
+        let position = self.backends.binary_search_by(|it| it.row.position().cmp(&wanted)).ok()?;
+        self.backends.get_mut(position).filter(|it| it.lost.is_none())
     }
 
     /// What the row's endpoint was for.
@@ -261,37 +261,37 @@ impl Kept {
         &mut self,
         listed: &[Row],
         (transport, had_list): (Transport, bool),
-        bench: &Bench<'_>,
+        case: &Case<'_>,
     ) {
         self.last.observe(listed);
         let Some(last) = self.last.rows() else { return };
-        let judgement = match judge(bench.evidence(&self.last, listed)) {
+        let judgement = match judge(case.evidence(&self.last, listed)) {
             Judgement::Hold(reason, bound) => Some((reason, bound)),
             Judgement::Refuse => None,
         };
         match (self.hold.take(), judgement) {
-            (Some(hold), Some(now)) => self.go_on(hold, now, bench),
+            (Some(hold), Some(now)) => self.go_on(hold, now, case),
             (None, Some(now)) if had_list => {
-                let slices = Arc::clone(&bench.slices);
-                let when = (bench.now.uptime(), transport);
+                let slices = Arc::clone(&case.slices);
+                let when = (case.now.uptime(), transport);
                 self.hold = Some(Arc::new(Hold::new(last, slices, when, now)));
             }
             (_, _) => {}
         }
     }
 
-    fn go_on(&mut self, mut hold: Arc<Hold>, (reason, bound): (Reason, Bound), bench: &Bench<'_>) {
+    fn go_on(&mut self, mut hold: Arc<Hold>, (reason, bound): (Reason, Bound), case: &Case<'_>) {
         let is_same = hold.bound == bound || (hold.bound, bound) == (Bound::MassLoss, Bound::Guarded);
         // Readers share it, so it is copied only where it changes.
         if !is_same {
             let held = Arc::make_mut(&mut hold);
             (held.reason, held.bound) = (reason, bound);
         }
-        let now = bench.now.uptime();
+        let now = case.now.uptime();
         if hold.is_asked_now() {
             Arc::make_mut(&mut hold).asked = Some(now);
         }
-        self.ended = hold.ends(bench.policy, now);
+        self.ended = hold.ends(case.policy, now);
         self.hold = self.ended.is_none().then_some(hold);
     }
 

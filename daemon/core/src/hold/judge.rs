@@ -181,7 +181,7 @@ fn classify(evidence: Evidence) -> Reason {
 }
 
 /// What one service's empty lists are judged by, beside the lists themselves.
-pub(crate) struct Bench<'a> {
+pub(crate) struct Case<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) own: Option<OnEmpty>,
     pub(crate) is_resync: bool,
@@ -192,7 +192,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) settings: &'a Settings,
 }
 
-impl Bench<'_> {
+impl Case<'_> {
     /// What is known of a list that has nobody any more, by the last one and by who is listed now.
     pub(super) fn evidence(&self, last: &LastList, listed: &[Row]) -> Evidence {
         Evidence {

@@ -206,16 +206,16 @@ impl MemoryMaps {
         if array.len() < end {
             array.resize(end, None);
         }
-        let places = array.iter_mut().skip(range.base as usize).take(range.count as usize);
-        places.zip(slots).for_each(|(place, slot)| *place = slot);
+        let positions = array.iter_mut().skip(range.base as usize).take(range.count as usize);
+        positions.zip(slots).for_each(|(position, slot)| *position = slot);
     }
 
     fn publish(&mut self, index: PortIndex, scope: Scope, word: Word) {
-        let place = index.0 as usize;
-        if self.words.len() <= place {
-            self.words.resize(place + 1, [Word::EMPTY; 2]);
+        let position = index.0 as usize;
+        if self.words.len() <= position {
+            self.words.resize(position + 1, [Word::EMPTY; 2]);
         }
-        if let Some([cluster, local]) = self.words.get_mut(place) {
+        if let Some([cluster, local]) = self.words.get_mut(position) {
             *(if scope == Scope::Cluster { cluster } else { local }) = word;
         }
     }

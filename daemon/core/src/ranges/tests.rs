@@ -33,8 +33,8 @@ proptest! {
         for step in steps {
             match step {
                 Step::Take(count) => held.extend(ranges.take(count).ok().map(|base| (base, count))),
-                Step::GiveBack(place) if !held.is_empty() => {
-                    let (base, count) = held.swap_remove(place % held.len());
+                Step::GiveBack(position) if !held.is_empty() => {
+                    let (base, count) = held.swap_remove(position % held.len());
                     ranges.give_back(base, count);
                 }
                 Step::GiveBack(_) => {}

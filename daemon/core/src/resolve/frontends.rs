@@ -104,10 +104,10 @@ impl<'a> Numbers<'a> {
 /// Where two ports are dialled alike, the first name by its bytes counts. The others stay in the order of the object.
 fn once(mut ports: Vec<Numbered<'_>>) -> Vec<Numbered<'_>> {
     let mut order: Vec<_> = ports.iter().copied().zip(0_usize..).collect();
-    order.sort_unstable_by_key(|((number, port), place)| (*number, &port.protocol, &port.name, *place));
+    order.sort_unstable_by_key(|((number, port), position)| (*number, &port.protocol, &port.name, *position));
     order.dedup_by(|((a, x), _), ((b, y), _)| (*a, &x.protocol) == (*b, &y.protocol));
     if order.len() < ports.len() {
-        order.sort_unstable_by_key(|(_, place)| *place);
+        order.sort_unstable_by_key(|(_, position)| *position);
         ports = order.into_iter().map(|(port, _)| port).collect();
     }
     ports
@@ -178,7 +178,7 @@ fn frontend(
         protocol: port.protocol.clone(),
         kind,
         port_name: Arc::clone(&port.name),
-        place: None,
+        position: None,
         scope: if local { Scope::Local } else { Scope::Cluster },
         external_local: !internal && is_external_local(service),
         barred,
@@ -194,8 +194,8 @@ fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
         let looked_at = if service.key.source == Source::Kubernetes { 1 } else { service.cluster_ips.len() };
         return service.cluster_ips.iter().take(looked_at).copied().find(own);
     }
-    let place = service.ip_families.iter().position(|it| *it == family)?;
-    service.cluster_ips.get(place).copied().filter(own)
+    let position = service.ip_families.iter().position(|it| *it == family)?;
+    service.cluster_ips.get(position).copied().filter(own)
 }
 
 /// A family without a cluster IP has no frontend at all, as in kube-proxy. A manifest without any cluster IP is served at

@@ -58,11 +58,11 @@ struct Listed<'a>(Vec<Part<'a>>);
 impl<'a> Listed<'a> {
     fn of(slices: &'a [Arc<SliceFacts>]) -> Self {
         let mut listed = Vec::new();
-        for (slice, place) in slices.iter().zip(0_u16..).filter(|(slice, _)| !slice.headless) {
+        for (slice, position) in slices.iter().zip(0_u16..).filter(|(slice, _)| !slice.headless) {
             let AddressType::Ip(family) = slice.address_type else { continue };
             for port in &slice.ports {
                 let Some(transport) = port.protocol.transport() else { continue };
-                listed.push(((&*port.name, transport, family), place, &**slice, port.port));
+                listed.push(((&*port.name, transport, family), position, &**slice, port.port));
             }
         }
         work::done(slices.len() + listed.len());
@@ -70,7 +70,7 @@ impl<'a> Listed<'a> {
         Self(listed)
     }
 
-    fn parts(&self, key: &PortKey) -> &[Part<'a>] {
+    fn slices_of(&self, key: &PortKey) -> &[Part<'a>] {
         let wanted: Join<'_> = (&key.name, key.transport, key.family);
         let begin = self.0.partition_point(|(join, ..)| *join < wanted);
         let end = self.0.partition_point(|(join, ..)| *join <= wanted);
@@ -79,15 +79,15 @@ impl<'a> Listed<'a> {
 
     /// How many rows a port has, before those are merged that several slices list.
     fn count(&self, key: &PortKey) -> usize {
-        self.parts(key).iter().map(|(_, _, slice, _)| slice.endpoints.len()).sum()
+        self.slices_of(key).iter().map(|(_, _, slice, _)| slice.endpoints.len()).sum()
     }
 
     fn all(&self, key: &PortKey) -> Vec<Row> {
         let mut rows = Vec::with_capacity(self.count(key));
-        for (_, place, slice, number) in self.parts(key) {
+        for (_, position, slice, number) in self.slices_of(key) {
             let endpoints = slice.endpoints.iter_brief().zip(0_u16..);
             rows.extend(endpoints.map(|((address, conditions), endpoint)| {
-                Row::new(address, *number, conditions, *place, endpoint)
+                Row::new(address, *number, conditions, *position, endpoint)
             }));
         }
         rows
@@ -96,11 +96,11 @@ impl<'a> Listed<'a> {
     /// So many of them, by the rank of the endpoints.
     fn first(&self, key: &PortKey, ranks: &[Ranked], most: usize) -> Vec<Row> {
         let ranked = |rank: usize| {
-            self.parts(key).iter().flat_map(move |(_, place, slice, number)| {
-                let endpoints = ranks.get(usize::from(*place)).and_then(|ranks| ranks.get(rank));
+            self.slices_of(key).iter().flat_map(move |(_, position, slice, number)| {
+                let endpoints = ranks.get(usize::from(*position)).and_then(|ranks| ranks.get(rank));
                 endpoints.into_iter().flatten().filter_map(move |endpoint| {
                     let found = slice.endpoints.get(usize::from(*endpoint))?;
-                    Some(Row::new(found.address, *number, found.conditions, *place, *endpoint))
+                    Some(Row::new(found.address, *number, found.conditions, *position, *endpoint))
                 })
             })
         };
@@ -116,8 +116,8 @@ type Ranked = [Vec<u16>; RANKS];
 
 fn ranked(slice: &Arc<SliceFacts>, node: &NodeFacts) -> Ranked {
     let mut ranked = Ranked::default();
-    for (endpoint, place) in slice.endpoints.iter().zip(0_u16..) {
-        ranked.get_mut(rank(&endpoint, node)).into_iter().for_each(|places| places.push(place));
+    for (endpoint, position) in slice.endpoints.iter().zip(0_u16..) {
+        ranked.get_mut(rank(&endpoint, node)).into_iter().for_each(|positions| positions.push(position));
     }
     work::done(slice.endpoints.len());
     ranked

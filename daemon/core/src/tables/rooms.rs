@@ -93,7 +93,7 @@ impl Tables {
     }
 
     /// Gives a slice its place by its name; where there is none left, the last one waits.
-    pub(super) fn place_slice(
+    pub(super) fn put_slice(
         &mut self,
         id: ServiceId,
         facts: Arc<SliceFacts>,
@@ -102,16 +102,18 @@ impl Tables {
         let Some(known) = self.services.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         let mut last = None;
         match known.slices.binary_search_by(|other| other.key.cmp(&facts.key)) {
-            Ok(place) => known.slices.get_mut(place).into_iter().for_each(|old| *old = Arc::clone(&facts)),
-            Err(place) if place >= limits::SLICES_PER_SERVICE_MAX => {
+            Ok(position) => {
+                known.slices.get_mut(position).into_iter().for_each(|old| *old = Arc::clone(&facts))
+            }
+            Err(position) if position >= limits::SLICES_PER_SERVICE_MAX => {
                 let service = known.key.clone();
                 return self.let_surplus_wait(&service, facts);
             }
-            Err(place) => {
+            Err(position) => {
                 if known.slices.len() >= limits::SLICES_PER_SERVICE_MAX {
                     last = known.slices.pop().map(|last| (known.key.clone(), last));
                 }
-                known.slices.insert(place, Arc::clone(&facts));
+                known.slices.insert(position, Arc::clone(&facts));
             }
         }
         self.slices.insert(facts.key.clone(), (Arc::clone(&facts), Some(id)));
@@ -133,7 +135,7 @@ impl Tables {
         known.slices.retain(|slice| slice.key != *key);
         if let Some(next) = self.waiting.next_slice(&known.key) {
             self.rejected.end(&ObjectKey::Slice(next.key.clone()));
-            self.place_slice(id, next, dirty);
+            self.put_slice(id, next, dirty);
         }
     }
 

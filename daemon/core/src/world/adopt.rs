@@ -4,17 +4,16 @@
 //! own, and of the same kind, so no client of another service can see its lists. What nobody takes over goes last. Deliberately absent: reading
 //! the maps.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::World;
 use super::plan::plan_wipe;
-use crate::claims::RealizedFrontend;
 use crate::keys::{Family, FrontendKey, PortKey, Transport};
 use crate::list::{Rows, Scope, Slot};
 use crate::op::{Action, Dump, DumpPort, Op, Owner, PortIndex, ServiceId, Word};
-use crate::program::{Port, RealizedList, RealizedPort};
+use crate::service::{Port, RealizedList, RealizedPort};
 use crate::work;
 
 /// Something in the maps that no version of the rules would have written. It is written anew.
@@ -30,22 +29,51 @@ pub enum AdoptError {
     },
 }
 
-/// A port found in the maps that no service has taken over.
-#[derive(Debug)]
+/// What was found in the maps and no service has taken over.
+#[derive(Debug, Default)]
 pub(super) struct Adopted {
+    ports: BTreeMap<PortIndex, AdoptedPort>,
+}
+
+impl Adopted {
+    pub(super) fn get(&self, index: PortIndex) -> Option<&AdoptedPort> {
+        self.ports.get(&index)
+    }
+
+    pub(super) fn get_mut(&mut self, index: PortIndex) -> Option<&mut AdoptedPort> {
+        self.ports.get_mut(&index)
+    }
+
+    fn add(&mut self, index: PortIndex, family: Family, realized: RealizedPort) {
+        let port = AdoptedPort { family, realized, frontends: BTreeSet::new(), has_left: false };
+        self.ports.insert(index, port);
+    }
+
+    /// A frontend points elsewhere than to this port now, or nowhere.
+    pub(super) fn leave(&mut self, index: PortIndex, key: &FrontendKey) {
+        if let Some(port) = self.ports.get_mut(&index) {
+            port.has_left |= port.frontends.remove(key);
+        }
+    }
+
+    /// Forgets what is wiped, and gives its indices.
+    pub(super) fn forget_wiped(&mut self) -> Vec<PortIndex> {
+        let is_over = |port: &AdoptedPort| port.frontends.is_empty() && port.realized.is_wiped();
+        self.ports.extract_if(.., |_, port| is_over(port)).map(|(index, _)| index).collect()
+    }
+}
+
+/// A port that was found so.
+#[derive(Debug)]
+pub(super) struct AdoptedPort {
     pub(super) family: Family,
     pub(super) realized: RealizedPort,
-    pub(super) frontends: BTreeSet<FrontendKey>,
+    frontends: BTreeSet<FrontendKey>,
     /// A frontend has left it, whose clients may not have read the word yet: nobody else's lists may come here.
     has_left: bool,
 }
 
-impl Adopted {
-    /// A frontend points elsewhere now, or nowhere.
-    pub(super) fn leave(&mut self, key: &FrontendKey) {
-        self.has_left |= self.frontends.remove(key);
-    }
-
+impl AdoptedPort {
     /// As a port of no service, so that it is wiped like any other.
     fn as_port(&self) -> Port {
         let key = PortKey { name: Arc::from(""), transport: Transport::Tcp, family: self.family };
@@ -64,26 +92,24 @@ impl World {
             self.adopt_orphan(*index);
         }
         for (key, value) in &dump.frontends {
-            let realized = RealizedFrontend { value: *value, owner: None };
-            self.frontends.update(*key, |entry| entry.realized = Some(realized));
-            if let Some(port) = self.adopted.get_mut(&value.port) {
+            self.frontends.adopt(*key, *value);
+            if let Some(port) = self.adopted.get_mut(value.port) {
                 port.frontends.insert(*key);
             }
         }
-        self.frontends_realized = dump.frontends.len();
         for (member, state) in &dump.members {
-            if let Some(port) = self.adopted.get_mut(&member.port) {
+            if let Some(port) = self.adopted.get_mut(member.port) {
                 port.realized.members.insert((member.membership, member.backend), *state);
             }
         }
-        self.node_addresses = dump.node_addresses.iter().copied().collect();
+        self.node.realized = dump.node_addresses.iter().copied().collect();
         errors
     }
 
     fn adopt_port(&mut self, port: &DumpPort, errors: &mut Vec<AdoptError>) {
-        self.indices.reserve(port.index);
+        self.space.indices.reserve(port.index);
         let mut list = |scope, (word, slots): &(Word, Vec<Slot>)| {
-            let own = word.count == 0 || self.ranges(port.family).reserve(word.base, word.count);
+            let own = word.count == 0 || self.space.slots(port.family).reserve(word.base, word.count);
             if own {
                 return RealizedList {
                     word: *word,
@@ -97,33 +123,28 @@ impl World {
         let cluster = list(Scope::Cluster, &port.cluster);
         let local = list(Scope::Local, &port.local);
         let realized = RealizedPort { cluster, local, facts: Some(port.facts), ..RealizedPort::default() };
-        self.adopted.insert(
-            port.index,
-            Adopted { family: port.family, realized, frontends: BTreeSet::new(), has_left: false },
-        );
+        self.adopted.add(port.index, port.family, realized);
     }
 
     /// Nobody dials an orphan; it only has to be wiped before its index is used again.
     fn adopt_orphan(&mut self, index: PortIndex) {
-        self.indices.reserve(index);
+        self.space.indices.reserve(index);
         let unknown = || RealizedList { uncertain: true, ..RealizedList::default() };
         let realized = RealizedPort { cluster: unknown(), local: unknown(), ..RealizedPort::default() };
-        self.adopted.insert(
-            index,
-            Adopted { family: Family::V4, realized, frontends: BTreeSet::new(), has_left: false },
-        );
+        self.adopted.add(index, Family::V4, realized);
     }
 
     /// Gives a port that has no index the one that its frontends point to already, if that is wholly its own.
-    pub(super) fn take_over(&mut self, id: ServiceId, place: usize) -> Option<PortIndex> {
-        if self.adopted.is_empty() {
+    pub(super) fn take_over(&mut self, id: ServiceId, position: usize) -> Option<PortIndex> {
+        if self.adopted.ports.is_empty() {
             return None;
         }
-        let program = self.programs.get(id.0 as usize)?;
-        let port = program.ports.get(place)?;
+        let service = self.services.get(id)?;
+        let port = service.ports.get(position)?;
         let family = port.key.family;
         let policy = port.flags(Scope::Cluster).policy();
-        let mut own: Vec<_> = program.desired_of(place).filter_map(|it| Some((it.key()?, it.kind))).collect();
+        let mut own: Vec<_> =
+            service.desired_of(position).filter_map(|it| Some((it.key()?, it.kind))).collect();
         own.sort_unstable();
         // Of the same kind, too: until it is written anew, a frontend reads the lists as its old kind does.
         let is_own = |key: &FrontendKey| {
@@ -135,14 +156,14 @@ impl World {
         let mut tried = BTreeSet::new();
         let mut index_of = |key: &FrontendKey| {
             let index = self.frontends.get(key)?.realized?.value.port;
-            let adopted = self.adopted.get(&index).filter(|_| tried.insert(index))?;
+            let adopted = self.adopted.get(index).filter(|_| tried.insert(index))?;
             // Under another policy the two words could not be replaced without a moment that fits neither.
             let alike = adopted.family == family && adopted.realized.cluster.word.flags.policy() == policy;
             let whole = alike && !adopted.has_left;
             (whole && adopted.frontends.iter().all(is_own)).then_some(index)
         };
         let index = own.iter().find_map(|(key, _)| index_of(key))?;
-        let adopted = self.adopted.remove(&index)?;
+        let adopted = self.adopted.ports.remove(&index)?;
         for key in &adopted.frontends {
             self.frontends.update(*key, |entry| {
                 if let Some(realized) = &mut entry.realized {
@@ -150,12 +171,12 @@ impl World {
                 }
             });
         }
-        let program = self.program(id)?;
-        program.frontends.extend(&adopted.frontends);
-        let port = program.ports.get_mut(place)?;
+        let service = self.services.get_mut(id)?;
+        service.frontends.extend(&adopted.frontends);
+        let port = service.ports.get_mut(position)?;
         port.index = Some(index);
         port.realized = adopted.realized;
-        self.indices.put(index, place);
+        self.space.indices.put(index, position);
         Some(index)
     }
 
@@ -165,14 +186,14 @@ impl World {
             return;
         }
         let owner = Owner::Nobody;
-        let strays = self.strays.iter().filter(|key| self.is_unwanted(key));
+        let strays = self.frontends.strays.iter().filter(|key| self.is_unwanted(key));
         ops.extend(strays.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
-        for (index, adopted) in &self.adopted {
+        for (index, adopted) in &self.adopted.ports {
             let left = adopted.frontends.iter().filter(|key| self.is_unwanted(key));
             ops.extend(left.map(|key| Op { owner, action: Action::RemoveFrontend(*key) }));
             // A frontend with a new owner is replaced by it, and until then its clients keep this list, as do those who
             // are on their way from a frontend that has gone.
-            if adopted.frontends.is_empty() && !self.freed.leads_to_found(*index) {
+            if adopted.frontends.is_empty() && !self.space.freed.leads_to_found(*index) {
                 plan_wipe(&adopted.as_port(), *index, &mut |action| ops.push(Op { owner, action }));
             }
         }
@@ -180,19 +201,12 @@ impl World {
 
     /// Nobody claims it, or whoever does leaves it to the real balancer.
     fn is_unwanted(&self, key: &FrontendKey) -> bool {
-        let winner = self.frontends.winner(key).and_then(|id| self.programs.get(id.0 as usize));
-        winner.map_or_else(|| !self.undecided.asks_for(key), |program| program.passes(key))
+        let winner = self.frontends.winner(key).and_then(|id| self.services.get(id));
+        winner.map_or_else(|| !self.turns.undecided.asks_for(key), |service| service.passes(key))
     }
 
     /// Forgets leftovers that are wiped, and frees their indices.
-    pub(super) fn settle_leftovers(&mut self) {
-        let freed = &mut self.freed.now.indices;
-        self.adopted.retain(|index, adopted| {
-            let stays = !(adopted.frontends.is_empty() && adopted.realized.is_wiped());
-            if !stays {
-                freed.push(*index);
-            }
-            stays
-        });
+    pub(super) fn forget_leftovers(&mut self) {
+        self.space.freed.now.indices.append(&mut self.adopted.forget_wiped());
     }
 }

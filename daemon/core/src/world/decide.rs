@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::{World, mark};
+use super::World;
 use crate::change::Cause;
 use crate::claims::{Claimed, Rank, Wanted};
 use crate::facts::{NodeFacts, Settings};
@@ -43,7 +43,7 @@ impl World {
 
     /// Gives the work that the service takes of the piece.
     fn decide_next(&mut self, id: ServiceId, now: Now) -> u64 {
-        let is_stale = self.program(id).is_some_and(|program| core::mem::take(&mut program.stale));
+        let is_stale = self.services.get_mut(id).is_some_and(|service| core::mem::take(&mut service.stale));
         if is_stale {
             self.decide_one(id, now);
             self.is_decided(id);
@@ -57,25 +57,24 @@ impl World {
         if self.tables.is_synced() {
             return;
         }
-        let dirty = core::mem::take(&mut self.dirty);
+        let dirty = core::mem::take(&mut self.services.dirty);
         let (ready, waiting): (Vec<_>, Vec<_>) = dirty.into_iter().partition(|id| self.may_decide(*id));
-        self.dirty = ready;
-        self.waiting.extend(waiting);
+        self.services.dirty = ready;
+        self.turns.waiting.extend(waiting);
     }
 
     /// A source has delivered: those of its services that waited for it are decided for.
     pub(super) fn go_on_with_waiting(&mut self) {
-        self.dirty.append(&mut self.waiting);
-        let Self { dirty, turns, programs, .. } = self;
-        for id in dirty.iter() {
-            programs.get_mut(id.0 as usize).into_iter().for_each(|program| turns.is_to_be_written(program));
+        self.services.dirty.append(&mut self.turns.waiting);
+        for id in self.services.dirty.clone() {
+            self.turns.is_to_be_written(self.services.get_mut(id));
         }
     }
 
     pub(super) fn may_decide(&self, id: ServiceId) -> bool {
         let source = self.tables.get(id).map(|known| known.key.source);
         let has_delivered = source.is_none_or(|source| self.tables.synced.get(&source) != Some(&false));
-        has_delivered || self.programs.get(id.0 as usize).is_some_and(|program| program.view.is_some())
+        has_delivered || self.services.get(id).is_some_and(|service| service.view.is_some())
     }
 
     fn decide_one(&mut self, id: ServiceId, now: Now) {
@@ -87,25 +86,25 @@ impl World {
         self.tables.cut_short(id, desired.cut);
         let wanted = claimable(&desired.frontends, &settings, &node);
         let rank = facts.as_deref().map(Rank::of);
-        let Some(bench) = self.bench(id, &settings, now) else { return };
-        let Self { programs, indices, .. } = self;
-        let Some(program) = programs.get_mut(id.0 as usize) else { return };
-        let had_list = program.has_list();
-        program.take(desired, facts, &bench);
-        indices.put_all(&program.ports);
+        let Some(case) = self.case(id, &settings, now) else { return };
+        let Self { services, space, .. } = self;
+        let Some(service) = services.get_mut(id) else { return };
+        let had_list = service.has_list();
+        service.take(desired, facts, &case);
+        space.indices.put_all(&service.ports);
         self.account_for_holds(id, had_list, &settings, now.uptime());
         self.claim(id, &wanted, rank);
     }
 
     /// Replaces the claims of a service. With another rank, all of them are entered anew.
     fn claim(&mut self, id: ServiceId, wanted: &[Wanted], rank: Option<Rank>) {
-        let Some(program) = self.program(id) else { return };
-        let same_rank = program.rank == rank;
-        if same_rank && program.claimed == wanted {
+        let Some(service) = self.services.get_mut(id) else { return };
+        let same_rank = service.rank == rank;
+        if same_rank && service.claimed == wanted {
             return;
         }
-        program.rank = rank;
-        let claimed = core::mem::replace(&mut program.claimed, wanted.to_vec());
+        service.rank = rank;
+        let claimed = core::mem::replace(&mut service.claimed, wanted.to_vec());
         for it in missing(&claimed, if same_rank { wanted } else { &[] }) {
             match self.frontends.withdraw(it.key, id) {
                 Some(heir) => self.won(heir, it.key, id),
@@ -126,7 +125,7 @@ impl World {
     fn won(&mut self, heir: ServiceId, key: FrontendKey, from: ServiceId) {
         if let Some(from) = self.tables.get(from) {
             let cause = Cause::ClaimWon(key, from.key.clone());
-            mark(&mut self.programs, &mut self.dirty, heir, cause, false);
+            self.services.mark(heir, cause, false);
         }
         self.lost(key, heir);
     }
@@ -136,7 +135,7 @@ impl World {
         let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner().is_none()) else { return };
         let owner = entry.realized.and_then(|realized| realized.owner);
         if let Some(owner) = owner.filter(|owner| *owner != by) {
-            mark(&mut self.programs, &mut self.dirty, owner, Cause::Retry, false);
+            self.services.mark(owner, Cause::Retry, false);
         }
     }
 
@@ -146,7 +145,7 @@ impl World {
         for loser in entry.losers() {
             work::done(1);
             let cause = Cause::ClaimLost(key, to.key.clone());
-            mark(&mut self.programs, &mut self.dirty, loser, cause, false);
+            self.services.mark(loser, cause, false);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::keys::{FrontendKey, PortKey, ServiceKey};
 use crate::limits;
 use crate::list::{Scope, Slot, SlotState};
 use crate::op::{Action, Dump, DumpPort, FrontendValue, Membership, Op, Owner, PortIndex, ServiceId, Word};
-use crate::program::{Port, RealizedList};
+use crate::service::{Port, RealizedList};
 
 /// One thing in the maps that is not as the engine left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,16 +77,16 @@ impl Checking {
     }
 
     fn found(&self, key: &FrontendKey) -> Option<FrontendValue> {
-        let place = self.dump.frontends.binary_search_by(|(other, _)| other.cmp(key)).ok()?;
-        self.dump.frontends.get(place).map(|(_, value)| *value)
+        let position = self.dump.frontends.binary_search_by(|(other, _)| other.cmp(key)).ok()?;
+        self.dump.frontends.get(position).map(|(_, value)| *value)
     }
 
     fn port(&self, index: PortIndex) -> Option<(&DumpPort, Members)> {
-        let place = self.dump.ports.binary_search_by_key(&index, |port| port.index).ok()?;
+        let position = self.dump.ports.binary_search_by_key(&index, |port| port.index).ok()?;
         let begin = self.dump.members.partition_point(|(member, _)| member.port < index);
         let members = self.dump.members.iter().skip(begin).take_while(|(member, _)| member.port == index);
         let members = members.map(|(member, state)| ((member.membership, member.backend), *state)).collect();
-        Some((self.dump.ports.get(place)?, members))
+        Some((self.dump.ports.get(position)?, members))
     }
 }
 
@@ -109,7 +109,7 @@ impl World {
     pub(crate) fn check_some(&mut self) -> Option<Vec<Drift>> {
         let mut checking = self.checking.take()?;
         let mut left = self.most_work();
-        while left > 0 && checking.service < self.programs.len() {
+        while left > 0 && checking.service < self.services.len() {
             let id = ServiceId(u32::try_from(checking.service).unwrap_or(u32::MAX));
             checking.service += 1;
             left = left.saturating_sub(self.work_of(id));
@@ -126,8 +126,8 @@ impl World {
             return None;
         }
         self.check_node_addresses(&mut checking);
-        self.counters.drift += checking.drift.len() as u64;
-        self.found = Some(checking.drift.len());
+        self.report.counters.drift += checking.drift.len() as u64;
+        self.report.found = Some(checking.drift.len());
         Some(checking.drift)
     }
 
@@ -141,10 +141,10 @@ impl World {
     }
 
     fn check_frontends(&mut self, id: ServiceId, checking: &mut Checking) {
-        let (Some(known), Some(program)) = (self.tables.get(id), self.programs.get(id.0 as usize)) else {
+        let (Some(known), Some(service)) = (self.tables.get(id), self.services.get(id)) else {
             return;
         };
-        for key in program.frontends.iter().filter(|key| !checking.frontends.contains(key)) {
+        for key in service.frontends.iter().filter(|key| !checking.frontends.contains(key)) {
             let certain = self.frontends.get(key).filter(|entry| !entry.uncertain);
             let Some(realized) = certain.and_then(|it| it.realized).filter(|it| it.owner == Some(id)) else {
                 continue;
@@ -158,8 +158,8 @@ impl World {
 
     fn check_ports(&mut self, id: ServiceId, checking: &mut Checking) {
         let Some(known) = self.tables.get(id) else { return };
-        let Some(program) = self.programs.get_mut(id.0 as usize) else { return };
-        for port in &mut program.ports {
+        let Some(service) = self.services.get_mut(id) else { return };
+        for port in &mut service.ports {
             // A port without a frontend is in no dump; when its frontends are back, the next look sees it.
             let Some((there, members)) = port.index.and_then(|index| checking.port(index)) else { continue };
             if check_port(port, there, &members) {
@@ -173,19 +173,15 @@ impl World {
         checking.frontend += 1;
         let Some(key) = next.filter(|key| !checking.frontends.contains(key)) else { return };
         let known = |entry: &crate::claims::Frontend| entry.realized.is_some() || entry.uncertain;
-        if !self.frontends.get(&key).is_some_and(known) && self.strays.insert(key) {
+        if !self.frontends.get(&key).is_some_and(known) && self.frontends.strays.insert(key) {
             checking.drift.push(Drift::Stray(key));
         }
     }
 
     fn check_node_addresses(&mut self, checking: &mut Checking) {
         let found = checking.dump.node_addresses.iter().copied().collect();
-        let differing: Vec<_> = self.node_addresses.symmetric_difference(&found).copied().collect();
-        for address in differing.into_iter().filter(|it| !checking.addresses.contains(it)) {
-            if self.uncertain_addresses.insert(address) {
-                checking.drift.push(Drift::NodeAddress(address));
-            }
-        }
+        let differing = self.node.compare(&found, &checking.addresses);
+        checking.drift.extend(differing.into_iter().map(Drift::NodeAddress));
     }
 }
 
@@ -198,10 +194,10 @@ fn check_port(port: &mut Port, there: &DumpPort, members: &Members) -> bool {
         realized.facts = None;
         differs = true;
     }
-    let places = realized.members.keys().chain(members.keys());
-    let changed = |place: &&(Membership, SocketAddr)| realized.members.get(place) != members.get(place);
-    let doubted: Vec<_> = places.filter(changed).copied().collect();
-    differs | doubted.into_iter().fold(false, |any, place| realized.uncertain_members.insert(place) | any)
+    let all = realized.members.keys().chain(members.keys());
+    let changed = |it: &&(Membership, SocketAddr)| realized.members.get(it) != members.get(it);
+    let doubted: Vec<_> = all.filter(changed).copied().collect();
+    differs | doubted.into_iter().fold(false, |any, it| realized.uncertain_members.insert(it) | any)
 }
 
 fn doubt_list(list: &mut RealizedList, (word, slots): &(Word, Vec<Slot>), scope: Scope) -> bool {

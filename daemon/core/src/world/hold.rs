@@ -9,20 +9,20 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use core::net::SocketAddr;
 
-use super::{World, mark};
+use super::World;
 use crate::change::Cause;
 use crate::facts::{Endpoint, Settings, SliceFacts};
-use crate::hold::{Bench, Hold, MassLoss, Probed};
+use crate::hold::{Case, Hold, MassLoss, Probed};
 use crate::keys::Source;
 use crate::op::ServiceId;
 use crate::time::{Now, Uptime};
 
 impl World {
     /// What the empty lists of this service are judged by.
-    pub(super) fn bench<'a>(&self, id: ServiceId, settings: &'a Settings, now: Now) -> Option<Bench<'a>> {
+    pub(super) fn case<'a>(&self, id: ServiceId, settings: &'a Settings, now: Now) -> Option<Case<'a>> {
         let known = self.tables.get(id)?;
-        let before = self.programs.get(id.0 as usize).and_then(|program| program.view.as_ref());
-        Some(Bench {
+        let before = self.services.get(id).and_then(|service| service.view.as_ref());
+        Some(Case {
             policy: &settings.hold,
             own: known.facts.as_deref().and_then(crate::tables::on_empty),
             is_resync: self.ledger.is_resync(known.key.source, now.uptime()),
@@ -42,16 +42,16 @@ impl World {
     pub(super) fn expire_holds(&mut self, now: Uptime) {
         self.ledger.begin(now);
         while let Some(id) = self.ledger.take_due(now) {
-            mark(&mut self.programs, &mut self.dirty, id, Cause::HoldDue, true);
+            self.services.mark(id, Cause::HoldDue, true);
         }
     }
 
     /// Takes notice of what a probe found.
     pub(super) fn probed(&mut self, probed: Box<Probed>) {
         let Some(id) = self.tables.id_of(&probed.service) else { return };
-        let hold = self.program(id).and_then(|program| program.hold_of(&probed.port));
+        let hold = self.services.get_mut(id).and_then(|service| service.hold_of(&probed.port));
         if hold.is_some_and(|hold| Arc::make_mut(hold).observe(probed.backend, probed.answer)) {
-            mark(&mut self.programs, &mut self.dirty, id, Cause::Probed(probed), true);
+            self.services.mark(id, Cause::Probed(probed), true);
         }
     }
 
@@ -71,12 +71,12 @@ impl World {
         let (Some(ids), Some(by)) = (self.ledger.holders(address), endpoint.target) else { return };
         let Some(claimant) = crate::tables::service_of(slice) else { return };
         for id in ids.clone() {
-            let Some(program) = self.programs.get_mut(id.0 as usize) else { continue };
-            let given_up = program.holds_mut().map(|hold| Arc::make_mut(hold).give_up(address, by));
+            let Some(service) = self.services.get_mut(id) else { continue };
+            let given_up = service.holds_mut().map(|hold| Arc::make_mut(hold).give_up(address, by));
             let lost = given_up.filter(|lost| *lost).count();
             if lost > 0 {
                 let cause = Cause::AddressClaimed(address, claimant.clone());
-                mark(&mut self.programs, &mut self.dirty, id, cause, true);
+                self.services.mark(id, cause, true);
             }
         }
     }
@@ -89,15 +89,15 @@ impl World {
         settings: &Settings,
         now: Uptime,
     ) {
-        let Some(program) = self.programs.get(id.0 as usize) else { return };
-        let lists = (had_list, program.has_list());
-        self.ledger.account(id, program.holds(), lists, (&settings.hold, now));
+        let Some(service) = self.services.get(id) else { return };
+        let lists = (had_list, service.has_list());
+        self.ledger.account(id, service.holds(), lists, (&settings.hold, now));
     }
 
     /// A remembered service has a list, or holds one, before anything is decided.
     pub(super) fn account_for_remembered(&mut self, id: ServiceId) {
-        let Some(program) = self.programs.get(id.0 as usize) else { return };
-        self.ledger.remember(id, program.holds(), program.has_list(), &self.tables.settings.hold);
+        let Some(service) = self.services.get(id) else { return };
+        self.ledger.remember(id, service.holds(), service.has_list(), &self.tables.settings.hold);
     }
 
     /// Who lost its list within the window is held as long as a mass loss is, if there are so many. Judged once for all that
@@ -108,11 +108,11 @@ impl World {
             return;
         };
         for id in services {
-            let Some(program) = self.programs.get_mut(id.0 as usize) else { continue };
-            if program.holds_mut().map(Hold::join_mass_loss).filter(|joined| *joined).count() > 0 {
-                self.ledger.index(id, program.holds(), &policy);
+            let Some(service) = self.services.get_mut(id) else { continue };
+            if service.holds_mut().map(Hold::join_mass_loss).filter(|joined| *joined).count() > 0 {
+                self.ledger.index(id, service.holds(), &policy);
                 let cause = Cause::MassLoss { lost, populated };
-                mark(&mut self.programs, &mut self.dirty, id, cause, false);
+                self.services.mark(id, cause, false);
             }
         }
     }

@@ -16,13 +16,19 @@ use crate::facts::ServiceFacts;
 use crate::keys::FrontendKey;
 use crate::limits;
 use crate::op::ServiceId;
-use crate::program::Program;
+use crate::service::Service;
 use crate::time::Uptime;
 
 /// Who is carried out when.
 #[derive(Debug)]
 pub(super) struct Turns {
     queue: Queue,
+    /// Dirty too, until their source has delivered.
+    pub(super) waiting: Vec<ServiceId>,
+    /// Asked for what nobody has decided yet.
+    pub(super) undecided: Undecided,
+    /// To be planned again, because another service's op made way for them.
+    pub(super) woken: BTreeSet<ServiceId>,
     /// The services of this piece, in their order.
     pub(super) piece: Vec<ServiceId>,
     /// Decided by the start, and not to be written before all are.
@@ -46,6 +52,9 @@ impl Default for Turns {
     fn default() -> Self {
         Self {
             queue: Queue::default(),
+            waiting: Vec::new(),
+            undecided: Undecided::default(),
+            woken: BTreeSet::new(),
             piece: Vec::new(),
             gathered: Vec::new(),
             is_open: false,
@@ -61,9 +70,9 @@ impl Default for Turns {
 
 impl Turns {
     /// A start is not over before this one is in the maps.
-    pub(super) const fn is_to_be_written(&mut self, program: &mut Program) {
-        if !program.unwritten {
-            program.unwritten = true;
+    pub(super) fn is_to_be_written(&mut self, service: Option<&mut Service>) {
+        if let Some(service) = service.filter(|service| !service.unwritten) {
+            service.unwritten = true;
             self.unwritten += 1;
         }
     }
@@ -107,7 +116,7 @@ impl World {
 
     /// Whether this service goes on with a later piece.
     pub(crate) fn is_unfinished(&self, id: ServiceId) -> bool {
-        self.programs.get(id.0 as usize).is_some_and(|program| program.unfinished)
+        self.services.get(id).is_some_and(|service| service.unfinished)
     }
 
     /// Pieces of another size, for whoever wants to see many of them.
@@ -117,7 +126,7 @@ impl World {
 
     /// What it takes to carry a service out, at most.
     pub(super) fn work_of(&self, id: ServiceId) -> u64 {
-        self.programs.get(id.0 as usize).map_or(0, Program::work)
+        self.services.get(id).map_or(0, Service::work)
     }
 
     pub(super) const fn most_work(&self) -> u64 {
@@ -125,7 +134,7 @@ impl World {
     }
 
     pub(super) fn has_more(&self) -> bool {
-        !self.dirty.is_empty() || !self.turns.queue.is_empty()
+        !self.services.dirty.is_empty() || !self.turns.queue.is_empty()
     }
 
     /// Those that a start has decided for and not begun to write.
@@ -136,13 +145,13 @@ impl World {
     /// What is decided now decides for all: what belongs to no service waits for every service that is stale now, but for
     /// those whose source has yet to deliver.
     pub(super) fn await_undecided(&mut self) {
-        for place in 0..self.programs.len() {
-            let id = ServiceId(u32::try_from(place).unwrap_or(u32::MAX));
-            if self.program(id).is_some_and(|program| program.stale && !program.awaited)
+        for position in 0..self.services.len() {
+            let id = ServiceId(u32::try_from(position).unwrap_or(u32::MAX));
+            if self.services.get_mut(id).is_some_and(|service| service.stale && !service.awaited)
                 && self.may_decide(id)
             {
                 self.turns.awaited += 1;
-                self.program(id).into_iter().for_each(|program| program.awaited = true);
+                self.services.get_mut(id).into_iter().for_each(|service| service.awaited = true);
             }
         }
     }
@@ -156,7 +165,7 @@ impl World {
 
     /// The next service of the piece.
     pub(super) fn next_of_piece(&mut self) -> Option<ServiceId> {
-        for id in mem::take(&mut self.dirty) {
+        for id in mem::take(&mut self.services.dirty) {
             if let Some(known) = self.tables.get(id) {
                 self.turns.queue.push(known.key.name.shared_namespace(), id);
             }
@@ -168,9 +177,9 @@ impl World {
     pub(super) fn take_into_piece(&mut self, id: ServiceId, was_stale: bool) -> u64 {
         let most = self.turns.most;
         let work = self.work_of(id);
-        if let Some(program) = self.program(id) {
+        if let Some(service) = self.services.get_mut(id) {
             // Its decision was a piece of its own.
-            program.unfinished = was_stale && work > most;
+            service.unfinished = was_stale && work > most;
         }
         let work = work.min(most);
         self.turns.queue.charge(work);
@@ -187,25 +196,24 @@ impl World {
             self.turns.gathered.append(&mut self.turns.piece);
             if !self.has_more() {
                 // One of them has changed since it was decided.
-                self.dirty.append(&mut self.turns.gathered);
+                self.services.dirty.append(&mut self.turns.gathered);
             }
             return;
         }
         self.turns.is_open = true;
         for id in [self.turns.gathered.as_slice(), &self.turns.piece].concat() {
-            let Self { turns, programs, .. } = self;
-            programs.get_mut(id.0 as usize).into_iter().for_each(|program| turns.is_to_be_written(program));
+            self.turns.is_to_be_written(self.services.get_mut(id));
         }
     }
 
     /// What was gathered is written from the next piece on.
     pub(super) fn release_gathered(&mut self) {
-        self.dirty.append(&mut self.turns.gathered);
+        self.services.dirty.append(&mut self.turns.gathered);
     }
 
     /// A service is as it should be in the maps, or it is said why not.
-    pub(super) fn is_settled(&mut self, id: ServiceId) {
-        if self.program(id).is_some_and(|program| mem::take(&mut program.unwritten)) {
+    pub(super) fn is_written_out(&mut self, id: ServiceId) {
+        if self.services.get_mut(id).is_some_and(|service| mem::take(&mut service.unwritten)) {
             self.turns.unwritten = self.turns.unwritten.saturating_sub(1);
         }
     }
@@ -217,7 +225,7 @@ impl World {
     }
 
     /// The piece is done, but for those that it was too small for. Gives the others.
-    pub(super) fn end_piece(&mut self) -> Vec<ServiceId> {
+    pub(super) fn take_piece(&mut self) -> Vec<ServiceId> {
         let mut piece = mem::take(&mut self.turns.piece);
         let unfinished: Vec<_> = piece.extract_if(.., |id| self.is_unfinished(*id)).collect();
         for id in unfinished {
@@ -234,22 +242,22 @@ impl World {
             self.turns.held_up.insert(by);
             return true;
         }
-        let asked = self.undecided.asks_for(key);
+        let asked = self.turns.undecided.asks_for(key);
         if asked {
-            self.undecided.wait(key, by);
+            self.turns.undecided.wait(key, by);
         }
         asked
     }
 
     /// The decision for a service is made: nobody waits for what it will claim any more.
     pub(super) fn is_decided(&mut self, id: ServiceId) {
-        let asked = self.program(id).and_then(|program| program.asked.take());
+        let asked = self.services.get_mut(id).and_then(|service| service.asked.take());
         if let Some(facts) = asked {
-            for id in self.undecided.remove(&facts) {
+            for id in self.turns.undecided.remove(&facts) {
                 self.retry(id);
             }
         }
-        if self.program(id).is_some_and(|program| mem::take(&mut program.awaited)) {
+        if self.services.get_mut(id).is_some_and(|service| mem::take(&mut service.awaited)) {
             self.turns.awaited = self.turns.awaited.saturating_sub(1);
             if self.turns.awaited == 0 {
                 mem::take(&mut self.turns.held_up).into_iter().for_each(|id| self.retry(id));
@@ -258,7 +266,7 @@ impl World {
     }
 }
 
-impl Program {
+impl Service {
     /// What it takes to carry it out, at most.
     fn work(&self) -> u64 {
         let frontends = self.desired.len().max(self.frontends.len()) + self.ports.len();

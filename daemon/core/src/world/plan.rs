@@ -18,8 +18,8 @@ use crate::op::{
     Action, Coming, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, Range, ServiceId,
     Word, WordFlags,
 };
-use crate::program::{Port, Program};
 use crate::resolve::DesiredFrontend;
+use crate::service::{Port, Service};
 use crate::work;
 
 /// Why a plan stops short of what is desired.
@@ -44,21 +44,21 @@ impl World {
     /// out in several pieces is made with the first of them.
     pub(crate) fn coming(&self) -> Coming {
         let mut coming = Coming::default();
-        let begins = |program: &&Program| !program.unfinished && program.cursor == Cursor::default();
-        let of = |id: &ServiceId| self.programs.get(id.0 as usize);
+        let begins = |service: &&Service| !service.unfinished && service.cursor == Cursor::default();
+        let of = |id: &ServiceId| self.services.get(*id);
         let begun = self.piece().iter().filter_map(of).filter(begins);
         let all = self.gathered().iter().filter_map(of).chain(begun);
-        all.for_each(|program| self.add_coming(program, &mut coming));
+        all.for_each(|service| self.add_coming(service, &mut coming));
         coming
     }
 
-    fn add_coming(&self, program: &Program, coming: &mut Coming) {
+    fn add_coming(&self, service: &Service, coming: &mut Coming) {
         let new = |key: &FrontendKey| self.frontends.get(key).is_none_or(|entry| entry.realized.is_none());
         let stays = |it: &&DesiredFrontend| !it.passes;
-        for key in program.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
+        for key in service.desired.iter().filter(stays).filter_map(DesiredFrontend::key).filter(new) {
             *of(&mut coming.frontends, Family::of(key.address)) += 1;
         }
-        for port in program.ports.iter().filter(|port| port.index.is_none()) {
+        for port in service.ports.iter().filter(|port| port.index.is_none()) {
             coming.ports += 1;
             let slots = |scope| match port.rows.len(scope) {
                 0 => 0,
@@ -83,49 +83,50 @@ impl World {
             return Ok(());
         }
         let owner = Owner::Service(id);
-        let (wanted, begun) = self.program(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
+        let (wanted, begun) =
+            self.services.get_mut(id).map_or_else(Default::default, |it| (it.wanted, it.cursor));
         if begun == Cursor::default() {
             // Before the list goes that they led to.
             ops.extend(self.passing(id).map(|key| Op { owner, action: Action::RemoveFrontend(key) }));
         }
         let mut left = self.most_work();
-        for place in begun.ports..wanted {
+        for position in begun.ports..wanted {
             if left == 0 {
-                self.put_off(id, Cursor { ports: place, ..begun });
+                self.put_off(id, Cursor { ports: position, ..begun });
                 return Ok(());
             }
             work::done(1);
-            left = left.saturating_sub(self.port_work(id, place));
-            self.plan_port(id, place, &mut |action| ops.push(Op { owner, action }))?;
+            left = left.saturating_sub(self.port_work(id, position));
+            self.plan_port(id, position, &mut |action| ops.push(Op { owner, action }))?;
         }
-        let (error, place) = self.plan_frontends(id, begun.frontends, left, ops);
-        let desired = self.program(id).map_or(0, |program| program.desired.len());
-        let cursor = Cursor { ports: wanted, frontends: place };
+        let (error, position) = self.plan_frontends(id, begun.frontends, left, ops);
+        let desired = self.services.get_mut(id).map_or(0, |service| service.desired.len());
+        let cursor = Cursor { ports: wanted, frontends: position };
         let is_heavy = begun != Cursor::default() && begun.frontends < desired;
-        if place < desired || is_heavy && error.is_ok() {
+        if position < desired || is_heavy && error.is_ok() {
             // What it no longer has, and what readers see of it, is a piece of its own.
             self.put_off(id, cursor);
-        } else if let Some(program) = self.program(id) {
-            program.cursor = cursor;
+        } else if let Some(service) = self.services.get_mut(id) {
+            service.cursor = cursor;
         }
         error
     }
 
     /// The rest of this service's plan is for a later piece.
     fn put_off(&mut self, id: ServiceId, cursor: Cursor) {
-        if let Some(program) = self.program(id) {
-            (program.unfinished, program.cursor) = (true, cursor);
+        if let Some(service) = self.services.get_mut(id) {
+            (service.unfinished, service.cursor) = (true, cursor);
         }
     }
 
-    fn port_work(&self, id: ServiceId, place: usize) -> u64 {
-        let port = self.programs.get(id.0 as usize).and_then(|program| program.ports.get(place));
+    fn port_work(&self, id: ServiceId, position: usize) -> u64 {
+        let port = self.services.get(id).and_then(|service| service.ports.get(position));
         limits::FRONTEND_WORK + port.map_or(0, |port| port.rows.all().len() as u64)
     }
 
     /// What the maps still have of the frontends that this service leaves to the real balancer, whoever wrote it.
     fn passing(&self, id: ServiceId) -> impl Iterator<Item = FrontendKey> {
-        let desired = self.programs.get(id.0 as usize).into_iter().flat_map(|program| &program.desired);
+        let desired = self.services.get(id).into_iter().flat_map(|service| &service.desired);
         desired.filter(|it| it.passes).filter_map(DesiredFrontend::key).filter(move |key| {
             let entry = self.frontends.get(key).filter(|entry| entry.winner() == Some(id));
             entry.is_some_and(|entry| match entry.realized {
@@ -140,12 +141,12 @@ impl World {
     fn plan_port(
         &mut self,
         id: ServiceId,
-        place: usize,
+        position: usize,
         push: &mut dyn FnMut(Action),
     ) -> Result<(), PlanError> {
-        let index = self.index_of(id, place)?;
-        let Self { programs, ranges: [v4, v6], .. } = self;
-        let Some(port) = programs.get(id.0 as usize).and_then(|program| program.ports.get(place)) else {
+        let index = self.index_of(id, position)?;
+        let Self { services, space, .. } = self;
+        let Some(port) = services.get(id).and_then(|service| service.ports.get(position)) else {
             return Ok(());
         };
         if port.realized.facts != Some(port.facts()) {
@@ -153,8 +154,8 @@ impl World {
         }
         // Before any client can choose one of them, or go by what the cluster word says of them.
         plan_new_members(port, index, push);
-        let ranges = if port.key.family == Family::V4 { v4 } else { v6 };
-        let mut take = |count| ranges.take(count);
+        let slots = space.slots(port.key.family);
+        let mut take = |count| slots.take(count);
         for scope in publishing_order(port) {
             plan_list(port, index, scope, &mut take, push)?;
         }
@@ -163,16 +164,16 @@ impl World {
     }
 
     /// The port's index: the one it has, one that a restart found and that is wholly its own, or a free one.
-    fn index_of(&mut self, id: ServiceId, place: usize) -> Result<PortIndex, PlanError> {
-        let known = |world: &mut Self| world.program(id)?.ports.get(place)?.index;
-        if let Some(index) = known(self).or_else(|| self.take_over(id, place)) {
+    fn index_of(&mut self, id: ServiceId, position: usize) -> Result<PortIndex, PlanError> {
+        let known = |world: &mut Self| world.services.get_mut(id)?.ports.get(position)?.index;
+        if let Some(index) = known(self).or_else(|| self.take_over(id, position)) {
             return Ok(index);
         }
-        let index = self.indices.take().ok_or(PlanError::Indices(self.indices.capacity))?;
-        if let Some(port) = self.program(id).and_then(|program| program.ports.get_mut(place)) {
+        let index = self.space.indices.take().ok_or(PlanError::Indices(self.space.indices.capacity))?;
+        if let Some(port) = self.services.get_mut(id).and_then(|service| service.ports.get_mut(position)) {
             port.index = Some(index);
         }
-        self.indices.put(index, place);
+        self.space.indices.put(index, position);
         Ok(index)
     }
 
@@ -184,14 +185,16 @@ impl World {
         mut left: u64,
         ops: &mut Vec<Op>,
     ) -> (Result<(), PlanError>, usize) {
-        let Some(program) = self.programs.get(id.0 as usize) else { return (Ok(()), begin) };
+        let Some(service) = self.services.get(id) else { return (Ok(()), begin) };
         let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
-        let mut realized = self.frontends_realized + self.frontends_coming;
+        let mut realized = self.frontends.realized + self.frontends.coming;
         let mut error = Ok(());
-        let mut end = program.desired.len();
-        for (place, frontend) in program.desired.iter().enumerate().skip(begin).filter(|(_, it)| !it.passes) {
+        let mut end = service.desired.len();
+        for (position, frontend) in
+            service.desired.iter().enumerate().skip(begin).filter(|(_, it)| !it.passes)
+        {
             work::done(1);
-            let index = frontend.place.and_then(|place| program.ports.get(place)?.index);
+            let index = frontend.position.and_then(|position| service.ports.get(position)?.index);
             let (Some(key), Some(port)) = (frontend.key(), index) else { continue };
             let Some(entry) = self.frontends.get(&key).filter(|entry| entry.winner() == Some(id)) else {
                 continue;
@@ -206,14 +209,14 @@ impl World {
                 continue;
             }
             if left == 0 {
-                end = place;
+                end = position;
                 break;
             }
             left = left.saturating_sub(limits::FRONTEND_WORK);
             realized += usize::from(entry.realized.is_none());
             ops.push(Op { owner: Owner::Service(id), action: Action::InsertFrontend(key, value) });
         }
-        self.frontends_coming = realized - self.frontends_realized;
+        self.frontends.coming = realized - self.frontends.realized;
         (error, end)
     }
 
@@ -227,18 +230,18 @@ impl World {
         if !left.is_empty() {
             return self.plan_left(id, left, ops);
         }
-        let Some(program) = self.programs.get(id.0 as usize).filter(|_| !self.freed.leads_to(id)) else {
+        let Some(service) = self.services.get(id).filter(|_| !self.space.freed.leads_to(id)) else {
             return;
         };
         let begin = ops.len();
         let most = (self.most_work() / limits::FRONTEND_WORK).max(1);
-        for (place, port) in program.ports.iter().enumerate() {
+        for (position, port) in service.ports.iter().enumerate() {
             let Some(index) = port.index.filter(|index| !dialled.has(*index)) else { continue };
             if (ops.len() - begin) as u64 >= most {
-                let cursor = program.cursor;
+                let cursor = service.cursor;
                 return self.put_off(id, cursor);
             }
-            let plan = if place < program.wanted { plan_unused } else { plan_wipe };
+            let plan = if position < service.wanted { plan_unused } else { plan_wipe };
             plan(port, index, &mut |action| ops.push(Op { owner: Owner::Service(id), action }));
         }
     }
@@ -246,8 +249,8 @@ impl World {
     /// By which indices clients still find this service, and what nobody claims of what it has in the maps.
     fn dialled(&self, id: ServiceId) -> (Dialled, Vec<FrontendKey>) {
         let (mut dialled, mut left) = (Dialled::default(), Vec::new());
-        let program = self.programs.get(id.0 as usize);
-        for key in program.into_iter().flat_map(|program| &program.frontends) {
+        let service = self.services.get(id);
+        for key in service.into_iter().flat_map(|service| &service.frontends) {
             work::done(1);
             let entry = self.frontends.get(key);
             match entry.and_then(|entry| Some((entry, entry.winner()?))) {
@@ -265,7 +268,7 @@ impl World {
         let begin = ops.len();
         for key in left {
             if (ops.len() - begin) as u64 >= most {
-                let cursor = self.program(id).map(|program| program.cursor).unwrap_or_default();
+                let cursor = self.services.get_mut(id).map(|service| service.cursor).unwrap_or_default();
                 return self.put_off(id, cursor);
             }
             if !self.is_held_up(&key, id) {
@@ -274,25 +277,14 @@ impl World {
         }
     }
 
-    /// Ops for addresses that are no longer the node's. They come before everything else, so that none of them answers for a
-    /// new NodePort.
+    /// Ops for addresses that are no longer the node's.
     pub(crate) fn plan_node_removals(&self, ops: &mut Vec<Op>) {
-        let wanted = &self.tables.node.node_port_addresses;
-        for address in self.node_addresses.union(&self.uncertain_addresses).filter(|it| !wanted.contains(it))
-        {
-            ops.push(Op { owner: Owner::Node, action: Action::RemoveNodeAddress(*address) });
-        }
+        self.node.plan_removals(&self.tables.node.node_port_addresses, ops);
     }
 
-    /// Ops for new addresses of the node. They come last, so that none of them answers for a NodePort that goes.
+    /// Ops for new addresses of the node.
     pub(crate) fn plan_node(&self, ops: &mut Vec<Op>) {
-        let owner = Owner::Node;
-        let wanted = &self.tables.node.node_port_addresses;
-        let known =
-            |address| self.node_addresses.contains(address) && !self.uncertain_addresses.contains(address);
-        for address in wanted.iter().filter(|address| !known(address)) {
-            ops.push(Op { owner, action: Action::InsertNodeAddress(*address) });
-        }
+        self.node.plan(&self.tables.node.node_port_addresses, ops);
     }
 }
 
@@ -393,9 +385,9 @@ fn members(port: &Port) -> impl Iterator<Item = (Membership, &Row)> {
 fn plan_new_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     for (membership, row) in members(port) {
         let (backend, state) = (row.backend(), row.state());
-        let place = (membership, backend);
-        let known = port.realized.members.get(&place) == Some(&state);
-        if !known || port.realized.uncertain_members.contains(&place) {
+        let member = (membership, backend);
+        let known = port.realized.members.get(&member) == Some(&state);
+        if !known || port.realized.uncertain_members.contains(&member) {
             push(Action::InsertMember(MemberKey { port: index, membership, backend }, state));
         }
     }
@@ -411,10 +403,10 @@ fn plan_stale_members(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action
         let row = port.rows.find(backend);
         row.is_some_and(|row| port.is_member(row, membership))
     };
-    let mut places: Vec<_> = realized.members.keys().chain(&realized.uncertain_members).collect();
-    places.sort_unstable();
-    places.dedup();
-    for (membership, backend) in places {
+    let mut known: Vec<_> = realized.members.keys().chain(&realized.uncertain_members).collect();
+    known.sort_unstable();
+    known.dedup();
+    for (membership, backend) in known {
         work::done(1);
         if !wanted(*membership, *backend) {
             let key = MemberKey { port: index, membership: *membership, backend: *backend };

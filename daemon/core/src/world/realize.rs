@@ -8,26 +8,27 @@ use alloc::vec::Vec;
 use core::mem;
 use core::net::SocketAddr;
 
-use super::{Leaving, World, mark};
+use super::World;
+use super::space::Leaving;
 use crate::change::Cause;
 use crate::claims::RealizedFrontend;
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
 use crate::list::{Rows, Scope};
 use crate::op::{Action, FrontendValue, Grace, MemberKey, Membership, Op, Owner, PortIndex, ServiceId, Word};
-use crate::program::RealizedPort;
+use crate::service::RealizedPort;
 use crate::work;
 
 impl World {
     /// The maps accepted this op.
     pub(crate) fn accepted(&mut self, op: &Op) {
         work::done(1);
-        self.counters.ops += 1;
+        self.report.counters.ops += 1;
         self.checking.iter_mut().for_each(|checking| checking.note(op));
         if let Owner::Service(id) = op.owner
-            && let Some(program) = self.program(id)
+            && let Some(service) = self.services.get_mut(id)
         {
-            program.ops += 1;
+            service.ops += 1;
         }
         match &op.action {
             Action::WriteRange(..) => {}
@@ -35,34 +36,28 @@ impl World {
             Action::InsertFrontend(key, value) => self.inserted(op.owner, *key, *value),
             Action::RemoveFrontend(key) => self.removed(*key),
             Action::FreeRange(range) => {
-                self.ranges(range.family).give_back(range.base, range.count);
+                self.space.slots(range.family).give_back(range.base, range.count);
                 self.starved.free(1);
             }
-            Action::InsertNodeAddress(address) => {
-                self.uncertain_addresses.remove(address);
-                self.node_addresses.insert(*address);
-            }
-            Action::RemoveNodeAddress(address) => {
-                self.uncertain_addresses.remove(address);
-                self.node_addresses.remove(address);
-            }
+            Action::InsertNodeAddress(address) => self.node.accepted(*address, true),
+            Action::RemoveNodeAddress(address) => self.node.accepted(*address, false),
             Action::WriteFacts(index, facts) => {
                 self.with_port(op.owner, *index, |port| port.realized.facts = Some(*facts));
             }
             Action::InsertMember(key, state) => self.with_port(op.owner, key.port, |port| {
-                port.realized.uncertain_members.remove(&place(key));
-                port.realized.members.insert(place(key), *state);
+                port.realized.uncertain_members.remove(&member(key));
+                port.realized.members.insert(member(key), *state);
             }),
             Action::RemoveMember(key) => self.with_port(op.owner, key.port, |port| {
-                port.realized.uncertain_members.remove(&place(key));
-                port.realized.members.remove(&place(key));
+                port.realized.uncertain_members.remove(&member(key));
+                port.realized.members.remove(&member(key));
             }),
         }
     }
 
     /// The maps refused the op at this place; those after it were not tried.
     pub(crate) fn refused(&mut self, ops: &[Op], failed: usize) {
-        self.counters.ops_failed += 1;
+        self.report.counters.ops_failed += 1;
         self.give_back_unpublished(ops, failed);
         let Some(op) = ops.get(failed) else { return };
         self.checking.iter_mut().for_each(|checking| checking.note(op));
@@ -72,16 +67,16 @@ impl World {
             Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => {
                 self.doubt_frontend(op.owner, *key);
             }
-            Action::FreeRange(range) => self.freed.now.ranges.push(*range),
+            Action::FreeRange(range) => self.space.freed.now.ranges.push(*range),
             Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
-                self.uncertain_addresses.insert(*address);
+                self.node.refused(*address);
             }
             Action::WriteFacts(index, _) => {
                 self.with_port(op.owner, *index, |port| port.realized.facts = None);
             }
             Action::InsertMember(key, _) | Action::RemoveMember(key) => {
                 self.with_port(op.owner, key.port, |port| {
-                    port.realized.uncertain_members.insert(place(key));
+                    port.realized.uncertain_members.insert(member(key));
                 });
             }
         }
@@ -89,28 +84,28 @@ impl World {
 
     /// Whether something waits for a grace period that has not begun.
     pub(crate) fn has_freed(&self) -> bool {
-        !self.freed.now.is_empty()
+        !self.space.freed.now.is_empty()
     }
 
     /// The maps began a grace period for all that was freed until now.
     pub(crate) fn begin_grace(&mut self, grace: Grace) {
-        self.freed.waiting.push_back((grace, mem::take(&mut self.freed.now)));
+        self.space.freed.waiting.push_back((grace, mem::take(&mut self.space.freed.now)));
     }
 
     /// The grace period that ends next, if one is under way.
     pub(crate) fn next_grace(&self) -> Option<Grace> {
-        self.freed.waiting.front().map(|(grace, _)| *grace)
+        self.space.freed.waiting.front().map(|(grace, _)| *grace)
     }
 
     /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a piece takes.
     /// Services whose words no reader is on its way to go on with their removals. `false`: there are more ranges.
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
-        let Some((grace, mut leaving)) = self.freed.waiting.pop_front() else { return true };
+        let Some((grace, mut leaving)) = self.space.freed.waiting.pop_front() else { return true };
         self.starved.free(leaving.indices.len());
-        mem::take(&mut leaving.indices).into_iter().for_each(|index| self.indices.give_back(index));
-        let Self { tables, programs, dirty, .. } = self;
+        mem::take(&mut leaving.indices).into_iter().for_each(|index| self.space.indices.give_back(index));
+        let Self { tables, services, .. } = self;
         for id in mem::take(&mut leaving.services).into_iter().filter(|id| tables.get(*id).is_some()) {
-            mark(programs, dirty, id, Cause::ReadersLeft, false);
+            services.mark(id, Cause::ReadersLeft, false);
         }
         let mut left = self.most_work();
         while left > 0
@@ -121,13 +116,16 @@ impl World {
         }
         let is_whole = leaving.ranges.is_empty();
         if !is_whole {
-            self.freed.waiting.push_front((grace, Leaving { ranges: leaving.ranges, ..Leaving::default() }));
+            self.space
+                .freed
+                .waiting
+                .push_front((grace, Leaving { ranges: leaving.ranges, ..Leaving::default() }));
         }
         is_whole
     }
 
     fn published(&mut self, owner: Owner, index: PortIndex, scope: Scope, word: Word) {
-        let mut freed = mem::take(&mut self.freed.now.ranges);
+        let mut freed = mem::take(&mut self.space.freed.now.ranges);
         let mut redirects = false;
         self.with_port(owner, index, |port| {
             let list = port.realized.list_mut(scope);
@@ -142,9 +140,9 @@ impl World {
                 mem::take(&mut list.suspects).into_iter().chain(before).filter(|range| Some(*range) != now),
             );
         });
-        self.freed.now.ranges = freed;
+        self.space.freed.now.ranges = freed;
         if let (true, Owner::Service(id)) = (redirects, owner) {
-            self.freed.now.services.insert(id);
+            self.space.freed.now.services.insert(id);
         }
     }
 
@@ -160,105 +158,94 @@ impl World {
 
     fn inserted(&mut self, owner: Owner, key: FrontendKey, value: FrontendValue) {
         let Owner::Service(id) = owner else { return };
-        let (before, doubters) = self.settle_frontend(key, Some(RealizedFrontend { value, owner: Some(id) }));
-        let is_new = usize::from(before.is_none());
-        self.frontends_realized += is_new;
-        self.frontends_coming = self.frontends_coming.saturating_sub(is_new);
-        self.strays.remove(&key);
-        if let Some(RealizedFrontend { owner: None, value }) = before
-            && let Some(adopted) = self.adopted.get_mut(&value.port)
-        {
-            adopted.leave(&key);
+        let now = RealizedFrontend { value, owner: Some(id) };
+        let (before, doubters) = self.frontend_is_certain(key, Some(now));
+        if let Some(RealizedFrontend { owner: None, value }) = before {
+            self.adopted.leave(value.port, &key);
         }
         let owner = before.and_then(|before| before.owner);
         for other in owner.into_iter().chain(doubters).filter(|other| *other != id) {
             self.let_go(other, key);
         }
-        if let Some(program) = self.program(id) {
-            program.frontends.insert(key);
+        if let Some(service) = self.services.get_mut(id) {
+            service.frontends.insert(key);
         }
     }
 
     fn removed(&mut self, key: FrontendKey) {
-        let (before, doubters) = self.settle_frontend(key, None);
-        self.frontends_realized -= usize::from(before.is_some());
+        let (before, doubters) = self.frontend_is_certain(key, None);
         self.starved.free(usize::from(before.is_some()));
-        self.strays.remove(&key);
         let owner = before.and_then(|before| before.owner);
         for id in owner.into_iter().chain(doubters) {
             self.let_go(id, key);
         }
         // Whoever leaves it to the real balancer can say so now.
-        self.woken.extend(self.frontends.winner(&key));
-        if let Some(adopted) = before.and_then(|before| self.adopted.get_mut(&before.value.port)) {
-            adopted.leave(&key);
+        self.turns.woken.extend(self.frontends.winner(&key));
+        if let Some(before) = before {
+            self.adopted.leave(before.value.port, &key);
         }
     }
 
     /// What the maps say of a frontend is known for certain now. Gives what was known before, and who had doubts.
-    fn settle_frontend(
+    fn frontend_is_certain(
         &mut self,
         key: FrontendKey,
         now: Option<RealizedFrontend>,
     ) -> (Option<RealizedFrontend>, Vec<ServiceId>) {
-        let mut before = (None, Vec::new());
-        self.frontends.update(key, |entry| {
-            before = (mem::replace(&mut entry.realized, now), mem::take(&mut entry.doubters));
-            entry.uncertain = false;
-        });
-        let (realized, doubters) = &before;
-        if let Some(left) = realized.filter(|it| now.is_none_or(|now| now.value != it.value)) {
-            self.freed.now.left(left);
+        let (before, doubters) = self.frontends.is_certain(key, now);
+        if let Some(left) = before.filter(|it| now.is_none_or(|now| now.value != it.value)) {
+            self.space.freed.now.left(left);
         }
-        self.freed.now.services.extend(doubters.iter().copied());
-        before
+        self.space.freed.now.services.extend(doubters.iter().copied());
+        (before, doubters)
     }
 
     /// The maps may say either; the service that tried keeps its port until that is settled.
     fn doubt_frontend(&mut self, owner: Owner, key: FrontendKey) {
         let by = if let Owner::Service(id) = owner { Some(id) } else { None };
-        self.frontends.update(key, |entry| {
-            entry.uncertain = true;
-            entry.doubters.extend(by.filter(|id| !entry.doubters.contains(id)));
-        });
-        if let Some(program) = by.and_then(|id| self.program(id)) {
-            program.frontends.insert(key);
+        self.frontends.doubt(key, by);
+        if let Some(service) = by.and_then(|id| self.services.get_mut(id)) {
+            service.frontends.insert(key);
         }
     }
 
     /// A frontend is certainly not in the maps on this service's behalf: it can go on with its removals.
     fn let_go(&mut self, id: ServiceId, key: FrontendKey) {
-        if let Some(program) = self.program(id) {
-            program.frontends.remove(&key);
+        if let Some(service) = self.services.get_mut(id) {
+            service.frontends.remove(&key);
         }
-        self.woken.insert(id);
+        self.turns.woken.insert(id);
     }
 
     /// Ranges that were written, or about to be, but whose word was never tried: nobody has seen them.
     fn give_back_unpublished(&mut self, ops: &[Op], failed: usize) {
-        for (place, op) in ops.iter().enumerate() {
+        for (position, op) in ops.iter().enumerate() {
             let Action::WriteRange(range, ..) = op.action else { continue };
             let publishes = |op: &Op| matches!(op.action, Action::PublishWord(_, _, word) if word.range(range.family) == Some(range));
             work::done(1);
             // The first word after it: another family's earlier one may look the same.
-            let untried = ops.iter().enumerate().skip(place).find(|(_, op)| publishes(op));
-            if untried.is_some_and(|(place, _)| place > failed) {
-                self.ranges(range.family).give_back(range.base, range.count);
+            let untried = ops.iter().enumerate().skip(position).find(|(_, op)| publishes(op));
+            if untried.is_some_and(|(position, _)| position > failed) {
+                self.space.slots(range.family).give_back(range.base, range.count);
             }
         }
     }
 
-    fn with_port(&mut self, owner: Owner, index: PortIndex, change: impl FnOnce(Place<'_>)) {
+    fn with_port(&mut self, owner: Owner, index: PortIndex, change: impl FnOnce(Written<'_>)) {
         match owner {
             Owner::Service(id) => {
                 if let Some(port) = self.port_at_mut(id, index) {
-                    change(Place { realized: &mut port.realized, family: port.key.family, rows: &port.rows });
+                    change(Written {
+                        realized: &mut port.realized,
+                        family: port.key.family,
+                        rows: &port.rows,
+                    });
                 }
             }
             Owner::Nobody => {
-                if let Some(port) = self.adopted.get_mut(&index) {
+                if let Some(port) = self.adopted.get_mut(index) {
                     let rows = &Arc::default();
-                    change(Place { realized: &mut port.realized, family: port.family, rows });
+                    change(Written { realized: &mut port.realized, family: port.family, rows });
                 }
             }
             Owner::Node => {}
@@ -267,12 +254,12 @@ impl World {
 }
 
 /// A port that an op was for.
-struct Place<'a> {
+struct Written<'a> {
     realized: &'a mut RealizedPort,
     family: Family,
     rows: &'a Arc<Rows>,
 }
 
-fn place(key: &MemberKey) -> (Membership, SocketAddr) {
+fn member(key: &MemberKey) -> (Membership, SocketAddr) {
     (key.membership, key.backend)
 }

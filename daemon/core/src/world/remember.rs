@@ -9,12 +9,12 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{World, mark};
+use super::World;
 use crate::change::Cause;
 use crate::event::Watched;
 use crate::facts::Timestamp;
 use crate::hold::Kept;
-use crate::program::{Port, Program};
+use crate::service::{Port, Service};
 use crate::snapshot::{ServiceView, Snapshot, Status};
 use crate::time::{Now, Uptime};
 
@@ -48,7 +48,7 @@ impl World {
     /// Begins with what is remembered of the sources that are still asked. Called once, before any event.
     pub(crate) fn remember(&mut self, remembered: Remembered, now: Now) {
         let then = remembered.clock;
-        self.remembered_at = Some(remembered.at);
+        self.report.remembered_at = Some(remembered.at);
         self.tables.progress = remembered.progress;
         for view in remembered.services {
             if self.tables.synced.contains_key(&view.key.source) {
@@ -59,7 +59,7 @@ impl World {
 
     /// Whether there is something to serve although no source has spoken yet.
     pub(crate) const fn is_remembering(&self) -> bool {
-        self.remembered_at.is_some()
+        self.report.remembered_at.is_some()
     }
 
     fn remember_service(&mut self, mut view: ServiceView, on_my_clock: impl Fn(Uptime) -> Uptime) {
@@ -74,17 +74,17 @@ impl World {
         for frontend in &mut view.frontends {
             frontend.status = Status::Pending;
         }
-        mark(&mut self.programs, &mut self.dirty, id, Cause::Remembered, true);
+        self.services.mark(id, Cause::Remembered, true);
         let view = Arc::new(view);
-        if let Some(program) = self.program(id) {
-            program.begin_with(&view);
+        if let Some(service) = self.services.get_mut(id) {
+            service.begin_with(&view);
         }
         self.account_for_remembered(id);
-        self.snapshot.services.set(id.0 as usize, Some(view));
+        self.report.snapshot.services.set(id.0 as usize, Some(view));
     }
 }
 
-impl Program {
+impl Service {
     /// The rows with their times and the last lists; what the maps hold is not remembered but read off the maps.
     fn begin_with(&mut self, view: &Arc<ServiceView>) {
         let port = |port: &crate::snapshot::PortView| Port {

@@ -24,14 +24,14 @@ pub(super) struct Starved {
     turns: BTreeMap<ServiceId, Turn>,
     /// Whose turn it was last.
     last: Option<Arc<str>>,
-    /// Places in the maps that came free since somebody was tried.
+    /// Room in the maps that came free since somebody was tried.
     freed: usize,
 }
 
 impl Starved {
-    /// Places in the maps came free.
-    pub(super) fn free(&mut self, places: usize) {
-        self.freed = if self.turns.is_empty() { 0 } else { self.freed.saturating_add(places) };
+    /// Room in the maps came free.
+    pub(super) fn free(&mut self, room: usize) {
+        self.freed = if self.turns.is_empty() { 0 } else { self.freed.saturating_add(room) };
     }
 
     fn put(&mut self, turn: Turn) {
@@ -81,10 +81,10 @@ impl World {
         }
     }
 
-    /// Room came free: those whose turn it is are tried again, as many as there are places.
+    /// Room came free: those whose turn it is are tried again, as many as there is room for.
     pub(super) fn feed(&mut self) {
-        let places = core::mem::take(&mut self.starved.freed).min(limits::FED_PER_BATCH);
-        let fed: Vec<ServiceId> = (0..places).map_while(|_| self.starved.next()).collect();
+        let room = core::mem::take(&mut self.starved.freed).min(limits::FED_PER_BATCH);
+        let fed: Vec<ServiceId> = (0..room).map_while(|_| self.starved.next()).collect();
         fed.into_iter().for_each(|id| self.retry(id));
     }
 }

@@ -26,11 +26,11 @@ use crate::facts::{
     ServiceType, Settings, SliceFacts, SlicePort, Timestamp, TrafficPolicy,
 };
 use crate::hold::{OnEmpty, Policy};
-use crate::keys::{ObjectName, Protocol, ServiceKey, SliceKey};
+use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::limits;
 use crate::list::{Scope, SlotState};
-use crate::op::{Action, Dump, DumpPort, MemberKey, Membership, Op};
-use crate::snapshot::{FrontendView, ServiceView};
+use crate::op::{Action, Dump, DumpPort, Grace, MemberKey, Membership, Op};
+use crate::snapshot::{FrontendView, ServiceView, Snapshot};
 use crate::time::Now;
 
 const SOURCE: Source = Source::Manifests;
@@ -104,7 +104,7 @@ impl Rig {
             self.execute(&ops);
         }
         let changes = &mut self.changes;
-        self.world.settle(now, &mut |change| changes.push(change))
+        self.world.end_piece(now, &mut |change| changes.push(change))
     }
 
     /// Every reader leaves that is under way, and the next batch comes.
@@ -119,9 +119,9 @@ impl Rig {
     }
 
     fn execute(&mut self, ops: &[Op]) -> bool {
-        for (place, op) in ops.iter().enumerate() {
+        for (position, op) in ops.iter().enumerate() {
             if (self.refuse)(op) {
-                self.world.refused(ops, place);
+                self.world.refused(ops, position);
                 return false;
             }
             self.log.push(op.clone());
@@ -134,11 +134,11 @@ impl Rig {
     pub(super) fn dump(&self) -> Dump {
         let mut dump = Dump::default();
         let ids: Vec<_> = self.world.tables.ids().collect();
-        for program in ids.iter().filter_map(|id| self.world.programs.get(id.0 as usize)) {
-            for key in &program.frontends {
+        for service in ids.iter().filter_map(|id| self.world.services.get(*id)) {
+            for key in &service.frontends {
                 dump.frontends.push((*key, self.world.frontends.get(key).unwrap().realized.unwrap().value));
             }
-            for (port, index) in program.ports.iter().filter_map(|port| Some((port, port.index?))) {
+            for (port, index) in service.ports.iter().filter_map(|port| Some((port, port.index?))) {
                 let list = |scope| {
                     let list = port.realized.list(scope);
                     (list.word, list.rows.slots(scope).collect())

@@ -13,32 +13,32 @@ use crate::keys::{Family, FrontendKey};
 use crate::op::ServiceId;
 
 /// An address, or a NodePort's number on all addresses of a family.
-type Place = (IpAddr, u16);
+type Address = (IpAddr, u16);
 
 /// What is asked for, and who waits for it to be decided.
 #[derive(Debug, Default)]
 pub(super) struct Undecided {
-    asked: BTreeMap<Place, u32>,
-    waiting: BTreeMap<Place, BTreeSet<ServiceId>>,
+    asked: BTreeMap<Address, u32>,
+    waiting: BTreeMap<Address, BTreeSet<ServiceId>>,
 }
 
 impl Undecided {
     /// A service waits for its decision.
     pub(super) fn add(&mut self, facts: &ServiceFacts) {
-        places(facts).for_each(|place| *self.asked.entry(place).or_default() += 1);
+        all_addresses(facts).for_each(|address| *self.asked.entry(address).or_default() += 1);
     }
 
     /// It does no longer. Gives those who waited for that.
     pub(super) fn remove(&mut self, facts: &ServiceFacts) -> Vec<ServiceId> {
         let mut woken = Vec::new();
-        for place in places(facts) {
-            let left = self.asked.get_mut(&place).map(|count| {
+        for address in all_addresses(facts) {
+            let left = self.asked.get_mut(&address).map(|count| {
                 *count = count.saturating_sub(1);
                 *count
             });
             if left == Some(0) {
-                self.asked.remove(&place);
-                woken.extend(self.waiting.remove(&place).unwrap_or_default());
+                self.asked.remove(&address);
+                woken.extend(self.waiting.remove(&address).unwrap_or_default());
             }
         }
         woken
@@ -46,20 +46,20 @@ impl Undecided {
 
     /// Whether somebody may be about to claim this frontend.
     pub(super) fn asks_for(&self, key: &FrontendKey) -> bool {
-        !self.asked.is_empty() && self.asked.contains_key(&place(key))
+        !self.asked.is_empty() && self.asked.contains_key(&address_of(key))
     }
 
     /// This service waits until it is decided who gets a frontend that it has in the maps.
     pub(super) fn wait(&mut self, key: &FrontendKey, id: ServiceId) {
-        self.waiting.entry(place(key)).or_default().insert(id);
+        self.waiting.entry(address_of(key)).or_default().insert(id);
     }
 }
 
-fn place(key: &FrontendKey) -> Place {
+fn address_of(key: &FrontendKey) -> Address {
     (key.address, if key.address.is_unspecified() { key.port.get() } else { 0 })
 }
 
-fn places(facts: &ServiceFacts) -> impl Iterator<Item = Place> {
+fn all_addresses(facts: &ServiceFacts) -> impl Iterator<Item = Address> {
     let addresses = facts.cluster_ips.iter().chain(&facts.external_ips).copied();
     let ingress = facts.ingress.iter().map(|ingress| ingress.address);
     let fixed = facts.static_frontends.iter().map(core::net::SocketAddr::ip);

@@ -17,36 +17,36 @@ use crate::facts::Timestamp;
 use crate::keys::Protocol;
 use crate::list::{Row, Rows, Scope};
 use crate::op::{FrontendValue, PortIndex, ServiceId, WordFlags};
-use crate::program::{Port, Program, RealizedPort};
 use crate::resolve::DesiredFrontend;
+use crate::service::{Port, RealizedPort, Service};
 use crate::snapshot::{FrontendView, PortView, Reason, ServiceView, Status, Verdict};
 use crate::work;
 
 impl World {
     pub(super) fn view(&self, id: ServiceId, now: Timestamp) -> Option<ServiceView> {
         let known = self.tables.get(id)?;
-        let program = self.programs.get(id.0 as usize)?;
+        let service = self.services.get(id)?;
         if known.facts.is_none() && known.slices.is_empty() {
             return None;
         }
-        let before = program.view.as_deref();
-        let ports: Box<[_]> = program.ports.iter().take(program.wanted).map(port_view).collect();
+        let before = service.view.as_deref();
+        let ports: Box<[_]> = service.ports.iter().take(service.wanted).map(port_view).collect();
         let mut view = ServiceView {
             key: known.key.clone(),
             facts: known.facts.clone(),
             slices: known.slices.as_slice().into(),
-            state: program.state,
+            state: service.state,
             ports,
             frontends: Box::default(),
         };
-        let done: Vec<_> = program.ports.iter().take(program.wanted).map(is_done).collect();
+        let done: Vec<_> = service.ports.iter().take(service.wanted).map(is_done).collect();
         let mut before = before.map(|before| Before::new(before, &view));
-        let row = |(place, it)| {
-            let mut row = self.frontend_view(id, program, it, &done, now);
-            before.iter_mut().for_each(|before| before.since(place, &mut row));
+        let row = |(position, it)| {
+            let mut row = self.frontend_view(id, service, it, &done, now);
+            before.iter_mut().for_each(|before| before.since(position, &mut row));
             row
         };
-        let frontends = program.desired.iter().enumerate().map(row).collect();
+        let frontends = service.desired.iter().enumerate().map(row).collect();
         view.frontends = frontends;
         Some(view)
     }
@@ -54,7 +54,7 @@ impl World {
     fn frontend_view(
         &self,
         id: ServiceId,
-        program: &Program,
+        service: &Service,
         it: &DesiredFrontend,
         done: &[bool],
         now: Timestamp,
@@ -64,7 +64,9 @@ impl World {
             view.reason = Some(Reason::Address);
             return view;
         }
-        let (Some(key), Some(port)) = (it.key(), it.place.and_then(|place| program.ports.get(place))) else {
+        let (Some(key), Some(port)) =
+            (it.key(), it.position.and_then(|position| service.ports.get(position)))
+        else {
             view.reason = Some(Reason::Protocol);
             return view;
         };
@@ -83,17 +85,17 @@ impl World {
         let wanted = port.index.map(|port| FrontendValue { port, kind: it.kind });
         if it.passes {
             let is_there = entry.is_some_and(|entry| entry.uncertain) || realized.is_some();
-            view.status = if is_there { program.status() } else { Status::Done };
+            view.status = if is_there { service.status() } else { Status::Done };
             (view.verdict, view.reason) = (Verdict::Passing, Some(why_nobody(port)));
             return view;
         }
         let known = wanted.is_some() && entry.is_some_and(|entry| !entry.uncertain);
-        let placed = known && realized.map(|it| it.value) == wanted;
-        if placed && it.place.is_some_and(|place| done.get(place) == Some(&true)) {
+        let is_there = known && realized.map(|it| it.value) == wanted;
+        if is_there && it.position.is_some_and(|position| done.get(position) == Some(&true)) {
             (view.verdict, view.reason) = verdict(port, &port.rows, it.scope);
             return view;
         }
-        view.status = program.status();
+        view.status = service.status();
         if let Some(serving) = realized.and_then(|it| self.realized_port(it.value.port, it.owner)) {
             let list = serving.list(it.scope);
             view.applied = Some(Arc::clone(&list.rows));
@@ -103,7 +105,7 @@ impl World {
     }
 
     fn realized_port(&self, index: PortIndex, owner: Option<ServiceId>) -> Option<&RealizedPort> {
-        let Some(owner) = owner else { return self.adopted.get(&index).map(|adopted| &adopted.realized) };
+        let Some(owner) = owner else { return self.adopted.get(index).map(|adopted| &adopted.realized) };
         self.port_at(owner, index).map(|port| &port.realized)
     }
 }
@@ -116,7 +118,7 @@ fn not_programmed(it: &DesiredFrontend, now: Timestamp) -> FrontendView {
         protocol: it.protocol.clone(),
         kind: it.kind,
         port_name: Arc::clone(&it.port_name),
-        place: it.place,
+        position: it.position,
         scope: it.scope,
         external_local: it.external_local,
         verdict: Verdict::Unprogrammed,
@@ -206,7 +208,7 @@ struct Before<'a> {
     before: &'a ServiceView,
     after: &'a ServiceView,
     /// Made when the first row is not at its old place.
-    places: Option<BTreeMap<(IpAddr, NonZeroU16, &'a Protocol), usize>>,
+    positions: Option<BTreeMap<(IpAddr, NonZeroU16, &'a Protocol), usize>>,
     /// The last two pairs of lists, and whether they were the same: all rows of one port and kind have these.
     compared: Option<(Lists, bool)>,
 }
@@ -216,12 +218,12 @@ type Lists = [Option<(*const Rows, Scope)>; 4];
 
 impl<'a> Before<'a> {
     const fn new(before: &'a ServiceView, after: &'a ServiceView) -> Self {
-        Self { before, after, places: None, compared: None }
+        Self { before, after, positions: None, compared: None }
     }
 
     /// Keeps the time of the row before, if it showed the same.
-    fn since(&mut self, place: usize, row: &mut FrontendView) {
-        if let Some(old) = self.find(place, row)
+    fn since(&mut self, position: usize, row: &mut FrontendView) {
+        if let Some(old) = self.find(position, row)
             && (old.verdict, old.reason) == (row.verdict, row.reason)
             && self.same_lists(old, row)
         {
@@ -230,19 +232,19 @@ impl<'a> Before<'a> {
     }
 
     /// The row of the same address, port and protocol; usually it is at the same place.
-    fn find(&mut self, place: usize, row: &FrontendView) -> Option<&'a FrontendView> {
+    fn find(&mut self, position: usize, row: &FrontendView) -> Option<&'a FrontendView> {
         work::done(1);
         let before = self.before;
         let key = |it: &'a FrontendView| (it.address, it.port, &it.protocol);
         let wanted = (row.address, row.port, &row.protocol);
-        if let Some(old) = before.frontends.get(place).filter(|old| key(old) == wanted) {
+        if let Some(old) = before.frontends.get(position).filter(|old| key(old) == wanted) {
             return Some(old);
         }
-        let places = self.places.get_or_insert_with(|| {
+        let positions = self.positions.get_or_insert_with(|| {
             work::done(before.frontends.len());
             before.frontends.iter().map(key).zip(0..).collect()
         });
-        before.frontends.get(*places.get(&wanted)?)
+        before.frontends.get(*positions.get(&wanted)?)
     }
 
     fn same_lists(&mut self, old: &FrontendView, new: &FrontendView) -> bool {

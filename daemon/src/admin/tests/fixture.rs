@@ -195,7 +195,7 @@ impl Given {
             protocol: spec.protocol.clone(),
             kind,
             port_name: Arc::clone(&spec.name),
-            place: self.view.ports.iter().position(same),
+            position: self.view.ports.iter().position(same),
             scope: Scope::Cluster,
             external_local: false,
             verdict,

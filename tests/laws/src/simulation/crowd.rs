@@ -114,13 +114,13 @@ impl Crowd {
     }
 
     fn change_service(&mut self) {
-        let place = self.random.below(SERVICES_MAX);
-        let key = population::service_key(place);
+        let position = self.random.below(SERVICES_MAX);
+        let key = population::service_key(position);
         let event = if self.random.chance(350) {
             self.services.remove(&key);
             Event::ServiceDeleted(key, None)
         } else {
-            let facts = Arc::new(population::service(&mut self.random, place));
+            let facts = Arc::new(population::service(&mut self.random, position));
             self.services.insert(key, Arc::clone(&facts));
             Event::ServiceApplied(facts)
         };
@@ -129,13 +129,13 @@ impl Crowd {
     }
 
     fn change_slice(&mut self) {
-        let place = self.random.below(SLICES_MAX);
-        let key = population::slice_key(place);
+        let position = self.random.below(SLICES_MAX);
+        let key = population::slice_key(position);
         let event = if self.random.chance(350) {
             self.slices.remove(&key);
             Event::SliceDeleted(key, None)
         } else {
-            let facts = Arc::new(population::slice(&mut self.random, place));
+            let facts = Arc::new(population::slice(&mut self.random, position));
             self.slices.insert(key, Arc::clone(&facts));
             Event::SliceApplied(facts)
         };
@@ -279,14 +279,14 @@ impl Crowd {
             in_table.chain(slices.map(|it| ObjectKey::Slice(it.key.clone()))).collect();
         let services = self.services.keys().cloned().map(ObjectKey::Service);
         let labelled = self.slices.values().filter(|slice| service_of(slice).is_some());
-        let told: BTreeSet<_> =
+        let said: BTreeSet<_> =
             services.chain(labelled.map(|slice| ObjectKey::Slice(slice.key.clone()))).collect();
         if let Some(both) = in_table.intersection(&waiting).next() {
             return Err(format!("{both} is in the table and waits"));
         }
         let known: BTreeSet<_> = in_table.union(&waiting).cloned().collect();
-        if known != told {
-            let lost: Vec<_> = told.symmetric_difference(&known).collect();
+        if known != said {
+            let lost: Vec<_> = said.symmetric_difference(&known).collect();
             return Err(format!("neither in the table nor waiting, or there and gone: {lost:?}"));
         }
         let shown = self.with_room();

@@ -29,8 +29,8 @@ impl Simulation {
     }
 
     fn change_service(&mut self) -> Event {
-        let place = self.random.below(population::SERVICES_MAX);
-        let key = population::service_key(place);
+        let position = self.random.below(population::SERVICES_MAX);
+        let key = population::service_key(position);
         let old = self.watch().model.facts.services.get(&key).cloned();
         if old.is_some() && self.random.chance(180) {
             let model = &mut self.watch().model;
@@ -41,7 +41,7 @@ impl Simulation {
         let small = self.random.chance(700);
         let new = match old {
             Some(old) if small => population::changed_service(&mut self.random, &old),
-            _ => population::service(&mut self.random, place),
+            _ => population::service(&mut self.random, position),
         };
         let new = Arc::new(new);
         let model = &mut self.watch().model;
@@ -51,15 +51,15 @@ impl Simulation {
     }
 
     fn change_slice(&mut self) -> Event {
-        let place = self.random.below(population::SLICES_MAX);
-        let key = population::slice_key(place);
+        let position = self.random.below(population::SLICES_MAX);
+        let key = population::slice_key(position);
         let old = self.watch().model.facts.slices.get(&key).cloned();
         let gone = old.is_some() && self.random.chance(180);
         let small = self.random.chance(800);
         let new = match &old {
             _ if gone => None,
             Some(old) if small => Some(population::changed_slice(&mut self.random, old)),
-            _ => Some(population::slice(&mut self.random, place)),
+            _ => Some(population::slice(&mut self.random, position)),
         };
         let new = new.map(Arc::new);
         self.replace_slice(&key, old.as_ref(), new.as_ref());
@@ -107,11 +107,11 @@ impl Simulation {
 
     /// An object comes in a shape that nobody understands: nothing may change.
     fn reject(&mut self) -> Event {
-        let place = self.random.below(population::SLICES_MAX);
+        let position = self.random.below(population::SLICES_MAX);
         let object = if self.random.chance(500) {
-            ObjectKey::Slice(population::slice_key(place))
+            ObjectKey::Slice(population::slice_key(position))
         } else {
-            ObjectKey::Service(population::service_key(place % population::SERVICES_MAX))
+            ObjectKey::Service(population::service_key(position % population::SERVICES_MAX))
         };
         Event::Rejected(Rejection { object, origin: None, reason: "not understood".into(), partial: false })
     }
@@ -125,15 +125,15 @@ impl Simulation {
 
     /// Everybody has plain lists for a while; then somebody or something empties all slices at once, without a word.
     pub(super) fn lose_everything(&mut self) {
-        for place in 0..population::SERVICES_MAX {
-            let new = Arc::new(population::plain_service(&mut self.random, place));
+        for position in 0..population::SERVICES_MAX {
+            let new = Arc::new(population::plain_service(&mut self.random, position));
             let model = &mut self.watch().model;
             model.facts.services.insert(new.key.clone(), Arc::clone(&new));
             model.touch(&new.key);
             self.tell(Event::ServiceApplied(new));
         }
-        for place in 0..population::SLICES_MAX {
-            let new = Arc::new(population::plain_slice(&mut self.random, place));
+        for position in 0..population::SLICES_MAX {
+            let new = Arc::new(population::plain_slice(&mut self.random, position));
             let old = self.watch().model.facts.slices.get(&new.key).cloned();
             self.replace_slice(&new.key, old.as_ref(), Some(&new));
             self.tell(Event::SliceApplied(new));
@@ -150,8 +150,8 @@ impl Simulation {
     /// A port of a service gets another name, or two swap theirs, while the numbers stay. The slices follow now or later,
     /// or did before.
     pub(super) fn rename_port(&mut self) {
-        let place = self.random.below(population::SERVICES_MAX);
-        let key = population::service_key(place);
+        let position = self.random.below(population::SERVICES_MAX);
+        let key = population::service_key(position);
         let Some(old) = self.watch().model.facts.services.get(&key).cloned() else { return };
         let names = population::renamed(&mut self.random, &old);
         let order = self.random.below(3);

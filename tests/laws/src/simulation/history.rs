@@ -314,7 +314,7 @@ impl History {
     }
 
     /// … for one service.
-    pub fn settle(&mut self, service: &ServiceKey, expected: Option<&Expected>, facts: &Facts) {
+    pub fn conclude(&mut self, service: &ServiceKey, expected: Option<&Expected>, facts: &Facts) {
         let pasts = self.pasts.entry(service.clone()).or_default();
         if let (Some(expected), Some(facts)) = (expected, facts.services.get(service)) {
             rename(pasts, expected, facts);
@@ -348,7 +348,7 @@ impl History {
     }
 
     /// Who lost its list within the window is held as long as a mass loss is, if there are so many.
-    pub fn settle_mass(&mut self, policy: &Policy, services: &BTreeMap<ServiceKey, Expected>) {
+    pub fn judge_mass(&mut self, policy: &Policy, services: &BTreeMap<ServiceKey, Expected>) {
         let from = seconds(self.now) - policy.mass_loss_window;
         let lost = self.all_held().filter(|(_, held)| held.is_lost_since(from));
         let lost: BTreeSet<_> = lost.map(|(key, _)| key.clone()).collect();

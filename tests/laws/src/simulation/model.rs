@@ -368,12 +368,12 @@ fn endpoints<'a>(port: &PortName, facts: &'a Facts, service: &ServiceKey) -> Vec
                     let it = it.endpoint.conditions;
                     (it.terminating, !it.ready, !it.serving)
                 };
-                let place = (endpoint.address, new.port);
-                match found.get_mut(&place) {
+                let position = (endpoint.address, new.port);
+                match found.get_mut(&position) {
                     Some(old) if rank(old) <= rank(&new) => old.serves |= serves,
                     old => {
                         new.serves |= old.is_some_and(|old| old.serves);
-                        found.insert(place, new);
+                        found.insert(position, new);
                     }
                 }
             }
@@ -480,14 +480,14 @@ impl Model {
         touched.extend(self.history.held().cloned());
         self.history.begin(now);
         for key in &touched {
-            self.history.settle(key, self.listed.get(key), &self.facts);
+            self.history.conclude(key, self.listed.get(key), &self.facts);
         }
-        self.history.settle_mass(&self.facts.settings.hold, &self.listed);
+        self.history.judge_mass(&self.facts.settings.hold, &self.listed);
         for key in &touched {
             self.take_effect(key);
         }
         if anew {
-            self.settle_owners();
+            self.decide_owners();
         }
     }
 
@@ -503,7 +503,7 @@ impl Model {
         self.services.insert(key.clone(), expected);
     }
 
-    fn settle_owners(&mut self) {
+    fn decide_owners(&mut self) {
         self.owners.clear();
         let mut best = BTreeMap::new();
         for (service, expected) in &self.services {

@@ -89,25 +89,25 @@ fn port(number: u16) -> NonZeroU16 {
     NonZeroU16::new(number).unwrap_or(NonZeroU16::MIN)
 }
 
-fn service_name(place: usize) -> (&'static str, &'static str, Source) {
-    SERVICES.get(place).copied().unwrap_or(("default", "none", Source::Kubernetes))
+fn service_name(position: usize) -> (&'static str, &'static str, Source) {
+    SERVICES.get(position).copied().unwrap_or(("default", "none", Source::Kubernetes))
 }
 
 /// The key of the service at a place.
-pub fn service_key(place: usize) -> ServiceKey {
-    let (namespace, service, source) = service_name(place);
+pub fn service_key(position: usize) -> ServiceKey {
+    let (namespace, service, source) = service_name(position);
     ServiceKey { name: name(namespace, service), source }
 }
 
 /// The key of the slice at a place; it lives beside the service of that place.
-pub fn slice_key(place: usize) -> SliceKey {
-    let (namespace, _, source) = service_name(place % SERVICES_MAX);
-    SliceKey { name: name(namespace, &format!("slice-{place}")), source }
+pub fn slice_key(position: usize) -> SliceKey {
+    let (namespace, _, source) = service_name(position % SERVICES_MAX);
+    SliceKey { name: name(namespace, &format!("slice-{position}")), source }
 }
 
 /// A service in its whole, unlike the one before.
-pub fn service(random: &mut Random, place: usize) -> ServiceFacts {
-    let key = service_key(place);
+pub fn service(random: &mut Random, position: usize) -> ServiceFacts {
+    let key = service_key(position);
     let is_static = key.source == Source::Config;
     let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
     if is_static {
@@ -243,8 +243,8 @@ fn meta(random: &mut Random) -> Meta {
 }
 
 /// A slice in its whole.
-pub fn slice(random: &mut Random, place: usize) -> SliceFacts {
-    let key = slice_key(place);
+pub fn slice(random: &mut Random, position: usize) -> SliceFacts {
+    let key = slice_key(position);
     let address_type = match random.below(20) {
         0 => AddressType::Fqdn,
         1..7 => AddressType::Ip(Family::V6),
@@ -282,9 +282,9 @@ pub fn changed_slice(random: &mut Random, old: &SliceFacts) -> SliceFacts {
 }
 
 /// The service at a place with one address and one port, and nothing special.
-pub fn plain_service(random: &mut Random, place: usize) -> ServiceFacts {
-    let key = service_key(place);
-    let address = VIPS.get(place % 4).copied().unwrap_or(v4(10, 0, 0, 1));
+pub fn plain_service(random: &mut Random, position: usize) -> ServiceFacts {
+    let key = service_key(position);
+    let address = VIPS.get(position % 4).copied().unwrap_or(v4(10, 0, 0, 1));
     let number = ServicePort { name: "".into(), protocol: Protocol::TCP, port: port(80), node_port: None };
     let mut facts = ServiceFacts::new(key, ServiceType::ClusterIp);
     (facts.meta, facts.ports) = (meta(random), vec![number]);
@@ -319,13 +319,13 @@ pub fn name_after(names: &[Rename], name: &Arc<str>) -> Arc<str> {
 }
 
 /// The slice at a place with some ready endpoints of the service of that place.
-pub fn plain_slice(random: &mut Random, place: usize) -> SliceFacts {
+pub fn plain_slice(random: &mut Random, position: usize) -> SliceFacts {
     let family = AddressType::Ip(Family::V4);
     let ports = [SlicePort { name: "".into(), protocol: Protocol::TCP, port: port(8080) }];
-    let service = Some(service_name(place % SERVICES_MAX).1.into());
+    let service = Some(service_name(position % SERVICES_MAX).1.into());
     let endpoints = endpoints_of(random, family, 3);
     let ports = ports.into();
-    SliceFacts { ports, service, address_type: family, endpoints, headless: false, ..slice(random, place) }
+    SliceFacts { ports, service, address_type: family, endpoints, headless: false, ..slice(random, position) }
 }
 
 /// The same slice with `endpoints: null`, as a stopping apiserver writes it.
@@ -359,13 +359,13 @@ fn label(random: &mut Random, key: &SliceKey) -> Option<Arc<str>> {
     if random.chance(40) {
         return None;
     }
-    let place = random.below(SERVICES_MAX + 1);
-    let beside = |place: &usize| {
-        let (namespace, _, source) = service_name(*place);
+    let position = random.below(SERVICES_MAX + 1);
+    let beside = |position: &usize| {
+        let (namespace, _, source) = service_name(*position);
         (namespace, source) == (key.name.namespace(), key.source)
     };
-    let place = (place..SERVICES_MAX).find(beside).or_else(|| (0..SERVICES_MAX).find(beside));
-    place.map(|place| service_name(place).1.into())
+    let position = (position..SERVICES_MAX).find(beside).or_else(|| (0..SERVICES_MAX).find(beside));
+    position.map(|position| service_name(position).1.into())
 }
 
 fn endpoints_of(random: &mut Random, address_type: AddressType, count: usize) -> Endpoints {

@@ -33,15 +33,15 @@ impl Random {
 
     /// One of these.
     pub fn pick<T: Copy + Default>(&mut self, from: &[T]) -> T {
-        let place = self.below(from.len());
-        from.get(place).copied().unwrap_or_default()
+        let position = self.below(from.len());
+        from.get(position).copied().unwrap_or_default()
     }
 
     /// In another order.
     pub fn shuffle<T>(&mut self, all: &mut [T]) {
-        for place in (1..all.len()).rev() {
-            let other = self.below(place + 1);
-            all.swap(place, other);
+        for position in (1..all.len()).rev() {
+            let other = self.below(position + 1);
+            all.swap(position, other);
         }
     }
 }

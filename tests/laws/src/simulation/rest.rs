@@ -55,7 +55,7 @@ impl Simulation {
             self.happen();
         }
         for client in std::mem::take(&mut self.slow) {
-            let (maps, watch) = self.parts();
+            let (maps, watch) = self.maps_and_watch();
             client.end(maps, watch);
         }
         for _ in 0..STEPS_TO_REST {
@@ -90,7 +90,7 @@ impl Simulation {
         self.rest()?;
         let snapshot = self.advance();
         let known = snapshot.services.iter().count();
-        let (maps, watch) = self.parts();
+        let (maps, watch) = self.maps_and_watch();
         let faulty = watch.faulty;
         let dump = maps.dump().map_err(|error| error.to_string())?;
         let entries = maps.entries();
@@ -199,7 +199,7 @@ fn compare_rows(snapshot: &Snapshot, model: &Model) -> Result<(), String> {
         let nothing = Expected::default();
         let expected = model.services.get(&view.key).unwrap_or(&nothing);
         let found: Vec<Shown> =
-            view.frontends.iter().map(|row| (place(row), said(view, row), row.owner.clone())).collect();
+            view.frontends.iter().map(|row| (position(row), said(view, row), row.owner.clone())).collect();
         let mut wanted: Vec<Shown> =
             expected.frontends.iter().map(|row| shown(row, &view.key, expected, model)).collect();
         wanted.sort_by_key(|(row, ..)| order(row));
@@ -232,7 +232,7 @@ fn state(key: &ServiceKey, expected: &Expected, model: &Model) -> ServiceState {
 }
 
 /// Where a row stands.
-pub(super) fn place(row: &FrontendView) -> ExpectedFrontend {
+pub(super) fn position(row: &FrontendView) -> ExpectedFrontend {
     ExpectedFrontend {
         address: row.address,
         number: row.port,

@@ -13,7 +13,7 @@ use holdfast_core::maps::Answer;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
 
 use super::model::Expected;
-use super::rest::{agree, place, shown};
+use super::rest::{agree, position, shown};
 use super::watch::Watch;
 
 /// What a row says, but for its time.
@@ -67,7 +67,9 @@ impl Rows {
     fn count(&mut self, before: Option<&ServiceView>, view: &ServiceView) {
         let old = |row: &FrontendView| {
             let mut rows = before.into_iter().flat_map(|before| &before.frontends);
-            rows.any(|old| place(old) == place(row) && (old.verdict, old.reason) == (row.verdict, row.reason))
+            rows.any(|old| {
+                position(old) == position(row) && (old.verdict, old.reason) == (row.verdict, row.reason)
+            })
         };
         for row in view.frontends.iter().filter(|row| !old(row)) {
             let reason = row.reason.map_or("", Reason::as_str);
@@ -83,8 +85,8 @@ fn look_at_reasons(view: &ServiceView, watch: &mut Watch) {
     let expected = model.services.get(&view.key).unwrap_or(&nothing);
     let mut wrong = model.history.compare(view).err();
     for row in view.frontends.iter().filter(|row| row.status == Status::Done) {
-        let found = (place(row), said(view, row), row.owner.clone());
-        let wanted = shown(&place(row), &view.key, expected, model);
+        let found = (position(row), said(view, row), row.owner.clone());
+        let wanted = shown(&position(row), &view.key, expected, model);
         if !agree(&found, &wanted, expected) {
             wrong = Some(format!("{} shows {found:?}, not {wanted:?}", view.key));
         }

@@ -97,12 +97,12 @@ impl Watch {
     }
 
     fn remember(&mut self) {
-        for place in 0..self.dialled.len() {
-            let Some(dialled) = self.dialled.get(place) else { continue };
+        for position in 0..self.dialled.len() {
+            let Some(dialled) = self.dialled.get(position) else { continue };
             let lists = dialled.holders.iter().flat_map(|holder| self.lists(holder));
             let mut recent: Vec<_> = lists.chain(dialled.actual.iter().cloned()).collect();
             recent.retain(|answer| !dialled.recent.contains(answer));
-            if let Some(dialled) = self.dialled.get_mut(place) {
+            if let Some(dialled) = self.dialled.get_mut(position) {
                 dialled.recent.append(&mut recent);
                 dialled.recent.truncate(RECENT_MAX);
             }
@@ -110,11 +110,11 @@ impl Watch {
     }
 
     /// Every client looks again. At rest, nobody but the owner holds a frontend.
-    pub fn end(&mut self, maps: &MemoryMaps, settled: bool) {
-        for place in 0..self.dialled.len() {
-            self.look(maps, place, "the end of the step");
+    pub fn end(&mut self, maps: &MemoryMaps, is_at_rest: bool) {
+        for position in 0..self.dialled.len() {
+            self.look(maps, position, "the end of the step");
             let Self { model, dialled, .. } = self;
-            let Some(dialled) = dialled.get_mut(place).filter(|_| settled) else { continue };
+            let Some(dialled) = dialled.get_mut(position).filter(|_| is_at_rest) else { continue };
             let same = |(client, actual): (&Client, &Answer)| model.answer(dialled.key, *client) == *actual;
             if CLIENTS.iter().zip(&dialled.actual).all(same) {
                 dialled.holders.clear();
@@ -122,7 +122,7 @@ impl Watch {
                 dialled.holders.extend(model.owner(dialled.key).cloned());
             }
         }
-        if settled {
+        if is_at_rest {
             let policy =
                 |(key, it): (&ServiceKey, &Expected)| (key.clone(), (it.internal_local, it.external_local));
             self.policies = self.model.services.iter().map(policy).collect();
@@ -136,9 +136,9 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, maps: &MemoryMaps, place: usize, why: &str) {
+    fn look(&mut self, maps: &MemoryMaps, position: usize, why: &str) {
         for (which, client) in CLIENTS.into_iter().enumerate() {
-            let Some(dialled) = self.dialled.get(place) else { continue };
+            let Some(dialled) = self.dialled.get(position) else { continue };
             let key = dialled.key;
             let now = maps.lookup(key.address, key.port.get(), key.transport, client);
             let Some(before) = dialled.actual.get(which).filter(|before| **before != now) else { continue };
@@ -152,7 +152,7 @@ impl Watch {
                 );
                 self.blame(|| what);
             }
-            if let Some(actual) = self.dialled.get_mut(place).and_then(|it| it.actual.get_mut(which)) {
+            if let Some(actual) = self.dialled.get_mut(position).and_then(|it| it.actual.get_mut(which)) {
                 *actual = now;
             }
         }
@@ -205,14 +205,14 @@ impl Watch {
 
     fn look_at_key(&mut self, maps: &MemoryMaps, key: FrontendKey, why: &str) {
         let wild = key.address.is_unspecified();
-        for place in 0..self.dialled.len() {
+        for position in 0..self.dialled.len() {
             let concerns = |it: &Dialled| {
                 let same = (it.key.port, it.key.transport) == (key.port, key.transport);
                 let family = Family::of(it.key.address) == Family::of(key.address);
                 same && (it.key.address == key.address || wild && family)
             };
-            if self.dialled.get(place).is_some_and(concerns) {
-                self.look(maps, place, why);
+            if self.dialled.get(position).is_some_and(concerns) {
+                self.look(maps, position, why);
             }
         }
     }
@@ -246,9 +246,9 @@ impl Witness<MemoryMaps> for Watch {
                 }
             }
             Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
-                for place in 0..self.dialled.len() {
-                    if self.dialled.get(place).is_some_and(|it| it.key.address == *address) {
-                        self.look(maps, place, why);
+                for position in 0..self.dialled.len() {
+                    if self.dialled.get(position).is_some_and(|it| it.key.address == *address) {
+                        self.look(maps, position, why);
                     }
                 }
             }
@@ -291,11 +291,11 @@ impl SlowClient {
     pub fn begin(
         maps: &mut MemoryMaps,
         watch: &Watch,
-        place: usize,
+        position: usize,
         client: Client,
         has_word: bool,
     ) -> Option<Self> {
-        let dialled = watch.dialled.get(place)?;
+        let dialled = watch.dialled.get(position)?;
         let FrontendKey { address, port, transport } = dialled.key;
         let now = slots(&maps.lookup(address, port.get(), transport, client));
         let reading = if has_word {

@@ -61,9 +61,9 @@ proptest! {
         prop_assert_eq!(endpoints.iter().collect::<Vec<_>>(), wanted.clone());
         let brief: Vec<_> = wanted.iter().map(|it| (it.address, it.conditions)).collect();
         prop_assert_eq!(endpoints.iter_brief().collect::<Vec<_>>(), brief);
-        for (place, endpoint) in wanted.iter().enumerate() {
-            prop_assert_eq!(endpoints.hints_of(place), endpoint.hints);
-            prop_assert_eq!(endpoints.get(place), Some(*endpoint));
+        for (position, endpoint) in wanted.iter().enumerate() {
+            prop_assert_eq!(endpoints.hints_of(position), endpoint.hints);
+            prop_assert_eq!(endpoints.get(position), Some(*endpoint));
         }
     }
 

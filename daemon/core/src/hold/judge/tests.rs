@@ -36,12 +36,12 @@ fn what_was_lost_is_held_and_what_was_ended_is_refused() {
 #[test]
 fn the_way_to_the_apiserver_is_held_without_limit_whatever_the_evidence() {
     let control = Judgement::Hold(Reason::Control, Bound::Unlimited);
-    for place in 0..8 {
+    for position in 0..8 {
         let evidence = Evidence {
             is_control: true,
-            is_listed: place & 1 > 0,
-            is_scaled_down: place & 2 > 0,
-            is_resync: place & 4 > 0,
+            is_listed: position & 1 > 0,
+            is_scaled_down: position & 2 > 0,
+            is_resync: position & 4 > 0,
             ..NOTHING
         };
         check("control", evidence, control);
@@ -71,7 +71,7 @@ fn a_service_s_own_setting_wins_over_the_evidence_and_over_the_fallback() {
 fn every_evidence() -> impl Iterator<Item = Evidence> {
     let asked = [None].into_iter().chain(OnEmpty::ALL.map(Some));
     let settings = asked.flat_map(|own| OnEmpty::ALL.map(|fallback| (own, fallback)));
-    let bit = |bits: u8, place: u8| bits & 1 << place != 0;
+    let bit = |bits: u8, position: u8| bits & 1 << position != 0;
     settings.flat_map(move |(own, fallback)| {
         (0..16).map(move |bits| Evidence {
             own,
@@ -161,13 +161,13 @@ fn settings_are_spelled_in_one_way() {
 #[test]
 fn every_reason_for_which_a_list_is_held_is_one_that_can_be_counted() {
     let mut seen = vec![Reason::MassLoss];
-    for place in 0..16 {
+    for position in 0..16 {
         let evidence = Evidence {
-            own: Some(OnEmpty::Hold).filter(|_| place & 8 == 0),
-            is_control: place & 1 > 0,
-            is_listed: place & 2 > 0,
-            is_scaled_down: place & 4 > 0,
-            is_resync: place & 2 == 0 && place & 4 == 0 && place & 8 == 0,
+            own: Some(OnEmpty::Hold).filter(|_| position & 8 == 0),
+            is_control: position & 1 > 0,
+            is_listed: position & 2 > 0,
+            is_scaled_down: position & 4 > 0,
+            is_resync: position & 2 == 0 && position & 4 == 0 && position & 8 == 0,
             ..NOTHING
         };
         if let Judgement::Hold(reason, _) = judge(evidence) {

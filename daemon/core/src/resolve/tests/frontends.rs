@@ -148,7 +148,7 @@ fn protocols() {
     check("the same number on all, in order of names", &facts, &rows);
     let desired = resolve(Some(&facts), &[], &NodeFacts::default(), &Settings::default());
     assert_eq!(
-        desired.frontends.iter().map(|it| it.place).collect::<Vec<_>>(),
+        desired.frontends.iter().map(|it| it.position).collect::<Vec<_>>(),
         [Some(0), Some(1), None, None]
     );
 }

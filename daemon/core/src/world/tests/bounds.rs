@@ -98,8 +98,8 @@ fn invariant_10_slots_and_port_indices() {
 
 #[test]
 fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
-    let row = |place: u32| {
-        let address = core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0b00_0000 + place));
+    let row = |position: u32| {
+        let address = core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0b00_0000 + position));
         let mut row = Row::new(address, NonZeroU16::MIN, Conditions::READY, 0, 0);
         row.choose(Scope::Cluster);
         row
@@ -126,9 +126,9 @@ fn wide(ports: u16, slices: u32, endpoints: u32) -> Vec<Event> {
     let of_slice = |it| SlicePort { name: name(it), protocol: Protocol::TCP, port: number(it) };
     let part = |part: u32| {
         let mut builder = EndpointsBuilder::new(Family::V4);
-        for place in 0..endpoints {
-            let bits = 0x0b00_0000 + part * endpoints + place;
-            let conditions = Conditions { ready: place + 1 == endpoints, ..Conditions::READY };
+        for position in 0..endpoints {
+            let bits = 0x0b00_0000 + part * endpoints + position;
+            let conditions = Conditions { ready: position + 1 == endpoints, ..Conditions::READY };
             let address = core::net::IpAddr::V4(core::net::Ipv4Addr::from_bits(bits));
             let endpoint =
                 Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };

@@ -62,5 +62,5 @@ fn a_range_that_was_not_published_is_given_back_whatever_the_other_family_does()
     };
     rig.refuse = |op| matches!(op.action, Action::WriteRange(range, ..) if range.family == Family::V6);
     rig.turn(vec![applied(facts), slice("a", &["1.1.1.1"]), Event::SliceApplied(Arc::new(six))]);
-    assert_eq!(rig.world.ranges.each_ref().map(Ranges::used), [1, 0]);
+    assert_eq!(rig.world.space.slots.each_ref().map(crate::ranges::Ranges::used), [1, 0]);
 }

@@ -31,7 +31,7 @@ impl Size {
             port: NonZeroU16::new(1_000 + number).unwrap(),
             node_port: None,
         };
-        let address = |place: u32| IpAddr::V4(Ipv4Addr::from_bits(0xc612_0000 + first + place));
+        let address = |position: u32| IpAddr::V4(Ipv4Addr::from_bits(0xc612_0000 + first + position));
         applied(ServiceFacts {
             external_ips: (0..self.addresses).map(address).collect(),
             ports: (0..self.ports).map(port).collect(),
@@ -42,8 +42,8 @@ impl Size {
 
     fn slice(self, slice: u32, first: u32) -> Event {
         let mut builder = EndpointsBuilder::new(Family::V4);
-        for place in 0..self.endpoints {
-            let address = IpAddr::V4(Ipv4Addr::from_bits(0x0b00_0000 + (slice << 14) + first + place));
+        for position in 0..self.endpoints {
+            let address = IpAddr::V4(Ipv4Addr::from_bits(0x0b00_0000 + (slice << 14) + first + position));
             let conditions = Conditions::READY;
             let endpoint =
                 Endpoint { address, conditions, node: None, zone: None, hints: None, target: None };

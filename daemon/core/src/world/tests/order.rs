@@ -6,7 +6,7 @@ use crate::list::Scope;
 use crate::op::{Membership, WordFlags};
 
 /// The places in the log of what empties a list, and of what takes the shared frontend away from it.
-fn places(log: &[Op], scope: Scope) -> (Option<usize>, Option<usize>) {
+fn positions(log: &[Op], scope: Scope) -> (Option<usize>, Option<usize>) {
     let empties =
         |op: &Op| matches!(op.action, Action::PublishWord(_, it, word) if it == scope && word.count == 0);
     let moves = |op: &Op| match op.action {
@@ -26,12 +26,12 @@ fn invariant_04_a_list_outlives_the_last_frontend_that_reads_it() {
     let endpoints = slice("a", &["@1.1.1.1", "1.1.1.2"]);
     rig.turn(vec![applied(internal("a", "10.0.0.1", &["10.0.0.9"])), endpoints]);
     rig.turn(vec![applied(internal("a", "10.0.0.1", &[]))]);
-    let (emptied, removed) = places(&rig.log, Scope::Cluster);
+    let (emptied, removed) = positions(&rig.log, Scope::Cluster);
     assert!(removed.is_some() && emptied.is_none(), "a reader may have found the frontend: {:?}", rig.log);
     rig.turn(vec![applied(internal("a", "10.0.0.1", &[]))]);
-    assert_eq!(places(&rig.log, Scope::Cluster).0, None, "and may still be there: {:?}", rig.log);
+    assert_eq!(positions(&rig.log, Scope::Cluster).0, None, "and may still be there: {:?}", rig.log);
     rig.grace();
-    assert!(places(&rig.log, Scope::Cluster).0.is_some(), "{:?}", rig.log);
+    assert!(positions(&rig.log, Scope::Cluster).0.is_some(), "{:?}", rig.log);
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn invariant_04_a_list_outlives_a_frontend_that_another_service_takes_over() {
     let next = ServiceFacts { meta, ..internal("a", "10.0.0.1", &[]) };
     rig.refuse = is_insert;
     rig.turn(vec![applied(next)]);
-    assert_eq!(places(&rig.log, Scope::Cluster), (None, None), "the heir's op was refused: {:?}", rig.log);
+    assert_eq!(positions(&rig.log, Scope::Cluster), (None, None), "the heir's op was refused: {:?}", rig.log);
     rig.refuse = |_| false;
     rig.world.retry(rig.id("b"));
     let mut log = Vec::new();
@@ -52,10 +52,10 @@ fn invariant_04_a_list_outlives_a_frontend_that_another_service_takes_over() {
         rig.turn(vec![]);
         log.append(&mut rig.log);
     }
-    let (emptied, moved) = places(&log, Scope::Cluster);
+    let (emptied, moved) = positions(&log, Scope::Cluster);
     assert!(moved.is_some() && emptied.is_none(), "{log:?}");
     rig.grace();
-    assert!(places(&rig.log, Scope::Cluster).0.is_some(), "{:?}", rig.log);
+    assert!(positions(&rig.log, Scope::Cluster).0.is_some(), "{:?}", rig.log);
 }
 
 #[test]
@@ -73,13 +73,13 @@ fn invariant_04_outside_clients_keep_the_local_list_until_their_frontend_goes() 
         let flag = WordFlags::EXTERNAL_LOCAL;
         matches!(op.action, Action::PublishWord(_, Scope::Cluster, word) if !word.flags.has(flag))
     };
-    let (_, removed) = places(&rig.log, Scope::Local);
+    let (_, removed) = positions(&rig.log, Scope::Local);
     assert!(removed.is_some() && !rig.log.iter().any(redirects), "{:?}", rig.log);
     rig.grace();
-    let (emptied, _) = places(&rig.log, Scope::Local);
+    let (emptied, _) = positions(&rig.log, Scope::Local);
     assert!(rig.log.iter().any(redirects) && emptied.is_none(), "some were sent there: {:?}", rig.log);
     rig.grace();
-    assert!(places(&rig.log, Scope::Local).0.is_some(), "{:?}", rig.log);
+    assert!(positions(&rig.log, Scope::Local).0.is_some(), "{:?}", rig.log);
 }
 
 #[test]
@@ -149,10 +149,10 @@ fn invariant_04_a_port_that_is_renamed_keeps_its_list_until_every_reader_has_lef
     let mut renamed = service("a", "10.0.0.9", &[]);
     renamed.ports.iter_mut().for_each(|port| port.name = "web".into());
     rig.turn(vec![applied(renamed)]);
-    let (emptied, moved) = places(&rig.log, Scope::Cluster);
+    let (emptied, moved) = positions(&rig.log, Scope::Cluster);
     assert!(moved.is_some() && emptied.is_none(), "{:?}", rig.log);
     rig.grace();
-    assert!(places(&rig.log, Scope::Cluster).0.is_some(), "{:?}", rig.log);
+    assert!(positions(&rig.log, Scope::Cluster).0.is_some(), "{:?}", rig.log);
 }
 
 #[test]
@@ -160,9 +160,9 @@ fn invariant_04_the_local_list_stays_while_readers_are_sent_there() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(internal("a", "10.0.0.9", &[])), slice("a", &["@1.1.1.1", "1.1.1.2"])]);
     rig.turn(vec![applied(service("a", "10.0.0.9", &[]))]);
-    assert_eq!(places(&rig.log, Scope::Local).0, None, "{:?}", rig.log);
+    assert_eq!(positions(&rig.log, Scope::Local).0, None, "{:?}", rig.log);
     rig.grace();
-    assert!(places(&rig.log, Scope::Local).0.is_some(), "{:?}", rig.log);
+    assert!(positions(&rig.log, Scope::Local).0.is_some(), "{:?}", rig.log);
     let causes: Vec<_> = rig.changes.iter().flat_map(|change| &change.causes).collect();
     assert!(matches!(causes[..], [Cause::ReadersLeft]), "{causes:?}");
 }

@@ -71,9 +71,9 @@ fn a_port_whose_slices_are_renamed_first_keeps_its_list_too() {
 fn a_renamed_port_is_held_no_longer_for_being_renamed_again() {
     let mut rig = rig(vec![ports(&[("http", 80, TCP)]), listed(&[("http", 8080)])]);
     let begun = rig.now;
-    for place in 0..100 {
-        let name = if place % 2 == 0 { "web" } else { "www" };
-        rig.now = rig.now.max(begun + place);
+    for position in 0..100 {
+        let name = if position % 2 == 0 { "web" } else { "www" };
+        rig.now = rig.now.max(begun + position);
         rig.turn(vec![ports(&[(name, 80, TCP)])]);
     }
     rig.now = begun + 121;
@@ -146,7 +146,7 @@ fn invariant_08_a_port_renamed_while_the_daemon_was_away_keeps_its_list() {
 
 #[test]
 fn each_of_many_ports_renamed_at_once_keeps_its_own_list() {
-    let names: Vec<_> = (0..2 * 30).map(|place| std::format!("p{place:03}")).collect();
+    let names: Vec<_> = (0..2 * 30).map(|position| std::format!("p{position:03}")).collect();
     let all = |names: &[std::string::String]| {
         ports(&names.iter().zip(1..).map(|(name, number)| (name.as_str(), number, TCP)).collect::<Vec<_>>())
     };

@@ -37,8 +37,8 @@ fn check(led_by: FrontendKey, owned: FrontendKey, is_legal: bool) {
     watch.pointing.insert(led_by, value);
     maps.execute(&Action::InsertFrontend(led_by, value)).unwrap();
     maps.execute(&Action::InsertNodeAddress(address)).unwrap();
-    let place = watch.dialled.iter().position(|it| it.key == exact()).unwrap();
-    let mut client = SlowClient::begin(&mut maps, &watch, place, Client::Local, false).unwrap();
+    let position = watch.dialled.iter().position(|it| it.key == exact()).unwrap();
+    let mut client = SlowClient::begin(&mut maps, &watch, position, Client::Local, false).unwrap();
 
     let service = population::service_key(0);
     let port = (Arc::from(""), Transport::Tcp, Family::V4);

@@ -45,19 +45,19 @@ pub(super) fn pasts(
     }
     let (before, now) = (Numbers::of(before), Numbers::of(now));
     let (mut formers, mut stay) = (BTreeMap::new(), BTreeSet::new());
-    for (place, port) in ports.iter().enumerate() {
+    for (position, port) in ports.iter().enumerate() {
         for number in before.of_port(&port.key) {
             if now.has(&port.key, number) {
                 stay.insert(&port.key);
             } else {
-                formers.entry((port.key.transport, port.key.family, number)).or_insert(place);
+                formers.entry((port.key.transport, port.key.family, number)).or_insert(position);
             }
         }
     }
     let past = |key: &PortKey| {
         let former = |number| formers.get(&(key.transport, key.family, number));
-        let place = now.of_port(key).filter_map(former).min().filter(|_| !stay.contains(key))?;
-        Some((key.clone(), Past::of(ports.get(*place)?)))
+        let position = now.of_port(key).filter_map(former).min().filter(|_| !stay.contains(key))?;
+        Some((key.clone(), Past::of(ports.get(*position)?)))
     };
     wanted.iter().filter_map(|port| past(&port.key)).collect()
 }

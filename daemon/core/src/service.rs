@@ -13,7 +13,7 @@ use core::net::SocketAddr;
 use crate::change::Cause;
 use crate::claims::{Rank, Wanted};
 use crate::facts::ServiceFacts;
-use crate::hold::{Bench, Hold, Kept, OnEmpty};
+use crate::hold::{Case, Hold, Kept, OnEmpty};
 use crate::keys::{FrontendKey, PortKey};
 use crate::limits;
 use crate::list::{Row, Rows, Scope, SlotState};
@@ -101,19 +101,19 @@ impl Port {
     }
 
     /// Takes a new decision in. A list that would become empty is judged first.
-    fn take(&mut self, listed: Vec<Row>, policy: PortPolicy, bench: &Bench<'_>) {
+    fn take(&mut self, listed: Vec<Row>, policy: PortPolicy, case: &Case<'_>) {
         let has_list = listed.iter().any(Row::is_chosen);
         self.policy = policy;
         let rows = if has_list {
             self.kept.let_go();
             listed
         } else {
-            self.kept.judge(&listed, (self.key.transport, self.rows.has_any_list()), bench);
+            self.kept.judge(&listed, (self.key.transport, self.rows.has_any_list()), case);
             self.kept.add_to(listed, policy)
         };
         // Somebody exists elsewhere for as long as the list before is held.
         self.policy.has_any |= self.kept.hold.is_some();
-        let rows = Rows::new(rows, &self.rows, bench.now.wall);
+        let rows = Rows::new(rows, &self.rows, case.now.wall);
         // An equal list keeps its identity, so that every reader shares it.
         if rows != *self.rows {
             self.rows = Arc::new(rows);
@@ -179,13 +179,13 @@ impl Port {
 
 /// One service between the rules and the maps.
 #[derive(Debug)]
-pub(crate) struct Program {
+pub(crate) struct Service {
     pub(crate) state: ServiceState,
     /// What the ports were decided from.
     pub(crate) facts: Option<Arc<ServiceFacts>>,
     pub(crate) rank: Option<Rank>,
     pub(crate) desired: Vec<DesiredFrontend>,
-    /// The first `wanted` are desired, in the order that [`DesiredFrontend::place`] means; the rest is leaving.
+    /// The first `wanted` are desired, in the order that [`DesiredFrontend::position`] means; the rest is leaving.
     pub(crate) ports: Vec<Port>,
     pub(crate) wanted: usize,
     /// Sorted.
@@ -215,7 +215,7 @@ pub(crate) struct Program {
     pub(crate) error: Option<Arc<str>>,
 }
 
-impl Default for Program {
+impl Default for Service {
     fn default() -> Self {
         Self {
             state: ServiceState::NoService,
@@ -243,7 +243,7 @@ impl Default for Program {
     }
 }
 
-impl Program {
+impl Service {
     pub(crate) fn add_cause(&mut self, cause: Cause) {
         if self.causes.len() >= limits::CAUSES_PER_CHANGE_MAX {
             self.causes.remove(0);
@@ -257,7 +257,7 @@ impl Program {
     }
 
     /// Takes a new decision in: known ports keep what the maps hold of them, ports no longer desired go to the end.
-    pub(crate) fn take(&mut self, desired: Desired, facts: Option<Arc<ServiceFacts>>, bench: &Bench<'_>) {
+    pub(crate) fn take(&mut self, desired: Desired, facts: Option<Arc<ServiceFacts>>, case: &Case<'_>) {
         let before = core::mem::replace(&mut self.facts, facts);
         let served = self.ports.get(..self.wanted).unwrap_or_default();
         let mut pasts = match (&before, &self.facts) {
@@ -273,7 +273,7 @@ impl Program {
             if let Some(past) = past {
                 past.give_to(&mut port);
             }
-            port.take(wanted.rows, wanted.policy, bench);
+            port.take(wanted.rows, wanted.policy, case);
             self.ports.push(port);
         }
         for mut port in old.into_values().filter(|port| port.index.is_some()) {
@@ -283,19 +283,19 @@ impl Program {
             self.ports.push(port);
         }
         self.desired = desired.frontends;
-        self.pass(bench);
+        self.pass(case);
         self.state = desired.state;
     }
 
     /// Leaves the addresses that somebody else balances too to the real balancer, where nobody is there and the service
     /// asks for it.
-    fn pass(&mut self, bench: &Bench<'_>) {
+    fn pass(&mut self, case: &Case<'_>) {
         self.passing.clear();
-        if bench.own.unwrap_or(bench.policy.on_empty) != OnEmpty::Pass {
+        if case.own.unwrap_or(case.policy.on_empty) != OnEmpty::Pass {
             return;
         }
         for frontend in &mut self.desired {
-            let port = frontend.place.and_then(|place| self.ports.get(place));
+            let port = frontend.position.and_then(|position| self.ports.get(position));
             let is_shared = matches!(frontend.kind, FrontendType::LoadBalancer | FrontendType::ExternalIp);
             frontend.passes = is_shared && port.is_some_and(Port::has_nobody);
             self.passing.extend(frontend.key().filter(|_| frontend.passes));
@@ -304,11 +304,11 @@ impl Program {
     }
 
     /// The desired frontends of the port at a place. They stand among those of the same port name.
-    pub(crate) fn desired_of(&self, place: usize) -> impl Iterator<Item = &DesiredFrontend> {
-        let name = self.ports.get(place).map(|port| &*port.key.name).unwrap_or_default();
+    pub(crate) fn desired_of(&self, position: usize) -> impl Iterator<Item = &DesiredFrontend> {
+        let name = self.ports.get(position).map(|port| &*port.key.name).unwrap_or_default();
         let begin = self.desired.partition_point(|it| &*it.port_name < name);
         let named = self.desired.iter().skip(begin).take_while(move |it| &*it.port_name == name);
-        named.filter(move |it| it.place == Some(place))
+        named.filter(move |it| it.position == Some(position))
     }
 
     /// Whether this frontend is left to the real balancer.
@@ -334,8 +334,8 @@ impl Program {
     /// The hold of one port.
     pub(crate) fn hold_of(&mut self, key: &PortKey) -> Option<&mut Arc<Hold>> {
         let wanted = self.ports.get_mut(..self.wanted)?;
-        let place = wanted.binary_search_by(|port| port.key.cmp(key)).ok()?;
-        wanted.get_mut(place)?.kept.hold.as_mut()
+        let position = wanted.binary_search_by(|port| port.key.cmp(key)).ok()?;
+        wanted.get_mut(position)?.kept.hold.as_mut()
     }
 
     /// What a row says that is not as it should be.

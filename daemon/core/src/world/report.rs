@@ -1,0 +1,158 @@
+//! The end of a piece: what readers see from now on, a record of each change, and what nobody needs any more.
+//!
+//! Invariant: a view says what clients meet, and each change is reported once.
+
+use alloc::sync::Arc;
+use core::mem;
+
+use super::plan::Dialled;
+use super::{Cursor, World};
+use crate::change::{Cause, Change};
+use crate::facts::Timestamp;
+use crate::op::ServiceId;
+use crate::service::Service;
+use crate::snapshot::{Checked, Counters, Fill, ServiceView, Snapshot};
+use crate::time::Now;
+use crate::work;
+
+/// What readers see, and what is counted.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) snapshot: Snapshot,
+    pub(super) counters: Counters,
+    /// What a comparison has found that no snapshot tells of yet.
+    pub(super) found: Option<usize>,
+    /// When a former process wrote down what this one began with.
+    pub(super) remembered_at: Option<Timestamp>,
+}
+
+impl World {
+    /// What kept a service's plan from being carried out; told with its next view.
+    pub(crate) fn fail(&mut self, id: ServiceId, error: Arc<str>) {
+        if let Some(service) = self.services.get_mut(id) {
+            service.error = Some(error);
+            service.unfinished = false;
+        }
+    }
+
+    /// An op that was not even tried, because its owner was not dirty.
+    pub(crate) fn count_cross_service(&mut self) {
+        self.report.counters.cross_service += 1;
+    }
+
+    /// Ends the piece: calls back with each change and gives what readers see from now on.
+    pub(crate) fn end_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
+        self.report.counters.batches += 1;
+        // What was refused comes with another batch.
+        self.frontends.coming = 0;
+        self.forget_leftovers();
+        for id in self.take_piece() {
+            self.is_written_out(id);
+            self.report_one(id, now.wall, changed);
+        }
+        self.release_gathered();
+        self.admit();
+        self.feed();
+        // Whoever was woken by another service's op is planned again in the next piece.
+        for id in mem::take(&mut self.turns.woken) {
+            self.retry(id);
+        }
+        self.report.snapshot.programmed |= self.is_programmed();
+        self.publish(now)
+    }
+
+    /// Those who waited for room that came free are decided for in a later piece.
+    fn admit(&mut self) {
+        let Self { tables, services, .. } = self;
+        tables.admit(&mut |id, cause| services.mark(id, cause, true));
+    }
+
+    fn report_one(&mut self, id: ServiceId, now: Timestamp, changed: &mut dyn FnMut(Change)) {
+        self.drop_wiped(id);
+        let view = self.view(id, now).map(Arc::new);
+        let gone = view.is_none();
+        let Some(service) = self.services.get_mut(id) else { return };
+        service.dirty = false;
+        service.cursor = Cursor::default();
+        let causes = mem::take(&mut service.causes);
+        let suppressed = mem::take(&mut service.suppressed);
+        let ops = mem::take(&mut service.ops);
+        let error = service.error.take();
+        let before = mem::replace(&mut service.view, view.clone());
+        self.report.snapshot.services.set(id.0 as usize, view.clone());
+        let visible = ops > 0 || error.is_some() || is_visible(before.as_deref(), view.as_deref());
+        let is_recorded = visible || causes.iter().any(Cause::is_of_an_object);
+        let key = view.as_ref().or(before.as_ref()).map(|view| view.key.clone());
+        if let Some(service) = key.filter(|_| is_recorded) {
+            self.report.counters.changes += u64::from(visible);
+            let after = view;
+            changed(Change { service, at: now, causes, suppressed, visible, before, after, ops, error });
+        }
+        if gone
+            && self.services.get_mut(id).is_some_and(|service| service.is_empty())
+            && self.tables.forget(id)
+            && let Some(service) = self.services.get_mut(id)
+        {
+            *service = Service::default();
+        }
+    }
+
+    /// Forgets ports of which the maps hold nothing any more, and frontends that are certainly not this service's.
+    fn drop_wiped(&mut self, id: ServiceId) {
+        let Self { services, frontends, space, .. } = self;
+        let Some(Service { ports, frontends: own, wanted, .. }) = services.get_mut(id) else {
+            return;
+        };
+        if ports.len() <= *wanted {
+            return;
+        }
+        let mut dialled = Dialled::default();
+        own.iter().filter_map(|key| frontends.get(key)).for_each(|entry| dialled.by(entry));
+        work::done(own.len() + ports.len());
+        let mut position = 0;
+        ports.retain(|port| {
+            position += 1;
+            let Some(index) = port.index.filter(|_| position > *wanted) else { return true };
+            let stays = !port.realized.is_wiped() || dialled.has(index);
+            if !stays {
+                space.freed.now.indices.push(index);
+            }
+            stays
+        });
+        space.indices.put_all(ports);
+    }
+
+    /// What readers see while nothing may be written yet.
+    pub(crate) fn publish(&mut self, now: Now) -> Snapshot {
+        let slots = self.space.slots.each_ref().map(|ranges| u64::from(ranges.used()));
+        self.report.snapshot.rejections = self.tables.rejections();
+        for source in self.tables.sources_to_ask() {
+            *self.report.snapshot.asks.entry(source).or_default() += 1;
+        }
+        self.report.snapshot.node = Arc::clone(&self.tables.node);
+        self.report.snapshot.settings = Arc::clone(&self.tables.settings);
+        self.report.snapshot.sources.clone_from(&self.tables.synced);
+        self.report.snapshot.held = self.held();
+        self.report.snapshot.progress.clone_from(&self.tables.progress);
+        self.report.snapshot.stale_since = self.report.remembered_at.filter(|_| !self.tables.is_synced());
+        self.report.snapshot.counters = Counters { ..self.report.counters };
+        self.report.snapshot.fill =
+            Fill { frontends: self.frontends.realized, ports: self.space.indices.used(), slots, retries: 0 };
+        if let Some(differences) = self.report.found.take() {
+            self.report.snapshot.checked = Some(Checked { at: now.wall, differences });
+        }
+        (self.report.snapshot.published, self.report.snapshot.mono) = (now.wall, now.mono);
+        self.report.snapshot.clone()
+    }
+}
+
+/// Whether readers see another verdict, list or set of frontends than before.
+fn is_visible(before: Option<&ServiceView>, after: Option<&ServiceView>) -> bool {
+    match (before, after) {
+        (Some(before), Some(after)) => {
+            before.state != after.state || before.frontends != after.frontends || before.ports != after.ports
+        }
+        (None, None) => false,
+        _ => true,
+    }
+}

@@ -1,0 +1,48 @@
+//! Every service between the rules and the maps, and which of them are dirty.
+//!
+//! Invariant: a dirty service stands in `dirty` once, with every cause that made it so.
+
+use alloc::vec::Vec;
+
+use super::piece::Cursor;
+use crate::change::Cause;
+use crate::op::ServiceId;
+use crate::service::Service;
+
+/// All services by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Services {
+    all: Vec<Service>,
+    /// Became dirty since the last piece was begun.
+    pub(super) dirty: Vec<ServiceId>,
+}
+
+impl Services {
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn get(&self, id: ServiceId) -> Option<&Service> {
+        self.all.get(id.0 as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ServiceId) -> Option<&mut Service> {
+        self.all.get_mut(id.0 as usize)
+    }
+
+    /// Makes a service dirty, once. `stale`: what it wants must be decided again.
+    pub(super) fn mark(&mut self, id: ServiceId, cause: Cause, stale: bool) {
+        let position = id.0 as usize;
+        if self.all.len() <= position {
+            self.all.resize_with(position + 1, Service::default);
+        }
+        let Some(service) = self.all.get_mut(position) else { return };
+        service.add_cause(cause);
+        service.stale |= stale;
+        service.cursor = Cursor::default();
+        if !service.dirty {
+            service.dirty = true;
+            self.dirty.push(id);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What the services share of the maps: slots, port indices, and what readers may still be on their way to.
+//!
+//! Invariant: what is taken is nobody else's until it is given back, and it is given back a grace period after the last
+//! reader could find it.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use crate::claims::RealizedFrontend;
+use crate::keys::Family;
+use crate::maps::Capacity;
+use crate::op::{Grace, PortIndex, Range, ServiceId};
+use crate::ranges::Ranges;
+use crate::service::Port;
+
+/// Slots and indices of the maps.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) slots: [Ranges; 2],
+    pub(super) indices: Indices,
+    pub(super) freed: Freed,
+}
+
+impl Space {
+    pub(super) fn new(capacity: Capacity) -> Self {
+        Self {
+            slots: [Ranges::new(capacity.slots), Ranges::new(capacity.slots)],
+            indices: Indices {
+                free: BTreeSet::new(),
+                next: 0,
+                capacity: capacity.ports,
+                positions: Vec::new(),
+            },
+            freed: Freed::default(),
+        }
+    }
+
+    pub(super) fn slots(&mut self, family: Family) -> &mut Ranges {
+        let [v4, v6] = &mut self.slots;
+        match family {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        }
+    }
+}
+
+/// Which port indices are taken.
+#[derive(Debug)]
+pub(super) struct Indices {
+    free: BTreeSet<PortIndex>,
+    next: u32,
+    pub(super) capacity: u32,
+    /// The place of an index among its owner's ports, so that an op finds its port without a search.
+    positions: Vec<u32>,
+}
+
+impl Indices {
+    /// The lowest free one, so that the map stays dense.
+    pub(super) fn take(&mut self) -> Option<PortIndex> {
+        if let Some(index) = self.free.pop_first() {
+            return Some(index);
+        }
+        let index = PortIndex(self.next);
+        (self.next < self.capacity).then(|| self.next += 1).map(|()| index)
+    }
+
+    /// Takes exactly this one, which a restart found in use.
+    pub(super) fn reserve(&mut self, index: PortIndex) {
+        while self.next <= index.0 {
+            self.free.insert(PortIndex(self.next));
+            self.next += 1;
+        }
+        self.free.remove(&index);
+    }
+
+    pub(super) fn give_back(&mut self, index: PortIndex) {
+        self.free.insert(index);
+    }
+
+    pub(super) fn position(&self, index: PortIndex) -> Option<usize> {
+        self.positions.get(index.0 as usize).map(|position| *position as usize)
+    }
+
+    /// Where a port with an index is from now on.
+    pub(super) fn put(&mut self, index: PortIndex, position: usize) {
+        let at = index.0 as usize;
+        if self.positions.len() <= at {
+            self.positions.resize(at + 1, 0);
+        }
+        if let (Some(known), Ok(position)) = (self.positions.get_mut(at), u32::try_from(position)) {
+            *known = position;
+        }
+    }
+
+    /// The same for all ports of a service.
+    pub(super) fn put_all(&mut self, ports: &[Port]) {
+        for (position, port) in ports.iter().enumerate() {
+            if let Some(index) = port.index {
+                self.put(index, position);
+            }
+        }
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.next as usize - self.free.len()
+    }
+}
+
+/// What readers may still be on their way to, until a grace period has passed.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    pub(super) now: Leaving,
+    pub(super) waiting: VecDeque<(Grace, Leaving)>,
+}
+
+/// What was freed before one grace period began.
+#[derive(Debug, Default)]
+pub(super) struct Leaving {
+    /// No word points to them any more.
+    pub(super) ranges: Vec<Range>,
+    /// Wiped.
+    pub(super) indices: Vec<PortIndex>,
+    /// Fewer readers are sent to their words than before: by a frontend, or by a cluster word to the local one.
+    pub(super) services: BTreeSet<ServiceId>,
+    /// As above, of ports that a restart found.
+    pub(super) found: BTreeSet<PortIndex>,
+}
+
+impl Freed {
+    fn leavings(&self) -> impl Iterator<Item = &Leaving> {
+        core::iter::once(&self.now).chain(self.waiting.iter().map(|(_, leaving)| leaving))
+    }
+
+    /// Whether readers may be about to read a word of this service that nothing leads to any more.
+    pub(super) fn leads_to(&self, id: ServiceId) -> bool {
+        self.leavings().any(|leaving| leaving.services.contains(&id))
+    }
+
+    /// As above, of a port that a restart found.
+    pub(super) fn leads_to_found(&self, index: PortIndex) -> bool {
+        self.leavings().any(|leaving| leaving.found.contains(&index))
+    }
+}
+
+impl Leaving {
+    pub(super) fn is_empty(&self) -> bool {
+        let Self { ranges, indices, services, found } = self;
+        ranges.is_empty() && indices.is_empty() && services.is_empty() && found.is_empty()
+    }
+
+    /// A frontend leads elsewhere now, or nowhere.
+    pub(super) fn left(&mut self, before: RealizedFrontend) {
+        match before.owner {
+            Some(id) => self.services.insert(id),
+            None => self.found.insert(before.value.port),
+        };
+    }
+}
