@@ -342,7 +342,10 @@ impl<M: Maps> Engine<M> {
     }
 
     fn execute_at(&mut self, position: usize) -> Result<(), MapError> {
-        let Some(op) = self.ops.get(position) else { return Ok(()) };
+        let Some(op) = self.ops.get(position) else {
+            self.world.count_impossible();
+            return Ok(());
+        };
         let executed = if may_touch(&self.world, op) {
             self.maps.execute(&op.action)
         } else {

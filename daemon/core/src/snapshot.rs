@@ -369,6 +369,8 @@ pub struct Counters {
     pub ops_failed: u64,
     /// Ops that were not even tried because their owner was not dirty. Must stay 0.
     pub cross_service: u64,
+    /// Steps that the rules left out because what they were about was not there, though it always is. Must stay 0.
+    pub impossible: u64,
     /// Things in the maps that somebody else had changed.
     pub drift: u64,
     /// Change records that were made.

@@ -58,6 +58,8 @@ pub(crate) struct Tables {
     pub(crate) synced: BTreeMap<Source, bool>,
     pub(crate) progress: BTreeMap<Watched, Arc<str>>,
     unconfirmed: Unconfirmed,
+    /// What was left out because what always is there was not.
+    pub(crate) impossible: u64,
 }
 
 impl Tables {
@@ -77,6 +79,7 @@ impl Tables {
             synced: sources.iter().map(|source| (*source, false)).collect(),
             progress: BTreeMap::new(),
             unconfirmed: Unconfirmed::default(),
+            impossible: 0,
         }
     }
 
@@ -155,7 +158,10 @@ impl Tables {
         let Some(id) = self.id(&facts.key) else {
             return self.let_service_wait(facts);
         };
-        let Some(known) = self.known(id) else { return };
+        let Some(known) = self.known(id) else {
+            self.impossible += 1;
+            return;
+        };
         if known.facts.as_ref() != Some(&facts) {
             known.facts = Some(Arc::clone(&facts));
             dirty(id, Cause::ServiceApplied(facts));

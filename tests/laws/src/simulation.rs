@@ -243,6 +243,9 @@ impl Simulation {
             self.slow.iter_mut().for_each(|it| it.adopt(watch));
         }
         self.slow.iter_mut().for_each(|it| it.wait(watch));
+        if snapshot.counters.impossible > 0 {
+            watch.blame(|| "a step was left out, because what it was about was not there".to_owned());
+        }
         for change in &changes {
             if let Some(what) = foreign_cause(change, &watch.model.history) {
                 watch.blame(|| what);

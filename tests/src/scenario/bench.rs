@@ -207,6 +207,9 @@ impl Bench {
             if self.snapshot.counters.cross_service > 0 {
                 return Err("an op was planned for a service that is not dirty".to_owned());
             }
+            if self.snapshot.counters.impossible > 0 {
+                return Err("a step was left out, because what it was about was not there".to_owned());
+            }
             match engine.next_due(self.mono) {
                 Some(due) if due < self.mono + HOPELESS => self.mono = self.mono.max(due),
                 _ => return Ok(()),

@@ -99,7 +99,10 @@ impl Tables {
         facts: Arc<SliceFacts>,
         dirty: &mut dyn FnMut(ServiceId, Cause),
     ) {
-        let Some(known) = self.services.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        let Some(known) = self.services.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            self.impossible += 1;
+            return;
+        };
         let mut last = None;
         match known.slices.binary_search_by(|other| other.key.cmp(&facts.key)) {
             Ok(position) => {
@@ -131,7 +134,10 @@ impl Tables {
         key: &SliceKey,
         dirty: &mut dyn FnMut(ServiceId, Cause),
     ) {
-        let Some(known) = self.services.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
+        let Some(known) = self.services.get_mut(id.0 as usize).and_then(Option::as_mut) else {
+            self.impossible += 1;
+            return;
+        };
         known.slices.retain(|slice| slice.key != *key);
         if let Some(next) = self.waiting.next_slice(&known.key) {
             self.rejected.end(&ObjectKey::Slice(next.key.clone()));

@@ -78,7 +78,7 @@ impl World {
     }
 
     fn decide_one(&mut self, id: ServiceId, now: Now) {
-        let Some(known) = self.tables.get(id) else { return };
+        let Some(known) = self.tables.get(id) else { return self.count_impossible() };
         let facts = known.facts.clone();
         let node = Arc::clone(&self.tables.node);
         let settings = Arc::clone(&self.tables.settings);
@@ -86,9 +86,9 @@ impl World {
         self.tables.cut_short(id, desired.cut);
         let wanted = claimable(&desired.frontends, &settings, &node);
         let rank = facts.as_deref().map(Rank::of);
-        let Some(case) = self.case(id, &settings, now) else { return };
+        let Some(case) = self.case(id, &settings, now) else { return self.count_impossible() };
         let Self { services, space, .. } = self;
-        let Some(service) = services.get_mut(id) else { return };
+        let Some(service) = services.get_mut(id) else { return self.count_impossible() };
         let had_list = service.has_list();
         service.take(desired, facts, &case);
         space.indices.put_all(&service.ports);
@@ -98,7 +98,7 @@ impl World {
 
     /// Replaces the claims of a service. With another rank, all of them are entered anew.
     fn claim(&mut self, id: ServiceId, wanted: &[Wanted], rank: Option<Rank>) {
-        let Some(service) = self.services.get_mut(id) else { return };
+        let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
         let same_rank = service.rank == rank;
         if same_rank && service.claimed == wanted {
             return;
@@ -141,7 +141,9 @@ impl World {
 
     /// All other claimants: the one that owned it until now, and those whose rows name the owner.
     fn lost(&mut self, key: FrontendKey, to: ServiceId) {
-        let (Some(to), Some(entry)) = (self.tables.get(to), self.frontends.get(&key)) else { return };
+        let (Some(to), Some(entry)) = (self.tables.get(to), self.frontends.get(&key)) else {
+            return self.count_impossible();
+        };
         for loser in entry.losers() {
             work::done(1);
             let cause = Cause::ClaimLost(key, to.key.clone());

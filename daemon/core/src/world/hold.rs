@@ -71,7 +71,10 @@ impl World {
         let (Some(ids), Some(by)) = (self.ledger.holders(address), endpoint.target) else { return };
         let Some(claimant) = crate::tables::service_of(slice) else { return };
         for id in ids.clone() {
-            let Some(service) = self.services.get_mut(id) else { continue };
+            let Some(service) = self.services.get_mut(id) else {
+                self.report.counters.impossible += 1;
+                continue;
+            };
             let given_up = service.holds_mut().map(|hold| Arc::make_mut(hold).give_up(address, by));
             let lost = given_up.filter(|lost| *lost).count();
             if lost > 0 {
@@ -89,14 +92,14 @@ impl World {
         settings: &Settings,
         now: Uptime,
     ) {
-        let Some(service) = self.services.get(id) else { return };
+        let Some(service) = self.services.get(id) else { return self.count_impossible() };
         let lists = (had_list, service.has_list());
         self.ledger.account(id, service.holds(), lists, (&settings.hold, now));
     }
 
     /// A remembered service has a list, or holds one, before anything is decided.
     pub(super) fn account_for_remembered(&mut self, id: ServiceId) {
-        let Some(service) = self.services.get(id) else { return };
+        let Some(service) = self.services.get(id) else { return self.count_impossible() };
         self.ledger.remember(id, service.holds(), service.has_list(), &self.tables.settings.hold);
     }
 
@@ -108,7 +111,10 @@ impl World {
             return;
         };
         for id in services {
-            let Some(service) = self.services.get_mut(id) else { continue };
+            let Some(service) = self.services.get_mut(id) else {
+                self.count_impossible();
+                continue;
+            };
             if service.holds_mut().map(Hold::join_mass_loss).filter(|joined| *joined).count() > 0 {
                 self.ledger.index(id, service.holds(), &policy);
                 let cause = Cause::MassLoss { lost, populated };

@@ -147,6 +147,7 @@ impl World {
         let index = self.index_of(id, position)?;
         let Self { services, space, .. } = self;
         let Some(port) = services.get(id).and_then(|service| service.ports.get(position)) else {
+            self.count_impossible();
             return Ok(());
         };
         if port.realized.facts != Some(port.facts()) {
@@ -185,7 +186,10 @@ impl World {
         mut left: u64,
         ops: &mut Vec<Op>,
     ) -> (Result<(), PlanError>, usize) {
-        let Some(service) = self.services.get(id) else { return (Ok(()), begin) };
+        let Some(service) = self.services.get(id) else {
+            self.count_impossible();
+            return (Ok(()), begin);
+        };
         let limit = self.tables.settings.frontends_max.unwrap_or(usize::MAX);
         let mut realized = self.frontends.realized + self.frontends.coming;
         let mut error = Ok(());

@@ -59,7 +59,7 @@ impl World {
     pub(crate) fn refused(&mut self, ops: &[Op], failed: usize) {
         self.report.counters.ops_failed += 1;
         self.give_back_unpublished(ops, failed);
-        let Some(op) = ops.get(failed) else { return };
+        let Some(op) = ops.get(failed) else { return self.count_impossible() };
         self.checking.iter_mut().for_each(|checking| checking.note(op));
         match &op.action {
             Action::WriteRange(..) => {}
@@ -157,7 +157,7 @@ impl World {
     }
 
     fn inserted(&mut self, owner: Owner, key: FrontendKey, value: FrontendValue) {
-        let Owner::Service(id) = owner else { return };
+        let Owner::Service(id) = owner else { return self.count_impossible() };
         let now = RealizedFrontend { value, owner: Some(id) };
         let (before, doubters) = self.frontend_is_certain(key, Some(now));
         if let Some(RealizedFrontend { owner: None, value }) = before {
@@ -232,23 +232,19 @@ impl World {
     }
 
     fn with_port(&mut self, owner: Owner, index: PortIndex, change: impl FnOnce(Written<'_>)) {
-        match owner {
+        let empty = Arc::default();
+        let written = match owner {
             Owner::Service(id) => {
-                if let Some(port) = self.port_at_mut(id, index) {
-                    change(Written {
-                        realized: &mut port.realized,
-                        family: port.key.family,
-                        rows: &port.rows,
-                    });
-                }
+                self.port_at_mut(id, index).map(|port| (&mut port.realized, port.key.family, &port.rows))
             }
             Owner::Nobody => {
-                if let Some(port) = self.adopted.get_mut(index) {
-                    let rows = &Arc::default();
-                    change(Written { realized: &mut port.realized, family: port.family, rows });
-                }
+                self.adopted.get_mut(index).map(|port| (&mut port.realized, port.family, &empty))
             }
-            Owner::Node => {}
+            Owner::Node => None,
+        };
+        match written {
+            Some((realized, family, rows)) => change(Written { realized, family, rows }),
+            None => self.count_impossible(),
         }
     }
 }

@@ -40,6 +40,11 @@ impl World {
         self.report.counters.cross_service += 1;
     }
 
+    /// What always is there was not. The step is left out, and it shows.
+    pub(crate) fn count_impossible(&mut self) {
+        self.report.counters.impossible += 1;
+    }
+
     /// Ends the piece: calls back with each change and gives what readers see from now on.
     pub(crate) fn end_piece(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Snapshot {
         self.report.counters.batches += 1;
@@ -71,7 +76,7 @@ impl World {
         self.drop_wiped(id);
         let view = self.view(id, now).map(Arc::new);
         let gone = view.is_none();
-        let Some(service) = self.services.get_mut(id) else { return };
+        let Some(service) = self.services.get_mut(id) else { return self.count_impossible() };
         service.dirty = false;
         service.cursor = Cursor::default();
         let causes = mem::take(&mut service.causes);
@@ -135,7 +140,8 @@ impl World {
         self.report.snapshot.held = self.held();
         self.report.snapshot.progress.clone_from(&self.tables.progress);
         self.report.snapshot.stale_since = self.report.remembered_at.filter(|_| !self.tables.is_synced());
-        self.report.snapshot.counters = Counters { ..self.report.counters };
+        let impossible = self.report.counters.impossible + self.tables.impossible;
+        self.report.snapshot.counters = Counters { impossible, ..self.report.counters };
         self.report.snapshot.fill =
             Fill { frontends: self.frontends.realized, ports: self.space.indices.used(), slots, retries: 0 };
         if let Some(differences) = self.report.found.take() {

@@ -72,7 +72,7 @@ impl World {
     pub(super) fn account_for_room<T>(&mut self, id: ServiceId, planned: &Result<T, PlanError>) {
         match planned {
             Err(PlanError::Slots(_) | PlanError::Indices(_) | PlanError::Frontends(_)) => {
-                let Some(known) = self.tables.get(id) else { return };
+                let Some(known) = self.tables.get(id) else { return self.count_impossible() };
                 let created = known.facts.as_ref().and_then(|facts| facts.meta.created);
                 let turn = (created.map_or(i64::MAX, |created| created.0), known.key.clone(), id);
                 self.starved.put(turn);

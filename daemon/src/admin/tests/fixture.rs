@@ -396,6 +396,7 @@ pub(crate) fn everything() -> Snapshot {
             ops: 41,
             ops_failed: 1,
             cross_service: 0,
+            impossible: 0,
             drift: 6,
             changes: 12,
             changes_dropped: 2,

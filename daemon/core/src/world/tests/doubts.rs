@@ -1,6 +1,8 @@
 //! What a refused op leaves behind, and that it goes.
 
 use super::*;
+use crate::keys::Transport;
+use crate::op::{FrontendType, FrontendValue, Owner, Word};
 use crate::snapshot::Status;
 
 fn created(name: &str, at: i64) -> Event {
@@ -63,4 +65,24 @@ fn a_range_that_was_not_published_is_given_back_whatever_the_other_family_does()
     rig.refuse = |op| matches!(op.action, Action::WriteRange(range, ..) if range.family == Family::V6);
     rig.turn(vec![applied(facts), slice("a", &["1.1.1.1"]), Event::SliceApplied(Arc::new(six))]);
     assert_eq!(rig.world.space.slots.each_ref().map(crate::ranges::Ranges::used), [1, 0]);
+}
+
+#[test]
+fn invariant_03_an_op_whose_port_is_not_known_is_counted_and_changes_nothing() {
+    let mut rig = Rig::new();
+    rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1"])]);
+    let owner = Owner::Service(rig.id("a"));
+    let unknown = PortIndex(7);
+    let before = rig.dump();
+    let action = Action::PublishWord(unknown, Scope::Cluster, Word { base: 3, count: 1, ..Word::EMPTY });
+    rig.world.accepted(&Op { owner, action });
+    let frontend = FrontendKey {
+        address: ip("10.0.0.9"),
+        port: NonZeroU16::new(80).unwrap(),
+        transport: Transport::Tcp,
+    };
+    let value = FrontendValue { port: unknown, kind: FrontendType::ClusterIp };
+    rig.world.accepted(&Op { owner: Owner::Nobody, action: Action::InsertFrontend(frontend, value) });
+    assert_eq!(rig.turn(vec![]).counters.impossible, 2);
+    assert_eq!(rig.dump(), before);
 }
