@@ -9,7 +9,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 STEPS ?= 1000000
 SECONDS ?= 60
 
-.PHONY: help setup build run try test host deb rpm matrix check bench simulate fuzz soak bless clean
+.PHONY: help setup build run try quick test host deb rpm matrix check bench simulate fuzz soak bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -26,6 +26,9 @@ run: ## Start holdfast with the demo in examples/demo, until Ctrl-C.
 
 try: ## Ask the holdfast that `make run` started, from another terminal.
 	@scripts/try.sh
+
+quick: ## While you write: the laws of the rules, the house rules, lints of what you changed. Under a minute.
+	@scripts/quick.sh
 
 test: ## Run every test that can run here; ends with `N passed, N failed`.
 	@scripts/test.sh
