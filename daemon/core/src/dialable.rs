@@ -1,16 +1,9 @@
-//! Which addresses an object may have dialled as frontends.
+//! Addresses that are nobody's to have dialled, and those that the administrator allows.
 //!
-//! Invariant: an address that means this host, this link or everybody is nobody's frontend, whatever an object says:
-//! whoever may write a Service would otherwise take a node's own loopback or a cloud's metadata server. The
-//! administrator's `[[service]]` blocks may have loopback and link-local ones. Deliberately absent: backends, which may
-//! be anything that a pod or a host can have.
+//! Invariant: an address alone decides. A backend may have any of these: a pod or a host can.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use crate::facts::{ServiceFacts, ServiceType, Settings};
-use crate::keys::Source;
-use crate::op::FrontendType;
 
 /// Neighbouring addresses of one family, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +34,7 @@ pub enum ExternalIps {
 }
 
 impl ExternalIps {
-    fn allows(&self, address: IpAddr) -> bool {
+    pub(crate) fn allows(&self, address: IpAddr) -> bool {
         match self {
             Self::All => true,
             Self::None => false,
@@ -58,7 +51,15 @@ pub fn is_reserved(address: IpAddr) -> bool {
     }
 }
 
-/// The network "this host", everybody on a link, groups: no one host has such an address.
+/// Whether no one host can have this address.
+pub(crate) fn is_nobodys(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => is_nobodys_v4(v4),
+        IpAddr::V6(v6) => is_nobodys_v6(v6),
+    }
+}
+
+/// The network "this host", everybody on a link, groups.
 const fn is_nobodys_v4(address: Ipv4Addr) -> bool {
     address.octets()[0] == 0 || address.is_broadcast() || address.is_multicast()
 }
@@ -66,26 +67,3 @@ const fn is_nobodys_v4(address: Ipv4Addr) -> bool {
 const fn is_nobodys_v6(address: Ipv6Addr) -> bool {
     address.is_unspecified() || address.is_multicast()
 }
-
-/// Whether this address of a service is shown and never programmed.
-pub(crate) fn is_barred(
-    service: &ServiceFacts,
-    kind: FrontendType,
-    address: IpAddr,
-    settings: &Settings,
-) -> bool {
-    let is_tenants = service.key.source == Source::Kubernetes;
-    match kind {
-        // Its address stands for all that the node has.
-        FrontendType::NodePort => false,
-        _ if service.kind == ServiceType::Static => match address.to_canonical() {
-            IpAddr::V4(v4) => is_nobodys_v4(v4),
-            IpAddr::V6(v6) => is_nobodys_v6(v6),
-        },
-        FrontendType::ExternalIp if is_tenants && !settings.external_ips.allows(address) => true,
-        _ => is_reserved(address),
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -3,6 +3,7 @@
 //! Invariant: nothing of any other service goes in, so nothing of it can come out. What is chosen is exactly what
 //! kube-proxy chooses. Deliberately absent: who owns an address that two services claim (the claims decide).
 
+mod barred;
 pub mod choose;
 pub(crate) mod frontends;
 mod listed;

@@ -21,7 +21,13 @@ use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, Wor
 use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
 use crate::snapshot::{ServiceState, ServiceView, Status};
 use crate::work;
-use crate::world::Cursor;
+
+/// How far a service was planned that is too heavy for one piece.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    pub(crate) ports: usize,
+    pub(crate) frontends: usize,
+}
 
 /// What the maps hold of one list.
 #[derive(Clone, Debug, Default)]

@@ -37,7 +37,6 @@ use crate::tables::Tables;
 
 pub use adopt::AdoptError;
 pub use drift::Drift;
-pub(crate) use piece::Cursor;
 pub use remember::Remembered;
 
 /// All state of the rules.

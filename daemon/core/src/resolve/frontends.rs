@@ -10,7 +10,7 @@ use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use super::DesiredFrontend;
-use crate::dialable::is_barred;
+use super::barred::is_barred;
 use crate::facts::{ServiceFacts, ServicePort, ServiceType, Settings, TrafficPolicy};
 use crate::keys::{Family, Source};
 use crate::limits;

@@ -280,10 +280,3 @@ impl Service {
         self.asked.replace(facts).map(|before| undecided.remove(&before)).unwrap_or_default()
     }
 }
-
-/// How far a service was planned that is too heavy for one piece.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cursor {
-    pub(crate) ports: usize,
-    pub(crate) frontends: usize,
-}

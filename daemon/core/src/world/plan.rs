@@ -9,7 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use super::{Cursor, World};
+use super::World;
 use crate::claims::{Frontend, RealizedFrontend};
 use crate::keys::{Family, FrontendKey};
 use crate::limits;
@@ -19,7 +19,7 @@ use crate::op::{
     Word, WordFlags,
 };
 use crate::resolve::DesiredFrontend;
-use crate::service::{Port, Service};
+use crate::service::{Cursor, Port, Service};
 use crate::work;
 
 /// Why a plan stops short of what is desired.

@@ -5,12 +5,12 @@
 use alloc::sync::Arc;
 use core::mem;
 
+use super::World;
 use super::plan::Dialled;
-use super::{Cursor, World};
 use crate::change::{Cause, Change};
 use crate::facts::Timestamp;
 use crate::op::ServiceId;
-use crate::service::Service;
+use crate::service::{Cursor, Service};
 use crate::snapshot::{Checked, Counters, Fill, ServiceView, Snapshot};
 use crate::time::Now;
 use crate::work;

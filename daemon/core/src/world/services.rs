@@ -4,10 +4,9 @@
 
 use alloc::vec::Vec;
 
-use super::piece::Cursor;
 use crate::change::Cause;
 use crate::op::ServiceId;
-use crate::service::Service;
+use crate::service::{Cursor, Service};
 
 /// All services by their ids.
 #[derive(Debug, Default)]

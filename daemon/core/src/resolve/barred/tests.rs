@@ -4,6 +4,7 @@ use alloc::vec;
 use core::net::IpAddr;
 
 use super::*;
+use crate::dialable::{AddressRange, ExternalIps};
 use crate::keys::{ObjectName, ServiceKey};
 
 const NOBODYS: [&str; 7] =

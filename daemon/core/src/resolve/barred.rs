@@ -1,0 +1,32 @@
+//! Which addresses an object may have dialled as frontends.
+//!
+//! Invariant: an address that means this host, this link or everybody is nobody's frontend, whatever an object says:
+//! whoever may write a Service would otherwise take a node's own loopback or a cloud's metadata server. The
+//! administrator's `[[service]]` blocks may have loopback and link-local ones.
+
+use core::net::IpAddr;
+
+use crate::dialable::{is_nobodys, is_reserved};
+use crate::facts::{ServiceFacts, ServiceType, Settings};
+use crate::keys::Source;
+use crate::op::FrontendType;
+
+/// Whether this address of a service is shown and never programmed.
+pub(crate) fn is_barred(
+    service: &ServiceFacts,
+    kind: FrontendType,
+    address: IpAddr,
+    settings: &Settings,
+) -> bool {
+    let is_tenants = service.key.source == Source::Kubernetes;
+    match kind {
+        // Its address stands for all that the node has.
+        FrontendType::NodePort => false,
+        _ if service.kind == ServiceType::Static => is_nobodys(address),
+        FrontendType::ExternalIp if is_tenants && !settings.external_ips.allows(address) => true,
+        _ => is_reserved(address),
+    }
+}
+
+#[cfg(test)]
+mod tests;
