@@ -15,12 +15,12 @@ INLINE __u32 word_base(__u64 word)
 
 INLINE __u32 word_count(__u64 word)
 {
-	return (word >> 32) & 0xfffff;
+	return (word >> WORD_COUNT_AT) & ((1 << (WORD_FLAGS_AT - WORD_COUNT_AT)) - 1);
 }
 
 INLINE __u32 word_flags(__u64 word)
 {
-	return word >> 52;
+	return word >> WORD_FLAGS_AT;
 }
 
 INLINE struct port *port_of(const struct dial *dial)
@@ -67,11 +67,13 @@ INLINE bool read_slot(const struct dial *dial, __u32 at, struct place *backend)
 	return true;
 }
 
-INLINE void affinity_key_of(struct bpf_sock_addr *ctx, struct affinity_key *key, const struct dial *dial)
+INLINE void affinity_key_of(struct affinity_key *key, const struct dial *dial)
 {
-	key->client = bpf_get_netns_cookie(ctx);
+	copy_address(key->client, dial->client.id);
 	key->port_index = dial->port_index;
 	key->scope = dial->scope;
+	key->kind = dial->client.kind;
+	key->pad = 0;
 }
 
 /* Whether the backend is in that list, or serves. */
@@ -88,15 +90,12 @@ INLINE bool is_member(const struct dial *dial, __u32 scope)
 }
 
 /* The client's last choice, if it is young enough and still in the list. A torn one is no member. */
-INLINE bool choose_affine(struct bpf_sock_addr *ctx, struct dial *dial)
+INLINE bool choose_affine(struct dial *dial, const struct affinity_key *key)
 {
 	struct port *port = port_of(dial);
-	struct affinity_key key;
-	struct affinity_value *last;
+	struct affinity_value *last = bpf_map_lookup_elem(&affinity, key);
 	__u64 now = bpf_ktime_get_ns();
 
-	affinity_key_of(ctx, &key, dial);
-	last = bpf_map_lookup_elem(&affinity, &key);
 	if (!port || !last || now - last->at_ns >= port->facts.affinity_timeout * NS_PER_SECOND)
 		return false;
 	copy_address(dial->backend.address, last->address);
@@ -107,17 +106,15 @@ INLINE bool choose_affine(struct bpf_sock_addr *ctx, struct dial *dial)
 	return true;
 }
 
-INLINE void remember_affine(struct bpf_sock_addr *ctx, const struct dial *dial)
+INLINE void remember_affine(const struct dial *dial, const struct affinity_key *key)
 {
-	struct affinity_key key;
 	struct affinity_value value = {
 		.port = dial->backend.port,
 		.at_ns = bpf_ktime_get_ns(),
 	};
 
 	copy_address(value.address, dial->backend.address);
-	affinity_key_of(ctx, &key, dial);
-	bpf_map_update_elem(&affinity, &key, &value, BPF_ANY);
+	bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }
 
 /* Does not ask for chance where there is none. */
@@ -132,25 +129,35 @@ INLINE bool choose_random(struct dial *dial, __u64 word)
 }
 
 /*
- * A client that gets a backend: by connect(), or by the first datagram of a conversation. Not atomic, which would wait for all
- * that was written before, and cost as much as the rest: of two clients at the very same moment one may be missing.
+ * A client that gets a backend: by connect(), or by the first datagram of a conversation. Not atomic, which would wait
+ * for all that was written before, and cost as much as the rest: of two clients at the very same moment one may be
+ * missing.
  */
 INLINE void count_connect(struct port *port)
 {
 	port->connects[bpf_get_smp_processor_id() & (CONNECT_COLUMNS - 1)] += 1;
 }
 
-/* Chooses from a list that is not empty. */
-INLINE bool choose(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
+/* Whether dial->client has to be known to choose(). */
+INLINE bool has_affinity(__u64 word)
 {
-	bool affine = word_flags(word) & WORD_AFFINITY;
-	struct port *port = port_of(dial);
+	return word_flags(word) & WORD_AFFINITY;
+}
 
-	if (!affine || !choose_affine(ctx, dial)) {
+/* Chooses from a list that is not empty. */
+INLINE bool choose(struct dial *dial, __u64 word)
+{
+	bool affine = has_affinity(word);
+	struct port *port = port_of(dial);
+	struct affinity_key key = {};
+
+	if (affine)
+		affinity_key_of(&key, dial);
+	if (!affine || !choose_affine(dial, &key)) {
 		if (!choose_random(dial, word))
 			return false;
 		if (affine)
-			remember_affine(ctx, dial);
+			remember_affine(dial, &key);
 	}
 	if (LIKELY(port))
 		count_connect(port);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What one program run is about: who dials what, and where it will go. */
+/*
+ * What one program run is about: who dials what, and where it will go. Plain values: whether they come from a socket or
+ * elsewhere is known to those who fill them in.
+ */
 #ifndef HOLDFAST_DIAL_H
 #define HOLDFAST_DIAL_H
 
@@ -17,23 +20,20 @@
  */
 #define APART static __noinline
 /* One access, which the compiler neither repeats nor divides. */
-#define READ_ONCE(place) (*(const volatile typeof(place) *)&(place))
+#define READ_ONCE(word) (*(const volatile typeof(word) *)&(word))
 
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
 /*
- * The same place, but not known before `first` is, so no processor reads it earlier. A branch alone does not
+ * The same pointer, but not known before `first` is, so no processor reads there earlier. A branch alone does not
  * order two reads.
  */
-INLINE const __u64 *after(const __u64 *place, __u64 first)
+INLINE const __u64 *after(const __u64 *word, __u64 first)
 {
 	asm volatile("%0 &= 0" : "+r"(first));
-	return place + first;
+	return word + first;
 }
-
-/* AF_INET6, whose header is not the kernel's. */
-#define FAMILY6 10
 
 /* The third part of ::ffff:a.b.c.d. */
 #define MAPPED bpf_htonl(0xffff)
@@ -44,9 +44,18 @@ struct place {
 	__u16 port;
 };
 
+/* What a client is known by when it comes again. */
+struct client {
+	__u32 id[4];
+	/* enum client_kind */
+	__u8 kind;
+};
+
 struct dial {
 	struct place to;
 	struct place backend;
+	/* Known where a list with affinity is chosen from. */
+	struct client client;
 	__u32 port_index;
 	__u32 kind;
 	__u32 scope;
@@ -54,17 +63,10 @@ struct dial {
 	__u8 transport;
 	/* IPv4, also when it comes by an IPv6 socket. Known when compiling, wherever it is asked. */
 	bool v4;
-	/* connect(), not a datagram. Likewise. */
-	bool connecting;
 };
 
 /* What became of it: not ours, on its way to the backend, an end, or to be looked at with care. */
 enum outcome { PASSED, SERVED, DENIED, UNSURE };
-
-INLINE bool is_mapped(struct bpf_sock_addr *ctx)
-{
-	return ctx->user_ip6[0] == 0 && ctx->user_ip6[1] == 0 && ctx->user_ip6[2] == MAPPED;
-}
 
 INLINE void place4(struct place *place, __u32 address, __u16 port)
 {
@@ -75,33 +77,9 @@ INLINE void place4(struct place *place, __u32 address, __u16 port)
 	place->port = port;
 }
 
-INLINE void place6(struct place *place, struct bpf_sock_addr *ctx)
-{
-	place->address[0] = ctx->user_ip6[0];
-	place->address[1] = ctx->user_ip6[1];
-	place->address[2] = ctx->user_ip6[2];
-	place->address[3] = ctx->user_ip6[3];
-	place->port = ctx->user_port;
-}
-
-INLINE void go4(struct bpf_sock_addr *ctx, const struct place *place)
-{
-	ctx->user_ip4 = place->address[3];
-	ctx->user_port = place->port;
-}
-
-INLINE void go6(struct bpf_sock_addr *ctx, const struct place *place)
-{
-	ctx->user_ip6[0] = place->address[0];
-	ctx->user_ip6[1] = place->address[1];
-	ctx->user_ip6[2] = place->address[2];
-	ctx->user_ip6[3] = place->address[3];
-	ctx->user_port = place->port;
-}
-
 /*
- * 0 if they are the same. Without branches, each of which the verifier would follow both ways, in every turn of a loop: the
- * time that it takes is the time that the maps take to grow.
+ * 0 if they are the same. Without branches, each of which the verifier would follow both ways, in every turn of a loop:
+ * the time that it takes is the time that the maps take to grow.
  */
 INLINE __u32 differences(const __u32 *a, const __u32 *b)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What UDP sockets are connected to, told to the daemon: those of all network namespaces at once. Attached to nothing that clients
- * run through; it runs when the daemon reads.
+ * What UDP sockets are connected to, told to the daemon: those of all network namespaces at once. Attached to nothing
+ * that clients run through; it runs when the daemon reads.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -9,7 +9,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The kernel's own types, as far as they are read. What stands here are arguments, whose places do not change. */
+/* The kernel's own types, as far as they are read. What stands here are arguments, whose order does not change. */
 struct bpf_iter_meta {
 	struct seq_file *seq;
 };

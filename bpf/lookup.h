@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* From what a client dials to a port index: exempt sockets, frontends, node ports. */
+/* From what a client dials to a port index: frontends, node ports. */
 #ifndef HOLDFAST_LOOKUP_H
 #define HOLDFAST_LOOKUP_H
 
@@ -13,60 +13,6 @@ INLINE struct control *the_control(void)
 	return bpf_map_lookup_elem(&control, &zero);
 }
 
-/* A pod's loopback is its own. */
-INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
-{
-	struct control *told = the_control();
-	__u64 host = told ? told->host_netns : 0;
-
-	if (!host)
-		host = bpf_get_netns_cookie(NULL);
-	return bpf_get_netns_cookie(ctx) == host;
-}
-
-/* By ids from the top down, so that nobody has to know how deep a subtree is. */
-INLINE bool in_exempt_subtree(void)
-{
-	for (int level = 1; level <= CGROUP_LEVELS; level++) {
-		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
-
-		if (!id)
-			return false;
-		if (bpf_map_lookup_elem(&exempt_cgroups, &id))
-			return true;
-	}
-	return false;
-}
-
-/* Whom the operator wants left to the network as it is. */
-APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
-{
-	if (restrictions & NOT_UDP && ctx->protocol == IPPROTO_UDP)
-		return true;
-	if (restrictions & ONLY_HOST && !in_host_netns(ctx))
-		return true;
-	return restrictions & NOT_SUBTREES && in_exempt_subtree();
-}
-
-/*
- * The daemon's own sockets, and its cgroup, see the world as it is. Asked where a lookup has found something, because only
- * there it matters, and everybody else would pay for it; the cgroup last, since it costs the most. Who else is left alone
- * costs one look at a word that was read anyway, where nobody is.
- */
-INLINE bool is_exempt(struct bpf_sock_addr *ctx)
-{
-	struct control *told = the_control();
-	struct bpf_sock *sk = ctx->sk;
-
-	if (UNLIKELY(!told))
-		return true;
-	if (sk && told->exempt_mark && sk->mark == told->exempt_mark)
-		return true;
-	if (UNLIKELY(told->restrictions) && is_left_alone(ctx, told->restrictions))
-		return true;
-	return told->exempt_cgroup && told->exempt_cgroup == bpf_get_current_cgroup_id();
-}
-
 /* No target is like these: kinds are small. */
 #define NOT_FOUND (~0ULL)
 /* The element was reused under our eyes. */
@@ -75,7 +21,7 @@ INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 INLINE bool take_target(struct dial *dial, __u64 target)
 {
 	dial->port_index = (__u32)target;
-	dial->kind = target >> 32;
+	dial->kind = target >> TARGET_KIND_AT;
 	return target < REUSED;
 }
 
@@ -137,7 +83,7 @@ INLINE __u64 look(const struct dial *dial, const __u32 *address, enum sought sou
 			  look6(address, dial->to.port, dial->transport, sought);
 }
 
-/* Twice: what was reused under our eyes is found anew at its place, or not at all. */
+/* Twice: what was reused under our eyes is found anew, or not at all. */
 INLINE bool find_at(struct dial *dial, const __u32 *address, enum sought sought)
 {
 	__u64 target = look(dial, address, sought);
@@ -156,21 +102,39 @@ INLINE bool any_node_port(__u16 port)
 	return bits && READ_ONCE(*bits) >> (number % 64) & 1;
 }
 
-INLINE bool is_node4(struct bpf_sock_addr *ctx, __u32 address)
+INLINE bool is_loopback4(__u32 address)
 {
-	if ((bpf_ntohl(address) >> 24) == 127)
-		return in_host_netns(ctx);
+	return bpf_ntohl(address) >> 24 == 127;
+}
+
+INLINE bool is_loopback6(const __u32 *address)
+{
+	return !(address[0] | address[1] | address[2] | (address[3] ^ bpf_htonl(1)));
+}
+
+/* Whose loopback that is, the caller has to know. */
+INLINE bool means_loopback(const struct dial *dial)
+{
+	return dial->v4 ? is_loopback4(dial->to.address[3]) : is_loopback6(dial->to.address);
+}
+
+INLINE bool is_node4(__u32 address)
+{
 	return bpf_map_lookup_elem(&node_addresses4, &address) != NULL;
 }
 
-INLINE bool is_node6(struct bpf_sock_addr *ctx, const __u32 *address)
+INLINE bool is_node6(const __u32 *address)
 {
 	struct in6 key;
 
-	if (!address[0] && !address[1] && !address[2] && address[3] == bpf_htonl(1))
-		return in_host_netns(ctx);
 	copy_address(key.address, address);
 	return bpf_map_lookup_elem(&node_addresses6, &key) != NULL;
+}
+
+/* Whether what is dialled is an address at which this node answers node ports. */
+INLINE bool is_node(const struct dial *dial)
+{
+	return dial->v4 ? is_node4(dial->to.address[3]) : is_node6(dial->to.address);
 }
 
 /* IPv4: the first half of the address. IPv6: a hash of its first half, which the addresses of one network share. */
@@ -192,26 +156,18 @@ INLINE bool may_be_frontend(const struct dial *dial)
 	return bits && READ_ONCE(*bits) >> (block % 64) & 1;
 }
 
+/* An address that was given to a service. */
 INLINE bool find_exact(struct dial *dial)
 {
 	return may_be_frontend(dial) && find_at(dial, dial->to.address, DIALLED);
 }
 
-INLINE bool find_node_port(struct bpf_sock_addr *ctx, struct dial *dial)
+/* A node port. On which addresses there are any, is_node() and means_loopback() say. */
+INLINE bool find_node_port(struct dial *dial)
 {
 	const __u32 any[4] = {};
 
-	if (!(dial->v4 ? is_node4(ctx, dial->to.address[3]) : is_node6(ctx, dial->to.address)))
-		return false;
 	return find_at(dial, any, NODE_PORT_OF_ANY);
-}
-
-/* An exact frontend, or a node port on an address of this node. */
-INLINE bool find(struct bpf_sock_addr *ctx, struct dial *dial)
-{
-	if (find_exact(dial))
-		return true;
-	return any_node_port(dial->to.port) && find_node_port(ctx, dial);
 }
 
 #endif

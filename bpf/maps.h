@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The maps. Those of a generation grow: the daemon builds larger ones beside, fills them, and swaps the
- * programs over. The others keep their size and are shared by all generations; what is kept with sockets, by all versions too.
+ * programs over. The others keep their size and are shared by all generations; what is kept with sockets, by all
+ * versions too.
  */
 #ifndef HOLDFAST_MAPS_H
 #define HOLDFAST_MAPS_H
@@ -136,8 +137,8 @@ struct {
 } reverse SEC(".maps");
 
 /*
- * With the socket itself: nobody else's sockets push anything out, it ends with its socket, and a socket that has none is known by
- * one look.
+ * With the socket itself: nobody else's sockets push anything out, it ends with its socket, and a socket that has none
+ * is known by one look.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What a socket dialled: kept when it is translated, shown by getpeername and recvmsg. */
+/* What a TCP socket dialled, by its cookie: kept when it is translated, shown by getpeername. */
 #ifndef HOLDFAST_REVERSE_H
 #define HOLDFAST_REVERSE_H
 
 #include "dial.h"
 #include "maps.h"
-#include "udp.h"
 
 INLINE __u32 reverse_check(const struct reverse_entry *entry, const struct place *backend)
 {
@@ -21,9 +20,8 @@ INLINE struct reverse_entry *reverse_of(__u64 cookie)
 	return bpf_map_lookup_elem(&reverse, &at);
 }
 
-INLINE void remember_tcp(struct bpf_sock_addr *ctx, const struct dial *dial)
+INLINE void remember_tcp(__u64 cookie, const struct dial *dial)
 {
-	__u64 cookie = bpf_get_socket_cookie(ctx);
 	struct reverse_entry *entry = reverse_of(cookie);
 
 	if (UNLIKELY(!entry))
@@ -34,9 +32,9 @@ INLINE void remember_tcp(struct bpf_sock_addr *ctx, const struct dial *dial)
 	entry->check = reverse_check(entry, &dial->backend);
 }
 
-INLINE bool recall_tcp(struct bpf_sock_addr *ctx, struct place *peer)
+/* Turns a backend into what the socket dialled; `false`: it is just a peer. */
+INLINE bool recall_tcp(__u64 cookie, struct place *peer)
 {
-	__u64 cookie = bpf_get_socket_cookie(ctx);
 	struct reverse_entry *entry = reverse_of(cookie);
 	struct reverse_entry seen;
 
@@ -50,24 +48,6 @@ INLINE bool recall_tcp(struct bpf_sock_addr *ctx, struct place *peer)
 	copy_address(peer->address, seen.address);
 	peer->port = seen.port;
 	return true;
-}
-
-INLINE void remember(struct bpf_sock_addr *ctx, const struct dial *dial)
-{
-	if (dial->transport == IPPROTO_TCP)
-		remember_tcp(ctx, dial);
-	else
-		remember_udp(ctx, dial);
-}
-
-/* Turns a backend into what the socket dialled; `false`: it is just a peer. */
-INLINE bool recall(struct bpf_sock_addr *ctx, struct place *peer, enum asked asked)
-{
-	if (ctx->protocol == IPPROTO_TCP)
-		return recall_tcp(ctx, peer);
-	if (ctx->protocol == IPPROTO_UDP)
-		return recall_udp(ctx, peer, asked);
-	return false;
 }
 
 #endif

@@ -3,13 +3,7 @@
  * The socket programs: a client's destination becomes a backend before the first packet exists, and the
  * backend becomes what the client dialled wherever the client asks.
  */
-#include "choose.h"
-#include "dial.h"
-#include "lookup.h"
-#include "maps.h"
-#include "reverse.h"
-#include "udp.h"
-#include "verdict.h"
+#include "socket.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -19,11 +13,16 @@ const volatile struct told {
 	struct udp_connection udp_connection;
 	enum size size;
 	enum frontend_kind frontend_kind;
+	enum word_part word_part;
 	enum word_flag word_flag;
+	enum target_part target_part;
 	enum scope scope;
 	enum slot_state slot_state;
-	enum verdict verdict;
 	enum restriction restriction;
+	enum verdict verdict;
+	enum stage stage;
+	enum reason reason;
+	enum client_kind client_kind;
 } told_to_daemon = {};
 
 INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
@@ -39,13 +38,13 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
  * every run that could have read what led there has ended. Whoever else writes to the maps does not wait, and the daemon
  * repairs that; until then a second look costs nothing but the refused, and spares a client that error.
  */
-INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial)
+INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, bool connecting)
 {
 	__u64 word = 0;
 
 	if (!is_ours(ctx, dial))
 		return PASSED;
-	if (!dial->connecting && goes_on(ctx, dial))
+	if (!connecting && conversation_goes_on(ctx, dial))
 		return SERVED;
 	for (int attempt = 0; attempt < 2; attempt++) {
 		word = read_word(dial);
@@ -58,17 +57,17 @@ INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial)
 				break;
 			continue;
 		}
-		if (choose(ctx, dial, word)) {
-			remember(ctx, dial);
+		if (choose_for(ctx, dial, word)) {
+			remember(ctx, dial, connecting);
 			return SERVED;
 		}
 	}
-	return deny(ctx, dial, word_flags(word));
+	return deny(ctx, dial, word);
 }
 
 /*
- * What translate() does with nearly every TCP connect: not ours, or a list for everybody that is not empty and has no affinity.
- * Whatever else is met is left as it was.
+ * What translate() does with nearly every TCP connect: not ours, or a list for everybody that is not empty and has no
+ * affinity. Whatever else is met is left as it was.
  */
 INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *dial)
 {
@@ -94,7 +93,7 @@ INLINE enum outcome translate_quickly(struct bpf_sock_addr *ctx, struct dial *di
 		     !choose_random(dial, word)))
 		return UNSURE;
 	count_connect(port);
-	remember_tcp(ctx, dial);
+	remember_tcp(bpf_get_socket_cookie(ctx), dial);
 	return SERVED;
 }
 
@@ -121,11 +120,11 @@ INLINE int leave(struct bpf_sock_addr *ctx, const struct dial *dial, enum way wa
 
 INLINE int dial(struct bpf_sock_addr *ctx, enum way way, bool connecting)
 {
-	struct dial dial = { .connecting = connecting };
+	struct dial dial = {};
 	enum outcome outcome;
 
 	enter(ctx, &dial, way);
-	outcome = translate(ctx, &dial);
+	outcome = translate(ctx, &dial, connecting);
 	if (connecting && outcome == PASSED)
 		forget_udp_peer(ctx);
 	return leave(ctx, &dial, way, outcome);
@@ -156,7 +155,7 @@ INLINE int connect_with_care(struct bpf_sock_addr *ctx, enum way way)
 
 INLINE int connect_by(struct bpf_sock_addr *ctx, enum way way)
 {
-	struct dial dial = { .connecting = true };
+	struct dial dial = {};
 	enum outcome outcome;
 
 	enter(ctx, &dial, way);
@@ -196,18 +195,6 @@ SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
 	return is_mapped(ctx) ? connect_by(ctx, WAY_MAPPED) : connect_by(ctx, WAY6);
-}
-
-/*
- * What a socket of IPv6 that is connected over IPv4 sends without an address comes here with the one that it is connected to.
- * About that one connect() has decided; the kernel has made the client's own loopback address of 0.0.0.0 since.
- */
-INLINE bool goes_where_connected(struct bpf_sock_addr *ctx)
-{
-	struct bpf_sock *sk = ctx->sk;
-
-	return sk && sk->family == FAMILY6 && sk->state == BPF_TCP_ESTABLISHED && sk->dst_ip4 == ctx->user_ip4 &&
-	       sk->dst_port == ctx->user_port;
 }
 
 SEC("cgroup/sendmsg4")

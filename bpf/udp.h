@@ -13,14 +13,6 @@ enum asked { ASKED_SENDER, ASKED_PEER };
 /* By which of its ends a pair is looked for. */
 enum end { BY_DIALLED, BY_BACKEND };
 
-/* `flags` say whether one is made for a socket that has none. Without memory for it there is none all the same. */
-INLINE struct udp_socket *udp_socket_of(struct bpf_sock_addr *ctx, __u64 flags)
-{
-	struct bpf_sock *sk = ctx->sk;
-
-	return sk ? bpf_sk_storage_get(&udp_sockets, sk, NULL, flags) : NULL;
-}
-
 INLINE __u32 pair_check(const struct place *dialled, const struct place *backend)
 {
 	__u64 mixed = mix_place(0, dialled->address, dialled->port);
@@ -43,8 +35,8 @@ INLINE struct udp_pair *pair_at(struct udp_socket *socket, __u32 at)
 }
 
 /*
- * The pair that was used last, or else any other; UDP_PAIRS: none. That of connect() comes last: a socket whose connected backend
- * has left may have sent datagrams to another one since.
+ * The pair that was used last, or else any other; UDP_PAIRS: none. That of connect() comes last: a socket whose
+ * connected backend has left may have sent datagrams to another one since.
  */
 INLINE __u32 find_pair(struct udp_socket *socket, enum end end, const struct place *place)
 {
@@ -60,18 +52,14 @@ INLINE __u32 find_pair(struct udp_socket *socket, enum end end, const struct pla
 }
 
 /*
- * A datagram goes where the one before it went, as long as that backend serves: a conversation is more than one datagram, and
- * whoever is not chosen for new ones any more may still answer.
+ * A datagram goes where the one before it went, as long as that backend serves: a conversation is more than one
+ * datagram, and whoever is not chosen for new ones any more may still answer.
  */
-INLINE bool goes_on(struct bpf_sock_addr *ctx, struct dial *dial)
+INLINE bool goes_on(struct udp_socket *socket, struct dial *dial)
 {
-	struct udp_socket *socket = udp_socket_of(ctx, 0);
+	__u32 at = find_pair(socket, BY_DIALLED, &dial->to);
 	struct udp_pair *pair;
-	__u32 at;
 
-	if (!socket)
-		return false;
-	at = find_pair(socket, BY_DIALLED, &dial->to);
 	if (at == UDP_PAIRS)
 		return false;
 	pair = pair_at(socket, at);
@@ -93,46 +81,44 @@ INLINE void write_pair(struct udp_pair *pair, const struct dial *dial)
 	pair->check = pair_check(&dial->to, &dial->backend);
 }
 
-/* A datagram leaves the pair of connect() alone: the socket stays connected, whomever it sends datagrams to. */
-INLINE void remember_udp(struct bpf_sock_addr *ctx, const struct dial *dial)
+/* What it dialled by connect() has the first pair, whichever it had before. */
+INLINE __u32 connected_pair(struct udp_socket *socket, __u32 found)
 {
-	struct udp_socket *socket = udp_socket_of(ctx, BPF_SK_STORAGE_GET_F_CREATE);
-	__u32 at;
+	if (found != UDP_PAIRS)
+		pair_at(socket, found)->dialled_port = 0;
+	return 0;
+}
 
-	if (UNLIKELY(!socket))
-		return;
-	at = find_pair(socket, BY_DIALLED, &dial->to);
-	if (dial->connecting) {
-		if (at != UDP_PAIRS)
-			pair_at(socket, at)->dialled_port = 0;
-		socket->cookie = bpf_get_socket_cookie(ctx);
-		socket->netns = bpf_get_netns_cookie(ctx);
-		at = 0;
-	} else if (at == UDP_PAIRS || !at) {
-		at = 1 + socket->written++ % (UDP_PAIRS - 1);
-	}
+/* A datagram leaves the pair of connect() alone: the socket stays connected, whomever it sends datagrams to. */
+INLINE __u32 datagram_pair(struct udp_socket *socket, __u32 found)
+{
+	if (found == UDP_PAIRS || !found)
+		return 1 + socket->written++ % (UDP_PAIRS - 1);
+	return found;
+}
+
+INLINE void remember_udp(struct udp_socket *socket, const struct dial *dial, bool connecting)
+{
+	__u32 at = find_pair(socket, BY_DIALLED, &dial->to);
+
+	at = connecting ? connected_pair(socket, at) : datagram_pair(socket, at);
 	write_pair(pair_at(socket, at), dial);
 	socket->last = at;
 }
 
 /* Connected to somebody who is no frontend, and may be a backend that the socket had before. */
-INLINE void forget_udp_peer(struct bpf_sock_addr *ctx)
+INLINE void forget_peer(struct udp_socket *socket)
 {
-	struct udp_socket *socket = ctx->protocol == IPPROTO_UDP ? udp_socket_of(ctx, 0) : NULL;
-
-	if (socket)
-		socket->pairs[0].dialled_port = socket->pairs[0].backend_port = 0;
+	socket->pairs[0].dialled_port = socket->pairs[0].backend_port = 0;
 }
 
-INLINE bool recall_udp(struct bpf_sock_addr *ctx, struct place *peer, enum asked asked)
+/* Turns a backend into what the socket dialled; `false`: it is just a peer. */
+INLINE bool recall_udp(struct udp_socket *socket, struct place *peer, enum asked asked)
 {
-	struct udp_socket *socket = udp_socket_of(ctx, 0);
 	struct udp_pair *pair;
 	struct place seen;
 	__u32 at = 0;
 
-	if (!socket)
-		return false;
 	if (asked == ASKED_SENDER)
 		at = find_pair(socket, BY_BACKEND, peer);
 	if (at == UDP_PAIRS)

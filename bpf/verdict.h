@@ -3,17 +3,16 @@
 #ifndef HOLDFAST_VERDICT_H
 #define HOLDFAST_VERDICT_H
 
-#include <linux/errno.h>
 #include "choose.h"
 #include "dial.h"
 #include "lookup.h"
 #include "maps.h"
 
-/* Before Linux 5.18 a program cannot say which errno its refusal has; the kernel's own would be EPERM. */
-const volatile bool has_set_retval = false;
-
-/* What a program returns. */
-enum { DENY = 0, ALLOW = 1 };
+/* By the word of the list that is empty. */
+INLINE enum verdict verdict_of(__u64 word)
+{
+	return word_flags(word) & WORD_DROP ? VERDICT_DROPPED : VERDICT_REFUSED;
+}
 
 INLINE void count(const struct dial *dial, enum verdict verdict)
 {
@@ -23,56 +22,39 @@ INLINE void count(const struct dial *dial, enum verdict verdict)
 		__sync_fetch_and_add(verdict == VERDICT_DROPPED ? &port->dropped : &port->refused, 1);
 }
 
-INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verdict verdict)
+INLINE void count_lost(void)
 {
+	struct control *told = the_control();
+
+	if (told)
+		__sync_fetch_and_add(&told->refusals_lost, 1);
+}
+
+/*
+ * What the daemon gets to know of it. Whoever knows the client writes into it who that is, and submits it. None: there
+ * is no room, which is counted.
+ */
+INLINE struct refusal *begin_refusal(const struct dial *dial, enum verdict verdict, enum stage stage)
+{
+	const __u32 none[4] = {};
 	struct refusal *refusal = bpf_ringbuf_reserve(&refusals, sizeof(*refusal), 0);
-	__u64 who = bpf_get_current_pid_tgid();
 
 	if (!refusal) {
-		struct control *told = the_control();
-
-		if (told)
-			__sync_fetch_and_add(&told->refusals_lost, 1);
-		return;
+		count_lost();
+		return NULL;
 	}
 	refusal->at_ns = bpf_ktime_get_ns();
-	refusal->cgroup = bpf_get_current_cgroup_id();
-	refusal->netns = bpf_get_netns_cookie(ctx);
-	refusal->process = who >> 32;
-	refusal->thread = (__u32)who;
-	bpf_get_current_comm(refusal->comm, sizeof(refusal->comm));
 	copy_address(refusal->address, dial->to.address);
+	copy_address(refusal->source, none);
 	refusal->port = dial->to.port;
+	refusal->source_port = 0;
 	refusal->transport = dial->transport;
 	refusal->verdict = verdict;
+	refusal->stage = stage;
+	refusal->reason = REASON_NO_BACKEND;
 	refusal->port_index = dial->port_index;
-	bpf_ringbuf_submit(refusal, 0);
-}
-
-/* Port 1 of the loopback address is closed, so the client's own kernel says ECONNREFUSED. */
-INLINE enum outcome lead_to_closed_port(struct dial *dial)
-{
-	const __u32 loopback6[4] = { 0, 0, 0, bpf_htonl(1) };
-
-	if (dial->v4)
-		place4(&dial->backend, bpf_htonl(0x7f000001), bpf_htons(1));
-	else
-		copy_address(dial->backend.address, loopback6);
-	dial->backend.port = bpf_htons(1);
-	return SERVED;
-}
-
-/* Never EPERM, which points an operator nowhere. A dropped attempt ends with what it would end with, but at once. */
-INLINE enum outcome deny(struct bpf_sock_addr *ctx, struct dial *dial, __u32 flags)
-{
-	enum verdict verdict = flags & WORD_DROP ? VERDICT_DROPPED : VERDICT_REFUSED;
-
-	count(dial, verdict);
-	report(ctx, dial, verdict);
-	if (!has_set_retval)
-		return lead_to_closed_port(dial);
-	bpf_set_retval(verdict == VERDICT_DROPPED ? -ETIMEDOUT : -ECONNREFUSED);
-	return DENIED;
+	refusal->device = 0;
+	return refusal;
 }
 
 #endif

@@ -6,8 +6,9 @@
  * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
  * every byte is a field: the kernel compares keys as bytes.
  *
- * A change of anything here is a new VERSION, which lives in pins of its own beside the old one. What is kept with sockets
- * outlives that: a change of struct udp_socket is a new SOCKETS_VERSION.
+ * A change of anything here is a new VERSION, which lives in pins of its own beside the old one; a further map, or a
+ * further number in an enum, is none. What is kept with sockets outlives that: a change of struct udp_socket is a new
+ * SOCKETS_VERSION.
  */
 #ifndef HOLDFAST_ABI_H
 #define HOLDFAST_ABI_H
@@ -38,7 +39,7 @@ enum size {
 	EXEMPT_CGROUPS = 64,
 	/* How deep the top of such a subtree may be: a container of a pod is at the fourth or fifth level. */
 	CGROUP_LEVELS = 16,
-	/* Bytes of refusals that wait for the daemon: some 3,000. */
+	/* Bytes of refusals that wait for the daemon: some 2,500. */
 	REFUSAL_BYTES = 1 << 18,
 };
 
@@ -51,7 +52,13 @@ enum frontend_kind {
 	STATIC = 4,
 };
 
-/* The flags of a word: base in the low 32 bits, then 20 bits of count, then these. */
+/* Where the parts of a list's word begin: the number of its first slot comes first, then how many it has, then flags. */
+enum word_part {
+	WORD_COUNT_AT = 32,
+	WORD_FLAGS_AT = 52,
+};
+
+/* The flags of a word. */
 enum word_flag {
 	/* An empty list drops instead of refusing. */
 	WORD_DROP = 1,
@@ -63,6 +70,11 @@ enum word_flag {
 	WORD_EXTERNAL_LOCAL = 8,
 	/* In the cluster word: whoever serves is in `members`, so who is not there does not serve. */
 	WORD_MEMBERS = 16,
+};
+
+/* Where the parts of a frontend's target begin: the port index comes first, then enum frontend_kind. */
+enum target_part {
+	TARGET_KIND_AT = 32,
 };
 
 /* Which list of a port, or none: whoever serves in any slice of its service. */
@@ -96,6 +108,24 @@ enum verdict {
 	VERDICT_DROPPED = 2,
 };
 
+/* Who has turned a client away. */
+enum stage {
+	/* A program at a socket: the client is a process of this node. */
+	STAGE_SOCKET = 0,
+};
+
+/* Why a client was turned away. */
+enum reason {
+	/* The list that is meant for it is empty; the verdict says the rest. */
+	REASON_NO_BACKEND = 0,
+};
+
+/* What a client is known by when it comes again. */
+enum client_kind {
+	/* The cookie of its network namespace. */
+	CLIENT_NETNS = 0,
+};
+
 /*
  * What an IPv4 client dials. A node port has address 0 and says so by `any`, which is 0 in all other keys: who dials 0.0.0.0
  * means itself, and finds no node port.
@@ -109,7 +139,7 @@ struct frontend4_key {
 SIZE_IS(frontend4_key, 8);
 
 /*
- * The key again, then the target: port index in the low 32 bits, enum frontend_kind above.
+ * The key again, then the target.
  *
  * A freed element may be filled for another key while a program still reads it. It is filled from the
  * front, and programs read the target first: so a foreign target comes with a foreign echo. Neither is left to the
@@ -170,7 +200,7 @@ struct port {
 };
 SIZE_IS(port, 128);
 
-/* A place in an IPv4 list. */
+/* One slot of an IPv4 list. */
 struct slot4 {
 	__u32 address;
 	__u16 port;
@@ -179,7 +209,7 @@ struct slot4 {
 };
 SIZE_IS(slot4, 8);
 
-/* A place in an IPv6 list. */
+/* One slot of an IPv6 list. */
 struct slot6 {
 	__u32 address[4];
 	__u16 port;
@@ -200,12 +230,16 @@ SIZE_IS(member_key, 32);
 
 /* A client of a port with affinity. */
 struct affinity_key {
-	/* The cookie of its network namespace. */
-	__u64 client;
+	/* A cookie in the first half, low word first, and zeros; or an address. enum client_kind says which. */
+	__u32 client[4];
 	__u32 port_index;
-	__u32 scope;
+	/* enum scope */
+	__u8 scope;
+	/* enum client_kind */
+	__u8 kind;
+	__u16 pad;
 };
-SIZE_IS(affinity_key, 16);
+SIZE_IS(affinity_key, 24);
 
 /* Where it went last, and when. */
 struct affinity_value {
@@ -260,27 +294,41 @@ struct udp_connection {
 };
 SIZE_IS(udp_connection, 56);
 
-/* A connect or a datagram that was not let through. */
+/* A client that was not let through. What does not apply is 0: a packet has no process, a socket no source yet. */
 struct refusal {
 	/* Since boot. */
 	__u64 at_ns;
+	/* The client's cgroup and network namespace. */
 	__u64 cgroup;
 	__u64 netns;
+	/* Its process, thread, and the thread's name. */
 	__u32 process;
 	__u32 thread;
 	__u8 comm[16];
+	/* What it dialled. */
 	__u32 address[4];
+	/* Where its packet came from. */
+	__u32 source[4];
+	/* What it dialled, and where its packet came from. */
 	__u16 port;
+	__u16 source_port;
 	__u8 transport;
 	/* enum verdict */
 	__u8 verdict;
+	/* enum stage */
+	__u8 stage;
+	/* enum reason */
+	__u8 reason;
+	/* The port that the frontend led to. */
 	__u32 port_index;
+	/* The number of the device by which its packet came. */
+	__u32 device;
 };
-SIZE_IS(refusal, 72);
+SIZE_IS(refusal, 96);
 
 /*
- * What the daemon tells all programs. The exemptions keep their places in all versions: a daemon that waits tells its own to
- * the programs that still serve.
+ * What the daemon tells all programs. The exemptions stay where they are in all versions: a daemon that waits tells its own
+ * to the programs that still serve.
  */
 struct control {
 	/* Sockets of this cgroup are never translated; 0: none. */

@@ -146,6 +146,21 @@ fn is_target(line: &str) -> bool {
     named.is_some_and(|(name, rest)| !name.is_empty() && !rest.starts_with('='))
 }
 
+/// What the kernel tells of a socket, and the only files that read it: what finds and chooses serves packets as well.
+const SOCKET_CONTEXT: &str = "bpf_sock_addr";
+const SOCKET_HOMES: [&str; 2] = ["bpf/socket.h", "bpf/socket.bpf.c"];
+
+/// The rules of the programs work on plain values.
+pub(crate) fn sockets_have_one_header(sources: &[Source]) -> Vec<Finding> {
+    let programs = sources.iter().filter(|source| source.path.starts_with("bpf/"));
+    let others = programs.filter(|source| !SOCKET_HOMES.contains(&source.path.as_str()));
+    let lines =
+        others.flat_map(|source| source.text.lines().enumerate().map(move |(at, line)| (source, at, line)));
+    let found = lines.filter(|(_, _, line)| line.contains(SOCKET_CONTEXT));
+    let rule = format!("`{SOCKET_CONTEXT}` only in {}", SOCKET_HOMES.join(", "));
+    found.map(|(source, at, _)| source.finding(at + 1, rule.clone())).collect()
+}
+
 /// Each invariant has a row, and each row that names a guard has a test of that name.
 pub(crate) fn invariants_are_guarded(sources: &[Source]) -> Vec<Finding> {
     (1..=INVARIANTS).flat_map(|number| invariant_is_guarded(sources, number)).collect()
@@ -256,6 +271,14 @@ mod tests {
         );
         check(targets_are_explained, &[("Makefile", "a: ## Do a.\nb: a\n")], &[("Makefile", 2)]);
         check_repository(targets_are_explained);
+    }
+
+    #[test]
+    fn programs_know_the_socket_in_one_header() {
+        let line = "struct bpf_sock_addr *ctx;";
+        check(sockets_have_one_header, &[("bpf/socket.h", line), ("docs/a.md", line)], &[]);
+        check(sockets_have_one_header, &[("bpf/lookup.h", &format!("\n{line}"))], &[("bpf/lookup.h", 2)]);
+        check_repository(sockets_have_one_header);
     }
 
     #[test]

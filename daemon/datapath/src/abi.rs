@@ -66,11 +66,17 @@ abi!(refusal {
     thread: u32,
     comm: [u8; 16],
     address: [u32; 4],
+    source: [u32; 4],
     port: u16,
+    source_port: u16,
     transport: u8,
     verdict: u8,
+    stage: u8,
+    reason: u8,
     port_index: u32,
+    device: u32,
 });
+abi!(affinity_key { client: [u32; 4], port_index: u32, scope: u8, kind: u8, pad: u16 });
 
 /// The bytes that the kernel compares and keeps.
 #[allow(unsafe_code)]

@@ -3,10 +3,10 @@
 //! ```text
 //! <bpffs>/links/connect4 …       one link per hook; stays while programs and maps are replaced
 //! <bpffs>/sockets1/udp_sockets   what is kept with sockets, which outlive any version of the other maps
-//! <bpffs>/v3/shared/affinity …   maps that keep their size
-//! <bpffs>/v3/g3/frontends4 …     one generation of the maps that grow
-//! <bpffs>/v3/filling/…           a generation that is not whole yet: ignored and removed by a start
-//! <bpffs>/v2/…                   what another version of the daemon left, until this one has taken over
+//! <bpffs>/v4/shared/affinity …   maps that keep their size
+//! <bpffs>/v4/g3/frontends4 …     one generation of the maps that grow
+//! <bpffs>/v4/filling/…           a generation that is not whole yet: ignored and removed by a start
+//! <bpffs>/v3/…                   what another version of the daemon left, until this one has taken over
 //! ```
 //!
 //! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. It is there
@@ -24,7 +24,7 @@ use crate::error::StartError;
 use crate::load::{HOOKS, Maps};
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The version of what is kept with sockets.
 const SOCKETS_VERSION: u32 = 1;
 const LINKS: &str = "links";

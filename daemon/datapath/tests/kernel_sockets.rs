@@ -21,6 +21,7 @@ use holdfast_core::op::{
     Action, Coming, FrontendType, MemberKey, Membership, PortFacts, PortIndex, WordFlags,
 };
 use holdfast_datapath::{Counted, Denial, KernelMaps, Options, Served};
+use libbpf_rs::{MapCore, MapHandle};
 
 const UDP: Port<'_> = Port::UDP;
 const LISTED: Membership = Membership::List(Scope::Cluster);
@@ -341,6 +342,43 @@ fn kernel_affinity_holds_for_its_time_and_no_longer_than_its_backend() {
         }
         assert!(later.len() > 1, "after the time anyone may be chosen: {later:?}");
     });
+}
+
+#[test]
+fn kernel_a_restart_keeps_whom_clients_stick_to_and_each_pod_has_its_own() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends: Vec<_> = (2..10).map(|n| udp_backend(&format!("127.0.0.{n}:0"))).collect();
+        let vip = "10.96.0.10:53";
+        let port = Port { frontends: &[vip], backends: &backends, flags: WordFlags::AFFINITY, ..UDP };
+        affine(&mut maps, &port, 1000);
+        let kept = met_by_new_sockets(vip);
+        drop(maps);
+        assert_eq!(met_by_new_sockets(vip), kept, "nobody runs");
+        let maps = KernelMaps::start(&bed.options()).unwrap();
+        assert_eq!(met_by_new_sockets(vip), kept, "after a restart");
+        bed::in_pod(|| drop(udp_client("0.0.0.0:0").connect(address(vip))));
+        drop(maps);
+        check_clients(bed, 2);
+    });
+}
+
+/// Those that are remembered, each by a cookie and nothing else.
+#[track_caller]
+fn check_clients(bed: &Bed, expected: usize) {
+    let pin = bed.options().bpffs.join(bed::pinned("shared/affinity"));
+    let affinity = MapHandle::from_pinned_path(pin).unwrap();
+    let keys: Vec<_> = affinity.keys().collect();
+    assert_eq!(keys.len(), expected, "{keys:?}");
+    for key in keys {
+        let (cookie, rest) = key.split_at(8);
+        assert_ne!(cookie, [0; 8]);
+        assert_eq!(
+            rest,
+            [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
+            "no address; port 1, cluster, a namespace"
+        );
+    }
 }
 
 /// Ends the wait of a listener's thread for clients: whoever dials `vip` is served by nobody, or meets the listener itself.

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Between a socket and the rules: what the kernel tells of a socket that dials, asks or is asked becomes plain values, and
+ * what was decided becomes what the kernel does. No other header knows the kernel's context.
+ */
+#ifndef HOLDFAST_SOCKET_H
+#define HOLDFAST_SOCKET_H
+
+#include <linux/errno.h>
+#include "choose.h"
+#include "dial.h"
+#include "lookup.h"
+#include "maps.h"
+#include "reverse.h"
+#include "udp.h"
+#include "verdict.h"
+
+/* Before Linux 5.18 a program cannot say which errno its refusal has; the kernel's own would be EPERM. */
+const volatile bool has_set_retval = false;
+
+/* What a program returns. */
+enum { DENY = 0, ALLOW = 1 };
+
+/* AF_INET6, whose header is not the kernel's. */
+#define FAMILY6 10
+
+/* --- Where it dials, and where it is sent. --- */
+
+INLINE bool is_mapped(struct bpf_sock_addr *ctx)
+{
+	return ctx->user_ip6[0] == 0 && ctx->user_ip6[1] == 0 && ctx->user_ip6[2] == MAPPED;
+}
+
+INLINE void place6(struct place *place, struct bpf_sock_addr *ctx)
+{
+	place->address[0] = ctx->user_ip6[0];
+	place->address[1] = ctx->user_ip6[1];
+	place->address[2] = ctx->user_ip6[2];
+	place->address[3] = ctx->user_ip6[3];
+	place->port = ctx->user_port;
+}
+
+INLINE void go4(struct bpf_sock_addr *ctx, const struct place *place)
+{
+	ctx->user_ip4 = place->address[3];
+	ctx->user_port = place->port;
+}
+
+INLINE void go6(struct bpf_sock_addr *ctx, const struct place *place)
+{
+	ctx->user_ip6[0] = place->address[0];
+	ctx->user_ip6[1] = place->address[1];
+	ctx->user_ip6[2] = place->address[2];
+	ctx->user_ip6[3] = place->address[3];
+	ctx->user_port = place->port;
+}
+
+/*
+ * What a socket of IPv6 that is connected over IPv4 sends without an address comes with the one that it is connected to.
+ * About that one connect() has decided; the kernel has made the client's own loopback address of 0.0.0.0 since.
+ */
+INLINE bool goes_where_connected(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	return sk && sk->family == FAMILY6 && sk->state == BPF_TCP_ESTABLISHED && sk->dst_ip4 == ctx->user_ip4 &&
+	       sk->dst_port == ctx->user_port;
+}
+
+/* --- Who dials. --- */
+
+/* A pod's loopback is its own. */
+INLINE bool in_host_netns(struct bpf_sock_addr *ctx)
+{
+	struct control *told = the_control();
+	__u64 host = told ? told->host_netns : 0;
+
+	if (!host)
+		host = bpf_get_netns_cookie(NULL);
+	return bpf_get_netns_cookie(ctx) == host;
+}
+
+/* By ids from the top down, so that nobody has to know how deep a subtree is. */
+INLINE bool in_exempt_subtree(void)
+{
+	for (int level = 1; level <= CGROUP_LEVELS; level++) {
+		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
+
+		if (!id)
+			return false;
+		if (bpf_map_lookup_elem(&exempt_cgroups, &id))
+			return true;
+	}
+	return false;
+}
+
+/* Whom the operator wants left to the network as it is. */
+APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
+{
+	if (restrictions & NOT_UDP && ctx->protocol == IPPROTO_UDP)
+		return true;
+	if (restrictions & ONLY_HOST && !in_host_netns(ctx))
+		return true;
+	return restrictions & NOT_SUBTREES && in_exempt_subtree();
+}
+
+/*
+ * The daemon's own sockets, and its cgroup, see the world as it is. Asked where a lookup has found something, because only
+ * there it matters, and everybody else would pay for it; the cgroup last, since it costs the most. Who else is left alone
+ * costs one look at a word that was read anyway, where nobody is.
+ */
+INLINE bool is_exempt(struct bpf_sock_addr *ctx)
+{
+	struct control *told = the_control();
+	struct bpf_sock *sk = ctx->sk;
+
+	if (UNLIKELY(!told))
+		return true;
+	if (sk && told->exempt_mark && sk->mark == told->exempt_mark)
+		return true;
+	if (UNLIKELY(told->restrictions) && is_left_alone(ctx, told->restrictions))
+		return true;
+	return told->exempt_cgroup && told->exempt_cgroup == bpf_get_current_cgroup_id();
+}
+
+/* All sockets of a network namespace are one client: that is a pod, or the node. */
+INLINE void know_client(struct bpf_sock_addr *ctx, struct client *client)
+{
+	__u64 cookie = bpf_get_netns_cookie(ctx);
+
+	client->id[0] = (__u32)cookie;
+	client->id[1] = cookie >> 32;
+	client->id[2] = 0;
+	client->id[3] = 0;
+	client->kind = CLIENT_NETNS;
+}
+
+/* --- What it dials, and whom it gets. --- */
+
+/* Whether it dials an address of this node. */
+INLINE bool is_here(struct bpf_sock_addr *ctx, const struct dial *dial)
+{
+	return means_loopback(dial) ? in_host_netns(ctx) : is_node(dial);
+}
+
+/* An exact frontend, or a node port on an address of this node. */
+INLINE bool find(struct bpf_sock_addr *ctx, struct dial *dial)
+{
+	if (find_exact(dial))
+		return true;
+	return any_node_port(dial->to.port) && is_here(ctx, dial) && find_node_port(dial);
+}
+
+INLINE bool choose_for(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
+{
+	if (has_affinity(word))
+		know_client(ctx, &dial->client);
+	return choose(dial, word);
+}
+
+/* --- What it dialled before. --- */
+
+/* `flags` say whether one is made for a socket that has none. Without memory for it there is none all the same. */
+INLINE struct udp_socket *udp_socket_of(struct bpf_sock_addr *ctx, __u64 flags)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	return sk ? bpf_sk_storage_get(&udp_sockets, sk, NULL, flags) : NULL;
+}
+
+INLINE bool conversation_goes_on(struct bpf_sock_addr *ctx, struct dial *dial)
+{
+	struct udp_socket *socket = udp_socket_of(ctx, 0);
+
+	return socket && goes_on(socket, dial);
+}
+
+INLINE void remember_conversation(struct bpf_sock_addr *ctx, const struct dial *dial, bool connecting)
+{
+	struct udp_socket *socket = udp_socket_of(ctx, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (UNLIKELY(!socket))
+		return;
+	if (connecting) {
+		socket->cookie = bpf_get_socket_cookie(ctx);
+		socket->netns = bpf_get_netns_cookie(ctx);
+	}
+	remember_udp(socket, dial, connecting);
+}
+
+INLINE void remember(struct bpf_sock_addr *ctx, const struct dial *dial, bool connecting)
+{
+	if (dial->transport == IPPROTO_TCP)
+		remember_tcp(bpf_get_socket_cookie(ctx), dial);
+	else
+		remember_conversation(ctx, dial, connecting);
+}
+
+INLINE void forget_udp_peer(struct bpf_sock_addr *ctx)
+{
+	struct udp_socket *socket = ctx->protocol == IPPROTO_UDP ? udp_socket_of(ctx, 0) : NULL;
+
+	if (socket)
+		forget_peer(socket);
+}
+
+/* Turns a backend into what the socket dialled; `false`: it is just a peer. */
+INLINE bool recall(struct bpf_sock_addr *ctx, struct place *peer, enum asked asked)
+{
+	struct udp_socket *socket;
+
+	if (ctx->protocol == IPPROTO_TCP)
+		return recall_tcp(bpf_get_socket_cookie(ctx), peer);
+	if (ctx->protocol != IPPROTO_UDP)
+		return false;
+	socket = udp_socket_of(ctx, 0);
+	return socket && recall_udp(socket, peer, asked);
+}
+
+/* --- What happens to it where nobody serves. --- */
+
+INLINE void report(struct bpf_sock_addr *ctx, const struct dial *dial, enum verdict verdict)
+{
+	struct refusal *refusal = begin_refusal(dial, verdict, STAGE_SOCKET);
+	__u64 who = bpf_get_current_pid_tgid();
+
+	if (!refusal)
+		return;
+	refusal->cgroup = bpf_get_current_cgroup_id();
+	refusal->netns = bpf_get_netns_cookie(ctx);
+	refusal->process = who >> 32;
+	refusal->thread = (__u32)who;
+	bpf_get_current_comm(refusal->comm, sizeof(refusal->comm));
+	bpf_ringbuf_submit(refusal, 0);
+}
+
+/* Port 1 of the loopback address is closed, so the client's own kernel says ECONNREFUSED. */
+INLINE enum outcome lead_to_closed_port(struct dial *dial)
+{
+	const __u32 loopback6[4] = { 0, 0, 0, bpf_htonl(1) };
+
+	if (dial->v4)
+		place4(&dial->backend, bpf_htonl(0x7f000001), bpf_htons(1));
+	else
+		copy_address(dial->backend.address, loopback6);
+	dial->backend.port = bpf_htons(1);
+	return SERVED;
+}
+
+/* Never EPERM, which points an operator nowhere. A dropped attempt ends with what it would end with, but at once. */
+INLINE enum outcome deny(struct bpf_sock_addr *ctx, struct dial *dial, __u64 word)
+{
+	enum verdict verdict = verdict_of(word);
+
+	count(dial, verdict);
+	report(ctx, dial, verdict);
+	if (!has_set_retval)
+		return lead_to_closed_port(dial);
+	bpf_set_retval(verdict == VERDICT_DROPPED ? -ETIMEDOUT : -ECONNREFUSED);
+	return DENIED;
+}
+
+#endif
