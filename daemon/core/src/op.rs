@@ -1,7 +1,7 @@
 //! Ops: single writes to the maps, as plain values.
 //!
-//! Invariant: an op says all that the maps need, and who it belongs to. Words are 64 bits, so that one aligned store
-//! replaces a list. Deliberately absent: byte layouts, which only the datapath knows.
+//! Invariant: an op says all that the maps need, and who it belongs to. How a value is laid out in a map is known to the
+//! datapath alone.
 
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
@@ -30,35 +30,58 @@ pub struct Range {
 
 /// What a client is told when a list is empty, and which list it gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WordFlags(u16);
+pub struct WordFlags {
+    /// An empty list drops (somebody usable exists elsewhere) instead of refusing.
+    pub drop: bool,
+    /// In the cluster word: cluster IPs of this port use the local word.
+    pub internal_local: bool,
+    /// Clients stick to their backend for the time in the port's facts.
+    pub affinity: bool,
+    /// In the cluster word: traffic from outside uses the local word.
+    pub external_local: bool,
+    /// In the cluster word: whoever serves is a member, so who is none does not serve.
+    pub members: bool,
+}
 
 impl WordFlags {
-    /// An empty list drops (somebody usable exists elsewhere) instead of refusing.
-    pub const DROP: Self = Self(1);
-    /// In the cluster word: cluster IPs of this port use the local word.
-    pub const INTERNAL_LOCAL: Self = Self(1 << 1);
-    /// Clients stick to their backend for the time in the port's facts.
-    pub const AFFINITY: Self = Self(1 << 2);
-    /// In the cluster word: traffic from outside uses the local word.
-    pub const EXTERNAL_LOCAL: Self = Self(1 << 3);
-    /// In the cluster word: whoever serves is a member, so who is none does not serve.
-    pub const MEMBERS: Self = Self(1 << 4);
+    const NONE: Self =
+        Self { drop: false, internal_local: false, affinity: false, external_local: false, members: false };
+    /// [`Self::drop`] alone.
+    pub const DROP: Self = Self { drop: true, ..Self::NONE };
+    /// [`Self::internal_local`] alone.
+    pub const INTERNAL_LOCAL: Self = Self { internal_local: true, ..Self::NONE };
+    /// [`Self::affinity`] alone.
+    pub const AFFINITY: Self = Self { affinity: true, ..Self::NONE };
+    /// [`Self::external_local`] alone.
+    pub const EXTERNAL_LOCAL: Self = Self { external_local: true, ..Self::NONE };
+    /// [`Self::members`] alone.
+    pub const MEMBERS: Self = Self { members: true, ..Self::NONE };
 
-    /// Both.
+    /// With the other's flags as well, if that is `on`.
     #[must_use]
     pub const fn with(self, other: Self, on: bool) -> Self {
-        if on { Self(self.0 | other.0) } else { self }
+        Self {
+            drop: self.drop || on && other.drop,
+            internal_local: self.internal_local || on && other.internal_local,
+            affinity: self.affinity || on && other.affinity,
+            external_local: self.external_local || on && other.external_local,
+            members: self.members || on && other.members,
+        }
     }
 
     /// Only what sends clients to the local word.
     #[must_use]
     pub const fn policy(self) -> Self {
-        Self(self.0 & (Self::INTERNAL_LOCAL.0 | Self::EXTERNAL_LOCAL.0))
+        Self { internal_local: self.internal_local, external_local: self.external_local, ..Self::NONE }
     }
 
     /// Whether all flags of the other are set.
     pub const fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+        (self.drop || !other.drop)
+            && (self.internal_local || !other.internal_local)
+            && (self.affinity || !other.affinity)
+            && (self.external_local || !other.external_local)
+            && (self.members || !other.members)
     }
 }
 
@@ -67,31 +90,15 @@ impl WordFlags {
 pub struct Word {
     /// The first slot; 0 when the list is empty.
     pub base: u32,
-    /// How many slots; 20 bits.
+    /// How many slots; at most [`BACKENDS_PER_LIST_MAX`](crate::limits::BACKENDS_PER_LIST_MAX).
     pub count: u32,
-    /// 12 bits.
+    /// What holds beside.
     pub flags: WordFlags,
 }
 
 impl Word {
     /// Refuses; what an index that was never used says.
-    pub const EMPTY: Self = Self { base: 0, count: 0, flags: WordFlags(0) };
-
-    /// As the map holds it: base in the low 32 bits, then 20 bits of count, then 12 bits of flags.
-    pub const fn pack(self) -> u64 {
-        self.base as u64 | (self.count as u64 & 0xf_ffff) << 32 | (self.flags.0 as u64 & 0xfff) << 52
-    }
-
-    /// The inverse of [`Self::pack`].
-    pub const fn unpack(word: u64) -> Self {
-        // Each part is masked to its width first.
-        #[allow(clippy::cast_possible_truncation)]
-        Self {
-            base: (word & 0xffff_ffff) as u32,
-            count: (word >> 32 & 0xf_ffff) as u32,
-            flags: WordFlags((word >> 52) as u16),
-        }
-    }
+    pub const EMPTY: Self = Self { base: 0, count: 0, flags: WordFlags::NONE };
 
     /// Its slots, if it has any.
     pub const fn range(self, family: Family) -> Option<Range> {
@@ -149,9 +156,8 @@ impl FrontendType {
     }
 }
 
-/// What the frontend map says of a key.
-///
-/// It fits one 64-bit word, so a frontend that moves to another port is replaced without a torn read.
+/// What the frontend map says of a key. It is replaced as a whole, so nobody meets half of a frontend that moves to
+/// another port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendValue {
     /// Where its lists are.

@@ -7,8 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 
 use holdfast_core::keys::{Family, FrontendKey, Transport};
+use holdfast_core::limits::BACKENDS_PER_LIST_MAX;
 use holdfast_core::list::{Scope, Slot, SlotState};
-use holdfast_core::op::{FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex};
+use holdfast_core::op::{
+    FrontendType, FrontendValue, MemberKey, Membership, PortFacts, PortIndex, Word, WordFlags,
+};
 
 use crate::kernel::Connection;
 pub(crate) use crate::skeleton::types;
@@ -198,7 +201,7 @@ impl FrontendBytes {
 
     /// The value that repeats the key.
     pub(crate) fn with(&self, value: FrontendValue) -> Vec<u8> {
-        let target = u64::from(value.port.0) | u64::from(kind_number(value.kind)) << 32;
+        let target = u64::from(value.port.0) | u64::from(kind_number(value.kind)) << KIND_AT;
         match *self {
             Self::V4(types::frontend4_key { address, port, transport, any }) => {
                 bytes(&types::frontend4_value { address, port, transport, any, target }).to_vec()
@@ -228,9 +231,12 @@ pub(crate) fn frontend_of(family: Family, key: &[u8], found: &[u8]) -> Option<(F
     if FrontendBytes::new(&frontend).key() != key {
         return None;
     }
-    let index = u32::try_from(target & u64::from(u32::MAX)).ok()?;
-    Some((frontend, FrontendValue { port: PortIndex(index), kind: kind_of(target >> 32)? }))
+    let index = u32::try_from(target & low_bits(KIND_AT)).ok()?;
+    Some((frontend, FrontendValue { port: PortIndex(index), kind: kind_of(target >> KIND_AT)? }))
 }
+
+/// Where the kind begins in a target.
+const KIND_AT: u32 = types::target_part::TARGET_KIND_AT.0;
 
 const KINDS: [(FrontendType, types::frontend_kind); 5] = [
     (FrontendType::ClusterIp, types::frontend_kind::CLUSTER_IP),
@@ -246,6 +252,41 @@ fn kind_number(kind: FrontendType) -> u32 {
 
 fn kind_of(number: u64) -> Option<FrontendType> {
     KINDS.iter().find(|(_, it)| u64::from(it.0) == number).map(|(kind, _)| *kind)
+}
+
+/// A number whose lowest bits are set, so many.
+const fn low_bits(count: u32) -> u64 {
+    (1 << count) - 1
+}
+
+/// Where count and flags begin in a list's word.
+const COUNT_AT: u32 = types::word_part::WORD_COUNT_AT.0;
+const FLAGS_AT: u32 = types::word_part::WORD_FLAGS_AT.0;
+const COUNTS: u64 = low_bits(FLAGS_AT - COUNT_AT);
+const _: () = assert!(BACKENDS_PER_LIST_MAX as u64 <= COUNTS, "a list is longer than its word can say");
+
+const FLAGS: [(WordFlags, types::word_flag); 5] = [
+    (WordFlags::DROP, types::word_flag::WORD_DROP),
+    (WordFlags::INTERNAL_LOCAL, types::word_flag::WORD_INTERNAL_LOCAL),
+    (WordFlags::AFFINITY, types::word_flag::WORD_AFFINITY),
+    (WordFlags::EXTERNAL_LOCAL, types::word_flag::WORD_EXTERNAL_LOCAL),
+    (WordFlags::MEMBERS, types::word_flag::WORD_MEMBERS),
+];
+
+/// A list's word as the map holds it: 64 bits, so that one aligned store replaces the list.
+pub(crate) fn word_bits(word: Word) -> u64 {
+    let set = FLAGS.iter().filter(|(flag, _)| word.flags.has(*flag));
+    let flags = set.fold(0, |flags, (_, bit)| flags | u64::from(bit.0));
+    u64::from(word.base) | (u64::from(word.count) & COUNTS) << COUNT_AT | flags << FLAGS_AT
+}
+
+/// The inverse of [`word_bits`]. Flags that nobody knows are left out.
+// Each part is masked to its width first.
+#[allow(clippy::cast_possible_truncation)]
+pub(crate) fn word_of(bits: u64) -> Word {
+    let is_set = |bit: types::word_flag| bits >> FLAGS_AT & u64::from(bit.0) != 0;
+    let flags = FLAGS.iter().fold(WordFlags::default(), |flags, (flag, bit)| flags.with(*flag, is_set(*bit)));
+    Word { base: (bits & low_bits(COUNT_AT)) as u32, count: (bits >> COUNT_AT & COUNTS) as u32, flags }
 }
 
 const STATES: [(SlotState, types::slot_state); 2] = [

@@ -150,7 +150,7 @@ impl Generation {
     }
 
     pub(crate) fn word(&self, index: PortIndex, scope: Scope) -> Word {
-        Word::unpack(self.word_of(index, scope).map_or(0, |word| word.load(Ordering::Relaxed)))
+        abi::word_of(self.word_of(index, scope).map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 
     /// One aligned store: programs see the list before or the list after.

@@ -36,7 +36,7 @@ pub(crate) fn fill<C: Cell>(array: &[C], range: Range, mut slots: impl Iterator<
 
 /// Programs see the list before or the list after. What was written before is visible with it.
 pub(crate) fn publish<C: Cell>(place: &C, word: Word) {
-    place.store(word.pack(), Ordering::Release);
+    place.store(abi::word_bits(word), Ordering::Release);
 }
 
 #[cfg(test)]

@@ -79,6 +79,17 @@ fn a_slot_is_address_port_and_state() {
 }
 
 #[test]
+fn a_word_is_base_then_count_then_flags() {
+    let word =
+        Word { base: 0x0102_0304, count: 0xf_0001, flags: WordFlags::DROP.with(WordFlags::MEMBERS, true) };
+    assert_eq!(word_bits(word), 0x011f_0001_0102_0304);
+    assert_eq!(word_bits(Word::EMPTY), 0, "what was never written refuses");
+    let longest = Word { base: u32::MAX, count: u32::MAX, ..Word::EMPTY };
+    assert_eq!(word_of(word_bits(longest)).flags, Word::EMPTY.flags, "no count reaches the flags");
+    assert_eq!(word_of(0xfe0_u64 << FLAGS_AT), Word::EMPTY, "flags that nobody knows");
+}
+
+#[test]
 fn a_member_is_in_mapped_form() {
     let member = MemberKey {
         port: PortIndex(7),
@@ -110,7 +121,20 @@ proptest! {
     }
 
     #[test]
-    fn slots_and_members_come_back_in_canonical_form(address: IpAddr, port in 1_u16.., draining: bool, index: u32, kind in 0_usize..3) {
+    fn words_come_back(base: u32, count in 0_u32..1 << 20, set: [bool; 5]) {
+        let flags = FLAGS.iter().zip(set).fold(WordFlags::default(), |all, ((flag, _), on)| all.with(*flag, on));
+        let word = Word { base, count, flags };
+        prop_assert_eq!(word_of(word_bits(word)), word);
+        for ((flag, bit), on) in FLAGS.iter().zip(set) {
+            prop_assert_eq!(flags.has(*flag), on);
+            prop_assert_eq!(word_bits(word) >> FLAGS_AT & u64::from(bit.0) != 0, on);
+        }
+    }
+
+    #[test]
+    fn slots_and_members_come_back_in_canonical_form(
+        address: IpAddr, port in 1_u16.., draining: bool, index: u32, kind in 0_usize..3,
+    ) {
         let state = if draining { SlotState::Draining } else { SlotState::Active };
         let address = address.to_canonical();
         let slot = Slot { address, port: NonZeroU16::new(port).unwrap(), state };

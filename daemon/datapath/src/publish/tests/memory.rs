@@ -12,6 +12,7 @@ use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{Action, Dump, FrontendValue, Grace, PortIndex, Word};
 use loom::sync::atomic::{AtomicU64, fence};
 
+use crate::abi;
 use crate::publish::{self, Cell};
 
 /// What is done wrong on purpose.
@@ -129,7 +130,7 @@ impl ModelMaps {
 
     fn publish(&self, place: &ModelCell, word: Word) {
         if self.fault == Fault::TwoStores {
-            let before = Word::unpack(place.word.load(Ordering::Relaxed));
+            let before = abi::word_of(place.word.load(Ordering::Relaxed));
             publish::publish(place, Word { base: word.base, ..before });
         }
         publish::publish(place, word);

@@ -34,7 +34,7 @@ pub(super) fn dial(memory: &Memory, address: &str, fault: Fault) -> Met {
 fn find(memory: &Memory, address: IpAddr, fault: Fault) -> Met {
     let (_, cell) = memory.frontends.iter().find(|(it, _)| *it == address).unwrap();
     let Some(port) = port_of(cell.load(Ordering::Acquire)) else { return Met::Passed };
-    let read = |scope| Word::unpack(memory.words[word_at(port, scope)].load());
+    let read = |scope| abi::word_of(memory.words[word_at(port, scope)].load());
     let early = (fault == Fault::LocalEarly).then(|| read(Scope::Local));
     let cluster = read(Scope::Cluster);
     let word = if cluster.flags.has(WordFlags::INTERNAL_LOCAL) {
