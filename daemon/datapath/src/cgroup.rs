@@ -1,17 +1,34 @@
-//! Which cgroup the programs are attached to, and which one this daemon is in.
+//! The cgroup that programs hang at, and the one that this daemon is in.
 //!
-//! Invariant: a cgroup v2 folder is known by its file system, so a hybrid host's is found wherever it is mounted.
-//! Deliberately absent: making or changing cgroups.
+//! Invariant: a cgroup v2 folder is known by its file system, so a hybrid host's is found wherever it is mounted. No
+//! cgroup is made or changed here.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
+use libbpf_rs::{Link, ProgramMut, libbpf_sys as sys};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
 
 use crate::error::StartError;
+use crate::foreign;
+use crate::site::Site;
+
+/// The hooks of a cgroup, each by the name of its program, and what the kernel calls it.
+const HOOKS: [(&str, sys::bpf_attach_type); 8] = [
+    ("connect4", sys::BPF_CGROUP_INET4_CONNECT),
+    ("connect6", sys::BPF_CGROUP_INET6_CONNECT),
+    ("sendmsg4", sys::BPF_CGROUP_UDP4_SENDMSG),
+    ("sendmsg6", sys::BPF_CGROUP_UDP6_SENDMSG),
+    ("recvmsg4", sys::BPF_CGROUP_UDP4_RECVMSG),
+    ("recvmsg6", sys::BPF_CGROUP_UDP6_RECVMSG),
+    ("getpeername4", sys::BPF_CGROUP_INET4_GETPEERNAME),
+    ("getpeername6", sys::BPF_CGROUP_INET6_GETPEERNAME),
+];
 
 /// A cgroup's number: what programs and links call it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +81,35 @@ impl Cgroup {
     pub(crate) fn id(&self) -> CgroupId {
         self.id
     }
+}
 
-    pub(crate) fn fd(&self) -> RawFd {
-        self.folder.as_raw_fd()
+impl fmt::Display for Cgroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
+impl Site for Cgroup {
+    fn hooks(&self) -> impl Iterator<Item = &'static str> {
+        HOOKS.iter().map(|(hook, _)| *hook)
+    }
+
+    /// A daemon serves one cgroup, so its hooks stand alone.
+    fn pin(&self, hook: &str) -> PathBuf {
+        PathBuf::from(hook)
+    }
+
+    fn attach(&self, program: &ProgramMut<'_>) -> Result<Link, libbpf_rs::Error> {
+        program.attach_cgroup(self.folder.as_raw_fd())
+    }
+
+    fn holds(&self, link: &LinkInfo) -> bool {
+        matches!(&link.info, LinkTypeInfo::Cgroup(found) if found.cgroup_id == self.id.0)
+    }
+
+    fn programs(&self, hook: &str) -> io::Result<Vec<u32>> {
+        let known = HOOKS.iter().find(|(name, _)| *name == hook);
+        known.map_or_else(|| Ok(Vec::new()), |(_, hook)| foreign::attached(self.folder.as_raw_fd(), *hook))
     }
 }
 
@@ -75,15 +118,15 @@ pub(crate) fn root() -> Option<PathBuf> {
     mount_point(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }
 
-/// From `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: root, place, and after the dash the type.
+/// From `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: root, where that is, and after the dash the type.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
-    let place = |line: &str| {
+    let point = |line: &str| {
         let (mount, kind) = line.split_once(" - ")?;
         let mut fields = mount.split(' ').skip(3);
         let is_root = fields.next()? == "/" && kind.starts_with("cgroup2 ");
         fields.next().filter(|_| is_root).map(PathBuf::from)
     };
-    mounts.lines().find_map(place)
+    mounts.lines().find_map(point)
 }
 
 /// The cgroup of this thread; `None` where the hierarchy cannot be seen.

@@ -86,12 +86,12 @@ pub enum StartError {
         holder: Option<u32>,
     },
     /// A program was not attached.
-    #[error("cannot attach {hook} to {}: {source:#}", cgroup.display())]
+    #[error("cannot attach {hook} to {site}: {source:#}")]
     Attach {
-        /// Which hook.
+        /// The hook that has no program of ours now.
         hook: &'static str,
-        /// Where.
-        cgroup: PathBuf,
+        /// What has that hook: a cgroup.
+        site: String,
         /// What the kernel said.
         #[source]
         source: libbpf_rs::Error,

@@ -15,7 +15,7 @@ use libbpf_rs::{MapCore, MapHandle};
 use crate::abi::{self, types};
 use crate::counts::Counts;
 use crate::error::StartError;
-use crate::load::{self, GENERATION_MAPS, Maps};
+use crate::map::{self, Handles, Map, handle};
 use crate::publish;
 use crate::shape::{PROBE_ENTRIES, Shape, place};
 use crate::table::Table;
@@ -34,7 +34,7 @@ pub(crate) fn port_words(ports: &View, index: PortIndex) -> Option<&[AtomicU64]>
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) shape: Shape,
-    handles: Maps,
+    handles: Handles,
     frontends: [Table; 2],
     pub(crate) members: Table,
     ports: Arc<View>,
@@ -43,30 +43,24 @@ pub(crate) struct Generation {
     outgrown: Arc<AtomicBool>,
 }
 
-fn missing(map: &'static str) -> StartError {
-    StartError::Map { attempt: "find", map, source: std::io::ErrorKind::NotFound.into() }
-}
-
-pub(crate) fn handle<'a>(maps: &'a Maps, map: &'static str) -> Result<&'a MapHandle, StartError> {
-    maps.get(map).ok_or_else(|| missing(map))
-}
-
-fn uncounted(maps: &Maps, map: &'static str) -> Result<Table, StartError> {
+fn uncounted(maps: &Handles, map: Map) -> Result<Table, StartError> {
     let copy = MapHandle::try_from(handle(maps, map)?).map_err(StartError::Load)?;
     Ok(Table::new(copy))
 }
 
 /// A map for single entries, with its entries counted.
-pub(crate) fn table(maps: &Maps, map: &'static str) -> Result<Table, StartError> {
+pub(crate) fn table(maps: &Handles, map: Map) -> Result<Table, StartError> {
     let mut table = uncounted(maps, map)?;
-    let entries = table.entries().map_err(|source| StartError::Map { attempt: "read", map, source })?;
+    let failed = |source| StartError::Map { attempt: "read", map: map.name(), source };
+    let entries = table.entries().map_err(failed)?;
     table.set_used(entries.len());
     Ok(table)
 }
 
 /// A map as memory.
-pub(crate) fn view(maps: &Maps, map: &'static str) -> Result<View, StartError> {
-    View::new(handle(maps, map)?).map_err(|source| StartError::Map { attempt: "map", map, source })
+pub(crate) fn view(maps: &Handles, map: Map) -> Result<View, StartError> {
+    let failed = |source| StartError::Map { attempt: "map", map: map.name(), source };
+    View::new(handle(maps, map)?).map_err(failed)
 }
 
 impl Generation {
@@ -75,9 +69,9 @@ impl Generation {
         let maps = &self.handles;
         Ok(Self {
             shape: self.shape,
-            handles: load::copies(maps)?,
-            frontends: [uncounted(maps, "frontends4")?, uncounted(maps, "frontends6")?],
-            members: uncounted(maps, "members")?,
+            handles: map::copies(maps)?,
+            frontends: [uncounted(maps, Map::Frontends4)?, uncounted(maps, Map::Frontends6)?],
+            members: uncounted(maps, Map::Members)?,
             ports: Arc::clone(&self.ports),
             slots: self.slots.clone(),
             outgrown: Arc::clone(&self.outgrown),
@@ -85,24 +79,24 @@ impl Generation {
     }
 
     /// Opens the maps of a generation.
-    pub(crate) fn new(maps: &Maps) -> Result<Self, StartError> {
+    pub(crate) fn new(maps: &Handles) -> Result<Self, StartError> {
         let entries = |map| Ok::<_, StartError>(handle(maps, map)?.max_entries());
         let shape = Shape {
-            frontends: [entries("frontends4")?, entries("frontends6")?],
-            ports: entries("ports")?.saturating_sub(PROBE_ENTRIES),
+            frontends: [entries(Map::Frontends4)?, entries(Map::Frontends6)?],
+            ports: entries(Map::Ports)?.saturating_sub(PROBE_ENTRIES),
             slots: [
-                entries("backends4")?.saturating_sub(PROBE_ENTRIES),
-                entries("backends6")?.saturating_sub(PROBE_ENTRIES),
+                entries(Map::Backends4)?.saturating_sub(PROBE_ENTRIES),
+                entries(Map::Backends6)?.saturating_sub(PROBE_ENTRIES),
             ],
-            members: entries("members")?,
+            members: entries(Map::Members)?,
         };
         Ok(Self {
             shape,
-            handles: load::copies(maps.iter().filter(|(name, _)| GENERATION_MAPS.contains(name)))?,
-            frontends: [table(maps, "frontends4")?, table(maps, "frontends6")?],
-            members: table(maps, "members")?,
-            ports: Arc::new(view(maps, "ports")?),
-            slots: [Arc::new(view(maps, "backends4")?), Arc::new(view(maps, "backends6")?)],
+            handles: map::copies(Map::of_generation().filter_map(|map| maps.get_key_value(&map)))?,
+            frontends: [table(maps, Map::Frontends4)?, table(maps, Map::Frontends6)?],
+            members: table(maps, Map::Members)?,
+            ports: Arc::new(view(maps, Map::Ports)?),
+            slots: [Arc::new(view(maps, Map::Backends4)?), Arc::new(view(maps, Map::Backends6)?)],
             outgrown: Arc::default(),
         })
     }
@@ -117,7 +111,7 @@ impl Generation {
     }
 
     /// For loading programs over the same maps.
-    pub(crate) fn handles(&self) -> &Maps {
+    pub(crate) fn handles(&self) -> &Handles {
         &self.handles
     }
 
@@ -220,12 +214,16 @@ impl Generation {
         let [to4, to6] = &mut next.frontends;
         let [from4, from6] = &self.frontends;
         let pairs = [
-            ("frontends4", from4, to4),
-            ("frontends6", from6, to6),
-            ("members", &self.members, &mut next.members),
+            (Map::Frontends4, from4, to4),
+            (Map::Frontends6, from6, to6),
+            (Map::Members, &self.members, &mut next.members),
         ];
         for (map, from, to) in pairs {
-            from.copy_to(to).map_err(|source| StartError::Map { attempt: "copy", map, source })?;
+            from.copy_to(to).map_err(|source| StartError::Map {
+                attempt: "copy",
+                map: map.name(),
+                source,
+            })?;
         }
         Ok(())
     }

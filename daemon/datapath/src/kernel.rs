@@ -24,6 +24,7 @@ use holdfast_core::op::{
 use libbpf_rs::ErrorKind;
 
 use crate::abi::{self, FrontendBytes, types};
+use crate::cgroup::Cgroup;
 use crate::error::StartError;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
@@ -62,7 +63,7 @@ pub struct KernelMaps {
 #[derive(Debug)]
 struct Attached {
     pins: Pins,
-    links: Links,
+    links: Links<Cgroup>,
     // What this daemon tells the programs, and what the one before told them.
     told: types::control,
     before: types::control,

@@ -1,7 +1,7 @@
-//! The attached programs: one link per hook.
+//! The attached programs of one site: one link per hook.
 //!
-//! Invariant: a hook that has a program has one at every moment; a new program takes the place of the old one in one step.
-//! Programs of others on the same hooks are left alone. Deliberately absent: what the programs do.
+//! Invariant: a hook that has a program has one at every moment; a new program replaces the old one in one step. Programs
+//! of others on the same hooks are left alone.
 
 #![allow(unsafe_code)]
 
@@ -9,19 +9,17 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
-use libbpf_rs::{Link, Object, Program, ProgramMut, libbpf_sys};
+use libbpf_rs::{Link, Program, ProgramMut, libbpf_sys};
 
-use crate::cgroup::Cgroup;
 use crate::error::StartError;
-use crate::foreign;
-use crate::load::HOOKS;
+use crate::load::Programs;
 use crate::pins::Pins;
+use crate::site::Site;
 
-/// All links.
+/// The programs of ours at a site, as far as there are any.
 #[derive(Debug)]
-pub(crate) struct Links {
-    cgroup: Cgroup,
+pub(crate) struct Links<S> {
+    site: S,
     links: Vec<(&'static str, Link)>,
     former: Vec<(&'static str, Former)>,
     // Hooks whose program still reads maps that are no longer written.
@@ -31,7 +29,7 @@ pub(crate) struct Links {
 /// How the hooks were at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Those whose link no longer holds: its pin is gone, or its cgroup.
+    /// Those whose link no longer holds: its pin is gone, or its site.
     pub(crate) broken: Vec<&'static str>,
     /// Those where others have programs too, and how many. A hook that cannot be asked is left out.
     pub(crate) shared: Vec<(&'static str, usize)>,
@@ -53,10 +51,10 @@ impl Former {
     }
 }
 
-impl Links {
+impl<S: Site> Links<S> {
     /// No program of ours yet.
-    pub(crate) const fn none(cgroup: Cgroup) -> Self {
-        Self { cgroup, links: Vec::new(), former: Vec::new(), behind: Vec::new() }
+    pub(crate) const fn none(site: S) -> Self {
+        Self { site, links: Vec::new(), former: Vec::new(), behind: Vec::new() }
     }
 
     /// Whether the hooks have programs of ours.
@@ -64,14 +62,14 @@ impl Links {
         !self.links.is_empty()
     }
 
-    /// Attaches the programs, or puts them in the place of those that a former daemon left attached.
-    pub(crate) fn attach_all(&mut self, object: &Object, pins: &Pins) -> Result<(), StartError> {
-        for (hook, program) in programs(object) {
-            let pin = pins.link(hook);
+    /// Attaches the programs, or replaces by them those that a former daemon left attached.
+    pub(crate) fn attach_all(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
+        for (hook, program) in programs.of(&self.site) {
+            let pin = pins.link(&self.site, hook);
             let left = if pin.exists() { Some(open(&pin)?) } else { None };
-            let here = left.as_ref().filter(|link| is_on(link, &self.cgroup));
+            let here = left.as_ref().filter(|link| is_at(link, &self.site));
             self.former.push((hook, here.map_or(Former::Nothing, Former::of)));
-            self.links.push((hook, attach_hook(hook, &program, &self.cgroup, &pin, left)?));
+            self.links.push((hook, attach_hook(hook, &program, &self.site, &pin, left)?));
         }
         Ok(())
     }
@@ -81,8 +79,8 @@ impl Links {
         self.former.clear();
     }
 
-    /// As if they had not been attached: a former program is back in its place, and where none was there is none. Where the
-    /// former one cannot be had, ours stays. `true`: nothing is attached any more.
+    /// As if they had not been attached: a former program is back at its hook, and where none was there is none. Where
+    /// the former one cannot be had, ours stays. `true`: nothing is attached any more.
     pub(crate) fn withdraw(&mut self, pins: &Pins) -> bool {
         let former = std::mem::take(&mut self.former);
         let links = std::mem::take(&mut self.links);
@@ -90,7 +88,7 @@ impl Links {
         for ((hook, link), (_, former)) in links.into_iter().zip(former) {
             match former {
                 // At once: a link that only loses its pin is detached some time later.
-                Former::Nothing => drop((link.detach(), std::fs::remove_file(pins.link(hook)))),
+                Former::Nothing => drop((link.detach(), std::fs::remove_file(pins.link(&self.site, hook)))),
                 Former::Program(program) => is_bare &= !put_back(&link, &program),
                 Former::Hidden => is_bare = false,
             }
@@ -98,11 +96,11 @@ impl Links {
         is_bare
     }
 
-    /// Puts other programs in place. A link that cannot be moved is replaced. An error: none was moved. Where some were, the
-    /// others are behind until [`Self::repair`] has moved them too.
-    pub(crate) fn update(&mut self, object: &Object, pins: &Pins) -> Result<(), StartError> {
+    /// Replaces the programs by others. A link that cannot be moved is replaced. An error: none was moved. Where some
+    /// were, the others are behind until [`Self::repair`] has moved them too.
+    pub(crate) fn update(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
         let (mut moved, mut behind, mut failure) = (false, Vec::new(), None);
-        for (hook, program) in programs(object) {
+        for (hook, program) in programs.of(&self.site) {
             match self.put(hook, &program, pins) {
                 Ok(()) => moved = true,
                 Err(error) => {
@@ -121,9 +119,10 @@ impl Links {
     }
 
     fn put(&mut self, hook: &'static str, program: &ProgramMut<'_>, pins: &Pins) -> Result<(), StartError> {
+        let pin = pins.link(&self.site, hook);
         for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
             if link.update_prog(program).is_err() {
-                *link = reattach(hook, program, &self.cgroup, &pins.link(hook))?;
+                *link = reattach(hook, program, &self.site, &pin)?;
             }
         }
         Ok(())
@@ -139,7 +138,8 @@ impl Links {
         let mut look = Look::default();
         for (hook, link) in &self.links {
             let known = link.info().ok();
-            if !pins.link(hook).exists() || !known.as_ref().is_some_and(|it| is_of(it, &self.cgroup)) {
+            if !pins.link(&self.site, hook).exists() || !known.as_ref().is_some_and(|it| self.site.holds(it))
+            {
                 look.broken.push(*hook);
             }
             let others = known.and_then(|known| self.others(hook, known.prog_id));
@@ -149,20 +149,20 @@ impl Links {
     }
 
     fn others(&self, hook: &str, own: u32) -> Option<usize> {
-        let attached = foreign::attached(&self.cgroup, hook).ok()?;
+        let attached = self.site.programs(hook).ok()?;
         Some(attached.iter().filter(|id| **id != own).count())
     }
 
-    /// Attaches anew what no longer holds, and moves what is behind. Of a hook that is attached anew both programs run for a
-    /// moment; the second finds nothing left to translate. What fails keeps nothing else from being put right.
+    /// Attaches anew what no longer holds, and moves what is behind. Of a hook that is attached anew both programs run
+    /// for a moment; the second finds nothing left to translate. What fails keeps nothing else from being put right.
     pub(crate) fn repair(
         &mut self,
-        object: &Object,
+        programs: &Programs<'_>,
         pins: &Pins,
         broken: &[&'static str],
     ) -> Result<Vec<&'static str>, StartError> {
         let (mut mended, mut failure) = (Vec::new(), None);
-        for (hook, program) in programs(object) {
+        for (hook, program) in programs.of(&self.site) {
             if !broken.contains(&hook) && !self.behind.contains(&hook) {
                 continue;
             }
@@ -181,57 +181,51 @@ impl Links {
         program: &ProgramMut<'_>,
         pins: &Pins,
     ) -> Result<(), StartError> {
+        let pin = pins.link(&self.site, hook);
         for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
-            *link = reattach(hook, program, &self.cgroup, &pins.link(hook))?;
+            *link = reattach(hook, program, &self.site, &pin)?;
         }
         Ok(())
     }
 
-    pub(crate) fn cgroup(&self) -> &Cgroup {
-        &self.cgroup
+    pub(crate) fn site(&self) -> &S {
+        &self.site
     }
 }
 
-fn programs(object: &Object) -> impl Iterator<Item = (&'static str, ProgramMut<'_>)> {
-    object.progs_mut().filter_map(|program| {
-        let hook = HOOKS.into_iter().find(|hook| program.name() == *hook)?;
-        Some((hook, program))
-    })
-}
-
-fn attach_error(hook: &'static str, cgroup: &Cgroup, source: libbpf_rs::Error) -> StartError {
-    StartError::Attach { hook, cgroup: cgroup.path().to_owned(), source }
+fn attach_error(hook: &'static str, site: &impl Site, source: libbpf_rs::Error) -> StartError {
+    StartError::Attach { hook, site: site.to_string(), source }
 }
 
 fn reattach(
     hook: &'static str,
     program: &ProgramMut<'_>,
-    cgroup: &Cgroup,
+    site: &impl Site,
     pin: &Path,
 ) -> Result<Link, StartError> {
     let left = if pin.exists() { Some(open(pin)?) } else { None };
-    attach_hook(hook, program, cgroup, pin, left)
+    attach_hook(hook, program, site, pin, left)
 }
 
 /// `left`: the link that is pinned there.
 fn attach_hook(
     hook: &'static str,
     program: &ProgramMut<'_>,
-    cgroup: &Cgroup,
+    site: &impl Site,
     pin: &Path,
     left: Option<Link>,
 ) -> Result<Link, StartError> {
     let Some(mut link) = left else {
-        return attach_anew(hook, program, cgroup, pin);
+        return attach_anew(hook, program, site, pin);
     };
-    // A link whose cgroup was removed, or that belongs to another one, cannot be moved.
-    if is_on(&link, cgroup) && link.update_prog(program).is_ok() {
+    // A link whose site was removed, or that is at another one, cannot be moved.
+    if is_at(&link, site) && link.update_prog(program).is_ok() {
         return Ok(link);
     }
     let removed = std::fs::remove_file(pin);
     removed.map_err(|source| StartError::Pin { attempt: "remove", path: pin.to_owned(), source })?;
     // The old one is let go of only when the new one is there.
-    let anew = attach_anew(hook, program, cgroup, pin)?;
+    let anew = attach_anew(hook, program, site, pin)?;
     drop(link);
     Ok(anew)
 }
@@ -243,10 +237,10 @@ fn open(pin: &Path) -> Result<Link, StartError> {
 fn attach_anew(
     hook: &'static str,
     program: &ProgramMut<'_>,
-    cgroup: &Cgroup,
+    site: &impl Site,
     pin: &Path,
 ) -> Result<Link, StartError> {
-    let mut link = program.attach_cgroup(cgroup.fd()).map_err(|source| attach_error(hook, cgroup, source))?;
+    let mut link = site.attach(program).map_err(|source| attach_error(hook, site, source))?;
     link.pin(pin).map_err(|error| {
         let source = io::Error::other(format!("{error:#}"));
         StartError::Pin { attempt: "pin", path: pin.to_owned(), source }
@@ -263,10 +257,6 @@ fn put_back(link: &Link, program: &OwnedFd) -> bool {
     returned == 0
 }
 
-fn is_on(link: &Link, cgroup: &Cgroup) -> bool {
-    link.info().is_ok_and(|known| is_of(&known, cgroup))
-}
-
-fn is_of(known: &LinkInfo, cgroup: &Cgroup) -> bool {
-    matches!(&known.info, LinkTypeInfo::Cgroup(found) if found.cgroup_id == cgroup.id().0)
+fn is_at(link: &Link, site: &impl Site) -> bool {
+    link.info().is_ok_and(|known| site.holds(&known))
 }

@@ -1,56 +1,75 @@
 //! From the compiled programs to loaded ones: sizes, switches, maps that are there already.
 //!
-//! Invariant: a load changes nothing that is attached. Deliberately absent: pins and links.
+//! Invariant: a load changes nothing that is attached.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject};
+use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut};
 
 use crate::error::StartError;
+use crate::map::{self, Handles, Map};
 use crate::probe::Features;
 use crate::shape::Shape;
-use crate::skeleton::{OpenSocketSkel, SocketSkelBuilder};
+use crate::site::Site;
+use crate::skeleton::SocketSkelBuilder;
 
-/// The hooks, each the name of its program and of its pin.
-pub(crate) const HOOKS: [&str; 8] =
-    ["connect4", "connect6", "sendmsg4", "sendmsg6", "recvmsg4", "recvmsg6", "getpeername4", "getpeername6"];
+/// An object that was read and not loaded.
+type Opened<'a> = Box<dyn Open<'a> + 'a>;
+
+/// Reads one object, with its switches set.
+type Opener = for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<Opened<'a>, StartError>;
+
+/// The objects whose programs hang at sites. All of them use the same maps. (`kept.bpf.c` hangs nowhere, and a kernel may
+/// do without it: `kernel::stale` loads it.)
+const OBJECTS: [Opener; 1] = [socket];
 
 /// A program that uses every switch.
 const PROBE: &str = "connect4";
 
-/// The maps of one generation: they are made anew when they grow.
-pub(crate) const GENERATION_MAPS: [&str; 6] =
-    ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
+/// What all skeletons that are open have in common.
+trait Open<'a> {
+    fn object(&mut self) -> &mut OpenObject;
+    fn load(self: Box<Self>) -> Result<Box<dyn Skel<'a> + 'a>, libbpf_rs::Error>;
+}
 
-/// The maps that all generations share.
-pub(crate) const SHARED_MAPS: [&str; 9] = [
-    "node_addresses4",
-    "node_addresses6",
-    "exempt_cgroups",
-    "node_ports",
-    "frontend_blocks",
-    "affinity",
-    "reverse",
-    "refusals",
-    "control",
-];
+impl<'a, S: OpenSkel<'a>> Open<'a> for S
+where
+    S::Output: 'a,
+{
+    fn object(&mut self) -> &mut OpenObject {
+        self.open_object_mut()
+    }
 
-/// What is kept with sockets, for all versions.
-pub(crate) const SOCKET_MAPS: [&str; 1] = ["udp_sockets"];
+    fn load(self: Box<Self>) -> Result<Box<dyn Skel<'a> + 'a>, libbpf_rs::Error> {
+        Ok(Box::new(OpenSkel::load(*self)?))
+    }
+}
 
-/// Maps by their names.
-pub(crate) type Maps = BTreeMap<&'static str, MapHandle>;
+fn socket(memory: &mut MaybeUninit<OpenObject>, features: Features) -> Result<Opened<'_>, StartError> {
+    let mut open = SocketSkelBuilder::default().open(memory).map_err(StartError::loading)?;
+    if let Some(switches) = open.maps.rodata_data.as_mut() {
+        switches.has_set_retval = features.set_retval;
+    }
+    Ok(Box::new(open))
+}
 
-/// The same maps once more.
-pub(crate) fn copies<'a>(
-    maps: impl IntoIterator<Item = (&'a &'static str, &'a MapHandle)>,
-) -> Result<Maps, StartError> {
-    let copy = |(name, map): (&&'static str, &MapHandle)| Ok((*name, MapHandle::try_from(map)?));
-    maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::Load)
+/// The programs of all objects, loaded.
+pub(crate) struct Programs<'a>(Vec<Box<dyn Skel<'a> + 'a>>);
+
+impl Programs<'_> {
+    /// Those that hang at a site, each with its hook.
+    pub(crate) fn of(&self, site: &impl Site) -> Vec<(&'static str, ProgramMut<'_>)> {
+        let programs = self.0.iter().flat_map(|object| object.object().progs_mut());
+        programs.filter_map(|program| with_hook(site, program)).collect()
+    }
+}
+
+fn with_hook<'a>(site: &impl Site, program: ProgramMut<'a>) -> Option<(&'static str, ProgramMut<'a>)> {
+    let hook = site.hooks().find(|hook| program.name() == *hook)?;
+    Some((hook, program))
 }
 
 /// Loads the programs. Maps that are given are used, the others are made.
@@ -59,24 +78,40 @@ pub(crate) fn copies<'a>(
 pub(crate) fn load<T>(
     shape: Shape,
     features: Features,
-    given: &Maps,
-    then: impl FnOnce(&Object, Maps) -> Result<T, StartError>,
+    given: &Handles,
+    then: impl FnOnce(&Programs<'_>, Handles) -> Result<T, StartError>,
 ) -> Result<T, StartError> {
-    let mut place = MaybeUninit::<OpenObject>::uninit();
-    let mut open = open(&mut place, features)?;
-    prepare(open.open_object_mut(), shape, given)?;
-    let loaded = open.load().map_err(StartError::loading)?;
-    let maps = handles(loaded.object()).map_err(StartError::loading)?;
-    then(loaded.object(), maps)
+    let mut memory = [const { MaybeUninit::uninit() }; OBJECTS.len()];
+    let mut maps = map::copies(given)?;
+    let programs = load_each(&OBJECTS, &mut memory, (shape, features), &mut maps)?;
+    then(&programs, maps)
 }
 
-fn prepare(object: &mut OpenObject, shape: Shape, given: &Maps) -> Result<(), StartError> {
+/// Object by object, each over the maps of those before it.
+fn load_each<'a>(
+    objects: &[Opener],
+    memory: &'a mut [MaybeUninit<OpenObject>],
+    (shape, features): (Shape, Features),
+    maps: &mut Handles,
+) -> Result<Programs<'a>, StartError> {
+    let mut loaded = Vec::new();
+    for (open, memory) in objects.iter().zip(memory) {
+        let mut object = open(memory, features)?;
+        prepare(object.object(), shape, maps)?;
+        let object = object.load().map_err(StartError::loading)?;
+        keep_made(object.object(), maps).map_err(StartError::loading)?;
+        loaded.push(object);
+    }
+    Ok(Programs(loaded))
+}
+
+fn prepare(object: &mut OpenObject, shape: Shape, given: &Handles) -> Result<(), StartError> {
     for mut map in object.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        if let Some((name, given)) = given.get_key_value(name.as_str()) {
-            check_kind(&map, name, given)?;
+        let Some(which) = Map::named(&map.name().to_string_lossy()) else { continue };
+        if let Some(given) = given.get(&which) {
+            check_kind(&map, which, given)?;
             map.reuse_fd(given.as_fd()).map_err(StartError::loading)?;
-        } else if let Some(entries) = shape.entries(&name) {
+        } else if let Some(entries) = which.entries(&shape) {
             map.set_max_entries(entries).map_err(StartError::loading)?;
         }
     }
@@ -84,34 +119,34 @@ fn prepare(object: &mut OpenObject, shape: Shape, given: &Maps) -> Result<(), St
 }
 
 /// What was found pinned may be anything.
-fn check_kind(map: &OpenMapMut<'_>, name: &'static str, given: &MapHandle) -> Result<(), StartError> {
+fn check_kind(map: &OpenMapMut<'_>, which: Map, given: &MapHandle) -> Result<(), StartError> {
     let wanted = (map.map_type(), map.key_size(), map.value_size());
     let found = (given.map_type(), given.key_size(), given.value_size());
     if wanted == found {
         return Ok(());
     }
     let source = io::Error::other(format!("it is pinned, but as {found:?} and not {wanted:?}"));
-    Err(StartError::Map { attempt: "adopt", map: name, source })
+    Err(StartError::Map { attempt: "adopt", map: which.name(), source })
 }
 
-fn handles(object: &Object) -> Result<Maps, libbpf_rs::Error> {
-    let names = || GENERATION_MAPS.into_iter().chain(SHARED_MAPS).chain(SOCKET_MAPS);
-    let mut maps = Maps::new();
+/// The maps that were made for one object are there for the next.
+fn keep_made(object: &Object, maps: &mut Handles) -> Result<(), libbpf_rs::Error> {
     for map in object.maps() {
-        if let Some(name) = names().find(|name| map.name() == *name) {
-            maps.insert(name, MapHandle::try_from(&map)?);
+        let made = Map::named(&map.name().to_string_lossy()).filter(|map| !maps.contains_key(map));
+        if let Some(made) = made {
+            maps.insert(made, MapHandle::try_from(&map)?);
         }
     }
-    Ok(maps)
+    Ok(())
 }
 
 /// Whether the kernel lets a program load that uses these features. One is enough to know, and the smallest is quickest.
 pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
     let tiny = Shape { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
-    let mut place = MaybeUninit::<OpenObject>::uninit();
-    let mut open = open(&mut place, features)?;
-    prepare(open.open_object_mut(), tiny, &Maps::new())?;
-    for mut program in open.open_object_mut().progs_mut() {
+    let mut memory = MaybeUninit::<OpenObject>::uninit();
+    let mut open = socket(&mut memory, features)?;
+    prepare(open.object(), tiny, &Handles::new())?;
+    for mut program in open.object().progs_mut() {
         let is_probe = program.name() == PROBE;
         program.set_autoload(is_probe);
     }
@@ -122,10 +157,44 @@ pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
     }
 }
 
-fn open(place: &mut MaybeUninit<OpenObject>, features: Features) -> Result<OpenSocketSkel<'_>, StartError> {
-    let mut open = SocketSkelBuilder::default().open(place).map_err(StartError::loading)?;
-    if let Some(switches) = open.maps.rodata_data.as_mut() {
-        switches.has_set_retval = features.set_retval;
+/// What all objects call their maps, but for libbpf's own.
+#[cfg(test)]
+pub(crate) fn names_of_maps() -> Result<std::collections::BTreeSet<String>, StartError> {
+    let mut names = std::collections::BTreeSet::new();
+    for open in OBJECTS {
+        let mut memory = MaybeUninit::<OpenObject>::uninit();
+        let mut object = open(&mut memory, Features::FLOOR)?;
+        let said = object.object().maps().map(|map| map.name().to_string_lossy().into_owned());
+        names.extend(said.filter(|name| !name.contains('.')));
     }
-    Ok(open)
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{self, Cgroup};
+
+    #[test]
+    fn kernel_objects_that_are_loaded_together_have_the_same_maps() {
+        let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
+        let mut memory = [const { MaybeUninit::uninit() }; 2];
+        let mut maps = Handles::new();
+        let how = (shape, Features::probe().unwrap());
+        let programs = load_each(&[socket, socket], &mut memory, how, &mut maps).unwrap();
+        let [first, second] = programs.0.as_slice() else { unreachable!("two objects") };
+        let ids = |object: &dyn Skel<'_>| {
+            let maps =
+                object.object().maps().filter(|map| Map::named(&map.name().to_string_lossy()).is_some());
+            maps.map(|map| map.info().unwrap().info.id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(first.as_ref()), ids(second.as_ref()));
+        assert_eq!(maps.len(), ids(first.as_ref()).len(), "all are given on");
+        let site = Cgroup::open(Some(&cgroup::root().unwrap())).unwrap();
+        assert_eq!(
+            programs.of(&site).len(),
+            2 * site.hooks().count(),
+            "of each object, and nothing is attached"
+        );
+    }
 }

@@ -21,7 +21,8 @@ use libbpf_rs::MapHandle;
 use nix::sys::statfs::{BPF_FS_MAGIC, fstatfs};
 
 use crate::error::StartError;
-use crate::load::{HOOKS, Maps};
+use crate::map::{Handles, Map};
+use crate::site::Site;
 
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
 pub const VERSION: u32 = 4;
@@ -86,36 +87,36 @@ impl Pins {
 
     /// The maps that a former daemon left. Without a generation the shared ones alone tell nothing; what is kept with sockets
     /// is theirs all the same.
-    pub(crate) fn adopt(&self) -> Result<Maps, StartError> {
-        let mut maps = Maps::new();
-        adopt_folder(&self.sockets(), &crate::load::SOCKET_MAPS, &mut maps)?;
+    pub(crate) fn adopt(&self) -> Result<Handles, StartError> {
+        let mut maps = Handles::new();
+        adopt_folder(&self.sockets(), Map::with_sockets(), &mut maps)?;
         if self.has_generation() {
-            adopt_folder(&self.version().join(SHARED), &crate::load::SHARED_MAPS, &mut maps)?;
-            adopt_folder(&self.numbered(self.generation), &crate::load::GENERATION_MAPS, &mut maps)?;
+            adopt_folder(&self.version().join(SHARED), Map::shared(), &mut maps)?;
+            adopt_folder(&self.numbered(self.generation), Map::of_generation(), &mut maps)?;
         }
         Ok(maps)
     }
 
     /// Pins all maps, those that were adopted only where their pin is missing. From now on a start adopts these.
-    pub(crate) fn pin(&mut self, maps: &mut Maps) -> Result<(), StartError> {
+    pub(crate) fn pin(&mut self, maps: &mut Handles) -> Result<(), StartError> {
         let (shared, sockets) = (self.version().join(SHARED), self.sockets());
         fs::create_dir_all(&sockets).map_err(occupied(&sockets))?;
-        pin_folder(&sockets, &crate::load::SOCKET_MAPS, maps)?;
+        pin_folder(&sockets, Map::with_sockets(), maps)?;
         if self.has_generation() {
-            return pin_folder(&shared, &crate::load::SHARED_MAPS, maps);
+            return pin_folder(&shared, Map::shared(), maps);
         }
         remove_folder(&shared).map_err(failed("remove", &shared))?;
         fs::create_dir(&shared).map_err(failed("make", &shared))?;
-        pin_folder(&shared, &crate::load::SHARED_MAPS, maps)?;
+        pin_folder(&shared, Map::shared(), maps)?;
         self.pin_generation(maps)
     }
 
     /// Pins a generation that is whole, under the next number. The one before stays until [`Self::forget_older`].
-    pub(crate) fn pin_generation(&mut self, maps: &mut Maps) -> Result<(), StartError> {
+    pub(crate) fn pin_generation(&mut self, maps: &mut Handles) -> Result<(), StartError> {
         let filling = self.version().join(FILLING);
         remove_folder(&filling).map_err(failed("remove", &filling))?;
         fs::create_dir(&filling).map_err(failed("make", &filling))?;
-        pin_folder(&filling, &crate::load::GENERATION_MAPS, maps)?;
+        pin_folder(&filling, Map::of_generation(), maps)?;
         let numbered = self.numbered(self.highest + 1);
         fs::rename(&filling, &numbered).map_err(failed("make", &numbered))?;
         self.highest += 1;
@@ -125,29 +126,28 @@ impl Pins {
 
     /// Whether somebody has unpinned a map.
     pub(crate) fn are_broken(&self) -> bool {
-        let is_gone = |(folder, names): (PathBuf, &[&'static str])| {
-            names.iter().any(|name| !folder.join(name).exists())
-        };
+        let is_gone =
+            |(folder, maps): (PathBuf, Vec<Map>)| maps.iter().any(|map| !folder.join(map.name()).exists());
         self.folders().into_iter().any(is_gone)
     }
 
     /// Pins what somebody has unpinned.
-    pub(crate) fn repair(&self, maps: &mut Maps) -> Result<(), StartError> {
+    pub(crate) fn repair(&self, maps: &mut Handles) -> Result<(), StartError> {
         let links = self.root.join(LINKS);
         fs::create_dir_all(&links).map_err(failed("make", &links))?;
-        for (folder, names) in &self.folders() {
-            fs::create_dir_all(folder).map_err(failed("make", folder))?;
-            pin_folder(folder, names, maps)?;
+        for (folder, which) in self.folders() {
+            fs::create_dir_all(&folder).map_err(failed("make", &folder))?;
+            pin_folder(&folder, which, maps)?;
         }
         Ok(())
     }
 
     /// Where maps are pinned, and which.
-    fn folders(&self) -> [(PathBuf, &'static [&'static str]); 3] {
+    fn folders(&self) -> [(PathBuf, Vec<Map>); 3] {
         [
-            (self.version().join(SHARED), &crate::load::SHARED_MAPS),
-            (self.numbered(self.generation), &crate::load::GENERATION_MAPS),
-            (self.sockets(), &crate::load::SOCKET_MAPS),
+            (self.version().join(SHARED), Map::shared().collect()),
+            (self.numbered(self.generation), Map::of_generation().collect()),
+            (self.sockets(), Map::with_sockets().collect()),
         ]
     }
 
@@ -161,9 +161,9 @@ impl Pins {
         self.generation
     }
 
-    /// Whether hooks have programs, of any version.
-    pub(crate) fn has_links(&self) -> bool {
-        HOOKS.iter().any(|hook| self.link(hook).exists())
+    /// Whether hooks of a site have programs, of any version.
+    pub(crate) fn has_links(&self, site: &impl Site) -> bool {
+        site.hooks().any(|hook| self.link(site, hook).exists())
     }
 
     /// Removes the pins of other versions' maps. Programs that still use them keep them.
@@ -239,13 +239,13 @@ impl Pins {
         entries
             .map(|entry| entry.path())
             .filter(is_other)
-            .map(|path| path.join(SHARED).join("control"))
+            .map(|path| path.join(SHARED).join(Map::Control.name()))
             .collect()
     }
 
     /// The pin of a hook's link.
-    pub(crate) fn link(&self, hook: &str) -> PathBuf {
-        self.root.join(LINKS).join(hook)
+    pub(crate) fn link(&self, site: &impl Site, hook: &str) -> PathBuf {
+        self.root.join(LINKS).join(site.pin(hook))
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -267,7 +267,7 @@ impl Pins {
     /// A map of a generation that somebody took away cannot be replaced by an empty one.
     fn is_whole(&self, number: u32) -> bool {
         let folder = self.numbered(number);
-        crate::load::GENERATION_MAPS.iter().all(|name| folder.join(name).exists())
+        Map::of_generation().all(|map| folder.join(map.name()).exists())
     }
 
     fn generations(&self) -> Result<Vec<u32>, StartError> {
@@ -312,32 +312,40 @@ fn is_bpffs(folder: &File) -> io::Result<bool> {
 fn holder(folder: &File) -> Option<u32> {
     let found = folder.metadata().ok()?;
     let (major, minor) = (libc::major(found.dev()), libc::minor(found.dev()));
-    let place = format!("{major:02x}:{minor:02x}:{}", found.ino());
+    let inode = format!("{major:02x}:{minor:02x}:{}", found.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let process = |line: &str| {
         let mut fields = line.split_whitespace().skip_while(|it| *it != "FLOCK").skip(3);
         let process = fields.next()?.parse().ok()?;
-        (fields.next()? == place && process > 0).then_some(process)
+        (fields.next()? == inode && process > 0).then_some(process)
     };
     locks.lines().find_map(process)
 }
 
-fn adopt_folder(folder: &Path, names: &[&'static str], maps: &mut Maps) -> Result<(), StartError> {
-    for name in names {
-        let path = folder.join(name);
+fn adopt_folder(
+    folder: &Path,
+    which: impl IntoIterator<Item = Map>,
+    maps: &mut Handles,
+) -> Result<(), StartError> {
+    for map in which {
+        let path = folder.join(map.name());
         if path.exists() {
-            let map = MapHandle::from_pinned_path(&path);
-            maps.insert(name, map.map_err(|source| StartError::opening(&path, source))?);
+            let found = MapHandle::from_pinned_path(&path);
+            maps.insert(map, found.map_err(|source| StartError::opening(&path, source))?);
         }
     }
     Ok(())
 }
 
-fn pin_folder(folder: &Path, names: &[&'static str], maps: &mut Maps) -> Result<(), StartError> {
-    for name in names {
-        let path = folder.join(name);
-        if let Some(map) = maps.get_mut(name).filter(|_| !path.exists()) {
-            let pinned = map.pin(&path);
+fn pin_folder(
+    folder: &Path,
+    which: impl IntoIterator<Item = Map>,
+    maps: &mut Handles,
+) -> Result<(), StartError> {
+    for map in which {
+        let path = folder.join(map.name());
+        if let Some(handle) = maps.get_mut(&map).filter(|_| !path.exists()) {
+            let pinned = handle.pin(&path);
             pinned.map_err(|error| failed("pin", &path)(io::Error::other(format!("{error:#}"))))?;
         }
     }

@@ -71,21 +71,6 @@ impl Shape {
         }
     }
 
-    /// The entries of a map of a generation, by its name; `None`: that map is shared.
-    pub(crate) fn entries(&self, map: &str) -> Option<u32> {
-        let [frontends4, frontends6] = self.frontends;
-        let [slots4, slots6] = self.slots;
-        Some(match map {
-            "frontends4" => frontends4,
-            "frontends6" => frontends6,
-            "ports" => self.ports + PROBE_ENTRIES,
-            "backends4" => slots4 + PROBE_ENTRIES,
-            "backends6" => slots6 + PROBE_ENTRIES,
-            "members" => self.members,
-            _ => return None,
-        })
-    }
-
     /// Larger wherever half is in use: what grows with the cluster grows together, so the programs are moved once.
     pub(crate) fn with_room_for(self, used: &Self, limits: &Self) -> Self {
         let grown = |entries: u32, used: u32, limit| match used >= entries / 2 {
@@ -196,8 +181,6 @@ mod tests {
         assert_eq!(limits.slots, [512; 2]);
         let first = Shape::first(limits);
         assert_eq!(first, limits);
-        assert_eq!(first.entries("ports"), Some(10 + PROBE_ENTRIES));
-        assert_eq!(first.entries("affinity"), None, "shared maps keep their size");
     }
 
     #[test]

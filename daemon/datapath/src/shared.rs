@@ -16,14 +16,14 @@ use crate::abi::{self, types};
 use crate::bitmap::Bitmap;
 use crate::error::StartError;
 use crate::generation::{table, view};
-use crate::load::{self, Maps, SHARED_MAPS, SOCKET_MAPS};
+use crate::map::{self, Handles, Map};
 use crate::table::Table;
 use crate::view::View;
 
 /// The maps that all generations share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    handles: Maps,
+    handles: Handles,
     addresses: [Table; 2],
     node_ports: Bitmap,
     blocks: Bitmap,
@@ -34,17 +34,17 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Over what a former daemon left, for the frontends that were found.
-    pub(crate) fn new(maps: &Maps, found: &[FrontendKey]) -> Result<Self, StartError> {
-        let is_shared = |name| SHARED_MAPS.contains(name) || SOCKET_MAPS.contains(name);
-        let handles = load::copies(maps.iter().filter(|(name, _)| is_shared(name)))?;
+    pub(crate) fn new(maps: &Handles, found: &[FrontendKey]) -> Result<Self, StartError> {
+        let shared = Map::shared().chain(Map::with_sockets());
+        let handles = map::copies(shared.filter_map(|map| maps.get_key_value(&map)))?;
         let wildcards: BTreeSet<_> =
             found.iter().copied().filter(|key| key.address.is_unspecified()).collect();
         Ok(Self {
             handles,
-            addresses: [table(maps, "node_addresses4")?, table(maps, "node_addresses6")?],
-            node_ports: Bitmap::new(view(maps, "node_ports")?, wildcards.iter().map(port_bit)),
-            blocks: Bitmap::new(view(maps, "frontend_blocks")?, found.iter().filter_map(block_bit)),
-            control: view(maps, "control")?,
+            addresses: [table(maps, Map::NodeAddresses4)?, table(maps, Map::NodeAddresses6)?],
+            node_ports: Bitmap::new(view(maps, Map::NodePorts)?, wildcards.iter().map(port_bit)),
+            blocks: Bitmap::new(view(maps, Map::FrontendBlocks)?, found.iter().filter_map(block_bit)),
+            control: view(maps, Map::Control)?,
             wildcards,
         })
     }
@@ -55,7 +55,7 @@ impl Shared {
     }
 
     /// For loading programs over the same maps.
-    pub(crate) fn handles(&self) -> &Maps {
+    pub(crate) fn handles(&self) -> &Handles {
         &self.handles
     }
 

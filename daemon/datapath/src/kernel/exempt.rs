@@ -13,10 +13,8 @@ use crate::abi::types::restriction;
 use crate::cgroup;
 use crate::error::StartError;
 use crate::generation::table;
-use crate::load::Maps;
+use crate::map::{Handles, Map};
 use crate::table::Table;
-
-const MAP: &str = "exempt_cgroups";
 
 /// Whose sockets are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,8 +55,8 @@ pub(super) struct Exempt {
 }
 
 impl Exempt {
-    pub(super) fn new(served: &Served, maps: &Maps) -> Result<Self, StartError> {
-        Ok(Self { served: served.clone(), ids: Vec::new(), map: table(maps, MAP)? })
+    pub(super) fn new(served: &Served, maps: &Handles) -> Result<Self, StartError> {
+        Ok(Self { served: served.clone(), ids: Vec::new(), map: table(maps, Map::ExemptCgroups)? })
     }
 
     /// Looks which of them are there, and tells the programs.
@@ -69,7 +67,8 @@ impl Exempt {
         }
         let root = if paths.is_empty() { None } else { cgroup::root() };
         self.ids = paths.iter().map(|path| id_below(root.as_deref()?, path)).collect();
-        let failed = |source| StartError::Map { attempt: "write", map: MAP, source };
+        let map = Map::ExemptCgroups.name();
+        let failed = |source| StartError::Map { attempt: "write", map, source };
         self.tell().map_err(|error| failed(std::io::Error::other(format!("{error:#}"))))
     }
 

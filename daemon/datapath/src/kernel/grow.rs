@@ -7,12 +7,12 @@
 
 use holdfast_core::keys::Family;
 use holdfast_core::op::{Coming, PortIndex, Range};
-use libbpf_rs::Object;
 
 use super::{Attached, BACKENDS, FRONTENDS, KernelMaps, growth_refused};
 use crate::error::StartError;
 use crate::generation::Generation;
-use crate::load::{self, Maps};
+use crate::load::{self, Programs};
+use crate::map::Handles;
 use crate::shape::{Shape, grown, is_crowded, place};
 use holdfast_core::maps::MapError;
 
@@ -91,11 +91,11 @@ impl KernelMaps {
     fn build(&mut self, shape: Shape) -> Result<(), StartError> {
         let Self { generation, shared, attached, features, growths, .. } = self;
         generation.set_outgrown(true);
-        let grown = load::load(shape, *features, shared.handles(), |object, mut maps| {
+        let grown = load::load(shape, *features, shared.handles(), |programs, mut maps| {
             let mut next = Generation::new(&maps)?;
             generation.copy_to(&mut next)?;
             if let Some(attached) = attached.as_mut().filter(|attached| attached.links.are_attached()) {
-                attached.move_to(object, &mut maps)?;
+                attached.move_to(programs, &mut maps)?;
             }
             Ok(next)
         });
@@ -111,10 +111,10 @@ impl KernelMaps {
 
 impl Attached {
     /// The programs read these maps from now on. An error: none of them does.
-    fn move_to(&mut self, object: &Object, maps: &mut Maps) -> Result<(), StartError> {
+    fn move_to(&mut self, programs: &Programs<'_>, maps: &mut Handles) -> Result<(), StartError> {
         let before = self.pins.generation();
         self.pins.pin_generation(maps)?;
-        let moved = self.links.update(object, &self.pins);
+        let moved = self.links.update(programs, &self.pins);
         if moved.is_err() {
             self.pins.go_back_to(before);
         }

@@ -128,7 +128,7 @@ impl KernelMaps {
 
     fn prove(&self, probe: SocketAddrV4) -> Result<(), SelfTestError> {
         let Some(Attached { links, told, .. }) = &self.attached else { return Ok(()) };
-        let cgroup = links.cgroup().path();
+        let cgroup = links.site().path();
         if told.exempt_cgroup != 0 && reach(probe, 0)? {
             return Err(SelfTestError::CgroupTranslated);
         }

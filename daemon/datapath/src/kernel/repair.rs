@@ -5,7 +5,7 @@
 
 use super::{Attached, KernelMaps};
 use crate::error::StartError;
-use crate::load;
+use crate::{load, map};
 
 /// What was put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,15 +32,15 @@ impl KernelMaps {
         pins.forget_leftover();
         let mut repaired =
             Repaired { leftover: pins.leftover_to_tell(), bits: shared.repair(), ..Repaired::default() };
-        let maps = || load::copies(shared.handles().iter().chain(generation.handles()));
+        let maps = || map::copies(shared.handles().iter().chain(generation.handles()));
         if pins.are_broken() {
             pins.repair(&mut maps()?)?;
             repaired.pins = true;
         }
         let mut look = links.look(pins);
         if !look.broken.is_empty() || !links.behind().is_empty() {
-            let mended = load::load(generation.shape, *features, &maps()?, |object, _| {
-                links.repair(object, pins, &look.broken)
+            let mended = load::load(generation.shape, *features, &maps()?, |programs, _| {
+                links.repair(programs, pins, &look.broken)
             });
             look = links.look(pins);
             repaired.hooks = mended?;

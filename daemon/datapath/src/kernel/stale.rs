@@ -29,7 +29,7 @@ use holdfast_core::op::{Action, Membership, WordFlags};
 
 use super::KernelMaps;
 use crate::error::StartError;
-use crate::generation::handle;
+use crate::map::{Map, handle};
 use crate::shared::Shared;
 use crate::sys;
 
@@ -102,7 +102,7 @@ impl Stale {
             return Ok(None);
         }
         let sweeper = Sweeper::start(which).map_err(|error| StartError::Load(error.into()))?;
-        let sockets = handle(shared.handles(), "udp_sockets")?;
+        let sockets = handle(shared.handles(), Map::UdpSockets)?;
         let kept = which.udp.then(|| Kept::over(sockets).map_err(|error| unseen(&error)));
         let netns = (which.namespaces == Namespaces::Host).then(sys::own_netns_cookie).flatten();
         Ok(Some(Self { sweeper, kept, netns, due: SWEEPS_AFTER_A_CHANGE, is_whole: false }))

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use holdfast_core::maps::Capacity;
 
-use libbpf_rs::{MapHandle, Object};
+use libbpf_rs::MapHandle;
 
 use super::exempt::{Exempt, Served};
 use super::stale::{Stale, StaleSockets};
@@ -18,7 +18,8 @@ use crate::error::StartError;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
 use crate::links::Links;
-use crate::load::{self, Maps};
+use crate::load::{self, Programs};
+use crate::map::{self, Handles};
 use crate::pins::{Pins, VERSION};
 use crate::probe::Features;
 use crate::shape::Shape;
@@ -56,14 +57,14 @@ pub enum TakeOverError {
 impl Attached {
     /// Programs over empty maps would take from clients what other maps give them.
     fn may_serve(&self) -> bool {
-        self.pins.has_generation() || !self.pins.has_links()
+        self.pins.has_generation() || !self.pins.has_links(self.links.site())
     }
 
     /// Other versions' pins go before their programs do: what is pinned is always fit to be adopted.
-    fn serve(&mut self, object: &Object, maps: &mut Maps) -> Result<(), StartError> {
+    fn serve(&mut self, programs: &Programs<'_>, maps: &mut Handles) -> Result<(), StartError> {
         self.pins.pin(maps)?;
         self.pins.forget_versions()?;
-        if let Err(error) = self.links.attach_all(object, &self.pins) {
+        if let Err(error) = self.links.attach_all(programs, &self.pins) {
             self.links.withdraw(&self.pins);
             return Err(error);
         }
@@ -97,7 +98,7 @@ impl KernelMaps {
         let pins = Pins::open(&options.bpffs, version)?;
         let first = Shape::first(Shape::limits(options.capacity));
         let told = control(options, &cgroup);
-        load::load(first, features, &pins.adopt()?, |object, mut maps| {
+        load::load(first, features, &pins.adopt()?, |programs, mut maps| {
             let mut this = Self::over(&maps, features, options.capacity)?;
             let before = this.shared.control();
             this.exempt = Exempt::new(&options.served, &maps)?;
@@ -105,7 +106,7 @@ impl KernelMaps {
             this.shared.tell(&told);
             let mut attached = Attached { pins, links: Links::none(cgroup), told, before, seen: None };
             if attached.may_serve() {
-                attached.serve(object, &mut maps)?;
+                attached.serve(programs, &mut maps)?;
             } else {
                 attached.tell_others();
             }
@@ -119,9 +120,11 @@ impl KernelMaps {
     pub fn take_over(&mut self) -> Result<(), TakeOverError> {
         let Self { generation, shared, attached, features, .. } = self;
         if let Some(attached) = attached.as_mut().filter(|attached| !attached.links.are_attached()) {
-            let mut maps = load::copies(shared.handles().iter().chain(generation.handles()))?;
-            let given = load::copies(&maps)?;
-            load::load(generation.shape, *features, &given, |object, _| attached.serve(object, &mut maps))?;
+            let mut maps = map::copies(shared.handles().iter().chain(generation.handles()))?;
+            let given = map::copies(&maps)?;
+            load::load(generation.shape, *features, &given, |programs, _| {
+                attached.serve(programs, &mut maps)
+            })?;
         }
         Ok(self.self_test()?)
     }
@@ -131,10 +134,10 @@ impl KernelMaps {
         libbpf_rs::set_print(None);
         let features = Features::probe()?;
         let first = Shape::first(Shape::limits(capacity));
-        load::load(first, features, &Maps::new(), |_, maps| Self::over(&maps, features, capacity))
+        load::load(first, features, &Handles::new(), |_, maps| Self::over(&maps, features, capacity))
     }
 
-    fn over(maps: &Maps, features: Features, capacity: Capacity) -> Result<Self, StartError> {
+    fn over(maps: &Handles, features: Features, capacity: Capacity) -> Result<Self, StartError> {
         let generation = Generation::new(maps)?;
         let found = dump::frontends(&generation);
         let found = found.map_err(|source| StartError::Map { attempt: "read", map: "frontends", source })?;

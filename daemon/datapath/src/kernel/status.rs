@@ -9,6 +9,7 @@ use super::{KernelMaps, Served, Swept};
 use crate::counts::Counts;
 use crate::error::StartError;
 use crate::links::Look;
+use crate::map::{Map, handle};
 use crate::probe::Features;
 use crate::refusals::Refusals;
 use crate::shape::Shape;
@@ -81,7 +82,7 @@ impl KernelMaps {
         let control = self.shared.control();
         Status {
             features: self.features,
-            cgroup: attached.map(|it| it.links.cgroup().path().to_owned()),
+            cgroup: attached.map(|it| it.links.site().path().to_owned()),
             pins: attached.map(|it| it.pins.root().to_owned()),
             waiting: self.is_waiting(),
             generation: attached.map_or(0, |it| it.pins.generation()),
@@ -95,7 +96,7 @@ impl KernelMaps {
             broken_hooks: hooks.broken.clone(),
             behind_hooks: attached.map(|it| it.links.behind().to_vec()).unwrap_or_default(),
             leftover: attached.and_then(|it| it.pins.leftover().map(ToOwned::to_owned)),
-            in_cgroup_namespace: attached.is_some_and(|it| it.links.cgroup().is_of_namespace()),
+            in_cgroup_namespace: attached.is_some_and(|it| it.links.site().is_of_namespace()),
             served: self.exempt.served().clone(),
             absent_cgroups: self.exempt.absent(),
             shared_hooks: hooks.shared.clone(),
@@ -107,12 +108,7 @@ impl KernelMaps {
 
     /// Where refused clients are reported.
     pub fn refusals(&self) -> Result<Refusals, StartError> {
-        let missing = || StartError::Map {
-            attempt: "find",
-            map: "refusals",
-            source: std::io::ErrorKind::NotFound.into(),
-        };
-        let map = self.shared.handles().get("refusals").ok_or_else(missing)?;
+        let map = handle(self.shared.handles(), Map::Refusals)?;
         Ok(Refusals::new(MapHandle::try_from(map).map_err(StartError::Load)?))
     }
 }

@@ -15,8 +15,8 @@ use super::bed::{
 };
 use super::*;
 use crate::cgroup::Cgroup;
-use crate::foreign;
 use crate::pins::VERSION;
+use crate::site::Site;
 
 #[test]
 fn kernel_without_set_retval_a_refused_client_still_never_sees_eperm() {
@@ -63,8 +63,7 @@ fn serve(maps: &mut KernelMaps) {
 /// The numbers of all programs on all hooks of the bed's cgroup.
 fn attached(bed: &Bed) -> BTreeSet<u32> {
     let cgroup = Cgroup::open(Some(&bed.cgroup)).unwrap();
-    let attached = |hook: &&str| foreign::attached(&cgroup, hook).unwrap();
-    crate::load::HOOKS.iter().flat_map(attached).collect()
+    cgroup.hooks().flat_map(|hook| cgroup.programs(hook).unwrap()).collect()
 }
 
 type Forget = fn(&types::control) -> types::control;

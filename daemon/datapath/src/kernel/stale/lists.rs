@@ -18,7 +18,8 @@ use super::kept::{Connection, Connections, Kept};
 use super::sweep::Judge;
 use crate::abi::{self, FrontendBytes};
 use crate::error::StartError;
-use crate::generation::{Generation, handle};
+use crate::generation::Generation;
+use crate::map::{Map, handle};
 use crate::shared::Shared;
 
 /// How often a socket must look stale in a row. The engine writes meanwhile, so one look may be at something torn.
@@ -39,7 +40,7 @@ pub(super) struct Lists {
 
 impl Lists {
     pub(super) fn of(generation: &Generation, shared: &Shared, stale: &Stale) -> Result<Self, StartError> {
-        let reverse = handle(shared.handles(), "reverse")?;
+        let reverse = handle(shared.handles(), Map::Reverse)?;
         Ok(Self {
             generation: generation.for_reading()?,
             reverse: MapHandle::try_from(reverse).map_err(StartError::Load)?,

@@ -1,0 +1,158 @@
+//! Every map of the programs: its name, where it is kept, how large it is.
+//!
+//! Invariant: these are the maps of `bpf/maps.h` and no others, and their names stand nowhere else in this crate.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use libbpf_rs::MapHandle;
+
+use crate::error::StartError;
+use crate::shape::{PROBE_ENTRIES, Shape};
+
+/// Where a map is kept, and so how long it lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Room {
+    /// In one generation: it is made anew, with so many entries, when it has to grow.
+    Generation(fn(&Shape) -> u32),
+    /// Beside all generations of a version, as large as `bpf/maps.h` says.
+    Shared,
+    /// With sockets, which outlive any version of the other maps.
+    Sockets,
+}
+
+macro_rules! maps {
+    ($($map:ident, $name:literal, $room:expr;)+) => {
+        /// A map of the programs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub(crate) enum Map {
+            $($map),+
+        }
+
+        impl Map {
+            const ALL: &[Self] = &[$(Self::$map),+];
+
+            /// What it is called in `bpf/maps.h`, and its pin.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$map => $name),+
+                }
+            }
+
+            fn room(self) -> Room {
+                match self {
+                    $(Self::$map => $room),+
+                }
+            }
+        }
+    };
+}
+
+maps! {
+    Frontends4, "frontends4", Room::Generation(|shape| shape.frontends[0]);
+    Frontends6, "frontends6", Room::Generation(|shape| shape.frontends[1]);
+    Ports, "ports", Room::Generation(|shape| shape.ports + PROBE_ENTRIES);
+    Backends4, "backends4", Room::Generation(|shape| shape.slots[0] + PROBE_ENTRIES);
+    Backends6, "backends6", Room::Generation(|shape| shape.slots[1] + PROBE_ENTRIES);
+    Members, "members", Room::Generation(|shape| shape.members);
+    NodeAddresses4, "node_addresses4", Room::Shared;
+    NodeAddresses6, "node_addresses6", Room::Shared;
+    ExemptCgroups, "exempt_cgroups", Room::Shared;
+    NodePorts, "node_ports", Room::Shared;
+    FrontendBlocks, "frontend_blocks", Room::Shared;
+    Affinity, "affinity", Room::Shared;
+    Reverse, "reverse", Room::Shared;
+    Refusals, "refusals", Room::Shared;
+    Control, "control", Room::Shared;
+    UdpSockets, "udp_sockets", Room::Sockets;
+}
+
+impl Map {
+    /// The map of that name; `None`: it is one of libbpf's own, for constants.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|map| map.name() == name)
+    }
+
+    /// How many entries it is made with; `None`: as many as `bpf/maps.h` says.
+    pub(crate) fn entries(self, shape: &Shape) -> Option<u32> {
+        if let Room::Generation(entries) = self.room() { Some(entries(shape)) } else { None }
+    }
+
+    /// Those of one generation.
+    pub(crate) fn of_generation() -> impl Iterator<Item = Self> {
+        Self::in_rooms(|room| matches!(room, Room::Generation(_)))
+    }
+
+    /// Those that all generations of a version share.
+    pub(crate) fn shared() -> impl Iterator<Item = Self> {
+        Self::in_rooms(|room| matches!(room, Room::Shared))
+    }
+
+    /// Those that all versions share.
+    pub(crate) fn with_sockets() -> impl Iterator<Item = Self> {
+        Self::in_rooms(|room| matches!(room, Room::Sockets))
+    }
+
+    fn in_rooms(wanted: fn(Room) -> bool) -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(move |map| wanted(map.room()))
+    }
+}
+
+/// Open maps.
+pub(crate) type Handles = BTreeMap<Map, MapHandle>;
+
+/// The same maps once more.
+pub(crate) fn copies<'a>(
+    maps: impl IntoIterator<Item = (&'a Map, &'a MapHandle)>,
+) -> Result<Handles, StartError> {
+    let copy = |(map, handle): (&Map, &MapHandle)| Ok((*map, MapHandle::try_from(handle)?));
+    maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::Load)
+}
+
+/// One of them.
+pub(crate) fn handle(maps: &Handles, map: Map) -> Result<&MapHandle, StartError> {
+    let source = || io::ErrorKind::NotFound.into();
+    maps.get(&map).ok_or_else(|| StartError::Map { attempt: "find", map: map.name(), source: source() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+    use crate::load;
+
+    #[test]
+    fn the_table_has_the_maps_of_the_programs_and_no_others() {
+        let names: BTreeSet<_> = Map::ALL.iter().map(|map| map.name().to_owned()).collect();
+        assert_eq!(names.len(), Map::ALL.len(), "a name twice");
+        assert_eq!(names, load::names_of_maps().unwrap());
+        assert!(Map::ALL.iter().all(|map| Map::named(map.name()) == Some(*map)));
+        let rooms = Map::of_generation().chain(Map::shared()).chain(Map::with_sockets());
+        assert_eq!(rooms.count(), Map::ALL.len(), "each is pinned in one folder");
+    }
+
+    #[test]
+    fn a_map_of_a_generation_is_as_large_as_its_shape_says() {
+        let shape = Shape { frontends: [1, 2], ports: 3, slots: [4, 5], members: 6 };
+        let entries: Vec<_> = Map::of_generation().filter_map(|map| map.entries(&shape)).collect();
+        assert_eq!(entries, [1, 2, 3 + PROBE_ENTRIES, 4 + PROBE_ENTRIES, 5 + PROBE_ENTRIES, 6]);
+        assert!(Map::shared().all(|map| map.entries(&shape).is_none()), "shared maps keep their size");
+    }
+
+    fn sources(folder: &Path) -> Vec<std::path::PathBuf> {
+        let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        paths.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+    }
+
+    #[test]
+    fn no_other_file_says_the_name_of_a_map() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        for path in sources(&folder).iter().filter(|path| !path.ends_with("src/map.rs")) {
+            let text = std::fs::read_to_string(path).unwrap();
+            let said = Map::ALL.iter().find(|map| text.contains(&format!("\"{}\"", map.name())));
+            assert_eq!(said, None, "in {}", path.display());
+        }
+    }
+}
