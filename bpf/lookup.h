@@ -29,9 +29,9 @@ INLINE bool take_target(struct dial *dial, __u64 target)
 enum sought { DIALLED = 0, NODE_PORT_OF_ANY = 1 };
 
 /*
- * The echo is read after the target, by a dependency where the processor could turn them round. That it was filled in that
- * order is the kernel's part, which copies the value as it stands; ARM may show two such stores in either order, for the few
- * nanoseconds in which somebody holds an element that was removed, freed and filled anew.
+ * The echo is read after the target, by a dependency where the processor could turn them round. That it was filled in
+ * that order is the kernel's part, which copies the value as it stands; ARM may show two such stores in either order,
+ * for the few nanoseconds in which somebody holds an element that was removed, freed and filled anew.
  */
 INLINE __u64 look4(__u32 address, __u16 port, __u8 transport, enum sought sought)
 {

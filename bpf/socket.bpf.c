@@ -34,9 +34,9 @@ INLINE bool is_ours(struct bpf_sock_addr *ctx, struct dial *dial)
 }
 
 /*
- * Twice, although the daemon waits: it wipes a range, and the word of a port whose frontends have moved or gone, only when
- * every run that could have read what led there has ended. Whoever else writes to the maps does not wait, and the daemon
- * repairs that; until then a second look costs nothing but the refused, and spares a client that error.
+ * Twice, although the daemon waits: it wipes a range, and the word of a port whose frontends have moved or gone, only
+ * when every run that could have read what led there has ended. Whoever else writes to the maps does not wait, and the
+ * daemon repairs that; until then a second look costs nothing but the refused, and spares a client that error.
  */
 INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct dial *dial, bool connecting)
 {

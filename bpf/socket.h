@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Between a socket and the rules: what the kernel tells of a socket that dials, asks or is asked becomes plain values, and
- * what was decided becomes what the kernel does. No other header knows the kernel's context.
+ * Between a socket and the rules: what the kernel tells of a socket that dials, asks or is asked becomes plain values,
+ * and what was decided becomes what the kernel does. No other header knows the kernel's context.
  */
 #ifndef HOLDFAST_SOCKET_H
 #define HOLDFAST_SOCKET_H
@@ -56,8 +56,8 @@ INLINE void go6(struct bpf_sock_addr *ctx, const struct place *place)
 }
 
 /*
- * What a socket of IPv6 that is connected over IPv4 sends without an address comes with the one that it is connected to.
- * About that one connect() has decided; the kernel has made the client's own loopback address of 0.0.0.0 since.
+ * What a socket of IPv6 that is connected over IPv4 sends without an address comes with the one that it is connected
+ * to. About that one connect() has decided; the kernel has made the client's own loopback address of 0.0.0.0 since.
  */
 INLINE bool goes_where_connected(struct bpf_sock_addr *ctx)
 {
@@ -105,9 +105,9 @@ APART int is_left_alone(struct bpf_sock_addr *ctx, __u32 restrictions)
 }
 
 /*
- * The daemon's own sockets, and its cgroup, see the world as it is. Asked where a lookup has found something, because only
- * there it matters, and everybody else would pay for it; the cgroup last, since it costs the most. Who else is left alone
- * costs one look at a word that was read anyway, where nobody is.
+ * The daemon's own sockets, and its cgroup, see the world as it is. Asked where a lookup has found something, because
+ * only there it matters, and everybody else would pay for it; the cgroup last, since it costs the most. Who else is
+ * left alone costs one look at a word that was read anyway, where nobody is.
  */
 INLINE bool is_exempt(struct bpf_sock_addr *ctx)
 {

@@ -52,7 +52,9 @@ enum frontend_kind {
 	STATIC = 4,
 };
 
-/* Where the parts of a list's word begin: the number of its first slot comes first, then how many it has, then flags. */
+/*
+ * Where the parts of a list's word begin: the number of its first slot comes first, then how many it has, then flags.
+ */
 enum word_part {
 	WORD_COUNT_AT = 32,
 	WORD_FLAGS_AT = 52,
@@ -127,8 +129,8 @@ enum client_kind {
 };
 
 /*
- * What an IPv4 client dials. A node port has address 0 and says so by `any`, which is 0 in all other keys: who dials 0.0.0.0
- * means itself, and finds no node port.
+ * What an IPv4 client dials. A node port has address 0 and says so by `any`, which is 0 in all other keys: who dials
+ * 0.0.0.0 means itself, and finds no node port.
  */
 struct frontend4_key {
 	__u32 address;
@@ -327,8 +329,8 @@ struct refusal {
 SIZE_IS(refusal, 96);
 
 /*
- * What the daemon tells all programs. The exemptions stay where they are in all versions: a daemon that waits tells its own
- * to the programs that still serve.
+ * What the daemon tells all programs. The exemptions stay where they are in all versions: a daemon that waits tells its
+ * own to the programs that still serve.
  */
 struct control {
 	/* Sockets of this cgroup are never translated; 0: none. */

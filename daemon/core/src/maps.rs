@@ -42,15 +42,15 @@ pub enum MapError {
     /// Nothing more fits until something is deleted or the limit is raised.
     #[error("cannot {op}: the map is full; raise `{setting}` in the configuration")]
     Full {
-        /// What was attempted.
+        /// What failed, as a verb and its object.
         op: &'static str,
         /// The setting that bounds the map.
         setting: &'static str,
     },
-    /// Any other refusal.
+    /// The kernel, or whatever holds the maps, did not do it.
     #[error("cannot {op}: {cause}")]
     Refused {
-        /// What was attempted.
+        /// What failed, as a verb and its object.
         op: &'static str,
         /// What the maps said.
         cause: String,
@@ -62,14 +62,15 @@ pub trait Maps: Send {
     /// Executes one op. An error does not promise that it had no effect.
     fn execute(&mut self, action: &Action) -> Result<(), MapError>;
 
-    /// Executes as many of these ops, from the first on, as suits the maps in one step. They insert frontends that the maps
-    /// do not have, so it matters to nobody in which order they come. Gives how many were accepted, or why the first was not.
+    /// Executes as many of these ops, from the first on, as suits the maps in one step. They insert frontends that the
+    /// maps do not have, so it matters to nobody in which order they come. Gives how many were accepted, or why the
+    /// first was not.
     fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
         inserts.first().map_or(Ok(0), |op| self.execute(&op.action).map(|()| 1))
     }
 
-    /// Makes room for many ops at once, so that the maps need not grow in several steps. It changes nothing that a client
-    /// meets, and what does not fit shows in the ops. Maps that are as large as they get have nothing to do.
+    /// Makes room for many ops at once, so that the maps need not grow in several steps. It changes nothing that a
+    /// client meets, and what does not fit shows in the ops. Maps that are as large as they get have nothing to do.
     fn make_room(&mut self, _: &Coming) -> Result<(), MapError> {
         Ok(())
     }
@@ -80,7 +81,7 @@ pub trait Maps: Send {
     /// Whether that grace period is over.
     fn is_over(&self, grace: Grace) -> bool;
 
-    /// Reads everything back.
+    /// Reads back all that the maps hold.
     fn dump(&mut self) -> Result<Dump, MapError>;
 
     /// Reads one frontend back. Maps that can look one up alone do so.
@@ -91,7 +92,7 @@ pub trait Maps: Send {
         Ok(value.and_then(|value| Some(Entry { value, port: port(value)? })))
     }
 
-    /// How much fits.
+    /// How much fits, at the limits of the configuration.
     fn capacity(&self) -> Capacity;
 
     /// Whether clients are still served by what another daemon left, whatever these maps hold.

@@ -1,5 +1,5 @@
-//! What the programs cost: nanoseconds per run of each hook, connects through a VIP against direct ones, and how fast the
-//! maps are filled. Needs root; `cargo bench -p holdfast-datapath`.
+//! What the programs cost: nanoseconds per run of each hook, connects through a VIP against direct ones, and how fast
+//! the maps are filled. Needs root; `cargo bench -p holdfast-datapath`.
 //!
 //! Rounds alternate what they measure, and medians are shown, so that a busy machine disturbs all alike.
 
@@ -197,8 +197,8 @@ fn hooks(bed: &Bed, maps: &mut KernelMaps) {
         ),
     ];
     for _ in 0..sized(ROUNDS, 4) / 4 {
-        for (place, cost) in costs.iter_mut().enumerate() {
-            bed.join(if place == 0 { &other } else { &bed.cgroup });
+        for (at, cost) in costs.iter_mut().enumerate() {
+            bed.join(if at == 0 { &other } else { &bed.cgroup });
             cost.take_turn();
         }
     }
@@ -322,7 +322,8 @@ fn in_bed(part: fn(&Bed)) {
     });
 }
 
-/// What a hook costs by the clock, where the rest of connect() is short: there is no route, so it ends after the programs.
+/// What a hook costs by the clock, where the rest of connect() is short: there is no route, so it ends after the
+/// programs.
 fn nowhere(bed: &Bed) {
     let mut maps = bed.start();
     let (vip, away) = (address("10.96.0.10:80"), address("192.0.2.9:80"));
@@ -363,8 +364,8 @@ fn all_ratios(bed: &Bed) {
     ratios(&ways, many);
 }
 
-/// 50,000 services from nothing, from their events on, as the engine does it. By CPU time, which is what the engine needs
-/// of its own; beside it the same into maps of memory, which is all but the kernel's share.
+/// 50,000 services from nothing, from their events on, as the engine does it. By CPU time, which is what the engine
+/// needs of its own; beside it the same into maps of memory, which is all but the kernel's share.
 fn programming() {
     let shape = worlds::Shape { services: sized(50_000, 500), endpoints: 1 };
     let (mut memory, mut real) = (Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
 //! Core's values as the bytes that the programs see, and back.
 //!
 //! Invariant: `bpf/include/abi.h` is the only definition; whoever renames, retypes or adds a field there is led here by
-//! the compiler. Deliberately absent: system calls.
+//! the compiler.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -310,14 +310,14 @@ pub(crate) const fn slot_words(family: Family) -> usize {
     }
 }
 
-/// Of either family.
+/// The most words that a slot of any family has.
 pub(crate) const SLOT_WORDS_MAX: usize = slot_words(Family::V6);
 
 fn padded(mut words: impl Iterator<Item = u64>) -> [u64; SLOT_WORDS_MAX] {
     std::array::from_fn(|_| words.next().unwrap_or_default())
 }
 
-/// A slot as the words of its array, of which [`slot_words`] count; one of the wrong family has no place there.
+/// A slot as the words of its array, of which [`slot_words`] count; one of the wrong family cannot stand there.
 pub(crate) fn slot_in(family: Family, slot: &Slot) -> Option<[u64; SLOT_WORDS_MAX]> {
     let (port, state) = (slot.port.get().to_be(), u16::try_from(state_number(slot.state)).ok()?);
     match (family, slot.address) {
@@ -385,11 +385,11 @@ pub(crate) fn member_of(key: &[u8], state: &[u8]) -> Option<(MemberKey, SlotStat
 pub(crate) fn connection(told: &[u8]) -> Option<(u64, Connection)> {
     let types::udp_connection { cookie, netns, pair } = value(told)?;
     let mixed = mix_place(mix_place(0, pair.dialled, pair.dialled_port), pair.backend, pair.backend_port);
-    let place = |address, port| SocketAddr::new(from_mapped(address), u16::from_be(port));
+    let shown = |address, port| SocketAddr::new(from_mapped(address), u16::from_be(port));
     let connection = Connection {
         netns,
-        dialled: place(pair.dialled, pair.dialled_port),
-        backend: place(pair.backend, pair.backend_port),
+        dialled: shown(pair.dialled, pair.dialled_port),
+        backend: shown(pair.backend, pair.backend_port),
     };
     (u64::from(pair.check) == mixed >> 32).then_some((cookie, connection))
 }

@@ -1,7 +1,7 @@
 //! What happened at each port, counted by the programs: connects, and clients that were not served.
 //!
-//! Invariant: a number only grows until its port is given away or its facts change; then all of the port's begin at zero.
-//! Some may be missing: of connects at the very same moment, and while the maps grow. Deliberately absent: names of ports.
+//! Invariant: a number only grows until its port is given away or its facts change; then all of the port's begin at
+//! zero. Some may be missing: of connects at the very same moment, and while the maps grow.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::view::View;
 pub struct Counted {
     /// Led to a backend: by connect(), or by the first datagram of a conversation.
     pub connects: u64,
-    /// ECONNREFUSED.
+    /// Told that nobody serves: ECONNREFUSED.
     pub refused: u64,
-    /// Dropped.
+    /// Left without an answer.
     pub dropped: u64,
 }
 
@@ -28,8 +28,8 @@ pub struct Counted {
 #[derive(Clone, Debug, Default)]
 pub struct Counts(Option<Arc<View>>);
 
-/// The places of a port's counts.
-struct Places<'a> {
+/// Where the counts of a port are.
+struct Cells<'a> {
     connects: &'a [AtomicU64],
     refused: &'a AtomicU64,
     dropped: &'a AtomicU64,
@@ -42,24 +42,24 @@ impl Counts {
 
     /// The clients of a port.
     pub fn of(&self, index: PortIndex) -> Counted {
-        let read = |place: &AtomicU64| place.load(Ordering::Relaxed);
-        self.places(index).map_or_else(Counted::default, |places| Counted {
-            connects: places.connects.iter().map(read).fold(0, u64::wrapping_add),
-            refused: read(places.refused),
-            dropped: read(places.dropped),
+        let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        self.cells(index).map_or_else(Counted::default, |cells| Counted {
+            connects: cells.connects.iter().map(read).fold(0, u64::wrapping_add),
+            refused: read(cells.refused),
+            dropped: read(cells.dropped),
         })
     }
 
     /// Another port has the index from now on, or it is counted anew.
     pub(crate) fn reset(&self, index: PortIndex) {
-        if let Some(Places { connects, refused, dropped }) = self.places(index) {
-            connects.iter().chain([refused, dropped]).for_each(|place| place.store(0, Ordering::Relaxed));
+        if let Some(Cells { connects, refused, dropped }) = self.cells(index) {
+            connects.iter().chain([refused, dropped]).for_each(|cell| cell.store(0, Ordering::Relaxed));
         }
     }
 
-    fn places(&self, index: PortIndex) -> Option<Places<'_>> {
+    fn cells(&self, index: PortIndex) -> Option<Cells<'_>> {
         let words = port_words(self.0.as_ref()?, index)?;
-        Some(Places {
+        Some(Cells {
             connects: words.get(offset_of!(types::port, connects) / 8..)?,
             refused: words.get(offset_of!(types::port, refused) / 8)?,
             dropped: words.get(offset_of!(types::port, dropped) / 8)?,
@@ -67,7 +67,7 @@ impl Counts {
     }
 }
 
-/// The same maps.
+/// Equal are counts of the very same map.
 impl PartialEq for Counts {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {

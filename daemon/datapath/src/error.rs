@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The datapath did not start. What was attached before stays as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Too few privileges.
+    /// The process lacks a privilege, or may not lock enough memory.
     #[error(
         "loading programs is not permitted; run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; before Linux \
          5.11 also raise the limit of locked memory (`ulimit -l unlimited`)"
@@ -29,7 +29,7 @@ pub enum StartError {
         #[source]
         source: Option<io::Error>,
     },
-    /// No BPF file system at the place of the pins.
+    /// No BPF file system where the pins should be.
     #[error(
         "{} is not on a BPF file system; mount one (`mount -t bpf bpf /sys/fs/bpf`) or check `datapath.bpffs`",
         path.display()
@@ -41,9 +41,9 @@ pub enum StartError {
     /// A folder or pin cannot be made, read or removed.
     #[error("cannot {attempt} {}: {source}", path.display())]
     Pin {
-        /// What was attempted.
+        /// What failed: make, open, read, remove …
         attempt: &'static str,
-        /// Which.
+        /// The folder or pin.
         path: PathBuf,
         /// What the kernel said.
         #[source]
@@ -52,7 +52,7 @@ pub enum StartError {
     /// Something that this daemon did not pin.
     #[error("{} is not what holdfast pins there; remove it, or run `holdfast cleanup`", path.display())]
     ForeignPin {
-        /// Which.
+        /// The folder or pin.
         path: PathBuf,
         /// What the kernel said.
         #[source]
@@ -64,7 +64,7 @@ pub enum StartError {
         path.display()
     )]
     NoFolder {
-        /// Which.
+        /// The folder or pin.
         path: PathBuf,
     },
     /// Mounted so, or made so by the service's sandbox.
@@ -80,7 +80,7 @@ pub enum StartError {
     /// Another daemon has the pins.
     #[error("another holdfast runs with the pins in {}; stop it first{}", path.display(), named(*holder))]
     Locked {
-        /// The pins.
+        /// The folder of the pins.
         path: PathBuf,
         /// Its process, if the kernel tells.
         holder: Option<u32>,
@@ -99,9 +99,9 @@ pub enum StartError {
     /// A map cannot be used.
     #[error("cannot {attempt} the map {map}: {source}")]
     Map {
-        /// What was attempted.
+        /// What failed: make, open, read, remove …
         attempt: &'static str,
-        /// Which map.
+        /// The map, as `bpf/maps.h` calls it.
         map: &'static str,
         /// What the kernel said.
         #[source]

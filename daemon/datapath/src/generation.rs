@@ -1,7 +1,7 @@
 //! The maps of one generation: those that grow.
 //!
-//! Invariant: two generations with the same content answer every client the same, so programs may be moved from one to the
-//! other at any moment between two writes. Deliberately absent: when to grow.
+//! Invariant: two generations with the same content answer every client the same, so programs may be moved from one to
+//! the other at any moment between two writes. When to grow, `kernel::grow` says.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::counts::Counts;
 use crate::error::StartError;
 use crate::map::{self, Handles, Map, handle};
 use crate::publish;
-use crate::shape::{PROBE_ENTRIES, Shape, place};
+use crate::shape::{PROBE_ENTRIES, Shape, index};
 use crate::table::Table;
 use crate::view::View;
 
@@ -30,7 +30,7 @@ pub(crate) fn port_words(ports: &View, index: PortIndex) -> Option<&[AtomicU64]>
     ports.get(at..at + PORT_WORDS)
 }
 
-/// One generation.
+/// The maps of one generation, open.
 #[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) shape: Shape,
@@ -131,12 +131,12 @@ impl Generation {
     }
 
     fn word_of(&self, index: PortIndex, scope: Scope) -> Option<&AtomicU64> {
-        let place = if scope == Scope::Local {
+        let offset = if scope == Scope::Local {
             offset_of!(types::port, local)
         } else {
             offset_of!(types::port, cluster)
         };
-        port_words(&self.ports, index)?.get(place / 8)
+        port_words(&self.ports, index)?.get(offset / 8)
     }
 
     fn facts_of(&self, index: PortIndex) -> Option<&AtomicU64> {
@@ -149,8 +149,8 @@ impl Generation {
 
     /// One aligned store: programs see the list before or the list after.
     pub(crate) fn publish(&self, index: PortIndex, scope: Scope, word: Word) {
-        if let Some(place) = self.word_of(index, scope) {
-            publish::publish(place, word);
+        if let Some(cell) = self.word_of(index, scope) {
+            publish::publish(cell, word);
         }
     }
 
@@ -161,8 +161,8 @@ impl Generation {
     /// A port begins, or its facts change.
     pub(crate) fn write_facts(&self, index: PortIndex, facts: PortFacts) {
         self.counts().reset(index);
-        if let Some(place) = self.facts_of(index) {
-            place.store(abi::facts_word(facts), Ordering::Release);
+        if let Some(cell) = self.facts_of(index) {
+            cell.store(abi::facts_word(facts), Ordering::Release);
         }
     }
 
@@ -180,10 +180,10 @@ impl Generation {
     pub(crate) fn list(&self, family: Family, word: Word) -> Vec<Slot> {
         let words = abi::slot_words(family);
         let from = word.base as usize * words;
-        let places = self.slots(family).get(from..from + word.count as usize * words);
-        let loaded = |place: &std::sync::atomic::AtomicU64| place.load(Ordering::Relaxed);
-        let slot = |places: &[_]| abi::slot_of(family, places.iter().map(loaded));
-        places.unwrap_or_default().chunks_exact(words).filter_map(slot).collect()
+        let cells = self.slots(family).get(from..from + word.count as usize * words);
+        let loaded = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let slot = |cells: &[_]| abi::slot_of(family, cells.iter().map(loaded));
+        cells.unwrap_or_default().chunks_exact(words).filter_map(slot).collect()
     }
 
     /// Indices that say anything at all.
@@ -198,13 +198,13 @@ impl Generation {
     /// The port index and the slot that only the self-test uses.
     pub(crate) fn probe(&self, family: Family) -> (PortIndex, Range) {
         let [v4, v6] = self.shape.slots;
-        let base = if place(family) == 0 { v4 } else { v6 };
+        let base = if index(family) == 0 { v4 } else { v6 };
         (PortIndex(self.shape.ports), Range { family, base, count: PROBE_ENTRIES })
     }
 
     /// Copies everything into larger maps that are empty.
     pub(crate) fn copy_to(&self, next: &mut Self) -> Result<(), StartError> {
-        // Indices and slots keep their places. The last of each is the self-test's, which is over.
+        // Indices and slots stay as they are. The last of each is the self-test's, which is over.
         let ports = self.shape.ports as usize;
         copy(&self.ports, &next.ports, ports * PORT_WORDS);
         for family in Family::ALL {

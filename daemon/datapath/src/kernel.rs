@@ -1,7 +1,7 @@
 //! The kernel's maps behind [`Maps`]: what the engine's ops do to what programs read.
 //!
 //! Invariant: an op has its whole effect or none that a program could see; an endpoint change needs no system call.
-//! Deliberately absent: which ops, and in which order.
+//! Which ops come, and in which order, core decides.
 
 mod dump;
 mod exempt;
@@ -42,7 +42,7 @@ pub use stale::{Namespaces, StaleSockets, Swept};
 pub use start::{Options, TakeOverError};
 pub use status::Status;
 
-/// The kernel's maps.
+/// The maps of the kernel, and whatever reads and writes them.
 #[derive(Debug)]
 pub struct KernelMaps {
     generation: Generation,
@@ -205,7 +205,7 @@ impl Maps for KernelMaps {
         self.capacity
     }
 
-    /// Until [`Self::take_over`].
+    /// They wait until [`Self::take_over`].
     fn is_waiting(&self) -> bool {
         self.attached.as_ref().is_some_and(|attached| !attached.links.are_attached())
     }

@@ -1,7 +1,7 @@
 //! The attached programs of one site: one link per hook.
 //!
-//! Invariant: a hook that has a program has one at every moment; a new program replaces the old one in one step. Programs
-//! of others on the same hooks are left alone.
+//! Invariant: a hook that has a program has one at every moment; a new program replaces the old one in one step.
+//! Programs of others on the same hooks are left alone.
 
 #![allow(unsafe_code)]
 

@@ -22,8 +22,8 @@ type Opened<'a> = Box<dyn Open<'a> + 'a>;
 /// Reads one object, with its switches set.
 type Opener = for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<Opened<'a>, StartError>;
 
-/// The objects whose programs hang at sites. All of them use the same maps. (`kept.bpf.c` hangs nowhere, and a kernel may
-/// do without it: `kernel::stale` loads it.)
+/// The objects whose programs hang at sites. All of them use the same maps. (`kept.bpf.c` hangs nowhere, and a kernel
+/// may do without it: `kernel::stale` loads it.)
 const OBJECTS: [Opener; 1] = [socket];
 
 /// A program that uses every switch.
@@ -140,7 +140,8 @@ fn keep_made(object: &Object, maps: &mut Handles) -> Result<(), libbpf_rs::Error
     Ok(())
 }
 
-/// Whether the kernel lets a program load that uses these features. One is enough to know, and the smallest is quickest.
+/// Whether the kernel lets a program load that uses these features. One is enough to know, and the smallest is
+/// quickest.
 pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
     let tiny = Shape { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
     let mut memory = MaybeUninit::<OpenObject>::uninit();

@@ -98,7 +98,7 @@ impl Map {
     }
 }
 
-/// Open maps.
+/// Maps that are open.
 pub(crate) type Handles = BTreeMap<Map, MapHandle>;
 
 /// The same maps once more.
@@ -109,7 +109,7 @@ pub(crate) fn copies<'a>(
     maps.into_iter().map(copy).collect::<Result<_, libbpf_rs::Error>>().map_err(StartError::Load)
 }
 
-/// One of them.
+/// One of them, or why there is none.
 pub(crate) fn handle(maps: &Handles, map: Map) -> Result<&MapHandle, StartError> {
     let source = || io::ErrorKind::NotFound.into();
     maps.get(&map).ok_or_else(|| StartError::Map { attempt: "find", map: map.name(), source: source() })

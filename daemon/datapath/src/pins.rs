@@ -9,8 +9,8 @@
 //! <bpffs>/v3/…                   what another version of the daemon left, until this one has taken over
 //! ```
 //!
-//! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. It is there
-//! only while clients may be served from it. One daemon at a time holds the lock. Deliberately absent: what the maps hold.
+//! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. It is
+//! there only while clients may be served from it. One daemon at a time holds the lock.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -85,8 +85,8 @@ impl Pins {
         Ok(pins)
     }
 
-    /// The maps that a former daemon left. Without a generation the shared ones alone tell nothing; what is kept with sockets
-    /// is theirs all the same.
+    /// The maps that a former daemon left. Without a generation the shared ones alone tell nothing; what is kept with
+    /// sockets is theirs all the same.
     pub(crate) fn adopt(&self) -> Result<Handles, StartError> {
         let mut maps = Handles::new();
         adopt_folder(&self.sockets(), Map::with_sockets(), &mut maps)?;
@@ -156,7 +156,7 @@ impl Pins {
         self.generation > 0
     }
 
-    /// Which generation counts.
+    /// The number of the generation that counts; 0: there is none.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
@@ -191,7 +191,8 @@ impl Pins {
         self.forget_older();
     }
 
-    /// Removes what no program uses any more. It costs memory and nothing else, so what cannot be removed is kept in mind.
+    /// Removes what no program uses any more. It costs memory and nothing else, so what cannot be removed is kept in
+    /// mind.
     pub(crate) fn forget_older(&mut self) {
         let why = self.remove_older().err().map(|error| error.to_string());
         if why.as_deref() != self.leftover() {

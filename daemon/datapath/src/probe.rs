@@ -11,13 +11,13 @@ pub struct Features {
 }
 
 impl Features {
-    /// Every feature that is switchable, in one place.
+    /// Every feature that is switchable, listed once.
     pub(crate) const ALL: Self = Self { set_retval: true };
 
     /// What the kernel floor has.
     pub(crate) const FLOOR: Self = Self { set_retval: false };
 
-    /// Asks the kernel.
+    /// Finds out what the kernel at hand has.
     pub(crate) fn probe() -> Result<Self, StartError> {
         Ok(if load::loads_with(Self::ALL)? { Self::ALL } else { Self::FLOOR })
     }

@@ -1,8 +1,8 @@
 //! How a list becomes visible to programs that run meanwhile: its slots first, then the word that leads to them.
 //!
-//! Invariant: a word is replaced by one aligned store that is ordered after the slots, so whoever reads it finds the whole
-//! list. The memory is whatever consists of 64-bit cells, so the tests explore this very code with cells that show every
-//! order in which another processor may see the stores. Deliberately absent: which range, and when it may be used again.
+//! Invariant: a word is replaced by one aligned store that is ordered after the slots, so whoever reads it finds the
+//! whole list. The memory is whatever consists of 64-bit cells, so the tests explore this very code with cells that
+//! show every order in which another processor may see the stores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,16 +27,16 @@ impl Cell for AtomicU64 {
 pub(crate) fn fill<C: Cell>(array: &[C], range: Range, mut slots: impl Iterator<Item = Slot>) {
     let words = abi::slot_words(range.family);
     let from = range.base as usize * words;
-    let places = array.get(from..from + range.count as usize * words);
-    for place in places.unwrap_or_default().chunks_exact(words) {
-        let slot = slots.next().and_then(|slot| abi::slot_in(range.family, &slot)).unwrap_or_default();
-        place.iter().zip(slot).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+    let cells = array.get(from..from + range.count as usize * words);
+    for slot in cells.unwrap_or_default().chunks_exact(words) {
+        let words = slots.next().and_then(|slot| abi::slot_in(range.family, &slot)).unwrap_or_default();
+        slot.iter().zip(words).for_each(|(cell, word)| cell.store(word, Ordering::Relaxed));
     }
 }
 
 /// Programs see the list before or the list after. What was written before is visible with it.
-pub(crate) fn publish<C: Cell>(place: &C, word: Word) {
-    place.store(abi::word_bits(word), Ordering::Release);
+pub(crate) fn publish<C: Cell>(cell: &C, word: Word) {
+    cell.store(abi::word_bits(word), Ordering::Release);
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Who was not served: read from the programs' ring buffer.
 //!
-//! Invariant: a reader never holds up a program. What finds no room is counted there and missing here. Deliberately
-//! absent: names of services, which the reader knows by the frontend.
+//! Invariant: a reader never holds up a program. What finds no room is counted there and missing here. Which
+//! service it was about, the reader knows by the frontend.
 
 use std::io::PipeReader;
 use std::net::SocketAddr;
@@ -29,13 +29,13 @@ pub enum Denial {
 /// One connect or datagram that was not let through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// When, since boot.
+    /// When, on the clock that began with the machine.
     pub at: Duration,
-    /// The process, as the host numbers it.
+    /// The client's process, as the host numbers it.
     pub process: u32,
-    /// The thread.
+    /// Its thread, numbered likewise.
     pub thread: u32,
-    /// The thread's name.
+    /// What the thread calls itself, 15 bytes at most.
     pub comm: String,
     /// The number of its cgroup.
     pub cgroup: u64,
@@ -45,7 +45,7 @@ pub struct Refusal {
     pub frontend: FrontendKey,
     /// The port behind it.
     pub port: PortIndex,
-    /// What it met.
+    /// Whether it was told, or left without an answer.
     pub denial: Denial,
 }
 
@@ -77,7 +77,8 @@ impl Refusals {
     }
 }
 
-/// Waits for a record, without a pace of its own: an idle node has nothing to wake up for. `false`: nobody wants one any more.
+/// Waits for a record, without a pace of its own: an idle node has nothing to wake up for. `false`: nobody wants one
+/// any more.
 fn wait(records: &impl AsFd, stop: &PipeReader) -> Result<bool, libbpf_rs::Error> {
     let mut watched =
         [PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(records.as_fd(), PollFlags::POLLIN)];

@@ -1,6 +1,6 @@
 //! How large one generation of maps is, and when it has to grow.
 //!
-//! Invariant: a shape never passes the limits it was made with, and never shrinks. Deliberately absent: the maps.
+//! Invariant: a shape never passes the limits it was made with, and never shrinks.
 
 use holdfast_core::keys::Family;
 use holdfast_core::maps::Capacity;
@@ -28,11 +28,12 @@ pub struct Shape {
     pub ports: u32,
     /// Of `backends4` and `backends6`.
     pub slots: [u32; 2],
-    /// Of `members`.
+    /// Of `members`, for both families.
     pub members: u32,
 }
 
-pub(crate) const fn place(family: Family) -> usize {
+/// Where a family stands in a pair.
+pub(crate) const fn index(family: Family) -> usize {
     match family {
         Family::V4 => 0,
         Family::V6 => 1,
@@ -51,7 +52,7 @@ impl Shape {
         .within(limits)
     }
 
-    /// Nothing.
+    /// What nothing needs.
     pub(crate) const NONE: Self = Self { frontends: [0; 2], ports: 0, slots: [0; 2], members: 0 };
 
     /// What the maps may grow to.
@@ -149,8 +150,8 @@ pub(crate) fn grown(entries: u32, needed: u32, limit: u32) -> Option<u32> {
     Some(next)
 }
 
-/// So many and an eighth more, in round numbers: lists that are replaced need room beside, and what is mapped counts as the
-/// daemon's memory.
+/// So many and an eighth more, in round numbers: lists that are replaced need room beside, and what is mapped counts as
+/// the daemon's memory.
 fn spacious(used: u32) -> u32 {
     let entries = used.saturating_add(used / 8);
     let step = entries.checked_next_power_of_two().map_or(1, |power| power / 8).max(1);

@@ -1,8 +1,8 @@
 //! The maps that keep their size: node addresses, node ports, and what the daemon tells all programs.
 //!
-//! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, and one of `frontend_blocks`
-//! while any frontend is in that block; of the latter one too many does no harm, so they are taken back by the next start
-//! only. Deliberately absent: the state of sockets and clients, which only programs write.
+//! Invariant: a bit of `node_ports` is set while any frontend without an address has that port, and one of
+//! `frontend_blocks` while any frontend is in that block; of the latter one too many does no harm, so they are taken
+//! back by the next start only. The state of sockets and clients is written by programs alone.
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -93,13 +93,11 @@ impl Shared {
     pub(crate) fn tell(&self, told: &types::control) {
         let lost = offset_of!(types::control, refusals_lost) / 8;
         let words = self.control.iter().zip(abi::words(told)).enumerate();
-        words
-            .filter(|(at, _)| *at != lost)
-            .for_each(|(_, (place, word))| place.store(word, Ordering::Release));
+        words.filter(|(at, _)| *at != lost).for_each(|(_, (cell, word))| cell.store(word, Ordering::Release));
     }
 }
 
-/// The words of `control` that keep their places in all versions.
+/// The words of `control` that stay where they are in all versions.
 const EXEMPTIONS: [usize; 2] =
     [offset_of!(types::control, exempt_cgroup) / 8, offset_of!(types::control, exempt_mark) / 8];
 
@@ -109,11 +107,11 @@ pub(crate) fn exempt_in(control: &MapHandle, told: &types::control) {
         return;
     }
     let Ok(view) = View::new(control) else { return };
-    for ((at, place), word) in view.iter().enumerate().zip(abi::words(told)) {
+    for ((at, cell), word) in view.iter().enumerate().zip(abi::words(told)) {
         let keeps = if at == EXEMPTIONS[1] { !u64::from(u32::MAX) } else { 0 };
         if EXEMPTIONS.contains(&at) {
-            let kept = place.load(Ordering::Relaxed) & keeps;
-            place.store(kept | (word & !keeps), Ordering::Release);
+            let kept = cell.load(Ordering::Relaxed) & keeps;
+            cell.store(kept | (word & !keeps), Ordering::Release);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! System calls that need a word of their own.
 //!
-//! Deliberately absent: anything that decides.
+//! They decide nothing.
 
 #![allow(unsafe_code)]
 

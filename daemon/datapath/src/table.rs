@@ -1,7 +1,7 @@
 //! One hash map of the kernel, with the number of its entries.
 //!
-//! Invariant: the number counts what this daemon put in and what it found at its start. Deliberately absent: iteration
-//! by libbpf-rs, which takes a short batch for the last one and so loses entries.
+//! Invariant: the number counts what this daemon put in and what it found at its start. It reads batches itself:
+//! libbpf-rs takes a short batch for the last one and so loses entries.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, libbpf_sys};
 /// Entries of one batch. The kernel gives whole buckets, so one may be short without being the last.
 const BATCH: u32 = 4096;
 
-/// One hash map.
+/// One hash map of the kernel, open.
 #[derive(Debug)]
 pub(crate) struct Table {
     map: MapHandle,
@@ -52,8 +52,8 @@ impl Table {
         }
     }
 
-    /// Inserts keys that are not there, up to the first that is refused. Gives how many. One that was there after all is
-    /// replaced, and counts twice.
+    /// Inserts keys that are not there, up to the first that is refused. Gives how many. One that was there after all
+    /// is replaced, and counts twice.
     pub(crate) fn put_new(&mut self, keys: &[u8], values: &[u8]) -> usize {
         let all = u32::try_from(keys.len() / self.map.key_size() as usize).unwrap_or(0);
         if all == 0 || values.len() != all as usize * self.map.value_size() as usize {

@@ -1,7 +1,7 @@
 //! Arrays of the kernel, mapped into memory as 64-bit words.
 //!
 //! Invariant: every access is atomic, so programs on other CPUs see a word before or after a store, never half of it.
-//! Deliberately absent: what the words mean.
+//! What the words mean, [`crate::abi`] says.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 
 use libbpf_rs::MapCore;
 
-/// One mapped array.
+/// One mapped array, word by word.
 #[derive(Debug)]
 pub(crate) struct View {
     words: NonNull<AtomicU64>,
@@ -29,8 +29,8 @@ impl View {
     /// Maps a whole array whose values are multiples of 8 bytes.
     pub(crate) fn new(map: &impl MapCore) -> io::Result<Self> {
         let bytes = map.max_entries() as usize * map.value_size() as usize;
-        // SAFETY: a new mapping at a place that the kernel chooses touches no memory of ours.
-        let place = unsafe {
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
+        let memory = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 bytes,
@@ -40,10 +40,10 @@ impl View {
                 0,
             )
         };
-        if place == libc::MAP_FAILED {
+        if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let words = NonNull::new(place.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let words = NonNull::new(memory.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Self { words, len: bytes / size_of::<u64>() })
     }
 }

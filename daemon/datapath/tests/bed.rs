@@ -1,4 +1,5 @@
-//! A place of its own for one test: network namespace, mount namespace with a BPF file system, cgroup.
+//! A bed for one test, which shares nothing with others: network namespace, mount namespace with a BPF file system,
+//! cgroup.
 //!
 //! Invariant: nothing outside is changed, and nothing is left. The test runs on a thread of its own, which alone enters
 //! all three; a threaded cgroup makes that possible. Needs root.
@@ -36,13 +37,13 @@ pub(crate) const MARK: u32 = 0x686f;
 pub(crate) const CAPACITY: Capacity = Capacity { slots: 1 << 17, ports: 50_000, services: 1000 };
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The place.
+/// What a test has to itself.
 pub(crate) struct Bed {
     pub(crate) cgroup: PathBuf,
     folder: tempfile::TempDir,
 }
 
-/// Runs a test in a place of its own.
+/// Runs a test in a bed of its own.
 #[track_caller]
 pub(crate) fn bed(test: impl FnOnce(&Bed) + Send + 'static) {
     let run = move || test(&Bed::enter());
@@ -56,12 +57,12 @@ fn must(returned: i32, what: &str) {
     assert_eq!(returned, 0, "{what}: {}; these tests need root", io::Error::last_os_error());
 }
 
-fn mount(kind: &str, place: &Path, flags: u64) {
+fn mount(kind: &str, point: &Path, flags: u64) {
     let text = |text: &str| std::ffi::CString::new(text).unwrap();
-    let (kind, place) = (text(kind), text(place.to_str().unwrap()));
+    let (kind, point) = (text(kind), text(point.to_str().unwrap()));
     // SAFETY: all strings end in zero and outlive the call.
     let returned =
-        unsafe { libc::mount(kind.as_ptr(), place.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+        unsafe { libc::mount(kind.as_ptr(), point.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
     must(returned, "mount");
 }
 
@@ -396,13 +397,13 @@ pub(crate) fn with_mounts<T: Send>(change: impl FnOnce() + Send, run: impl FnOnc
 }
 
 /// Hides what is below a folder.
-pub(crate) fn hide(place: &Path) {
-    mount("tmpfs", place, 0);
+pub(crate) fn hide(folder: &Path) {
+    mount("tmpfs", folder, 0);
 }
 
 /// Undoes [`hide`].
-pub(crate) fn show(place: &Path) {
-    let text = std::ffi::CString::new(place.to_str().unwrap()).unwrap();
+pub(crate) fn show(folder: &Path) {
+    let text = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
     // SAFETY: the string ends in zero and outlives the call.
     must(unsafe { libc::umount(text.as_ptr()) }, "unmount");
 }
@@ -411,9 +412,9 @@ pub(crate) fn show(place: &Path) {
 pub(crate) fn unmount_cgroups() {
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
     for line in mounts.lines().filter(|line| line.contains(" - cgroup2 ")) {
-        let place = std::ffi::CString::new(line.split(' ').nth(4).unwrap()).unwrap();
+        let point = std::ffi::CString::new(line.split(' ').nth(4).unwrap()).unwrap();
         // SAFETY: the string ends in zero and outlives the call.
-        must(unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) }, "unmount");
+        must(unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) }, "unmount");
     }
 }
 
@@ -513,16 +514,16 @@ pub(crate) fn dial(to: &str) -> SocketAddr {
     TcpStream::connect(address(to)).unwrap().peer_addr().unwrap()
 }
 
-/// Whether this kernel tells a process which network namespace it is in (`SO_NETNS_COOKIE`, Linux 5.14). Where it does not,
-/// the machine's first one counts as the node's.
+/// Whether this kernel tells a process which network namespace it is in (`SO_NETNS_COOKIE`, Linux 5.14). Where it does
+/// not, the machine's first one counts as the node's.
 pub(crate) fn knows_its_netns() -> bool {
     const SO_NETNS_COOKIE: i32 = 71;
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let (mut cookie, mut length) = (0_u64, 8_u32);
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    let place = (&raw mut cookie).cast();
+    let value = (&raw mut cookie).cast();
     // SAFETY: the kernel writes at most eight bytes to the cookie.
-    let returned = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, place, &raw mut length) };
+    let returned = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE, value, &raw mut length) };
     returned == 0
 }
 
@@ -531,7 +532,8 @@ pub(crate) fn dropped(maps: &KernelMaps) -> i32 {
     if maps.status().features.set_retval { libc::ETIMEDOUT } else { libc::ECONNREFUSED }
 }
 
-/// What a UDP client that is not served is told: by the call that dials, or else, if its socket is connected, by the next.
+/// What a UDP client that is not served is told: by the call that dials, or else, if its socket is connected, by the
+/// next.
 #[track_caller]
 pub(crate) fn check_udp_denied(maps: &KernelMaps, frontend: &str, errno: i32) {
     let to = address(frontend);
@@ -574,7 +576,7 @@ impl Unconnected {
     /// Tries, and gives the error.
     pub(crate) fn connect(&self, to: SocketAddr) -> i32 {
         let SocketAddr::V4(to) = to else { panic!("{to}") };
-        let place = libc::sockaddr_in {
+        let name = libc::sockaddr_in {
             sin_family: libc::AF_INET as libc::sa_family_t,
             sin_port: to.port().to_be(),
             sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
@@ -582,7 +584,7 @@ impl Unconnected {
         };
         let fd = std::os::fd::AsRawFd::as_raw_fd(&self.0);
         // SAFETY: the address outlives the call.
-        let returned = unsafe { libc::connect(fd, (&raw const place).cast(), size_of_val(&place) as u32) };
+        let returned = unsafe { libc::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) };
         assert_eq!(returned, -1);
         io::Error::last_os_error().raw_os_error().unwrap()
     }

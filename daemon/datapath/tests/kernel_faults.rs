@@ -94,18 +94,18 @@ fn kernel_without_a_cgroup_hierarchy_a_start_says_so() {
 fn kernel_the_root_of_a_cgroup_namespace_is_told_from_the_hosts() {
     bed(|bed| {
         bed.join(&bed.cgroup);
-        let (place, expected) = (tempfile::tempdir().unwrap(), fs::metadata(&bed.cgroup).unwrap().ino());
+        let (root, expected) = (tempfile::tempdir().unwrap(), fs::metadata(&bed.cgroup).unwrap().ino());
         let started = with_mounts(
-            || bed::enter_cgroup_namespace(place.path()),
+            || bed::enter_cgroup_namespace(root.path()),
             || {
                 // Nothing is to be attached to the machine's own root.
-                assert_eq!(fs::metadata(place.path()).unwrap().ino(), expected);
+                assert_eq!(fs::metadata(root.path()).unwrap().ino(), expected);
                 let maps = KernelMaps::start(&Options { cgroup: None, ..bed.options() }).unwrap();
                 maps.status()
             },
         );
         assert!(started.in_cgroup_namespace);
-        assert_eq!(started.cgroup.as_deref(), Some(place.path()));
+        assert_eq!(started.cgroup.as_deref(), Some(root.path()));
         let asked_for = KernelMaps::start(&bed.options()).unwrap();
         assert!(!asked_for.status().in_cgroup_namespace, "whoever names a cgroup means it");
     });

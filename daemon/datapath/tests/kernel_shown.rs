@@ -17,7 +17,8 @@ const VIP: &str = "10.96.0.10:80";
 const OTHER_VIP: &str = "10.96.0.11:80";
 const UDP: Port<'_> = Port::UDP;
 
-/// The remote ends of this network's TCP sockets, as `ss` and `netstat` have them. The other side may have closed already.
+/// The remote ends of this network's TCP sockets, as `ss` and `netstat` have them. The other side may have closed
+/// already.
 fn remote_ends() -> Vec<SocketAddr> {
     let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
     let end = |line: &str| {
@@ -43,7 +44,8 @@ fn kernel_getpeername_shows_the_service_and_ss_the_backend() {
 
 /// The address that the error queue names: where the datagram went that an error came for.
 fn name_in_error_queue(socket: &UdpSocket) -> SocketAddr {
-    // SAFETY: zeros are a valid address and a valid message; the kernel writes into what the message names during the call.
+    // SAFETY: zeros are a valid address and a valid message; the kernel writes into what the message names during the
+    // call.
     unsafe {
         let mut name: libc::sockaddr_in = std::mem::zeroed();
         let mut message: libc::msghdr = std::mem::zeroed();

@@ -74,7 +74,7 @@ fn a_slot_is_address_port_and_state() {
     assert_eq!(words_hex(Family::V4, &v4), "c00002011f900100");
     let v6 = slot("[2001:db8::2]:443", SlotState::Draining);
     assert_eq!(words_hex(Family::V6, &v6), "20010db800000000000000000000000201bb020000000000");
-    assert_eq!(slot_in(Family::V6, &v4), None, "a slot of the other family has no place");
+    assert_eq!(slot_in(Family::V6, &v4), None, "a slot of the other family cannot stand there");
     assert_eq!(slot_of(Family::V4, [0].into_iter()), None, "an empty slot is no backend");
 }
 

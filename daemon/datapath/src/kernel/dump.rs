@@ -1,6 +1,6 @@
 //! Reading everything back.
 //!
-//! Deliberately absent: judging it. What cannot be read as an entry of ours is left out.
+//! What cannot be read as an entry of ours is left out; the engine judges the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,7 @@
 //! Whom sockets do not serve: pods, datagrams, subtrees of cgroups.
 //!
 //! Invariant: programs leave a subtree alone from the look after it was made, and no other cgroup than those that the
-//! configuration names. An id is never used twice, so one that is told a little too long stands for nobody. Deliberately
-//! absent: the daemon's own exemption.
+//! configuration names. An id is never used twice, so one that is told a little too long stands for nobody.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,7 +20,7 @@ use crate::table::Table;
 pub struct Served {
     /// Those of other network namespaces than the host's.
     pub pods: bool,
-    /// Datagrams.
+    /// Sockets that send datagrams.
     pub udp: bool,
     /// All but those of processes in these cgroups and below, each a path from the root of the hierarchy.
     pub exempt_cgroups: Vec<PathBuf>,

@@ -1,9 +1,9 @@
 //! Growth: larger maps are built beside, filled, and the programs moved over.
 //!
-//! Invariant: nothing is written between the copy and the move, because the engine is the only writer and waits here; so a
-//! client meets the same answer in both. From the moment that a program reads the new maps they are the ones that are written,
-//! whatever fails afterwards; before it nothing has changed. A crash at any point leaves links on whole maps. Deliberately
-//! absent: shrinking.
+//! Invariant: nothing is written between the copy and the move, because the engine is the only writer and waits here;
+//! so a client meets the same answer in both. From the moment that a program reads the new maps they are the ones that
+//! are written, whatever fails afterwards; before it nothing has changed. A crash at any point leaves links on whole
+//! maps. Maps never shrink.
 
 use holdfast_core::keys::Family;
 use holdfast_core::op::{Coming, PortIndex, Range};
@@ -13,12 +13,12 @@ use crate::error::StartError;
 use crate::generation::Generation;
 use crate::load::{self, Programs};
 use crate::map::Handles;
-use crate::shape::{Shape, grown, is_crowded, place};
+use crate::shape::{Shape, grown, index, is_crowded};
 use holdfast_core::maps::MapError;
 
 impl KernelMaps {
     pub(super) fn make_room_for_frontend(&mut self, family: Family) -> Result<(), MapError> {
-        let at = place(family);
+        let at = index(family);
         let (entries, limit) = (nth(self.generation.shape.frontends, at), nth(self.limits.frontends, at));
         if !is_crowded(self.generation.frontends(family).used(), entries) {
             return Ok(());
@@ -51,7 +51,7 @@ impl KernelMaps {
     }
 
     pub(super) fn make_room_for_range(&mut self, range: Range) -> Result<(), MapError> {
-        let at = place(range.family);
+        let at = index(range.family);
         let (entries, limit) = (nth(self.generation.shape.slots, at), nth(self.limits.slots, at));
         let needed = range.base.saturating_add(range.count);
         if needed <= entries {

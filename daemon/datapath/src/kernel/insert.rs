@@ -1,15 +1,15 @@
 //! Many new frontends by one system call.
 //!
-//! Invariant: whatever does not go together goes alone, so a kernel that takes no batches, a map that has to grow first and a
-//! frontend that is refused need no rules of their own. Deliberately absent: frontends that are there already; the kernel
-//! would not say which those are.
+//! Invariant: whatever does not go together goes alone, so a kernel that takes no batches, a map that has to grow first
+//! and a frontend that is refused need no rules of their own. Frontends that are there already do not come here: the
+//! kernel would not say which those are.
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::op::{Action, FrontendValue, Op};
 
 use super::KernelMaps;
 use crate::abi::FrontendBytes;
-use crate::shape::{is_crowded, place};
+use crate::shape::{index, is_crowded};
 
 /// Enough that the system call itself does not count, and few enough that its buffers stay in the processor's cache.
 const TOGETHER_MAX: usize = 256;
@@ -38,7 +38,7 @@ impl KernelMaps {
     /// How many frontends of a family may come before their map has to grow.
     fn room_for(&self, family: Family) -> usize {
         let [v4, v6] = self.generation.shape.frontends;
-        let entries = if place(family) == 0 { v4 } else { v6 };
+        let entries = if index(family) == 0 { v4 } else { v6 };
         let used = self.generation.frontends(family).used();
         let is_room = |more: &u32| !is_crowded(used.saturating_add(*more), entries);
         (0..).take(TOGETHER_MAX).take_while(is_room).count()

@@ -1,7 +1,7 @@
 //! The self-test: with the programs attached, a probe frontend is translated and the daemon's own sockets are not.
 //!
-//! Invariant: the probe uses a port index and a slot that no service can have, on a loopback address that no service may
-//! claim, and is gone when the test is over. A failed test undoes the start. Deliberately absent: another try.
+//! Invariant: the probe uses a port index and a slot that no service can have, on a loopback address that no service
+//! may claim, and is gone when the test is over. A failed test undoes the start.
 
 #![allow(unsafe_code)]
 
@@ -32,7 +32,7 @@ pub enum SelfTestError {
     /// The test itself could not be made.
     #[error("cannot {attempt} for the self-test: {source}")]
     Setup {
-        /// What was attempted.
+        /// What failed, as a verb and its object.
         attempt: &'static str,
         /// What the system said.
         #[source]
@@ -50,10 +50,10 @@ pub enum SelfTestError {
     /// The daemon would cut itself off.
     #[error("sockets with the mark {mark:#x} are translated, so this daemon could cut itself off")]
     MarkTranslated {
-        /// The daemon's mark.
+        /// The mark of this daemon's sockets.
         mark: u32,
     },
-    /// As above.
+    /// The daemon would cut itself off, although its mark is honoured.
     #[error("sockets of this daemon's cgroup are translated, so it could cut itself off")]
     CgroupTranslated,
 }
@@ -70,8 +70,8 @@ struct Reached {
 }
 
 impl KernelMaps {
-    /// Proves with real sockets that clients are translated and this daemon is not. If not, this start is undone: clients are
-    /// served as they were before it, or not at all if they were not.
+    /// Proves with real sockets that clients are translated and this daemon is not. If not, this start is undone:
+    /// clients are served as they were before it, or not at all if they were not.
     pub fn self_test(&mut self) -> Result<(), SelfTestError> {
         let proven = self.test();
         match (&proven, &mut self.attached) {

@@ -1,7 +1,7 @@
 //! What somebody else took away from outside: programs, pins, bits that lead to frontends.
 //!
-//! Invariant: clients are served by the old programs until the new ones are in place. Deliberately absent: what the other
-//! maps hold, which the engine compares.
+//! Invariant: clients are served by the old programs until the new ones are in place. What the other maps hold, the
+//! engine compares.
 
 use super::{Attached, KernelMaps};
 use crate::error::StartError;
@@ -10,7 +10,8 @@ use crate::{load, map};
 /// What was put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Hooks whose program was detached, whose link was unpinned, or whose program had stayed behind when the maps grew.
+    /// Hooks whose program was detached, whose link was unpinned, or whose program had stayed behind when the maps
+    /// grew.
     pub hooks: Vec<&'static str>,
     /// Whether maps were unpinned.
     pub pins: bool,

@@ -2,18 +2,19 @@
 //!
 //! The walk, from the op that took a backend away:
 //!
-//! 1. This module notes ops that may take a backend from a frontend. About once a second, while any was noted, it hands what the
-//!    next steps read to a thread of its own (`sweep`), which ends sockets and never keeps the engine waiting.
-//! 2. Which sockets dialled what: programs write it down as they translate. Of UDP sockets it is read at once for all network
-//!    namespaces (`kept`); of a TCP socket its entry of the map `reverse` is looked up when the socket is met.
+//! 1. This module notes ops that may take a backend from a frontend. About once a second, while any was noted, it hands
+//!    what the next steps read to a thread of its own (`sweep`), which ends sockets and never keeps the engine waiting.
+//! 2. Which sockets dialled what: programs write it down as they translate. Of UDP sockets it is read at once for all
+//!    network namespaces (`kept`); of a TCP socket its entry of the map `reverse` is looked up when the socket is met.
 //! 3. Whose backend serves nowhere: the same maps that programs read say so (`lists`).
-//! 4. Ended: in the daemon's own network namespace, or in that of every process (`netns`), the kernel lists the connected sockets,
-//!    and those whose backend has left are ended by their cookies (`diag`). Owners see ECONNABORTED.
+//! 4. Ended: in the daemon's own network namespace, or in that of every process (`netns`), the kernel lists the
+//!    connected sockets, and those whose backend has left are ended by their cookies (`diag`). Owners see ECONNABORTED.
 //!
-//! Invariant: only a socket that dialled a frontend is ended, and only if its backend serves in no slice of the service that the
-//! frontend leads to, or nobody has that frontend any more. What is not known is no reason: before the first whole table no frontend
-//! counts as gone, and a port that does not say who serves loses nobody. A socket that dialled a backend directly is nobody's
-//! business. Deliberately absent: sockets that are not connected; a datagram chooses anew by itself.
+//! Invariant: only a socket that dialled a frontend is ended, and only if its backend serves in no slice of the service
+//! that the frontend leads to, or nobody has that frontend any more. What is not known is no reason: before the first
+//! whole table no frontend counts as gone, and a port that does not say who serves loses nobody. A socket that dialled
+//! a backend directly is nobody's business. A socket that is not connected needs no end: its next datagram chooses
+//! anew.
 
 mod diag;
 mod kept;
@@ -40,8 +41,8 @@ use sweep::Sweeper;
 pub(crate) use kept::Connection;
 pub use sweep::Swept;
 
-/// A client may have chosen before its backend left, and its socket is connected after the first sweep: the second one meets
-/// it. What a start finds may have changed before.
+/// A client may have chosen before its backend left, and its socket is connected after the first sweep: the second one
+/// meets it. What a start finds may have changed before.
 const SWEEPS_AFTER_A_CHANGE: u32 = 2;
 
 /// Where sockets are looked for.
@@ -60,7 +61,7 @@ pub struct StaleSockets {
     pub udp: bool,
     /// TCP connections, which may end well without that.
     pub tcp: bool,
-    /// Where.
+    /// Where they are looked for.
     pub namespaces: Namespaces,
 }
 
@@ -137,9 +138,9 @@ impl Stale {
 }
 
 impl KernelMaps {
-    /// Has sockets ended whose backend has left, so that their owners connect anew: those see ECONNABORTED. To be called
-    /// about once a second; it does not wait, and does nothing if nobody has left. `is_whole`: the maps have held all that
-    /// every source tells.
+    /// Has sockets ended whose backend has left, so that their owners connect anew: those see ECONNABORTED. To be
+    /// called about once a second; it does not wait, and does nothing if nobody has left. `is_whole`: the maps have
+    /// held all that every source tells.
     pub fn end_stale_sockets(&mut self, is_whole: bool) -> Result<(), StartError> {
         let Some(stale) = &mut self.stale else { return Ok(()) };
         if is_whole {

@@ -1,7 +1,7 @@
 //! From nothing, or from what a former daemon left, to maps that work.
 //!
-//! Invariant: programs go into place only when they have maps that hold what the former ones held; so where another version
-//! serves, they wait. Deliberately absent: deciding what should be in the maps.
+//! Invariant: programs go into place only when they have maps that hold what the former ones held; so where another
+//! version serves, they wait.
 
 use std::path::PathBuf;
 
@@ -74,8 +74,9 @@ impl Attached {
 }
 
 impl Attached {
-    /// Until this daemon takes over, the programs of another version exempt it as if it were theirs: whose daemon they were is
-    /// gone. A version whose control cannot be read has nothing to be told; its programs never lead to an apiserver anyway.
+    /// Until this daemon takes over, the programs of another version exempt it as if it were theirs: whose daemon they
+    /// were is gone. A version whose control cannot be read has nothing to be told; its programs never lead to an
+    /// apiserver anyway.
     fn tell_others(&self) {
         for pin in self.pins.other_controls() {
             if let Ok(control) = MapHandle::from_pinned_path(&pin) {
@@ -159,7 +160,8 @@ impl KernelMaps {
     }
 }
 
-/// Exempts the daemon's mark and its cgroup. A daemon that is in the very cgroup that it serves has no cgroup of its own.
+/// Exempts the daemon's mark and its cgroup. A daemon that is in the very cgroup that it serves has no cgroup of its
+/// own.
 fn control(options: &Options, cgroup: &Cgroup) -> types::control {
     let own = cgroup::own_id().filter(|own| *own != cgroup.id());
     types::control {

@@ -36,7 +36,7 @@ pub struct Status {
     pub limits: Shape,
     /// Frontends of IPv4 and IPv6 in use.
     pub frontends: [u32; 2],
-    /// Members in use.
+    /// How many members are in use, of both families.
     pub members: u32,
     /// Refusals that found no room in the ring buffer.
     pub refusals_lost: u64,
@@ -48,7 +48,8 @@ pub struct Status {
     pub behind_hooks: Vec<&'static str>,
     /// Why maps are still pinned that no program uses.
     pub leftover: Option<String>,
-    /// Whether the cgroup is the root of a cgroup namespace and not of the host's hierarchy, though nobody asked for it.
+    /// Whether the cgroup is the root of a cgroup namespace and not of the host's hierarchy, though nobody asked for
+    /// it.
     pub in_cgroup_namespace: bool,
     /// Whose sockets are served.
     pub served: Served,

@@ -2,8 +2,8 @@
 //!
 //! Invariant: the writer is core's planner over the stores of this module; the reader does what `bpf/lookup.h` and
 //! `bpf/choose.h` do, but takes every slot of the list instead of one. Each script is explored exhaustively, and what
-//! the reader met must be exactly what is written here: whole lists, from before or after. One reader is enough, because
-//! readers share nothing that they write. Deliberately absent: chance.
+//! the reader met must be exactly what is written here: whole lists, from before or after. One reader is enough,
+//! because readers share nothing that they write. Every order is tried; none is left to chance.
 
 mod element;
 mod memory;

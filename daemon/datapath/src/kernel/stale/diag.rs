@@ -1,7 +1,7 @@
 //! The kernel's list of sockets, and ending one of them (sock_diag).
 //!
-//! Invariant: a socket is ended by its cookie, so never another one that took its place. It sees the network namespace of
-//! the calling thread only. Deliberately absent: which sockets.
+//! Invariant: a socket is ended by its cookie, so never another one that took its place. It sees the network namespace
+//! of the calling thread only. Which sockets, its caller decides.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,8 +20,8 @@ const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
 const HEADER: usize = 16;
 
-/// ESTABLISHED, SYN_SENT, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT, from `net/tcp_states.h`: somebody owns the socket, and it has a
-/// peer. A UDP socket that is connected is ESTABLISHED.
+/// ESTABLISHED, SYN_SENT, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT, from `net/tcp_states.h`: somebody owns the socket, and
+/// it has a peer. A UDP socket that is connected is ESTABLISHED.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
 
 /// Of one answer. The kernel divides a dump into pieces of at most this size.

@@ -1,6 +1,6 @@
 //! What programs keep with UDP sockets, read at once for all network namespaces.
 //!
-//! Invariant: it is read by a program that only reads. Deliberately absent: judging it.
+//! Invariant: it is read by a program that only reads.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -16,7 +16,8 @@ use libbpf_rs::{Iter, Link, MapHandle};
 use crate::abi::{self, types};
 use crate::skeleton::KeptSkelBuilder;
 
-/// Connections that are wanted at once, some 10 MB. Of more of them those that come first are found, and others when those have gone.
+/// Connections that are wanted at once, some 10 MB. Of more of them those that come first are found, and others when
+/// those have gone.
 const CONNECTIONS_MAX: usize = 1 << 16;
 
 const TELLING: usize = size_of::<types::udp_connection>();
@@ -40,8 +41,8 @@ pub(crate) struct Kept(Arc<Link>);
 impl Kept {
     /// Over what is kept in that map. Needs the kernel's own types (BTF) and CAP_PERFMON.
     pub(crate) fn over(map: &MapHandle) -> Result<Self, libbpf_rs::Error> {
-        let mut place = MaybeUninit::uninit();
-        let skeleton = KeptSkelBuilder::default().open(&mut place)?.load()?;
+        let mut memory = MaybeUninit::uninit();
+        let skeleton = KeptSkelBuilder::default().open(&mut memory)?.load()?;
         skeleton.progs.connected.attach_iter(map.as_fd()).map(Arc::new).map(Self)
     }
 

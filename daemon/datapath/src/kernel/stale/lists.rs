@@ -1,6 +1,6 @@
 //! Whose backend has left, by the maps that clients are served from.
 //!
-//! Invariant: what cannot be read, or may be of yesterday, is no reason to end a socket. Deliberately absent: writing.
+//! Invariant: what cannot be read, or may be of yesterday, is no reason to end a socket. Nothing is written.
 
 use std::io;
 use std::net::SocketAddr;
@@ -64,7 +64,8 @@ impl Lists {
         frontend(dialled, transport)
     }
 
-    /// Whether a connected UDP socket is worth a closer look. Those of pods that nobody ends would leave no room for others.
+    /// Whether a connected UDP socket is worth a closer look. Those of pods that nobody ends would leave no room for
+    /// others.
     fn may_leave(&self, connection: &Connection) -> bool {
         let is_here = self.netns.is_none_or(|own| own == connection.netns);
         let dialled = frontend(connection.dialled, Transport::Udp);

@@ -1,7 +1,7 @@
 //! Network namespaces of other processes, and being in one of them for a moment.
 //!
-//! Invariant: only the calling thread moves, and it moves back. Deliberately absent: namespaces in which no process is; nobody
-//! there has a socket that could be told anything.
+//! Invariant: only the calling thread moves, and it moves back. Namespaces in which no process is are passed
+//! over: nobody there has a socket that could be told anything.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -1,7 +1,6 @@
 //! The thread that ends sockets whose backend has left.
 //!
-//! Invariant: it works when lists have changed, a small share of the time, and never keeps the caller waiting. Deliberately
-//! absent: which sockets those are.
+//! Invariant: it works when lists have changed, a small share of the time, and never keeps the caller waiting.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -34,8 +33,8 @@ pub struct Swept {
 
 /// Says of a socket whether its backend has left.
 pub(crate) trait Judge: Send {
-    /// Reads what can be read for all namespaces at once; gives whether more is left to be read when these sockets have gone. An
-    /// error: sockets of some protocol are left alone.
+    /// Reads what can be read for all namespaces at once; gives whether more is left to be read when these sockets have
+    /// gone. An error: sockets of some protocol are left alone.
     fn read(&mut self) -> io::Result<bool>;
 
     /// Whether sockets of that protocol have to be looked at one by one.
@@ -44,7 +43,7 @@ pub(crate) trait Judge: Send {
     fn has_left(&self, socket: &Connected) -> bool;
 }
 
-/// The thread.
+/// The thread, as its caller holds it.
 #[derive(Debug)]
 pub(crate) struct Sweeper<J> {
     jobs: Option<SyncSender<J>>,

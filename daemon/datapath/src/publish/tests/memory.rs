@@ -1,7 +1,8 @@
 //! Maps whose every access is explored.
 //!
-//! Invariant: stores go through [`crate::publish`], as those of the kernel's maps do. A frontend is one cell, because the
-//! kernel publishes a hash element by one pointer, after its content. Deliberately absent: members, facts, node addresses.
+//! Invariant: stores go through [`crate::publish`], as those of the kernel's maps do. A frontend is one cell, because
+//! the kernel publishes a hash element by one pointer, after its content. Members, facts and node addresses are no part
+//! of the model.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ use crate::publish::{self, Cell};
 /// What is done wrong on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Nothing.
+    /// Nothing: the protocol as it is.
     None,
     /// The word leads to slots that are not written yet.
     WordBeforeRange,
@@ -87,7 +88,7 @@ impl Memory {
         fence(Ordering::SeqCst);
     }
 
-    /// It ends.
+    /// A program run ends.
     pub(super) fn leave(&self) {
         self.reader.store(OUTSIDE, Ordering::Release);
     }
@@ -108,7 +109,7 @@ pub(super) fn word_at(index: PortIndex, scope: Scope) -> usize {
     index.0 as usize * 2 + usize::from(scope == Scope::Local)
 }
 
-/// The writer's side.
+/// The maps as the planner writes them.
 #[derive(Debug)]
 pub(super) struct ModelMaps {
     memory: Arc<Memory>,
@@ -125,15 +126,15 @@ impl ModelMaps {
 
     fn set_frontend(&self, key: &FrontendKey, cell: u64) {
         let found = self.memory.frontends.iter().find(|(address, _)| *address == key.address);
-        found.into_iter().for_each(|(_, place)| place.store(cell, Ordering::Release));
+        found.into_iter().for_each(|(_, it)| it.store(cell, Ordering::Release));
     }
 
-    fn publish(&self, place: &ModelCell, word: Word) {
+    fn publish(&self, published: &ModelCell, word: Word) {
         if self.fault == Fault::TwoStores {
-            let before = abi::word_of(place.word.load(Ordering::Relaxed));
-            publish::publish(place, Word { base: word.base, ..before });
+            let before = abi::word_of(published.word.load(Ordering::Relaxed));
+            publish::publish(published, Word { base: word.base, ..before });
         }
-        publish::publish(place, word);
+        publish::publish(published, word);
     }
 
     fn apply(&self, action: &Action) {
@@ -177,7 +178,8 @@ impl Maps for ModelMaps {
         Ok(())
     }
 
-    /// As the kernel promises: a reader that began before is waited for, one that begins later sees all stores until now.
+    /// As the kernel promises: a reader that began before is waited for, one that begins later sees all stores until
+    /// now.
     fn begin_grace(&mut self) -> Grace {
         fence(Ordering::SeqCst);
         self.graces.push(self.memory.reader.load(Ordering::Acquire) == UNDER_WAY);

@@ -13,9 +13,9 @@ use crate::abi;
 /// What a client met.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Met {
-    /// No frontend.
+    /// No frontend has the address.
     Passed,
-    /// Nobody.
+    /// A frontend whose list is empty.
     Denied,
     /// These, by the last byte of their addresses.
     Served(Vec<u8>),
@@ -23,7 +23,7 @@ pub(super) enum Met {
     Torn(Vec<u8>),
 }
 
-/// Dials once.
+/// Dials once, as one run of a program.
 pub(super) fn dial(memory: &Memory, address: &str, fault: Fault) -> Met {
     memory.enter();
     let met = find(memory, address.parse().unwrap(), fault);
@@ -46,9 +46,9 @@ fn find(memory: &Memory, address: IpAddr, fault: Fault) -> Met {
 }
 
 fn slots(memory: &Memory, word: Word) -> Met {
-    let places = &memory.slots[word.base as usize..][..word.count as usize];
-    let slot = |place: &ModelCell| abi::slot_of(Family::V4, [place.load()].into_iter());
-    let found: Vec<_> = places.iter().map(slot).collect();
+    let cells = &memory.slots[word.base as usize..][..word.count as usize];
+    let slot = |cell: &ModelCell| abi::slot_of(Family::V4, [cell.load()].into_iter());
+    let found: Vec<_> = cells.iter().map(slot).collect();
     let last = |address| match address {
         IpAddr::V4(address) => address.octets()[3],
         IpAddr::V6(_) => 0,
