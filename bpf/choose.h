@@ -89,14 +89,21 @@ INLINE bool is_member(const struct dial *dial, __u32 scope)
 	return bpf_map_lookup_elem(&members, &key) != NULL;
 }
 
-/* The client's last choice, if it is young enough and still in the list. A torn one is no member. */
+/*
+ * The client's last choice, if it is young enough and still in the list. A torn one is no member. The clock is read
+ * last: another CPU may choose for the same client meanwhile, and nobody's choice is of the future.
+ */
 INLINE bool choose_affine(struct dial *dial, const struct affinity_key *key)
 {
 	struct port *port = port_of(dial);
 	struct affinity_value *last = bpf_map_lookup_elem(&affinity, key);
-	__u64 now = bpf_ktime_get_ns();
+	__u64 at_ns, now;
 
-	if (!port || !last || now - last->at_ns >= port->facts.affinity_timeout * NS_PER_SECOND)
+	if (!port || !last)
+		return false;
+	at_ns = READ_ONCE(last->at_ns);
+	now = bpf_ktime_get_ns();
+	if (now - at_ns >= port->facts.affinity_timeout * NS_PER_SECOND)
 		return false;
 	copy_address(dial->backend.address, last->address);
 	dial->backend.port = last->port;

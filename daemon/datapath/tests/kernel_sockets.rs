@@ -21,7 +21,7 @@ use holdfast_core::op::{
     Action, Coming, FrontendType, MemberKey, Membership, PortFacts, PortIndex, WordFlags,
 };
 use holdfast_datapath::{Counted, Denial, KernelMaps, Options, Served};
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 const UDP: Port<'_> = Port::UDP;
 const LISTED: Membership = Membership::List(Scope::Cluster);
@@ -363,12 +363,45 @@ fn kernel_a_restart_keeps_whom_clients_stick_to_and_each_pod_has_its_own() {
     });
 }
 
+#[test]
+fn kernel_a_client_that_connects_on_two_cpus_at_once_keeps_its_backend() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backends: Vec<_> = (2..10).map(|n| address(&format!("127.0.0.{n}:5353"))).collect();
+        let port =
+            Port { frontends: &["10.96.0.10:53"], backends: &backends, flags: WordFlags::AFFINITY, ..UDP };
+        affine(&mut maps, &port, 1000);
+        let connect_often = |times| {
+            let socket = udp_client("0.0.0.0:0");
+            (0..times).for_each(|_| socket.connect(address("10.96.0.10:53")).unwrap());
+        };
+        connect_often(1);
+        let kept = last_choices(bed);
+        std::thread::scope(|scope| {
+            drop([scope.spawn(|| connect_often(CONNECTS)), scope.spawn(|| connect_often(CONNECTS))])
+        });
+        assert_eq!(last_choices(bed), kept);
+    });
+}
+
+/// Of each of two threads: enough for a choice to fall into the middle of the other's.
+const CONNECTS: u32 = 50_000;
+
+/// Address and port of what each client chose last.
+fn last_choices(bed: &Bed) -> Vec<Vec<u8>> {
+    let affinity = affinity(bed);
+    let choice = |key: Vec<u8>| affinity.lookup(&key, MapFlags::ANY).unwrap().unwrap()[..18].to_vec();
+    affinity.keys().map(choice).collect()
+}
+
+fn affinity(bed: &Bed) -> MapHandle {
+    MapHandle::from_pinned_path(bed.options().bpffs.join(bed::pinned("shared/affinity"))).unwrap()
+}
+
 /// Those that are remembered, each by a cookie and nothing else.
 #[track_caller]
 fn check_clients(bed: &Bed, expected: usize) {
-    let pin = bed.options().bpffs.join(bed::pinned("shared/affinity"));
-    let affinity = MapHandle::from_pinned_path(pin).unwrap();
-    let keys: Vec<_> = affinity.keys().collect();
+    let keys: Vec<_> = affinity(bed).keys().collect();
     assert_eq!(keys.len(), expected, "{keys:?}");
     for key in keys {
         let (cookie, rest) = key.split_at(8);
