@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command where holdfast is compiled for arm64 on another machine: in a root file system of Debian that holds its Rust, its
-# cross compiler, the libraries of arm64 and an emulator. The root is made once, in the target folder. Needs root.
+# Runs a command where holdfast is compiled for arm64 on another machine: in a root file system of Debian that holds its
+# Rust, its cross compiler, the libraries of arm64 and an emulator. The root is made once, in the target folder. Needs
+# root.
 #
 #   scripts/arm64.sh COMMAND...
 #
-# The command finds this repository, the target folder and cargo's home at their own paths, and no network is needed. What is
-# mounted for it is in a mount namespace of its own, and goes with it. No package of this machine changes.
+# The command finds this repository, the target folder and cargo's home at their own paths, and no network is needed.
+# What is mounted for it is in a mount namespace of its own, and goes with it. No package of this machine changes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ((EUID == 0)) || {
@@ -18,8 +19,8 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target} CARGO_HOME=${CARGO_HOME:-$HO
 mkdir -p "$CARGO_TARGET_DIR" "$CARGO_HOME"
 CARGO_TARGET_DIR=$(realpath "$CARGO_TARGET_DIR")
 
-# The first stable releases with a Rust that is new enough come after trixie. All architectures of a release are in step, those
-# of sid are not, and libraries of two architectures have to be of one version.
+# The first stable releases with a Rust that is new enough come after trixie. All architectures of a release are in
+# step, those of sid are not, and libraries of two architectures have to be of one version.
 release=forky
 root=$CARGO_TARGET_DIR/roots/arm64
 packages=(cargo clang gcc libc6-dev libelf-dev zlib1g-dev make pkg-config qemu-user

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes a root file system of Debian, unless it is there as it is asked for. Needs root.
 #
-#   scripts/debian-root.sh FOLDER RELEASE ARCHITECTURES PACKAGES      lists with commas; this machine's architecture first
+#   scripts/debian-root.sh FOLDER RELEASE ARCHITECTURES PACKAGES
+# Lists have commas; this machine's architecture comes first.
 set -euo pipefail
 folder=$1 release=$2 architectures=$3 packages=$4
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the packages and tests them on booted systems: systemd as the first process of Debian's releases, in namespaces.
-# Each release's root file system is made once, in the target folder. Then the whole cycle once more in an emulated machine,
-# with the kernel of Debian 12 and its systemd as the first process. Needs root.
+# Builds the packages and tests them on booted systems: systemd as the first process of Debian's releases, in
+# namespaces. Each release's root file system is made once, in the target folder. Then the whole cycle once more in an
+# emulated machine, with the kernel of Debian 12 and its systemd as the first process. Needs root.
 #
 #   scripts/host.sh             every release, and the machine
 #   scripts/host.sh bookworm    one of them
@@ -73,6 +73,7 @@ for release in "${releases[@]}"; do
 	make_root "$release"
 	echo "== host: Debian $release"
 	HOLDFAST_HOST_ROOT=$target/host/$release HOLDFAST_PACKAGES=$target/packages \
-		cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- --test-threads 2 --show-output || status=1
+		cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- \
+		--test-threads 2 --show-output || status=1
 done
 exit "$status"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests called kernel_… in Debian's kernels, emulated: one line for each kernel, and one for the page that shows
-# what was observed. Needs no root: the tests are root in there.
+# Runs the tests called kernel_… in Debian's kernels, emulated: one line for each kernel, and one for the page that
+# shows what was observed. Needs no root: the tests are root in there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup vm

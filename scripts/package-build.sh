@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds the one static binary that packages carry, and prints its path. Equal sources give equal bytes, wherever they lie.
+# Builds the one static binary that packages carry, and prints its path. Equal sources give equal bytes, wherever they
+# lie.
 #
 #   scripts/package-build.sh            for this machine
 #   scripts/package-build.sh arm64      for arm64; on another machine in a root file system of scripts/arm64.sh
 #
-# Static means glibc, libelf and zlib from this distribution's own packages. musl would need all three built anew, and its
-# allocator is slower; nothing here needs what a static glibc cannot do (users and names are looked up by number).
+# Static means glibc, libelf and zlib from this distribution's own packages. musl would need all three built anew, and
+# its allocator is slower; nothing here needs what a static glibc cannot do (users and names are looked up by number).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,7 +38,8 @@ fi
 libraries=$CARGO_TARGET_DIR/$target/libraries
 mkdir -p "$libraries"
 # shellcheck disable=SC2016
-"${where[@]}" sh -euc 'cp "$("$1" -print-file-name=libelf.a)" "$2" && ar d "$2/libelf.a" crc32.o' sh "$linker" "$libraries"
+"${where[@]}" sh -euc 'cp "$("$1" -print-file-name=libelf.a)" "$2" && ar d "$2/libelf.a" crc32.o' \
+	sh "$linker" "$libraries"
 
 # Paths of this machine stay out of the binary.
 flags="-C target-feature=+crt-static --remap-path-prefix=$PWD=/holdfast"

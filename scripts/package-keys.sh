@@ -6,7 +6,11 @@ cd "$(dirname "$0")/.."
 
 keys() {
 	awk '
-		function plain(text) { gsub(/\\/, "\\e", text); gsub(/^\./, "\\\\\\&.", text); gsub(/-/, "\\-", text); gsub(/"/, "\\(dq", text); return text }
+		function plain(text) {
+			gsub(/\\/, "\\e", text); gsub(/^\./, "\\\\\\&.", text)
+			gsub(/-/, "\\-", text); gsub(/"/, "\\(dq", text)
+			return text
+		}
 		function flush() { said = ""; }
 		# The heading of a table, also of one that is only an example.
 		/^(##)?\[/ {

@@ -28,7 +28,8 @@ for file in docs/*.md; do
 	put 644 "$file" "usr/share/doc/holdfast/${file##*/}"
 done
 
-install -d "$root"/usr/share/{man/man1,man/man5,man/man8,bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
+install -d "$root"/usr/share/{man/man{1,5,8},bash-completion/completions}
+install -d "$root"/usr/share/{zsh/vendor-completions,fish/vendor_completions.d}
 page holdfast.1 <packaging/man/holdfast.1
 page holdfast.8 <packaging/man/holdfast.8
 scripts/package-keys.sh | page holdfast.toml.5

@@ -4,7 +4,8 @@
 #   scripts/package.sh deb            for this machine; `deb arm64` for arm64
 #   scripts/package.sh rpm
 #
-# PACKAGE_VERSION instead of the version in Cargo.toml, HOLDFAST_BINARY instead of a build. Equal sources give equal bytes.
+# PACKAGE_VERSION instead of the version in Cargo.toml, HOLDFAST_BINARY instead of a build. Equal sources give equal
+# bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
@@ -44,7 +45,8 @@ deb() {
 
 	mkdir "$root/DEBIAN"
 	size=$(du -k -s --apparent-size --exclude=DEBIAN "$root" | cut -f 1)
-	sed "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@SIZE@/$size/" packaging/debian/control.in >"$root/DEBIAN/control"
+	sed "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@SIZE@/$size/" packaging/debian/control.in \
+		>"$root/DEBIAN/control"
 	echo /etc/holdfast/holdfast.toml >"$root/DEBIAN/conffiles"
 	install -m 755 packaging/debian/{postinst,prerm,postrm} "$root/DEBIAN"
 	(cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"

@@ -13,7 +13,8 @@ fetch() {
 	echo "promtool: fetching Debian's package (once)" >&2
 	rm -rf "$out.new"
 	mkdir -p "$out.new"
-	(cd "$out.new" && apt-get -q download prometheus >&2 && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb) || return 1
+	(cd "$out.new" && apt-get -q download prometheus >&2 && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb) ||
+		return 1
 	rm -rf "$out"
 	mv "$out.new" "$out"
 }

@@ -39,7 +39,9 @@ backend() {
 }
 
 # Our own socket, not the port: another holdfast may be the one that answers there.
-answers() { curl --silent --fail --max-time 1 --output /dev/null --unix-socket "$demo/admin.sock" http://localhost:9890/readyz; }
+answers() {
+	curl --silent --fail --max-time 1 --output /dev/null --unix-socket "$demo/admin.sock" http://localhost:9890/readyz
+}
 
 wait_for_daemon() {
 	for _ in {1..100}; do
@@ -67,8 +69,8 @@ make_cgroup() {
 
 write_configuration() {
 	sed "s|@DEMO@|$demo|g" examples/demo/holdfast.toml.in >"$demo/holdfast.toml"
-	[[ -z $cgroup ]] || sed -i "s|^kind = \"memory\"|kind = \"kernel\"\ncgroup = \"$cgroup\"\nbpffs = \"$demo/bpf/holdfast\"|" \
-		"$demo/holdfast.toml"
+	local keys="kind = \"kernel\"\ncgroup = \"$cgroup\"\nbpffs = \"$demo/bpf/holdfast\""
+	[[ -z $cgroup ]] || sed -i "s|^kind = \"memory\"|$keys|" "$demo/holdfast.toml"
 }
 
 # The pins go with the mount, and the mount with the daemon: nothing stays.

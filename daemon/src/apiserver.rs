@@ -1,8 +1,8 @@
 //! The way to the apiserver: ordered, pinned, and never through what this daemon programs.
 //!
-//! Invariant: every address is an IP address, every socket is marked, every wait has an end, and failover sits above TLS and
-//! HTTP, so that a wrong certificate and a 503 lead to the next endpoint as a refused connection does. Deliberately
-//! absent: DNS, proxies, pools, and any retry of a request that an apiserver has judged.
+//! Invariant: every address is an IP address, every socket is marked, every wait has an end, and failover sits above
+//! TLS and HTTP, so that a wrong certificate and a 503 lead to the next endpoint as a refused connection does.
+//! Deliberately absent: DNS, proxies, pools, and any retry of a request that an apiserver has judged.
 
 mod credentials;
 mod endpoints;
@@ -46,7 +46,7 @@ pub use view::{CredentialsView, EndpointView, LearnedView, View};
 /// What one endpoint said, or why it said nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// `address:port`.
+    /// Its address and port.
     pub endpoint: Arc<str>,
     /// What was wrong.
     pub trouble: Trouble,
@@ -145,8 +145,8 @@ impl Access {
         setup::check(apiserver)
     }
 
-    /// Follows a new configuration. Connections stay; what they were made from is used no more. It reads files, so it may
-    /// take some seconds.
+    /// Follows a new configuration. Connections stay; what they were made from is used no more. It reads files, so it
+    /// may take some seconds.
     pub fn reload(&self, sources: &Sources) -> Result<(), SetupError> {
         setup::reload(&self.inner, sources)
     }
@@ -168,8 +168,8 @@ impl Access {
         walk::ask(&self.inner, &walk::Ask { accept, path_and_query, write: None }, kept).await
     }
 
-    /// Writes, over a new connection to the best endpoint that serves. Where an answer was lost, another endpoint is asked
-    /// for the same, so whatever is written must bear to be written twice.
+    /// Writes, over a new connection to the best endpoint that serves. Where an answer was lost, another endpoint is
+    /// asked for the same, so whatever is written must bear to be written twice.
     pub async fn write(&self, path: &str, write: &Write<'_>) -> Result<Reply, AccessError> {
         let ask = walk::Ask { accept: JSON, path_and_query: path, write: Some(*write) };
         walk::ask(&self.inner, &ask, None).await
@@ -183,8 +183,8 @@ impl Access {
         }
     }
 
-    /// Forgets a learned address, on disk too; one that is configured or named by the cluster stays. Gives what is wrong
-    /// with the disk, in words.
+    /// Forgets a learned address, on disk too; one that is configured or named by the cluster stays. Gives what is
+    /// wrong with the disk, in words.
     pub async fn forget(&self, address: SocketAddr) -> Result<Option<String>, NotForgotten> {
         let tier =
             self.inner.endpoints.lock().rows().iter().find(|row| row.address == address).map(|row| row.tier);
@@ -217,14 +217,14 @@ impl Access {
         self.inner.view()
     }
 
-    /// Every address that is an apiserver's now, so that none of them becomes a frontend: what is configured, and what the
-    /// cluster names. Others may have been given away since.
+    /// Every address that is an apiserver's now, so that none of them becomes a frontend: what is configured, and what
+    /// the cluster names. Others may have been given away since.
     pub fn addresses(&self) -> watch::Receiver<BTreeSet<SocketAddr>> {
         self.inner.addresses.subscribe()
     }
 
-    /// Looks after endpoints and memory until it is dropped: checks better endpoints, reads rotated files, writes down what was
-    /// learned, and publishes views.
+    /// Looks after endpoints and memory until it is dropped: checks better endpoints, reads rotated files, writes down
+    /// what was learned, and publishes views.
     pub async fn patrol(self) {
         patrol::run(&self.inner).await;
     }

@@ -49,27 +49,17 @@ use self::table::Table;
 /// Everything the file says, with defaults for what it does not say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// `[node]`.
     pub node: Node,
-    /// `[apiserver]`.
     pub apiserver: Apiserver,
-    /// `[kubernetes]`.
     pub kubernetes: Kubernetes,
-    /// `[manifests]`.
     pub manifests: Manifests,
     /// `[[service]]`, in the order of the file.
     pub services: Vec<ServiceBlock>,
-    /// `[datapath]`.
     pub datapath: Datapath,
-    /// `[packets]`.
     pub packets: Packets,
-    /// `[hold]`.
     pub hold: Hold,
-    /// `[state]`.
     pub state: State,
-    /// `[admin]`.
     pub admin: Admin,
-    /// `[log]`.
     pub log: Log,
 }
 

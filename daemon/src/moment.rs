@@ -49,7 +49,7 @@ impl Millis {
         Some(Self(self.0 - i64::from(number) * seconds * 1000))
     }
 
-    /// Whole seconds.
+    /// Rounded down to whole seconds.
     pub const fn seconds(self) -> Timestamp {
         Timestamp(self.0.div_euclid(1000))
     }
@@ -101,8 +101,8 @@ impl Serialize for Moment {
     }
 }
 
-/// Year, month and day of a day since 1970. Years are counted from March, so that the leap day is a year's last; 719,468
-/// days lie between 0000-03-01 and 1970-01-01; 146,097 days are 400 years.
+/// Year, month and day of a day since 1970. Years are counted from March, so that the leap day is a year's last;
+/// 719,468 days lie between 0000-03-01 and 1970-01-01; 146,097 days are 400 years.
 const fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -1,8 +1,8 @@
 //! What the host says of itself: its name, and the local addresses that answer NodePorts.
 //!
-//! Invariant: which addresses count is decided by a pure function of the setting, what the kernel lists and what the cluster's
-//! Node object says; an address that this host does not have never counts. Deliberately absent: reading the Node object, which
-//! is told by the source that watches it.
+//! Invariant: which addresses count is decided by a pure function of the setting, what the kernel lists and what the
+//! cluster's Node object says; an address that this host does not have never counts. Deliberately absent: reading the
+//! Node object, which is told by the source that watches it.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,13 +17,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Config, NoNodeName, NodeName, NodePortAddresses};
 
-/// How often the host's addresses are looked at again. An address that comes late waits at most this long for its NodePorts.
+/// How often the host's addresses are looked at again. An address that comes late waits at most this long for its
+/// NodePorts.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// One address of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
-    /// The address.
     pub address: IpAddr,
     /// On the loopback interface.
     pub loopback: bool,
@@ -40,9 +40,9 @@ pub fn name(config: &Config) -> Result<NodeName, NoNodeName> {
 /// What a cluster says of the node, or what is held for it until it says something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Described {
-    /// Its zone.
     pub zone: Option<Arc<str>>,
-    /// Its addresses, of each family at most one; until the cluster has told them, those at which NodePorts are answered.
+    /// Its addresses, of each family at most one; until the cluster has told them, those at which NodePorts are
+    /// answered.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -60,14 +60,15 @@ pub fn facts(config: &Config, name: &NodeName, said: &Described) -> NodeFacts {
 /// What is told of the node.
 #[derive(Debug)]
 pub struct NodeTold {
-    /// What the cluster says; none if it may not be asked, so that its zone is the one of before and its addresses are unknown.
+    /// What the cluster says; none if it may not be asked, so that its zone is the one of before and its addresses are
+    /// unknown.
     pub node: Option<Described>,
     /// Answered when the engine has been told.
     pub told: oneshot::Sender<()>,
 }
 
-/// Tells the engine of the node, now and whenever its addresses, what the cluster says or the configuration change. Until the
-/// cluster has spoken, what is remembered holds.
+/// Tells the engine of the node, now and whenever its addresses, what the cluster says or the configuration change.
+/// Until the cluster has spoken, what is remembered holds.
 pub async fn run(
     mut config: watch::Receiver<Arc<Config>>,
     name: NodeName,
@@ -99,8 +100,9 @@ pub async fn run(
 
 /// Which local addresses answer NodePorts.
 ///
-/// `primary` is, per family, what the Node object says if this host has it, else the first address of the interface with the
-/// default route, else the first that is not loopback. CIDRs speak only for their own family: a family without one answers at all its addresses, as in kube-proxy.
+/// `primary` is, per family, what the Node object says if this host has it, else the first address of the interface
+/// with the default route, else the first that is not loopback. CIDRs speak only for their own family: a family without
+/// one answers at all its addresses, as in kube-proxy.
 pub fn node_port_addresses(
     setting: &NodePortAddresses,
     local: &[LocalAddress],

@@ -1,8 +1,8 @@
 //! Whether another proxy serves, or served, on this node: kube-proxy, Cilium or Calico.
 //!
 //! Invariant: it looks, and touches nothing; what is found is reported and left alone. Deliberately absent: chains of
-//! `iptables-legacy`, which the kernel shows only by a system call of its own; a kube-proxy that uses them is found by its
-//! port while it runs.
+//! `iptables-legacy`, which the kernel shows only by a system call of its own; a kube-proxy that uses them is found by
+//! its port while it runs.
 
 mod rules;
 #[cfg(test)]
@@ -39,7 +39,6 @@ const TRACES: [(&str, &str); 5] = [
 /// One of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OtherProxy {
-    /// Its name.
     pub proxy: &'static str,
     /// What shows it.
     pub evidence: Vec<String>,

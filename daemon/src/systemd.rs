@@ -1,8 +1,9 @@
 //! What the service manager is told: that the daemon is ready, how it is, and that it is alive.
 //!
-//! Invariant: it is alive as long as the engine moves; a daemon whose engine hangs lets the watchdog run out, and what is in
-//! the kernel serves until its successor takes over. Without a service manager nothing is told and nothing fails. Deliberately
-//! absent: the reload itself, and listening sockets from the service manager, which would need a second unit for one port.
+//! Invariant: it is alive as long as the engine moves; a daemon whose engine hangs lets the watchdog run out, and what
+//! is in the kernel serves until its successor takes over. Without a service manager nothing is told and nothing fails.
+//! Deliberately absent: the reload itself, and listening sockets from the service manager, which would need a second
+//! unit for one port.
 
 mod summary;
 #[cfg(test)]
@@ -24,8 +25,8 @@ const PACE: Duration = Duration::from_secs(1);
 /// How often it is looked whether the daemon is ready; starting takes some tens of milliseconds.
 const STARTING_PACE: Duration = Duration::from_millis(10);
 
-/// How long the first lists of the sources are waited for. On a node of the control plane kubelet starts the very apiserver
-/// that is waited for, and kubelet starts after this service is ready.
+/// How long the first lists of the sources are waited for. On a node of the control plane kubelet starts the very
+/// apiserver that is waited for, and kubelet starts after this service is ready.
 const FIRST_LISTS_WAIT: Duration = Duration::from_secs(10);
 
 /// The end of what is asked for the watchdog at most; systemd kills whoever needs all of it.

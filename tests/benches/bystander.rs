@@ -1,7 +1,9 @@
-//! How long a change of one service takes while somebody else does the worst that a tenant or an unprivileged process can.
+//! How long a change of one service takes while somebody else does the worst that a tenant or an unprivileged process
+//! can.
 //!
-//! The engine's loop as the daemon runs it, over memory maps. A change is an endpoint of a service in a namespace of its own; its
-//! time is from handing the event over until readers see it, so the maps are written by then. `--short`: a tenth of it.
+//! The engine's loop as the daemon runs it, over memory maps. A change is an endpoint of a service in a namespace of
+//! its own; its time is from handing the event over until readers see it, so the maps are written by then. `--short`: a
+//! tenth of it.
 
 // Every line of a measurement may panic.
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
@@ -42,7 +44,8 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// Services of the crowd.
 const CROWD: u32 = 2_000;
 
-/// Services of a large cluster, the endpoints of each, and how many services lose them all at once: too few for a mass loss.
+/// Services of a large cluster, the endpoints of each, and how many services lose them all at once: too few for a mass
+/// loss.
 const MANY: u32 = 8_000;
 const ENDPOINTS: u32 = 10;
 const LOST: u32 = 1_900;

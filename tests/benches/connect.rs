@@ -1,8 +1,8 @@
 //! What a service's address costs against the backend's own: connect and close, request and response, a stream.
 //!
-//! Each way to the backend is measured against the direct one in the same run, in turns, and several times with maps and
-//! programs made anew, because where they happen to lie in memory is part of what they cost: up to a third. The first way
-//! is the direct one again: it must come out at 1.00, or this machine cannot measure today.
+//! Each way to the backend is measured against the direct one in the same run, in turns, and several times with maps
+//! and programs made anew, because where they happen to lie in memory is part of what they cost: up to a third. The
+//! first way is the direct one again: it must come out at 1.00, or this machine cannot measure today.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -144,8 +144,8 @@ struct Measured {
     draws: Vec<Medians>,
 }
 
-/// Every other draw takes the datapaths in the other order. All are kept until the last one is measured, or the kernel would
-/// put the next programs where the former ones were.
+/// Every other draw takes the datapaths in the other order. All are kept until the last one is measured, or the kernel
+/// would put the next programs where the former ones were.
 fn measure(kind: Kind, role: Role) -> Result<Vec<Measured>, Failed> {
     let (mut measured, mut kept) = (Vec::new(), Vec::new());
     for number in 0..compare::draws() {

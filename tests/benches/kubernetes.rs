@@ -1,8 +1,8 @@
 //! From an apiserver's bytes to realized: what the watch of a cluster costs this daemon.
 //!
-//! The apiserver is the fake one, in a process of its own, so that CPU and memory here are the client's alone: TLS, decoding,
-//! the rules and the maps, which are the kernel's for root, in a bed, and memory otherwise. Objects carry what real ones do:
-//! managed fields, owners, targets, zones, hints.
+//! The apiserver is the fake one, in a process of its own, so that CPU and memory here are the client's alone: TLS,
+//! decoding, the rules and the maps, which are the kernel's for root, in a bed, and memory otherwise. Objects carry
+//! what real ones do: managed fields, owners, targets, zones, hints.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -448,8 +448,8 @@ fn measure_sustained<M: Maps>(maps: M, services: u32, slices: u32, endpoints: u3
     });
 }
 
-/// From the start of the daemon with nothing in the kernel and no apiserver, to the first client that is served by what the
-/// daemon remembers.
+/// From the start of the daemon with nothing in the kernel and no apiserver, to the first client that is served by what
+/// the daemon remembers.
 fn measure_cold(shape: Shape) {
     let all = sized(5, 1);
     if !is_root() {

@@ -18,13 +18,14 @@ root=$work/root
 mount -t overlay -o "lowerdir=$lower,upperdir=$work/upper,workdir=$work/work" overlay "$root"
 
 # What wants devices or terminals, and the journal's own bound, which tests of floods would meet.
-for unit in systemd-udevd.service systemd-udevd-kernel.socket systemd-udevd-control.socket systemd-udev-trigger.service \
-	getty.target console-getty.service systemd-logind.service; do
+for unit in systemd-udevd.service systemd-udevd-kernel.socket systemd-udevd-control.socket \
+	systemd-udev-trigger.service getty.target console-getty.service systemd-logind.service; do
 	ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
 export root
 
-# The inner one needs mounts of its own too, or pivot_root would take the outer shell along. It expands what it gets by itself.
+# The inner one needs mounts of its own too, or pivot_root would take the outer shell along. It expands what it gets by
+# itself.
 # shellcheck disable=SC2016
 exec unshare --mount --propagation private --pid --net --uts --ipc --cgroup --fork --kill-child=KILL bash -euc '
 	mount -t proc -o nosuid,nodev,noexec proc "$root/proc"

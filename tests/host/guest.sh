@@ -1,5 +1,6 @@
 #!/bin/sh
-# What a guest with a distribution's system is for: the package's whole cycle. The programs and the packages lie beside this.
+# What a guest with a distribution's system is for: the package's whole cycle. The programs and the packages lie beside
+# this.
 here=$(dirname "$0")
 export HOLDFAST_PACKAGES="$here"
 exec "$here"/host-* --exact cycle::the_whole_cycle_in_one_life --nocapture

@@ -81,7 +81,6 @@ pub enum BedError {
     File {
         /// What was attempted.
         what: &'static str,
-        /// On what.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -89,7 +88,6 @@ pub enum BedError {
     /// A program could not be started.
     #[error("start {program}; `scripts/setup` brings what the tests run")]
     Start {
-        /// Its name.
         program: String,
         /// What the system said.
         source: io::Error,
@@ -97,7 +95,6 @@ pub enum BedError {
     /// A program ended with an error, where none was expected.
     #[error("{program} failed with {status}: {said}")]
     Failed {
-        /// Its name.
         program: String,
         /// How it ended.
         status: ExitStatus,
@@ -107,7 +104,6 @@ pub enum BedError {
     /// A program was killed at its deadline.
     #[error("{program} did not end within {limit:?}; it said: {said}")]
     Late {
-        /// Its name.
         program: String,
         /// How long it had.
         limit: Duration,
@@ -117,7 +113,6 @@ pub enum BedError {
     /// A child of the bed did not say what was expected.
     #[error("{who} said {said:?}")]
     Unexpected {
-        /// Which child.
         who: String,
         /// What it said.
         said: String,

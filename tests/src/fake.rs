@@ -1,7 +1,7 @@
 //! An apiserver in this process, and every fault that apiservers, and what stands before them, are known to have.
 //!
-//! A [`Cluster`] is what etcd holds: objects, versions, what was compacted away. A [`Server`] is one apiserver of it: an
-//! address of its own, TLS, and a [`Fault`] or none for each request. So two servers of one cluster agree, and two
+//! A [`Cluster`] is what etcd holds: objects, versions, what was compacted away. A [`Server`] is one apiserver of it:
+//! an address of its own, TLS, and a [`Fault`] or none for each request. So two servers of one cluster agree, and two
 //! clusters do not. A test says what goes wrong and when ("the next watch of slices ends at once", "from now on every
 //! list is refused"), then counts what it was asked.
 //!
@@ -49,17 +49,17 @@ pub use server::Server;
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// `/api/v1/services`.
+    /// Served at `/api/v1/services`.
     Services,
-    /// `/apis/discovery.k8s.io/v1/endpointslices`.
+    /// Served at `/apis/discovery.k8s.io/v1/endpointslices`.
     Slices,
-    /// `/api/v1/nodes`.
+    /// Served at `/api/v1/nodes`.
     Nodes,
-    /// `/api/v1/namespaces/NAME`.
+    /// Served at `/api/v1/namespaces/NAME`.
     Namespaces,
-    /// `/apis/events.k8s.io/v1/namespaces/NAMESPACE/events`.
+    /// Served at `/apis/events.k8s.io/v1/namespaces/NAMESPACE/events`.
     Events,
-    /// `/readyz`.
+    /// Served at `/readyz`.
     Ready,
     /// Anything else; answered with 404.
     Unknown,

@@ -1,9 +1,10 @@
-//! A booted Linux for tests of packages: real systemd as PID 1, real journald, real dpkg, in namespaces of its own. In a
-//! guest that was made for it (`vm run --disk`) it is the guest itself.
+//! A booted Linux for tests of packages: real systemd as PID 1, real journald, real dpkg, in namespaces of its own. In
+//! a guest that was made for it (`vm run --disk`) it is the guest itself.
 //!
-//! Invariant: nothing outside changes, and everything goes when the `Host` is dropped or its process ends in any way: its first
-//! process dies with the thread that started it, and with it all others; a guest goes as a whole. Deliberately absent:
-//! controllers of memory and CPU in namespaces, which this machine may have given to another hierarchy.
+//! Invariant: nothing outside changes, and everything goes when the `Host` is dropped or its process ends in any way:
+//! its first process dies with the thread that started it, and with it all others; a guest goes as a whole.
+//! Deliberately absent: controllers of memory and CPU in namespaces, which this machine may have given to another
+//! hierarchy.
 
 mod say;
 
@@ -21,8 +22,8 @@ use crate::bed::{BedError, Dialer, Role, Server, at, companion, finish, mount_po
 
 pub use say::Said;
 
-/// Booting takes a quarter of a second. An emulated machine whose CPUs dial without end has taken half a minute to start a
-/// daemon again, and a busy machine under it may take its time too.
+/// Booting takes a quarter of a second. An emulated machine whose CPUs dial without end has taken half a minute to
+/// start a daemon again, and a busy machine under it may take its time too.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// One command inside. The longest is an upgrade in an emulated machine under traffic.

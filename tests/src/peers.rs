@@ -1,5 +1,5 @@
-//! A Kubernetes control plane of its own, made of the real servers: etcd, kube-apiservers, the controllers, and a kube-proxy
-//! to compare with.
+//! A Kubernetes control plane of its own, made of the real servers: etcd, kube-apiservers, the controllers, and a
+//! kube-proxy to compare with.
 //!
 //! ```no_run
 //! use holdfast_tests::bed::Layout;
@@ -9,7 +9,9 @@
 //! let cluster = Cluster::start(Layout::default(), 2)?;
 //! let api = cluster.api(1)?;
 //! api.add_node("n1", "zone-a")?;
-//! api.apply("{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80}]}}")?;
+//! api.apply(
+//!     "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80}]}}",
+//! )?;
 //! let pod = Pod { name: "default/web-1", app: "web", node: "n1", address: "10.1.0.1" };
 //! pod.start(&api)?;
 //! pod.report(&api, true)?;
@@ -19,16 +21,16 @@
 //! # }
 //! ```
 //!
-//! All of it runs in one [`Bed`], in a cgroup beside the node: what a test attaches to `cluster.bed().cgroup()` sees its
-//! own clients and its own holdfast, not these servers. Apiserver `n` listens on [`apiserver`]`(n)`, and all of them
-//! advertise [`ADVERTISED`], as in the incident: when one gets SIGTERM, `default/kubernetes` has no endpoints for
+//! All of it runs in one [`Bed`], in a cgroup beside the node: what a test attaches to `cluster.bed().cgroup()` sees
+//! its own clients and its own holdfast, not these servers. Apiserver `n` listens on [`apiserver`]`(n)`, and all of
+//! them advertise [`ADVERTISED`], as in the incident: when one gets SIGTERM, `default/kubernetes` has no endpoints for
 //! seconds. [`ADVERTISED`] is an address of the bed too, with nobody behind it until a test puts a server there. The
 //! controllers and `cluster.api(last)` use the last apiserver, so stop an earlier one. A credential for a daemon comes
 //! from `cluster.authority()`, as files and as a kubeconfig.
 //!
 //! Invariant: nothing here is imitated. Objects, slices, refusals and certificates are judged by upstream's code, built
-//! from `tests/peers` by `scripts/peers.sh`. Deliberately absent: kubelet and the scheduler; a test says itself what they
-//! would have written (`Pod`). The bed ends all of it, also when a test is killed.
+//! from `tests/peers` by `scripts/peers.sh`. Deliberately absent: kubelet and the scheduler; a test says itself what
+//! they would have written (`Pod`). The bed ends all of it, also when a test is killed.
 
 mod api;
 mod audit;
@@ -94,7 +96,6 @@ pub enum PeersError {
     /// The servers were never built.
     #[error("there is no peers/{program} above {}; build it: scripts/peers.sh", near.display())]
     NotBuilt {
-        /// Which server.
         program: String,
         /// Where it was looked for.
         near: PathBuf,
@@ -111,7 +112,6 @@ pub enum PeersError {
     /// A key or a certificate could not be made.
     #[error("make {what}")]
     Certificate {
-        /// For what.
         what: String,
         /// What the library said.
         source: rcgen::Error,
@@ -119,7 +119,6 @@ pub enum PeersError {
     /// A file of the cluster's folder.
     #[error("write {}", path.display())]
     File {
-        /// Which file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -127,7 +126,6 @@ pub enum PeersError {
     /// A signal could not be sent to a server, or nobody could wait for it.
     #[error("end {part:?}")]
     Signal {
-        /// Which one.
         part: Part,
         /// What the system said.
         source: io::Error,
@@ -135,7 +133,6 @@ pub enum PeersError {
     /// A server ended by itself, or does not become ready.
     #[error("{part:?} {how}; its log ends with:\n{said}")]
     Unready {
-        /// Which one.
         part: Part,
         /// What it did instead.
         how: &'static str,
@@ -147,7 +144,6 @@ pub enum PeersError {
     Late {
         /// What was waited for.
         what: String,
-        /// How long.
         limit: Duration,
     },
     /// An apiserver could not be asked.
@@ -165,7 +161,6 @@ pub enum PeersError {
         request: String,
         /// The HTTP status.
         status: u16,
-        /// Its words.
         said: String,
     },
     /// An object or an answer that is not what it should be.
@@ -181,7 +176,6 @@ pub enum PeersError {
 /// One server of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The store.
     Etcd,
     /// An apiserver, counted from 0.
     Apiserver(usize),
@@ -288,8 +282,8 @@ impl Cluster {
         audit::requests(self.folder(), user)
     }
 
-    /// Asks one part to end (SIGTERM) and does not wait. An apiserver takes a minute for that while somebody watches: it
-    /// accepts nobody any more and tells on. Kubelet kills it after half of that.
+    /// Asks one part to end (SIGTERM) and does not wait. An apiserver takes a minute for that while somebody watches:
+    /// it accepts nobody any more and tells on. Kubelet kills it after half of that.
     pub fn ask_to_end(&self, part: Part) -> Result<(), PeersError> {
         self.server(part)?.ask_to_end()
     }

@@ -1,7 +1,9 @@
-//! Connects without a pause while the daemon is killed, grows, shrinks, and while lists are replaced as fast as they can be.
+//! Connects without a pause while the daemon is killed, grows, shrinks, and while lists are replaced as fast as they
+//! can be.
 //!
-//! Invariant: a connect that fails is a failed run, and what the kernel holds after each life is exactly what was asked for.
-//! A seed gives the same orders; when they meet the daemon is up to the machine. Deliberately absent: load that measures.
+//! Invariant: a connect that fails is a failed run, and what the kernel holds after each life is exactly what was asked
+//! for. A seed gives the same orders; when they meet the daemon is up to the machine. Deliberately absent: load that
+//! measures.
 
 mod cluster;
 mod lives;
@@ -37,10 +39,8 @@ pub enum SoakError {
     /// Nobody reads what happened.
     #[error("cannot say what happened: {0}")]
     Say(#[source] std::io::Error),
-    /// The datapath.
     #[error(transparent)]
     Start(#[from] holdfast_datapath::StartError),
-    /// The maps.
     #[error(transparent)]
     Maps(#[from] holdfast_core::maps::MapError),
     /// The kernel does not hold what was asked for.

@@ -1,34 +1,46 @@
 //! Rust text as the rules need it: without comments and literals, without tests, as words.
 //!
-//! Invariant: each function keeps the line numbers of its input. Deliberately absent: a parser; rustfmt's layout is
-//! enough, and `make check` keeps it.
+//! Invariant: each function keeps the line numbers of its input. There is no parser; rustfmt's layout is enough, and
+//! `make check` keeps it.
 
 /// The text with comments, strings and characters blanked out, so that only code is left to judge.
 pub(crate) fn code_only(text: &str) -> String {
+    let blank = |c: char| if c == '\n' { '\n' } else { ' ' };
+    rewritten(text, |head, _| head.chars().map(blank).collect())
+}
+
+/// The text without what is in its strings and characters.
+pub(crate) fn without_literals(text: &str) -> String {
+    let lines = |head: &str| head.chars().filter(|c| *c == '\n').collect();
+    rewritten(text, |head, is_comment| if is_comment { head.to_owned() } else { lines(head) })
+}
+
+/// The text with each comment and literal replaced; the second argument says that it is a comment.
+fn rewritten(text: &str, replace: impl Fn(&str, bool) -> String) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let blank = blank_len(rest);
-        let (head, tail) = rest.split_at(blank.max(first.len_utf8()));
-        if blank == 0 {
-            code.push(first);
-        } else {
-            code.extend(head.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+        let comment = comment_len(rest);
+        let length = comment.or_else(|| literal_len(rest));
+        let (head, tail) = rest.split_at(length.unwrap_or(first.len_utf8()));
+        match length {
+            None => code.push(first),
+            Some(_) => code.push_str(&replace(head, comment.is_some())),
         }
         rest = tail;
     }
     code
 }
 
-/// The length of the comment or literal that the text begins with; 0 when it begins with code.
-fn blank_len(text: &str) -> usize {
+fn comment_len(text: &str) -> Option<usize> {
     if text.starts_with("//") {
-        return text.find('\n').unwrap_or(text.len());
+        return Some(text.find('\n').unwrap_or(text.len()));
     }
-    if text.starts_with("/*") {
-        return block_comment_len(text);
-    }
-    raw_string_len(text).or_else(|| string_len(text)).or_else(|| char_len(text)).unwrap_or(0)
+    text.starts_with("/*").then(|| block_comment_len(text))
+}
+
+fn literal_len(text: &str) -> Option<usize> {
+    raw_string_len(text).or_else(|| string_len(text)).or_else(|| char_len(text))
 }
 
 fn block_comment_len(text: &str) -> usize {
@@ -138,6 +150,11 @@ fn comments_and_literals_are_no_code() {
     check_code("a('b', '\\'', '\\u{1f}')", "a(   ,     ,         )");
     check_code("fn a<'b>(c: &'b str)", "fn a<'b>(c: &'b str)");
     check_code("for row in rows", "for row in rows");
+}
+
+#[test]
+fn a_literal_is_taken_out_and_leaves_its_lines() {
+    assert_eq!(without_literals("a(\"b\nc\", 'd') // \"e\"\n"), "a(\n, ) // \"e\"\n");
 }
 
 #[test]

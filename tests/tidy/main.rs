@@ -6,6 +6,7 @@
 mod code;
 mod house_rules;
 mod licences;
+mod lines;
 mod rust_rules;
 mod security;
 mod tree;

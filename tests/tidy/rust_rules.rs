@@ -23,8 +23,8 @@ const HOMES: [(&str, &[&str]); 5] = [
     ("unsafe", &["daemon/datapath/"]),
 ];
 
-/// What gives hold of tables, realized or maps, and who may: the engine, the task that runs it, and `app`, which makes the
-/// maps, gives them to it and starts it. Everyone else reads a snapshot or asks.
+/// What gives hold of tables, realized or maps, and who may: the engine, the task that runs it, and `app`, which makes
+/// the maps, gives them to it and starts it. Everyone else reads a snapshot or asks.
 const HOLDERS: [(&str, &[&str]); 5] = [
     ("World", &["daemon/core/src/engine", "daemon/core/src/world"]),
     ("Engine", &["daemon/src/engine", "daemon/src/app"]),

@@ -1,7 +1,7 @@
 //! The same test programs in every kernel, and one line for each kernel.
 //!
-//! Invariant: all kernels run, whatever fails in one of them, and what fails is shown. Deliberately absent: building the
-//! programs; cargo does it.
+//! Invariant: all kernels run, whatever fails in one of them, and what fails is shown. Deliberately absent: building
+//! the programs; cargo does it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub(crate) fn run(store: &Store, page: &Path, programs: &[PathBuf]) -> Result<bo
     Ok(page_agrees(page, &columns)? && passed)
 }
 
-/// `5.10`, `7.x`
+/// A column: `5.10`, or `7.x` for a whole major version.
 fn heading(series: &str) -> String {
     if series.contains('.') { series.to_owned() } else { format!("{series}.x") }
 }

@@ -10,8 +10,8 @@ use std::process::Command;
 
 use crate::failure::{Failure, at, output};
 
-/// What tests of a service load balancer may meet: links, the packet stage, connection tables, closing sockets, and a disk.
-/// One that a kernel has built in, or has not, is passed over: a test that needs it says so.
+/// What tests of a service load balancer may meet: links, the packet stage, connection tables, closing sockets, and a
+/// disk. One that a kernel has built in, or has not, is passed over: a test that needs it says so.
 pub(crate) const WANTED: [&str; 20] = [
     "veth",
     "bridge",

@@ -14,7 +14,8 @@ const END: &str = "<!-- observed: end -->\n";
 /// What was observed in one kernel: names and values.
 pub(crate) type Column = Vec<(String, String)>;
 
-/// Whether the page shows these columns, each under its heading. With BLESS in the environment the page is written anew.
+/// Whether the page shows these columns, each under its heading. With BLESS in the environment the page is written
+/// anew.
 pub(crate) fn agrees(page: &Path, columns: &[(String, Column)]) -> Result<bool, Failure> {
     let text = fs::read_to_string(page).map_err(at("read", page))?;
     let wanted =

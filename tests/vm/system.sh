@@ -1,6 +1,7 @@
 #!/bin/sh
-# The first process of a guest with a disk, until the systemd there takes its place. The errand becomes a service of that
-# system, in a root of its own in memory: it lays nothing down on the disk that it is to judge, and brings its own libraries.
+# The first process of a guest with a disk, until the systemd there takes its place. The errand becomes a service of
+# that system, in a root of its own in memory: it lays nothing down on the disk that it is to judge, and brings its own
+# libraries.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
 mount -t devtmpfs devtmpfs /dev

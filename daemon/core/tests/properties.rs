@@ -48,8 +48,8 @@ fn rest(engine: &mut Engine<MemoryMaps>) -> Arc<Snapshot> {
     panic!("does not come to rest");
 }
 
-/// What was there before decides what is held, so where order must not matter nothing is: every service asks for kube-proxy's
-/// rules.
+/// What was there before decides what is held, so where order must not matter nothing is: every service asks for
+/// kube-proxy's rules.
 fn refusing(event: Event) -> Event {
     match event {
         Event::ServiceApplied(facts) => {
@@ -222,8 +222,8 @@ fn lived(random: &mut Random, events: &[Event], restart: bool) -> Engine<MemoryM
     engine
 }
 
-/// An older world lives, is written down at some moment, and lives on; then the process dies, maybe with the node, and the
-/// next one begins with what was written down and hears of the world as it is now.
+/// An older world lives, is written down at some moment, and lives on; then the process dies, maybe with the node, and
+/// the next one begins with what was written down and hears of the world as it is now.
 fn with_memory(random: &mut Random, events: &[Event]) -> Picture {
     let mut engine = start();
     synced(&mut engine);
@@ -387,7 +387,9 @@ proptest! {
         let after = (owners(&snapshot), answers(engine.maps()));
         for key in dialled() {
             let wildcard = FrontendKey { address: holdfast_core::keys::Family::of(key.address).unspecified(), ..key };
-            let owner = |owners: &BTreeMap<FrontendKey, ServiceKey>| owners.get(&key).or_else(|| owners.get(&wildcard)).cloned();
+            let owner = |owners: &BTreeMap<FrontendKey, ServiceKey>| {
+                owners.get(&key).or_else(|| owners.get(&wildcard)).cloned()
+            };
             let (old, new) = (owner(&before.0), owner(&after.0));
             let is_coupled = old.as_ref().is_some_and(|old| *old == service || taken.contains(&old));
             if old == new && !is_coupled {

@@ -1,8 +1,8 @@
 //! Who we are to the apiserver and whom we trust, from files and programs that rotate.
 //!
-//! Invariant: what was good stays in force until something better was read as a whole; a half-written file, a key that does
-//! not fit, a plugin and a file system that hang are named and change nothing. Files are touched on threads that may block,
-//! and nobody waits for a refresh while there is something good to use. Deliberately absent: the request.
+//! Invariant: what was good stays in force until something better was read as a whole; a half-written file, a key that
+//! does not fit, a plugin and a file system that hang are named and change nothing. Files are touched on threads that
+//! may block, and nobody waits for a refresh while there is something good to use. Deliberately absent: the request.
 
 mod exec;
 mod expiry;

@@ -1,7 +1,8 @@
 //! The endpoints of the apiserver, in order, and what is known of each: a state machine without a clock or a socket.
 //!
-//! Invariant: no endpoint is ever left out for what went wrong. What failed is asked later than the others, and when all failed
-//! all are asked, in their order; only what has asked for patience is left alone, for a minute at most. Deliberately absent: choosing by speed or by load. The operator's order is the order.
+//! Invariant: no endpoint is ever left out for what went wrong. What failed is asked later than the others, and when
+//! all failed all are asked, in their order; only what has asked for patience is left alone, for a minute at most.
+//! Deliberately absent: choosing by speed or by load. The operator's order is the order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,11 +49,9 @@ impl Tier {
 pub enum State {
     /// Nobody has tried yet.
     Unknown,
-    /// It served.
     Healthy,
     /// It failed, and has served once since.
     Recovering,
-    /// It failed.
     Failed,
     /// It is up, and asks for patience.
     Throttled,
@@ -75,7 +74,6 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EndpointId(u64);
 
-/// One endpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     pub(super) id: EndpointId,
@@ -248,7 +246,8 @@ impl Endpoints {
         row.enter(State::Throttled, now);
     }
 
-    /// A check failed. The port may serve all the same, so one miss of a healthy endpoint changes nothing but the record.
+    /// A check failed. The port may serve all the same, so one miss of a healthy endpoint changes nothing but the
+    /// record.
     pub(super) fn check_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
         let pause = self.jittered(CHECK_EVERY);
         let Some(row) = self.get_mut(id) else { return };

@@ -1,8 +1,9 @@
 //! Addresses of apiservers that the cluster told us, with who told them and when; kept over restarts.
 //!
-//! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose or others need
-//! its place, those first that no apiserver wrote. Whether one is named now is another matter than whether it is known.
-//! Deliberately absent: trust; whoever answers at such an address has to show the certificate and the uid of this cluster.
+//! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose or
+//! others need its place, those first that no apiserver wrote. Whether one is named now is another matter than whether
+//! it is known. Deliberately absent: trust; whoever answers at such an address has to show the certificate and the uid
+//! of this cluster.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,7 @@ pub struct Listed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standing {
-    /// Now.
+    /// The cluster names it now.
     Listed,
     /// It was among the last ones, and nobody has taken their place: that list is held as `control`.
     Held,
@@ -84,7 +85,8 @@ impl Learned {
         Self { address: told.address, since: Some(now), seen: now, slice, standing: Standing::Listed }
     }
 
-    /// What goes last when there are too many, and is dialled last: what no apiserver has written, then what is long ago.
+    /// What goes last when there are too many, and is dialled last: what no apiserver has written, then what is long
+    /// ago.
     fn rank(&self) -> (bool, Standing, std::cmp::Reverse<i64>) {
         (self.slice.as_deref() != Some(OWN_SLICE), self.standing, std::cmp::Reverse(self.seen.0))
     }
@@ -105,19 +107,13 @@ pub enum NotForgotten {
     /// The configuration, or kubelet's, says that it is one.
     #[error("{address} is {}: take it out there first", .tier.named_by())]
     Configured {
-        /// The address.
         address: SocketAddr,
         /// Who names it.
         tier: Tier,
     },
     /// The cluster names it now, and would have it learned again at once.
     #[error("{address} is listed now, in the EndpointSlice default/{slice}: take it out there first")]
-    Listed {
-        /// The address.
-        address: SocketAddr,
-        /// The slice.
-        slice: Arc<str>,
-    },
+    Listed { address: SocketAddr, slice: Arc<str> },
     /// It is the way to the apiserver while the cluster names none.
     #[error("{0} is held: default/kubernetes is empty, and this was among its last endpoints")]
     Held(SocketAddr),

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// From the first packet to a finished TLS handshake: three round trips, and a lost packet on top. While another endpoint
-/// waits to be tried, the check of the cluster's identity has to fit in as well. The next one answers within three seconds.
+/// From the first packet to a finished TLS handshake: three round trips, and a lost packet on top. While another
+/// endpoint waits to be tried, the check of the cluster's identity has to fit in as well. The next one answers within
+/// three seconds.
 pub(super) const DIAL: Duration = Duration::from_millis(2_800);
 
 /// Until the headers of an answer. A loaded apiserver takes seconds to begin a list; a dead one takes for ever.
@@ -25,8 +26,8 @@ pub(super) const KEEPALIVE_EVERY: Duration = Duration::from_secs(2);
 /// How many probes may stay unanswered: a dead peer is noticed 9 s after its last packet.
 pub(super) const KEEPALIVE_PROBES: u32 = 2;
 
-/// How long sent bytes may stay unacknowledged. Where it is set, Linux gives up when a probe is due after so long a silence,
-/// however many went before: it is less than those 9 s, so that not one more is waited for.
+/// How long sent bytes may stay unacknowledged. Where it is set, Linux gives up when a probe is due after so long a
+/// silence, however many went before: it is less than those 9 s, so that not one more is waited for.
 pub(super) const USER_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How often a better endpoint than the one in use is looked at.

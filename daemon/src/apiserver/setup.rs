@@ -1,7 +1,7 @@
 //! Building access: what is asked for, what is remembered, and what only an edit can heal.
 //!
-//! Invariant: only what our own configuration says is an error of it. A file that is missing, half-written or says what nobody
-//! can follow may be another one soon, so it is told, read again, and stops nothing.
+//! Invariant: only what our own configuration says is an error of it. A file that is missing, half-written or says what
+//! nobody can follow may be another one soon, so it is told, read again, and stops nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use crate::config::Apiserver;
 /// Where apiservers and credentials are to be found. A reload may change it.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    /// `[apiserver]`.
+    /// The table `[apiserver]` of the configuration.
     pub apiserver: Apiserver,
     /// Kubelet's kubeconfig, if its server is to be a tier.
     pub kubelet: Option<PathBuf>,

@@ -1,7 +1,7 @@
 //! What can be wrong with an apiserver, in the words that an operator reads.
 //!
-//! Invariant: a trouble names its cause, never merely "down", and repeats no secret. Deliberately absent: what to do about
-//! it, which is the endpoint table's to decide.
+//! Invariant: a trouble names its cause, never merely "down", and repeats no secret. Deliberately absent: what to do
+//! about it, which is the endpoint table's to decide.
 
 use std::io;
 use std::time::Duration;
@@ -81,7 +81,6 @@ pub enum Trouble {
     /// A status that says nothing about the request.
     #[error("{status}: {said}")]
     Status {
-        /// The status.
         status: u16,
         /// What came with it, shortened.
         said: String,
@@ -89,7 +88,6 @@ pub enum Trouble {
     /// The server has too much to do.
     #[error("{status}: asks for patience for {} s", .wait.as_secs())]
     Throttled {
-        /// The status.
         status: u16,
         /// For how long it is left alone.
         wait: Duration,
@@ -112,8 +110,8 @@ impl Trouble {
         Self::Status { status, said }
     }
 
-    /// A status that an endpoint is judged by. Too many requests are no fault of the endpoint, and neither is a bad moment
-    /// whose end it knows.
+    /// A status that an endpoint is judged by. Too many requests are no fault of the endpoint, and neither is a bad
+    /// moment whose end it knows.
     pub(super) fn answered(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Self {
         let wait = match (status, retry_after) {
             (429, asked) => asked.unwrap_or(THROTTLED),

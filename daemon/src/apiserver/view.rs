@@ -1,7 +1,7 @@
 //! What access says of itself, as plain data for the admin API.
 //!
-//! Invariant: it is a copy, so whoever looks at it holds up nobody. Deliberately absent: secrets; a credential is shown by kind,
-//! file and age.
+//! Invariant: it is a copy, so whoever looks at it holds up nobody. Deliberately absent: secrets; a credential is shown
+//! by kind, file and age.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,7 +30,6 @@ pub struct View {
     pub failovers: u64,
 }
 
-/// One endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointView {
     /// Where it is.
@@ -39,7 +38,6 @@ pub struct EndpointView {
     pub tier: Tier,
     /// What the last attempts say.
     pub state: State,
-    /// Since when.
     pub since: Timestamp,
     /// Whether it has connections.
     pub active: bool,

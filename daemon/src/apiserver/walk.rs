@@ -1,7 +1,8 @@
 //! One request: from endpoint to endpoint until one answers it.
 //!
-//! Invariant: what an endpoint did wrong is written to its row before the next one is asked, and a connection carries a request
-//! only after its server has named our cluster. Deliberately absent: waiting between two rounds; that is the caller's.
+//! Invariant: what an endpoint did wrong is written to its row before the next one is asked, and a connection carries a
+//! request only after its server has named our cluster. Deliberately absent: waiting between two rounds; that is the
+//! caller's.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -170,8 +171,8 @@ async fn open(inner: &Inner, place: &Place, shown: &Shown) -> Result<Connection,
 /// The name in every apiserver's certificate.
 const APISERVER: &str = "kubernetes.default.svc";
 
-/// Whose certificate a server has to show. The operator vouches for a configured address; anybody who may write a slice can
-/// have one learned, and many have a certificate of the cluster for their own address. Those are shown no token.
+/// Whose certificate a server has to show. The operator vouches for a configured address; anybody who may write a slice
+/// can have one learned, and many have a certificate of the cluster for their own address. Those are shown no token.
 fn expected_name(place: &Place, shown: &Shown) -> Result<ServerName<'static>, Trouble> {
     match (&shown.server_name, place.tier) {
         (Some(name), _) => Ok(name.clone()),

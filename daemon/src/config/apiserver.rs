@@ -40,7 +40,7 @@ pub enum ClientIdentity {
     },
 }
 
-/// `[apiserver]`.
+/// The table `[apiserver]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Apiserver {
     /// The addresses, in the order in which they are preferred; no duplicates.
@@ -88,13 +88,12 @@ pub enum ExternalIps {
     /// Any: whoever may write a Service decides, as with kube-proxy.
     #[default]
     All,
-    /// None.
     None,
     /// Those within these ranges; never empty.
     Cidrs(Vec<Cidr>),
 }
 
-/// `[kubernetes]`.
+/// The table `[kubernetes]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
     /// Whether Services and EndpointSlices come from the apiserver. By default, if one is given.

@@ -29,7 +29,6 @@ impl Word for DatapathKind {
 pub enum Cgroup {
     /// The root of the host's cgroup v2 hierarchy.
     Auto,
-    /// This folder.
     Path(PathBuf),
 }
 
@@ -66,7 +65,6 @@ impl std::fmt::Display for CgroupPath {
 /// How much the datapath may hold. What comes beyond is refused by name; the rest goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatapathLimits {
-    /// Services.
     pub services: u32,
     /// Addresses and ports that clients dial.
     pub frontends: u32,
@@ -103,7 +101,7 @@ impl Default for StaleSockets {
     }
 }
 
-/// `[datapath]`.
+/// The table `[datapath]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datapath {
     /// What carries the traffic.

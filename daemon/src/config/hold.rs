@@ -14,7 +14,7 @@ impl Word for OnEmpty {
         &[("auto", Self::Auto), ("refuse", Self::Refuse), ("hold", Self::Hold), ("pass", Self::Pass)];
 }
 
-/// `[hold]`.
+/// The table `[hold]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The policy of every service that has none of its own.

@@ -25,7 +25,8 @@ pub(super) const CIDRS_MAX: usize = 64;
 /// The most subtrees of cgroups that are left alone: what the programs' map holds. A node has a handful of slices.
 pub(super) const EXEMPT_CGROUPS_MAX: usize = 64;
 
-/// How deep such a subtree may begin: programs look at so many levels of each client. A container is at the fifth or so.
+/// How deep such a subtree may begin: programs look at so many levels of each client. A container is at the fifth or
+/// so.
 pub(super) const CGROUP_LEVELS_MAX: usize = 16;
 
 /// The most problems a report holds; the rest is counted. More than anyone reads before the first fix.
@@ -68,7 +69,7 @@ pub(super) const AFFINITY: (Duration, Duration) = (Duration::from_secs(1), Durat
 /// The most services, frontends and backends an operator may allow the datapath. A frontend costs about 100
 /// bytes of kernel memory and a backend 12, so the largest values are some 600 MB.
 pub(super) const DATAPATH_SERVICES: (u32, u32) = (1, 1_000_000);
-/// See [`DATAPATH_SERVICES`].
+/// As for [`DATAPATH_SERVICES`].
 pub(super) const DATAPATH_FRONTENDS: (u32, u32) = (1, 4_000_000);
-/// See [`DATAPATH_SERVICES`].
+/// As for [`DATAPATH_SERVICES`].
 pub(super) const DATAPATH_BACKENDS: (u32, u32) = (1, 16_000_000);

@@ -39,7 +39,7 @@ pub enum NodePortAddresses {
     Cidrs(Vec<Cidr>),
 }
 
-/// `[node]`.
+/// The table `[node]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The node's name; none means the host name ([`NodeName::of_host`]).

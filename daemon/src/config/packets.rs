@@ -10,8 +10,8 @@ use super::value::{expected, quote};
 pub struct Mark(u32);
 
 impl Mark {
-    /// The only bit that nobody else is known to use: kube-proxy has 14 and 15, Calico all from 16 on, Cilium 8 to 11, Antrea
-    /// and the AWS VPC CNI the lowest eight, the portmap plugin 13.
+    /// The only bit that nobody else is known to use: kube-proxy has 14 and 15, Calico all from 16 on, Cilium 8 to 11,
+    /// Antrea and the AWS VPC CNI the lowest eight, the portmap plugin 13.
     pub const DEFAULT: Self = Self(1 << 12);
 
     /// The mark of a socket or a packet.
@@ -32,7 +32,7 @@ impl std::fmt::Display for Mark {
     }
 }
 
-/// `[packets]`.
+/// The table `[packets]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packets {
     /// The bit that marks the daemon's own sockets.

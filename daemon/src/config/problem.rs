@@ -8,9 +8,7 @@ use std::fmt;
 /// A line and a column, both counted from 1; the column counts characters, as editors do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// The line.
     pub line: usize,
-    /// The column.
     pub column: usize,
 }
 

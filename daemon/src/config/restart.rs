@@ -49,8 +49,8 @@ pub(super) const RESTART_KEYS: [Key; 21] = [
 ];
 
 impl Config {
-    /// What of `read`, a later state of the file, comes into force in a process that runs with `self`; and the keys whose
-    /// new values wait for a restart, in the order of the file.
+    /// What of `read`, a later state of the file, comes into force in a process that runs with `self`; and the keys
+    /// whose new values wait for a restart, in the order of the file.
     pub fn reloaded(&self, mut read: Self) -> (Self, Vec<&'static str>) {
         let waiting = self.restart_keys_changed(&read);
         RESTART_KEYS.iter().for_each(|key| (key.keep)(&mut read, self));

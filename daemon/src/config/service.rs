@@ -21,9 +21,7 @@ use super::value::{
 /// The transport protocols that are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
 }
 
@@ -53,7 +51,7 @@ impl CheckKind {
     }
 }
 
-/// `health_check`.
+/// The key `health_check` of a `[[service]]` block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// How a backend is checked.
@@ -75,7 +73,7 @@ impl Default for HealthCheck {
     }
 }
 
-/// One `[[service]]`.
+/// One block `[[service]]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceBlock {
     /// The namespace; `static` if none is given.

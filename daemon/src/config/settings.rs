@@ -7,14 +7,14 @@ use super::limits::SOCKET_PATH_BYTES_MAX;
 use super::table::{Found, Table};
 use super::value::{Word, word};
 
-/// `[manifests]`.
+/// The table `[manifests]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifests {
     /// The folder of Kubernetes YAML and JSON files; none means that there is no such source.
     pub path: Option<PathBuf>,
 }
 
-/// `[state]`.
+/// The table `[state]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// The folder of the snapshot and the history.
@@ -27,7 +27,7 @@ impl Default for State {
     }
 }
 
-/// `[admin]`.
+/// The table `[admin]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
     /// Where reads are answered over TCP.
@@ -51,7 +51,7 @@ pub enum LogLevel {
     Warn,
     /// Life cycle and every change.
     Info,
-    /// Each object.
+    /// Each object that a source delivers.
     Debug,
     /// Each write to a map.
     Trace,
@@ -85,12 +85,11 @@ impl Word for LogFormat {
         &[("auto", Self::Auto), ("journald", Self::Journald), ("text", Self::Text), ("json", Self::Json)];
 }
 
-/// `[log]`.
+/// The table `[log]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
     /// From which level on.
     pub level: LogLevel,
-    /// How.
     pub format: LogFormat,
 }
 

@@ -100,7 +100,6 @@ pub struct Share {
 }
 
 impl Share {
-    /// A quarter.
     pub const QUARTER: Self = Self { millionths: 250_000 };
 
     /// The share in millionths: 1 to 1,000,000.

@@ -1,8 +1,8 @@
 //! Whose turn it is to be probed.
 //!
-//! Invariant: a list of which nobody was asked goes before any list of which somebody was; the others take turns, however
-//! many backends each has, and so do the backends of one list. A turn costs the logarithm of what is held. Deliberately
-//! absent: how fast turns follow each other, and what comes of them.
+//! Invariant: a list of which nobody was asked goes before any list of which somebody was; the others take turns,
+//! however many backends each has, and so do the backends of one list. A turn costs the logarithm of what is held.
+//! Deliberately absent: how fast turns follow each other, and what comes of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -39,8 +39,8 @@ impl Target {
 /// When a list is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
-    /// At once: nobody of it was asked yet. Lists that came together are numbered from the number that is being served on,
-    /// so a few that come later do not wait for all of those that came before.
+    /// At once: nobody of it was asked yet. Lists that came together are numbered from the number that is being served
+    /// on, so a few that come later do not wait for all of those that came before.
     First(u64),
     /// From then on. A list with much to ask is due again at its last turn, behind all that were due before.
     Again(Instant),

@@ -1,7 +1,7 @@
 //! The rules of kube-proxy in this network namespace, as nftables lists its tables and chains over netlink.
 //!
-//! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. Deliberately absent: reading rules;
-//! the names of tables and chains say whose they are.
+//! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. Deliberately absent: reading
+//! rules; the names of tables and chains say whose they are.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -22,9 +22,9 @@ const ANSWER_TIME_MAX: i64 = 1;
 
 /// `NFNL_SUBSYS_NFTABLES`, in the upper byte of a type.
 const NFTABLES: u16 = 10 << 8;
-/// `NFT_MSG_GETTABLE`.
+/// The kernel's `NFT_MSG_GETTABLE`.
 const GET_TABLES: u16 = NFTABLES | 1;
-/// `NFT_MSG_GETCHAIN`.
+/// The kernel's `NFT_MSG_GETCHAIN`.
 const GET_CHAINS: u16 = NFTABLES | 4;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
 const DUMP: u16 = 0x301;

@@ -3,8 +3,8 @@
 //! One block is one service and one slice per family and backend port. Without a health check every backend is ready.
 //! With one, a backend counts as ready until its first verdict: as HAProxy and unlike Envoy, because the daemon's
 //! restart must not empty a list whose backends are all well. The first check runs at once and, until a verdict is
-//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps. Whether the daemon
-//! is ready does not wait for them.
+//! reached, they follow at most [`FIRST_INTERVAL_MAX`] apart, so a dead backend is gone after `fall` such steps.
+//! Whether the daemon is ready does not wait for them.
 //!
 //! Invariant: the first group holds every service and slice and ends with `Synced`; an unchanged block never sends
 //! anything on a reload and keeps what is known of its backends. Deliberately absent: parsing (the configuration does
@@ -44,7 +44,6 @@ pub const FIRST_INTERVAL_MAX: Duration = Duration::from_millis(100);
 pub struct StaticService {
     /// The service's name.
     pub name: String,
-    /// Its namespace.
     pub namespace: String,
     /// The name of its one port; empty if unnamed.
     pub port_name: String,
@@ -52,7 +51,6 @@ pub struct StaticService {
     pub transport: Transport,
     /// What clients dial.
     pub frontends: Vec<SocketAddr>,
-    /// Who answers.
     pub backends: Vec<SocketAddr>,
     /// How backends are checked; `None`: they are always ready.
     pub health_check: Option<HealthCheck>,

@@ -1,8 +1,8 @@
 //! Services, `EndpointSlices` and the own Node, from an apiserver.
 //!
-//! Invariant: one watch per kind, each over a connection of its own. An object that cannot be read rejects itself only; a
-//! list counts whole or not at all; what is known is served while no apiserver answers. Deliberately absent: the way to the
-//! apiserver, which `apiserver` knows, and any decision on what is read.
+//! Invariant: one watch per kind, each over a connection of its own. An object that cannot be read rejects itself only;
+//! a list counts whole or not at all; what is known is served while no apiserver answers. Deliberately absent: the way
+//! to the apiserver, which `apiserver` knows, and any decision on what is read.
 
 mod again;
 mod apiservers;
@@ -57,8 +57,8 @@ pub use what::What;
 /// How long things take and may take.
 #[derive(Clone, Debug)]
 pub struct Timing {
-    /// The least time that a watch is asked for; up to a quarter more, by chance. Its end is when it may move to a better
-    /// endpoint: with the time that a look at one takes, within five minutes.
+    /// The least time that a watch is asked for; up to a quarter more, by chance. Its end is when it may move to a
+    /// better endpoint: with the time that a look at one takes, within five minutes.
     pub watch_length: Duration,
     /// How much later than asked for a server may end a watch.
     pub watch_overrun: Duration,
@@ -120,9 +120,7 @@ pub struct Remembered {
 /// What the table does not say of Services and `EndpointSlices`, for a process that goes on from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Oddities {
-    /// Of Services.
     pub services: Arc<Odds>,
-    /// Of `EndpointSlices`.
     pub slices: Arc<Odds>,
 }
 
@@ -144,9 +142,7 @@ impl OddityView {
 /// What to go on from, so that a restart costs the apiserver no list: both kinds or none.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
-    /// Services.
     pub services: Option<Remembered>,
-    /// `EndpointSlices`.
     pub slices: Option<Remembered>,
     /// The apiservers that those slices name.
     pub apiservers: Apiservers,
@@ -186,7 +182,8 @@ impl Start {
 /// What is watched, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means those without it.
+    /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means those without
+    /// it.
     pub service_proxy_name: Option<String>,
     /// The own Node, for its zone and its addresses; none where nobody wants to know them.
     pub node: Option<NodeName>,

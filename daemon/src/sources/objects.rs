@@ -1,7 +1,7 @@
 //! From Kubernetes objects on the wire to facts, as tolerantly as kube-proxy reads them.
 //!
-//! Invariant: pure. The same object gives the same facts, or one rejection that names it, says what is wrong and what is
-//! legal; no object can harm another. Deliberately absent: where objects come from, which kinds a file may hold, and
+//! Invariant: pure. The same object gives the same facts, or one rejection that names it, says what is wrong and what
+//! is legal; no object can harm another. Deliberately absent: where objects come from, which kinds a file may hold, and
 //! every field that neither kube-proxy nor holdfast reads.
 
 mod address;
@@ -36,9 +36,9 @@ pub use wire::{
 /// The kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `v1` `Service`.
+    /// Kind `Service` of `v1`.
     Service,
-    /// `discovery.k8s.io/v1` `EndpointSlice`.
+    /// Kind `EndpointSlice` of `discovery.k8s.io/v1`.
     Slice,
 }
 
@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-/// Kubernetes' spelling.
+/// Written as Kubernetes spells it.
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -81,7 +81,6 @@ pub enum Defaulting {
 /// Where an object was read, and how its gaps are filled.
 #[derive(Clone, Debug)]
 pub struct Provenance {
-    /// Which source.
     pub source: Source,
     /// The file or apiserver endpoint.
     pub origin: Option<Arc<str>>,

@@ -1,7 +1,7 @@
 //! Maps with a witness who looks before and after each op that has an effect.
 //!
-//! Invariant: the witness sees the maps exactly as a client would between two ops. Deliberately absent: faults; wrap these
-//! maps in [`holdfast_core::maps::FaultyMaps`], and the witness sees only what took effect.
+//! Invariant: the witness sees the maps exactly as a client would between two ops. Deliberately absent: faults; wrap
+//! these maps in [`holdfast_core::maps::FaultyMaps`], and the witness sees only what took effect.
 
 use holdfast_core::maps::{Capacity, MapError, Maps};
 use holdfast_core::op::{Action, Dump, Grace};
@@ -33,12 +33,10 @@ impl<M, W> ObservingMaps<M, W> {
         self.left = ops;
     }
 
-    /// The maps.
     pub fn maps(&self) -> &M {
         &self.maps
     }
 
-    /// The witness.
     pub fn witness(&self) -> &W {
         &self.witness
     }

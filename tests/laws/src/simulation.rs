@@ -1,10 +1,10 @@
-//! A simulated life of the whole engine: random events, accidents and purposes, faults, crashes, restarts and slow clients,
-//! from a seed.
+//! A simulated life of the whole engine: random events, accidents and purposes, faults, crashes, restarts and slow
+//! clients, from a seed.
 //!
 //! Invariant: after every op and every step, each client meets an answer that is legal by an independent model; no list
-//! becomes empty without a classification, and no hold outlives its bound; at rest, maps and snapshot say exactly what the
-//! model says, and nothing is leaked. The same seed lives the same life.
-//! Deliberately absent: time and randomness of the machine.
+//! becomes empty without a classification, and no hold outlives its bound; at rest, maps and snapshot say exactly what
+//! the model says, and nothing is leaked. The same seed lives the same life. Deliberately absent: time and randomness
+//! of the machine.
 
 pub mod crowd;
 mod happenings;
@@ -51,9 +51,7 @@ const CAPACITY: Capacity = Capacity { slots: 1 << 12, ports: 1 << 10, services: 
     "step {step} of seed {seed}: {what}\nsee it again: simulate --seed {seed} --steps {step} --faults {faults}"
 )]
 pub struct Violation {
-    /// The seed.
     pub seed: u64,
-    /// The step.
     pub step: u64,
     /// Of a thousand ops, how many failed at most.
     pub faults: u16,
@@ -64,7 +62,6 @@ pub struct Violation {
 /// What happened in a life.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Steps.
     pub steps: u64,
     /// Events that the engine took.
     pub events: u64,
@@ -81,7 +78,6 @@ pub struct Report {
 type Observed = ObservingMaps<MemoryMaps, Watch>;
 type Living = Engine<FaultyMaps<Observed>>;
 
-/// One life.
 #[derive(Debug)]
 pub struct Simulation {
     engine: Living,

@@ -2,8 +2,8 @@
 //!
 //! Invariant: both sides take turns within milliseconds and change their order each time, so that whatever disturbs the
 //! machine disturbs both. What keeps the luck of its start is started anew: processes in each round, whatever is
-//! measured in each draw; the result is the median of the draws, with the smallest and the largest. Deliberately absent:
-//! comparing runs; only sides of one run are compared.
+//! measured in each draw; the result is the median of the draws, with the smallest and the largest. Deliberately
+//! absent: comparing runs; only sides of one run are compared.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ const PAIRS: usize = 100;
 /// Rounds in a draw: some six seconds.
 const ROUNDS: usize = 9;
 
-/// Draws of the same thing. The median of all possible ones lies between the smallest and the largest of seven with 98 %
-/// confidence.
+/// Draws of the same thing. The median of all possible ones lies between the smallest and the largest of seven with 98
+/// % confidence.
 pub fn draws() -> usize {
     sized(7, 1)
 }

@@ -51,7 +51,6 @@ pub struct Question<'a> {
     pub clients: usize,
     /// An address and a port, or the path of a socket.
     pub door: &'a str,
-    /// `GET`.
     pub method: &'a str,
     /// The path, with its query.
     pub path: &'a str,

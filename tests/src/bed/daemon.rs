@@ -1,6 +1,7 @@
 //! The daemon itself in a bed: the program that users run, with the kernel's datapath.
 //!
-//! Invariant: its pins and its sources stay when it ends. Deliberately absent: what it should say; that is the tests' business.
+//! Invariant: its pins and its sources stay when it ends. Deliberately absent: what it should say; that is the tests'
+//! business.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -103,7 +104,6 @@ impl<'a> Daemon<'a> {
         self.bed.bpffs().join(&self.pins)
     }
 
-    /// Its configuration.
     pub fn config(&self) -> PathBuf {
         self.folder.path().join("config.toml")
     }

@@ -1,7 +1,7 @@
 //! A client that dials one address again and again, and counts what came of it.
 //!
-//! Invariant: each attempt is counted once, in the tally that is taken after it. Deliberately absent: data; an address is
-//! served when a connection to it comes about.
+//! Invariant: each attempt is counted once, in the tally that is taken after it. Deliberately absent: data; an address
+//! is served when a connection to it comes about.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::load::connect_and_reset;
 use super::{BedError, at, spawn};
 
-/// Between two attempts: often enough to meet an outage of a few milliseconds, seldom enough to leave the servers alone.
+/// Between two attempts: often enough to meet an outage of a few milliseconds, seldom enough to leave the servers
+/// alone.
 const PAUSE: Duration = Duration::from_millis(4);
 
 /// What came of the attempts since the tally before.

@@ -98,7 +98,6 @@ impl Server {
         self.address
     }
 
-    /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

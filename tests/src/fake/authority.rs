@@ -32,7 +32,6 @@ pub enum Names {
     Expired,
 }
 
-/// Who signs.
 #[allow(missing_debug_implementations)] // it holds a private key
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,

@@ -97,7 +97,7 @@ fn is_series(series: &Value) -> bool {
     count >= 2 && is_micro_time(text(series, "/lastObservedTime"))
 }
 
-/// `2006-01-02T15:04:05.000000Z`
+/// Whether it is written as `2006-01-02T15:04:05.000000Z`.
 fn is_micro_time(text: &str) -> bool {
     let shape: String = text.chars().map(|it| if it.is_ascii_digit() { '0' } else { it }).collect();
     shape == "0000-00-00T00:00:00.000000Z"

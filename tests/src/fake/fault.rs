@@ -36,7 +36,6 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Every request.
     pub const ANYTHING: Self = Self { verb: None, kind: None };
 
     /// Lists of a kind.
@@ -137,7 +136,7 @@ impl Fault {
 /// How a server meets a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Greeting {
-    /// With TLS.
+    /// TLS, then answers.
     Serve,
     /// It accepts, reads, and never says a word.
     Silent,

@@ -101,7 +101,9 @@ impl Running<'_> {
                     Some(Order::End) | None => return writer.end().await,
                 },
                 () = sleep_until(self.ends) => return writer.end().await,
-                () = sleep_until(bookmark.unwrap_or(self.ends)), if bookmark.is_some() => self.say_bookmark(writer).await?,
+                () = sleep_until(bookmark.unwrap_or(self.ends)), if bookmark.is_some() => {
+                    self.say_bookmark(writer).await?;
+                }
                 _ = reader.read_u8() => return Err(io::Error::other("the client hung up")),
             }
         }

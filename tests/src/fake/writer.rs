@@ -40,7 +40,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.body(body.as_bytes()).await
     }
 
-    /// A `Status`.
+    /// Answers with a `Status`.
     pub(super) async fn status(
         &mut self,
         code: u16,
@@ -67,7 +67,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         self.raw(b"\r\n").await
     }
 
-    /// Its end.
+    /// Ends the body.
     pub(super) async fn end(&mut self) -> io::Result<()> {
         self.raw(b"0\r\n\r\n").await
     }

@@ -32,17 +32,12 @@ const WRITER: &str = "fieldManager=holdfast-tests";
 /// The kinds that tests write and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A namespace.
     Namespace,
-    /// A node.
     Node,
-    /// A pod.
     Pod,
-    /// A service.
     Service,
     /// An account for what runs in the cluster.
     ServiceAccount,
-    /// An EndpointSlice.
     Slice,
     /// What may be done.
     ClusterRole,
@@ -78,7 +73,7 @@ const fn row(api: &'static str, name: &'static str, plural: &'static str, namesp
 }
 
 impl Row {
-    /// `api/v1/namespaces/default/services`, `api/v1/nodes`.
+    /// Such as `api/v1/namespaces/default/services` or `api/v1/nodes`.
     fn collection(&self, namespace: Option<&str>) -> String {
         let root = if self.api.contains('/') { "apis" } else { "api" };
         let namespace = namespace.filter(|_| self.namespaced);

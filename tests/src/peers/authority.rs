@@ -1,7 +1,7 @@
 //! Who signs: the cluster's own certificate authority, the servers' certificates, and credentials for clients.
 //!
-//! Invariant: all keys are files of the cluster's folder and go with it. A user is the common name of a certificate, its
-//! groups are the organisations, as Kubernetes reads them. Deliberately absent: expiry and revocation.
+//! Invariant: all keys are files of the cluster's folder and go with it. A user is the common name of a certificate,
+//! its groups are the organisations, as Kubernetes reads them. Deliberately absent: expiry and revocation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ const SERVER_NAMES: [&str; 3] = ["kubernetes.default.svc", "kubernetes", "192.16
 /// A client's certificate and key, as files.
 #[derive(Clone, Debug)]
 pub struct Credential {
-    /// PEM.
+    /// A file of PEM.
     pub certificate: PathBuf,
-    /// PEM, PKCS#8.
+    /// A file of PEM, PKCS#8.
     pub key: PathBuf,
 }
 

@@ -1,8 +1,9 @@
-//! Random services and slices, as an apiserver accepts them: all that decides whom a node's client reaches, in any mixture.
+//! Random services and slices, as an apiserver accepts them: all that decides whom a node's client reaches, in any
+//! mixture.
 //!
 //! Invariant: the seed alone decides, and no two services want one address. Deliberately absent: what kube-proxy itself
-//! decides by chance (two services with one external address, one endpoint that differs between slices), and a slice that
-//! moves to another service, which kube-proxy leaves with both.
+//! decides by chance (two services with one external address, one endpoint that differs between slices), and a slice
+//! that moves to another service, which kube-proxy leaves with both.
 
 use serde_json::{Map, Value, json};
 
@@ -26,7 +27,6 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Nobody yet.
     pub fn new(seed: u64, services: usize) -> Self {
         Self { random: Random::new(seed), services: vec![false; services] }
     }

@@ -1,8 +1,8 @@
 //! Where the real kube-proxy leads who dials a service: its nftables rules, read and followed.
 //!
-//! Invariant: every expression that a first packet meets is understood, or reading fails; nothing is guessed. Deliberately
-//! absent: which of several endpoints is chosen, masquerading, source ranges, and hooks, whose order is taken as known: whom
-//! the NAT chains lead nowhere meets the maps of those without endpoints.
+//! Invariant: every expression that a first packet meets is understood, or reading fails; nothing is guessed.
+//! Deliberately absent: which of several endpoints is chosen, masquerading, source ranges, and hooks, whose order is
+//! taken as known: whom the NAT chains lead nowhere meets the maps of those without endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,12 +18,10 @@ const LIST_LIMIT: Duration = Duration::from_secs(20);
 
 const FAMILIES: [(&str, &str); 2] = [("ip", "0.0.0.0"), ("ip6", "::")];
 
-/// Who dials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     /// A process of the node.
     Local,
-    /// Another machine.
     Remote,
 }
 
@@ -218,7 +216,8 @@ mod tests {
 
     use super::*;
 
-    /// What kube-proxy wrote for a port with the external policy Local, two endpoints of which one is here, and a port with none.
+    /// What kube-proxy wrote for a port with the external policy Local, two endpoints of which one is here, and a port
+    /// with none.
     fn listing() -> Value {
         let elements =
             |goto: &str| json!([[{"concat": ["203.0.113.7", "tcp", 80]}, {"goto": {"target": goto}}]]);

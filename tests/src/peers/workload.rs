@@ -1,4 +1,5 @@
-//! Nodes and pods as kubelet would report them: tests say what a pod is doing, the real controllers draw their conclusions.
+//! Nodes and pods as kubelet would report them: tests say what a pod is doing, the real controllers draw their
+//! conclusions.
 //!
 //! Invariant: only what kubelet and the scheduler write is written here; slices are never touched. Deliberately absent:
 //! processes behind the addresses; a test that dials starts its own servers.
@@ -13,13 +14,12 @@ const GRACE_SECONDS: u32 = 600;
 /// A pod of the one app that its label names.
 #[derive(Clone, Copy, Debug)]
 pub struct Pod<'a> {
-    /// `default/web-1`.
+    /// Namespace and name: `default/web-1`.
     pub name: &'a str,
     /// The label `app`, for the selector of a service.
     pub app: &'a str,
     /// Where it runs. The node has to be there, or its slice never lists the pod.
     pub node: &'a str,
-    /// Its address.
     pub address: &'a str,
 }
 

@@ -29,14 +29,14 @@ const START: Timestamp = Timestamp(1_767_870_715);
 /// Steps until nothing is due: far beyond any run of bad luck.
 const STEPS_MAX: usize = 10_000;
 
-/// The engine's longest wait. What is due only then has failed ten times in a row: it is no bad luck, and shows as error.
+/// The engine's longest wait. What is due only then has failed ten times in a row: it is no bad luck, and shows as
+/// error.
 const HOPELESS: Duration = Duration::from_secs(30);
 
 /// Makes one kind of maps, empty and of its own. Kernel maps come in here.
 pub trait MapMaker {
     /// The kind, for messages.
     fn name(&self) -> String;
-    /// Empty maps.
     fn make(&self) -> Result<Box<dyn Maps>, String>;
 }
 

@@ -101,7 +101,6 @@ impl Outside {
         Ok(group)
     }
 
-    /// Everything goes.
     pub(super) fn clear(&mut self) -> Result<Vec<Event>, String> {
         self.files.clear();
         let mut group = self.texts.replace(&self.files);

@@ -36,17 +36,14 @@ pub enum Command {
     Cluster(String),
     /// An apiserver sends a deletion: kind, then namespace and name.
     ClusterDelete(String, String),
-    /// The configuration.
     Config(String),
     /// The own node.
     Node(NodeFacts),
-    /// The settings.
     Settings(Settings),
     /// A backend of a held list is probed: service, backend, what came of it.
     Probe(String, SocketAddr, Answer),
     /// Every source may miss something.
     Interrupted,
-    /// Time passes.
     Time(Duration),
     /// The daemon ends and starts again.
     Restart,
@@ -56,7 +53,6 @@ pub enum Command {
     KeepRunning,
 }
 
-/// One step.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// Where it begins, counted from 1.
@@ -255,7 +251,7 @@ fn seconds(text: &str) -> Result<i64, String> {
     seconds.ok_or_else(|| format!("`30s`, not {text:?}"))
 }
 
-/// In millionths.
+/// Gives millionths of the whole.
 fn percent(text: &str) -> Result<u32, String> {
     let percent = text.strip_suffix('%').and_then(|percent| percent.parse::<u32>().ok());
     percent.map(|percent| percent * 10_000).ok_or_else(|| format!("`25%`, not {text:?}"))

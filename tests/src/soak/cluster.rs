@@ -27,7 +27,6 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// The smallest.
     pub(super) const SMALL: Self = Self { backends: 1, bulk: 0 };
 
     /// Large enough for maps to grow.
@@ -35,7 +34,6 @@ impl Cluster {
         Self { bulk: BULK.into_iter().max().unwrap_or_default(), ..Self::SMALL.with_other_backends(dice) }
     }
 
-    /// Any.
     pub(super) fn any(dice: &mut Dice) -> Self {
         let place = usize::try_from(dice.below(BULK.len() as u64)).unwrap_or_default();
         Self { bulk: BULK.get(place).copied().unwrap_or_default(), ..Self::SMALL.with_other_backends(dice) }

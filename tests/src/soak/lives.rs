@@ -1,7 +1,8 @@
 //! The daemon that users run, killed at any moment of its life: at its start, while maps grow, while it removes.
 //!
-//! Invariant: each life begins with pins of its own and small maps, so that growth is met again and again; clients never
-//! notice. Deliberately absent: a place in the code where it dies; the moments are spread over the time that things take.
+//! Invariant: each life begins with pins of its own and small maps, so that growth is met again and again; clients
+//! never notice. Deliberately absent: a place in the code where it dies; the moments are spread over the time that
+//! things take.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -24,7 +25,6 @@ const QUIET: &str = "[log]\nlevel = \"warn\"\n";
 /// How long a life takes to be consistent, before it was measured.
 const FIRST_SPAN: Duration = Duration::from_secs(1);
 
-/// What happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lives {
     /// Times that everything began anew.

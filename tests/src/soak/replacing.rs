@@ -1,7 +1,7 @@
 //! Whole lists replaced as fast as the maps take them, under clients that dial them.
 //!
-//! Invariant: a range is written again only when its grace period is over; what it held is wiped first, so a reader that
-//! came too late would find nobody. Deliberately absent: the engine, which is slower than this.
+//! Invariant: a range is written again only when its grace period is over; what it held is wiped first, so a reader
+//! that came too late would find nobody. Deliberately absent: the engine, which is slower than this.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ const _: () = assert!(SLOTS as usize == BACKENDS.len(), "a range holds all backe
 
 const PORT: PortIndex = PortIndex(1);
 
-/// How often it is asked whether a grace period is over, far less than one takes. A sleep, because two threads that only
-/// yield can keep the CPUs from everybody else for a minute on Linux 6.18, also from the thread that ends grace periods.
+/// How often it is asked whether a grace period is over, far less than one takes. A sleep, because two threads that
+/// only yield can keep the CPUs from everybody else for a minute on Linux 6.18, also from the thread that ends grace
+/// periods.
 const GRACE_POLL: Duration = Duration::from_micros(200);
 
-/// What happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
     /// Lists that were replaced by another one.

@@ -91,8 +91,8 @@ fn check_tried(daemon: &Daemon<'_>) {
     assert_eq!(watched(daemon), []);
 }
 
-/// An apiserver that has just started knows of nothing before its own start, so a version of before can be too old for it.
-/// That costs one list of each kind, whatever has happened meanwhile.
+/// An apiserver that has just started knows of nothing before its own start, so a version of before can be too old for
+/// it. That costs one list of each kind, whatever has happened meanwhile.
 #[track_caller]
 fn check_lists(before: &BTreeMap<String, usize>, after: &BTreeMap<String, usize>) {
     println!("asked before: {before:?}; in all: {after:?}");

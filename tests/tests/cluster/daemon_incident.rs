@@ -1,8 +1,8 @@
 //! The incident, for real: apiservers that share an address, a VIP of our own table before one of them, and the daemon
 //! between.
 //!
-//! What is lost by mistake is held: `default/kubernetes` while it flaps, and the VIP while its own slice is away. No client
-//! meets either, no other service is touched, and the daemon keeps its way to repair both.
+//! What is lost by mistake is held: `default/kubernetes` while it flaps, and the VIP while its own slice is away. No
+//! client meets either, no other service is touched, and the daemon keeps its way to repair both.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,8 +46,8 @@ const SLICE: &str = "default/kubernetes-intranet-qxgk4";
 /// The apiserver that stays is what the VIP leads to.
 const LIVE: usize = 1;
 
-/// A table that is a second old is a broken watch. A refused or closed connection leads to the next apiserver at once, and
-/// one that says nothing within three seconds.
+/// A table that is a second old is a broken watch. A refused or closed connection leads to the next apiserver at once,
+/// and one that says nothing within three seconds.
 const FAILOVER_MAX: Duration = Duration::from_secs(3);
 
 /// How often the daemon is told something.

@@ -28,8 +28,8 @@ const ADDRESS: &str = "192.0.2.7";
 /// Nothing is held: kube-proxy holds nothing.
 const REFUSE: &str = "[hold]\non_empty = \"refuse\"\n";
 
-/// The last service and the last slice that a round writes. Who leads from its port to its endpoint has heard of all that
-/// was written before, so two tables that are the same are not those of the round before.
+/// The last service and the last slice that a round writes. Who leads from its port to its endpoint has heard of all
+/// that was written before, so two tables that are the same are not those of the round before.
 fn write_sign(api: &Api<'_>, round: u64) {
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "sign"},
@@ -112,8 +112,8 @@ fn check_agreement(cluster: &Cluster, daemon: &Daemon<'_>, round: u64) {
     }
 }
 
-/// kube-proxy 1.36 may miss the zone that its node has at its start (its proxier asks to be told of labels after the first
-/// were told), and hears of the next one.
+/// kube-proxy 1.36 may miss the zone that its node has at its start (its proxier asks to be told of labels after the
+/// first were told), and hears of the next one.
 fn move_to(api: &Api<'_>, zone: &str) {
     let labels = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": zone}}});
     api.merge(Kind::Node, stage::NODE, &labels).unwrap();

@@ -66,8 +66,8 @@ fn is_full(seen: &Seen) -> bool {
     addresses(&seen.object) == [ADVERTISED.to_string()]
 }
 
-/// The other apiserver renews the common lease every ten seconds. If it does so just then, nothing is seen; so it may take
-/// another stop.
+/// The other apiserver renews the common lease every ten seconds. If it does so just then, nothing is seen; so it may
+/// take another stop.
 fn emptied_by_a_stop(cluster: &Cluster, watch: &Watch) -> Option<Seen> {
     let took = cluster.stop(Part::Apiserver(0)).unwrap();
     println!("SIGTERM took {took:?}");

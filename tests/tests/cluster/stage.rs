@@ -32,8 +32,8 @@ pub(crate) fn prepare(cluster: &Cluster, apiservers: usize) {
     cluster.api(0).unwrap().add_node(NODE, "zone-a").unwrap();
 }
 
-/// Applies permissions and waits until the first apiservers go by them: each authorizer hears of a role and of its binding
-/// by watches of its own, a moment after the answer to who applied them.
+/// Applies permissions and waits until the first apiservers go by them: each authorizer hears of a role and of its
+/// binding by watches of its own, a moment after the answer to who applied them.
 pub(crate) fn permit(cluster: &Cluster, apiservers: usize, manifest: &str, somebody: (&str, &[&str])) {
     cluster.api(0).unwrap().apply(manifest).unwrap();
     for index in 0..apiservers {

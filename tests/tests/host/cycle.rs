@@ -1,5 +1,5 @@
-//! The package's whole life on one host, each step by its name: in namespaces on this machine's kernel, and in a guest with
-//! a distribution's own kernel, its own cgroups and its own BPF file system.
+//! The package's whole life on one host, each step by its name: in namespaces on this machine's kernel, and in a guest
+//! with a distribution's own kernel, its own cgroups and its own BPF file system.
 
 use std::time::Instant;
 

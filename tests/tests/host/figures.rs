@@ -1,5 +1,5 @@
-//! What the installed daemon costs. Each figure is printed; docs/performance.md has them. A time is never judged by the clock, but
-//! as a ratio to something that was measured in the same run.
+//! What the installed daemon costs. Each figure is printed; docs/performance.md has them. A time is never judged by the
+//! clock, but as a ratio to something that was measured in the same run.
 
 use std::fmt::Write;
 use std::thread::sleep;
@@ -16,8 +16,8 @@ const IDLE_SHARE_MAX: f64 = 0.001;
 
 const IDLE_WATCHED: Duration = Duration::from_secs(60);
 
-/// How much longer a start with a thousand services may take than one with a single service: twice as long is usual, and a start
-/// whose work grew with the square of them would take a hundred times as long.
+/// How much longer a start with a thousand services may take than one with a single service: twice as long is usual,
+/// and a start whose work grew with the square of them would take a hundred times as long.
 const START_RATIO_MAX: f64 = 8.0;
 
 /// Others' work makes some of them slower; the fastest counts.

@@ -1,7 +1,7 @@
 //! A node: source, engine and maps in memory on one thread, servers of a cluster beside it, and a witness in the maps.
 //!
-//! The node's tasks run only while a test waits for something, so that what a test does to the servers in between is one
-//! moment for the node.
+//! The node's tasks run only while a test waits for something, so that what a test does to the servers in between is
+//! one moment for the node.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -396,8 +396,8 @@ impl Node {
         self.zones.lock().unwrap().clone()
     }
 
-    /// The table is the one that a node has which reads the cluster's objects now, and nobody guarded was ever without a
-    /// backend on the way to it.
+    /// The table is the one that a node has which reads the cluster's objects now, and nobody guarded was ever without
+    /// a backend on the way to it.
     #[track_caller]
     pub(crate) fn check(&mut self) {
         let expected = from_scratch(&self.place.cluster);

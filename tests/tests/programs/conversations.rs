@@ -86,8 +86,8 @@ fn listed(daemon: &Daemon<'_>) -> usize {
     rows["frontends"][0]["backends"].as_array().unwrap().len()
 }
 
-/// Brings a change about, and has all sockets looked at: that has happened when the one of another service is ended, whose backend
-/// goes. Gives how many more were.
+/// Brings a change about, and has all sockets looked at: that has happened when the one of another service is ended,
+/// whose backend goes. Gives how many more were.
 fn sweep(bed: &Bed, daemon: &mut Daemon<'_>, change: &Change) -> u64 {
     daemon.write_manifest("cluster.yaml", &change.manifest("[{addresses: [192.0.2.3]}]")).unwrap();
     daemon.wait_until(|it| Ok(listed(it) == change.listed)).unwrap();

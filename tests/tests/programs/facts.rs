@@ -1,5 +1,5 @@
-//! What this kernel offers and what a client meets on it, each seen to happen. A run in several kernels makes a table of
-//! these lines, and compares it with the guide.
+//! What this kernel offers and what a client meets on it, each seen to happen. A run in several kernels makes a table
+//! of these lines, and compares it with the guide.
 
 use std::fs;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! `[[service]]` blocks that can be said as facts, and those facts.
 //!
-//! Invariant: a [`Blocks`] holds only blocks whose every fact fits: once it is built, turning it into events cannot fail.
-//! So a reload is judged whole before anything of it is sent. Deliberately absent: what is known of the backends.
+//! Invariant: a [`Blocks`] holds only blocks whose every fact fits: once it is built, turning it into events cannot
+//! fail. So a reload is judged whole before anything of it is sent. Deliberately absent: what is known of the backends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -88,7 +88,6 @@ fn add(blocks: &mut BTreeMap<ObjectName, Arc<Block>>, block: Block) -> Result<()
     }
 }
 
-/// One block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Block {
     /// The service that it is; never changes with its backends' health.

@@ -1,8 +1,8 @@
 //! One check of one backend: opens a socket, asks, says healthy or why not.
 //!
-//! Invariant: a check ends within its timeout and reads at most [`STATUS_LINE_BYTES_MAX`], whatever the backend does. The
-//! status line is read by hand: that is all an answer has to say here, and a backend that is not quite HTTP after it is
-//! still up. Deliberately absent: DNS, TLS, redirects, bodies, connections that are used again.
+//! Invariant: a check ends within its timeout and reads at most [`STATUS_LINE_BYTES_MAX`], whatever the backend does.
+//! The status line is read by hand: that is all an answer has to say here, and a backend that is not quite HTTP after
+//! it is still up. Deliberately absent: DNS, TLS, redirects, bodies, connections that are used again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -41,7 +41,6 @@ pub(super) enum CheckFailed {
     /// A status line that does not end.
     #[error("the status line is longer than {STATUS_LINE_BYTES_MAX} bytes")]
     TooLong,
-    /// Another protocol.
     #[error("not an HTTP/1 status line: {0:?}")]
     NotHttp(String),
     /// An answer that says no.

@@ -3,7 +3,7 @@
 //! Invariant: readiness turns only after `fall` failures or `rise` successes in a row; one result of the other kind
 //! starts the count anew. Deliberately absent: time and sockets.
 
-/// Readiness turned.
+/// How the readiness of a backend turned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
     /// It gets new connections again.

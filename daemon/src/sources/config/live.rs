@@ -29,18 +29,14 @@ pub(super) struct Due {
     pub(super) id: CheckId,
     /// Whom to ask.
     pub(super) backend: SocketAddr,
-    /// How.
     pub(super) check: Arc<HealthCheck>,
 }
 
 /// A backend whose readiness turned.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Whose backend.
     pub(super) service: ServiceKey,
-    /// Which.
     pub(super) backend: SocketAddr,
-    /// Which way.
     pub(super) transition: Transition,
     /// The kind of its check.
     pub(super) check: &'static str,
@@ -76,7 +72,6 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Nothing yet.
     pub(super) fn new(seed: u64) -> Self {
         Self {
             seed,

@@ -1,18 +1,18 @@
 //! Which check runs next.
 //!
-//! Bounded: at most [`AT_ONCE_MAX`] checks run. Fair: the one that has been due for longest starts first. A check that held
-//! its place for longer than [`PROMPT_MAX`] waits in the slow lane, which has at most [`SLOW_AT_ONCE_MAX`] places. So
-//! backends that hang, however many, delay one another and nobody else.
+//! Bounded: at most [`AT_ONCE_MAX`] checks run. Fair: the one that has been due for longest starts first. A check that
+//! held its place for longer than [`PROMPT_MAX`] waits in the slow lane, which has at most [`SLOW_AT_ONCE_MAX`] places.
+//! So backends that hang, however many, delay one another and nobody else.
 //!
-//! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its place until
-//! it has finished, because its socket is still there. Deliberately absent: a clock; time is the `Duration` since some
-//! fixed start, an argument.
+//! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its place
+//! until it has finished, because its socket is still there. Deliberately absent: a clock; time is the `Duration` since
+//! some fixed start, an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Sockets that checks may hold together: enough for 25,000 prompt checks a second at 5 ms, an eighth of the usual 1,024
-/// file descriptors.
+/// Sockets that checks may hold together: enough for 25,000 prompt checks a second at 5 ms, an eighth of the usual
+/// 1,024 file descriptors.
 pub(super) const AT_ONCE_MAX: usize = 128;
 
 /// Half of the places stay for backends that answer promptly.

@@ -1,8 +1,9 @@
 //! Comparisons that somebody asks for, now and not when their hour comes.
 //!
-//! Invariant: at most one comparison in [`Timing::audit_pace`](super::Timing), whoever asks and however often; who comes
-//! within that time of the last one gets its answer with its age, and who comes while one runs gets that. Only who may
-//! mend makes the watch list anew. Deliberately absent: a queue of askers; each waits by himself for the next answer.
+//! Invariant: at most one comparison in [`Timing::audit_pace`](super::Timing), whoever asks and however often; who
+//! comes within that time of the last one gets its answer with its age, and who comes while one runs gets that. Only
+//! who may mend makes the watch list anew. Deliberately absent: a queue of askers; each waits by himself for the next
+//! answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

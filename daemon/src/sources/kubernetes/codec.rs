@@ -1,7 +1,7 @@
 //! How bodies are written, behind one trait: JSON is what is asked for; another encoding is another implementation.
 //!
-//! Invariant: one object that cannot be read harms no other, and is named if its metadata can be read. Deliberately absent:
-//! what was delivered before, and what follows from an event.
+//! Invariant: one object that cannot be read harms no other, and is named if its metadata can be read. Deliberately
+//! absent: what was delivered before, and what follows from an event.
 
 mod json;
 
@@ -49,7 +49,6 @@ pub(super) trait Framer: Debug + Default + Send {
     fn take(&mut self, chunk: &[u8], each: &mut dyn FnMut(Piece<'_>));
 }
 
-/// One encoding.
 pub(super) trait Codec: Debug + Send + Sync + 'static {
     /// How it is asked for.
     const OBJECTS: &'static str;
@@ -66,7 +65,8 @@ pub(super) trait Codec: Debug + Send + Sync + 'static {
     /// Who an object is, whatever the rest of it is.
     fn peek(bytes: &[u8]) -> Option<Identity>;
 
-    /// Whether an event that cannot be read says of its object that it is gone; nothing if it does not say what it says.
+    /// Whether an event that cannot be read says of its object that it is gone; nothing if it does not say what it
+    /// says.
     fn is_deletion(bytes: &[u8]) -> Option<bool>;
 
     /// Reads an object.

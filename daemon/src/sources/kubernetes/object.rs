@@ -48,7 +48,6 @@ impl Told {
     }
 }
 
-/// One object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Object {
     /// Nothing if it does not say who it is.

@@ -1,8 +1,8 @@
 //! Where what was read goes: to the engine, to whoever knows the node, and to the ways to the apiserver.
 //!
-//! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its first list,
-//! and not before. The own Node is none of these: its zone has a head start, and nothing waits for it after that. A queue that
-//! is full holds up the socket. Deliberately absent: what was delivered before.
+//! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its first
+//! list, and not before. The own Node is none of these: its zone has a head start, and nothing waits for it after that.
+//! A queue that is full holds up the socket. Deliberately absent: what was delivered before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,8 @@ impl Missing {
     }
 }
 
-/// The zone's head start: the first lists wait a moment for it, so that nothing is chosen without it and at once chosen anew.
+/// The zone's head start: the first lists wait a moment for it, so that nothing is chosen without it and at once chosen
+/// anew.
 #[derive(Clone, Debug)]
 pub(super) struct HeadStart {
     settled: Arc<watch::Sender<bool>>,

@@ -1,11 +1,12 @@
 //! How long to wait before the next request.
 //!
-//! Invariant: whatever a server does, requests of one kind come at a bounded rate, and those of many nodes spread. Chance is
-//! an argument. Deliberately absent: clocks.
+//! Invariant: whatever a server does, requests of one kind come at a bounded rate, and those of many nodes spread.
+//! Chance is an argument. Deliberately absent: clocks.
 
 use std::time::Duration;
 
-/// After the first short life: long enough for a server that merely restarted its process, short for everybody who waits.
+/// After the first short life: long enough for a server that merely restarted its process, short for everybody who
+/// waits.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// The longest of the doubling waits; after an apiserver returns, this is the most that is lost.
@@ -50,8 +51,9 @@ impl Pace {
         asked + full / 2 + part(full / 2, chance)
     }
 
-    /// Whether another kind of request may follow at once. The waits have grown while nobody answered, and that is over. But
-    /// once only until something lived, so that a server to which every version is too old is not asked for lists in a loop.
+    /// Whether another kind of request may follow at once. The waits have grown while nobody answered, and that is
+    /// over. But once only until something lived, so that a server to which every version is too old is not asked for
+    /// lists in a loop.
     pub(super) fn turn(&mut self) -> bool {
         !std::mem::replace(&mut self.has_turned, true)
     }

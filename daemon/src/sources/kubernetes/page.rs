@@ -1,7 +1,7 @@
 //! A page of a list, taken apart while it comes: each item on its own, and what stands around them.
 //!
-//! Invariant: what is given out does not depend on where chunks end; at no time are more than a few items held. An item may
-//! be wrong inside; only its brackets must fit. Deliberately absent: what an item says.
+//! Invariant: what is given out does not depend on where chunks end; at no time are more than a few items held. An item
+//! may be wrong inside; only its brackets must fit. Deliberately absent: what an item says.
 
 use serde::Deserialize;
 
@@ -42,8 +42,8 @@ pub(super) trait Items {
     /// Takes one item, whatever is in it.
     fn take(&mut self, item: Piece<'_>);
 
-    /// Takes the item at the beginning of a text if it can be read right there. Looking for its end first costs as much as
-    /// reading it.
+    /// Takes the item at the beginning of a text if it can be read right there. Looking for its end first costs as much
+    /// as reading it.
     fn take_ahead(&mut self, text: &str) -> Ahead<()>;
 }
 
@@ -79,7 +79,7 @@ pub(super) enum NoPage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct ListFrame {
-    /// `ServiceList`, …
+    /// Such as `ServiceList`.
     kind: String,
     pub(super) metadata: ListMeta,
 }
@@ -150,8 +150,8 @@ impl Page {
         Ok(())
     }
 
-    /// Reads as far as there are whole items, and gives how far that is. An item that is cut is waited for if it is shorter
-    /// than `patience`; a longer one is taken apart as it comes.
+    /// Reads as far as there are whole items, and gives how far that is. An item that is cut is waited for if it is
+    /// shorter than `patience`; a longer one is taken apart as it comes.
     fn read(&mut self, text: &[u8], items: &mut dyn Items, patience: usize) -> Result<usize, NoPage> {
         let (legible, goes_on) = legible(text);
         let mut at = 0;

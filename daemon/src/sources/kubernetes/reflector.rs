@@ -1,8 +1,9 @@
-//! The loop of one kind of objects: a list, then watches, one after another, and a list again only where nothing else helps.
+//! The loop of one kind of objects: a list, then watches, one after another, and a list again only where nothing else
+//! helps.
 //!
-//! Invariant: no ending is the last one; what is known stays until a whole list says otherwise. A version is remembered for
-//! the cluster, not for an endpoint: after a failover the watch goes on where it was. Deliberately absent: streaming lists,
-//! which cost an apiserver three times as much as pages, and any periodic list.
+//! Invariant: no ending is the last one; what is known stays until a whole list says otherwise. A version is remembered
+//! for the cluster, not for an endpoint: after a failover the watch goes on where it was. Deliberately absent:
+//! streaming lists, which cost an apiserver three times as much as pages, and any periodic list.
 
 mod listing;
 mod paging;
@@ -29,8 +30,8 @@ use crate::apiserver::{Access, Connection, Reply};
 /// A body that explains a refusal is read no further.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// An apiserver that has just started refuses everything for a second, so it takes some refusals until the own Node is asked
-/// for at leisure.
+/// An apiserver that has just started refuses everything for a second, so it takes some refusals until the own Node is
+/// asked for at leisure.
 const REFUSALS_MIN: u32 = 4;
 
 /// The shelf of one kind, which its audit reads.
@@ -80,7 +81,8 @@ struct Failures {
 }
 
 impl Failures {
-    /// How long it is until the next request. A list for which a watch has asked does not wait for what the watch waited for.
+    /// How long it is until the next request. A list for which a watch has asked does not wait for what the watch
+    /// waited for.
     fn wait(&mut self, ending: &Ending, was_watch: bool, lived: Duration) -> Duration {
         let paced = self.pace.wait(lived, ending.retry_after(), chance());
         let turns = ending.is_gone() && was_watch && self.pace.turn();
@@ -184,7 +186,8 @@ impl<C: Codec> Reflector<C> {
         );
     }
 
-    /// It may not be read, or there is none: the host's own choice counts from now on, and not what a former process knew.
+    /// It may not be read, or there is none: the host's own choice counts from now on, and not what a former process
+    /// knew.
     async fn no_node(&self) -> Result<(), Closed> {
         if self.is_without_node() { self.outlet.tell_of_node(None).await } else { Ok(()) }
     }

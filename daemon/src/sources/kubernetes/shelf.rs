@@ -1,7 +1,7 @@
 //! Which objects of one kind were delivered, and in which version: what a new list is compared with.
 //!
-//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or by their
-//! own deletion; what is known already is told to nobody. Deliberately absent: the objects, which the engine has.
+//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or by
+//! their own deletion; what is known already is told to nobody. Deliberately absent: the objects, which the engine has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,11 +36,10 @@ impl Version {
     }
 }
 
-/// What the table does not say of an object: which version it is that could not be understood, in part or at all, or that
-/// belongs to no service.
+/// What the table does not say of an object: which version it is that could not be understood, in part or at all, or
+/// that belongs to no service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Odd {
-    /// The version.
     pub version: Version,
     /// What could not be understood; nothing of one that belongs to no service.
     pub rejection: Option<Rejection>,
@@ -109,8 +108,8 @@ pub(super) struct Shelf {
 }
 
 impl Shelf {
-    /// What an earlier run of the daemon delivered. The odd ones may be newer than the table: only what both agree on, or
-    /// what replaces nothing, is taken from them; what came after the table is heard again.
+    /// What an earlier run of the daemon delivered. The odd ones may be newer than the table: only what both agree on,
+    /// or what replaces nothing, is taken from them; what came after the table is heard again.
     pub(super) fn remembered(objects: Vec<(ObjectName, Version)>, odds: Odds) -> Self {
         let keep = |(name, version)| (name, Kept { version, list: 0 });
         let mut shelf = Self { kept: objects.into_iter().map(keep).collect(), ..Self::default() };

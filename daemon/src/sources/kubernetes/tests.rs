@@ -245,7 +245,8 @@ async fn a_start_from_memory_needs_no_list() {
     assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
 }
 
-/// A bad service whose last good version is in the table, a slice with a bad endpoint, and one that belongs to no service.
+/// A bad service whose last good version is in the table, a slice with a bad endpoint, and one that belongs to no
+/// service.
 async fn odd_ones() -> (Oddities, [String; 2], [String; 2]) {
     let bad = service("bad", "5", "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,");
     let partly = slice("partly", "6", "10.0.0.1").replace("\"endpoints\":[", "\"endpoints\":[{},");

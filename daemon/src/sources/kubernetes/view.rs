@@ -1,7 +1,7 @@
 //! How each watch is doing, for whoever shows it.
 //!
-//! Invariant: reading never waits for a watch, and a watch never waits for readers. Deliberately absent: judgement; data that
-//! is old is served all the same.
+//! Invariant: reading never waits for a watch, and a watch never waits for readers. Deliberately absent: judgement;
+//! data that is old is served all the same.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,20 +36,16 @@ impl State {
 /// What went wrong last, and when.
 #[derive(Clone, Debug)]
 pub struct LastError {
-    /// In words.
     pub text: Arc<str>,
-    /// When.
     pub at: Instant,
 }
 
-/// One watch.
 #[derive(Clone, Debug)]
 pub struct Watch {
     /// Of which objects.
     pub what: What,
     /// What it is doing.
     pub state: State,
-    /// Since when.
     pub since: Instant,
     /// Which apiserver answered last.
     pub endpoint: Option<Arc<str>>,

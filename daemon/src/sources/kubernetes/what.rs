@@ -16,9 +16,7 @@ pub(super) const PAGE_ITEMS: u32 = 500;
 /// One kind of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
-    /// Services.
     Services,
-    /// `EndpointSlices`.
     Slices,
     /// The own Node.
     Node,
@@ -115,8 +113,8 @@ impl Selection {
     }
 }
 
-/// What a kind's list, watch and audit ask for alike: were one of them to ask for other objects than the others, it would
-/// find differences that nobody has made. Cheap to clone.
+/// What a kind's list, watch and audit ask for alike: were one of them to ask for other objects than the others, it
+/// would find differences that nobody has made. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct SharedSelection {
     pub(super) what: What,

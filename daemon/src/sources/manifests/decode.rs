@@ -200,7 +200,7 @@ impl Item {
     }
 }
 
-/// `Ingress (networking.k8s.io/v1)`.
+/// As in `Ingress (networking.k8s.io/v1)`.
 fn shown_kind(kind: &str, version: &str) -> String {
     let is_plain = |text: &str| {
         let legal = |it: char| it.is_ascii_alphanumeric() || "./-".contains(it);

@@ -1,8 +1,8 @@
 //! What a folder of manifests says, file by file and object by object.
 //!
-//! Invariant: pure. For each object the first file (by the bytes of its name) that has an understood version of it wins,
-//! and the events given so far always add up to exactly those winners. A file or an object that cannot be understood
-//! keeps its last good version. Deliberately absent: files, time.
+//! Invariant: pure. For each object the first file (by the bytes of its name) that has an understood version of it
+//! wins, and the events given so far always add up to exactly those winners. A file or an object that cannot be
+//! understood keeps its last good version. Deliberately absent: files, time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -76,8 +76,8 @@ impl Folder {
         self.tell_all(&dirty)
     }
 
-    /// Whether an object may be on its way from one file to another: it went from the one and is in no other yet, or came to
-    /// the other and is still in the one.
+    /// Whether an object may be on its way from one file to another: it went from the one and is in no other yet, or
+    /// came to the other and is still in the one.
     pub(super) fn is_between(&self, reading: &Reading) -> bool {
         let Ok(present) = &reading.present else { return false };
         let read: BTreeMap<&Arc<str>, &Contents> = reading.read().collect();

@@ -1,9 +1,9 @@
 //! One look at a folder: which manifests are there, and which of them are ready to be read.
 //!
-//! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or unchanged
-//! for [`SETTLE`]; never while somebody is known to write it. A file that is gone or empty counts as that only after the
-//! same time, because many programs replace a file by removing or emptying it first. Deliberately absent: what the files
-//! say; waiting.
+//! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or
+//! unchanged for [`SETTLE`]; never while somebody is known to write it. A file that is gone or empty counts as that
+//! only after the same time, because many programs replace a file by removing or emptying it first. Deliberately
+//! absent: what the files say; waiting.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -200,7 +200,8 @@ impl Scan {
         Some(contents)
     }
 
-    /// Forgets what has been gone for long enough or has only changed its name; says whether others may still come back.
+    /// Forgets what has been gone for long enough or has only changed its name; says whether others may still come
+    /// back.
     fn forget(&mut self, listing: &Listing, now: Instant) -> bool {
         let is_renamed = |read: &Stamp| listing.values().flatten().any(|stamp| stamp.is_moved_from(read));
         let mut is_leaving = false;

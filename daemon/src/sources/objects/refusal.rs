@@ -35,7 +35,6 @@ pub enum Refusal {
     Address {
         /// Where it stands.
         field: String,
-        /// The value.
         shown: String,
     },
     /// Not a network.
@@ -43,7 +42,6 @@ pub enum Refusal {
     Cidr {
         /// Where it stands.
         field: String,
-        /// The value.
         shown: String,
     },
     /// A number out of its range.
@@ -51,9 +49,7 @@ pub enum Refusal {
     Range {
         /// Where it stands.
         field: String,
-        /// The number.
         value: i64,
-        /// The range.
         legal: &'static str,
     },
     /// A word that is not in the vocabulary.
@@ -61,15 +57,12 @@ pub enum Refusal {
     Word {
         /// Where it stands.
         field: String,
-        /// The word.
         shown: String,
-        /// The vocabulary.
         legal: &'static str,
     },
     /// More entries than a limit allows.
     #[error("{field} has {count} entries; at most {count_max} are legal")]
     TooMany {
-        /// Which list.
         field: &'static str,
         /// How many it has.
         count: usize,
@@ -97,7 +90,6 @@ pub enum Refusal {
     FamilyMismatch {
         /// Which of the cluster IPs.
         place: usize,
-        /// The address.
         address: IpAddr,
         /// The family that stands at the same place.
         family: Family,
@@ -105,7 +97,6 @@ pub enum Refusal {
     /// An endpoint that no backend can come from.
     #[error("{field}: {error}")]
     Endpoint {
-        /// Which.
         field: String,
         /// What is wrong with it.
         error: EndpointRefused,

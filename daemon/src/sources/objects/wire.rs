@@ -1,7 +1,7 @@
 //! The parts of Kubernetes objects that are read, as they stand on the wire.
 //!
-//! Invariant: every field may be absent or null, and unknown ones are skipped without being kept, so that an object fails
-//! to fit only where a field that is read has another type. Deliberately absent: any rule about values.
+//! Invariant: every field may be absent or null, and unknown ones are skipped without being kept, so that an object
+//! fails to fit only where a field that is read has another type. Deliberately absent: any rule about values.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,8 +12,8 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A text, as it stands in what is read wherever nothing in it is escaped: most of an object is texts, and most are only
-/// looked at.
+/// A text, as it stands in what is read wherever nothing in it is escaped: most of an object is texts, and most are
+/// only looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text<'a>(Cow<'a, str>);
 
@@ -53,19 +53,14 @@ impl<'de> Visitor<'de> for Texts {
     }
 }
 
-/// A Service.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
 pub struct ServiceWire<'a> {
-    /// `metadata`.
     pub metadata: Option<MetaWire<'a>>,
-    /// `spec`.
     pub spec: Option<ServiceSpecWire<'a>>,
-    /// `status`.
     pub status: Option<ServiceStatusWire<'a>>,
 }
 
-/// An `EndpointSlice`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(
     remote = "Self",
@@ -75,14 +70,11 @@ pub struct ServiceWire<'a> {
     rename_all = "camelCase"
 )]
 pub struct SliceWire<'a> {
-    /// `metadata`.
     pub metadata: Option<MetaWire<'a>>,
-    /// `addressType`.
     pub address_type: Option<Text<'a>>,
     /// `endpoints`: absent, null, or a list. The difference is a fact.
     #[serde(deserialize_with = "present")]
     pub endpoints: Option<Option<Vec<EndpointWire<'a>>>>,
-    /// `ports`.
     pub ports: Option<Vec<SlicePortWire<'a>>>,
 }
 
@@ -96,17 +88,11 @@ pub struct SliceWire<'a> {
     rename_all = "camelCase"
 )]
 pub struct MetaWire<'a> {
-    /// `namespace`.
     pub namespace: Option<Text<'a>>,
-    /// `name`.
     pub name: Option<Text<'a>>,
-    /// `uid`.
     pub uid: Option<Text<'a>>,
-    /// `resourceVersion`.
     pub resource_version: Option<Text<'a>>,
-    /// `generation`.
     pub generation: Option<i64>,
-    /// `creationTimestamp`.
     pub creation_timestamp: Option<Text<'a>>,
     /// `labels`, the few that are read.
     pub labels: Option<LabelsWire<'a>>,
@@ -144,13 +130,11 @@ pub struct AnnotationsWire<'a> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
 pub struct ManagedFieldsWire<'a> {
-    /// Who wrote.
     pub manager: Option<Text<'a>>,
     /// `Update` or `Apply`.
     pub operation: Option<Text<'a>>,
     /// `status`, or nothing.
     pub subresource: Option<Text<'a>>,
-    /// When.
     pub time: Option<Text<'a>>,
 }
 
@@ -164,50 +148,34 @@ pub struct ManagedFieldsWire<'a> {
     rename_all = "camelCase"
 )]
 pub struct ServiceSpecWire<'a> {
-    /// `type`.
     #[serde(rename = "type")]
     pub kind: Option<Text<'a>>,
-    /// `clusterIP`.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: Option<Text<'a>>,
-    /// `clusterIPs`.
     #[serde(rename = "clusterIPs")]
     pub cluster_ips: Option<Vec<Text<'a>>>,
-    /// `ipFamilies`.
     pub ip_families: Option<Vec<Text<'a>>>,
-    /// `externalIPs`.
     #[serde(rename = "externalIPs")]
     pub external_ips: Option<Vec<Text<'a>>>,
-    /// `ports`.
     pub ports: Option<Vec<ServicePortWire<'a>>>,
-    /// `internalTrafficPolicy`.
     pub internal_traffic_policy: Option<Text<'a>>,
-    /// `externalTrafficPolicy`.
     pub external_traffic_policy: Option<Text<'a>>,
-    /// `sessionAffinity`.
     pub session_affinity: Option<Text<'a>>,
-    /// `sessionAffinityConfig`.
     pub session_affinity_config: Option<AffinityConfigWire>,
-    /// `loadBalancerSourceRanges`.
     pub load_balancer_source_ranges: Option<Vec<Text<'a>>>,
-    /// `healthCheckNodePort`.
     pub health_check_node_port: Option<i64>,
 }
 
-/// `sessionAffinityConfig`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", expecting = "an object", default)]
 pub struct AffinityConfigWire {
-    /// `clientIP`.
     #[serde(rename = "clientIP")]
     pub client_ip: Option<AffinityWire>,
 }
 
-/// `sessionAffinityConfig.clientIP`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", expecting = "an object", default, rename_all = "camelCase")]
 pub struct AffinityWire {
-    /// `timeoutSeconds`.
     pub timeout_seconds: Option<i64>,
 }
 
@@ -221,13 +189,9 @@ pub struct AffinityWire {
     rename_all = "camelCase"
 )]
 pub struct ServicePortWire<'a> {
-    /// `name`.
     pub name: Option<Text<'a>>,
-    /// `protocol`.
     pub protocol: Option<Text<'a>>,
-    /// `port`.
     pub port: Option<i64>,
-    /// `nodePort`.
     pub node_port: Option<i64>,
 }
 
@@ -241,15 +205,12 @@ pub struct ServicePortWire<'a> {
     rename_all = "camelCase"
 )]
 pub struct ServiceStatusWire<'a> {
-    /// `loadBalancer`.
     pub load_balancer: Option<LoadBalancerWire<'a>>,
 }
 
-/// `status.loadBalancer`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
 pub struct LoadBalancerWire<'a> {
-    /// `ingress`.
     pub ingress: Option<Vec<IngressWire<'a>>>,
 }
 
@@ -263,9 +224,7 @@ pub struct LoadBalancerWire<'a> {
     rename_all = "camelCase"
 )]
 pub struct IngressWire<'a> {
-    /// `ip`.
     pub ip: Option<Text<'a>>,
-    /// `ipMode`.
     pub ip_mode: Option<Text<'a>>,
 }
 
@@ -273,11 +232,8 @@ pub struct IngressWire<'a> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
 pub struct SlicePortWire<'a> {
-    /// `name`.
     pub name: Option<Text<'a>>,
-    /// `protocol`.
     pub protocol: Option<Text<'a>>,
-    /// `port`.
     pub port: Option<i64>,
 }
 
@@ -293,15 +249,10 @@ pub struct SlicePortWire<'a> {
 pub struct EndpointWire<'a> {
     /// `addresses`, of which only the first counts.
     pub addresses: Option<Vec<Text<'a>>>,
-    /// `conditions`.
     pub conditions: Option<ConditionsWire>,
-    /// `nodeName`.
     pub node_name: Option<Text<'a>>,
-    /// `zone`.
     pub zone: Option<Text<'a>>,
-    /// `hints`.
     pub hints: Option<HintsWire<'a>>,
-    /// `targetRef`.
     pub target_ref: Option<TargetWire<'a>>,
 }
 
@@ -309,11 +260,8 @@ pub struct EndpointWire<'a> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", expecting = "an object", default)]
 pub struct ConditionsWire {
-    /// `ready`.
     pub ready: Option<bool>,
-    /// `serving`.
     pub serving: Option<bool>,
-    /// `terminating`.
     pub terminating: Option<bool>,
 }
 
@@ -327,9 +275,7 @@ pub struct ConditionsWire {
     rename_all = "camelCase"
 )]
 pub struct HintsWire<'a> {
-    /// `forZones`.
     pub for_zones: Option<Vec<HintWire<'a>>>,
-    /// `forNodes`.
     pub for_nodes: Option<Vec<HintWire<'a>>>,
 }
 
@@ -337,7 +283,6 @@ pub struct HintsWire<'a> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
 pub struct HintWire<'a> {
-    /// `name`.
     pub name: Option<Text<'a>>,
 }
 
@@ -345,13 +290,9 @@ pub struct HintWire<'a> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(remote = "Self", bound(deserialize = "'de: 'a"), expecting = "an object", default)]
 pub struct TargetWire<'a> {
-    /// `kind`.
     pub kind: Option<Text<'a>>,
-    /// `namespace`.
     pub namespace: Option<Text<'a>>,
-    /// `name`.
     pub name: Option<Text<'a>>,
-    /// `uid`.
     pub uid: Option<Text<'a>>,
 }
 
@@ -360,8 +301,8 @@ fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> R
     T::deserialize(deserializer).map(Some)
 }
 
-/// Reads objects from maps alone. serde's own code would read a list too, place by place, so that `labels: ["web"]` named a
-/// service.
+/// Reads objects from maps alone. serde's own code would read a list too, place by place, so that `labels: ["web"]`
+/// named a service.
 macro_rules! from_maps_alone {
     ($($wire:ident $(<$text:lifetime>)?),* $(,)?) => {$(
         impl<'de $(: $text, $text)?> Deserialize<'de> for $wire $(<$text>)? {

@@ -1,8 +1,9 @@
 //! A life with too little room: more services and frontends than the limits allow, coming, going, and starting anew.
 //!
 //! Invariant: whenever a batch leaves nothing to do, each object is either in the table or named as waiting, never both
-//! and never neither; no limit is exceeded; nobody who has room loses it, not by a restart either; and at rest nobody waits while there is room.
-//! The same seed lives the same life. Deliberately absent: what clients get, which [`super::simulate`] looks after.
+//! and never neither; no limit is exceeded; nobody who has room loses it, not by a restart either; and at rest nobody
+//! waits while there is room. The same seed lives the same life. Deliberately absent: what clients get, which
+//! [`super::simulate`] looks after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +37,6 @@ pub struct Crowded {
     pub waited: u64,
     /// Of those, how often somebody had none in the maps.
     pub starved: u64,
-    /// Restarts.
     pub restarts: u64,
 }
 

@@ -1,5 +1,5 @@
-//! What happens outside the engine: objects that change, go and come back, sources that are interrupted, probes that are
-//! answered.
+//! What happens outside the engine: objects that change, go and come back, sources that are interrupted, probes that
+//! are answered.
 //!
 //! Invariant: the facts of the model change with the event that tells of it. Deliberately absent: what follows.
 
@@ -147,8 +147,8 @@ impl Simulation {
         }
     }
 
-    /// A port of a service gets another name, or two swap theirs, while the numbers stay. The slices follow now or later,
-    /// or did before.
+    /// A port of a service gets another name, or two swap theirs, while the numbers stay. The slices follow now or
+    /// later, or did before.
     pub(super) fn rename_port(&mut self) {
         let position = self.random.below(population::SERVICES_MAX);
         let key = population::service_key(position);

@@ -1,7 +1,8 @@
-//! What the past says of lists that have nobody: the last list, who of it was seen terminating, and what is held since when.
+//! What the past says of lists that have nobody: the last list, who of it was seen terminating, and what is held since
+//! when.
 //!
-//! Invariant: it hears what the engine is told and looks at what is listed when the engine decides, and at nothing else of
-//! the engine. Deliberately absent: what the signs mean ([`super::policy`]).
+//! Invariant: it hears what the engine is told and looks at what is listed when the engine decides, and at nothing else
+//! of the engine. Deliberately absent: what the signs mean ([`super::policy`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -223,8 +224,8 @@ impl History {
         }
     }
 
-    /// A new process begins, with what the one before wrote down. How old a hold is, the wall clocks say; none is younger
-    /// than new.
+    /// A new process begins, with what the one before wrote down. How old a hold is, the wall clocks say; none is
+    /// younger than new.
     pub fn restart(&mut self, memory: Memory, now: Now) {
         let then = memory.1;
         *self = Self::new(self.rule, memory);

@@ -24,13 +24,10 @@ use super::policy::Rule;
 /// What all sources say.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Every service.
     pub services: BTreeMap<ServiceKey, Arc<ServiceFacts>>,
-    /// Every slice.
     pub slices: BTreeMap<SliceKey, Arc<SliceFacts>>,
     /// The own node.
     pub node: Arc<NodeFacts>,
-    /// The settings.
     pub settings: Arc<Settings>,
 }
 
@@ -65,7 +62,6 @@ pub struct ExpectedPort {
 pub struct ExpectedFrontend {
     /// What clients dial.
     pub address: IpAddr,
-    /// Its number.
     pub number: core::num::NonZeroU16,
     /// As the service says it.
     pub protocol: Protocol,
@@ -80,9 +76,7 @@ pub struct ExpectedFrontend {
 /// One service, decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
-    /// Its frontends.
     pub frontends: Vec<ExpectedFrontend>,
-    /// Its ports.
     pub ports: BTreeMap<PortName, ExpectedPort>,
     /// Cluster IPs get the local list.
     pub internal_local: bool,
@@ -413,9 +407,7 @@ fn slots(chosen: Vec<&Listed<'_>>) -> Vec<Slot> {
 /// Who owns a frontend, and as what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The service.
     pub service: ServiceKey,
-    /// Its port.
     pub port: PortName,
     /// The kind of address.
     pub kind: FrontendType,
@@ -438,7 +430,6 @@ pub struct Model {
 }
 
 impl Model {
-    /// Nothing exists.
     pub fn new(rule: Rule) -> Self {
         Self {
             facts: Facts::default(),
@@ -539,7 +530,8 @@ impl Model {
         self.answer_of(holder, client).unwrap_or(Answer::Passed)
     }
 
-    /// What a holder's own lists give a client; `None`: the list is not used by anybody, or the address is left to another.
+    /// What a holder's own lists give a client; `None`: the list is not used by anybody, or the address is left to
+    /// another.
     pub fn answer_of(&self, holder: &Holder, client: Client) -> Option<Answer> {
         let expected = self.services.get(&holder.service)?;
         if expected.is_passing(holder.kind, &holder.port) {

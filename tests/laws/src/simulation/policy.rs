@@ -25,7 +25,6 @@ pub struct Signs {
 /// What becomes of such a list: `None` is refused.
 pub type Rule = fn(&Signs) -> Option<(Reason, Bound)>;
 
-/// The rule.
 pub fn rule(signs: &Signs) -> Option<(Reason, Bound)> {
     let rows = [
         (signs.own == Some(OnEmpty::Refuse), None),

@@ -426,7 +426,6 @@ pub fn node(random: &mut Random) -> NodeFacts {
     NodeFacts { name: random.pick(&["n1", "n1", "n2"]).into(), zone, node_port_addresses: addresses }
 }
 
-/// The settings.
 pub fn settings(random: &mut Random) -> Settings {
     let mut bypass = if random.chance(300) { vec![SocketAddr::new(vip(random), 443)] } else { vec![] };
     if random.chance(200) {

@@ -1,4 +1,5 @@
-//! The rows that readers see, after every step: what they claim must be what clients meet, and their times must be true.
+//! The rows that readers see, after every step: what they claim must be what clients meet, and their times must be
+//! true.
 //!
 //! Deliberately absent: rows that are not done yet; they are compared at rest.
 
@@ -78,7 +79,8 @@ impl Rows {
     }
 }
 
-/// No list becomes empty, and none is held, but for a reason that the past gives: each row that is done says exactly that.
+/// No list becomes empty, and none is held, but for a reason that the past gives: each row that is done says exactly
+/// that.
 fn look_at_reasons(view: &ServiceView, watch: &mut Watch) {
     let model = &watch.model;
     let nothing = Expected::default();

@@ -309,8 +309,8 @@ impl SlowClient {
         Some(Self { reading: reading?, key, led_by, holders, legal: vec![now], has_word })
     }
 
-    /// A new process decides: whoever owns the frontend now may have taken over the port that it leads to. Of a NodePort it
-    /// is the owner of the wildcard, even if the dialled address has ceased to be the node's meanwhile.
+    /// A new process decides: whoever owns the frontend now may have taken over the port that it leads to. Of a
+    /// NodePort it is the owner of the wildcard, even if the dialled address has ceased to be the node's meanwhile.
     pub fn adopt(&mut self, watch: &Watch) {
         let owner = watch.model.owners.get(&self.led_by).filter(|owner| !self.holders.contains(owner));
         self.holders.extend(owner.cloned());

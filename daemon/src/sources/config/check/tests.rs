@@ -7,7 +7,6 @@ use super::*;
 /// What a backend does with a connection.
 #[derive(Clone, Copy)]
 enum Server {
-    /// Nothing listens.
     Down,
     /// Takes connections and says nothing.
     Silent,

@@ -1,7 +1,7 @@
 //! JSON.
 //!
-//! Invariant: the text of an object is checked for UTF-8 once and read once; only one that does not fit is read again, for
-//! the path to what is wrong. Deliberately absent: rules about values, which are those of every source.
+//! Invariant: the text of an object is checked for UTF-8 once and read once; only one that does not fit is read again,
+//! for the path to what is wrong. Deliberately absent: rules about values, which are those of every source.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -32,7 +32,6 @@ const NODE_ADDRESSES_MAX: usize = 256;
 /// What is wrong where no field is.
 const WHOLE: &str = "the object";
 
-/// The encoding.
 #[derive(Debug)]
 pub(in crate::sources::kubernetes) struct Json;
 

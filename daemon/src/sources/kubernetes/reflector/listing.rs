@@ -1,7 +1,7 @@
 //! The list: all its pages, applied as one group.
 //!
-//! Invariant: a list that is not whole changes nothing. Items are read while they come, so no page is ever held. Deliberately
-//! absent: doubt about a whole list; that much has gone is said, and done.
+//! Invariant: a list that is not whole changes nothing. Items are read while they come, so no page is ever held.
+//! Deliberately absent: doubt about a whole list; that much has gone is said, and done.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};
@@ -19,8 +19,8 @@ use crate::sources::kubernetes::view::State;
 use crate::sources::kubernetes::what::{Selection, What};
 use crate::sources::objects::{Defaulting, Provenance};
 
-/// Refusals of a selection in a row after which it is left out as a trial. One is a stray answer of a proxy or of a server
-/// that is just starting.
+/// Refusals of a selection in a row after which it is left out as a trial. One is a stray answer of a proxy or of a
+/// server that is just starting.
 const DOUBTS_MIN: u32 = 2;
 
 /// Whose objects are read.
@@ -58,8 +58,8 @@ impl<C: Codec> Reflector<C> {
         self.arrived().await
     }
 
-    /// What this list asks for. A server that has called the selection bad twice in a row is asked without the part that an
-    /// older one may not know; only if it answers that, the part was to blame.
+    /// What this list asks for. A server that has called the selection bad twice in a row is asked without the part
+    /// that an older one may not know; only if it answers that, the part was to blame.
     fn asked_for(&self) -> Selection {
         let selection = self.selection.now();
         let without = if self.doubts >= DOUBTS_MIN { selection.without_fields() } else { None };

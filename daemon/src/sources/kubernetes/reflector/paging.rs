@@ -1,8 +1,8 @@
 //! The pages of one list, one after the other over one connection, each asked for until it is there.
 //!
-//! Invariant: what whole pages have brought stays while another one is asked for again, and one that was broken off leaves
-//! nothing behind. A list may take as long as it likes while pages come; no page for `list_silence` is its end. Deliberately
-//! absent: what the list changes.
+//! Invariant: what whole pages have brought stays while another one is asked for again, and one that was broken off
+//! leaves nothing behind. A list may take as long as it likes while pages come; no page for `list_silence` is its end.
+//! Deliberately absent: what the list changes.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

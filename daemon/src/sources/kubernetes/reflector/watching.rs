@@ -1,7 +1,7 @@
 //! The watch: what each chunk brings is one group.
 //!
-//! Invariant: the version moves with each event and each bookmark; an event that cannot be read moves it too, if it says
-//! which version it is. Deliberately absent: what follows when it ends.
+//! Invariant: the version moves with each event and each bookmark; an event that cannot be read moves it too, if it
+//! says which version it is. Deliberately absent: what follows when it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,8 +107,9 @@ fn is_known(shelf: &Shelf, object: &Object) -> bool {
 }
 
 impl Batch {
-    /// A line that cannot be read is laid to the object that it names. Where it does not say what has happened to whom, it is
-    /// the watch that is wrong: it is begun again from before the line, and if that does not help, a list follows.
+    /// A line that cannot be read is laid to the object that it names. Where it does not say what has happened to whom,
+    /// it is the watch that is wrong: it is begun again from before the line, and if that does not help, a list
+    /// follows.
     fn take<C: Codec>(&mut self, shelf: &mut Shelf, what: What, piece: Piece<'_>, provenance: &Provenance) {
         let frame = match piece {
             _ if self.ending.is_some() => return,

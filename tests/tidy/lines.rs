@@ -1,0 +1,130 @@
+//! How long a line may be, and how much a doc comment has to say.
+//!
+//! Invariant: what rustfmt wraps and what nobody can wrap (literals, tables, links, text that is shown as it is) is not
+//! judged here.
+
+use crate::code::without_literals;
+use crate::tree::{Finding, Source};
+
+/// Past this, a line does not fit beside another file, nor on a reviewer's page.
+const LINE_LENGTH_MAX: usize = 120;
+
+/// So few words say what the name below them says already.
+const WORDS_TOO_FEW: usize = 2;
+
+/// What is read by people fits on their screens.
+pub(crate) fn line_length(source: &Source) -> Vec<Finding> {
+    let judged = if source.is_rust() {
+        without_literals(&source.text)
+    } else if source.path.ends_with(".md") {
+        prose(&source.text)
+    } else if is_plain_code(source) {
+        source.text.clone()
+    } else {
+        return Vec::new();
+    };
+    let lengths = judged.lines().enumerate().map(|(at, line)| (at + 1, line.trim_end().chars().count()));
+    let long = lengths.filter(|(_, length)| *length > LINE_LENGTH_MAX);
+    long.map(|(line, length)| source.finding(line, format!("{length} columns; at most {LINE_LENGTH_MAX}")))
+        .collect()
+}
+
+fn is_plain_code(source: &Source) -> bool {
+    let extension = source.path.rsplit('.').next().unwrap_or_default();
+    ["c", "h", "sh", "toml"].contains(&extension) || source.text.starts_with("#!/")
+}
+
+/// The page without its tables, examples and links, line by line.
+fn prose(page: &str) -> String {
+    let mut kept = String::new();
+    let mut in_example = false;
+    for line in page.lines() {
+        let is_fence = line.trim_start().starts_with("```");
+        let is_free = in_example || is_fence || line.starts_with('|') || line.contains("](");
+        kept.push_str(if is_free { "" } else { line });
+        kept.push('\n');
+        in_example ^= is_fence;
+    }
+    kept
+}
+
+/// A doc comment says more than the name that it stands over, or is left out.
+pub(crate) fn docs_say_something(source: &Source) -> Vec<Finding> {
+    let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
+    let docs = lines.chunk_by(|a, b| is_doc(a) && is_doc(b)).scan(0, |at, chunk| {
+        *at += chunk.len();
+        Some((*at, chunk))
+    });
+    let short = docs.filter_map(|(at, chunk)| match chunk {
+        [only] if is_doc(only) && only.split_whitespace().count() <= 1 + WORDS_TOO_FEW => Some(at),
+        _ => None,
+    });
+    short.map(|at| source.finding(at, "say more than the name does, or leave it out")).collect()
+}
+
+fn is_doc(line: &str) -> bool {
+    line.starts_with("/// ") || line == "///"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{assert_none, repository};
+
+    /// Folders in which others rewrite at the moment; each is taken out when it has been gone through.
+    const NOT_YET: [&str; 19] = [
+        ".ci/",
+        "Makefile",
+        "bpf/",
+        "daemon/core/",
+        "daemon/datapath/",
+        "daemon/src/admin",
+        "daemon/src/announce",
+        "daemon/src/app",
+        "daemon/src/cli",
+        "daemon/src/datapath",
+        "daemon/src/engine",
+        "daemon/src/logging",
+        "daemon/src/readings",
+        "daemon/src/recorder",
+        "daemon/src/state",
+        "daemon/src/why",
+        "docs/develop.md",
+        "scripts/check.sh",
+        "scripts/test.sh",
+    ];
+
+    #[track_caller]
+    fn check(rule: fn(&Source) -> Vec<Finding>, path: &str, text: &str, lines: &[usize]) {
+        let found: Vec<usize> = rule(&Source::new(path, text)).iter().map(|finding| finding.line).collect();
+        assert_eq!(found, lines, "in {path}: {text}");
+    }
+
+    #[track_caller]
+    fn check_repository(rule: fn(&Source) -> Vec<Finding>) {
+        let sources = repository().unwrap();
+        let judged = sources.iter().filter(|it| !NOT_YET.iter().any(|path| it.path.starts_with(path)));
+        assert_none(&judged.flat_map(rule).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn lines_have_at_most_120_columns() {
+        let (fits, long) = ("é".repeat(LINE_LENGTH_MAX), "é".repeat(LINE_LENGTH_MAX + 1));
+        for path in ["a.c", "a.h", "a.sh", "a.toml", "a.md", "a.rs"] {
+            check(line_length, path, &format!("{fits}\n{long}\n"), &[2]);
+        }
+        check(line_length, "setup", &format!("#!/bin/sh\n# {long}\n"), &[2]);
+        check(line_length, "a.json", &long, &[]);
+        check(line_length, "a.rs", &format!("let a = \"{long}\";\n/// {long}\n"), &[2]);
+        check(line_length, "a.md", &format!("| {long} |\n```\n{long}\n```\n- [a](b) {long}\n{long}\n"), &[6]);
+        check_repository(line_length);
+    }
+
+    #[test]
+    fn doc_comments_say_more_than_the_name() {
+        check(docs_say_something, "a.rs", "/// The name.\nname: u8,\n    /// Which.\n    a: u8,\n", &[1, 3]);
+        check(docs_say_something, "a.rs", "/// The name of it.\n// Why.\n//! A.\nlet a = 1;\n", &[]);
+        check(docs_say_something, "a.rs", "/// The name.\n///\n/// It is.\na: u8,\n", &[]);
+        check_repository(docs_say_something);
+    }
+}
