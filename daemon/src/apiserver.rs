@@ -30,7 +30,7 @@ use holdfast_core::facts::Timestamp;
 use tokio::sync::{Notify, watch};
 
 use crate::config::Apiserver;
-use credentials::{Credentials, Told};
+use credentials::{Credentials, Report};
 use endpoints::{Endpoint, EndpointId};
 use learned::Memory;
 use lease::Shared;
@@ -115,11 +115,11 @@ struct Asked {
 }
 
 impl Asked {
-    /// With the credentials that are in use already where their places are the same: what hangs is not asked for twice.
+    /// With the credentials that are in use already where their locations are the same: what hangs is not asked for twice.
     fn or_as_before(self, before: &Self) -> Self {
         let known = |new: Arc<Credentials>| {
             let all = [Some(&before.own), before.kubelet.as_ref()];
-            let same = all.into_iter().flatten().find(|old| old.places() == new.places());
+            let same = all.into_iter().flatten().find(|old| old.locations() == new.locations());
             same.map_or(new, Arc::clone)
         };
         Self { own: known(self.own), kubelet: self.kubelet.map(known), learns: self.learns }
@@ -274,8 +274,8 @@ impl Inner {
         };
         let memory = self.memory().clone();
         let asked = self.asked();
-        let own = asked.own.told().map(|told| (Tier::Configured, told));
-        let kubelet = asked.kubelet.as_ref().and_then(|it| it.told()).map(|told| (Tier::Kubelet, told));
+        let own = asked.own.report().map(|report| (Tier::Configured, report));
+        let kubelet = asked.kubelet.as_ref().and_then(|it| it.report()).map(|report| (Tier::Kubelet, report));
         View {
             endpoints: rows.into_iter().map(|row| endpoint_view(row, at, preferred, &memory)).collect(),
             credentials: own.into_iter().chain(kubelet).map(credentials_view).collect(),
@@ -324,13 +324,13 @@ fn endpoint_view(row: Endpoint, at: Instant, preferred: Option<EndpointId>, memo
     }
 }
 
-fn credentials_view((tier, told): (Tier, Told)) -> CredentialsView {
+fn credentials_view((tier, report): (Tier, Report)) -> CredentialsView {
     CredentialsView {
         tier,
-        kind: told.kind,
-        files: told.files.into_iter().map(|(path, modified)| (path, modified.map(timestamp))).collect(),
-        expires: told.expires.map(timestamp),
-        problem: told.problem.map(|(problem, then)| (problem, timestamp(then))),
+        kind: report.kind,
+        files: report.files.into_iter().map(|(path, modified)| (path, modified.map(timestamp))).collect(),
+        expires: report.expires.map(timestamp),
+        problem: report.problem.map(|(problem, then)| (problem, timestamp(then))),
     }
 }
 

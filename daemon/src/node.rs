@@ -59,12 +59,12 @@ pub fn facts(config: &Config, name: &NodeName, said: &Described) -> NodeFacts {
 
 /// What is told of the node.
 #[derive(Debug)]
-pub struct NodeTold {
+pub struct NodeReport {
     /// What the cluster says; none if it may not be asked, so that its zone is the one of before and its addresses are
     /// unknown.
     pub node: Option<Described>,
     /// Answered when the engine has been told.
-    pub told: oneshot::Sender<()>,
+    pub applied: oneshot::Sender<()>,
 }
 
 /// Tells the engine of the node, now and whenever its addresses, what the cluster says or the configuration change.
@@ -73,7 +73,7 @@ pub async fn run(
     mut config: watch::Receiver<Arc<Config>>,
     name: NodeName,
     mut said: Described,
-    mut nodes: mpsc::Receiver<NodeTold>,
+    mut nodes: mpsc::Receiver<NodeReport>,
     events: mpsc::Sender<Vec<Event>>,
 ) {
     let (mut told, mut heard) = (None, None);
@@ -89,9 +89,9 @@ pub async fn run(
         let _ = heard.take().map(|heard: oneshot::Sender<()>| heard.send(()));
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
-            Some(NodeTold { node, told }) = nodes.recv() => {
+            Some(NodeReport { node, applied }) = nodes.recv() => {
                 said = node.unwrap_or(Described { zone: said.zone, addresses: Vec::new() });
-                heard = Some(told);
+                heard = Some(applied);
             }
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
@@ -276,7 +276,7 @@ mod tests {
             (Some(Described { zone: None, ..said }), None),
         ] {
             let (heard, hears) = oneshot::channel();
-            nodes.send(NodeTold { node, told: heard }).await.unwrap();
+            nodes.send(NodeReport { node, applied: heard }).await.unwrap();
             hears.await.unwrap();
             assert_eq!(next().await.zone, expected);
         }

@@ -106,8 +106,8 @@ fn main() -> Result<(), Failed> {
 }
 
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    let place = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
-    sorted.get(place).copied().unwrap_or_default()
+    let index = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(index).copied().unwrap_or_default()
 }
 
 fn world() -> Result<(Engine<MemoryMaps>, Arc<Snapshot>), Failed> {

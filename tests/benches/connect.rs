@@ -20,7 +20,7 @@ use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{SERVED, Shape, served_by};
 use holdfast_tests::bed::compare::{self, Medians, Ratio};
 use holdfast_tests::bed::load::Kind;
-use holdfast_tests::bed::{Bed, Place, Role, Server};
+use holdfast_tests::bed::{Bed, Location, Role, Server};
 use holdfast_tests::size::{self, is_short, sized};
 
 /// How far the direct way may be from itself.
@@ -37,7 +37,7 @@ type Failed = Box<dyn std::error::Error>;
 struct Way {
     name: String,
     /// Where the client runs: programs of the bed see it inside.
-    place: Place<'static>,
+    location: Location<'static>,
     /// What the client dials.
     dialled: SocketAddr,
 }
@@ -60,8 +60,8 @@ impl Datapath for Direct {
     }
 
     fn start(&mut self, _: &Bed, backend: SocketAddr) -> Result<Vec<Way>, Failed> {
-        let way = |name: &str, place| Way { name: name.to_owned(), place, dialled: backend };
-        Ok(vec![way("direct again", Place::OUTSIDE), way("direct, in the node's cgroup", Place::NODE)])
+        let way = |name: &str, location| Way { name: name.to_owned(), location, dialled: backend };
+        Ok(vec![way("direct again", Location::OUTSIDE), way("direct, in the node's cgroup", Location::NODE)])
     }
 }
 
@@ -93,7 +93,7 @@ impl Datapath for Kernel {
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
         };
-        let maps = bed.within(Place::NODE, || KernelMaps::start(&options))??;
+        let maps = bed.within(Location::NODE, || KernelMaps::start(&options))??;
         let (mut engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes])?;
         let others = Shape { services: self.services - 1, endpoints: 1 };
         let events = others.events().into_iter().chain(served_by(backend));
@@ -110,7 +110,7 @@ impl Datapath for Kernel {
         self.running = Some(engine);
         let way = |what: &str, dialled| {
             let name = format!("{what}, {} services", self.services);
-            Way { name, place: Place::NODE, dialled }
+            Way { name, location: Location::NODE, dialled }
         };
         Ok(vec![way("no VIP", backend), way("a VIP", SERVED)])
     }
@@ -180,13 +180,13 @@ fn draw(
     let bed = Bed::new()?;
     let server = serve(&bed, role)?;
     for way in datapath.start(&bed, server.address())? {
-        let direct = || bed.load(Place::OUTSIDE, kind, server.address());
-        let other = || bed.load(way.place, kind, way.dialled);
+        let direct = || bed.load(Location::OUTSIDE, kind, server.address());
+        let other = || bed.load(way.location, kind, way.dialled);
         let medians = compare::draw(&direct, &other)?;
         match measured.iter_mut().find(|known| known.name == way.name) {
             Some(known) => known.draws.push(medians),
             None => measured.push(Measured {
-                is_direct: way.place == Place::OUTSIDE,
+                is_direct: way.location == Location::OUTSIDE,
                 name: way.name,
                 draws: vec![medians],
             }),
@@ -197,7 +197,7 @@ fn draw(
 
 /// Outside: the backend's own sockets are not what is measured.
 fn serve(bed: &Bed, role: Role) -> Result<Server, Failed> {
-    Ok(bed.serve(Place::OUTSIDE, role, "backend", SocketAddr::from(([127, 0, 0, 1], PORT)))?)
+    Ok(bed.serve(Location::OUTSIDE, role, "backend", SocketAddr::from(([127, 0, 0, 1], PORT)))?)
 }
 
 fn line(kind: Kind, way: &str, ratio: &Ratio) -> String {

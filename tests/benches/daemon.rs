@@ -23,7 +23,7 @@ use holdfast_core::time::Now;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
-use holdfast_tests::bed::{Bed, Place};
+use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::size::{self, sized};
 use tokio::sync::{mpsc, watch};
 
@@ -63,7 +63,7 @@ fn kernel(bed: &Bed) -> KernelMaps {
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
     };
-    bed.within(Place::NODE, || KernelMaps::start(&options)).unwrap().unwrap()
+    bed.within(Location::NODE, || KernelMaps::start(&options)).unwrap().unwrap()
 }
 
 fn step<M: Maps>(engine: &mut Engine<M>, mono: Duration) -> Arc<Snapshot> {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use holdfast::apiserver::{self, Access};
 use holdfast::cli;
 use holdfast::config::Config;
-use holdfast::sources::kubernetes::{Kubernetes, Settings, Timing, View, What};
+use holdfast::sources::kubernetes::{Kubernetes, Resource, Settings, Timing, View};
 use holdfast::state;
 use holdfast_core::engine::Engine;
 use holdfast_core::event::{Event, Watched};
@@ -29,7 +29,7 @@ use holdfast_core::time::Now;
 use holdfast_datapath::{KernelMaps, Options, Served, StaleSockets};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{self, Shape};
-use holdfast_tests::bed::{Bed, Place, Role};
+use holdfast_tests::bed::{Bed, Location, Role};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
 use holdfast_tests::size::{self, sized};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -118,7 +118,7 @@ fn over_maps(real: impl FnOnce(KernelMaps), memory: impl FnOnce(MemoryMaps)) {
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
     };
-    real(bed.within(Place::NODE, || KernelMaps::start(&options)).unwrap().unwrap());
+    real(bed.within(Location::NODE, || KernelMaps::start(&options)).unwrap().unwrap());
 }
 
 // === The apiserver's side
@@ -286,7 +286,7 @@ impl<M: Maps> Client<M> {
 
     /// How many lists of slices were completed.
     fn lists(&self) -> u64 {
-        self.view.now().iter().find(|watch| watch.what == What::Slices).unwrap().lists
+        self.view.now().iter().find(|watch| watch.what == Resource::Slices).unwrap().lists
     }
 
     /// How many comparisons were completed, of either kind.
@@ -459,7 +459,7 @@ fn measure_cold(shape: Shape) {
     let bed = Bed::new().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let backend = "127.0.0.9:8080".parse().unwrap();
-    let _server = bed.serve(Place::NODE, Role::Accept, "pod", backend).unwrap();
+    let _server = bed.serve(Location::NODE, Role::Accept, "pod", backend).unwrap();
     let bytes = remember(&folder.path().join("state"), shape, backend);
     let mut rounds: Vec<[f64; 2]> = (0..all).map(|round| start_cold(&bed, folder.path(), round)).collect();
     rounds.sort_by(|one, other| one[0].total_cmp(&other[0]));
@@ -502,7 +502,7 @@ fn start_cold(bed: &Bed, folder: &Path, round: usize) -> [f64; 2] {
         folder.join("ca.crt"),
     );
     std::fs::write(&config, text).unwrap();
-    let mut clients = bed.dial(Place::NODE, worlds::SERVED).unwrap();
+    let mut clients = bed.dial(Location::NODE, worlds::SERVED).unwrap();
     sleep(FIRST_GRACE);
     assert_eq!(clients.tally().unwrap().connected, 0, "nobody serves yet");
     let mut command = bed.command_in(&cgroup, std::env::current_exe().unwrap());

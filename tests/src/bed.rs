@@ -126,17 +126,17 @@ pub(crate) fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Erro
 
 /// Where something runs: below the bed's cgroup or beside it, in the bed's own network or in a neighbour's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place<'a> {
+pub struct Location<'a> {
     inside: bool,
     neighbour: Option<&'a str>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Location<'a> {
     /// A process of the node: what is attached to `Bed::cgroup` sees its sockets.
-    pub const NODE: Place<'static> = Place { inside: true, neighbour: None };
+    pub const NODE: Location<'static> = Location { inside: true, neighbour: None };
 
     /// In the node's network, but in a cgroup beside: no program of the bed sees its sockets.
-    pub const OUTSIDE: Place<'static> = Place { inside: false, neighbour: None };
+    pub const OUTSIDE: Location<'static> = Location { inside: false, neighbour: None };
 
     /// In a neighbour's network and below the node's cgroup, as a pod is.
     pub const fn pod(neighbour: &'a str) -> Self {
@@ -200,10 +200,10 @@ impl Bed {
     /// A command that will run in a place: arguments, environment and pipes are set as usual.
     pub fn command(
         &self,
-        place: Place<'_>,
+        location: Location<'_>,
         program: impl AsRef<std::ffi::OsStr>,
     ) -> Result<Command, BedError> {
-        Ok(self.entering(self.netns(place)?, self.tree.of(place), program.as_ref()))
+        Ok(self.entering(self.netns(location)?, self.tree.of(location), program.as_ref()))
     }
 
     /// A command that will run in the node's network and in a cgroup of `child_cgroup`.
@@ -219,9 +219,9 @@ impl Bed {
     }
 
     /// This very test once more, as a process in a place. There `is_inside()` holds, and the test takes its other part.
-    pub fn again(&self, place: Place<'_>, test: &str) -> Result<Command, BedError> {
+    pub fn again(&self, location: Location<'_>, test: &str) -> Result<Command, BedError> {
         let program = this_program()?;
-        let mut command = self.command(place, program)?;
+        let mut command = self.command(location, program)?;
         command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1");
         Ok(command)
     }
@@ -232,8 +232,12 @@ impl Bed {
     }
 
     /// Runs on a thread in the network of a place. The thread keeps this process's cgroup.
-    pub fn within<T: Send>(&self, place: Place<'_>, run: impl FnOnce() -> T + Send) -> Result<T, BedError> {
-        let path = PathBuf::from(format!("/proc/{}/ns/net", self.netns(place)?.pid()));
+    pub fn within<T: Send>(
+        &self,
+        location: Location<'_>,
+        run: impl FnOnce() -> T + Send,
+    ) -> Result<T, BedError> {
+        let path = PathBuf::from(format!("/proc/{}/ns/net", self.netns(location)?.pid()));
         let netns = std::fs::File::open(&path).map_err(at("open", &path))?;
         let body = || {
             setns(&netns, CloneFlags::CLONE_NEWNET).map_err(io::Error::from).map_err(at("enter", &path))?;
@@ -247,33 +251,33 @@ impl Bed {
     /// Starts a server that answers with its own name, and waits until it listens.
     pub fn serve(
         &self,
-        place: Place<'_>,
+        location: Location<'_>,
         role: Role,
         name: &str,
         address: SocketAddr,
     ) -> Result<Server, BedError> {
-        let mut command = self.command(place, &self.child)?;
+        let mut command = self.command(location, &self.child)?;
         command.args(["serve", role.word(), name, &address.to_string()]);
         Server::start(command, address)
     }
 
     /// Starts a generator of load, which waits for its first turn.
-    pub fn load(&self, place: Place<'_>, kind: Kind, address: SocketAddr) -> Result<Load, BedError> {
-        let mut command = self.command(place, &self.child)?;
+    pub fn load(&self, location: Location<'_>, kind: Kind, address: SocketAddr) -> Result<Load, BedError> {
+        let mut command = self.command(location, &self.child)?;
         command.args(["load", kind.word(), &address.to_string()]);
         Load::start(command)
     }
 
     /// Starts a client that dials an address all the time.
-    pub fn dial(&self, place: Place<'_>, address: SocketAddr) -> Result<Dialer, BedError> {
-        let mut command = self.command(place, &self.child)?;
+    pub fn dial(&self, location: Location<'_>, address: SocketAddr) -> Result<Dialer, BedError> {
+        let mut command = self.command(location, &self.child)?;
         command.args(["dial", &address.to_string()]);
         Dialer::start(command)
     }
 
     /// Starts clients of an admin API, which ask all the time.
-    pub fn crowd(&self, place: Place<'_>, question: &Question<'_>) -> Result<Crowd, BedError> {
-        let mut command = self.command(place, &self.child)?;
+    pub fn crowd(&self, location: Location<'_>, question: &Question<'_>) -> Result<Crowd, BedError> {
+        let mut command = self.command(location, &self.child)?;
         command.arg("crowd").args(question.arguments());
         Crowd::start(command)
     }
@@ -281,18 +285,18 @@ impl Bed {
     /// Has a process of a user do something once, and gives what came of it.
     pub fn errand(
         &self,
-        place: Place<'_>,
+        location: Location<'_>,
         uid: u32,
         errand: Errand,
         to: SocketAddr,
     ) -> Result<String, BedError> {
-        let mut command = self.command(place, &self.child)?;
+        let mut command = self.command(location, &self.child)?;
         command.args(["errand", &uid.to_string(), errand.word(), &to.to_string()]);
         succeed(command, errand::LIMIT).map(|said| said.trim_end().to_owned())
     }
 
-    fn netns(&self, place: Place<'_>) -> Result<&Keeper, BedError> {
-        let Some(name) = place.neighbour else { return Ok(&self.keeper) };
+    fn netns(&self, location: Location<'_>) -> Result<&Keeper, BedError> {
+        let Some(name) = location.neighbour else { return Ok(&self.keeper) };
         let found = self.neighbours.iter().find(|(known, _)| *known == name);
         found.map(|(_, keeper)| keeper).ok_or_else(|| BedError::NoNeighbour { name: name.to_owned() })
     }

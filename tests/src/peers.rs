@@ -58,7 +58,7 @@ pub use self::rules::{Client, Frontend, Way, ways};
 use self::server::Server;
 pub use self::watch::{Seen, Watch};
 pub use self::workload::Pod;
-use crate::bed::{Bed, BedError, Layout, Place};
+use crate::bed::{Bed, BedError, Layout, Location};
 
 /// The address that all apiservers say they have. Upstream refuses one that is link-local.
 pub const ADVERTISED: Ipv4Addr = Ipv4Addr::new(10, 15, 0, 9);
@@ -326,7 +326,7 @@ impl Cluster {
     fn is_ready(&self, part: Part) -> Result<bool, PeersError> {
         match part {
             Part::Etcd => {
-                Ok(self.bed.within(Place::OUTSIDE, || std::net::TcpStream::connect(ETCD).is_ok())?)
+                Ok(self.bed.within(Location::OUTSIDE, || std::net::TcpStream::connect(ETCD).is_ok())?)
             }
             Part::Apiserver(index) => self.serves(index),
             Part::Controllers => Ok(true),

@@ -23,16 +23,16 @@
 //! | `show frontends`, `backends`, `services`, `rejected`, `maps` | what must be seen now |
 //! | `keep running: WHY` | this scenario has no meaning with a restart at every step |
 
-mod bench;
 mod diff;
 mod maps;
 mod outside;
+mod runner;
 mod show;
 mod table;
 mod text;
 
-pub use bench::{Bench, FaultyMemory, MapMaker, Memory};
 pub use diff::difference;
+pub use runner::{FaultyMemory, MapMaker, Memory, Runner};
 pub use show::{View, frontends};
 pub use text::{Command, Scenario, ScenarioError, Step};
 
@@ -53,20 +53,20 @@ pub fn play(
     maker: &dyn MapMaker,
     restarts: Restarts,
 ) -> Result<Vec<String>, ScenarioError> {
-    let mut bench = Bench::start(maker, scenario.sources())?;
+    let mut runner = Runner::start(maker, scenario.sources())?;
     let mut seen = Vec::new();
     for step in scenario.steps() {
         let at = |message| ScenarioError { line: step.line, message };
         if let Command::Show(view) = &step.command {
-            seen.push(bench.show(*view).map_err(at)?);
+            seen.push(runner.show(*view).map_err(at)?);
         } else {
-            bench.take(&step.command).map_err(at)?;
+            runner.take(&step.command).map_err(at)?;
             if restarts == Restarts::BetweenSteps {
-                bench.take(&Command::Restart).map_err(at)?;
+                runner.take(&Command::Restart).map_err(at)?;
             }
         }
     }
-    bench.clear().map_err(|message| ScenarioError { line: 0, message })?;
+    runner.clear().map_err(|message| ScenarioError { line: 0, message })?;
     Ok(seen)
 }
 
@@ -78,16 +78,16 @@ pub fn check(path: &Path, makers: &[&dyn MapMaker], bless: bool) -> Result<(), S
     let mut golden = scenario.golden();
     for (place, maker) in makers.iter().enumerate() {
         for restarts in scenario.plays() {
-            let told = |what: &dyn std::fmt::Display| {
+            let failed = |what: &dyn std::fmt::Display| {
                 format!("{} over {} maps, restarts {restarts:?}:\n{what}", path.display(), maker.name())
             };
-            let seen = play(&scenario, *maker, restarts).map_err(|error| told(&error))?;
+            let seen = play(&scenario, *maker, restarts).map_err(|error| failed(&error))?;
             if bless && place == 0 && restarts == Restarts::AsWritten && seen != golden {
                 scenario = scenario.blessed(&seen);
                 golden = seen;
                 std::fs::write(path, scenario.text()).map_err(|error| named(&error))?;
             } else if seen != golden {
-                return Err(told(&difference(&golden.concat(), &seen.concat())));
+                return Err(failed(&difference(&golden.concat(), &seen.concat())));
             }
         }
     }

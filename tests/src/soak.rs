@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::bed::load::{Kind, Load};
-use crate::bed::{Bed, BedError, Layout, Place, Role, Server};
+use crate::bed::{Bed, BedError, Layout, Location, Role, Server};
 
 pub use lives::{Lives, kill_again_and_again};
 pub use replacing::{Replaced, replace_again_and_again};
@@ -60,7 +60,7 @@ impl World {
     pub fn new() -> Result<Self, SoakError> {
         let local = vec!["192.0.2.2/32", "192.0.2.3/32", "192.0.2.4/32", "192.0.2.5/32"];
         let bed = Bed::lay(&Layout { local, ..Layout::default() })?;
-        let serve = |backend: SocketAddr| bed.serve(Place::OUTSIDE, Role::Accept, "backend", backend);
+        let serve = |backend: SocketAddr| bed.serve(Location::OUTSIDE, Role::Accept, "backend", backend);
         let servers = backends().map(serve).collect::<Result<_, _>>()?;
         Ok(Self { bed, _servers: servers })
     }
@@ -68,7 +68,7 @@ impl World {
     /// Runs while clients connect all the time. Gives how often they did; one failure is an error.
     fn under_load<T>(&self, run: impl FnOnce(&AtomicU64) -> Result<T, SoakError>) -> Result<T, SoakError> {
         let Some(vip) = VIP.parse().ok() else { return Err(SoakError::Differs(VIP.to_owned())) };
-        let mut load = self.bed.load(Place::NODE, Kind::Connect, vip)?;
+        let mut load = self.bed.load(Location::NODE, Kind::Connect, vip)?;
         let (stop, connects) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             let clients = scope.spawn(|| connect_all(&mut load, &stop, &connects));

@@ -41,12 +41,12 @@ fn engine(options: &Options, world: Shape) -> Engine<KernelMaps> {
         NodeFacts { node_port_addresses: ["192.0.2.1".parse().unwrap()].into(), ..NodeFacts::default() };
     let events = world.events().into_iter().chain([Event::NodeApplied(node.into())]);
     events.chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
-    settle(&mut engine);
+    run_until_idle(&mut engine);
     engine
 }
 
 /// Steps until nothing is due, as the engine's loop does.
-fn settle(engine: &mut Engine<KernelMaps>) -> Arc<Snapshot> {
+fn run_until_idle(engine: &mut Engine<KernelMaps>) -> Arc<Snapshot> {
     // The engine's clock never steps back.
     static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
     loop {
@@ -141,7 +141,7 @@ fn kernel_what_somebody_changes_is_told_and_put_back() {
             intruder.execute(&deed).unwrap();
             let drift: Vec<_> = engine.check().unwrap().iter().map(ToString::to_string).collect();
             assert_eq!(drift, [told], "{deed:?}");
-            settle(&mut engine);
+            run_until_idle(&mut engine);
             assert_eq!(lists(&dump(&mut engine)), whole, "after {deed:?}");
             assert_eq!(engine.check().unwrap(), [], "after {deed:?}");
         }
@@ -186,15 +186,15 @@ fn kernel_a_full_map_is_an_error_of_what_does_not_fit_and_of_nothing_else() {
         }
         two.service_events(2).into_iter().for_each(|event| engine.apply(event));
         let said = "10.96.0.3 cannot insert frontend: the map is full; raise `datapath.limits.frontends` in the configuration";
-        assert_eq!(errors(&settle(&mut engine)), [said]);
+        assert_eq!(errors(&run_until_idle(&mut engine)), [said]);
         two.service_events(1).into_iter().for_each(|event| engine.apply(event));
         engine.apply(two.slice(1, 0, 1));
-        assert_eq!(errors(&settle(&mut engine)), [said], "another service is changed as ever");
+        assert_eq!(errors(&run_until_idle(&mut engine)), [said], "another service is changed as ever");
         assert_eq!(engine.check().unwrap().len(), 2, "the strays");
-        settle(&mut engine);
+        run_until_idle(&mut engine);
         std::thread::sleep(LATER);
         two.service_events(2).into_iter().for_each(|event| engine.apply(event));
-        assert_eq!(errors(&settle(&mut engine)), [""; 0]);
+        assert_eq!(errors(&run_until_idle(&mut engine)), [""; 0]);
         let served: Vec<_> = dump(&mut engine).frontends.iter().map(|(key, _)| key.address).collect();
         assert_eq!(served, [cluster_ip(0), cluster_ip(1), cluster_ip(2)]);
     });

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use holdfast_tests::scenario::{
-    Bench, Command, FaultyMemory, MapMaker, Memory, Restarts, Scenario, View, check, difference, play,
+    Command, FaultyMemory, MapMaker, Memory, Restarts, Runner, Scenario, View, check, difference, play,
 };
 
 /// One op in ten fails; three sequences, so that a rule cannot hold by the luck of one.
@@ -84,16 +84,16 @@ fn check_orders(name: &str, orders_expected: usize) {
 
 /// What readers and the maps show after these steps, but for what depends on the past.
 fn last_seen(scenario: &Scenario, steps: &[Command], restarts: Restarts) -> Vec<String> {
-    let mut bench = Bench::start(&Memory, scenario.sources()).unwrap();
+    let mut runner = Runner::start(&Memory, scenario.sources()).unwrap();
     for step in steps {
-        bench.take(step).unwrap();
+        runner.take(step).unwrap();
         if restarts == Restarts::BetweenSteps {
-            bench.take(&Command::Restart).unwrap();
+            runner.take(&Command::Restart).unwrap();
         }
     }
     let views = [View::Frontends, View::Backends, View::Services, View::Maps];
-    let seen = views.map(|view| bench.show(view).unwrap());
-    bench.clear().unwrap();
+    let seen = views.map(|view| runner.show(view).unwrap());
+    runner.clear().unwrap();
     forgetful(&seen)
 }
 

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::tree::{assert_none, repository};
 
-    /// Folders in which others rewrite at the moment; each is taken out when it has been gone through.
+    /// What has not been gone through yet.
     const NOT_YET: [&str; 19] = [
         ".ci/",
         "Makefile",

@@ -31,7 +31,7 @@ pub(crate) enum Failure {
 }
 
 /// A failure with all its causes.
-pub(crate) fn told(failure: &Failure) -> String {
+pub(crate) fn described(failure: &Failure) -> String {
     let mut text = failure.to_string();
     let mut cause = failure.source();
     while let Some(error) = cause {

@@ -97,6 +97,6 @@ fn say(line: &str) {
 }
 
 fn complain(failure: &Failure) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "vm: {}", failure::told(failure));
+    let _ = writeln!(std::io::stderr(), "vm: {}", failure::described(failure));
     ExitCode::from(NO_RESULT)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use holdfast_tests::bed::BedError;
 use holdfast_tests::bed::clients::Client;
 
-use crate::failure::{Failure, told};
+use crate::failure::{Failure, described};
 use crate::guest::{Errand, inside, mark};
 use crate::machine::{self, Build};
 use crate::observed;
@@ -117,7 +117,7 @@ fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>) -> Tally {
         store.describe(series)
     };
     let version = run(&mut tally).unwrap_or_else(|failure| {
-        tally.hear(&told(&failure));
+        tally.hear(&described(&failure));
         series.to_owned()
     });
     let absent = payload.absent.map(|(tests, needs)| format!("; not run: {tests} (needs {needs})"));

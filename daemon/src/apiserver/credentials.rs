@@ -40,7 +40,7 @@ const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
 /// Where the credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct Locations {
     kubeconfig: Option<PathBuf>,
     ca_file: Option<PathBuf>,
     identity: Option<ClientIdentity>,
@@ -51,7 +51,7 @@ pub(super) struct Places {
     is_optional: bool,
 }
 
-impl Places {
+impl Locations {
     /// As `[apiserver]` says.
     pub(super) fn configured(apiserver: &Apiserver) -> Self {
         Self {
@@ -145,7 +145,7 @@ impl Shown {
 
 /// For people: what the credentials are, and what is wrong with them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Report {
     pub(super) kind: &'static str,
     pub(super) files: Vec<(PathBuf, Option<SystemTime>)>,
     pub(super) expires: Option<SystemTime>,
@@ -155,7 +155,7 @@ pub(super) struct Told {
 /// One set of credentials.
 #[derive(Debug)]
 pub(super) struct Credentials {
-    places: Places,
+    locations: Locations,
     /// Whoever holds it refreshes; inside is what hangs, so that there is never more than one of that.
     refreshing: tokio::sync::Mutex<Option<Reading>>,
     kept: Mutex<Kept>,
@@ -185,17 +185,17 @@ impl Kept {
 }
 
 impl Credentials {
-    pub(super) fn new(places: Places) -> Self {
-        Self { places, refreshing: tokio::sync::Mutex::default(), kept: Mutex::default() }
+    pub(super) fn new(locations: Locations) -> Self {
+        Self { locations, refreshing: tokio::sync::Mutex::default(), kept: Mutex::default() }
     }
 
-    pub(super) const fn places(&self) -> &Places {
-        &self.places
+    pub(super) const fn locations(&self) -> &Locations {
+        &self.locations
     }
 
     /// What cannot be meant in files that are there already. It takes a few seconds at most; what hangs may come.
     pub(super) fn check(&self) -> Result<(), String> {
-        match reading::gather_in_time(&self.places) {
+        match reading::gather_in_time(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),
             None | Some(Ok(_) | Err(GatherError::Unreadable(_))) => Ok(()),
         }
@@ -228,7 +228,7 @@ impl Credentials {
         };
         // What hangs has had its time; it is only looked whether it has come back.
         let patience = if pending.is_some() { Duration::ZERO } else { reading::TIME_MAX };
-        let mut reading = pending.take().unwrap_or_else(|| Reading::begin(&self.places, seen, is_old));
+        let mut reading = pending.take().unwrap_or_else(|| Reading::begin(&self.locations, seen, is_old));
         let (gathered, seen) = match reading.ended(patience).await {
             Some(Ok(None)) => return,
             Some(Ok(Some((gathered, seen)))) => (gathered.map_err(GatherError::into_text), Some(seen)),
@@ -272,7 +272,7 @@ impl Credentials {
 
     fn say(&self, error: &str, kept: &Kept) {
         let keeps_old = kept.good.is_some();
-        if self.places.is_optional && kept.is_absent() {
+        if self.locations.is_optional && kept.is_absent() {
             tracing::debug!(error, "no credentials there");
         } else {
             tracing::warn!(error, keeps_old, "credentials cannot be read");
@@ -280,10 +280,10 @@ impl Credentials {
     }
 
     /// For people; nothing if there never was anything where nothing needs to be.
-    pub(super) fn told(&self) -> Option<Told> {
+    pub(super) fn report(&self) -> Option<Report> {
         let kept = self.kept();
-        let is_nothing = self.places.is_optional && kept.good.is_none() && kept.is_absent();
-        (!is_nothing).then(|| kept.told())
+        let is_nothing = self.locations.is_optional && kept.good.is_none() && kept.is_absent();
+        (!is_nothing).then(|| kept.report())
     }
 }
 
@@ -292,8 +292,8 @@ impl Kept {
         !self.hangs && self.seen.iter().all(|seen| seen.modified().is_none())
     }
 
-    fn told(&self) -> Told {
-        Told {
+    fn report(&self) -> Report {
+        Report {
             kind: self.good.as_ref().map_or("none", |good| good.kind),
             files: self.seen.iter().map(|seen| (seen.path.clone(), seen.modified())).collect(),
             expires: self.good.as_ref().and_then(|good| good.expires),
@@ -302,25 +302,25 @@ impl Kept {
     }
 }
 
-fn gather_into(places: &Places, files: &mut Files) -> Result<Gathered, GatherError> {
-    let context = places.kubeconfig.as_deref().map(|path| Context::read(path, files)).transpose()?;
+fn gather_into(locations: &Locations, files: &mut Files) -> Result<Gathered, GatherError> {
+    let context = locations.kubeconfig.as_deref().map(|path| Context::read(path, files)).transpose()?;
     let wrong =
         || GatherError::Wrong("there is no certificate authority: set `ca_file` or `kubeconfig`".to_owned());
-    let authorities = match (&places.ca_file, &context) {
+    let authorities = match (&locations.ca_file, &context) {
         (Some(path), _) => files.read(path).map_err(GatherError::Unreadable)?,
         (None, Some(context)) => context.authorities(files)?,
         (None, None) => return Err(wrong()),
     };
-    let client = match (&places.identity, &context) {
+    let client = match (&locations.identity, &context) {
         (Some(identity), _) => identified(identity, files)?,
         (None, Some(context)) => context.client(files)?,
         (None, None) => Client::default(),
     };
     let server = match &context {
-        Some(context) if places.asks_for_server => Some(context.server().map_err(GatherError::Wrong)?),
+        Some(context) if locations.asks_for_server => Some(context.server().map_err(GatherError::Wrong)?),
         _ => None,
     };
-    let named = places.tls_server_name.clone();
+    let named = locations.tls_server_name.clone();
     let tls_server_name = named.or_else(|| context.as_ref().and_then(Context::tls_server_name));
     Ok(Gathered { authorities, client, server, tls_server_name })
 }

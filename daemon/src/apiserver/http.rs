@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::lease::{Lease, Place};
+use super::lease::{Lease, Target};
 use super::socket;
 use super::trouble::Trouble;
 use super::walk::Ask;
@@ -47,7 +47,7 @@ pub enum Write<'a> {
 }
 
 impl<'a> Write<'a> {
-    const fn parts(self) -> (Method, &'static str, &'a str) {
+    const fn method_type_and_body(self) -> (Method, &'static str, &'a str) {
         match self {
             Self::Create(body) => (Method::POST, JSON, body),
             Self::Merge(body) => (Method::PATCH, "application/merge-patch+json", body),
@@ -64,7 +64,7 @@ pub(super) struct Headers {
 
 /// How a connection is made.
 pub(super) struct Dial {
-    pub(super) place: Place,
+    pub(super) target: Target,
     pub(super) tls: Arc<rustls::ClientConfig>,
     pub(super) server_name: ServerName<'static>,
 }
@@ -73,7 +73,7 @@ impl Dial {
     /// TCP and TLS within `limit`.
     pub(super) async fn connect(self, limit: Duration) -> Result<Connection, Trouble> {
         let deadline = tokio::time::Instant::now() + limit;
-        let tcp = socket::connect(self.place.address);
+        let tcp = socket::connect(self.target.address);
         let tcp = tokio::time::timeout_at(deadline, tcp).await.map_err(|_| Trouble::Unreachable)??;
         let tls = TlsConnector::from(self.tls).connect(self.server_name, tcp);
         let tls = tokio::time::timeout_at(deadline, tls).await.map_err(|_| Trouble::Silent)?;
@@ -85,14 +85,14 @@ impl Dial {
             // Its error reaches whoever waits for the answer.
             let _ = connection.await;
         });
-        Ok(Connection { sender, _driver: driver, lease: self.place.lease() })
+        Ok(Connection { sender, _driver: driver, lease: self.target.lease() })
     }
 }
 
 impl Connection {
     /// Whose it is.
-    pub(super) const fn place(&self) -> &Place {
-        self.lease.place()
+    pub(super) const fn target(&self) -> &Target {
+        self.lease.target()
     }
 
     /// Sends a request and waits for the headers of its answer.
@@ -102,7 +102,7 @@ impl Connection {
         headers: &Headers,
         limit: Duration,
     ) -> Result<Reply, Trouble> {
-        let request = request(ask, self.place().address, headers)?;
+        let request = request(ask, self.target().address, headers)?;
         let exchange = async {
             self.sender.ready().await?;
             self.sender.send_request(request).await
@@ -114,7 +114,7 @@ impl Connection {
 }
 
 fn request(ask: &Ask<'_>, host: SocketAddr, headers: &Headers) -> Result<Request<String>, Trouble> {
-    let (method, content_type, body) = ask.write.map_or((Method::GET, "", ""), Write::parts);
+    let (method, content_type, body) = ask.write.map_or((Method::GET, "", ""), Write::method_type_and_body);
     let mut request = Request::builder()
         .method(method)
         .uri(ask.path_and_query)
@@ -154,7 +154,7 @@ impl Reply {
         Self {
             status: parts.status.as_u16(),
             retry_after: seconds.map(Duration::from_secs),
-            endpoint: Arc::clone(&connection.place().name),
+            endpoint: Arc::clone(&connection.target().name),
             body,
             connection,
         }
@@ -202,9 +202,9 @@ impl Reply {
 
     /// What ended the body early is remembered; whether the endpoint still serves, the next request finds out.
     fn broke(&self, trouble: Trouble) -> AccessError {
-        let place = self.connection.place();
-        place.noted(trouble.clone());
-        AccessError::of(&place.name, trouble)
+        let target = self.connection.target();
+        target.noted(trouble.clone());
+        AccessError::of(&target.name, trouble)
     }
 
     /// The connection, once the body was read to its end.

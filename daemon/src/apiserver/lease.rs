@@ -25,17 +25,17 @@ impl Shared {
     }
 
     /// An endpoint to dial, if it is still there.
-    pub(super) fn place(&self, id: EndpointId) -> Option<Place> {
+    pub(super) fn target(&self, id: EndpointId) -> Option<Target> {
         let table = self.lock();
         let row = table.get(id)?;
         let (tier, address, name) = (row.tier, row.address, Arc::clone(&row.name));
-        Some(Place { shared: self.clone(), id, tier, address, name })
+        Some(Target { shared: self.clone(), id, tier, address, name })
     }
 }
 
 /// One endpoint, as somebody dials it.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct Target {
     shared: Shared,
     pub(super) id: EndpointId,
     pub(super) tier: Tier,
@@ -43,7 +43,7 @@ pub(super) struct Place {
     pub(super) name: Arc<str>,
 }
 
-impl Place {
+impl Target {
     pub(super) fn served(&self) {
         self.change(|table, now| table.served(self.id, now));
     }
@@ -105,10 +105,10 @@ fn say(before: &Endpoint, after: &Endpoint) {
 
 /// The count of one connection.
 #[derive(Debug)]
-pub(super) struct Lease(Place);
+pub(super) struct Lease(Target);
 
 impl Lease {
-    pub(super) const fn place(&self) -> &Place {
+    pub(super) const fn target(&self) -> &Target {
         &self.0
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
 
-use super::lease::Place;
+use super::lease::Target;
 use super::trouble::Trouble;
 use super::walk::{self, Ask, Patience};
 use super::{Inner, JSON};
@@ -46,18 +46,18 @@ async fn look(inner: &Inner) {
         ticks.tick().await;
         inner.refresh().await;
         let due = inner.endpoints.lock().due(Instant::now());
-        for place in due.into_iter().filter_map(|id| inner.endpoints.place(id)) {
-            check(inner, &place).await;
+        for target in due.into_iter().filter_map(|id| inner.endpoints.target(id)) {
+            check(inner, &target).await;
         }
     }
 }
 
-pub(super) async fn check(inner: &Inner, place: &Place) {
-    match walk::ask_twice(inner, place, &READY, Patience::Short).await {
+pub(super) async fn check(inner: &Inner, target: &Target) {
+    match walk::ask_twice(inner, target, &READY, Patience::Short).await {
         // Whoever may not ask for its health got an answer all the same.
-        Ok(reply) if matches!(reply.status, 200 | 403) => place.served(),
-        Ok(reply) => place.check_failed(Trouble::status(reply.status, b"")),
-        Err(trouble) => place.check_failed(trouble),
+        Ok(reply) if matches!(reply.status, 200 | 403) => target.served(),
+        Ok(reply) => target.check_failed(Trouble::status(reply.status, b"")),
+        Err(trouble) => target.check_failed(trouble),
     }
 }
 

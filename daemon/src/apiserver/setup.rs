@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tokio::sync::{Notify, watch};
 
-use super::credentials::{self, Credentials, Places};
+use super::credentials::{self, Credentials, Locations};
 use super::endpoints::{Endpoints, Tier};
 use super::identity::ClusterId;
 use super::learned::Memory;
@@ -100,20 +100,20 @@ fn set_configured(inner: &Inner, apiserver: &Apiserver) {
 }
 
 fn asked(sources: &Sources) -> Result<Asked, SetupError> {
-    let kubelet = sources.kubelet.clone().map(Places::kubeconfig).map(Credentials::new).map(Arc::new);
+    let kubelet = sources.kubelet.clone().map(Locations::kubeconfig).map(Credentials::new).map(Arc::new);
     Ok(Asked { own: Arc::new(own(&sources.apiserver)?), kubelet, learns: sources.learns })
 }
 
 /// The configured credentials.
 fn own(apiserver: &Apiserver) -> Result<Credentials, SetupError> {
-    let places = Places::configured(apiserver);
-    if !places.names_an_authority() {
+    let locations = Locations::configured(apiserver);
+    if !locations.names_an_authority() {
         return Err(SetupError::NoAuthority);
     }
     if let Some(name) = &apiserver.tls_server_name {
         credentials::server_name(name).map_err(SetupError::ServerName)?;
     }
-    Ok(Credentials::new(places))
+    Ok(Credentials::new(locations))
 }
 
 /// What of this cannot be followed, also in files that are there by now.

@@ -13,7 +13,7 @@ use rustls::pki_types::ServerName;
 use super::credentials::Shown;
 use super::http::{Connection, Dial, Headers, Reply, Write};
 use super::identity::{self, ClusterId};
-use super::lease::Place;
+use super::lease::Target;
 use super::limits::{DIAL, HEADERS, SHORT_BODY, SHORT_BODY_BYTES_MAX};
 use super::trouble::Trouble;
 use super::{AccessError, Failure, Inner, JSON, Tier};
@@ -64,15 +64,15 @@ pub(super) async fn ask(
         let (table, now) = (inner.endpoints.lock(), Instant::now());
         (table.order(now), table.patience(now))
     };
-    let mut places = order.into_iter().filter_map(|id| inner.endpoints.place(id)).peekable();
+    let mut targets = order.into_iter().filter_map(|id| inner.endpoints.target(id)).peekable();
     let mut failures: Vec<Failure> = patience.into_iter().map(left_alone).collect();
-    while let Some(place) = places.next() {
-        let patience = if places.peek().is_some() { Patience::Short } else { Patience::Long };
-        match attempt(inner, &place, ask, patience).await {
+    while let Some(target) = targets.next() {
+        let patience = if targets.peek().is_some() { Patience::Short } else { Patience::Long };
+        match attempt(inner, &target, ask, patience).await {
             Ok(reply) => return Ok(reply),
-            Err(trouble) => failures.push(Failure { endpoint: place.name, trouble }),
+            Err(trouble) => failures.push(Failure { endpoint: target.name, trouble }),
         }
-        if places.peek().is_some() {
+        if targets.peek().is_some() {
             inner.failovers.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -89,7 +89,7 @@ fn left_alone((endpoint, left): (Arc<str>, Duration)) -> Failure {
 /// Over a connection that may have died while it was idle: that says nothing about its endpoint.
 async fn ask_over(inner: &Inner, ask: &Ask<'_>, kept: Option<Connection>) -> Option<Reply> {
     let kept = kept?;
-    let tier = inner.endpoints.lock().get(kept.place().id)?.tier;
+    let tier = inner.endpoints.lock().get(kept.target().id)?.tier;
     let asked = inner.asked();
     let shown = asked.credentials(tier).current(false).await.ok()?;
     let reply = kept.ask(ask, &ask.headers(&shown), HEADERS).await.ok()?;
@@ -97,22 +97,27 @@ async fn ask_over(inner: &Inner, ask: &Ask<'_>, kept: Option<Connection>) -> Opt
 }
 
 /// A request to one endpoint, with its consequences for the endpoint.
-async fn attempt(inner: &Inner, place: &Place, ask: &Ask<'_>, patience: Patience) -> Result<Reply, Trouble> {
-    match ask_twice(inner, place, ask, patience).await {
+async fn attempt(
+    inner: &Inner,
+    target: &Target,
+    ask: &Ask<'_>,
+    patience: Patience,
+) -> Result<Reply, Trouble> {
+    match ask_twice(inner, target, ask, patience).await {
         Ok(reply) => {
-            place.served();
+            target.served();
             // Who may read and not write is served all the same.
             if reply.status == FORBIDDEN && ask.write.is_none() {
-                place.noted(Trouble::status(FORBIDDEN, b""));
+                target.noted(Trouble::status(FORBIDDEN, b""));
             }
             Ok(reply)
         }
         Err(trouble @ Trouble::Credentials(_)) => {
-            place.noted(trouble.clone());
+            target.noted(trouble.clone());
             Err(trouble)
         }
         Err(trouble) => {
-            place.dial_failed(trouble.clone());
+            target.dial_failed(trouble.clone());
             Err(trouble)
         }
     }
@@ -121,17 +126,17 @@ async fn attempt(inner: &Inner, place: &Place, ask: &Ask<'_>, patience: Patience
 /// A 401 can mean that our files have changed a moment ago: they are read again, and it is tried once more.
 pub(super) async fn ask_twice(
     inner: &Inner,
-    place: &Place,
+    target: &Target,
     ask: &Ask<'_>,
     patience: Patience,
 ) -> Result<Reply, Trouble> {
     let asked = inner.asked();
-    let credentials = asked.credentials(place.tier);
+    let credentials = asked.credentials(target.tier);
     let shown = credentials.current(false).await.map_err(Trouble::Credentials)?;
-    match ask_once(inner, place, ask, &shown, patience).await {
+    match ask_once(inner, target, ask, &shown, patience).await {
         Err(Trouble::Unauthorized { .. }) => {
             let shown = credentials.current(true).await.map_err(Trouble::Credentials)?;
-            ask_once(inner, place, ask, &shown, patience).await
+            ask_once(inner, target, ask, &shown, patience).await
         }
         other => other,
     }
@@ -139,21 +144,21 @@ pub(super) async fn ask_twice(
 
 async fn ask_once(
     inner: &Inner,
-    place: &Place,
+    target: &Target,
     ask: &Ask<'_>,
     shown: &Shown,
     patience: Patience,
 ) -> Result<Reply, Trouble> {
-    let opened = tokio::time::timeout(patience.limit(), open(inner, place, shown)).await;
+    let opened = tokio::time::timeout(patience.limit(), open(inner, target, shown)).await;
     let connection = opened.map_err(|_| Trouble::Silent)??;
     let reply = connection.ask(ask, &ask.headers(shown), HEADERS).await?;
     judged(reply, shown).await
 }
 
 /// A connection whose server belongs to our cluster.
-async fn open(inner: &Inner, place: &Place, shown: &Shown) -> Result<Connection, Trouble> {
-    let server_name = expected_name(place, shown)?;
-    let dial = Dial { place: place.clone(), tls: Arc::clone(&shown.tls), server_name };
+async fn open(inner: &Inner, target: &Target, shown: &Shown) -> Result<Connection, Trouble> {
+    let server_name = expected_name(target, shown)?;
+    let dial = Dial { target: target.clone(), tls: Arc::clone(&shown.tls), server_name };
     let connection = dial.connect(DIAL).await?;
     let ask = Ask { accept: JSON, path_and_query: identity::PATH, write: None };
     let reply = connection.ask(&ask, &ask.headers(shown), HEADERS).await?;
@@ -173,13 +178,13 @@ const APISERVER: &str = "kubernetes.default.svc";
 
 /// Whose certificate a server has to show. The operator vouches for a configured address; anybody who may write a slice
 /// can have one learned, and many have a certificate of the cluster for their own address. Those are shown no token.
-fn expected_name(place: &Place, shown: &Shown) -> Result<ServerName<'static>, Trouble> {
-    match (&shown.server_name, place.tier) {
+fn expected_name(target: &Target, shown: &Shown) -> Result<ServerName<'static>, Trouble> {
+    match (&shown.server_name, target.tier) {
         (Some(name), _) => Ok(name.clone()),
         (None, Tier::Learned) => {
             ServerName::try_from(APISERVER).map_err(|error| Trouble::Tls(error.to_string()))
         }
-        (None, Tier::Configured | Tier::Kubelet) => Ok(ServerName::IpAddress(place.address.ip().into())),
+        (None, Tier::Configured | Tier::Kubelet) => Ok(ServerName::IpAddress(target.address.ip().into())),
     }
 }
 

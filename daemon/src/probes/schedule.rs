@@ -190,8 +190,8 @@ fn held(view: &ServiceView) -> impl Iterator<Item = (&PortView, &Arc<Hold>)> {
 
 /// Whether it held this very list already; one of a service's thousands of ports leaves the others alone.
 fn has(before: &ServiceView, now: &ServiceView, (port, hold): (&PortView, &Arc<Hold>)) -> bool {
-    let place = before.ports.binary_search_by(|other| other.key.cmp(&port.key));
-    let other = place.ok().and_then(|place| before.ports.get(place)?.hold.as_ref());
+    let found = before.ports.binary_search_by(|other| other.key.cmp(&port.key));
+    let other = found.ok().and_then(|index| before.ports.get(index)?.hold.as_ref());
     before.key == now.key && other.is_some_and(|other| Arc::ptr_eq(other, hold))
 }
 

@@ -9,6 +9,7 @@ mod apiservers;
 mod asked;
 mod audit;
 mod codec;
+mod delivered;
 mod ending;
 mod envelope;
 mod line;
@@ -18,9 +19,8 @@ mod pace;
 mod page;
 mod piece;
 mod reflector;
-mod shelf;
+mod resource;
 mod view;
-mod what;
 
 #[cfg(test)]
 mod tests;
@@ -38,21 +38,21 @@ use tokio::task::JoinSet;
 
 use crate::apiserver::Access;
 use crate::config::NodeName;
-use crate::node::NodeTold;
+use crate::node::NodeReport;
 use asked::{Answers, Askers};
 use audit::Audit;
 use codec::Json;
+use delivered::Delivered;
 use outlet::{HeadStart, Missing, Outlet};
-use reflector::{Reflector, SharedShelf};
-use shelf::Shelf;
-use what::{Selection, SharedSelection};
+use reflector::{Reflector, SharedDelivered};
+use resource::{Selection, SharedSelection};
 
 pub use apiservers::Apiservers;
 pub use asked::{Asker, Compared};
 pub use audit::Audited;
-pub use shelf::{Odd, Odds, Version};
+pub use delivered::{Odd, Odds, Version};
+pub use resource::Resource;
 pub use view::{LastError, State, View, Watch};
-pub use what::What;
 
 /// How long things take and may take.
 #[derive(Clone, Debug)]
@@ -209,7 +209,7 @@ pub struct Kubernetes {
 struct Kind {
     selection: SharedSelection,
     version: Option<Arc<str>>,
-    shelf: SharedShelf,
+    delivered: SharedDelivered,
     view: watch::Sender<Watch>,
     asked: (Askers, Answers),
     odds: watch::Sender<Arc<Odds>>,
@@ -220,15 +220,15 @@ impl Kind {
         let view = watch::Sender::new(Watch::new(selection.what));
         let (version, known) = start.map(|it| (it.resource_version, (it.objects, it.odds))).unzip();
         let (objects, odds) = known.unwrap_or_default();
-        let shelf = Shelf::remembered(objects, odds);
-        let odds = watch::Sender::new(shelf.odds());
+        let delivered = Delivered::remembered(objects, odds);
+        let odds = watch::Sender::new(delivered.odds());
         let (selection, asked) = (SharedSelection::new(selection), asked::ends(timing.audit_pace));
-        Self { selection, version, shelf: SharedShelf::new(shelf), view, odds, asked }
+        Self { selection, version, delivered: SharedDelivered::new(delivered), view, odds, asked }
     }
 
     /// What an earlier run could not understand, and this one has not read.
     fn rejections(&self) -> Vec<Event> {
-        self.shelf.lock().rejections().cloned().map(Event::Rejected).collect()
+        self.delivered.lock().rejections().cloned().map(Event::Rejected).collect()
     }
 }
 
@@ -255,7 +255,7 @@ impl Kubernetes {
 
     /// How the watches are doing.
     pub fn view(&self) -> View {
-        let is_audited = |kind: &&Kind| kind.selection.what != What::Node;
+        let is_audited = |kind: &&Kind| kind.selection.what != Resource::Node;
         let audits =
             self.kinds.iter().filter(is_audited).map(|kind| (kind.selection.what, kind.asked.0.clone()));
         View {
@@ -270,11 +270,11 @@ impl Kubernetes {
             let of = self.kinds.iter().find(|kind| kind.selection.what == what);
             of.map_or_else(|| watch::channel(Arc::default()).1, |kind| kind.odds.subscribe())
         };
-        OddityView { services: odds(What::Services), slices: odds(What::Slices) }
+        OddityView { services: odds(Resource::Services), slices: odds(Resource::Slices) }
     }
 
     /// Runs until nobody listens to the events any more.
-    pub async fn run(self, events: mpsc::Sender<Vec<Event>>, nodes: mpsc::Sender<NodeTold>) {
+    pub async fn run(self, events: mpsc::Sender<Vec<Event>>, nodes: mpsc::Sender<NodeReport>) {
         if self.is_resumed && events.send(self.resumed()).await.is_err() {
             return;
         }
@@ -290,7 +290,7 @@ impl Kubernetes {
                 nodes: nodes.clone(),
                 missing: kind.selection.what.watched().map(|_| missing.clone()),
                 head_start: head_start.clone(),
-                apiservers: if kind.selection.what == What::Slices {
+                apiservers: if kind.selection.what == Resource::Slices {
                     self.apiservers.clone()
                 } else {
                     Apiservers::default()
@@ -319,17 +319,17 @@ fn start(
     snapshots: Option<&watch::Receiver<Arc<Snapshot>>>,
     tasks: &mut JoinSet<()>,
 ) {
-    let Kind { selection, version, shelf, view, odds, asked } = kind;
+    let Kind { selection, version, delivered, view, odds, asked } = kind;
     let (found, endings) = mpsc::channel(1);
-    if let (true, Some(snapshots)) = (selection.what != What::Node, snapshots) {
-        tasks.spawn(again::run(snapshots.clone(), shelf.clone(), found.clone()));
+    if let (true, Some(snapshots)) = (selection.what != Resource::Node, snapshots) {
+        tasks.spawn(again::run(snapshots.clone(), delivered.clone(), found.clone()));
     }
-    if selection.what != What::Node {
+    if selection.what != Resource::Node {
         let audit = Audit::<Json> {
             access: outlet.access.clone(),
             selection: selection.clone(),
             timing: timing.clone(),
-            shelf: shelf.clone(),
+            delivered: delivered.clone(),
             view: view.clone(),
             found,
             answers: asked.1,
@@ -342,7 +342,7 @@ fn start(
         selection,
         doubts: 0,
         timing: timing.clone(),
-        shelf,
+        delivered,
         outlet,
         view,
         odds,

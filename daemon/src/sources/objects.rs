@@ -117,11 +117,11 @@ fn named(kind: Kind, wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Obj
 
 fn unnamed(kind: Kind, name: Option<&str>, provenance: &Provenance) -> ObjectKey {
     let name = refusal::quoted(name.unwrap_or_default());
-    let place = match &provenance.origin {
+    let index = match &provenance.origin {
         Some(origin) => format!("{origin}, {kind} {name}"),
         None => format!("{kind} {name}"),
     };
-    ObjectKey::Unnamed(provenance.source, place.into())
+    ObjectKey::Unnamed(provenance.source, index.into())
 }
 
 fn rejection(

@@ -39,24 +39,24 @@ fn unprogrammed() -> Snapshot {
     Snapshot { programmed: false, published: Timestamp(1), sources, ..Snapshot::default() }
 }
 
-struct Bench {
+struct Fixture {
     snapshots: watch::Sender<std::sync::Arc<Snapshot>>,
     refused: watch::Sender<Option<String>>,
     watched: Watched,
 }
 
-fn bench(snapshot: Snapshot) -> Bench {
+fn fixture(snapshot: Snapshot) -> Fixture {
     let (snapshots, seen) = watch::channel(std::sync::Arc::new(snapshot));
     let (refused, refused_reload) = watch::channel(None);
     let logging = std::sync::Arc::new(Logging::silent(&Log::default()));
     let readings = Readings { refused_reload, ..fixture::readings(seen) };
     let watched = Watched { readings, logging };
-    Bench { snapshots, refused, watched }
+    Fixture { snapshots, refused, watched }
 }
 
 #[test]
 fn ready_is_told_once_and_only_when_clients_are_served_as_the_sources_say() {
-    let Bench { snapshots, watched, .. } = bench(unprogrammed());
+    let Fixture { snapshots, watched, .. } = fixture(unprogrammed());
     let (listener, began) = (Listener::default(), Instant::now());
     let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.step(began);
@@ -72,7 +72,7 @@ fn ready_is_told_once_and_only_when_clients_are_served_as_the_sources_say() {
 
 #[test]
 fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
-    let Bench { watched, .. } = bench(unprogrammed());
+    let Fixture { watched, .. } = fixture(unprogrammed());
     let (listener, began) = (Listener::default(), Instant::now());
     let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.step(began + FIRST_LISTS_WAIT);
@@ -81,7 +81,7 @@ fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
 
 #[test]
 fn a_hanging_engine_is_not_alive() {
-    let Bench { mut watched, .. } = bench(programmed());
+    let Fixture { mut watched, .. } = fixture(programmed());
     watched.readings.liveness = Liveness::new(|| Some(Duration::from_secs(6)));
     let (listener, began) = (Listener::default(), Instant::now());
     let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
@@ -91,7 +91,7 @@ fn a_hanging_engine_is_not_alive() {
 
 #[test]
 fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
-    let Bench { watched, refused, .. } = bench(programmed());
+    let Fixture { watched, refused, .. } = fixture(programmed());
     let (listener, began) = (Listener::default(), Instant::now());
     let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.step(began);
@@ -117,7 +117,7 @@ fn what_is_known_to_be_missing_is_not_waited_for() {
     ] {
         snapshot.sources = sources.into_iter().collect();
         std::sync::Arc::make_mut(&mut snapshot.rejections).named.insert(object.clone(), rejection.clone());
-        let Bench { watched, .. } = bench(snapshot.clone());
+        let Fixture { watched, .. } = fixture(snapshot.clone());
         let (listener, began) = (Listener::default(), Instant::now());
         Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).step(began);
         assert_eq!(listener.heard().contains(&"READY=1".to_owned()), is_ready);
@@ -126,7 +126,7 @@ fn what_is_known_to_be_missing_is_not_waited_for() {
 
 #[test]
 fn an_address_that_is_taken_stands_in_the_status_line() {
-    let Bench { mut watched, .. } = bench(programmed());
+    let Fixture { mut watched, .. } = fixture(programmed());
     watched.readings.shut = watch::channel(vec!["cannot listen on 127.0.0.1:9890".to_owned()]).1;
     let (listener, began) = (Listener::default(), Instant::now());
     Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states)).step(began);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{BedError, Place, at};
+use super::{BedError, Location, at};
 
 const PREFIX: &str = "holdfast-bed-";
 
@@ -55,8 +55,8 @@ impl Tree {
         &self.node
     }
 
-    pub(super) fn of(&self, place: Place<'_>) -> &Path {
-        if place.inside { &self.node } else { &self.outside }
+    pub(super) fn of(&self, location: Location<'_>) -> &Path {
+        if location.inside { &self.node } else { &self.outside }
     }
 }
 

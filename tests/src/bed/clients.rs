@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{Bed, BedError, Place, at, finish, spawn, succeed, this_program};
+use super::{Bed, BedError, Location, at, finish, spawn, succeed, this_program};
 
 /// A first build in Go compiles its standard library.
 const BUILD_LIMIT: Duration = Duration::from_secs(300);
@@ -66,8 +66,8 @@ impl Client {
     }
 
     /// Runs it in a place and gives its steps.
-    pub fn run(&self, bed: &Bed, place: Place<'_>, words: &[&str]) -> Result<Vec<Answer>, BedError> {
-        let mut command = bed.command(place, &self.program)?;
+    pub fn run(&self, bed: &Bed, location: Location<'_>, words: &[&str]) -> Result<Vec<Answer>, BedError> {
+        let mut command = bed.command(location, &self.program)?;
         command.args(words);
         succeed(command, RUN_LIMIT)?.lines().map(answer).collect()
     }
@@ -89,7 +89,7 @@ pub struct Lasting {
 impl Lasting {
     /// Starts it as a process of the node; it asks nothing yet.
     pub fn start(bed: &Bed, words: &[&str]) -> Result<Self, BedError> {
-        let mut command = bed.command(Place::NODE, Client::c()?.program())?;
+        let mut command = bed.command(Location::NODE, Client::c()?.program())?;
         let mut client = spawn(command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         match (client.stdin.take(), client.stdout.take()) {
             (Some(orders), Some(lines)) => Ok(Self { client, orders, lines: BufReader::new(lines) }),
@@ -152,8 +152,13 @@ fn built(name: &str, compiler: impl FnOnce(&Path) -> Command) -> Result<Client, 
 }
 
 /// The calls of a command's process that `strace` shows, one line each.
-pub fn traced(bed: &Bed, place: Place<'_>, calls: &str, words: &[&str]) -> Result<Vec<String>, BedError> {
-    let mut command = bed.command(place, "strace")?;
+pub fn traced(
+    bed: &Bed,
+    location: Location<'_>,
+    calls: &str,
+    words: &[&str],
+) -> Result<Vec<String>, BedError> {
+    let mut command = bed.command(location, "strace")?;
     command.args(["-f", "-qq", "-e", "signal=none", "-e", &format!("trace={calls}")]).args(words);
     let output = finish(command, RUN_LIMIT)?;
     Ok(String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned).collect())

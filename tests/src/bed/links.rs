@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use super::{Bed, BedError, Place, at, spawn};
+use super::{Bed, BedError, Location, at, spawn};
 
 /// What a bed has besides loopback.
 #[derive(Clone, Debug, Default)]
@@ -33,12 +33,12 @@ pub(super) fn configure(bed: &Bed, layout: &Layout) -> Result<(), BedError> {
     let mut node = up("lo");
     node.extend(layout.local.iter().map(|address| add(address, "lo")));
     for neighbour in &layout.neighbours {
-        let pid = bed.netns(Place::far(neighbour.name))?.pid();
+        let pid = bed.netns(Location::far(neighbour.name))?.pid();
         node.push(format!("link add {} type veth peer name eth0 netns {pid}", neighbour.name));
         node.extend(up(neighbour.name));
         node.extend(neighbour.near.iter().map(|address| add(address, neighbour.name)));
     }
-    batch(bed, Place::OUTSIDE, &node)?;
+    batch(bed, Location::OUTSIDE, &node)?;
     layout.neighbours.iter().try_for_each(|neighbour| configure_far(bed, neighbour))
 }
 
@@ -47,7 +47,7 @@ fn configure_far(bed: &Bed, neighbour: &Neighbour) -> Result<(), BedError> {
     lines.extend(neighbour.far.iter().map(|address| add(address, "eth0")));
     let gateways = neighbour.near.iter().filter_map(|address| address.split('/').next());
     lines.extend(gateways.map(|gateway| format!("route add default via {gateway}")));
-    batch(bed, Place::far(neighbour.name), &lines)
+    batch(bed, Location::far(neighbour.name), &lines)
 }
 
 fn up(interface: &str) -> Vec<String> {
@@ -60,8 +60,8 @@ fn add(address: &str, interface: &str) -> String {
     format!("address add {address} dev {interface}{at_once}")
 }
 
-fn batch(bed: &Bed, place: Place<'_>, lines: &[String]) -> Result<(), BedError> {
-    let mut command = bed.command(place, "ip")?;
+fn batch(bed: &Bed, location: Location<'_>, lines: &[String]) -> Result<(), BedError> {
+    let mut command = bed.command(location, "ip")?;
     command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut ip = spawn(&mut command)?;
     let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();

@@ -13,12 +13,12 @@ pub(super) struct Selector {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Term {
-    place: Place,
+    subject: Subject,
     wanted: Wanted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Subject {
     Label(String),
     Field(&'static str),
 }
@@ -57,9 +57,9 @@ impl Selector {
 
 impl Term {
     fn matches(&self, object: &Selected) -> bool {
-        let found = match &self.place {
-            Place::Label(name) => object.labels.iter().find(|(label, _)| label == name),
-            Place::Field(pointer) => object.fields.iter().find(|(field, _)| field == pointer),
+        let found = match &self.subject {
+            Subject::Label(name) => object.labels.iter().find(|(label, _)| label == name),
+            Subject::Field(pointer) => object.fields.iter().find(|(field, _)| field == pointer),
         };
         let found = found.map(|(_, value)| value.as_str());
         match &self.wanted {
@@ -91,18 +91,18 @@ impl Selected {
 
 fn label(term: &str) -> Term {
     if let Some(name) = term.strip_prefix('!') {
-        return Term { place: Place::Label(name.to_owned()), wanted: Wanted::Absent };
+        return Term { subject: Subject::Label(name.to_owned()), wanted: Wanted::Absent };
     }
     match compared(term) {
-        Some((name, wanted)) => Term { place: Place::Label(name.to_owned()), wanted },
-        None => Term { place: Place::Label(term.to_owned()), wanted: Wanted::Present },
+        Some((name, wanted)) => Term { subject: Subject::Label(name.to_owned()), wanted },
+        None => Term { subject: Subject::Label(term.to_owned()), wanted: Wanted::Present },
     }
 }
 
 fn field(term: &str) -> Option<Term> {
     let (name, wanted) = compared(term)?;
     let (_, pointer) = FIELDS.into_iter().find(|(field, _)| *field == name)?;
-    Some(Term { place: Place::Field(pointer), wanted })
+    Some(Term { subject: Subject::Field(pointer), wanted })
 }
 
 fn compared(term: &str) -> Option<(&str, Wanted)> {

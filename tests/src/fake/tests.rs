@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 
-struct Bench {
+struct Fixture {
     cluster: Cluster,
     authority: Authority,
     server: Server,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let cluster = Cluster::new("cluster-one");
         let authority = Authority::new().unwrap();
@@ -181,47 +181,47 @@ fn names(list: &str) -> Vec<String> {
 
 #[test]
 fn a_list_comes_in_pages_of_one_moment() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     for name in ["a", "b", "c"] {
-        bench.slice(name, "10.0.0.1");
+        fixture.slice(name, "10.0.0.1");
     }
-    let mut client = bench.client();
+    let mut client = fixture.client();
     let (status, first) = client.get(&format!("{SLICES}?limit=2"));
     let page: Value = serde_json::from_str(&first).unwrap();
     assert_eq!((status, names(&first)), (200, vec!["a".to_owned(), "b".to_owned()]));
     assert_eq!(page["metadata"]["remainingItemCount"], 1);
-    bench.cluster.delete(Kind::Slices, "default/c").unwrap();
+    fixture.cluster.delete(Kind::Slices, "default/c").unwrap();
     let token = page["metadata"]["continue"].as_str().unwrap();
     let (_, second) = client.get(&format!("{SLICES}?limit=2&continue={token}"));
     assert_eq!(names(&second), ["c"], "as it was when the list began");
-    bench.cluster.compact();
+    fixture.cluster.compact();
     let (status, expired) = client.get(&format!("{SLICES}?limit=2&continue={token}"));
     assert_eq!((status, expired.contains("Expired")), (410, true));
-    assert_eq!(bench.server.connections(), 1, "one connection, kept");
+    assert_eq!(fixture.server.connections(), 1, "one connection, kept");
 }
 
 #[test]
 fn objects_are_given_as_apiservers_give_them() {
-    let bench = Bench::new();
-    bench.slice("a", "10.0.0.1");
-    let (_, list) = bench.get(SLICES);
+    let fixture = Fixture::new();
+    fixture.slice("a", "10.0.0.1");
+    let (_, list) = fixture.get(SLICES);
     assert!(list.starts_with(r#"{"kind":"EndpointSliceList","apiVersion":"discovery.k8s.io/v1","metadata""#));
     let item = &serde_json::from_str::<Value>(&list).unwrap()["items"][0];
     assert_eq!(item.get("kind"), None, "items of lists do not say their kind");
     assert_eq!(item["ports"], Value::Null);
-    let (status, uid) = bench.get("/api/v1/namespaces/kube-system");
+    let (status, uid) = fixture.get("/api/v1/namespaces/kube-system");
     assert_eq!((status, uid.contains("cluster-one")), (200, true));
-    assert_eq!(bench.get("/readyz"), (200, "ok".to_owned()));
-    assert_eq!(bench.get("/api/v1/nodes/none").0, 404);
-    assert_eq!(bench.get("/api/v1/secrets").0, 404);
-    assert_eq!(bench.get(&format!("{SLICES}?resourceVersion=999999")).0, 504);
+    assert_eq!(fixture.get("/readyz"), (200, "ok".to_owned()));
+    assert_eq!(fixture.get("/api/v1/nodes/none").0, 404);
+    assert_eq!(fixture.get("/api/v1/secrets").0, 404);
+    assert_eq!(fixture.get(&format!("{SLICES}?resourceVersion=999999")).0, 504);
 }
 
 #[test]
 fn an_audit_gets_names_and_versions_only() {
-    let bench = Bench::new();
-    let version = bench.slice("a", "10.0.0.1");
-    let mut client = bench.client();
+    let fixture = Fixture::new();
+    let version = fixture.slice("a", "10.0.0.1");
+    let mut client = fixture.client();
     client.ask(SLICES, "Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1\r\n");
     assert_eq!(client.status(), Some(200));
     let list: Value = serde_json::from_str(&client.body()).unwrap();
@@ -229,53 +229,53 @@ fn an_audit_gets_names_and_versions_only() {
     assert_eq!(item["metadata"]["resourceVersion"], version.to_string());
     assert_eq!((item.get("endpoints"), &item["kind"]), (None, &json!("PartialObjectMetadata")));
     assert_eq!(
-        (bench.server.asked(Asked::audit(Kind::Slices)), bench.server.asked(Asked::list(Kind::Slices))),
+        (fixture.server.asked(Asked::audit(Kind::Slices)), fixture.server.asked(Asked::list(Kind::Slices))),
         (1, 0)
     );
 }
 
 #[test]
 fn a_watch_tells_what_happens_after_its_version() {
-    let bench = Bench::new();
-    bench.slice("before", "10.0.0.1");
-    let mut client = bench.client();
-    let from = bench.cluster.version();
+    let fixture = Fixture::new();
+    fixture.slice("before", "10.0.0.1");
+    let mut client = fixture.client();
+    let from = fixture.cluster.version();
     assert_eq!(client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}")), 200);
-    let added = bench.slice("a", "10.0.0.1");
-    let changed = bench.slice("a", "10.0.0.2");
-    let deleted = bench.cluster.delete(Kind::Slices, "default/a").unwrap();
+    let added = fixture.slice("a", "10.0.0.1");
+    let changed = fixture.slice("a", "10.0.0.2");
+    let deleted = fixture.cluster.delete(Kind::Slices, "default/a").unwrap();
     let expected =
         [event("ADDED", "a", added), event("MODIFIED", "a", changed), event("DELETED", "a", deleted)];
     assert_eq!([(); 3].map(|()| client.event()), expected);
-    bench.server.end_watches(Kind::Slices);
+    fixture.server.end_watches(Kind::Slices);
     assert_eq!(client.chunk().unwrap(), None, "a clean end");
     assert_eq!(client.get("/readyz").0, 200, "and the connection is still good");
 }
 
 #[test]
 fn an_object_that_stops_to_match_is_deleted_for_the_watcher() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    let from = bench.cluster.version();
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let from = fixture.cluster.version();
     client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}&labelSelector=%21hidden"));
-    let added = bench.slice("a", "10.0.0.1");
+    let added = fixture.slice("a", "10.0.0.1");
     let mut hidden = slice("a", "10.0.0.1");
     hidden["metadata"]["labels"]["hidden"] = json!("");
-    let gone = bench.cluster.apply(hidden).unwrap();
+    let gone = fixture.cluster.apply(hidden).unwrap();
     assert_eq!([(); 2].map(|()| client.event()), [event("ADDED", "a", added), event("DELETED", "a", gone)]);
 }
 
 #[test]
 fn bookmarks_come_to_those_who_asked() {
-    let bench = Bench::new();
-    bench.server.set_bookmarks(Some(Duration::from_millis(20)));
-    let from = bench.cluster.version();
+    let fixture = Fixture::new();
+    fixture.server.set_bookmarks(Some(Duration::from_millis(20)));
+    let from = fixture.cluster.version();
     let watch = format!("{SLICES}?watch=true&resourceVersion={from}");
-    let (mut with, mut without) = (bench.client(), bench.client());
+    let (mut with, mut without) = (fixture.client(), fixture.client());
     with.watch(&format!("{watch}&allowWatchBookmarks=true"));
     without.watch(&watch);
     assert_eq!(with.event(), event("BOOKMARK", "", from));
-    let untold = bench.cluster.apply_untold(slice("lost", "10.0.0.1")).unwrap();
+    let untold = fixture.cluster.apply_untold(slice("lost", "10.0.0.1")).unwrap();
     let lied = std::iter::repeat_with(|| with.event()).find(|it| it.2 == untold.to_string()).unwrap();
     assert_eq!(lied.0, "BOOKMARK", "the event is lost, and the bookmark says that nothing is");
     assert!(without.is_silent());
@@ -283,20 +283,20 @@ fn bookmarks_come_to_those_who_asked() {
 
 #[test]
 fn a_watch_ends_when_its_time_is_over() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    let from = bench.cluster.version();
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let from = fixture.cluster.version();
     client.watch(&format!("{SLICES}?watch=true&timeoutSeconds=0&resourceVersion={from}"));
     assert_eq!(client.chunk().unwrap(), None);
 }
 
 #[test]
 fn what_is_compacted_is_an_error_in_the_stream() {
-    let bench = Bench::new();
-    let from = bench.cluster.version();
-    bench.slice("a", "10.0.0.1");
-    bench.cluster.compact();
-    let mut client = bench.client();
+    let fixture = Fixture::new();
+    let from = fixture.cluster.version();
+    fixture.slice("a", "10.0.0.1");
+    fixture.cluster.compact();
+    let mut client = fixture.client();
     assert_eq!(client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}")), 200);
     let (word, message, _) = client.event();
     assert_eq!((word.as_str(), message.as_str()), ("ERROR", "too old resource version: 1001 (1002)"));
@@ -305,44 +305,44 @@ fn what_is_compacted_is_an_error_in_the_stream() {
 
 #[test]
 fn a_version_that_is_still_to_come_gets_silence() {
-    let bench = Bench::new();
-    bench.server.set_bookmarks(Some(Duration::from_millis(20)));
-    let mut client = bench.client();
+    let fixture = Fixture::new();
+    fixture.server.set_bookmarks(Some(Duration::from_millis(20)));
+    let mut client = fixture.client();
     let watch = format!("{SLICES}?watch=true&resourceVersion=5000&allowWatchBookmarks=true");
     assert_eq!(client.watch(&watch), 200);
-    bench.slice("a", "10.0.0.1");
+    fixture.slice("a", "10.0.0.1");
     assert!(client.is_silent());
-    bench.cluster.rewind(5_000);
-    let version = bench.slice("b", "10.0.0.1");
+    fixture.cluster.rewind(5_000);
+    let version = fixture.slice("b", "10.0.0.1");
     let seen = std::iter::repeat_with(|| client.event()).find(|it| it.0 != "BOOKMARK").unwrap();
     assert_eq!(seen, event("ADDED", "b", version));
 }
 
 #[test]
 fn a_mute_watch_keeps_events_to_itself() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    let from = bench.cluster.version();
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    let from = fixture.cluster.version();
     client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}"));
-    bench.server.mute(Kind::Slices, true);
-    let version = bench.slice("a", "10.0.0.1");
+    fixture.server.mute(Kind::Slices, true);
+    let version = fixture.slice("a", "10.0.0.1");
     assert!(client.is_silent());
-    bench.server.mute(Kind::Slices, false);
+    fixture.server.mute(Kind::Slices, false);
     assert_eq!(client.event(), event("ADDED", "a", version));
 }
 
 #[track_caller]
 fn check_answer(fault: Fault, expected: u16, inside: &str) {
-    let bench = Bench::new();
-    bench.slice("a", "10.0.0.1");
-    bench.server.once(Asked::list(Kind::Slices), fault);
-    let mut client = bench.client();
+    let fixture = Fixture::new();
+    fixture.slice("a", "10.0.0.1");
+    fixture.server.once(Asked::list(Kind::Slices), fault);
+    let mut client = fixture.client();
     client.ask(SLICES, "");
     assert_eq!(client.status(), Some(expected));
     let mut rest = String::new();
     let _ = client.stream.read_to_string(&mut rest);
     assert!(rest.contains(inside), "{rest}");
-    assert_eq!(bench.get(SLICES).0, 200, "only the next request");
+    assert_eq!(fixture.get(SLICES).0, 200, "only the next request");
 }
 
 #[test]
@@ -365,14 +365,14 @@ fn faults_that_are_answers() {
 
 #[test]
 fn faults_that_are_no_answers() {
-    let bench = Bench::new();
-    bench.server.once(Asked::ANYTHING, Fault::Silent);
-    let mut client = bench.client();
+    let fixture = Fixture::new();
+    fixture.server.once(Asked::ANYTHING, Fault::Silent);
+    let mut client = fixture.client();
     client.ask(SLICES, "");
     assert!(client.is_silent());
     for fault in [Fault::Close, Fault::Reset] {
-        bench.server.once(Asked::of(Kind::Slices), fault);
-        let mut client = bench.client();
+        fixture.server.once(Asked::of(Kind::Slices), fault);
+        let mut client = fixture.client();
         client.ask(SLICES, "");
         assert!(client.is_closed());
     }
@@ -380,63 +380,63 @@ fn faults_that_are_no_answers() {
 
 #[test]
 fn events_can_come_twice_and_lines_by_halves() {
-    let bench = Bench::new();
-    bench.server.once(Asked::watch(Kind::Slices), Fault::Twice);
-    let mut client = bench.client();
-    let from = bench.cluster.version();
+    let fixture = Fixture::new();
+    fixture.server.once(Asked::watch(Kind::Slices), Fault::Twice);
+    let mut client = fixture.client();
+    let from = fixture.cluster.version();
     client.watch(&format!("{SLICES}?watch=true&resourceVersion={from}"));
-    bench.slice("a", "10.0.0.1");
+    fixture.slice("a", "10.0.0.1");
     assert_eq!(client.chunk().unwrap().unwrap().lines().count(), 2);
-    bench.server.say(Kind::Slices, "{\"type\":\"MOD");
+    fixture.server.say(Kind::Slices, "{\"type\":\"MOD");
     assert_eq!(client.chunk().unwrap().unwrap(), "{\"type\":\"MOD");
-    assert_eq!(bench.server.watches(Kind::Slices), 1);
-    bench.server.reset_connections();
+    assert_eq!(fixture.server.watches(Kind::Slices), 1);
+    fixture.server.reset_connections();
     assert!(client.is_closed());
 }
 
 #[test]
 fn connections_are_met_as_the_test_wants() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     for greeting in [Greeting::Silent, Greeting::Close, Greeting::ClearText] {
-        bench.server.greet(greeting);
+        fixture.server.greet(greeting);
         let begun = Instant::now();
-        assert!(bench.try_client().is_err(), "{greeting:?}");
+        assert!(fixture.try_client().is_err(), "{greeting:?}");
         assert_eq!(begun.elapsed() >= PATIENCE, greeting == Greeting::Silent, "{greeting:?}");
     }
-    bench.server.greet(Greeting::Serve);
-    assert_eq!(bench.get("/readyz").0, 200);
+    fixture.server.greet(Greeting::Serve);
+    assert_eq!(fixture.get("/readyz").0, 200);
 }
 
 #[test]
 fn a_stopped_server_refuses_and_comes_back_at_its_address() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    bench.server.stop();
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    fixture.server.stop();
     assert!(client.is_closed());
-    let refused = TcpStream::connect_timeout(&bench.server.address(), PATIENCE).unwrap_err();
+    let refused = TcpStream::connect_timeout(&fixture.server.address(), PATIENCE).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    bench.server.start_again().unwrap();
-    assert_eq!(bench.get("/readyz").0, 200);
+    fixture.server.start_again().unwrap();
+    assert_eq!(fixture.get("/readyz").0, 200);
 }
 
 #[test]
 fn a_pulled_cable_is_silence_and_no_more() {
-    let bench = Bench::new();
-    let mut client = bench.client();
-    bench.server.drop_packets(true);
+    let fixture = Fixture::new();
+    let mut client = fixture.client();
+    fixture.server.drop_packets(true);
     client.ask("/readyz", "");
     assert!(client.is_silent());
-    let lost = TcpStream::connect_timeout(&bench.server.address(), PATIENCE).unwrap_err();
+    let lost = TcpStream::connect_timeout(&fixture.server.address(), PATIENCE).unwrap_err();
     assert_eq!(lost.kind(), ErrorKind::TimedOut);
-    bench.server.drop_packets(false);
-    assert_eq!(bench.get("/readyz").0, 200);
+    fixture.server.drop_packets(false);
+    assert_eq!(fixture.get("/readyz").0, 200);
 }
 
 #[track_caller]
 fn check_certificate(names: &Names, expected: &str) {
-    let bench = Bench::new();
-    bench.server.show(&bench.authority.server(names).unwrap());
-    let seen = bench.try_client().err().unwrap_or_default();
+    let fixture = Fixture::new();
+    fixture.server.show(&fixture.authority.server(names).unwrap());
+    let seen = fixture.try_client().err().unwrap_or_default();
     assert!(seen.contains(expected), "{names:?}: {seen}");
 }
 
@@ -445,38 +445,39 @@ fn certificates_of_every_wrongness() {
     check_certificate(&Names::Other("somebody.example".to_owned()), "not valid for name");
     check_certificate(&Names::Address(IpAddr::from([127, 0, 0, 1])), "not valid for name");
     check_certificate(&Names::Expired, "expired");
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let stranger = Authority::new().unwrap();
-    bench.server.show(&stranger.server(&Names::Kubernetes).unwrap());
-    assert!(bench.try_client().err().unwrap_or_default().contains("BadSignature"));
+    fixture.server.show(&stranger.server(&Names::Kubernetes).unwrap());
+    assert!(fixture.try_client().err().unwrap_or_default().contains("BadSignature"));
 }
 
 #[test]
 fn only_whom_it_knows_is_let_in() {
-    let bench = Bench::new();
-    bench.server.let_in(Some("sesame"), None);
-    assert_eq!(bench.get(SLICES).0, 401);
-    let mut client = bench.client();
+    let fixture = Fixture::new();
+    fixture.server.let_in(Some("sesame"), None);
+    assert_eq!(fixture.get(SLICES).0, 401);
+    let mut client = fixture.client();
     client.ask(SLICES, "Authorization: Bearer sesame\r\n");
     assert_eq!(client.status(), Some(200));
-    let node = bench.authority.client("system:node:a").unwrap();
-    let mut client = Client::dial(&bench.server, &bench.authority.pem(), Some(&node)).unwrap();
+    let node = fixture.authority.client("system:node:a").unwrap();
+    let mut client = Client::dial(&fixture.server, &fixture.authority.pem(), Some(&node)).unwrap();
     assert_eq!(client.get(SLICES).0, 401);
-    bench.server.let_in(None, Some(&node.der));
+    fixture.server.let_in(None, Some(&node.der));
     assert_eq!(client.get(SLICES).0, 200);
-    assert_eq!(bench.server.requests().last().unwrap().certificate.as_ref(), Some(&node.der));
-    bench.server.let_nobody_in();
+    assert_eq!(fixture.server.requests().last().unwrap().certificate.as_ref(), Some(&node.der));
+    fixture.server.let_nobody_in();
     assert_eq!(client.get(SLICES).0, 401);
 }
 
 #[test]
 fn two_servers_of_a_cluster_agree() {
-    let bench = Bench::new();
-    let other = Server::start(&bench.cluster, &bench.authority.server(&Names::Kubernetes).unwrap()).unwrap();
-    bench.slice("a", "10.0.0.1");
-    let mut client = Client::dial(&other, &bench.authority.pem(), None).unwrap();
-    assert_eq!(client.get(SLICES), bench.get(SLICES));
-    assert_eq!((other.asked(Asked::ANYTHING), bench.server.asked(Asked::ANYTHING)), (1, 1));
+    let fixture = Fixture::new();
+    let other =
+        Server::start(&fixture.cluster, &fixture.authority.server(&Names::Kubernetes).unwrap()).unwrap();
+    fixture.slice("a", "10.0.0.1");
+    let mut client = Client::dial(&other, &fixture.authority.pem(), None).unwrap();
+    assert_eq!(client.get(SLICES), fixture.get(SLICES));
+    assert_eq!((other.asked(Asked::ANYTHING), fixture.server.asked(Asked::ANYTHING)), (1, 1));
     other.forget_requests();
     assert_eq!(other.asked(Asked::ANYTHING), 0);
 }

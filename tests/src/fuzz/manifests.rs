@@ -111,11 +111,11 @@ impl Target for Manifests {
         if !matches!(&answer, Answer::Served(slots) if slots.len() == 1) {
             return Err(format!("another file's service is {answer:?}"));
         }
-        Ok(events.iter().map(told).collect::<Vec<_>>().join(", "))
+        Ok(events.iter().map(shown).collect::<Vec<_>>().join(", "))
     }
 }
 
-fn told(event: &Event) -> String {
+fn shown(event: &Event) -> String {
     match event {
         Event::ServiceApplied(facts) => {
             let (kind, ports) = (facts.kind.as_str(), facts.ports.len().min(3));

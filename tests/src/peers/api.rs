@@ -18,7 +18,7 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use super::authority::{Authority, Credential};
 use super::watch::Watch;
 use super::{PeersError, workload};
-use crate::bed::{Bed, Place};
+use crate::bed::{Bed, Location};
 
 /// An answer takes milliseconds. A silent server shall not stop a test.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -256,7 +256,7 @@ impl<'a> Api<'a> {
         let path = kind.path(name)?;
         let (objects, name) = path.rsplit_once('/').unwrap_or_default();
         let path = format!("{objects}?watch=1&fieldSelector=metadata.name%3D{name}");
-        let response = self.bed.within(Place::OUTSIDE, || self.send("GET", &path, None))??;
+        let response = self.bed.within(Location::OUTSIDE, || self.send("GET", &path, None))??;
         Ok(Watch::start(response.into_body().into_with_config().limit(ANSWER_BYTES_MAX).reader()))
     }
 
@@ -270,7 +270,7 @@ impl<'a> Api<'a> {
                 text: text.map_err(self.unreached(method, path))?,
             })
         };
-        self.bed.within(Place::OUTSIDE, ask)?
+        self.bed.within(Location::OUTSIDE, ask)?
     }
 
     fn expect(&self, method: &str, path: &str, body: Option<Body<'_>>) -> Result<Value, PeersError> {

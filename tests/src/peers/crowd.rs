@@ -32,7 +32,7 @@ impl Crowd {
     }
 
     /// Makes everybody, with their slices.
-    pub fn settle(&mut self, api: &Api<'_>) -> Result<(), PeersError> {
+    pub fn create(&mut self, api: &Api<'_>) -> Result<(), PeersError> {
         (0..self.services.len()).try_for_each(|number| {
             self.replace_service(api, number)?;
             (0..SLICES_MAX).try_for_each(|slice| self.replace_slice(api, number, slice))
@@ -141,10 +141,10 @@ fn addressed(random: &mut Random, number: usize, spec: &mut Value) {
 /// The ports of one service have different numbers, but for two protocols on one.
 fn ports(random: &mut Random, number: usize) -> Vec<Value> {
     let count = 1 + random.below(PORT_NAMES.len());
-    let port = |place: usize| {
-        let shared = place == 1 && protocol(number, 0) != protocol(number, 1);
-        let own = 80 + number % 7 + if shared { 0 } else { 10 * place };
-        named(number, place, json!({"port": own, "protocol": protocol(number, place)}))
+    let port = |index: usize| {
+        let shared = index == 1 && protocol(number, 0) != protocol(number, 1);
+        let own = 80 + number % 7 + if shared { 0 } else { 10 * index };
+        named(number, index, json!({"port": own, "protocol": protocol(number, index)}))
     };
     let ports = if is_nameless(number) { 0..1 } else { 0..count };
     ports.map(port).collect()
@@ -155,15 +155,15 @@ fn is_nameless(number: usize) -> bool {
     number.is_multiple_of(5)
 }
 
-fn named(number: usize, place: usize, mut port: Value) -> Value {
-    if let Some(name) = PORT_NAMES.get(place).filter(|_| !is_nameless(number)) {
+fn named(number: usize, index: usize, mut port: Value) -> Value {
+    if let Some(name) = PORT_NAMES.get(index).filter(|_| !is_nameless(number)) {
         insert(&mut port, "name", (*name).into());
     }
     port
 }
 
-fn protocol(number: usize, place: usize) -> &'static str {
-    match (number + place) % 11 {
+fn protocol(number: usize, index: usize) -> &'static str {
+    match (number + index) % 11 {
         0 => "SCTP",
         1 | 4 | 6 | 9 => "UDP",
         _ => "TCP",
@@ -190,15 +190,15 @@ fn endpoint_slice(random: &mut Random, number: usize, slice: usize) -> Value {
     if random.chance(30) {
         insert(&mut labels, "service.kubernetes.io/headless", "".into());
     }
-    let address = |place: usize| match is_six {
-        true => format!("fd01::{:x}:{slice}{place}", number + 1),
-        false => format!("10.1.{number}.{}", 10 * slice + place),
+    let address = |index: usize| match is_six {
+        true => format!("fd01::{:x}:{slice}{index}", number + 1),
+        false => format!("10.1.{number}.{}", 10 * slice + index),
     };
     // Hints count only where every endpoint in use has them.
     let is_hinted = random.chance(400);
     let mood = random.pick(&[Mood::Ready, Mood::Mixed, Mood::Ending]);
     let count = random.below(6);
-    let endpoints = (1..=count).map(|place| endpoint(random, &address(place), is_hinted, mood));
+    let endpoints = (1..=count).map(|index| endpoint(random, &address(index), is_hinted, mood));
     let endpoints: Vec<Value> = endpoints.collect();
     let mut object = json!({
         "apiVersion": "discovery.k8s.io/v1",
@@ -262,11 +262,11 @@ fn endpoint(random: &mut Random, address: &str, is_hinted: bool, mood: Mood) -> 
 
 /// Those of the service; seldom one is missing, has another protocol, or no number.
 fn slice_ports(random: &mut Random, number: usize) -> Vec<Value> {
-    let port = |place| {
-        let protocol = if random.chance(70) { "UDP" } else { protocol(number, place) };
-        let mut port = named(number, place, json!({"protocol": protocol}));
+    let port = |index| {
+        let protocol = if random.chance(70) { "UDP" } else { protocol(number, index) };
+        let mut port = named(number, index, json!({"protocol": protocol}));
         if !random.chance(30) {
-            insert(&mut port, "port", (8080 + place).into());
+            insert(&mut port, "port", (8080 + index).into());
         }
         (!random.chance(70)).then_some(port)
     };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Cluster, PeersError};
-use crate::bed::{BedError, Place, succeed};
+use crate::bed::{BedError, Location, succeed};
 
 /// A listing of some thousand rules takes a second.
 const LIST_LIMIT: Duration = Duration::from_secs(20);
@@ -43,7 +43,7 @@ pub type Frontend = (SocketAddr, String);
 pub fn ways(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, Way>, PeersError> {
     let mut ways = BTreeMap::new();
     for (family, node) in FAMILIES {
-        let mut nft = cluster.bed().command(Place::OUTSIDE, "nft")?;
+        let mut nft = cluster.bed().command(Location::OUTSIDE, "nft")?;
         nft.args(["--json", "list", "table", family, "kube-proxy"]);
         let text = succeed(nft, LIST_LIMIT)?;
         let listing: Value =

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{Part, PeersError};
-use crate::bed::{Bed, Place, wait};
+use crate::bed::{Bed, Location, wait};
 
 /// An apiserver ends within a few seconds, after it has answered what was asked.
 const STOP_LIMIT: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ impl Server {
     pub(super) fn start(&self, bed: &Bed) -> Result<(), PeersError> {
         let file = |source| PeersError::File { path: self.log.clone(), source };
         let log = File::options().create(true).append(true).open(&self.log).map_err(file)?;
-        let mut command = bed.command(Place::OUTSIDE, &self.program)?;
+        let mut command = bed.command(Location::OUTSIDE, &self.program)?;
         command.args(&self.arguments).stdin(Stdio::null());
         command.stdout(log.try_clone().map_err(file)?).stderr(log);
         *self.running() = Some(crate::bed::spawn(&mut command)?);

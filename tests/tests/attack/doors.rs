@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::crowd::{Crowd, Question};
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Place};
+use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::fake::{Asked, Kind};
 
 use crate::stage::{Apiserver, Bystander, CHANGES, NOBODY, PROMPT, TCP, nobody_asks, until};
@@ -91,13 +91,13 @@ fn nobody_changes_anything_by_tcp_and_does_not_get_into_the_socket() {
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
     let reload = Question { uid: NOBODY, clients: 2, door: TCP, method: "POST", path: "/reload" };
-    let mut by_tcp = bed.crowd(Place::NODE, &reload).unwrap();
+    let mut by_tcp = bed.crowd(Location::NODE, &reload).unwrap();
     at_it(&mut by_tcp, 403);
     // Only the socket's own mode is in the way, not that of the test's folder.
     fs::set_permissions(daemon.folder(), fs::Permissions::from_mode(0o755)).unwrap();
     let socket = daemon.socket();
     let by_socket = Question { door: socket.to_str().unwrap(), ..reload };
-    let mut by_socket = bed.crowd(Place::NODE, &by_socket).unwrap();
+    let mut by_socket = bed.crowd(Location::NODE, &by_socket).unwrap();
     until("refused", || by_socket.answers().unwrap().failed.keys().any(|errno| errno == "EACCES"));
     let answers = by_socket.answers().unwrap();
     assert_eq!(answers.by_status, BTreeMap::new());

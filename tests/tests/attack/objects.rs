@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Layout, Place, Role, Server};
+use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 use serde_json::Value;
 
 use crate::stage::{nobody_dials, row, service, slice, until};
@@ -12,11 +12,11 @@ use crate::stage::{nobody_dials, row, service, slice, until};
 const BACKEND: &str = "192.0.2.1";
 const VIP: &str = "10.96.0.10:80";
 
-/// A place with one server that backends may be.
-fn place() -> (Bed, Server) {
+/// A bed with one server that backends may be.
+fn bed_with_server() -> (Bed, Server) {
     let local = vec!["192.0.2.1/32"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
-    let server = bed.serve(Place::NODE, Role::Tcp, "web", "192.0.2.1:8080".parse().unwrap()).unwrap();
+    let server = bed.serve(Location::NODE, Role::Tcp, "web", "192.0.2.1:8080".parse().unwrap()).unwrap();
     (bed, server)
 }
 
@@ -30,7 +30,7 @@ fn named_port(name: &str) -> String {
 
 #[test]
 fn a_port_that_is_renamed_before_its_slices_answers_all_the_time() {
-    let (bed, _server) = place();
+    let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.write_manifest("service.yaml", &named_port("http")).unwrap();
     daemon.write_manifest("slice.yaml", &slice("web", "name: http, port: 8080", BACKEND)).unwrap();
@@ -40,7 +40,7 @@ fn a_port_that_is_renamed_before_its_slices_answers_all_the_time() {
         (row["port_name"].as_str(), row["verdict"].as_str()) == (Some(port), Some(verdict))
     };
     until("served", || is("http", "serving"));
-    let mut client = bed.dial(Place::NODE, VIP.parse().unwrap()).unwrap();
+    let mut client = bed.dial(Location::NODE, VIP.parse().unwrap()).unwrap();
     until("dialled", || client.tally().unwrap().connected > 0);
 
     daemon.write_manifest("service.yaml", &named_port("web")).unwrap();
@@ -79,7 +79,7 @@ fn rejected(daemon: &Daemon<'_>) -> Value {
 
 #[test]
 fn a_tenants_noise_evicts_nobodys_last_good_version_over_a_restart() {
-    let (bed, _server) = place();
+    let (bed, _server) = bed_with_server();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     let web = service("web", "10.96.0.10", BACKEND);
     daemon.write_manifest("web.yaml", &web).unwrap();
@@ -103,8 +103,8 @@ const RESERVED: [&str; 3] = ["127.0.0.1", "169.254.169.254", "255.255.255.255"];
 
 #[test]
 fn a_tenant_takes_no_address_of_the_host_of_a_link_or_of_everybody() {
-    let (bed, _server) = place();
-    let _own = bed.serve(Place::NODE, Role::Tcp, "own", "127.0.0.1:9443".parse().unwrap()).unwrap();
+    let (bed, _server) = bed_with_server();
+    let _own = bed.serve(Location::NODE, Role::Tcp, "own", "127.0.0.1:9443".parse().unwrap()).unwrap();
     let claims = format!("externalIPs: [{}, 198.51.100.1], ports: [{{port: 9443}}]", RESERVED.join(", "));
     let thief = service("thief", "10.97.0.1", BACKEND).replace("ports: [{port: 80}]", &claims);
     let mut daemon = Daemon::new(&bed, "").unwrap();

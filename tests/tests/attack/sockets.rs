@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use holdfast_tests::bed::clients::Lasting;
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Errand, Layout, Place, Role};
+use holdfast_tests::bed::{Bed, Errand, Layout, Location, Role};
 
 use crate::stage::{NOBODY, nobody_dials, slice, until};
 
@@ -49,7 +49,7 @@ fn check_all_get(bed: &Bed, addresses: &[&str], expected: &str) {
 fn nobody_who_dials_the_unspecified_address_gets_itself_or_a_refusal_and_never_a_node_port() {
     let local = vec!["192.0.2.1/32", "2001:db8::1/128"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
-    let serve = |name, at: &str| bed.serve(Place::NODE, Role::Tcp, name, at.parse().unwrap()).unwrap();
+    let serve = |name, at: &str| bed.serve(Location::NODE, Role::Tcp, name, at.parse().unwrap()).unwrap();
     let _backends = ["192.0.2.1:8080", "[2001:db8::1]:8080"].map(|at| serve("the service", at));
     let ranges = "[node]\nnode_port_addresses = [\"192.0.2.0/24\", \"2001:db8::/64\"]\n";
     let mut daemon = Daemon::new(&bed, ranges).unwrap();
@@ -86,7 +86,7 @@ fn ask(client: &mut Lasting) -> (Option<String>, Option<String>, Option<String>)
 fn nobody_who_makes_seventy_thousand_short_sockets_pushes_no_other_out() {
     let bed = Bed::lay(&Layout { local: vec!["192.0.2.0/24"], ..Layout::default() }).unwrap();
     let _servers = [("one", "192.0.2.1:5353"), ("two", "192.0.2.2:5353")]
-        .map(|(name, at)| bed.serve(Place::NODE, Role::Udp, name, at.parse().unwrap()).unwrap());
+        .map(|(name, at)| bed.serve(Location::NODE, Role::Udp, name, at.parse().unwrap()).unwrap());
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.write_manifest("dns.yaml", &udp("dns", DNS, "192.0.2.1")).unwrap();
     daemon.write_manifest("quiet.yaml", &udp("quiet", QUIET, "192.0.2.3")).unwrap();
@@ -99,7 +99,7 @@ fn nobody_who_makes_seventy_thousand_short_sockets_pushes_no_other_out() {
     let mut idle = Lasting::start(&bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap();
     assert_eq!(ask(&mut idle), (vip(), vip(), Some("one".to_owned())));
     let quiet: SocketAddr = QUIET.parse().unwrap();
-    assert_eq!(bed.errand(Place::NODE, NOBODY, Errand::ShortSockets, quiet).unwrap(), "70000");
+    assert_eq!(bed.errand(Location::NODE, NOBODY, Errand::ShortSockets, quiet).unwrap(), "70000");
     assert_eq!(ask(&mut idle), (vip(), vip(), Some("one".to_owned())), "it sees the service, not a backend");
     daemon.write_manifest("dns.yaml", &udp("dns", DNS, "192.0.2.2")).unwrap();
     until("ended with its backend", || ask(&mut idle) == (vip(), vip(), Some("two".to_owned())));

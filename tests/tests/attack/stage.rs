@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::crowd::{Crowd, Question};
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Errand, Place};
+use holdfast_tests::bed::{Bed, Errand, Location};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// Clients of nobody who ask this over TCP all the time.
 pub(crate) fn nobody_asks(bed: &Bed, clients: usize, path: &str) -> Crowd {
     let question = Question { uid: NOBODY, clients, door: TCP, method: "GET", path };
-    bed.crowd(Place::NODE, &question).unwrap()
+    bed.crowd(Location::NODE, &question).unwrap()
 }
 
 /// Waits until something holds.
@@ -66,7 +66,7 @@ pub(crate) fn slice(service: &str, port: &str, backend: &str) -> String {
 
 /// What a process of nobody gets from an address: who answers, or an errno.
 pub(crate) fn nobody_dials(bed: &Bed, address: &str) -> String {
-    bed.errand(Place::NODE, NOBODY, Errand::Dial, address.parse().unwrap()).unwrap()
+    bed.errand(Location::NODE, NOBODY, Errand::Dial, address.parse().unwrap()).unwrap()
 }
 
 /// What the daemon says of the first frontend with this address.
@@ -136,7 +136,7 @@ impl Apiserver {
         let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-00000000a77a");
         let authority = Authority::new().unwrap();
         let identity = authority.server(&Names::Kubernetes).unwrap();
-        let server = bed.within(Place::NODE, || Server::start(&cluster, &identity).unwrap()).unwrap();
+        let server = bed.within(Location::NODE, || Server::start(&cluster, &identity).unwrap()).unwrap();
         let it = Self { cluster, server, authority };
         it.serve("10.0.0.1");
         it

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Layout, Place, Role};
+use holdfast_tests::bed::{Bed, Layout, Location, Role};
 
 use crate::stage::{Bystander, CHANGES, PROMPT, nobody_dials, service, until};
 
@@ -52,7 +52,7 @@ fn a_service_of_a_thousand_ports_at_four_hundred_addresses_holds_up_no_other() {
 fn a_tenant_who_waits_for_room_gets_it_when_another_goes() {
     let local = vec!["192.0.2.1/32"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
-    let _server = bed.serve(Place::NODE, Role::Tcp, "web", "192.0.2.1:8080".parse().unwrap()).unwrap();
+    let _server = bed.serve(Location::NODE, Role::Tcp, "web", "192.0.2.1:8080".parse().unwrap()).unwrap();
     let mut daemon = Daemon::new(&bed, "[datapath.limits]\nservices = 2\n").unwrap();
     let write = |daemon: &Daemon<'_>, number: u8| {
         let text = service(&format!("s-{number}"), &format!("10.96.0.{number}"), "192.0.2.1");

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Dialer, Layout, Place, Role, Server};
+use holdfast_tests::bed::{Dialer, Layout, Location, Role, Server};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, SOON, until};
 
 use crate::stage::{self, expect, rows, stale, watched, word};
@@ -48,7 +48,7 @@ fn world() -> World {
     let layout = Layout { local: vec!["10.1.0.1/32", "10.1.0.2/32"], ..Layout::default() };
     let cluster = Cluster::start(layout, 2).unwrap();
     let serve = |address: &str| {
-        cluster.bed().serve(Place::OUTSIDE, Role::Accept, "pod", address.parse().unwrap()).unwrap()
+        cluster.bed().serve(Location::OUTSIDE, Role::Accept, "pod", address.parse().unwrap()).unwrap()
     };
     let servers = ["10.1.0.1:8080", "10.1.0.2:8080"].map(serve).into();
     let api = cluster.api(1).unwrap();
@@ -123,7 +123,7 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 2)).unwrap();
     daemon.start().unwrap();
     expect(&daemon, SERVICE, SERVING);
-    let mut clients = cluster.bed().dial(Place::NODE, frontend).unwrap();
+    let mut clients = cluster.bed().dial(Location::NODE, frontend).unwrap();
     // The snapshot follows within a second.
     thread::sleep(Duration::from_secs(2));
     check_served(&mut clients, "before");

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Layout, Place, Role, Server};
+use holdfast_tests::bed::{Layout, Location, Role, Server};
 use holdfast_tests::peers::{Api, Cluster, Kind, Pod, SOON, apiserver, until};
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ fn world() -> World {
     let cluster = Cluster::start(layout, 1).unwrap();
     let serve = |pod: &Pod<'_>| {
         let address: SocketAddr = format!("{}:8080", pod.address).parse().unwrap();
-        cluster.bed().serve(Place::OUTSIDE, Role::Tcp, pod.address, address).unwrap()
+        cluster.bed().serve(Location::OUTSIDE, Role::Tcp, pod.address, address).unwrap()
     };
     let servers = PODS.iter().map(serve).collect();
     let api = cluster.api(0).unwrap();
@@ -69,8 +69,10 @@ fn start(api: &Api<'_>, pod: &Pod<'_>) {
 impl World {
     /// Who answers a process of the node, or the errno.
     fn answer(&self, address: &str, port: u64) -> String {
-        let answers =
-            self.client.run(self.cluster.bed(), Place::NODE, &["tcp", address, &port.to_string()]).unwrap();
+        let answers = self
+            .client
+            .run(self.cluster.bed(), Location::NODE, &["tcp", address, &port.to_string()])
+            .unwrap();
         let last = answers.last().unwrap();
         last.reply.clone().or(last.errno.clone()).unwrap()
     }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Layout, Place, Role};
+use holdfast_tests::bed::{Layout, Location, Role};
 use holdfast_tests::peers::{Api, Cluster, Kind, Pod, SOON, until};
 use serde_json::{Value, json};
 
@@ -86,12 +86,12 @@ fn what_is_lost_by_mistake_is_held_and_what_is_dead_is_let_go() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     let _listening =
-        cluster.bed().serve(Place::OUTSIDE, Role::Accept, "live", LISTENING.parse().unwrap()).unwrap();
+        cluster.bed().serve(Location::OUTSIDE, Role::Accept, "live", LISTENING.parse().unwrap()).unwrap();
     let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 1)).unwrap();
     daemon.start().unwrap();
     expect(&daemon, LIVE, &format!("serving {LISTENING}"));
     expect(&daemon, DEAD, &format!("serving {CLOSED}"));
-    let mut client = cluster.bed().dial(Place::NODE, address(&api, LIVE)).unwrap();
+    let mut client = cluster.bed().dial(Location::NODE, address(&api, LIVE)).unwrap();
 
     let begun = Instant::now();
     api.delete(Kind::Slice, "default/live-1").unwrap();
@@ -116,7 +116,7 @@ fn what_is_lost_by_mistake_is_held_and_what_is_dead_is_let_go() {
 /// How long a client met something else than a refusal after the apiserver told of the slice's end.
 fn refused_after(cluster: &Cluster, api: &Api<'_>) -> Duration {
     let watch = api.watch(Kind::Slice, &name_of_slice(api)).unwrap();
-    let mut client = cluster.bed().dial(Place::NODE, address(api, WEB)).unwrap();
+    let mut client = cluster.bed().dial(Location::NODE, address(api, WEB)).unwrap();
     for pod in &PODS {
         pod.gone(api).unwrap();
     }
@@ -146,7 +146,7 @@ fn a_scale_down_is_refused_at_once_and_never_held() {
     let api = cluster.api(0).unwrap();
     let serve = |pod: &Pod<'_>| {
         let to = format!("{}:8080", pod.address).parse().unwrap();
-        cluster.bed().serve(Place::OUTSIDE, Role::Accept, "web", to).unwrap()
+        cluster.bed().serve(Location::OUTSIDE, Role::Accept, "web", to).unwrap()
     };
     let _pods: Vec<_> = PODS.iter().map(serve).collect();
     let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 1)).unwrap();

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Dialer, Layout, Place, Role};
+use holdfast_tests::bed::{Dialer, Layout, Location, Role};
 use holdfast_tests::peers::{
     ADVERTISED, APISERVER_PORT, Api, Cluster, Kind, Part, SOON, Seen, apiserver, until,
 };
@@ -136,7 +136,7 @@ struct Clients {
 
 impl Clients {
     fn start(cluster: &Cluster) -> Self {
-        let dial = |address: &str| cluster.bed().dial(Place::NODE, address.parse().unwrap()).unwrap();
+        let dial = |address: &str| cluster.bed().dial(Location::NODE, address.parse().unwrap()).unwrap();
         let cluster_ip = |name| {
             let service = cluster.api(LIVE).unwrap().get(Kind::Service, name).unwrap().unwrap();
             dial(&format!("{}:443", service["spec"]["clusterIP"].as_str().unwrap()))
@@ -211,7 +211,7 @@ fn recreate(cluster: &Cluster, daemon: &Daemon<'_>, clients: &mut Clients) {
 
 /// Each row of what the operators needed and did not have, by one command.
 fn explain(daemon: &Daemon<'_>) {
-    let told = |words: &[&str], parts: &[&str]| {
+    let prints = |words: &[&str], parts: &[&str]| {
         let text = daemon.tell(words).unwrap();
         println!("$ holdfast {}\n{text}", words.join(" "));
         for part in parts {
@@ -219,7 +219,7 @@ fn explain(daemon: &Daemon<'_>) {
         }
     };
     let live = apiserver(LIVE).unwrap().to_string();
-    told(
+    prints(
         &["explain", VIP],
         &[
             "(LoadBalancer of default/kubernetes-intranet, port https) is held",
@@ -230,19 +230,19 @@ fn explain(daemon: &Daemon<'_>) {
             ", written by ",
         ],
     );
-    told(
+    prints(
         &["history", KUBERNETES],
         &["held (control)", "with `endpoints: null`", "written by kube-apiserver"],
     );
-    told(&["verify"], &["all equal"]);
-    told(&["apiserver"], &[&live]);
+    prints(&["verify"], &["all equal"]);
+    prints(&["apiserver"], &[&live]);
 }
 
 #[test]
 fn the_incident_touches_neither_the_vip_nor_the_daemons_own_watch() {
     let cluster = cluster();
     let other = SocketAddr::new(ADVERTISED.into(), APISERVER_PORT);
-    let _advertised = cluster.bed().serve(Place::OUTSIDE, Role::Accept, "advertised", other).unwrap();
+    let _advertised = cluster.bed().serve(Location::OUTSIDE, Role::Accept, "advertised", other).unwrap();
     let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 2)).unwrap();
     daemon.start().unwrap();
     let live = format!("serving {}", apiserver(LIVE).unwrap());

@@ -129,7 +129,7 @@ fn whoever_dials_gets_what_kube_proxy_would_give() {
     api.merge_status(Kind::Node, stage::NODE, &addresses).unwrap();
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
     let mut crowd = Crowd::new(seed, SERVICES);
-    crowd.settle(&api).unwrap();
+    crowd.create(&api).unwrap();
     cluster.start_part(Part::Proxy).unwrap();
     let mut daemon = Daemon::new(cluster.bed(), &(stage::by_certificate(&cluster, 1) + REFUSE)).unwrap();
     daemon.start().unwrap();

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use holdfast::config::{Apiserver, ClientIdentity};
-use holdfast::sources::kubernetes::{Settings, What};
+use holdfast::sources::kubernetes::{Resource, Settings};
 use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 
-use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 /// A node whose apiserver lets in whoever shows the token `first`.
 fn with_token() -> Node {
-    let place = Place::new(1);
-    place.services(1);
-    place.servers[0].let_in(Some("first"), None);
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    setup.services(1);
+    setup.servers[0].let_in(Some("first"), None);
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
     node
@@ -45,7 +45,7 @@ fn a_token_that_rotates_in_use_is_read_again() {
     let mut node = with_token();
     node.server().let_nobody_in();
     node.server().let_in(Some("second"), None);
-    node.place.write("token", "second\n");
+    node.setup.write("token", "second\n");
     let took = served_anew(&mut node);
     assert!(took < ms(2_000), "{took:?}");
     assert_eq!(last_watch(&node).header("authorization"), "Bearer second");
@@ -55,13 +55,13 @@ fn a_token_that_rotates_in_use_is_read_again() {
 #[test]
 fn a_token_that_is_refused_is_named_and_never_shown() {
     let mut node = with_token();
-    node.place.write("token", "a-secret");
+    node.setup.write("token", "a-secret");
     node.server().let_nobody_in();
     node.server().end_watches(Kind::Slices);
-    node.wait("said", |node| node.last_error(What::Slices).contains("401"));
+    node.wait("said", |node| node.last_error(Resource::Slices).contains("401"));
     node.live(ms(500));
     assert!(node.serves(0, &[backend(0)]), "what is known stays");
-    assert!(!node.log().contains("a-secret") && !node.last_error(What::Slices).contains("a-secret"));
+    assert!(!node.log().contains("a-secret") && !node.last_error(Resource::Slices).contains("a-secret"));
     let asked = node.server().asked(Asked::ANYTHING);
     assert!(asked < 40, "{asked} requests, each in vain");
     node.server().let_in(Some("a-secret"), None);
@@ -72,7 +72,7 @@ fn a_token_that_is_refused_is_named_and_never_shown() {
 #[test]
 fn an_empty_token_file_keeps_the_last_good_token() {
     let mut node = with_token();
-    node.place.write("token", "  \n");
+    node.setup.write("token", "  \n");
     served_anew(&mut node);
     assert!(node.server().requests().iter().all(|request| request.header("authorization") == "Bearer first"));
 }
@@ -80,22 +80,22 @@ fn an_empty_token_file_keeps_the_last_good_token() {
 #[test]
 fn a_token_file_that_is_gone_keeps_the_last_good_token() {
     let mut node = with_token();
-    std::fs::remove_file(node.place.path("token")).unwrap();
+    std::fs::remove_file(node.setup.path("token")).unwrap();
     served_anew(&mut node);
 }
 
 #[test]
 fn a_token_file_that_comes_late_is_waited_for() {
-    let place = Place::new(1);
-    place.services(1);
-    place.servers[0].let_in(Some("late"), None);
-    std::fs::remove_file(place.path("token")).unwrap();
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    setup.services(1);
+    setup.servers[0].let_in(Some("late"), None);
+    std::fs::remove_file(setup.path("token")).unwrap();
+    let mut node = Node::start(setup);
     node.live(ms(1_000));
     assert!(!node.snapshots.borrow().is_synced());
-    let said = node.last_error(What::Slices);
+    let said = node.last_error(Resource::Slices);
     assert!(said.contains("token"), "the file is named: {said}");
-    node.place.write("token", "late");
+    node.setup.write("token", "late");
     let took = node.wait_until_synced();
     assert!(took < ms(6_000), "{took:?}");
     node.check();
@@ -103,11 +103,11 @@ fn a_token_file_that_comes_late_is_waited_for() {
 
 #[test]
 fn who_is_known_but_may_not_is_told_so() {
-    let place = Place::new(1);
-    place.services(1);
-    place.servers[0].times(Asked::list(Kind::Slices), Fault::status(403, "Forbidden"), 2);
-    let mut node = Node::start(place);
-    node.wait("said", |node| node.last_error(What::Slices).contains("Forbidden"));
+    let setup = Setup::new(1);
+    setup.services(1);
+    setup.servers[0].times(Asked::list(Kind::Slices), Fault::status(403, "Forbidden"), 2);
+    let mut node = Node::start(setup);
+    node.wait("said", |node| node.last_error(Resource::Slices).contains("Forbidden"));
     assert!(!node.snapshots.borrow().is_synced(), "half of the truth is not served");
     node.wait_until_synced();
     node.check();
@@ -115,10 +115,10 @@ fn who_is_known_but_may_not_is_told_so() {
 
 #[test]
 fn without_permission_to_see_the_namespace_it_is_said_once() {
-    let place = Place::new(1);
-    place.services(1);
-    place.servers[0].always(Asked::of(Kind::Namespaces), Fault::status(403, "Forbidden"));
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    setup.services(1);
+    setup.servers[0].always(Asked::of(Kind::Namespaces), Fault::status(403, "Forbidden"));
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     node.server().reset_connections();
     node.live(ms(500));
@@ -128,18 +128,18 @@ fn without_permission_to_see_the_namespace_it_is_said_once() {
 
 /// A node that shows a certificate.
 fn with_certificate() -> Node {
-    let place = Place::new(1);
-    place.services(1);
-    let client = place.authority.client("system:node:first").unwrap();
-    place.servers[0].let_in(None, Some(&client.der));
-    place.write("client.pem", &client.certificate);
-    place.write("client.key", &client.key);
+    let setup = Setup::new(1);
+    setup.services(1);
+    let client = setup.authority.client("system:node:first").unwrap();
+    setup.servers[0].let_in(None, Some(&client.der));
+    setup.write("client.pem", &client.certificate);
+    setup.write("client.key", &client.key);
     let identity = ClientIdentity::Certificate {
-        certificate_file: place.path("client.pem"),
-        key_file: place.path("client.key"),
+        certificate_file: setup.path("client.pem"),
+        key_file: setup.path("client.key"),
     };
-    let access = place.access(Apiserver { identity: Some(identity), ..place.apiserver() });
-    let mut node = Node::start_over(place, access, Settings { timing: quick(), ..Settings::default() });
+    let access = setup.access(Apiserver { identity: Some(identity), ..setup.apiserver() });
+    let mut node = Node::start_over(setup, access, Settings { timing: quick(), ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);
     node
@@ -148,11 +148,11 @@ fn with_certificate() -> Node {
 #[test]
 fn a_certificate_that_rotates_in_use_is_shown_next() {
     let mut node = with_certificate();
-    let second = node.place.authority.client("system:node:second").unwrap();
+    let second = node.setup.authority.client("system:node:second").unwrap();
     node.server().let_nobody_in();
     node.server().let_in(None, Some(&second.der));
-    node.place.write("client.pem", &second.certificate);
-    node.place.write("client.key", &second.key);
+    node.setup.write("client.pem", &second.certificate);
+    node.setup.write("client.key", &second.key);
     let took = served_anew(&mut node);
     assert!(took < ms(3_000), "{took:?}");
     assert_eq!(last_watch(&node).certificate.as_ref(), Some(&second.der));
@@ -161,8 +161,8 @@ fn a_certificate_that_rotates_in_use_is_shown_next() {
 #[test]
 fn a_certificate_without_its_key_keeps_the_last_good_pair() {
     let mut node = with_certificate();
-    let second = node.place.authority.client("system:node:second").unwrap();
-    node.place.write("client.pem", &second.certificate);
+    let second = node.setup.authority.client("system:node:second").unwrap();
+    node.setup.write("client.pem", &second.certificate);
     served_anew(&mut node);
     node.server().reset_connections();
     node.wait("watched again", Node::is_watched);
@@ -174,8 +174,8 @@ fn a_certificate_without_its_key_keeps_the_last_good_pair() {
 #[test]
 fn a_certificate_that_is_half_written_keeps_the_last_good_pair() {
     let mut node = with_certificate();
-    let half = crate::node::file(&node.place.path("client.pem"));
-    node.place.write("client.pem", &half[..half.len() / 2]);
+    let half = crate::node::file(&node.setup.path("client.pem"));
+    node.setup.write("client.pem", &half[..half.len() / 2]);
     served_anew(&mut node);
     node.server().reset_connections();
     node.wait("watched again", Node::is_watched);
@@ -186,7 +186,7 @@ fn an_authority_that_rotates_in_use_is_trusted_next() {
     let mut node = with_token();
     let second = holdfast_tests::fake::Authority::new().unwrap();
     let identity = second.server(&holdfast_tests::fake::Names::Kubernetes).unwrap();
-    node.place.write("ca.pem", &format!("{}{}", node.place.authority.pem(), second.pem()));
+    node.setup.write("ca.pem", &format!("{}{}", node.setup.authority.pem(), second.pem()));
     node.server().show(&identity);
     node.server().reset_connections();
     let took = served_anew(&mut node);

@@ -4,17 +4,17 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use holdfast::config::ApiserverUrl;
-use holdfast::sources::kubernetes::{Settings, Timing, What};
+use holdfast::sources::kubernetes::{Resource, Settings, Timing};
 use holdfast_tests::fake::{Asked, Cluster, Fault, Greeting, Kind, Names, Server};
 use serde_json::json;
 
-use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 const READY: &str = "/readyz";
 
 /// Asks once over a new access; the time it took, and who answered or what was wrong with each.
-fn ask(place: &Place) -> (Duration, Result<String, String>) {
-    let access = place.access(place.apiserver());
+fn ask(setup: &Setup) -> (Duration, Result<String, String>) {
+    let access = setup.access(setup.apiserver());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let begun = Instant::now();
     let reply = runtime.block_on(access.get(READY, None));
@@ -24,40 +24,40 @@ fn ask(place: &Place) -> (Duration, Result<String, String>) {
 
 /// The first endpoint is wrong in this way, the second is sound.
 #[track_caller]
-fn check_failover(name: &str, within: Duration, break_it: impl FnOnce(&Place, &Server)) {
-    let place = Place::new(2);
-    break_it(&place, &place.servers[0]);
-    let (took, answer) = ask(&place);
-    assert_eq!(answer, Ok(place.servers[1].address().to_string()), "{name}");
+fn check_failover(name: &str, within: Duration, break_it: impl FnOnce(&Setup, &Server)) {
+    let setup = Setup::new(2);
+    break_it(&setup, &setup.servers[0]);
+    let (took, answer) = ask(&setup);
+    assert_eq!(answer, Ok(setup.servers[1].address().to_string()), "{name}");
     println!("{name}: the next endpoint answered after {took:?}");
     assert!(took < within, "{name}: {took:?}");
 }
 
 /// The only endpoint is wrong in this way, and this is said of it.
 #[track_caller]
-fn check_words(name: &str, words: &str, break_it: impl FnOnce(&Place, &Server)) {
-    let place = Place::new(1);
-    break_it(&place, &place.servers[0]);
-    let (_, answer) = ask(&place);
+fn check_words(name: &str, words: &str, break_it: impl FnOnce(&Setup, &Server)) {
+    let setup = Setup::new(1);
+    break_it(&setup, &setup.servers[0]);
+    let (_, answer) = ask(&setup);
     let said = answer.expect_err(name);
     assert!(said.contains(words), "{name}: {said}");
-    assert!(said.contains(&place.servers[0].address().to_string()), "{name}: {said}");
+    assert!(said.contains(&setup.servers[0].address().to_string()), "{name}: {said}");
 }
 
 #[test]
 fn the_first_endpoint_is_asked_first() {
-    let place = Place::new(3);
-    let (_, answer) = ask(&place);
-    assert_eq!(answer, Ok(place.servers[0].address().to_string()));
-    assert_eq!(place.servers[1].connections() + place.servers[2].connections(), 0);
+    let setup = Setup::new(3);
+    let (_, answer) = ask(&setup);
+    assert_eq!(answer, Ok(setup.servers[0].address().to_string()));
+    assert_eq!(setup.servers[1].connections() + setup.servers[2].connections(), 0);
 }
 
 #[test]
 fn a_refused_connection_leads_on_within_50_ms() {
-    let place = Place::new(2);
-    place.servers[0].stop();
+    let setup = Setup::new(2);
+    setup.servers[0].stop();
     // Files, a handshake and the cluster's identity are in it too; the fastest of some tries is the least disturbed.
-    let fastest = (0..5).map(|_| ask(&place)).map(|(took, answer)| answer.map(|_| took).unwrap()).min();
+    let fastest = (0..5).map(|_| ask(&setup)).map(|(took, answer)| answer.map(|_| took).unwrap()).min();
     println!("refused: the next endpoint answered after {fastest:?}");
     assert!(fastest.unwrap() < ms(50), "{fastest:?}");
     check_words("refused", "connection refused", |_, server| server.stop());
@@ -103,7 +103,7 @@ fn a_gateway_without_an_apiserver_leads_on() {
 
 #[test]
 fn another_authority_is_named() {
-    let break_it = |_: &Place, server: &Server| {
+    let break_it = |_: &Setup, server: &Server| {
         let stranger = holdfast_tests::fake::Authority::new().unwrap();
         server.show(&stranger.server(&Names::Kubernetes).unwrap());
     };
@@ -114,7 +114,7 @@ fn another_authority_is_named() {
 #[test]
 fn another_name_is_named() {
     let other = Names::Other("somebody.example".to_owned());
-    let break_it = |place: &Place, server: &Server| server.show(&place.authority.server(&other).unwrap());
+    let break_it = |setup: &Setup, server: &Server| server.show(&setup.authority.server(&other).unwrap());
     check_failover("name", SLACK, break_it);
     check_words("name", "certificate is for somebody.example, not kubernetes.default.svc", break_it);
 }
@@ -122,28 +122,28 @@ fn another_name_is_named() {
 #[test]
 fn an_expired_certificate_is_named() {
     let break_it =
-        |place: &Place, server: &Server| server.show(&place.authority.server(&Names::Expired).unwrap());
+        |setup: &Setup, server: &Server| server.show(&setup.authority.server(&Names::Expired).unwrap());
     check_failover("expired", SLACK, break_it);
     check_words("expired", "certificate expired", break_it);
 }
 
 #[test]
 fn another_cluster_is_named_and_never_believed() {
-    let mut place = Place::new(1);
-    place.services(2);
+    let mut setup = Setup::new(1);
+    setup.services(2);
     let stranger = Cluster::new("9f9f9f9f-0000-4000-8000-000000000002");
-    place
+    setup
         .servers
-        .push(Server::start(&stranger, &place.authority.server(&Names::Kubernetes).unwrap()).unwrap());
-    let mut node = Node::start(place);
+        .push(Server::start(&stranger, &setup.authority.server(&Names::Kubernetes).unwrap()).unwrap());
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
     node.server().stop();
-    node.wait("the other one was tried", |node| node.place.servers[1].connections() > 2);
+    node.wait("the other one was tried", |node| node.setup.servers[1].connections() > 2);
     node.live(ms(500));
-    let said = node.last_error(What::Slices);
+    let said = node.last_error(Resource::Slices);
     assert!(said.contains("another cluster (uid 9f9f9f9f"), "{said}");
-    assert_eq!(node.place.servers[1].asked(Asked::of(Kind::Slices)), 0, "it was not even asked");
+    assert_eq!(node.setup.servers[1].asked(Asked::of(Kind::Slices)), 0, "it was not even asked");
     assert!(node.serves(1, &[backend(1)]), "what is known stays");
     node.server().start_again().unwrap();
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
@@ -153,38 +153,38 @@ fn another_cluster_is_named_and_never_believed() {
 
 #[test]
 fn a_watch_goes_on_over_another_endpoint() {
-    let place = Place::new(2);
-    place.services(2);
-    let mut node = Node::start(place);
+    let setup = Setup::new(2);
+    setup.services(2);
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
-    node.place.servers[0].stop();
+    node.setup.servers[0].stop();
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     let took = node.wait("served", |node| node.serves(0, &[backend(9)]));
     assert!(took < ms(1_500), "{took:?}");
     node.check();
-    assert_eq!(node.place.servers[1].asked(Asked::list(Kind::Slices)), 0, "no list");
+    assert_eq!(node.setup.servers[1].asked(Asked::list(Kind::Slices)), 0, "no list");
     assert_eq!(
-        node.watch(What::Slices).endpoint.as_deref(),
-        Some(&*node.place.servers[1].address().to_string())
+        node.watch(Resource::Slices).endpoint.as_deref(),
+        Some(&*node.setup.servers[1].address().to_string())
     );
 }
 
 #[test]
 fn a_cable_that_is_pulled_is_noticed_without_a_word() {
-    let place = Place::new(2);
-    place.services(1);
+    let setup = Setup::new(2);
+    setup.services(1);
     // Only the socket itself can notice: silence is allowed for longer than the test takes.
     let timing = Timing { watch_idle: Duration::from_secs(90), ..quick() };
-    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);
     // Neither does anything come from it any more, not even what it would send again because nobody has confirmed it.
-    [Kind::Services, Kind::Slices].iter().for_each(|kind| node.place.servers[0].mute(*kind, true));
+    [Kind::Services, Kind::Slices].iter().for_each(|kind| node.setup.servers[0].mute(*kind, true));
     node.live(ms(500));
-    node.place.servers[0].drop_packets(true);
+    node.setup.servers[0].drop_packets(true);
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
-    let is_noticed = |node: &Node| node.watch(What::Slices).restarts > 0;
+    let is_noticed = |node: &Node| node.watch(Resource::Slices).restarts > 0;
     let noticed = node.wait("noticed", is_noticed);
     println!("a pulled cable: noticed after {noticed:?}");
     assert!((ms(5_000)..ms(10_000)).contains(&noticed), "{noticed:?}");
@@ -192,34 +192,34 @@ fn a_cable_that_is_pulled_is_noticed_without_a_word() {
     let took = node.wait("served over the other one", |node| node.serves(0, &[backend(9)]));
     println!("served over the other one {took:?} later");
     assert!(took < ms(3_000) + SLACK, "{took:?}");
-    node.place.servers[0].drop_packets(false);
+    node.setup.servers[0].drop_packets(false);
     node.check();
 }
 
 #[test]
 fn a_better_endpoint_that_is_back_is_used_again() {
-    let place = Place::new(2);
-    place.services(1);
-    place.servers[0].stop();
+    let setup = Setup::new(2);
+    setup.services(1);
+    setup.servers[0].stop();
     let timing = Timing { watch_length: ms(2_000), ..quick() };
-    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);
-    node.place.servers[0].start_again().unwrap();
+    node.setup.servers[0].start_again().unwrap();
     let took = node.wait("back", |node| {
-        let first = &node.place.servers[0];
+        let first = &node.setup.servers[0];
         first.watches(Kind::Slices) == 1 && first.watches(Kind::Services) == 1
     });
     assert!(took < Duration::from_secs(35), "{took:?}");
     node.check();
-    assert_eq!(node.place.servers[0].asked(Asked::list(Kind::Slices)), 0, "no list");
+    assert_eq!(node.setup.servers[0].asked(Asked::list(Kind::Slices)), 0, "no list");
 }
 
 #[test]
 fn addresses_that_the_cluster_tells_are_learned_and_used() {
-    let mut place = Place::new(1);
-    place.services(1);
-    let second = Server::start(&place.cluster, &place.authority.server(&Names::Kubernetes).unwrap()).unwrap();
+    let mut setup = Setup::new(1);
+    setup.services(1);
+    let second = Server::start(&setup.cluster, &setup.authority.server(&Names::Kubernetes).unwrap()).unwrap();
     let endpoints = |addresses: &[SocketAddr]| {
         let listed: Vec<_> = addresses.iter().map(|it| json!({"addresses": [it.ip()]})).collect();
         json!({
@@ -229,21 +229,21 @@ fn addresses_that_the_cluster_tells_are_learned_and_used() {
             "ports": [{"name": "https", "protocol": "TCP", "port": second.address().port()}],
         })
     };
-    place.cluster.apply(endpoints(&[second.address()])).unwrap();
-    let configured = vec![ApiserverUrl::parse(&place.servers[0].url()).unwrap()];
-    let access = place.access(holdfast::config::Apiserver { endpoints: configured, ..place.apiserver() });
-    place.servers.push(second);
-    let mut node = Node::start_over(place, access, Settings { timing: quick(), ..Settings::default() });
+    setup.cluster.apply(endpoints(&[second.address()])).unwrap();
+    let configured = vec![ApiserverUrl::parse(&setup.servers[0].url()).unwrap()];
+    let access = setup.access(holdfast::config::Apiserver { endpoints: configured, ..setup.apiserver() });
+    setup.servers.push(second);
+    let mut node = Node::start_over(setup, access, Settings { timing: quick(), ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);
     let mut emptied = node.cluster().objects(Kind::Slices).remove(0);
     emptied["endpoints"] = json!(null);
     node.cluster().apply(emptied).unwrap();
     node.live(ms(300));
-    node.place.servers[0].stop();
+    node.setup.servers[0].stop();
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     let took = node.wait("served over the learned one", |node| node.serves(0, &[backend(9)]));
     assert!(took < ms(2_000), "{took:?}");
     node.check_guard();
-    assert!(node.place.servers[1].connections() > 0);
+    assert!(node.setup.servers[1].connections() > 0);
 }

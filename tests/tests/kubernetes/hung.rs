@@ -11,7 +11,7 @@ use holdfast_tests::fake::Kind;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 /// A mount whose server never says a word; it goes when it is dropped.
 struct Hung {
@@ -58,17 +58,17 @@ fn problem(node: &Node) -> Option<String> {
 #[test]
 fn kernel_a_token_on_a_mount_that_hangs_is_said_and_holds_up_nothing() {
     own_mounts();
-    let place = Place::new(1);
-    place.services(1);
-    std::fs::create_dir(place.path("secret")).unwrap();
-    place.write("secret/token", "first");
-    place.servers[0].let_in(Some("first"), None);
-    let identity = Some(ClientIdentity::TokenFile(place.path("secret/token")));
-    let access = place.access(Apiserver { identity, ..place.apiserver() });
-    let mut node = Node::start_over(place, access, Settings { timing: quick(), ..Settings::default() });
+    let setup = Setup::new(1);
+    setup.services(1);
+    std::fs::create_dir(setup.path("secret")).unwrap();
+    setup.write("secret/token", "first");
+    setup.servers[0].let_in(Some("first"), None);
+    let identity = Some(ClientIdentity::TokenFile(setup.path("secret/token")));
+    let access = setup.access(Apiserver { identity, ..setup.apiserver() });
+    let mut node = Node::start_over(setup, access, Settings { timing: quick(), ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);
-    let hung = Hung::over(&node.place.path("secret"));
+    let hung = Hung::over(&node.setup.path("secret"));
     node.server().end_watches(Kind::Slices);
     node.server().end_watches(Kind::Services);
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
@@ -84,7 +84,7 @@ fn kernel_a_token_on_a_mount_that_hangs_is_said_and_holds_up_nothing() {
     assert!(hanging() <= 1, "{} threads hang", hanging());
     assert_eq!(node.log().matches("credentials cannot be read").count(), 1, "{}", node.log());
     drop(hung);
-    node.place.write("secret/token", "second");
+    node.setup.write("secret/token", "second");
     node.server().let_nobody_in();
     node.server().let_in(Some("second"), None);
     node.wait("good again", |node| problem(node).is_none());

@@ -8,7 +8,7 @@ use holdfast::sources::kubernetes::Settings;
 use holdfast_tests::fake::{Kind, Names, Server};
 use serde_json::{Value, json};
 
-use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 /// A slice of `default/kubernetes`.
 fn endpoints(slice: &str, addresses: &[SocketAddr]) -> Value {
@@ -36,11 +36,11 @@ fn is_dialled(node: &Node, of: SocketAddr) -> bool {
 
 #[test]
 fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_is_listed() {
-    let place = Place::new(1);
-    place.services(1);
+    let setup = Setup::new(1);
+    setup.services(1);
     let (own, strange) = (address("192.0.2.1:6443"), address("192.0.2.99:443"));
-    place.cluster.apply(endpoints("kubernetes", &[own])).unwrap();
-    let mut node = Node::start(place);
+    setup.cluster.apply(endpoints("kubernetes", &[own])).unwrap();
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     assert!(is_exempt(&node, own) && !is_exempt(&node, strange));
     node.cluster().apply(endpoints("kubernetes-x", &[strange])).unwrap();
@@ -50,7 +50,7 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
     assert!(is_dialled(&node, strange) && is_dialled(&node, own) && is_exempt(&node, own));
     // Nor after a restart, before anybody has told anything.
     node.live(ms(2_500));
-    let again = node.place.access(node.place.apiserver());
+    let again = node.setup.access(node.setup.apiserver());
     assert!(!again.addresses().borrow().contains(&strange));
     assert!(again.addresses().borrow().contains(&own), "it was listed when the daemon ended");
     assert!(again.view().endpoints.iter().any(|row| row.address == strange));
@@ -58,12 +58,12 @@ fn an_address_that_was_listed_once_is_dialled_for_ever_and_exempt_only_while_it_
 
 #[test]
 fn a_slice_that_leaves_the_service_takes_its_addresses_along() {
-    let place = Place::new(1);
-    place.services(1);
+    let setup = Setup::new(1);
+    setup.services(1);
     let strange = address("192.0.2.99:443");
-    place.cluster.apply(endpoints("kubernetes", &[address("192.0.2.1:6443")])).unwrap();
-    place.cluster.apply(endpoints("kubernetes-x", &[strange])).unwrap();
-    let mut node = Node::start(place);
+    setup.cluster.apply(endpoints("kubernetes", &[address("192.0.2.1:6443")])).unwrap();
+    setup.cluster.apply(endpoints("kubernetes-x", &[strange])).unwrap();
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     assert!(is_exempt(&node, strange));
     let mut moved = endpoints("kubernetes-x", &[strange]);
@@ -75,11 +75,11 @@ fn a_slice_that_leaves_the_service_takes_its_addresses_along() {
 /// What the control plane's own service loses is held without limit, and so is its exemption.
 #[test]
 fn addresses_of_a_list_that_was_emptied_stay_exempt_until_there_are_others() {
-    let place = Place::new(1);
-    place.services(1);
+    let setup = Setup::new(1);
+    setup.services(1);
     let (old, new) = (address("192.0.2.1:6443"), address("192.0.2.2:6443"));
-    place.cluster.apply(endpoints("kubernetes", &[old])).unwrap();
-    let mut node = Node::start(place);
+    setup.cluster.apply(endpoints("kubernetes", &[old])).unwrap();
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     let mut emptied = endpoints("kubernetes", &[]);
     emptied["endpoints"] = json!(null);
@@ -95,14 +95,14 @@ fn addresses_of_a_list_that_was_emptied_stay_exempt_until_there_are_others() {
 /// Whoever may write a slice may not push out what the apiserver itself has told.
 #[test]
 fn a_flood_of_addresses_displaces_none_that_the_apiserver_told() {
-    let place = Place::new(1);
-    place.services(1);
+    let setup = Setup::new(1);
+    setup.services(1);
     let own = address("192.0.2.1:6443");
-    place.cluster.apply(endpoints("kubernetes", &[own])).unwrap();
+    setup.cluster.apply(endpoints("kubernetes", &[own])).unwrap();
     let flood: Vec<SocketAddr> =
         (1..=200).map(|last| SocketAddr::from(([198, 51, 100, last], 6443))).collect();
-    place.cluster.apply(endpoints("a-flood", &flood)).unwrap();
-    let mut node = Node::start(place);
+    setup.cluster.apply(endpoints("a-flood", &flood)).unwrap();
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     node.live(ms(200));
     assert!(is_dialled(&node, own) && is_exempt(&node, own));
@@ -111,21 +111,21 @@ fn a_flood_of_addresses_displaces_none_that_the_apiserver_told() {
 
 /// Two servers, the second only learned; no name is configured, so the first is known by its address.
 fn with_learned(names: impl FnOnce(&Server) -> Names) -> (Node, SocketAddr) {
-    let mut place = Place::new(1);
-    place.services(1);
-    let first = Names::Address(place.servers[0].address().ip());
-    place.servers[0].show(&place.authority.server(&first).unwrap());
-    let second = Server::start(&place.cluster, &place.authority.server(&Names::Kubernetes).unwrap()).unwrap();
-    second.show(&place.authority.server(&names(&second)).unwrap());
+    let mut setup = Setup::new(1);
+    setup.services(1);
+    let first = Names::Address(setup.servers[0].address().ip());
+    setup.servers[0].show(&setup.authority.server(&first).unwrap());
+    let second = Server::start(&setup.cluster, &setup.authority.server(&Names::Kubernetes).unwrap()).unwrap();
+    second.show(&setup.authority.server(&names(&second)).unwrap());
     let learned = second.address();
-    place.cluster.apply(endpoints("kubernetes", &[learned])).unwrap();
-    let configured = vec![ApiserverUrl::parse(&place.servers[0].url()).unwrap()];
-    let apiserver = Apiserver { endpoints: configured, tls_server_name: None, ..place.apiserver() };
-    let access = place.access(apiserver);
-    place.servers.push(second);
-    let mut node = Node::start_over(place, access, Settings { timing: quick(), ..Settings::default() });
+    setup.cluster.apply(endpoints("kubernetes", &[learned])).unwrap();
+    let configured = vec![ApiserverUrl::parse(&setup.servers[0].url()).unwrap()];
+    let apiserver = Apiserver { endpoints: configured, tls_server_name: None, ..setup.apiserver() };
+    let access = setup.access(apiserver);
+    setup.servers.push(second);
+    let mut node = Node::start_over(setup, access, Settings { timing: quick(), ..Settings::default() });
     node.wait_until_synced();
-    node.place.servers[0].stop();
+    node.setup.servers[0].stop();
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     (node, learned)
 }
@@ -138,7 +138,7 @@ fn a_token_is_not_shown_to_whoever_has_a_certificate_of_the_cluster_for_a_learne
         view.endpoints.iter().any(|row| row.address == learned && row.last_error.is_some())
     });
     node.live(ms(1_000));
-    assert!(node.place.servers[1].requests().is_empty(), "{:?}", node.place.servers[1].requests());
+    assert!(node.setup.servers[1].requests().is_empty(), "{:?}", node.setup.servers[1].requests());
     let view = node.access.view();
     let said = &view.endpoints.iter().find(|row| row.address == learned).unwrap().last_error;
     assert!(said.as_ref().unwrap().0.contains("not kubernetes.default.svc"), "{said:?}");

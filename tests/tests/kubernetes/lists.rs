@@ -2,25 +2,25 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast::sources::kubernetes::What;
+use holdfast::sources::kubernetes::Resource;
 use holdfast_tests::fake::{Asked, Fault, Kind};
 
-use crate::node::{Node, Place, backend, ms, service_object, slice_object, vip, web};
+use crate::node::{Node, Setup, backend, ms, service_object, slice_object, vip, web};
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 
 /// The first list meets a fault, and the next one is served within this time.
 #[track_caller]
 fn check_first(name: &str, fault: Fault, within: Duration, words: &str) -> Node {
-    let place = Place::new(1);
-    place.services(3);
-    place.servers[0].once(SLICES, fault);
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    setup.services(3);
+    setup.servers[0].once(SLICES, fault);
+    let mut node = Node::start(setup);
     node.wait("tried", |node| node.server().asked(SLICES) >= 1);
     let took = node.wait_until_synced();
     assert!(took < within, "{name}: {took:?}\n{}", node.log());
     assert_eq!(node.server().asked(SLICES), 2, "{name}");
-    let said = node.last_error(What::Slices);
+    let said = node.last_error(Resource::Slices);
     assert!(said.contains(words), "{name}: {said}");
     assert!(!node.log().contains("GARBAGE"), "{name}: {}", node.log());
     node.check();
@@ -114,12 +114,12 @@ fn an_internal_error_is_asked_again() {
 
 #[test]
 fn a_server_with_too_much_to_do_says_when_to_come_back() {
-    let place = Place::new(1);
-    place.services(1);
+    let setup = Setup::new(1);
+    setup.services(1);
     let patience = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
-    place.servers[0].once(SLICES, patience);
+    setup.servers[0].once(SLICES, patience);
     let begun = Instant::now();
-    let mut node = Node::start(place);
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     assert!(begun.elapsed() >= ms(1_000) && begun.elapsed() < ms(3_500), "{:?}", begun.elapsed());
     let requests = node.server().requests();
@@ -135,10 +135,10 @@ fn a_server_with_too_much_to_do_says_when_to_come_back() {
 
 #[test]
 fn a_list_that_is_slow_to_begin_is_waited_for() {
-    let place = Place::new(1);
-    place.services(1);
-    place.servers[0].once(SLICES, Fault::Slow(ms(2_000)));
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    setup.services(1);
+    setup.servers[0].once(SLICES, Fault::Slow(ms(2_000)));
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     assert_eq!(node.server().asked(SLICES), 1, "asked once, and waited");
     node.check();
@@ -146,9 +146,9 @@ fn a_list_that_is_slow_to_begin_is_waited_for() {
 
 #[test]
 fn a_list_of_many_pages_is_one_list() {
-    let place = Place::new(1);
-    many(&place, 1_200);
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    many(&setup, 1_200);
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     assert_eq!(node.server().asked(SLICES), 3, "pages of 500");
     let connections = node
@@ -167,11 +167,11 @@ fn a_list_of_many_pages_is_one_list() {
 
 #[test]
 fn a_token_that_expires_between_pages_begins_the_list_anew() {
-    let place = Place::new(1);
-    many(&place, 700);
-    place.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
-    place.servers[0].once(SLICES, Fault::status(410, "Expired"));
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    many(&setup, 700);
+    setup.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
+    setup.servers[0].once(SLICES, Fault::status(410, "Expired"));
+    let mut node = Node::start(setup);
     let took = node.wait_until_synced();
     assert!(took < ms(4_000), "{took:?}");
     assert!(node.server().asked(SLICES) <= 4, "{}", node.server().asked(SLICES));
@@ -180,9 +180,9 @@ fn a_token_that_expires_between_pages_begins_the_list_anew() {
 
 #[test]
 fn a_list_that_takes_nearly_everything_away_is_believed_and_said() {
-    let place = Place::new(1);
-    place.services(20);
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    setup.services(20);
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
     node.server().stop();
@@ -193,11 +193,11 @@ fn a_list_that_takes_nearly_everything_away_is_believed_and_said() {
     node.cluster().compact();
     node.server().start_again().unwrap();
     let believed = |what| move |node: &Node| node.watch(what).lists == 2;
-    node.wait("services are believed", believed(What::Services));
-    node.wait("slices are believed", believed(What::Slices));
+    node.wait("services are believed", believed(Resource::Services));
+    node.wait("slices are believed", believed(Resource::Slices));
     node.check();
     assert_eq!(
-        (node.watch(What::Services).losses, node.watch(What::Slices).losses),
+        (node.watch(Resource::Services).losses, node.watch(Resource::Slices).losses),
         (1, 1),
         "{}",
         node.log()
@@ -225,9 +225,9 @@ fn a_service_without_its_slices_in_between_is_never_seen() {
     node.check();
 }
 
-fn many(place: &Place, count: u16) {
-    place.services(1);
+fn many(setup: &Setup, count: u16) {
+    setup.services(1);
     for number in 0..count {
-        place.cluster.apply(slice_object(&format!("none-{number}"), &[backend(1)])).unwrap();
+        setup.cluster.apply(slice_object(&format!("none-{number}"), &[backend(1)])).unwrap();
     }
 }

@@ -15,10 +15,10 @@ use holdfast::announce::{self, Announced};
 use holdfast::apiserver::{self, Access, Sources};
 use holdfast::config::{Apiserver, ApiserverUrl, ClientIdentity};
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
-use holdfast::node::NodeTold;
+use holdfast::node::NodeReport;
 use holdfast::recorder::Recorder;
 use holdfast::rejections;
-use holdfast::sources::kubernetes::{Kubernetes, Settings, State, Timing, View, Watch, What};
+use holdfast::sources::kubernetes::{Kubernetes, Resource, Settings, State, Timing, View, Watch};
 use holdfast::sources::objects::{
     Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice,
 };
@@ -69,25 +69,25 @@ pub(crate) fn quick() -> Timing {
 const BOOKMARKS: Duration = Duration::from_millis(100);
 
 /// A cluster with its servers and the folder with this node's credentials.
-pub(crate) struct Place {
+pub(crate) struct Setup {
     pub(crate) cluster: Cluster,
     pub(crate) authority: Authority,
     pub(crate) servers: Vec<Server>,
     pub(crate) folder: TempDir,
 }
 
-impl Place {
+impl Setup {
     pub(crate) fn new(servers: usize) -> Self {
         let cluster = Cluster::new(OUR_CLUSTER);
         let authority = Authority::new().unwrap();
         let folder = TempDir::new().unwrap();
-        let mut place = Self { cluster, authority, servers: Vec::new(), folder };
-        place.write("ca.pem", &place.authority.pem());
-        place.write("token", "first");
+        let mut setup = Self { cluster, authority, servers: Vec::new(), folder };
+        setup.write("ca.pem", &setup.authority.pem());
+        setup.write("token", "first");
         for _ in 0..servers {
-            place.add_server();
+            setup.add_server();
         }
-        place
+        setup
     }
 
     fn add_server(&mut self) {
@@ -219,9 +219,9 @@ impl io::Write for Lines {
     }
 }
 
-/// A node of a [`Place`].
+/// A node of a [`Setup`].
 pub(crate) struct Node {
-    pub(crate) place: Place,
+    pub(crate) setup: Setup,
     pub(crate) access: Access,
     pub(crate) snapshots: watch::Receiver<Arc<Snapshot>>,
     runtime: Runtime,
@@ -237,16 +237,16 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node of this place with short times.
-    pub(crate) fn start(place: Place) -> Self {
-        Self::start_with(place, Settings { timing: quick(), ..Settings::default() })
+    pub(crate) fn start(setup: Setup) -> Self {
+        Self::start_with(setup, Settings { timing: quick(), ..Settings::default() })
     }
 
-    pub(crate) fn start_with(place: Place, settings: Settings) -> Self {
-        let access = place.access(place.apiserver());
-        Self::start_over(place, access, settings)
+    pub(crate) fn start_with(setup: Setup, settings: Settings) -> Self {
+        let access = setup.access(setup.apiserver());
+        Self::start_over(setup, access, settings)
     }
 
-    pub(crate) fn start_over(place: Place, access: Access, settings: Settings) -> Self {
+    pub(crate) fn start_over(setup: Setup, access: Access, settings: Settings) -> Self {
         let lines = Lines::default();
         let log = start_log(&lines);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -271,14 +271,14 @@ impl Node {
         let (nodes_out, nodes_in) = mpsc::channel(1);
         runtime.spawn(source.run(events_out, nodes_out));
         runtime.spawn(hear_zones(nodes_in, Arc::clone(&zones)));
-        Self { place, access, snapshots, runtime, view, guard, lines, zones, _stop: stop, _log: log }
+        Self { setup, access, snapshots, runtime, view, guard, lines, zones, _stop: stop, _log: log }
     }
 
     /// A node that serves so many services from one apiserver.
     pub(crate) fn serving(services: u8) -> Self {
-        let place = Place::new(1);
-        place.services(services);
-        let mut node = Self::start(place);
+        let setup = Setup::new(1);
+        setup.services(services);
+        let mut node = Self::start(setup);
         node.wait_until_synced();
         node
     }
@@ -292,11 +292,11 @@ impl Node {
     }
 
     pub(crate) fn server(&self) -> &Server {
-        &self.place.servers[0]
+        &self.setup.servers[0]
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {
-        &self.place.cluster
+        &self.setup.cluster
     }
 
     /// From now on this service must have a backend at every instant.
@@ -324,7 +324,9 @@ impl Node {
     pub(crate) fn wait_until_synced(&mut self) -> Duration {
         let took = self.wait("synced", |node| node.snapshots.borrow().is_synced());
         self.wait("both are watched", |node| {
-            [What::Services, What::Slices].iter().all(|what| node.watch(*what).state == State::Watching)
+            [Resource::Services, Resource::Slices]
+                .iter()
+                .all(|what| node.watch(*what).state == State::Watching)
                 && node.is_watched()
         });
         took
@@ -332,7 +334,7 @@ impl Node {
 
     /// Both kinds are watched, by the servers' own count.
     pub(crate) fn is_watched(&self) -> bool {
-        let watched = |kind| self.place.servers.iter().map(|it| it.watches(kind)).sum::<usize>() == 1;
+        let watched = |kind| self.setup.servers.iter().map(|it| it.watches(kind)).sum::<usize>() == 1;
         watched(Kind::Services) && watched(Kind::Slices)
     }
 
@@ -379,12 +381,12 @@ impl Node {
         named.map(|it| (it.object.to_string(), it.reason.to_string())).collect()
     }
 
-    pub(crate) fn watch(&self, what: What) -> Watch {
+    pub(crate) fn watch(&self, what: Resource) -> Watch {
         self.view.now().into_iter().find(|watch| watch.what == what).unwrap()
     }
 
     /// What went wrong last with a watch, in words.
-    pub(crate) fn last_error(&self, what: What) -> String {
+    pub(crate) fn last_error(&self, what: Resource) -> String {
         self.watch(what).last_error.map_or(String::new(), |error| error.text.to_string())
     }
 
@@ -400,7 +402,7 @@ impl Node {
     /// a backend on the way to it.
     #[track_caller]
     pub(crate) fn check(&mut self) {
-        let expected = from_scratch(&self.place.cluster);
+        let expected = from_scratch(&self.setup.cluster);
         let begun = Instant::now();
         let mut seen = frontends(&self.snapshots.borrow());
         while seen != expected && begun.elapsed() < ms(5_000) {
@@ -424,10 +426,10 @@ impl Node {
     }
 }
 
-async fn hear_zones(mut nodes: mpsc::Receiver<NodeTold>, heard: Arc<Mutex<Vec<Option<Arc<str>>>>>) {
-    while let Some(NodeTold { node, told }) = nodes.recv().await {
+async fn hear_zones(mut nodes: mpsc::Receiver<NodeReport>, heard: Arc<Mutex<Vec<Option<Arc<str>>>>>) {
+    while let Some(NodeReport { node, applied }) = nodes.recv().await {
         heard.lock().unwrap().extend(node.map(|node| node.zone));
-        let _ = told.send(());
+        let _ = applied.send(());
     }
 }
 

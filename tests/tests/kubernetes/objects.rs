@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use holdfast::sources::kubernetes::{Settings, What};
+use holdfast::sources::kubernetes::{Resource, Settings};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
 
-use crate::node::{Node, Place, backend, ms, quick, service_object, slice_object, vip, web};
+use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
 
 /// A slice of `web-0` of which something is wrong.
 fn wrong(pointer: &str, value: Value) -> Value {
@@ -31,10 +31,10 @@ fn malformed() -> Vec<(&'static str, Value)> {
 #[test]
 fn a_malformed_object_in_a_list_rejects_itself() {
     for (name, object) in malformed() {
-        let place = Place::new(1);
-        place.services(2);
-        place.cluster.apply(object).unwrap();
-        let mut node = Node::start(place);
+        let setup = Setup::new(1);
+        setup.services(2);
+        setup.cluster.apply(object).unwrap();
+        let mut node = Node::start(setup);
         let took = node.wait_until_synced();
         assert!(took < ms(2_000), "{name}: {took:?}");
         assert!(node.serves(1, &[backend(1)]), "{name}: the others are served");
@@ -49,14 +49,14 @@ fn a_malformed_object_in_a_watch_keeps_its_last_good_version() {
         let mut node = Node::serving(2);
         node.guard(0);
         node.cluster().apply(object).unwrap();
-        node.wait(name, |node| node.watch(What::Slices).bad == 1);
+        node.wait(name, |node| node.watch(Resource::Slices).bad == 1);
         node.cluster().apply(slice_object(&web(1), &[backend(9)])).unwrap();
         node.wait("the next event is served", |node| node.serves(1, &[backend(9)]));
         assert!(node.serves(0, &[backend(0)]), "{name}: the last good version is served");
         check_named(&mut node, name, "default/web-0-1");
         node.cluster().apply(slice_object(&web(0), &[backend(8)])).unwrap();
         node.wait("good again", |node| node.serves(0, &[backend(8)]));
-        assert_eq!((node.watch(What::Slices).bad, node.rejected().len()), (0, 0), "{name}");
+        assert_eq!((node.watch(Resource::Slices).bad, node.rejected().len()), (0, 0), "{name}");
         node.check();
         assert_eq!(node.server().asked(Asked::watch(Kind::Slices)), 1, "{name}: the watch goes on");
     }
@@ -90,7 +90,7 @@ fn a_malformed_service_keeps_its_last_good_version() {
     let mut object = service_object(&web(0), vip(0));
     object["spec"]["ports"] = json!("GARBAGE");
     node.cluster().apply(object).unwrap();
-    node.wait("rejected", |node| node.watch(What::Services).bad == 1);
+    node.wait("rejected", |node| node.watch(Resource::Services).bad == 1);
     assert!(node.serves(0, &[backend(0)]));
     check_named(&mut node, "service", "default/web-0");
 }
@@ -151,17 +151,17 @@ fn a_huge_object_is_read_as_any_other() {
 
 #[test]
 fn a_flood_of_malformed_objects_is_a_few_lines() {
-    let place = Place::new(1);
-    place.services(1);
+    let setup = Setup::new(1);
+    setup.services(1);
     for number in 0..2_000 {
         let mut object = wrong("/endpoints", json!("GARBAGE"));
         object["metadata"]["name"] = json!(format!("bad-{number}"));
-        place.cluster.apply(object).unwrap();
+        setup.cluster.apply(object).unwrap();
     }
-    let mut node = Node::start(place);
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     assert!(node.serves(0, &[backend(0)]));
-    assert_eq!(node.watch(What::Slices).bad, 2_000);
+    assert_eq!(node.watch(Resource::Slices).bad, 2_000);
     assert!(node.log().lines().count() < 40, "{}", node.log());
     assert!(node.log().len() < 10_000, "{}", node.log());
     assert_eq!(node.server().asked(Asked::watch(Kind::Slices)), 1);
@@ -196,14 +196,14 @@ fn a_service_made_anew_under_its_name_is_a_new_one() {
 
 #[test]
 fn the_zone_of_the_own_node_is_told() {
-    let place = Place::new(1);
-    place.services(1);
+    let setup = Setup::new(1);
+    setup.services(1);
     let labels = |zone: &str| json!({"kind": "Node", "metadata": {"name": "node-a", "labels": {"topology.kubernetes.io/zone": zone}}});
-    place.cluster.apply(labels("zone-1")).unwrap();
-    place.cluster.apply(json!({"kind": "Node", "metadata": {"name": "node-b"}})).unwrap();
+    setup.cluster.apply(labels("zone-1")).unwrap();
+    setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "node-b"}})).unwrap();
     let name = holdfast::config::NodeName::of_host("node-a").unwrap();
     let settings = Settings { timing: quick(), node: Some(name), ..Settings::default() };
-    let mut node = Node::start_with(place, settings);
+    let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
     node.cluster().apply(labels("zone-2")).unwrap();
     node.wait("moved", |node| node.zones().len() == 2);
@@ -212,12 +212,12 @@ fn the_zone_of_the_own_node_is_told() {
 
 #[test]
 fn without_permission_for_nodes_services_are_served() {
-    let place = Place::new(1);
-    place.services(1);
-    place.servers[0].always(Asked::of(Kind::Nodes), Fault::status(403, "Forbidden"));
+    let setup = Setup::new(1);
+    setup.services(1);
+    setup.servers[0].always(Asked::of(Kind::Nodes), Fault::status(403, "Forbidden"));
     let name = holdfast::config::NodeName::of_host("node-a").unwrap();
     let settings = Settings { timing: quick(), node: Some(name), ..Settings::default() };
-    let mut node = Node::start_with(place, settings);
+    let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
     assert!(node.log().contains("own Node cannot be read"), "{}", node.log());
     node.check();

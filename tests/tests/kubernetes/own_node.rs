@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use holdfast::config::NodeName;
-use holdfast::sources::kubernetes::{Settings, Timing, What};
+use holdfast::sources::kubernetes::{Resource, Settings, Timing};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::json;
 
-use crate::node::{Node, Place, backend, ms, quick, slice_object, web};
+use crate::node::{Node, Setup, backend, ms, quick, slice_object, web};
 
 /// A node whose own Node is told like this, and asked for so seldom while it is refused.
 fn start(fault: Fault, node_wait: Duration) -> Node {
-    let place = Place::new(1);
-    place.services(2);
+    let setup = Setup::new(1);
+    setup.services(2);
     let labels = json!({"topology.kubernetes.io/zone": "z1"});
-    place.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
-    place.servers[0].always(Asked::of(Kind::Nodes), fault);
+    setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
+    setup.servers[0].always(Asked::of(Kind::Nodes), fault);
     let node = NodeName::of_host("n1").ok();
     let timing = Timing { node_wait, ..quick() };
-    Node::start_with(place, Settings { timing, node, ..Settings::default() })
+    Node::start_with(setup, Settings { timing, node, ..Settings::default() })
 }
 
 /// Services are served and followed meanwhile, it is said once, and the zone comes as soon as it can.
@@ -30,7 +30,7 @@ fn check(name: &str, fault: Fault, words: &str) {
     node.guard(0);
     node.cluster().apply(slice_object(&web(1), &[backend(9)])).unwrap();
     node.wait("followed", |node| node.serves(1, &[backend(9)]));
-    node.wait("told", |node| node.last_error(What::Node).contains(words));
+    node.wait("told", |node| node.last_error(Resource::Node).contains(words));
     node.live(ms(1_000));
     assert_eq!(node.log().matches("the own Node cannot be read").count(), 1, "{name}: {}", node.log());
     assert!(node.zones().is_empty(), "{name}");
@@ -65,13 +65,13 @@ fn a_node_that_cannot_be_read_is_asked_for_less_and_less() {
 
 #[test]
 fn the_zone_has_a_head_start() {
-    let place = Place::new(1);
-    place.services(1);
+    let setup = Setup::new(1);
+    setup.services(1);
     let labels = json!({"topology.kubernetes.io/zone": "z1"});
-    place.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
-    place.servers[0].always(Asked::list(Kind::Nodes), Fault::Slow(ms(200)));
+    setup.cluster.apply(json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})).unwrap();
+    setup.servers[0].always(Asked::list(Kind::Nodes), Fault::Slow(ms(200)));
     let node = NodeName::of_host("n1").ok();
-    let mut node = Node::start_with(place, Settings { timing: quick(), node, ..Settings::default() });
+    let mut node = Node::start_with(setup, Settings { timing: quick(), node, ..Settings::default() });
     node.wait("something is served", |node| node.has(0));
     assert_eq!(node.zones(), [Some("z1".into())], "before anything was chosen by it");
 }

@@ -2,21 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast::sources::kubernetes::{Settings, Timing, What};
+use holdfast::sources::kubernetes::{Resource, Settings, Timing};
 use holdfast_tests::fake::{Asked, Fault, Kind, Request, Verb};
 
-use crate::node::{Node, Place, backend, ms, quick, slice_object};
+use crate::node::{Node, Setup, backend, ms, quick, slice_object};
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 
 /// A cluster whose list of slices has so many pages.
-fn with_pages(pages: u16) -> Place {
-    let place = Place::new(1);
-    place.services(1);
+fn with_pages(pages: u16) -> Setup {
+    let setup = Setup::new(1);
+    setup.services(1);
     for number in 0..pages * 500 - 1 {
-        place.cluster.apply(slice_object(&format!("none-{number}"), &[backend(1)])).unwrap();
+        setup.cluster.apply(slice_object(&format!("none-{number}"), &[backend(1)])).unwrap();
     }
-    place
+    setup
 }
 
 fn pages(node: &Node) -> Vec<Request> {
@@ -31,15 +31,15 @@ fn begun(node: &Node) -> usize {
 /// The second of three pages meets a fault; the list is not begun anew.
 #[track_caller]
 fn check_second_page(name: &str, fault: Fault, within: Duration) -> Node {
-    let place = with_pages(3);
-    place.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
-    place.servers[0].once(SLICES, fault);
-    let mut node = Node::start(place);
+    let setup = with_pages(3);
+    setup.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
+    setup.servers[0].once(SLICES, fault);
+    let mut node = Node::start(setup);
     let took = node.wait_until_synced();
     assert_eq!((begun(&node), pages(&node).len()), (1, 4), "{name}");
     assert!(took < within, "{name}: {took:?}");
-    assert_eq!(node.watch(What::Slices).objects, 1_500, "{name}");
-    assert_eq!((node.watch(What::Slices).lists, node.watch(What::Slices).restarts), (1, 0), "{name}");
+    assert_eq!(node.watch(Resource::Slices).objects, 1_500, "{name}");
+    assert_eq!((node.watch(Resource::Slices).lists, node.watch(Resource::Slices).restarts), (1, 0), "{name}");
     node.check();
     node
 }
@@ -64,22 +64,22 @@ fn a_page_that_goes_wrong_is_asked_for_again_and_no_other() {
 
 #[test]
 fn a_large_list_under_throttling_is_completed() {
-    let place = with_pages(20);
+    let setup = with_pages(20);
     // One request in seven, which is 15 %.
     let throttle = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
-    place.servers[0].each(7, SLICES, throttle);
-    let mut node = Node::start(place);
+    setup.servers[0].each(7, SLICES, throttle);
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     assert_eq!((begun(&node), pages(&node).len()), (1, 23), "20 pages, and three of them twice");
-    assert_eq!(node.watch(What::Slices).objects, 10_000);
+    assert_eq!(node.watch(Resource::Slices).objects, 10_000);
     node.check();
 }
 
 #[test]
 fn a_list_may_take_long_as_long_as_pages_come() {
-    let place = with_pages(6);
-    place.servers[0].always(SLICES, Fault::Slow(ms(400)));
-    let mut node = Node::start_with(place, Settings { timing: silence(ms(1_500)), ..Settings::default() });
+    let setup = with_pages(6);
+    setup.servers[0].always(SLICES, Fault::Slow(ms(400)));
+    let mut node = Node::start_with(setup, Settings { timing: silence(ms(1_500)), ..Settings::default() });
     let took = node.wait_until_synced();
     assert!(took > ms(2_000), "{took:?}");
     assert_eq!(begun(&node), 1);
@@ -87,12 +87,12 @@ fn a_list_may_take_long_as_long_as_pages_come() {
 
 #[test]
 fn a_list_of_which_no_page_comes_any_more_is_begun_anew() {
-    let place = with_pages(2);
-    place.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
-    place.servers[0].always(SLICES, Fault::status(500, "InternalError"));
-    let mut node = Node::start_with(place, Settings { timing: silence(ms(1_500)), ..Settings::default() });
-    node.wait("given up", |node| node.watch(What::Slices).restarts > 0);
-    assert!(node.last_error(What::Slices).contains("no page of the list came"), "{}", node.log());
+    let setup = with_pages(2);
+    setup.servers[0].times(SLICES, Fault::Slow(ms(1)), 1);
+    setup.servers[0].always(SLICES, Fault::status(500, "InternalError"));
+    let mut node = Node::start_with(setup, Settings { timing: silence(ms(1_500)), ..Settings::default() });
+    node.wait("given up", |node| node.watch(Resource::Slices).restarts > 0);
+    assert!(node.last_error(Resource::Slices).contains("no page of the list came"), "{}", node.log());
     node.server().heal();
     node.wait_until_synced();
     node.check();
@@ -100,12 +100,12 @@ fn a_list_of_which_no_page_comes_any_more_is_begun_anew() {
 
 #[test]
 fn an_endless_list_of_empty_pages_is_given_up() {
-    let place = Place::new(1);
+    let setup = Setup::new(1);
     let empty =
         r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"7.1"},"items":[]}"#;
-    place.servers[0].always(SLICES, Fault::say(empty));
-    let mut node = Node::start_with(place, Settings { timing: silence(ms(1_500)), ..Settings::default() });
-    node.wait("given up", |node| node.watch(What::Slices).restarts > 0);
+    setup.servers[0].always(SLICES, Fault::say(empty));
+    let mut node = Node::start_with(setup, Settings { timing: silence(ms(1_500)), ..Settings::default() });
+    node.wait("given up", |node| node.watch(Resource::Slices).restarts > 0);
     node.live(ms(500));
     assert!(!node.snapshots.borrow().is_synced());
     assert!(pages(&node).len() < 100, "{} requests", pages(&node).len());

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use holdfast::sources::kubernetes::What;
+use holdfast::sources::kubernetes::Resource;
 use holdfast_tests::fake::{Asked, Fault, Kind};
 
-use crate::node::{Node, Place, backend, ms, slice_object, web};
+use crate::node::{Node, Setup, backend, ms, slice_object, web};
 
 const IDENTITY: Asked = Asked::get(Kind::Namespaces);
 
@@ -16,10 +16,10 @@ fn throttle(code: u16, seconds: u32) -> Fault {
 #[test]
 fn throttled_questions_for_the_identity_wait_for_as_long_as_they_are_told() {
     for code in [429, 503] {
-        let place = Place::new(1);
-        place.services(1);
-        place.servers[0].always(IDENTITY, throttle(code, 3));
-        let mut node = Node::start(place);
+        let setup = Setup::new(1);
+        setup.services(1);
+        setup.servers[0].always(IDENTITY, throttle(code, 3));
+        let mut node = Node::start(setup);
         node.live(ms(7_000));
         let asked = node.server().asked(IDENTITY);
         // Services, slices and the checks, each at 0 s, 3 s and 6 s.
@@ -27,9 +27,9 @@ fn throttled_questions_for_the_identity_wait_for_as_long_as_they_are_told() {
         let row = node.access.view().endpoints.remove(0);
         assert_eq!(row.state.as_str(), "throttled", "{code}");
         assert!(
-            node.last_error(What::Slices).contains("asks for patience"),
+            node.last_error(Resource::Slices).contains("asks for patience"),
             "{}",
-            node.last_error(What::Slices)
+            node.last_error(Resource::Slices)
         );
         assert_eq!(node.log().matches("state=\"failed\"").count(), 0, "{}", node.log());
         node.server().heal();
@@ -42,23 +42,23 @@ fn throttled_questions_for_the_identity_wait_for_as_long_as_they_are_told() {
 
 #[test]
 fn another_apiserver_is_asked_meanwhile() {
-    let place = Place::new(2);
-    place.services(1);
-    place.servers[0].always(IDENTITY, throttle(429, 30));
-    let mut node = Node::start(place);
+    let setup = Setup::new(2);
+    setup.services(1);
+    setup.servers[0].always(IDENTITY, throttle(429, 30));
+    let mut node = Node::start(setup);
     let took = node.wait_until_synced();
     assert!(took < ms(3_000), "{took:?}");
     node.live(ms(2_000));
-    assert!(node.place.servers[0].asked(IDENTITY) <= 3, "{}", node.place.servers[0].asked(IDENTITY));
+    assert!(node.setup.servers[0].asked(IDENTITY) <= 3, "{}", node.setup.servers[0].asked(IDENTITY));
     assert_eq!(node.access.view().endpoints[0].state.as_str(), "throttled");
     node.check();
 }
 
 #[test]
 fn patience_without_end_is_not_had() {
-    let place = Place::new(1);
-    place.servers[0].always(IDENTITY, throttle(429, 86_400));
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    setup.servers[0].always(IDENTITY, throttle(429, 86_400));
+    let mut node = Node::start(setup);
     node.wait("throttled", |node| node.access.view().endpoints[0].state.as_str() == "throttled");
     let said = node.access.view().endpoints[0].last_error.clone().unwrap().0;
     assert!(said.contains("for 60 s"), "{said}");
@@ -66,15 +66,15 @@ fn patience_without_end_is_not_had() {
 
 #[test]
 fn a_request_that_is_throttled_says_nothing_of_the_others() {
-    let place = Place::new(1);
-    place.services(1);
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    setup.services(1);
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
     node.server().times(Asked::watch(Kind::Services), throttle(429, 30), 1);
     node.server().end_watches(Kind::Services);
     node.server().end_watches(Kind::Slices);
-    node.wait("asked", |node| node.last_error(What::Services).contains("TooManyRequests"));
+    node.wait("asked", |node| node.last_error(Resource::Services).contains("TooManyRequests"));
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     let took = node.wait("slices are followed", |node| node.serves(0, &[backend(9)]));
     assert!(took < Duration::from_secs(3), "{took:?}");

@@ -1,11 +1,11 @@
 //! What goes wrong with a watch that stands.
 
-use holdfast::sources::kubernetes::{Odds, Remembered, Settings, Start, Timing, Version, What};
+use holdfast::sources::kubernetes::{Odds, Remembered, Resource, Settings, Start, Timing, Version};
 use holdfast_core::keys::ObjectName;
 use holdfast_tests::fake::{Asked, Fault, Kind, Verb};
 use serde_json::Value;
 
-use crate::node::{Node, Place, backend, ms, quick, service_object, slice_object, vip, web};
+use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
 
 const SLICES: Asked = Asked::list(Kind::Slices);
 const WATCHES: Asked = Asked::watch(Kind::Slices);
@@ -44,17 +44,22 @@ fn a_watch_that_is_reset_goes_on_where_it_was() {
 
 #[test]
 fn a_watch_that_ends_in_time_goes_on_without_a_word() {
-    let place = Place::new(1);
-    place.services(1);
+    let setup = Setup::new(1);
+    setup.services(1);
     let timing = Timing { watch_length: ms(1_000), watch_short: ms(500), ..quick() };
-    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);
     node.wait("asked again", |node| node.server().asked(WATCHES) >= 3);
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
-    assert_eq!((node.watch(What::Slices).restarts, node.server().asked(SLICES)), (0, 1), "{}", node.log());
+    assert_eq!(
+        (node.watch(Resource::Slices).restarts, node.server().asked(SLICES)),
+        (0, 1),
+        "{}",
+        node.log()
+    );
 }
 
 #[test]
@@ -66,9 +71,9 @@ fn an_apiserver_that_is_gone_for_a_while_is_found_again() {
     node.live(ms(6_000));
     assert!(node.serves(0, &[backend(0)]), "what is known is served meanwhile");
     assert!(
-        node.last_error(What::Slices).contains("connection refused"),
+        node.last_error(Resource::Slices).contains("connection refused"),
         "{}",
-        node.last_error(What::Slices)
+        node.last_error(Resource::Slices)
     );
     node.server().start_again().unwrap();
     let took = node.wait("served", |node| node.serves(0, &[backend(9)]));
@@ -155,7 +160,7 @@ fn check_refused(name: &str, fault: Fault, words: &str) {
     node.server().once(WATCHES, fault);
     node.server().end_watches(Kind::Slices);
     node.wait("asked again", |node| node.server().asked(WATCHES) == 3 && node.is_watched());
-    let said = node.last_error(What::Slices);
+    let said = node.last_error(Resource::Slices);
     assert!(said.contains(words), "{name}: {said}");
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
@@ -196,17 +201,17 @@ fn the_witness_sees_a_service_that_lost_its_backends() {
 
 #[test]
 fn events_that_come_twice_count_once() {
-    let place = Place::new(1);
-    place.services(1);
-    place.servers[0].once(WATCHES, Fault::Twice);
-    let mut node = Node::start(place);
+    let setup = Setup::new(1);
+    setup.services(1);
+    setup.servers[0].once(WATCHES, Fault::Twice);
+    let mut node = Node::start(setup);
     node.wait_until_synced();
     node.guard(0);
     scale(&node, &[9]);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     scale(&node, &[9, 8]);
     node.wait("served", |node| node.serves(0, &[backend(9), backend(8)]));
-    assert_eq!(node.watch(What::Slices).events, 2);
+    assert_eq!(node.watch(Resource::Slices).events, 2);
     node.check();
 }
 
@@ -220,7 +225,11 @@ fn a_watch_that_falls_silent_is_noticed() {
     scale(&node, &[9]);
     let took = node.wait("noticed", |node| node.server().asked(WATCHES) == 2);
     assert!(took >= ms(300) && took < ms(1_500), "{took:?}");
-    assert!(node.last_error(What::Slices).contains("nothing came"), "{}", node.last_error(What::Slices));
+    assert!(
+        node.last_error(Resource::Slices).contains("nothing came"),
+        "{}",
+        node.last_error(Resource::Slices)
+    );
     node.server().mute(Kind::Slices, false);
     node.wait("served", |node| node.serves(0, &[backend(9)]));
     node.check();
@@ -243,19 +252,19 @@ fn a_version_that_is_still_to_come_is_given_up_after_two_silences() {
 
 #[test]
 fn an_event_that_is_lost_is_found_by_the_audit() {
-    let place = Place::new(1);
-    place.services(2);
+    let setup = Setup::new(1);
+    setup.services(2);
     let timing = Timing { audit_every: ms(700), audit_again: ms(100), ..quick() };
-    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
     node.wait_until_synced();
     node.guard(0);
-    node.wait("audited", |node| node.watch(What::Slices).audits > 0);
-    assert_eq!(node.watch(What::Slices).differences, 0, "nothing is wrong yet");
+    node.wait("audited", |node| node.watch(Resource::Slices).audits > 0);
+    assert_eq!(node.watch(Resource::Slices).differences, 0, "nothing is wrong yet");
     node.cluster().apply_untold(slice_object(&web(0), &[backend(9)])).unwrap();
     let took = node.wait("found", |node| node.serves(0, &[backend(9)]));
     assert!(took < ms(4_000), "{took:?}");
     node.check();
-    assert_eq!((node.watch(What::Slices).differences, node.server().asked(SLICES)), (1, 2));
+    assert_eq!((node.watch(Resource::Slices).differences, node.server().asked(SLICES)), (1, 2));
     assert!(node.log().contains("default/web-0-1"), "the object is named: {}", node.log());
 }
 
@@ -306,46 +315,46 @@ fn bytes_that_are_no_text_are_not_the_end() {
 }
 
 /// What a former run wrote down of this place.
-fn remembered(place: &Place, kind: Kind) -> Remembered {
+fn remembered(setup: &Setup, kind: Kind) -> Remembered {
     let object = |object: &Value| {
         let text = |at: &str| object["metadata"][at].as_str().unwrap();
         let name = ObjectName::new(text("namespace"), text("name")).unwrap();
         (name, Version { uid: text("uid").into(), resource_version: text("resourceVersion").into() })
     };
     Remembered {
-        resource_version: place.cluster.version().to_string().into(),
-        objects: place.cluster.objects(kind).iter().map(object).collect(),
+        resource_version: setup.cluster.version().to_string().into(),
+        objects: setup.cluster.objects(kind).iter().map(object).collect(),
         odds: Odds::default(),
     }
 }
 
-fn restarted(place: &Place) -> Settings {
-    let [services, slices] = [Kind::Services, Kind::Slices].map(|kind| Some(remembered(place, kind)));
+fn restarted(setup: &Setup) -> Settings {
+    let [services, slices] = [Kind::Services, Kind::Slices].map(|kind| Some(remembered(setup, kind)));
     Settings { timing: quick(), start: Start { services, slices, ..Start::default() }, ..Settings::default() }
 }
 
 #[test]
 fn a_restart_goes_on_without_a_list() {
-    let place = Place::new(1);
-    place.services(1);
-    let settings = restarted(&place);
-    let mut node = Node::start_with(place, settings);
+    let setup = Setup::new(1);
+    setup.services(1);
+    let settings = restarted(&setup);
+    let mut node = Node::start_with(setup, settings);
     let took = node.wait_until_synced();
     assert!(took < ms(2_000), "{took:?}");
     let lists = node.server().asked(SLICES) + node.server().asked(Asked::list(Kind::Services));
     assert_eq!(lists, 0, "what is remembered is good");
-    node.place.services(2);
+    node.setup.services(2);
     node.wait("what is new comes by the watch", |node| node.serves(1, &[backend(1)]));
 }
 
 #[test]
 fn a_restart_after_a_compaction_lists() {
-    let place = Place::new(1);
-    place.services(2);
-    let settings = restarted(&place);
-    place.services(2);
-    place.cluster.compact();
-    let mut node = Node::start_with(place, settings);
+    let setup = Setup::new(1);
+    setup.services(2);
+    let settings = restarted(&setup);
+    setup.services(2);
+    setup.cluster.compact();
+    let mut node = Node::start_with(setup, settings);
     let took = node.wait_until_synced();
     assert!(took < ms(2_000), "{took:?}");
     assert_eq!(node.server().asked(SLICES), 1);
@@ -354,18 +363,18 @@ fn a_restart_after_a_compaction_lists() {
 
 /// What the audit asks for is what the list asked for.
 fn check_audits(refused: u32, headless: usize, asked: usize) {
-    let place = Place::new(1);
-    place.services(2);
+    let setup = Setup::new(1);
+    setup.services(2);
     let mut none = service_object("headless", vip(9));
     none["spec"]["clusterIP"] = serde_json::json!("None");
     none["spec"]["clusterIPs"] = serde_json::json!(["None"]);
-    place.cluster.apply(none).unwrap();
-    place.servers[0].times(Asked::list(Kind::Services), Fault::status(400, "BadRequest"), refused);
+    setup.cluster.apply(none).unwrap();
+    setup.servers[0].times(Asked::list(Kind::Services), Fault::status(400, "BadRequest"), refused);
     let timing = Timing { audit_every: ms(300), audit_again: ms(50), ..quick() };
-    let mut node = Node::start_with(place, Settings { timing, ..Settings::default() });
+    let mut node = Node::start_with(setup, Settings { timing, ..Settings::default() });
     node.wait_until_synced();
-    node.wait("audited", |node| node.watch(What::Services).audits >= 3);
-    let watch = node.watch(What::Services);
+    node.wait("audited", |node| node.watch(Resource::Services).audits >= 3);
+    let watch = node.watch(Resource::Services);
     assert_eq!((watch.differences, watch.lists), (0, 1), "{}", node.log());
     assert_eq!(watch.objects, 2 + headless);
     let requests = node.server().requests();

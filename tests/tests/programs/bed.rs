@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::{Bed, BedError, Layout, Neighbour, Place, Role, finish, succeed};
+use holdfast_tests::bed::{Bed, BedError, Layout, Location, Neighbour, Role, finish, succeed};
 
 /// For commands that take milliseconds; in an emulated kernel a second.
 const SOON: Duration = Duration::from_secs(20);
@@ -16,8 +16,8 @@ const SOON: Duration = Duration::from_secs(20);
 /// Set for a test that shall be killed while it holds a bed.
 const VICTIM: &str = "HOLDFAST_BED_VICTIM";
 
-fn say(bed: &Bed, place: Place<'_>, words: &[&str]) -> String {
-    let mut command = bed.command(place, words[0]).unwrap();
+fn say(bed: &Bed, location: Location<'_>, words: &[&str]) -> String {
+    let mut command = bed.command(location, words[0]).unwrap();
     command.args(&words[1..]);
     succeed(command, SOON).unwrap().trim().to_owned()
 }
@@ -47,16 +47,16 @@ fn assert_goes_away(path: &Path) {
 fn a_command_runs_in_the_beds_cgroup_network_and_mounts() {
     let bed = Bed::new().unwrap();
     let name = bed.cgroup().strip_prefix(bed.cgroup().ancestors().nth(2).unwrap()).unwrap();
-    let own = say(&bed, Place::NODE, &["cat", "/proc/self/cgroup"]);
+    let own = say(&bed, Location::NODE, &["cat", "/proc/self/cgroup"]);
     assert!(own.lines().any(|line| line == format!("0::/{}", name.display())), "{own} is not {name:?}");
-    let beside = say(&bed, Place::OUTSIDE, &["cat", "/proc/self/cgroup"]);
+    let beside = say(&bed, Location::OUTSIDE, &["cat", "/proc/self/cgroup"]);
     assert!(beside.contains("/outside"), "{beside}");
-    let interfaces = say(&bed, Place::NODE, &["ip", "-o", "link"]);
+    let interfaces = say(&bed, Location::NODE, &["ip", "-o", "link"]);
     assert!(interfaces.lines().count() == 1 && interfaces.contains("lo: <LOOPBACK,UP"), "{interfaces}");
-    let mounts = say(&bed, Place::NODE, &["cat", "/proc/self/mounts"]);
+    let mounts = say(&bed, Location::NODE, &["cat", "/proc/self/mounts"]);
     assert!(mounts.lines().any(|line| line.contains(" /sys/fs/bpf bpf rw")), "{mounts}");
     let here = std::env::current_dir().unwrap();
-    assert_eq!(say(&bed, Place::NODE, &["pwd"]), here.to_str().unwrap());
+    assert_eq!(say(&bed, Location::NODE, &["pwd"]), here.to_str().unwrap());
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn the_machine_stays_as_it_was() {
     let top = bed.cgroup().parent().unwrap().to_owned();
     let keeper = bed.bpffs();
     let mut sleeper = sleep_inside(&bed);
-    bed.within(Place::NODE, || ()).unwrap();
+    bed.within(Location::NODE, || ()).unwrap();
     bed.child_cgroup("pods").unwrap();
     assert_eq!(look(), before);
     drop(bed);
@@ -82,7 +82,7 @@ fn the_machine_stays_as_it_was() {
 fn bpffs_is_the_beds_own_and_can_be_reached_from_outside() {
     let (one, other) = (Bed::new().unwrap(), Bed::new().unwrap());
     fs::create_dir(one.bpffs().join("here")).unwrap();
-    assert!(say(&one, Place::NODE, &["ls", "/sys/fs/bpf"]).contains("here"));
+    assert!(say(&one, Location::NODE, &["ls", "/sys/fs/bpf"]).contains("here"));
     assert!(!names(other.bpffs()).contains(&"here".to_owned()));
     assert!(!Path::new("/sys/fs/bpf/here").exists());
 }
@@ -91,13 +91,13 @@ fn bpffs_is_the_beds_own_and_can_be_reached_from_outside() {
 fn servers_answer_with_their_own_name() {
     let bed =
         Bed::lay(&Layout { local: vec!["192.0.2.1/32", "2001:db8::1/128"], ..Layout::default() }).unwrap();
-    let _v4 = bed.serve(Place::NODE, Role::Tcp, "four", address("192.0.2.1:80")).unwrap();
-    let _v6 = bed.serve(Place::NODE, Role::Tcp, "six", address("[2001:db8::1]:80")).unwrap();
-    let _udp = bed.serve(Place::OUTSIDE, Role::Udp, "datagram", address("192.0.2.1:80")).unwrap();
-    let ask_tcp = |to: &str| bed.within(Place::NODE, || tcp_name(address(to))).unwrap();
+    let _v4 = bed.serve(Location::NODE, Role::Tcp, "four", address("192.0.2.1:80")).unwrap();
+    let _v6 = bed.serve(Location::NODE, Role::Tcp, "six", address("[2001:db8::1]:80")).unwrap();
+    let _udp = bed.serve(Location::OUTSIDE, Role::Udp, "datagram", address("192.0.2.1:80")).unwrap();
+    let ask_tcp = |to: &str| bed.within(Location::NODE, || tcp_name(address(to))).unwrap();
     assert_eq!(ask_tcp("192.0.2.1:80"), "four");
     assert_eq!(ask_tcp("[2001:db8::1]:80"), "six");
-    let reply = bed.within(Place::NODE, || {
+    let reply = bed.within(Location::NODE, || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.set_read_timeout(Some(SOON)).unwrap();
         socket.send_to(b"?", "192.0.2.1:80").unwrap();
@@ -120,12 +120,12 @@ fn tcp_name(to: SocketAddr) -> String {
 #[test]
 fn a_dns_server_answers_with_its_address() {
     let bed = Bed::new().unwrap();
-    let server = bed.serve(Place::NODE, Role::Dns, "198.51.100.7", address("127.0.0.1:53")).unwrap();
+    let server = bed.serve(Location::NODE, Role::Dns, "198.51.100.7", address("127.0.0.1:53")).unwrap();
     let ask = ["dig", "+short", "+tries=1", "+time=5", "@127.0.0.1", "any.example", "A"];
-    assert_eq!(say(&bed, Place::NODE, &ask), "198.51.100.7");
+    assert_eq!(say(&bed, Location::NODE, &ask), "198.51.100.7");
     drop(server);
-    let _next = bed.serve(Place::NODE, Role::Dns, "198.51.100.8", address("127.0.0.1:53")).unwrap();
-    assert_eq!(say(&bed, Place::NODE, &ask), "198.51.100.8");
+    let _next = bed.serve(Location::NODE, Role::Dns, "198.51.100.8", address("127.0.0.1:53")).unwrap();
+    assert_eq!(say(&bed, Location::NODE, &ask), "198.51.100.8");
 }
 
 #[test]
@@ -139,19 +139,21 @@ fn a_neighbour_is_one_link_away() {
         Neighbour { name: "machine", near: vec!["10.2.0.1/24"], far: vec!["10.2.0.2/24"] },
     ];
     let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32"], neighbours }).unwrap();
-    let _node = bed.serve(Place::NODE, Role::Tcp, "node", address("192.0.2.1:80")).unwrap();
-    let _pod = bed.serve(Place::pod("pod"), Role::Tcp, "pod", address("10.1.0.2:80")).unwrap();
-    let _pod6 = bed.serve(Place::pod("pod"), Role::Tcp, "pod6", address("[2001:db8:1::2]:80")).unwrap();
-    let _far = bed.serve(Place::far("machine"), Role::Tcp, "machine", address("10.2.0.2:80")).unwrap();
-    let ask = |place, to: &str| bed.within(place, || tcp_name(address(to))).unwrap();
-    assert_eq!(ask(Place::NODE, "10.1.0.2:80"), "pod");
-    assert_eq!(ask(Place::NODE, "[2001:db8:1::2]:80"), "pod6");
-    assert_eq!(ask(Place::NODE, "10.2.0.2:80"), "machine");
-    assert_eq!(ask(Place::pod("pod"), "192.0.2.1:80"), "node");
-    assert_eq!(ask(Place::far("machine"), "192.0.2.1:80"), "node");
+    let _node = bed.serve(Location::NODE, Role::Tcp, "node", address("192.0.2.1:80")).unwrap();
+    let _pod = bed.serve(Location::pod("pod"), Role::Tcp, "pod", address("10.1.0.2:80")).unwrap();
+    let _pod6 = bed.serve(Location::pod("pod"), Role::Tcp, "pod6", address("[2001:db8:1::2]:80")).unwrap();
+    let _far = bed.serve(Location::far("machine"), Role::Tcp, "machine", address("10.2.0.2:80")).unwrap();
+    let ask = |location, to: &str| bed.within(location, || tcp_name(address(to))).unwrap();
+    assert_eq!(ask(Location::NODE, "10.1.0.2:80"), "pod");
+    assert_eq!(ask(Location::NODE, "[2001:db8:1::2]:80"), "pod6");
+    assert_eq!(ask(Location::NODE, "10.2.0.2:80"), "machine");
+    assert_eq!(ask(Location::pod("pod"), "192.0.2.1:80"), "node");
+    assert_eq!(ask(Location::far("machine"), "192.0.2.1:80"), "node");
     let place = |place| say(&bed, place, &["cat", "/proc/self/cgroup"]);
-    assert!(place(Place::pod("pod")).contains("/node") && place(Place::far("pod")).contains("/outside"));
-    let unknown = bed.command(Place::far("nobody"), "true").unwrap_err();
+    assert!(
+        place(Location::pod("pod")).contains("/node") && place(Location::far("pod")).contains("/outside")
+    );
+    let unknown = bed.command(Location::far("nobody"), "true").unwrap_err();
     assert_eq!(unknown.to_string(), "the bed has no neighbour nobody");
 }
 
@@ -164,31 +166,31 @@ fn a_test_runs_again_as_a_process_inside() {
     }
     let bed = Bed::new().unwrap();
     let name = "bed::a_test_runs_again_as_a_process_inside";
-    let said = succeed(bed.again(Place::NODE, name).unwrap(), SOON).unwrap();
+    let said = succeed(bed.again(Location::NODE, name).unwrap(), SOON).unwrap();
     assert!(said.contains("1 passed"), "{said}");
 }
 
 #[test]
 fn a_command_that_takes_too_long_is_killed() {
     let bed = Bed::new().unwrap();
-    let mut command = bed.command(Place::NODE, "sh").unwrap();
+    let mut command = bed.command(Location::NODE, "sh").unwrap();
     command.args(["-c", "echo begun; exec sleep 1000"]);
     let error = finish(command, Duration::from_secs(3)).unwrap_err();
     assert!(matches!(&error, BedError::Late { said, .. } if said == "begun\n"), "{error}");
-    let error = succeed(bed.command(Place::NODE, "false").unwrap(), SOON).unwrap_err();
+    let error = succeed(bed.command(Location::NODE, "false").unwrap(), SOON).unwrap_err();
     assert!(matches!(error, BedError::Failed { .. }), "{error}");
 }
 
 #[test]
 fn a_server_that_cannot_listen_says_so() {
     let bed = Bed::new().unwrap();
-    let error = bed.serve(Place::NODE, Role::Tcp, "a", address("198.51.100.1:80")).unwrap_err();
+    let error = bed.serve(Location::NODE, Role::Tcp, "a", address("198.51.100.1:80")).unwrap_err();
     assert!(matches!(error, BedError::Unexpected { .. }), "{error}");
 }
 
 /// A process that is in the bed when this returns, and would stay.
 fn sleep_inside(bed: &Bed) -> Child {
-    let mut command = bed.command(Place::NODE, "sh").unwrap();
+    let mut command = bed.command(Location::NODE, "sh").unwrap();
     command.args(["-c", "echo here; exec sleep 1000"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();

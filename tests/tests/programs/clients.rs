@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use holdfast_tests::bed::clients::{Answer, Client, traced};
-use holdfast_tests::bed::{Bed, Layout, Place, Role, Server};
+use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 
 struct World {
     bed: Bed,
@@ -16,7 +16,7 @@ fn world() -> World {
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let serve = |role, name, address: &str| {
         let address: SocketAddr = address.parse().unwrap();
-        bed.serve(Place::NODE, role, name, address).unwrap()
+        bed.serve(Location::NODE, role, name, address).unwrap()
     };
     let servers = vec![
         serve(Role::Tcp, "tcp", "192.0.2.1:80"),
@@ -37,7 +37,7 @@ pub(crate) fn shown(answer: &Answer) -> String {
 
 #[track_caller]
 pub(crate) fn check(bed: &Bed, client: &Client, words: &[&str], expected: &[&str]) {
-    let answers = client.run(bed, Place::NODE, words).unwrap();
+    let answers = client.run(bed, Location::NODE, words).unwrap();
     let lines: Vec<String> = answers.iter().map(shown).collect();
     assert_eq!(lines, expected, "of {words:?}");
 }
@@ -94,7 +94,7 @@ fn the_c_client_shows_each_udp_call() {
     {
         let expected = [format!("{call} - - 192.0.2.1:53 one"), format!("{call} - - 192.0.2.2:53 two")];
         let mut found: Vec<String> = client
-            .run(&world.bed, Place::NODE, &[&[mode], both.as_slice()].concat())
+            .run(&world.bed, Location::NODE, &[&[mode], both.as_slice()].concat())
             .unwrap()
             .iter()
             .map(shown)
@@ -128,7 +128,8 @@ fn go_client_shows_dial_and_reply() {
 #[test]
 fn strace_shows_what_curl_was_told() {
     let world = world();
-    let lines = traced(&world.bed, Place::NODE, "connect", &["curl", "-s", "http://192.0.2.1:81/"]).unwrap();
+    let lines =
+        traced(&world.bed, Location::NODE, "connect", &["curl", "-s", "http://192.0.2.1:81/"]).unwrap();
     let dialled: Vec<&String> = lines.iter().filter(|line| line.contains("htons(81)")).collect();
     assert_eq!(dialled.len(), 1, "{lines:?}");
     assert!(dialled[0].contains("EINPROGRESS"), "{lines:?}");

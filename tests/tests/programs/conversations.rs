@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast_tests::bed::clients::Lasting;
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Layout, Place, Role};
+use holdfast_tests::bed::{Bed, Layout, Location, Role};
 
 use crate::served::ask;
 
@@ -106,7 +106,7 @@ fn kernel_a_connected_client_keeps_a_backend_that_serves_and_loses_one_that_does
     let local = vec!["192.0.2.1/32", "192.0.2.2/32", "192.0.2.3/32"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let _servers = [("one", "192.0.2.1:5353"), ("two", "192.0.2.2:5353"), ("three", "192.0.2.3:5353")]
-        .map(|(name, at)| bed.serve(Place::NODE, Role::Udp, name, at.parse().unwrap()).unwrap());
+        .map(|(name, at)| bed.serve(Location::NODE, Role::Udp, name, at.parse().unwrap()).unwrap());
     let mut daemon = Daemon::new(&bed, &format!("{ZONE}[hold]\non_empty = \"refuse\"\n")).unwrap();
     daemon.write_manifest("cluster.yaml", &Change::NONE.manifest("[{addresses: [192.0.2.3]}]")).unwrap();
     daemon.start().unwrap();

@@ -1,7 +1,7 @@
 //! The whole daemon with the kernel's datapath: what an operator sees of a client that was turned away.
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, BedError, Place, Role};
+use holdfast_tests::bed::{Bed, BedError, Location, Role};
 use serde_json::Value;
 
 const NOBODY: &str =
@@ -19,7 +19,7 @@ fn kernel_holdfast_refusals_names_curl() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, NOBODY).unwrap();
     daemon.start().unwrap();
-    let mut curl = bed.command(Place::NODE, "curl").unwrap();
+    let mut curl = bed.command(Location::NODE, "curl").unwrap();
     let mut curl = curl.args(["-s", "--max-time", "10", "http://10.96.0.20/"]).spawn().unwrap();
     assert_eq!(curl.wait().unwrap().code(), Some(7), "curl could not connect");
     daemon.wait_until(|it| Ok(refusal_of(it, curl.id())?.is_some())).unwrap();
@@ -35,7 +35,7 @@ const SOMEBODY: &str =
     "[[service]]\nname = \"some\"\nfrontends = [\"10.96.0.10:80\"]\nbackends = [\"127.0.0.9:8080\"]\n";
 
 fn dial(bed: &Bed, address: &str) {
-    let mut curl = bed.command(Place::NODE, "curl").unwrap();
+    let mut curl = bed.command(Location::NODE, "curl").unwrap();
     // Whatever the server says: it is the connect that counts.
     curl.args(["-s", "--max-time", "10", address]).spawn().unwrap().wait().unwrap();
 }
@@ -57,7 +57,7 @@ fn check_clients(daemon: &Daemon<'_>, service: &str, expected: [u64; 3]) {
 fn kernel_holdfast_counts_the_clients_of_each_service_over_a_restart() {
     let bed = Bed::new().unwrap();
     let backend = "127.0.0.9:8080".parse().unwrap();
-    let _server = bed.serve(Place::OUTSIDE, Role::Accept, "one", backend).unwrap();
+    let _server = bed.serve(Location::OUTSIDE, Role::Accept, "one", backend).unwrap();
     let mut daemon = Daemon::new(&bed, &format!("{NOBODY}{SOMEBODY}")).unwrap();
     daemon.start().unwrap();
     (0..3).for_each(|_| dial(&bed, "10.96.0.10"));

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use holdfast_core::op::WordFlags;
 use holdfast_datapath::Denial;
 use holdfast_tests::bed::clients::{Client, traced};
-use holdfast_tests::bed::{Bed, Place};
+use holdfast_tests::bed::{Bed, Location};
 
 use crate::clients::check;
 use crate::facts::observe;
@@ -85,7 +85,7 @@ fn kernel_go_client_is_told_that_nobody_serves() {
 /// What strace shows of the call that dials a frontend.
 #[track_caller]
 fn traced_connect(bed: &Bed, address: &str, words: &[&str]) -> String {
-    let lines = traced(bed, Place::NODE, "connect", words).unwrap();
+    let lines = traced(bed, Location::NODE, "connect", words).unwrap();
     let dials = |line: &&String| line.contains(&format!("\"{address}\""));
     lines.iter().find(dials).unwrap_or_else(|| panic!("nobody dialled {address}: {lines:?}")).clone()
 }
@@ -128,7 +128,7 @@ fn kernel_curl_is_on_record_with_what_it_dialled() {
     let node = node();
     let mut dialled = Vec::new();
     for (address, denial) in [("10.96.0.20", Denial::Refused), ("10.96.0.21", Denial::Dropped)] {
-        let mut command = node.bed.command(Place::NODE, "curl").unwrap();
+        let mut command = node.bed.command(Location::NODE, "curl").unwrap();
         command.args(["-s", "--max-time", "10", &format!("http://{address}/")]).stdout(Stdio::null());
         let mut curl = command.spawn().unwrap();
         dialled.push((curl.id(), "curl".to_owned(), format!("{address}:80/TCP"), denial));

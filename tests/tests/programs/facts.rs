@@ -7,7 +7,7 @@ use std::io::Write;
 use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
 use holdfast_tests::bed::clients::Client;
-use holdfast_tests::bed::{Place, Role};
+use holdfast_tests::bed::{Location, Role};
 
 use crate::denied;
 use crate::node::{Node, Port, UDP, knows_its_netns};
@@ -23,7 +23,7 @@ fn yes(it: bool) -> &'static str {
 
 /// The first call that fails, and its errno.
 fn first_failure(node: &Node, mode: &str, address: &str) -> String {
-    let answers = Client::c().unwrap().run(&node.bed, Place::NODE, &[mode, address, "80"]).unwrap();
+    let answers = Client::c().unwrap().run(&node.bed, Location::NODE, &[mode, address, "80"]).unwrap();
     let failed = answers.iter().filter(|answer| answer.errno.as_deref() != Some("EINPROGRESS"));
     let failed = failed.filter_map(|answer| Some((&answer.call, answer.errno.as_ref()?))).next();
     let (call, errno) = failed.expect("nobody serves there");
@@ -71,7 +71,7 @@ fn kernel_observed_features() {
 fn observe_moving_client(node: &mut Node, port: &Port<'_>, servers: &[std::net::SocketAddr]) {
     let client = Client::c().unwrap();
     let reply = |node: &Node| {
-        let answers = client.run(&node.bed, Place::NODE, &["udp-connected", "10.96.0.10", "53"]).unwrap();
+        let answers = client.run(&node.bed, Location::NODE, &["udp-connected", "10.96.0.10", "53"]).unwrap();
         answers.last().unwrap().reply.clone().unwrap()
     };
     assert_eq!(reply(node), "one");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Layout, Place, Role, Server};
+use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 use serde_json::Value;
 
 /// Refused by the table, served by it, and both with an apiserver that listens behind the very address.
@@ -56,7 +56,7 @@ fn world() -> World {
     let local = vec!["10.15.1.8/32", "10.15.1.9/32", "10.15.1.10/32", "192.0.2.1/32"];
     let bed = Bed::lay(&Layout { local, ..Layout::default() }).unwrap();
     let serve = |name: &str, address: &str| {
-        bed.serve(Place::OUTSIDE, Role::Tcp, name, address.parse::<SocketAddr>().unwrap()).unwrap()
+        bed.serve(Location::OUTSIDE, Role::Tcp, name, address.parse::<SocketAddr>().unwrap()).unwrap()
     };
     let servers = vec![
         serve("apiserver", "10.15.1.8:443"),
@@ -71,7 +71,7 @@ fn world() -> World {
 impl World {
     /// Who answers a process of the node, or the errno.
     fn answer(&self, address: &str) -> String {
-        let answers = self.client.run(&self.bed, Place::NODE, &["tcp", address, "443"]).unwrap();
+        let answers = self.client.run(&self.bed, Location::NODE, &["tcp", address, "443"]).unwrap();
         let last = answers.last().unwrap();
         last.reply.clone().or(last.errno.clone()).unwrap()
     }

@@ -1,6 +1,6 @@
 //! A node whose programs meet the kernel's datapath: a bed, maps attached to its cgroup, servers as backends.
 //!
-//! Invariant: whatever runs at `Place::NODE` dials frontends that nothing but the datapath can reach. Deliberately
+//! Invariant: whatever runs at `Location::NODE` dials frontends that nothing but the datapath can reach. Deliberately
 //! absent: the rules; a test writes its ports as it needs them.
 
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use holdfast::datapath::RefusalLog;
 use holdfast_datapath::{KernelMaps, Namespaces, Options, Refusal, Served, StaleSockets};
-use holdfast_tests::bed::{Bed, Layout, Place, Role, Server};
+use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 
 // The same ports as in the datapath's own tests.
 #[path = "../../../daemon/datapath/tests/bed.rs"]
@@ -51,7 +51,7 @@ impl Node {
 
     /// A server of the node, until the node ends.
     pub(crate) fn server(&mut self, role: Role, name: &str, at: &str) -> SocketAddr {
-        let server = self.bed.serve(Place::NODE, role, name, address(at)).unwrap();
+        let server = self.bed.serve(Location::NODE, role, name, address(at)).unwrap();
         let address = server.address();
         self.servers.push(server);
         address

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdfast_core::list::Scope;
 use holdfast_tests::bed::clients::{Client, Lasting};
-use holdfast_tests::bed::{Bed, Place, Role, succeed};
+use holdfast_tests::bed::{Bed, Location, Role, succeed};
 
 use crate::clients::{check, shown};
 use crate::facts::observe;
@@ -87,7 +87,7 @@ fn kernel_c_client_reaches_udp_frontends_by_each_call() {
 fn check_destinations(bed: &Bed, client: &Client, destinations: &[&str], expected: &[&str]) {
     for (mode, call) in [("udp-sendto", "recvfrom"), ("udp-sendmsg", "recvmsg"), ("udp-sendmmsg", "recvmsg")]
     {
-        let answers = client.run(bed, Place::NODE, &[&[mode], destinations].concat()).unwrap();
+        let answers = client.run(bed, Location::NODE, &[&[mode], destinations].concat()).unwrap();
         let mut found: Vec<String> = answers.iter().map(shown).collect();
         // All at once, answers come in any order.
         found.sort();
@@ -114,7 +114,7 @@ const DNS: &str = "10.96.0.53:53";
 
 /// What `dig` is told of a name, as an address.
 fn dig(node: &Node) -> String {
-    let mut command = node.bed.command(Place::NODE, "dig").unwrap();
+    let mut command = node.bed.command(Location::NODE, "dig").unwrap();
     command.args(["+short", "+tries=1", "+time=5", "@10.96.0.53", "any.example", "A"]);
     succeed(command, SOON).unwrap().trim().to_owned()
 }

@@ -11,7 +11,7 @@ use holdfast_datapath::{KernelMaps, Options, PINS_VERSION, Served, StaleSockets,
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::load::Kind;
-use holdfast_tests::bed::{Bed, Layout, Place, Role, Server, succeed};
+use holdfast_tests::bed::{Bed, Layout, Location, Role, Server, succeed};
 
 /// The ephemeral ports of the bed, so few that each can be a node port.
 const PORTS: std::ops::RangeInclusive<u16> = 40_000..=40_063;
@@ -19,7 +19,7 @@ const PORTS: std::ops::RangeInclusive<u16> = 40_000..=40_063;
 const SOON: Duration = Duration::from_secs(20);
 
 fn narrow_ephemeral_ports(bed: &Bed) {
-    let mut command = bed.command(Place::OUTSIDE, "sh").unwrap();
+    let mut command = bed.command(Location::OUTSIDE, "sh").unwrap();
     let write = format!("echo {} {} > /proc/sys/net/ipv4/ip_local_port_range", PORTS.start(), PORTS.end());
     command.args(["-c", &write]);
     succeed(command, SOON).unwrap();
@@ -68,7 +68,7 @@ const VIP: &str = "10.96.0.10:80";
 fn bed() -> (Bed, Server) {
     let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32"], ..Layout::default() }).unwrap();
     let backend =
-        bed.serve(Place::OUTSIDE, Role::Accept, "backend", "192.0.2.1:8080".parse().unwrap()).unwrap();
+        bed.serve(Location::OUTSIDE, Role::Accept, "backend", "192.0.2.1:8080".parse().unwrap()).unwrap();
     (bed, backend)
 }
 
@@ -80,7 +80,7 @@ fn daemon(bed: &Bed) -> Daemon<'_> {
 
 /// Whether a client of the node is served.
 fn is_served(bed: &Bed) -> bool {
-    let mut load = bed.load(Place::NODE, Kind::Connect, VIP.parse().unwrap()).unwrap();
+    let mut load = bed.load(Location::NODE, Kind::Connect, VIP.parse().unwrap()).unwrap();
     load.turn(Duration::from_millis(50)).is_ok_and(|turn| turn.count > 0)
 }
 
@@ -114,7 +114,7 @@ fn not_translated(bed: &Bed) -> String {
 fn a_first_start_whose_self_test_fails_ends_and_leaves_nothing() {
     let (bed, _backend) = bed();
     narrow_ephemeral_ports(&bed);
-    let others = bed.within(Place::NODE, || refuse_all(&bed)).unwrap();
+    let others = bed.within(Location::NODE, || refuse_all(&bed)).unwrap();
     let daemon = daemon(&bed);
     check_in_vain(&daemon, &[], &not_translated(&bed));
     assert!(!daemon.pins().exists());
@@ -128,7 +128,7 @@ fn a_restart_whose_self_test_fails_ends_and_leaves_clients_served() {
     daemon.start().unwrap();
     daemon.kill().unwrap();
     narrow_ephemeral_ports(&bed);
-    let others = bed.within(Place::NODE, || refuse_all(&bed)).unwrap();
+    let others = bed.within(Location::NODE, || refuse_all(&bed)).unwrap();
     check_in_vain(&daemon, &[], &not_translated(&bed));
     assert_eq!(others.status().shared_hooks.len(), 8, "what was there is there");
     drop(others);
@@ -244,7 +244,7 @@ fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
     let (bed, _backend) = bed();
     let mut daemon = daemon(&bed);
     daemon.start().unwrap();
-    let mut load = bed.load(Place::NODE, Kind::Connect, VIP.parse().unwrap()).unwrap();
+    let mut load = bed.load(Location::NODE, Kind::Connect, VIP.parse().unwrap()).unwrap();
     daemon.kill().unwrap();
     fs::remove_dir_all(daemon.pins().join(format!("v{PINS_VERSION}/g1"))).unwrap();
     let turn = std::thread::scope(|scope| {
@@ -260,8 +260,8 @@ fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
 /// The first call of a process, as strace shows it: its line, and whose it is.
 #[track_caller]
 fn first(trace: &str, call: &str) -> (usize, i32) {
-    let (place, line) = trace.lines().enumerate().find(|(_, line)| line.contains(call)).unwrap();
-    (place, line.split_whitespace().next().unwrap().parse().unwrap())
+    let (location, line) = trace.lines().enumerate().find(|(_, line)| line.contains(call)).unwrap();
+    (location, line.split_whitespace().next().unwrap().parse().unwrap())
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn deaf() -> Vec<socket2::Socket> {
 #[test]
 fn ready_does_not_wait_for_health_checks() {
     let (bed, _backend) = bed();
-    let _deaf = bed.within(Place::NODE, deaf).unwrap();
+    let _deaf = bed.within(Location::NODE, deaf).unwrap();
     let mut daemon = Daemon::new(&bed, SILENT).unwrap();
     daemon.launch().unwrap();
     daemon.wait_until(|it| Ok(it.logged().contains("backend unready"))).unwrap();

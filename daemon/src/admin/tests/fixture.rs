@@ -27,7 +27,7 @@ use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, St
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::proxies::OtherProxy;
 use crate::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
-use crate::sources::kubernetes::{self as watching, LastError, View as Watches, Watch, What};
+use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
 use crate::state::Written;
 
 /// 2026-01-08T11:11:55Z
@@ -602,7 +602,7 @@ fn watches() -> Watches {
     let now = Instant::now();
     let text = Arc::from("10.0.0.10:6443: connection refused");
     Watches::still(vec![Watch {
-        what: What::Services,
+        what: Resource::Services,
         state: watching::State::Watching,
         since: now,
         endpoint: Some("[fd00::12]:6443".into()),

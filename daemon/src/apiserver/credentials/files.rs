@@ -57,9 +57,9 @@ impl Seen {
 
 /// Which file is being looked at, for whoever waits: a file system that hangs does not even say that.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Place(Arc<Mutex<PathBuf>>);
+pub(super) struct CurrentFile(Arc<Mutex<PathBuf>>);
 
-impl Place {
+impl CurrentFile {
     fn is_at(&self, path: &Path) {
         path.clone_into(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -73,18 +73,18 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Files {
     seen: Vec<Seen>,
-    place: Place,
+    current: CurrentFile,
 }
 
 impl Files {
-    pub(super) fn new(place: Place) -> Self {
-        Self { seen: Vec::new(), place }
+    pub(super) fn new(current: CurrentFile) -> Self {
+        Self { seen: Vec::new(), current }
     }
 
     /// Whether one of these is not as it was.
     pub(super) fn have_changed(&self, seen: &[Seen]) -> bool {
         seen.iter().any(|seen| {
-            self.place.is_at(&seen.path);
+            self.current.is_at(&seen.path);
             seen.has_changed()
         })
     }
@@ -96,7 +96,7 @@ impl Files {
 
     /// A file's content, which is not empty.
     pub(super) fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
-        self.place.is_at(path);
+        self.current.is_at(path);
         let seen = Seen::now(path);
         let is_file = seen.stamp.is_some();
         self.seen.push(seen);

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::task::{JoinError, JoinHandle};
 
-use super::files::{Files, Place, Seen};
-use super::{GatherError, Gathered, Places, gather_into};
+use super::files::{CurrentFile, Files, Seen};
+use super::{GatherError, Gathered, Locations, gather_into};
 
 /// How long the reading of all files may take: a file on a network that hangs must not hang us.
 pub(super) const TIME_MAX: Duration = Duration::from_secs(3);
@@ -23,18 +23,18 @@ pub(super) type Read = (Result<Gathered, GatherError>, Vec<Seen>);
 pub(super) struct Reading {
     // Nothing was read if nothing has changed.
     task: JoinHandle<Option<Read>>,
-    place: Place,
+    current: CurrentFile,
 }
 
 impl Reading {
     /// Begins it. Files that are as they were when they were `seen` are read only if they `must` be.
-    pub(super) fn begin(places: &Places, seen: Vec<Seen>, must: bool) -> Self {
-        let (places, place) = (places.clone(), Place::default());
-        let files = Files::new(place.clone());
+    pub(super) fn begin(locations: &Locations, seen: Vec<Seen>, must: bool) -> Self {
+        let (locations, current) = (locations.clone(), CurrentFile::default());
+        let files = Files::new(current.clone());
         let task = tokio::task::spawn_blocking(move || {
-            (must || files.have_changed(&seen)).then(|| gather(&places, files))
+            (must || files.have_changed(&seen)).then(|| gather(&locations, files))
         });
-        Self { task, place }
+        Self { task, current }
     }
 
     /// What came of it, if it ends in time.
@@ -44,23 +44,23 @@ impl Reading {
 
     /// In words, while it has not ended.
     pub(super) fn hangs(&self) -> String {
-        format!("{}: cannot be read in time; does its file system hang?", self.place.now().display())
+        format!("{}: cannot be read in time; does its file system hang?", self.current.now().display())
     }
 }
 
 /// Reads every file that is named, and tells which those were.
-fn gather(places: &Places, mut files: Files) -> Read {
-    let gathered = gather_into(places, &mut files);
+fn gather(locations: &Locations, mut files: Files) -> Read {
+    let gathered = gather_into(locations, &mut files);
     (gathered, files.into_seen())
 }
 
 /// The same where there is no runtime yet; nothing if it takes too long.
-pub(super) fn gather_in_time(places: &Places) -> Option<Result<Gathered, GatherError>> {
+pub(super) fn gather_in_time(locations: &Locations) -> Option<Result<Gathered, GatherError>> {
     let (read, told) = mpsc::sync_channel(1);
-    let places = places.clone();
+    let locations = locations.clone();
     let work = move || {
         // Nobody waits any more where it took too long.
-        let _ = read.send(gather(&places, Files::default()).0);
+        let _ = read.send(gather(&locations, Files::default()).0);
     };
     std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;
     told.recv_timeout(TIME_MAX).ok()

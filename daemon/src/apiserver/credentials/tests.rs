@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-struct Bench {
+struct Fixture {
     folder: TempDir,
     credentials: Credentials,
 }
@@ -23,17 +23,18 @@ const BY_TOKEN: &str = "ca_file = \"ca\"\ntoken_file = \"token\"\n";
 const BY_PAIR: &str = "ca_file = \"ca\"\nclient_certificate_file = \"crt\"\nclient_key_file = \"key\"\n";
 const BY_KUBECONFIG: &str = "kubeconfig = \"kubeconfig\"\n";
 
-impl Bench {
+impl Fixture {
     fn new(keys: &str, files: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let endpoints = if keys == BY_KUBECONFIG { "" } else { "endpoints = [\"https://10.0.0.1\"]\n" };
         let text = format!("[node]\nname = \"n\"\n[apiserver]\n{endpoints}{keys}");
         let file = folder.path().join("config.toml");
         let config = crate::config::Config::parse(&text, &file.to_string_lossy()).unwrap().0;
-        let bench = Self { folder, credentials: Credentials::new(Places::configured(&config.apiserver)) };
-        bench.write("ca", &pair().0);
-        files.iter().for_each(|(name, content)| bench.write(name, content));
-        bench
+        let fixture =
+            Self { folder, credentials: Credentials::new(Locations::configured(&config.apiserver)) };
+        fixture.write("ca", &pair().0);
+        files.iter().for_each(|(name, content)| fixture.write(name, content));
+        fixture
     }
 
     fn path(&self) -> &Path {
@@ -54,110 +55,113 @@ impl Bench {
     }
 
     fn problem(&self) -> Option<String> {
-        let (problem, _) = self.credentials.told()?.problem?;
+        let (problem, _) = self.credentials.report()?.problem?;
         Some(problem.replace(&format!("{}/", self.path().display()), ""))
     }
 }
 
 #[tokio::test]
 async fn a_token_is_trimmed_and_followed() {
-    let bench = Bench::new(BY_TOKEN, &[("token", "t1\n")]);
-    assert_eq!(bench.shown().await.unwrap(), "Bearer t1");
-    bench.write("token", "t2");
-    assert_eq!(bench.shown().await.unwrap(), "Bearer t2");
+    let fixture = Fixture::new(BY_TOKEN, &[("token", "t1\n")]);
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer t1");
+    fixture.write("token", "t2");
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer t2");
     for (bad, why) in [
         ("", "token: is empty"),
         (" \n", "token: is empty"),
         ("a b", "token: is no token: it has spaces or control characters inside"),
     ] {
-        bench.write("token", bad);
-        assert_eq!(bench.shown().await.unwrap(), "Bearer t2", "the last good one");
-        assert_eq!(bench.problem().as_deref(), Some(why));
+        fixture.write("token", bad);
+        assert_eq!(fixture.shown().await.unwrap(), "Bearer t2", "the last good one");
+        assert_eq!(fixture.problem().as_deref(), Some(why));
     }
-    std::fs::remove_file(bench.path().join("token")).unwrap();
-    assert_eq!(bench.shown().await.unwrap(), "Bearer t2");
-    assert_eq!(bench.problem().as_deref(), Some("token: does not exist"));
-    bench.write("token", "t3");
-    assert_eq!((bench.shown().await.unwrap().as_str(), bench.problem()), ("Bearer t3", None));
+    std::fs::remove_file(fixture.path().join("token")).unwrap();
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer t2");
+    assert_eq!(fixture.problem().as_deref(), Some("token: does not exist"));
+    fixture.write("token", "t3");
+    assert_eq!((fixture.shown().await.unwrap().as_str(), fixture.problem()), ("Bearer t3", None));
 }
 
 #[tokio::test]
 async fn a_token_behind_a_turned_link_is_followed() {
-    let bench = Bench::new(BY_TOKEN, &[("t1", "one"), ("t2", "two")]);
+    let fixture = Fixture::new(BY_TOKEN, &[("t1", "one"), ("t2", "two")]);
     let turn = |to: &str| {
-        std::os::unix::fs::symlink(bench.path().join(to), bench.path().join("new")).unwrap();
-        std::fs::rename(bench.path().join("new"), bench.path().join("token")).unwrap();
+        std::os::unix::fs::symlink(fixture.path().join(to), fixture.path().join("new")).unwrap();
+        std::fs::rename(fixture.path().join("new"), fixture.path().join("token")).unwrap();
     };
     turn("t1");
-    assert_eq!(bench.shown().await.unwrap(), "Bearer one");
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer one");
     turn("t2");
-    assert_eq!(bench.shown().await.unwrap(), "Bearer two");
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer two");
 }
 
 #[tokio::test]
 async fn nothing_changes_while_no_file_does() {
-    let bench = Bench::new(BY_TOKEN, &[("token", "t1")]);
-    let first = bench.credentials.current(false).await.unwrap();
-    bench.write("token", "t1");
-    let second = bench.credentials.current(false).await.unwrap();
+    let fixture = Fixture::new(BY_TOKEN, &[("token", "t1")]);
+    let first = fixture.credentials.current(false).await.unwrap();
+    fixture.write("token", "t1");
+    let second = fixture.credentials.current(false).await.unwrap();
     assert!(Arc::ptr_eq(&first, &second), "sessions of TLS can be resumed");
 }
 
 #[tokio::test]
 async fn a_certificate_and_its_key_are_followed_together() {
     let ((old, old_key), (new, new_key)) = (pair(), pair());
-    let bench = Bench::new(BY_PAIR, &[("crt", &old), ("key", &old_key)]);
-    assert_eq!(bench.shown().await.unwrap(), "client certificate");
-    let first = bench.credentials.current(false).await.unwrap();
-    bench.write("crt", &new);
-    let between = bench.credentials.current(false).await.unwrap();
+    let fixture = Fixture::new(BY_PAIR, &[("crt", &old), ("key", &old_key)]);
+    assert_eq!(fixture.shown().await.unwrap(), "client certificate");
+    let first = fixture.credentials.current(false).await.unwrap();
+    fixture.write("crt", &new);
+    let between = fixture.credentials.current(false).await.unwrap();
     assert!(Arc::ptr_eq(&first, &between), "half of a pair counts for nothing");
-    assert_eq!(bench.problem().as_deref(), Some("the client certificate and its key do not belong together"));
-    bench.write("key", &new_key);
-    let after = bench.credentials.current(false).await.unwrap();
-    assert!(!Arc::ptr_eq(&first, &after) && bench.problem().is_none());
+    assert_eq!(
+        fixture.problem().as_deref(),
+        Some("the client certificate and its key do not belong together")
+    );
+    fixture.write("key", &new_key);
+    let after = fixture.credentials.current(false).await.unwrap();
+    assert!(!Arc::ptr_eq(&first, &after) && fixture.problem().is_none());
     assert!(after.expires.is_some());
-    bench.write("key", &new_key[..40]);
-    assert_eq!(bench.shown().await.unwrap(), "client certificate");
-    assert!(bench.problem().unwrap().contains("client key is not readable"));
+    fixture.write("key", &new_key[..40]);
+    assert_eq!(fixture.shown().await.unwrap(), "client certificate");
+    assert!(fixture.problem().unwrap().contains("client key is not readable"));
 }
 
 #[tokio::test]
 async fn authorities_are_followed_and_a_bad_bundle_changes_nothing() {
-    let bench = Bench::new(BY_TOKEN, &[("token", "t")]);
-    let first = bench.credentials.current(false).await.unwrap();
-    bench.write("ca", "-----BEGIN CERTIFICATE-----\nMII");
-    assert!(Arc::ptr_eq(&first, &bench.credentials.current(false).await.unwrap()));
-    assert!(bench.problem().unwrap().contains("certificate authority"));
-    bench.write("ca", &pair().0);
-    assert!(!Arc::ptr_eq(&first, &bench.credentials.current(false).await.unwrap()));
+    let fixture = Fixture::new(BY_TOKEN, &[("token", "t")]);
+    let first = fixture.credentials.current(false).await.unwrap();
+    fixture.write("ca", "-----BEGIN CERTIFICATE-----\nMII");
+    assert!(Arc::ptr_eq(&first, &fixture.credentials.current(false).await.unwrap()));
+    assert!(fixture.problem().unwrap().contains("certificate authority"));
+    fixture.write("ca", &pair().0);
+    assert!(!Arc::ptr_eq(&first, &fixture.credentials.current(false).await.unwrap()));
 }
 
 #[tokio::test]
 async fn files_that_come_later_are_found() {
-    let bench = Bench::new(BY_TOKEN, &[]);
-    assert_eq!(bench.shown().await, Err("token: does not exist".to_owned()));
-    bench.credentials.check().unwrap();
-    bench.write("token", "t");
-    assert_eq!(bench.shown().await.unwrap(), "Bearer t");
+    let fixture = Fixture::new(BY_TOKEN, &[]);
+    assert_eq!(fixture.shown().await, Err("token: does not exist".to_owned()));
+    fixture.credentials.check().unwrap();
+    fixture.write("token", "t");
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer t");
 }
 
 #[tokio::test]
 async fn a_kubeconfig_of_kubelets_that_never_was_there_is_not_worth_a_word() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubelet.conf");
-    let credentials = Credentials::new(Places::kubeconfig(path.clone()));
-    assert!(credentials.current(false).await.is_err() && credentials.told().is_none());
+    let credentials = Credentials::new(Locations::kubeconfig(path.clone()));
+    assert!(credentials.current(false).await.is_err() && credentials.report().is_none());
     std::fs::write(path, "[").unwrap();
     assert!(credentials.current(false).await.is_err());
-    assert!(credentials.told().unwrap().problem.unwrap().0.contains("is no kubeconfig"));
+    assert!(credentials.report().unwrap().problem.unwrap().0.contains("is no kubeconfig"));
 }
 
 #[tokio::test]
 async fn no_secret_is_in_what_a_careless_log_would_print() {
-    let bench = Bench::new(BY_TOKEN, &[("token", "hush")]);
-    assert_eq!(bench.shown().await.unwrap(), "Bearer hush");
-    let printed = format!("{:?}", bench.credentials);
+    let fixture = Fixture::new(BY_TOKEN, &[("token", "hush")]);
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer hush");
+    let printed = format!("{:?}", fixture.credentials);
     assert!(printed.contains("Sensitive") && !printed.contains("hush"), "{printed}");
 }
 
@@ -174,26 +178,27 @@ const CLUSTER: &str =
 #[tokio::test]
 async fn a_kubeconfig_says_it_all() {
     let user = "{token: inline, tokenFile: token}";
-    let bench = Bench::new(BY_KUBECONFIG, &[("token", "file"), ("kubeconfig", &kubeconfig(CLUSTER, user))]);
-    assert_eq!(bench.shown().await.unwrap(), "Bearer file", "the file wins");
-    let shown = bench.credentials.current(false).await.unwrap();
+    let fixture =
+        Fixture::new(BY_KUBECONFIG, &[("token", "file"), ("kubeconfig", &kubeconfig(CLUSTER, user))]);
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer file", "the file wins");
+    let shown = fixture.credentials.current(false).await.unwrap();
     assert_eq!(shown.server, Some("10.0.0.7:6443".parse().unwrap()));
     assert_eq!(shown.server_name, Some("kubernetes".try_into().unwrap()));
-    bench.write("kubeconfig", &kubeconfig(CLUSTER, "{token: t2}"));
-    assert_eq!(bench.shown().await.unwrap(), "Bearer t2");
+    fixture.write("kubeconfig", &kubeconfig(CLUSTER, "{token: t2}"));
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer t2");
     let (certificate, key) = pair();
     use base64::Engine;
     let encode = |text: &str| base64::prelude::BASE64_STANDARD.encode(text);
     let user =
         format!("{{client-certificate-data: {}, client-key-data: {}}}", encode(&certificate), encode(&key));
-    bench.write("kubeconfig", &kubeconfig(CLUSTER, &user));
-    assert_eq!(bench.shown().await.unwrap(), "client certificate");
+    fixture.write("kubeconfig", &kubeconfig(CLUSTER, &user));
+    assert_eq!(fixture.shown().await.unwrap(), "client certificate");
 }
 
 #[track_caller]
 fn check_wrong(kubeconfig: &str, expected: &str) {
-    let bench = Bench::new(BY_KUBECONFIG, &[("kubeconfig", kubeconfig)]);
-    let found = bench.credentials.check().unwrap_err();
+    let fixture = Fixture::new(BY_KUBECONFIG, &[("kubeconfig", kubeconfig)]);
+    let found = fixture.credentials.check().unwrap_err();
     assert!(found.contains(expected), "{found}");
 }
 
@@ -236,39 +241,39 @@ fn a_kubeconfig_that_nobody_can_follow_is_named_at_the_start() {
 #[tokio::test]
 async fn a_plugin_runs_once_until_its_credential_ends_or_is_doubted() {
     let plugin = "exec: {apiVersion: client.authentication.k8s.io/v1, command: /bin/sh, args: [-c, 'echo >> FOLDER/runs; cat FOLDER/out']}";
-    let bench = Bench::new(BY_KUBECONFIG, &[]);
-    let plugin = plugin.replace("FOLDER", &bench.path().display().to_string());
+    let fixture = Fixture::new(BY_KUBECONFIG, &[]);
+    let plugin = plugin.replace("FOLDER", &fixture.path().display().to_string());
     let credential = |token: &str, end: &str| {
         format!(
             r#"{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"{token}","expirationTimestamp":"{end}"}}}}"#
         )
     };
-    bench.write("out", &credential("t1", "2090-01-01T00:00:00Z"));
-    bench.write("kubeconfig", &kubeconfig(CLUSTER, &format!("{{{plugin}}}")));
-    let runs = || std::fs::read_to_string(bench.path().join("runs")).unwrap().len();
+    fixture.write("out", &credential("t1", "2090-01-01T00:00:00Z"));
+    fixture.write("kubeconfig", &kubeconfig(CLUSTER, &format!("{{{plugin}}}")));
+    let runs = || std::fs::read_to_string(fixture.path().join("runs")).unwrap().len();
     for _ in 0..3 {
-        assert_eq!(bench.shown().await.unwrap(), "Bearer t1");
+        assert_eq!(fixture.shown().await.unwrap(), "Bearer t1");
     }
     assert_eq!(runs(), 1);
-    bench.write("out", &credential("t2", "2090-01-01T00:00:00Z"));
-    bench.credentials.current(true).await.unwrap();
+    fixture.write("out", &credential("t2", "2090-01-01T00:00:00Z"));
+    fixture.credentials.current(true).await.unwrap();
     assert_eq!(
-        (bench.shown().await.unwrap().as_str(), runs()),
+        (fixture.shown().await.unwrap().as_str(), runs()),
         ("Bearer t1", 1),
         "doubts of a fresh one are ignored"
     );
-    bench.credentials.kept().read = Instant::now().checked_sub(DOUBT_EVERY);
-    assert_eq!(bench.shown().await.unwrap(), "Bearer t1");
-    bench.credentials.current(true).await.unwrap();
-    assert_eq!((bench.shown().await.unwrap().as_str(), runs()), ("Bearer t2", 2));
+    fixture.credentials.kept().read = Instant::now().checked_sub(DOUBT_EVERY);
+    assert_eq!(fixture.shown().await.unwrap(), "Bearer t1");
+    fixture.credentials.current(true).await.unwrap();
+    assert_eq!((fixture.shown().await.unwrap().as_str(), runs()), ("Bearer t2", 2));
 }
 
 #[tokio::test]
 async fn a_pipe_in_place_of_a_token_is_no_file_and_nobody_waits_for_it() {
-    let bench = Bench::new(BY_TOKEN, &[("token", "t1")]);
-    assert_eq!(bench.shown().await.as_deref(), Ok("Bearer t1"));
-    std::fs::remove_file(bench.path().join("token")).unwrap();
-    nix::unistd::mkfifo(&bench.path().join("token"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert_eq!(bench.shown().await.as_deref(), Ok("Bearer t1"));
-    assert_eq!(bench.problem().as_deref(), Some("token: is no file"));
+    let fixture = Fixture::new(BY_TOKEN, &[("token", "t1")]);
+    assert_eq!(fixture.shown().await.as_deref(), Ok("Bearer t1"));
+    std::fs::remove_file(fixture.path().join("token")).unwrap();
+    nix::unistd::mkfifo(&fixture.path().join("token"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert_eq!(fixture.shown().await.as_deref(), Ok("Bearer t1"));
+    assert_eq!(fixture.problem().as_deref(), Some("token: is no file"));
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-struct Bench {
+struct Fixture {
     table: Endpoints,
     start: Instant,
     now: Instant,
@@ -21,7 +21,7 @@ fn letter(row: &Endpoint) -> char {
     }
 }
 
-impl Bench {
+impl Fixture {
     fn new(configured: &str) -> Self {
         let now = Instant::now();
         let mut table = Endpoints::new(1);
@@ -71,9 +71,9 @@ impl Bench {
 /// After these steps: the order of dials, and a's state.
 #[track_caller]
 fn check(name: &str, steps: &str, order: &str, state: &str) {
-    let mut bench = Bench::new("abc");
-    bench.run(steps);
-    assert_eq!((bench.order().as_str(), bench.states()[&'a']), (order, state), "{name}");
+    let mut fixture = Fixture::new("abc");
+    fixture.run(steps);
+    assert_eq!((fixture.order().as_str(), fixture.states()[&'a']), (order, state), "{name}");
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn penalties_grow_to_a_bound_and_are_spread() {
 /// After these steps, what is due for a check.
 #[track_caller]
 fn check_due(name: &str, steps: &str, due: &str) {
-    let mut bench = Bench::new("abc");
-    bench.run(steps);
-    assert_eq!(bench.names(&bench.table.due(bench.now)), due, "{name}");
+    let mut fixture = Fixture::new("abc");
+    fixture.run(steps);
+    assert_eq!(fixture.names(&fixture.table.due(fixture.now)), due, "{name}");
 }
 
 #[test]
@@ -129,41 +129,41 @@ fn what_is_better_than_one_in_use_is_checked() {
 
 #[test]
 fn a_tier_that_changes_keeps_what_is_known_of_those_that_stay() {
-    let mut bench = Bench::new("ab");
-    bench.table.set(Tier::Learned, &addresses("xy"), bench.now);
-    bench.table.set(Tier::Kubelet, &addresses("k"), bench.now);
-    assert_eq!(bench.order(), "abkxy");
-    bench.run("-a >b -x 60s");
-    bench.table.set(Tier::Learned, &addresses("zyx"), bench.now);
-    bench.table.set(Tier::Configured, &addresses("ba"), bench.now);
-    assert_eq!(bench.order(), "bkzyax");
-    let row = bench.table.get(bench.id('b')).unwrap();
-    assert_eq!((row.connections, row.since), (1, bench.start));
+    let mut fixture = Fixture::new("ab");
+    fixture.table.set(Tier::Learned, &addresses("xy"), fixture.now);
+    fixture.table.set(Tier::Kubelet, &addresses("k"), fixture.now);
+    assert_eq!(fixture.order(), "abkxy");
+    fixture.run("-a >b -x 60s");
+    fixture.table.set(Tier::Learned, &addresses("zyx"), fixture.now);
+    fixture.table.set(Tier::Configured, &addresses("ba"), fixture.now);
+    assert_eq!(fixture.order(), "bkzyax");
+    let row = fixture.table.get(fixture.id('b')).unwrap();
+    assert_eq!((row.connections, row.since), (1, fixture.start));
 }
 
 #[test]
 fn what_is_gone_can_no_longer_be_changed() {
-    let mut bench = Bench::new("a");
-    let gone = bench.id('a');
-    bench.table.set(Tier::Configured, &addresses("b"), bench.now);
-    bench.table.dial_failed(gone, Trouble::Refused, bench.now);
-    bench.table.disconnected(gone);
-    assert_eq!(bench.states(), BTreeMap::from([('b', "unknown")]));
-    assert_ne!(bench.id('b'), gone);
+    let mut fixture = Fixture::new("a");
+    let gone = fixture.id('a');
+    fixture.table.set(Tier::Configured, &addresses("b"), fixture.now);
+    fixture.table.dial_failed(gone, Trouble::Refused, fixture.now);
+    fixture.table.disconnected(gone);
+    assert_eq!(fixture.states(), BTreeMap::from([('b', "unknown")]));
+    assert_ne!(fixture.id('b'), gone);
 }
 
 #[test]
 fn what_asks_for_patience_is_left_alone_for_as_long_as_it_asks_and_has_not_failed() {
-    let mut bench = Bench::new("ab");
-    let (a, wait) = (bench.id('a'), Duration::from_secs(8));
-    bench.run("+a +b");
-    bench.table.throttled(a, Trouble::Throttled { status: 429, wait }, wait, bench.now);
-    assert_eq!(bench.table.get(a).unwrap().state, State::Throttled);
-    bench.run("8s");
-    assert_eq!(bench.names(&bench.table.order(bench.now)), "b", "not a moment earlier");
-    assert_eq!(bench.table.patience(bench.now).len(), 1);
-    bench.run("2s");
-    assert_eq!(bench.names(&bench.table.order(bench.now)), "ab", "it keeps its place");
-    bench.run("+a");
-    assert_eq!(bench.table.get(a).unwrap().state, State::Healthy);
+    let mut fixture = Fixture::new("ab");
+    let (a, wait) = (fixture.id('a'), Duration::from_secs(8));
+    fixture.run("+a +b");
+    fixture.table.throttled(a, Trouble::Throttled { status: 429, wait }, wait, fixture.now);
+    assert_eq!(fixture.table.get(a).unwrap().state, State::Throttled);
+    fixture.run("8s");
+    assert_eq!(fixture.names(&fixture.table.order(fixture.now)), "b", "not a moment earlier");
+    assert_eq!(fixture.table.patience(fixture.now).len(), 1);
+    fixture.run("2s");
+    assert_eq!(fixture.names(&fixture.table.order(fixture.now)), "ab", "it keeps its place");
+    fixture.run("+a");
+    assert_eq!(fixture.table.get(a).unwrap().state, State::Healthy);
 }

@@ -40,12 +40,12 @@ fn listed(address: SocketAddr) -> Listed {
     Listed { slice: "kubernetes".into(), address }
 }
 
-struct Bench {
+struct Fixture {
     folder: tempfile::TempDir,
     authority: Authority,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
         authority.write(&folder.path().join("ca.crt"));
@@ -70,13 +70,13 @@ impl Bench {
 
 #[tokio::test]
 async fn a_kubeconfig_alone_is_enough_and_its_server_is_followed() {
-    let bench = Bench::new();
-    let (old, new) = (bench.server(knows("t1")).await, bench.server(knows("t2")).await);
-    bench.write("kubeconfig", &kubeconfig(&old, "t1"));
-    let access = access(bench.path(), "kubeconfig = \"kubeconfig\"");
+    let fixture = Fixture::new();
+    let (old, new) = (fixture.server(knows("t1")).await, fixture.server(knows("t2")).await);
+    fixture.write("kubeconfig", &kubeconfig(&old, "t1"));
+    let access = access(fixture.path(), "kubeconfig = \"kubeconfig\"");
     access.get("/", None).await.unwrap();
     assert_eq!(rows(&access), [of(Tier::Configured, &old)]);
-    bench.write("kubeconfig", &kubeconfig(&new, "t2"));
+    fixture.write("kubeconfig", &kubeconfig(&new, "t2"));
     access.get("/", None).await.unwrap();
     assert_eq!(rows(&access), [of(Tier::Configured, &new)]);
     assert_eq!(*access.addresses().borrow(), [new.address].into());
@@ -84,16 +84,16 @@ async fn a_kubeconfig_alone_is_enough_and_its_server_is_followed() {
 
 #[tokio::test]
 async fn kubelets_kubeconfig_is_a_tier_as_soon_as_it_is_there() {
-    let bench = Bench::new();
-    let (own, kubelet) = (bench.server(knows("t1")).await, bench.server(knows("kubelet")).await);
-    bench.write("token", "t1");
+    let fixture = Fixture::new();
+    let (own, kubelet) = (fixture.server(knows("t1")).await, fixture.server(knows("kubelet")).await);
+    fixture.write("token", "t1");
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"\ntoken_file = \"token\"", own.url());
-    let mut settings = settings(bench.path(), &keys);
-    settings.sources.kubelet = Some(bench.path().join("kubelet.conf"));
+    let mut settings = settings(fixture.path(), &keys);
+    settings.sources.kubelet = Some(fixture.path().join("kubelet.conf"));
     let access = Access::new(&settings).unwrap();
     access.get("/", None).await.unwrap();
     assert_eq!(rows(&access), [of(Tier::Configured, &own)]);
-    bench.write("kubelet.conf", &kubeconfig(&kubelet, "kubelet"));
+    fixture.write("kubelet.conf", &kubeconfig(&kubelet, "kubelet"));
     own.set(Manner::Close);
     // Each tier is shown its own credentials.
     assert_eq!(*access.get("/", None).await.unwrap().endpoint, kubelet.address.to_string());
@@ -105,10 +105,10 @@ async fn kubelets_kubeconfig_is_a_tier_as_soon_as_it_is_there() {
 
 #[tokio::test]
 async fn what_was_learned_outlives_the_daemon() {
-    let bench = Bench::new();
-    let (own, learned) = (bench.server(plain()).await, bench.server(plain()).await);
+    let fixture = Fixture::new();
+    let (own, learned) = (fixture.server(plain()).await, fixture.server(plain()).await);
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", own.url());
-    let first = access(bench.path(), &keys);
+    let first = access(fixture.path(), &keys);
     first.get("/", None).await.unwrap();
     let patrol = tokio::spawn(first.clone().patrol());
     first.learn(&[listed(learned.address), listed(own.address)]);
@@ -116,7 +116,7 @@ async fn what_was_learned_outlives_the_daemon() {
     let expected = [of(Tier::Configured, &own), of(Tier::Learned, &learned)];
     assert_eq!(rows(&first), expected);
     assert_eq!(*first.addresses().borrow(), [own.address, learned.address].into());
-    let file = bench.path().join("apiserver.json");
+    let file = fixture.path().join("apiserver.json");
     let start = Instant::now();
     while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(&learned.address.to_string())) {
         assert!(start.elapsed() < Duration::from_secs(10), "the file is written");
@@ -124,24 +124,24 @@ async fn what_was_learned_outlives_the_daemon() {
     }
     patrol.abort();
     drop((first, own));
-    let second = access(bench.path(), &keys);
+    let second = access(fixture.path(), &keys);
     assert_eq!(rows(&second), expected);
     assert_eq!(*second.get("/", None).await.unwrap().endpoint, learned.address.to_string());
     assert!(second.view().endpoints[1].seen.is_some());
     // The cluster is remembered too.
     assert!(second.cluster().is_some());
-    let stranger = bench.server(Arc::new(|_: &Asked| super::server::namespace("uid-b"))).await;
-    let third = access(bench.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", stranger.url()));
+    let stranger = fixture.server(Arc::new(|_: &Asked| super::server::namespace("uid-b"))).await;
+    let third = access(fixture.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", stranger.url()));
     drop(learned);
     assert!(third.get("/", None).await.unwrap_err().to_string().contains("another cluster (uid uid-b"));
 }
 
 #[tokio::test]
 async fn nothing_is_learned_where_nobody_asked_for_it() {
-    let bench = Bench::new();
-    let server = bench.server(plain()).await;
+    let fixture = Fixture::new();
+    let server = fixture.server(plain()).await;
     let mut settings =
-        settings(bench.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+        settings(fixture.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     settings.sources.learns = false;
     let access = Access::new(&settings).unwrap();
     access.learn(&[listed("10.0.0.1:443".parse().unwrap())]);
@@ -150,60 +150,60 @@ async fn nothing_is_learned_where_nobody_asked_for_it() {
 
 #[tokio::test]
 async fn a_token_that_was_rotated_in_use_is_followed() {
-    let bench = Bench::new();
-    let server = bench.server(knows("t2")).await;
-    bench.write("token", "t1");
+    let fixture = Fixture::new();
+    let server = fixture.server(knows("t2")).await;
+    fixture.write("token", "t1");
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"\ntoken_file = \"token\"", server.url());
-    let access = access(bench.path(), &keys);
+    let access = access(fixture.path(), &keys);
     let AccessError::Failed(failures) = access.get("/", None).await.unwrap_err() else { panic!() };
     assert_eq!(failures[0].trouble.to_string(), "401: token rejected");
-    bench.write("token", "t2");
+    fixture.write("token", "t2");
     let (_, kept) = access.get("/", None).await.unwrap().whole(10, Duration::from_secs(5)).await.unwrap();
-    bench.write("token", "t3");
+    fixture.write("token", "t3");
     // The kept connection is given up for a new one, and that one is turned away.
     assert!(access.get("/", Some(kept)).await.is_err());
 }
 
 #[tokio::test]
 async fn a_reload_changes_where_to_look_and_a_bad_one_changes_nothing() {
-    let bench = Bench::new();
-    let (old, new) = (bench.server(plain()).await, bench.server(plain()).await);
+    let fixture = Fixture::new();
+    let (old, new) = (fixture.server(plain()).await, fixture.server(plain()).await);
     let keys = |server: &Server| format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url());
-    let access = access(bench.path(), &keys(&old));
+    let access = access(fixture.path(), &keys(&old));
     access.get("/", None).await.unwrap();
     let bad = Sources { apiserver: crate::config::Apiserver::default(), kubelet: None, learns: true };
     assert!(access.reload(&bad).is_err());
     assert_eq!(rows(&access), [of(Tier::Configured, &old)]);
-    access.reload(&settings(bench.path(), &keys(&new)).sources).unwrap();
+    access.reload(&settings(fixture.path(), &keys(&new)).sources).unwrap();
     assert_eq!(*access.get("/", None).await.unwrap().endpoint, new.address.to_string());
     assert_eq!(*access.addresses().borrow(), [new.address].into());
 }
 
 #[tokio::test]
 async fn without_any_endpoint_the_error_says_so() {
-    let bench = Bench::new();
-    let access = access(bench.path(), "kubeconfig = \"missing\"");
+    let fixture = Fixture::new();
+    let access = access(fixture.path(), "kubeconfig = \"missing\"");
     assert_eq!(access.get("/", None).await.unwrap_err(), AccessError::NoEndpoint);
     assert!(access.view().credentials[0].problem.as_ref().unwrap().0.ends_with("missing: does not exist"));
 }
 
 #[tokio::test]
 async fn retry_after_comes_with_the_reply() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let script =
         ours(|_| "HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n".to_owned());
-    let server = bench.server(script).await;
-    let access = access(bench.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+    let server = fixture.server(script).await;
+    let access = access(fixture.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     let reply = access.get("/", None).await.unwrap();
     assert_eq!((reply.status, reply.retry_after), (429, Some(Duration::from_secs(7))));
 }
 
 #[tokio::test]
 async fn what_is_forgotten_is_gone_from_the_disk_too() {
-    let bench = Bench::new();
-    let own = bench.server(plain()).await;
+    let fixture = Fixture::new();
+    let own = fixture.server(plain()).await;
     let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"", own.url());
-    let access = access(bench.path(), &keys);
+    let access = access(fixture.path(), &keys);
     access.get("/", None).await.unwrap();
     let [old, new]: [SocketAddr; 2] = ["10.0.0.1:443", "10.0.0.2:443"].map(|it| it.parse().unwrap());
     access.learn(&[listed(old), listed(new)]);
@@ -213,15 +213,15 @@ async fn what_is_forgotten_is_gone_from_the_disk_too() {
     access.learn(&[listed(new)]);
     assert_eq!(access.forget(old).await, Ok(None));
     assert!(access.view().endpoints.iter().all(|row| row.address != old));
-    let file = std::fs::read_to_string(bench.path().join("apiserver.json")).unwrap();
+    let file = std::fs::read_to_string(fixture.path().join("apiserver.json")).unwrap();
     assert!(file.contains("10.0.0.2:443") && !file.contains("10.0.0.1:443"), "{file}");
     assert_eq!(access.forget(old).await, Err(NotForgotten::Unknown(old)));
     // A disk that takes nothing is said; the address is forgotten as long as the daemon runs.
     access.learn(&[listed(old)]);
     access.learn(&[]);
     access.learn(&[listed(new)]);
-    std::fs::remove_file(bench.path().join("apiserver.json")).unwrap();
-    std::fs::create_dir(bench.path().join("apiserver.json")).unwrap();
+    std::fs::remove_file(fixture.path().join("apiserver.json")).unwrap();
+    std::fs::create_dir(fixture.path().join("apiserver.json")).unwrap();
     assert!(access.forget(old).await.unwrap().unwrap().contains("apiserver.json"));
     assert!(access.view().endpoints.iter().all(|row| row.address != old));
 }

@@ -127,9 +127,9 @@ async fn a_better_endpoint_that_is_back_is_found_by_checks() {
     assert_eq!(access.view().endpoints[0].state, State::Failed);
     first.set(Manner::Serve);
     let id = access.inner.endpoints.lock().rows()[0].id;
-    let place = access.inner.endpoints.place(id).unwrap();
+    let target = access.inner.endpoints.target(id).unwrap();
     for expected in [State::Recovering, State::Healthy] {
-        patrol::check(&access.inner, &place).await;
+        patrol::check(&access.inner, &target).await;
         assert_eq!(access.view().endpoints[0].state, expected);
     }
     assert_eq!(*access.get("/", None).await.unwrap().endpoint, first.address.to_string());

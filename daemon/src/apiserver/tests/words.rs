@@ -21,13 +21,13 @@ async fn trouble(folder: &Path, server: &Server) -> String {
     }
 }
 
-struct Bench {
+struct Fixture {
     folder: tempfile::TempDir,
     good: Leaf,
     authority: Authority,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
         authority.write(&folder.path().join("ca.crt"));
@@ -56,44 +56,44 @@ impl Bench {
 
 #[tokio::test]
 async fn a_socket_that_does_not_serve_is_named() {
-    let bench = Bench::new();
-    bench.check_manner(Manner::Close, "closed the connection").await;
-    bench.check_manner(Manner::CloseAfterRequest, "closed the connection").await;
-    bench.check_manner(Manner::PlainText, "not an apiserver: it does not speak TLS").await;
+    let fixture = Fixture::new();
+    fixture.check_manner(Manner::Close, "closed the connection").await;
+    fixture.check_manner(Manner::CloseAfterRequest, "closed the connection").await;
+    fixture.check_manner(Manner::PlainText, "not an apiserver: it does not speak TLS").await;
     let start = Instant::now();
-    bench.check_manner(Manner::SilentTcp, "accepts but does not answer").await;
+    fixture.check_manner(Manner::SilentTcp, "accepts but does not answer").await;
     assert!(start.elapsed().as_millis() < 3_500, "{:?}", start.elapsed());
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let keys = format!("endpoints = [\"https://{address}\"]\nca_file = \"ca.crt\"");
-    let error = access(bench.folder.path(), &keys).get("/", None).await.unwrap_err();
+    let error = access(fixture.folder.path(), &keys).get("/", None).await.unwrap_err();
     assert_eq!(error.to_string(), format!("{address}: connection refused"));
 }
 
 #[tokio::test]
 async fn a_certificate_that_does_not_do_is_named() {
-    let bench = Bench::new();
-    let other = bench.authority.leaf("other.example");
-    bench.check_leaf("name", &other, "certificate is for other.example, not 127.0.0.1").await;
+    let fixture = Fixture::new();
+    let other = fixture.authority.leaf("other.example");
+    fixture.check_leaf("name", &other, "certificate is for other.example, not 127.0.0.1").await;
     let stranger = Authority::new().leaf("127.0.0.1");
-    bench.check_leaf("authority", &stranger, "certificate not signed by the given CA").await;
+    fixture.check_leaf("authority", &stranger, "certificate not signed by the given CA").await;
     let mut old = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
     old.not_before = date_time_ymd(2001, 1, 1);
     old.not_after = date_time_ymd(2002, 1, 1);
-    bench.check_leaf("old", &bench.authority.leaf_with(&old), "certificate expired").await;
+    fixture.check_leaf("old", &fixture.authority.leaf_with(&old), "certificate expired").await;
     let mut young = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
     young.not_before = date_time_ymd(2090, 1, 1);
-    let young = bench.authority.leaf_with(&young);
-    bench.check_leaf("young", &young, "certificate not valid yet: compare the clocks").await;
+    let young = fixture.authority.leaf_with(&young);
+    fixture.check_leaf("young", &young, "certificate not valid yet: compare the clocks").await;
 }
 
 #[tokio::test]
 async fn an_answer_that_does_not_do_is_named() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let message = r#"{"kind":"Status","message":"etcd is away"}"#;
-    bench.check_answer("503 Service Unavailable", message, "503: etcd is away").await;
-    bench.check_answer("502 Bad Gateway", "<html>nginx</html>", "502: Bad Gateway").await;
-    bench.check_answer("307 Temporary Redirect", "", "307: Temporary Redirect").await;
-    bench.check_answer("401 Unauthorized", "", "401: token rejected").await;
+    fixture.check_answer("503 Service Unavailable", message, "503: etcd is away").await;
+    fixture.check_answer("502 Bad Gateway", "<html>nginx</html>", "502: Bad Gateway").await;
+    fixture.check_answer("307 Temporary Redirect", "", "307: Temporary Redirect").await;
+    fixture.check_answer("401 Unauthorized", "", "401: token rejected").await;
     // What is about the request is for the caller to judge.
     for (status, expected) in [
         ("403 Forbidden", "403"),
@@ -102,28 +102,30 @@ async fn an_answer_that_does_not_do_is_named() {
         ("429 Too Many Requests", "429"),
         ("500 Internal Server Error", "500"),
     ] {
-        bench.check_answer(status, "{}", &format!("answered {expected}")).await;
+        fixture.check_answer(status, "{}", &format!("answered {expected}")).await;
     }
-    let good = &bench.good;
+    let good = &fixture.good;
     let html: Script = std::sync::Arc::new(|_: &Asked| answer("200 OK", "<html>"));
-    bench.check("proxy", good, Manner::Serve, html, "not an apiserver: its kube-system has no uid").await;
+    fixture.check("proxy", good, Manner::Serve, html, "not an apiserver: its kube-system has no uid").await;
     let http: Script = std::sync::Arc::new(|_: &Asked| "SSH-2.0-x\r\n\r\n".to_owned());
-    bench.check("no http", good, Manner::Serve, http, "not an apiserver: invalid HTTP version parsed").await;
+    fixture
+        .check("no http", good, Manner::Serve, http, "not an apiserver: invalid HTTP version parsed")
+        .await;
     let short: Script =
         std::sync::Arc::new(|_: &Asked| "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{".to_owned());
-    bench.check("short", good, Manner::Serve, short, "accepts but does not answer").await;
+    fixture.check("short", good, Manner::Serve, short, "accepts but does not answer").await;
     let large: Script = std::sync::Arc::new(|_: &Asked| answer("200 OK", &"x".repeat(300_000)));
-    bench.check("large", good, Manner::Serve, large, "the answer has more than 262144 bytes").await;
+    fixture.check("large", good, Manner::Serve, large, "the answer has more than 262144 bytes").await;
 }
 
 #[tokio::test]
 async fn another_cluster_is_refused_and_named() {
-    let bench = Bench::new();
-    let ours = Server::start(&bench.good, Manner::Serve, plain()).await;
+    let fixture = Fixture::new();
+    let ours = Server::start(&fixture.good, Manner::Serve, plain()).await;
     let strange: Script = std::sync::Arc::new(|_: &Asked| namespace("uid-b"));
-    let other = Server::start(&bench.good, Manner::Serve, strange).await;
+    let other = Server::start(&fixture.good, Manner::Serve, strange).await;
     let keys = format!("endpoints = [{}, {}]\nca_file = \"ca.crt\"", ours.url(), other.url());
-    let access = access(bench.folder.path(), &keys);
+    let access = access(fixture.folder.path(), &keys);
     access.get("/", None).await.unwrap();
     ours.set(Manner::Close);
     let error = access.get("/", None).await.unwrap_err().to_string();
@@ -134,14 +136,14 @@ async fn another_cluster_is_refused_and_named() {
 
 #[tokio::test]
 async fn without_permission_to_see_the_identity_the_certificate_has_to_do() {
-    let bench = Bench::new();
+    let fixture = Fixture::new();
     let script: Script = std::sync::Arc::new(|asked: &Asked| match asked.path.ends_with("/kube-system") {
         true => answer("403 Forbidden", r#"{"message":"no"}"#),
         false => answer("200 OK", "{}"),
     });
-    let server = Server::start(&bench.good, Manner::Serve, script).await;
+    let server = Server::start(&fixture.good, Manner::Serve, script).await;
     let access =
-        access(bench.folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
+        access(fixture.folder.path(), &format!("endpoints = [{}]\nca_file = \"ca.crt\"", server.url()));
     assert_eq!(access.get("/", None).await.unwrap().status, 200);
     assert_eq!((access.cluster(), access.view().unverified.as_deref()), (None, Some("403: no")));
 }

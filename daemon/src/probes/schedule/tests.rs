@@ -30,23 +30,23 @@ fn hold(service: u8, backends: u8, begun: i64) -> Hold {
 }
 
 /// Time and what is held, in the hand of a test.
-struct Bench {
+struct Fixture {
     schedule: Schedule,
     snapshot: Snapshot,
     now: Instant,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         Self { schedule: Schedule::default(), snapshot: many(100, 1), now: Instant::now() }
     }
 
     /// A service's list is held since then, with so many backends; with none, it is held no more.
     fn hold(&mut self, service: u8, backends: u8, begun: i64) {
-        let place = usize::from(service);
-        let mut view = ServiceView::clone(self.snapshot.services.get(place).unwrap());
+        let index = usize::from(service);
+        let mut view = ServiceView::clone(self.snapshot.services.get(index).unwrap());
         view.ports[0].hold = (backends > 0).then(|| Arc::new(hold(service, backends, begun)));
-        self.snapshot.services.set(place, Some(Arc::new(view)));
+        self.snapshot.services.set(index, Some(Arc::new(view)));
         let held = Arc::make_mut(&mut self.snapshot.held);
         let id = ServiceId(service.into());
         let _ = if backends > 0 { held.insert(id) } else { held.remove(&id) };
@@ -77,10 +77,10 @@ impl Bench {
 
 #[test]
 fn one_of_every_list_is_asked_before_a_second_one_of_any() {
-    let mut bench = Bench::new();
-    (0..4).for_each(|service| bench.hold(service, 3, 0));
-    bench.look();
-    let mut turns = bench.turns(12);
+    let mut fixture = Fixture::new();
+    (0..4).for_each(|service| fixture.hold(service, 3, 0));
+    fixture.look();
+    let mut turns = fixture.turns(12);
     for round in turns.chunks(4) {
         let services: BTreeSet<_> = round.iter().map(|(service, _)| *service).collect();
         assert_eq!(services.len(), 4, "{turns:?}");
@@ -88,91 +88,91 @@ fn one_of_every_list_is_asked_before_a_second_one_of_any() {
     turns.sort_unstable();
     turns.dedup();
     assert_eq!(turns.len(), 12, "each of them once");
-    assert_eq!(bench.turns(1), [], "and again when its time has come");
-    bench.now += Duration::from_secs(990);
-    assert_eq!(bench.turns(20).len(), 12);
+    assert_eq!(fixture.turns(1), [], "and again when its time has come");
+    fixture.now += Duration::from_secs(990);
+    assert_eq!(fixture.turns(20).len(), 12);
 }
 
 #[test]
 fn a_list_that_nobody_asked_goes_before_all_others() {
-    let mut bench = Bench::new();
-    (0..3).for_each(|service| bench.hold(service, 20, 0));
-    bench.look();
-    bench.turns(10);
-    bench.hold(9, 2, 0);
-    bench.look();
-    assert_eq!(bench.services(1), [9]);
-    assert_eq!(bench.services(4).iter().filter(|it| **it == 9).count(), 1, "and then like any other");
+    let mut fixture = Fixture::new();
+    (0..3).for_each(|service| fixture.hold(service, 20, 0));
+    fixture.look();
+    fixture.turns(10);
+    fixture.hold(9, 2, 0);
+    fixture.look();
+    assert_eq!(fixture.services(1), [9]);
+    assert_eq!(fixture.services(4).iter().filter(|it| **it == 9).count(), 1, "and then like any other");
 }
 
 #[test]
 fn a_few_lists_do_not_wait_for_the_first_turns_of_many() {
-    let mut bench = Bench::new();
-    (10..90).for_each(|service| bench.hold(service, 5, 0));
-    bench.look();
-    bench.turns(20);
-    bench.hold(95, 1, 0);
-    bench.look();
-    assert!(bench.services(2).contains(&95));
+    let mut fixture = Fixture::new();
+    (10..90).for_each(|service| fixture.hold(service, 5, 0));
+    fixture.look();
+    fixture.turns(20);
+    fixture.hold(95, 1, 0);
+    fixture.look();
+    assert!(fixture.services(2).contains(&95));
     // Nor do the many wait for few after few.
     let mut seen = BTreeSet::new();
     for service in 0..10 {
-        bench.hold(service, 1, 0);
-        bench.look();
-        seen.extend(bench.services(2));
+        fixture.hold(service, 1, 0);
+        fixture.look();
+        seen.extend(fixture.services(2));
     }
     assert!(seen.range(10..90).count() >= 9 && seen.range(..10).count() >= 9, "{seen:?}");
 }
 
 #[test]
 fn a_large_list_takes_no_more_turns_than_a_small_one_that_is_due() {
-    let mut bench = Bench::new();
-    bench.hold(1, 200, 0);
-    bench.hold(2, 50, 0);
-    bench.look();
-    let services = bench.services(80);
+    let mut fixture = Fixture::new();
+    fixture.hold(1, 200, 0);
+    fixture.hold(2, 50, 0);
+    fixture.look();
+    let services = fixture.services(80);
     assert_eq!(services.iter().filter(|it| **it == 2).count(), 40, "{services:?}");
 }
 
 #[test]
 fn what_is_not_held_any_more_is_forgotten() {
-    let mut bench = Bench::new();
-    (0..4).for_each(|service| bench.hold(service, 2, 0));
-    bench.look();
-    bench.turns(5);
-    bench.hold(1, 0, 0);
-    bench.hold(2, 1, 0);
-    bench.look();
+    let mut fixture = Fixture::new();
+    (0..4).for_each(|service| fixture.hold(service, 2, 0));
+    fixture.look();
+    fixture.turns(5);
+    fixture.hold(1, 0, 0);
+    fixture.hold(2, 1, 0);
+    fixture.look();
     let lists: Vec<_> =
-        bench.schedule.lists.values().map(|list| (list.due.len(), list.known.len())).collect();
+        fixture.schedule.lists.values().map(|list| (list.due.len(), list.known.len())).collect();
     assert_eq!(lists, [(2, 2), (1, 1), (2, 2)]);
-    assert_eq!((bench.schedule.turns.len(), bench.schedule.seen.len()), (3, 3));
-    (0..4).for_each(|service| bench.hold(service, 0, 0));
-    bench.look();
-    let Schedule { turns, lists, seen, .. } = &bench.schedule;
+    assert_eq!((fixture.schedule.turns.len(), fixture.schedule.seen.len()), (3, 3));
+    (0..4).for_each(|service| fixture.hold(service, 0, 0));
+    fixture.look();
+    let Schedule { turns, lists, seen, .. } = &fixture.schedule;
     assert_eq!((turns.len(), lists.len(), seen.len()), (0, 0, 0));
 }
 
 #[test]
 fn a_list_that_returned_and_was_lost_again_is_a_new_one() {
-    let mut bench = Bench::new();
-    (0..3).for_each(|service| bench.hold(service, 1, 0));
-    bench.look();
-    assert_eq!(bench.services(9).len(), 3);
-    bench.hold(1, 1, 7);
-    bench.look();
-    assert_eq!(bench.services(9), [1]);
+    let mut fixture = Fixture::new();
+    (0..3).for_each(|service| fixture.hold(service, 1, 0));
+    fixture.look();
+    assert_eq!(fixture.services(9).len(), 3);
+    fixture.hold(1, 1, 7);
+    fixture.look();
+    assert_eq!(fixture.services(9), [1]);
 }
 
 #[test]
 fn another_service_in_the_same_place_is_not_taken_for_the_one_before() {
-    let mut bench = Bench::new();
-    bench.hold(1, 1, 0);
-    bench.look();
-    assert_eq!(bench.services(9), [1]);
-    let mut view = ServiceView::clone(bench.snapshot.services.get(1).unwrap());
-    view.key = bench.snapshot.services.get(50).unwrap().key.clone();
-    bench.snapshot.services.set(1, Some(Arc::new(view)));
-    bench.look();
-    assert_eq!((bench.services(9), bench.schedule.lists.len()), (vec![1], 1));
+    let mut fixture = Fixture::new();
+    fixture.hold(1, 1, 0);
+    fixture.look();
+    assert_eq!(fixture.services(9), [1]);
+    let mut view = ServiceView::clone(fixture.snapshot.services.get(1).unwrap());
+    view.key = fixture.snapshot.services.get(50).unwrap().key.clone();
+    fixture.snapshot.services.set(1, Some(Arc::new(view)));
+    fixture.look();
+    assert_eq!((fixture.services(9), fixture.schedule.lists.len()), (vec![1], 1));
 }

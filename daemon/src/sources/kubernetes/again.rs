@@ -11,7 +11,7 @@ use holdfast_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 
 use super::ending::Ending;
-use super::reflector::SharedShelf;
+use super::reflector::SharedDelivered;
 
 /// A list of everything is dear, and room comes and goes in moments.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 /// Runs until nobody listens.
 pub(super) async fn run(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
-    shelf: SharedShelf,
+    delivered: SharedDelivered,
     endings: mpsc::Sender<Ending>,
 ) {
     let mut heeded = 0;
@@ -27,7 +27,7 @@ pub(super) async fn run(
         let asks = |it: &Arc<Snapshot>| it.asks.get(&Source::Kubernetes).copied().unwrap_or_default();
         let Ok(now) = snapshots.wait_for(|it| asks(it) > heeded).await.map(|it| asks(&it)) else { return };
         heeded = now;
-        shelf.lock().forget_versions();
+        delivered.lock().forget_versions();
         if endings.send(Ending::Asked).await.is_err() {
             return;
         }

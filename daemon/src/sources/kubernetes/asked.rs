@@ -78,7 +78,7 @@ impl Latest {
         self.ended.elapsed() < pace
     }
 
-    fn told(&self) -> Compared {
+    fn compared(&self) -> Compared {
         Compared { found: self.found.clone(), at: Some(self.at), age: self.ended.elapsed() }
     }
 }
@@ -87,7 +87,8 @@ impl Askers {
     /// The latest comparison if it is fresh, or else the next one.
     pub(super) async fn ask(&self, asker: Asker) -> Compared {
         let mut latest = self.latest.clone();
-        let fresh = latest.borrow_and_update().as_ref().filter(|it| it.is_fresh(self.pace)).map(Latest::told);
+        let fresh =
+            latest.borrow_and_update().as_ref().filter(|it| it.is_fresh(self.pace)).map(Latest::compared);
         if asker == Asker::Mends {
             self.wishes.mend.store(true, Ordering::Release);
         }
@@ -98,7 +99,7 @@ impl Askers {
             return fresh;
         }
         match tokio::time::timeout(PATIENCE, latest.changed()).await {
-            Ok(Ok(())) => latest.borrow().as_ref().map_or_else(late, Latest::told),
+            Ok(Ok(())) => latest.borrow().as_ref().map_or_else(late, Latest::compared),
             Ok(Err(_)) | Err(_) => late(),
         }
     }

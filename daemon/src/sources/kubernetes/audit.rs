@@ -14,15 +14,15 @@ use tokio::time::Instant;
 use super::Timing;
 use super::asked::Answers;
 use super::codec::{Codec, Splitter};
+use super::delivered::{Delivered, Version};
 use super::ending::Ending;
 use super::envelope::Status;
 use super::object::named;
 use super::pace;
 use super::piece::Piece;
-use super::reflector::{SharedShelf, chance};
-use super::shelf::{Shelf, Version};
+use super::reflector::{SharedDelivered, chance};
+use super::resource::SharedSelection;
 use super::view::Watch;
-use super::what::SharedSelection;
 use crate::apiserver::Access;
 
 /// Differences that are named; who needs more has the list that follows.
@@ -46,7 +46,7 @@ pub(super) struct Audit<C> {
     pub(super) access: Access,
     pub(super) selection: SharedSelection,
     pub(super) timing: Timing,
-    pub(super) shelf: SharedShelf,
+    pub(super) delivered: SharedDelivered,
     pub(super) view: watch::Sender<Watch>,
     pub(super) found: mpsc::Sender<Ending>,
     pub(super) answers: Answers,
@@ -121,7 +121,7 @@ impl<C: Codec> Audit<C> {
 
     async fn differences(&self) -> Result<BTreeSet<Difference>, Ending> {
         let listed = self.list().await?;
-        Ok(differences(&self.shelf.lock(), &listed))
+        Ok(differences(&self.delivered.lock(), &listed))
     }
 
     async fn list(&self) -> Result<Listed, Ending> {
@@ -157,10 +157,10 @@ fn shown((name, told, listed): &Difference) -> String {
     format!("{name}: the apiserver has {}, the watch told {}", version(listed), version(told))
 }
 
-fn differences(shelf: &Shelf, listed: &Listed) -> BTreeSet<Difference> {
-    let missing = listed.iter().filter(|(name, version)| shelf.version(name) != Some(*version));
-    let missing =
-        missing.map(|(name, version)| (name.clone(), shelf.version(name).cloned(), Some(version.clone())));
-    let extra = shelf.versions().filter(|(name, _)| !listed.contains_key(*name));
+fn differences(delivered: &Delivered, listed: &Listed) -> BTreeSet<Difference> {
+    let missing = listed.iter().filter(|(name, version)| delivered.version(name) != Some(*version));
+    let missing = missing
+        .map(|(name, version)| (name.clone(), delivered.version(name).cloned(), Some(version.clone())));
+    let extra = delivered.versions().filter(|(name, _)| !listed.contains_key(*name));
     missing.chain(extra.map(|(name, version)| (name.clone(), Some(version.clone()), None))).collect()
 }

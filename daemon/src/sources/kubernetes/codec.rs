@@ -11,7 +11,7 @@ use super::envelope::{Identity, Status};
 use super::object::Object;
 use super::page::{Ahead, Items, ListFrame, NoPage};
 use super::piece::Piece;
-use super::what::What;
+use super::resource::Resource;
 use crate::sources::objects::Provenance;
 
 pub(super) use json::Json;
@@ -70,14 +70,14 @@ pub(super) trait Codec: Debug + Send + Sync + 'static {
     fn is_deletion(bytes: &[u8]) -> Option<bool>;
 
     /// Reads an object.
-    fn read(what: What, bytes: &[u8], provenance: &Provenance) -> Object;
+    fn read(what: Resource, bytes: &[u8], provenance: &Provenance) -> Object;
 
     /// Reads the object at the beginning of a text that may go on.
-    fn read_ahead(what: What, text: &str, provenance: &Provenance) -> Ahead<Object>;
+    fn read_ahead(what: Resource, text: &str, provenance: &Provenance) -> Ahead<Object>;
 
     /// Finds the end of the object at the beginning of a text that may go on.
     fn skip_ahead(text: &str) -> Ahead<()>;
 
     /// An object that is not to be read, for this reason; it may be cut, or in its frame.
-    fn refuse(what: What, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object;
+    fn refuse(what: Resource, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object;
 }

@@ -9,9 +9,9 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::{Meta, ObjectKey, Rejection};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
 
+use super::delivered::{Odd, Version};
 use super::envelope::Identity;
-use super::shelf::{Odd, Version};
-use super::what::What;
+use super::resource::Resource;
 use crate::node::Described;
 
 /// What stands where a cluster-wide object has no namespace; no namespace can have this name.
@@ -19,31 +19,31 @@ const NO_NAMESPACE: &str = "-";
 
 /// What is to be told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Message {
     /// To the engine.
     Event(Event),
     /// To whoever knows the node: where it is, and at which addresses.
     Node(Described),
 }
 
-impl Told {
+impl Message {
     pub(super) const fn rejection_ended(object: ObjectKey) -> Self {
         Self::Event(Event::RejectionEnded(object))
     }
 
     /// That everything up to a version has been told, for a restart to go on from.
-    pub(super) fn progress(what: What, version: &Arc<str>) -> Option<Self> {
+    pub(super) fn progress(what: Resource, version: &Arc<str>) -> Option<Self> {
         Some(Self::Event(Event::Progress(what.watched()?, Arc::clone(version))))
     }
 
     /// That an object is gone, with its last version if it is known. A Node that is gone keeps what it
     /// said, as it does for kube-proxy.
-    pub(super) fn gone(what: What, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
+    pub(super) fn gone(what: Resource, name: &ObjectName, meta: Option<Meta>) -> Option<Self> {
         let (name, source, meta) = (name.clone(), Source::Kubernetes, meta.map(Box::new));
         match what {
-            What::Services => Some(Self::Event(Event::ServiceDeleted(ServiceKey { name, source }, meta))),
-            What::Slices => Some(Self::Event(Event::SliceDeleted(SliceKey { name, source }, meta))),
-            What::Node => None,
+            Resource::Services => Some(Self::Event(Event::ServiceDeleted(ServiceKey { name, source }, meta))),
+            Resource::Slices => Some(Self::Event(Event::SliceDeleted(SliceKey { name, source }, meta))),
+            Resource::Node => None,
         }
     }
 }
@@ -52,33 +52,34 @@ impl Told {
 pub(super) struct Object {
     /// Nothing if it does not say who it is.
     pub(super) name: Option<(ObjectName, Version)>,
-    pub(super) told: Vec<Told>,
+    pub(super) messages: Vec<Message>,
     /// It could not be understood.
     pub(super) is_bad: bool,
 }
 
 impl Object {
     /// One that was read; `name` is asked only if what it tells does not say who it is.
-    pub(super) fn new(told: Vec<Told>, name: impl FnOnce() -> Option<(ObjectName, Version)>) -> Self {
-        let is_bad = told.iter().any(|it| matches!(it, Told::Event(Event::Rejected(one)) if !one.partial));
-        let own = told.iter().find_map(|it| match it {
-            Told::Event(Event::ServiceApplied(facts)) => {
+    pub(super) fn new(messages: Vec<Message>, name: impl FnOnce() -> Option<(ObjectName, Version)>) -> Self {
+        let is_bad =
+            messages.iter().any(|it| matches!(it, Message::Event(Event::Rejected(one)) if !one.partial));
+        let own = messages.iter().find_map(|it| match it {
+            Message::Event(Event::ServiceApplied(facts)) => {
                 Some((facts.key.name.clone(), Version::of(&facts.meta)))
             }
-            Told::Event(Event::SliceApplied(facts)) => {
+            Message::Event(Event::SliceApplied(facts)) => {
                 Some((facts.key.name.clone(), Version::of(&facts.meta)))
             }
             _ => None,
         });
-        Self { name: own.or_else(name), told, is_bad }
+        Self { name: own.or_else(name), messages, is_bad }
     }
 
     /// What the table does not say of it: what could not be understood, or that it belongs to no service.
     pub(super) fn odd(&self) -> Option<Odd> {
         let (_, version) = self.name.as_ref()?;
         let rejection = self.rejection().cloned();
-        let is_loose = self.told.iter().any(|told| match told {
-            Told::Event(Event::SliceApplied(facts)) => facts.service.is_none(),
+        let is_loose = self.messages.iter().any(|it| match it {
+            Message::Event(Event::SliceApplied(facts)) => facts.service.is_none(),
             _ => false,
         });
         (rejection.is_some() || is_loose).then(|| Odd { version: version.clone(), rejection })
@@ -90,27 +91,27 @@ impl Object {
     }
 
     pub(super) fn rejection(&self) -> Option<&Rejection> {
-        self.told.iter().find_map(|told| match told {
-            Told::Event(Event::Rejected(rejection)) => Some(rejection),
+        self.messages.iter().find_map(|it| match it {
+            Message::Event(Event::Rejected(rejection)) => Some(rejection),
             _ => None,
         })
     }
 
     /// The version of a good one, with its last writer.
     pub(super) fn meta(&self) -> Option<&Meta> {
-        self.told.iter().find_map(|told| match told {
-            Told::Event(Event::ServiceApplied(facts)) => Some(&facts.meta),
-            Told::Event(Event::SliceApplied(facts)) => Some(&facts.meta),
+        self.messages.iter().find_map(|it| match it {
+            Message::Event(Event::ServiceApplied(facts)) => Some(&facts.meta),
+            Message::Event(Event::SliceApplied(facts)) => Some(&facts.meta),
             _ => None,
         })
     }
 }
 
 /// Name and version, if an object says who it is.
-pub(super) fn named(what: What, identity: &Identity) -> Option<(ObjectName, Version)> {
+pub(super) fn named(what: Resource, identity: &Identity) -> Option<(ObjectName, Version)> {
     let namespace = match what {
-        What::Node => Some(NO_NAMESPACE),
-        What::Services | What::Slices => identity.namespace.as_deref(),
+        Resource::Node => Some(NO_NAMESPACE),
+        Resource::Services | Resource::Slices => identity.namespace.as_deref(),
     };
     let name = ObjectName::new(namespace?, identity.name.as_deref()?).ok()?;
     let version = Version {

@@ -13,9 +13,9 @@ use holdfast_core::keys::Source;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::apiservers::Apiservers;
-use super::object::Told;
+use super::object::Message;
 use crate::apiserver::Access;
-use crate::node::{Described, NodeTold};
+use crate::node::{Described, NodeReport};
 
 /// Nobody listens any more.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +63,7 @@ impl HeadStart {
 pub(super) struct Outlet {
     pub(super) access: Access,
     pub(super) events: mpsc::Sender<Vec<Event>>,
-    pub(super) nodes: mpsc::Sender<NodeTold>,
+    pub(super) nodes: mpsc::Sender<NodeReport>,
     /// None of a kind that nothing waits for, and of one that has arrived.
     pub(super) missing: Option<Missing>,
     pub(super) head_start: HeadStart,
@@ -73,13 +73,13 @@ pub(super) struct Outlet {
 
 impl Outlet {
     /// Hands a group over.
-    pub(super) async fn deliver(&mut self, told: Vec<Told>) -> Result<(), Closed> {
-        self.learn(&told);
-        let mut group = Vec::with_capacity(told.len());
-        for told in told {
-            match told {
-                Told::Event(event) => group.push(event),
-                Told::Node(node) => self.tell_of_node(Some(node)).await?,
+    pub(super) async fn deliver(&mut self, messages: Vec<Message>) -> Result<(), Closed> {
+        self.learn(&messages);
+        let mut group = Vec::with_capacity(messages.len());
+        for message in messages {
+            match message {
+                Message::Event(event) => group.push(event),
+                Message::Node(node) => self.tell_of_node(Some(node)).await?,
             }
         }
         if group.is_empty() { Ok(()) } else { self.events.send(group).await.map_err(|_| Closed) }
@@ -110,7 +110,7 @@ impl Outlet {
     }
 
     /// The zone has been told, or cannot be told now.
-    pub(super) fn zone_settled(&self) {
+    pub(super) fn zone_is_known(&self) {
         self.head_start.settled.send_replace(true);
     }
 
@@ -120,10 +120,10 @@ impl Outlet {
     }
 
     /// Of a group only its outcome counts: what it moves from slice to slice is never gone.
-    fn learn(&mut self, told: &[Told]) {
+    fn learn(&mut self, messages: &[Message]) {
         let mut is_news = false;
-        for told in told {
-            if let Told::Event(event) = told {
+        for message in messages {
+            if let Message::Event(event) = message {
                 is_news |= self.apiservers.take(event);
             }
         }
@@ -134,8 +134,8 @@ impl Outlet {
 
     /// Waits until the engine has it, so that nothing is programmed for another zone meanwhile.
     pub(super) async fn tell_of_node(&self, node: Option<Described>) -> Result<(), Closed> {
-        let (told, heard) = oneshot::channel();
-        self.nodes.send(NodeTold { node, told }).await.map_err(|_| Closed)?;
+        let (applied, heard) = oneshot::channel();
+        self.nodes.send(NodeReport { node, applied }).await.map_err(|_| Closed)?;
         heard.await.map_err(|_| Closed)
     }
 }

@@ -96,7 +96,7 @@ pub(super) struct ListMeta {
 
 /// Where the splitter is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum Position {
     #[default]
     Around,
     BetweenItems,
@@ -107,7 +107,7 @@ enum Place {
 #[derive(Debug, Default)]
 pub(super) struct Page {
     nesting: Nesting,
-    place: Place,
+    position: Position,
     frame: Vec<u8>,
     item: Gathered,
     /// The beginning of an item that was cut, and how much text there must be before it is tried again.
@@ -170,15 +170,17 @@ impl Page {
 
     /// An item, or what stands between two of them.
     fn ahead(&self, legible: Option<&str>, rest: &[u8], items: &mut dyn Items) -> Ahead<()> {
-        match (self.place, legible) {
-            (Place::BetweenItems, Some(text)) if rest.starts_with(b"{") => {
+        match (self.position, legible) {
+            (Position::BetweenItems, Some(text)) if rest.starts_with(b"{") => {
                 let (text, _) = text.split_at(text.floor_char_boundary(PIECE_BYTES_MAX));
                 items.take_ahead(text)
             }
-            (Place::BetweenItems, _) => match rest.iter().take_while(|byte| is_separator(**byte)).count() {
-                0 => Ahead::Unfit,
-                length => Ahead::Read((), length),
-            },
+            (Position::BetweenItems, _) => {
+                match rest.iter().take_while(|byte| is_separator(**byte)).count() {
+                    0 => Ahead::Unfit,
+                    length => Ahead::Read((), length),
+                }
+            }
             _ => Ahead::Unfit,
         }
     }
@@ -187,10 +189,10 @@ impl Page {
     fn step(&mut self, rest: &[u8], items: &mut dyn Items) -> Result<usize, NoPage> {
         let (length, turn) = self.nesting.advance(rest);
         let (run, _) = rest.split_at(length);
-        match self.place {
-            Place::Around => self.around(run, turn)?,
-            Place::BetweenItems => self.between(run, turn)?,
-            Place::InItem => self.inside(run, turn, items),
+        match self.position {
+            Position::Around => self.around(run, turn)?,
+            Position::BetweenItems => self.between(run, turn)?,
+            Position::InItem => self.inside(run, turn, items),
         }
         Ok(length)
     }
@@ -205,7 +207,7 @@ impl Page {
         }
         self.frame.extend(run);
         if turn == Turn::Opened(b'[') && self.nesting.depth == 2 && is_before_items(&self.frame) {
-            self.place = Place::BetweenItems;
+            self.position = Position::BetweenItems;
         }
         Ok(())
     }
@@ -219,11 +221,11 @@ impl Page {
             Turn::None => {}
             Turn::Opened(b'{') => {
                 self.item.push(bracket);
-                self.place = Place::InItem;
+                self.position = Position::InItem;
             }
             Turn::Closed => {
                 self.frame.extend(bracket);
-                self.place = Place::Around;
+                self.position = Position::Around;
             }
             Turn::Opened(_) => return Err(NoPage::NotAList),
         }
@@ -234,7 +236,7 @@ impl Page {
         self.item.push(run);
         if turn == Turn::Closed && self.nesting.depth == 2 {
             self.item.give(&mut |item| items.take(item));
-            self.place = Place::BetweenItems;
+            self.position = Position::BetweenItems;
         }
     }
 }

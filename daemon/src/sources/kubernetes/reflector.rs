@@ -17,14 +17,14 @@ use tokio::sync::{mpsc, watch};
 
 use super::Timing;
 use super::codec::Codec;
+use super::delivered::{Delivered, Odds};
 use super::ending::{Ending, Stuck};
 use super::envelope::Status;
-use super::object::Told;
+use super::object::Message;
 use super::outlet::{Closed, Outlet};
 use super::pace::{self, Chance, Pace};
-use super::shelf::{Odds, Shelf};
+use super::resource::{Resource, SharedSelection};
 use super::view::{State, Watch};
-use super::what::{SharedSelection, What};
 use crate::apiserver::{Access, Connection, Reply};
 
 /// A body that explains a refusal is read no further.
@@ -34,17 +34,17 @@ const REFUSAL_BYTES_MAX: usize = 64 << 10;
 /// asked for at leisure.
 const REFUSALS_MIN: u32 = 4;
 
-/// The shelf of one kind, which its audit reads.
+/// What was delivered of one kind; its audit reads it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SharedShelf(Arc<Mutex<Shelf>>);
+pub(super) struct SharedDelivered(Arc<Mutex<Delivered>>);
 
-impl SharedShelf {
-    pub(super) fn new(shelf: Shelf) -> Self {
-        Self(Arc::new(Mutex::new(shelf)))
+impl SharedDelivered {
+    pub(super) fn new(delivered: Delivered) -> Self {
+        Self(Arc::new(Mutex::new(delivered)))
     }
 
-    /// A panic ends the process, so nobody ever sees a shelf that was left half-changed.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Shelf> {
+    /// A panic ends the process, so nobody ever sees it half-changed.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Delivered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,7 +57,7 @@ pub(super) struct Reflector<C> {
     /// How often in a row a server made no sense of the selection.
     pub(super) doubts: u32,
     pub(super) timing: Timing,
-    pub(super) shelf: SharedShelf,
+    pub(super) delivered: SharedDelivered,
     pub(super) outlet: Outlet,
     pub(super) view: watch::Sender<Watch>,
     /// What the table does not say of objects, never behind what it says.
@@ -161,13 +161,13 @@ impl<C: Codec> Reflector<C> {
             wait += pace::part(self.timing.list_spread, chance());
         }
         let refusals = failures.refused(ending);
-        let is_node = self.selection.what == What::Node;
+        let is_node = self.selection.what == Resource::Node;
         if is_node {
             if refusals >= REFUSALS_MIN {
                 wait = wait.max(self.timing.node_wait);
                 self.no_node().await?;
             }
-            self.outlet.zone_settled();
+            self.outlet.zone_is_known();
         }
         // Nothing of the table comes from the Node, so nothing of it can be missing.
         if self.say(ending, lived, failures) && !is_node {
@@ -194,7 +194,7 @@ impl<C: Codec> Reflector<C> {
 
     /// Whether the Node is watched, and has never told anything.
     fn is_without_node(&self) -> bool {
-        self.selection.what == What::Node && self.shelf.lock().len() == 0
+        self.selection.what == Resource::Node && self.delivered.lock().len() == 0
     }
 
     /// Whether this is no ordinary ending.
@@ -223,7 +223,7 @@ impl<C: Codec> Reflector<C> {
     fn recovered(&self, failures: &mut Failures) {
         match (std::mem::take(&mut failures.is_told), self.selection.what) {
             (false, _) => {}
-            (true, What::Node) => tracing::info!("the own Node can be read again"),
+            (true, Resource::Node) => tracing::info!("the own Node can be read again"),
             (true, what) => tracing::info!(watch = %what, "watching again"),
         }
     }
@@ -244,17 +244,17 @@ impl<C: Codec> Reflector<C> {
     }
 
     /// Hands a group over. What a restart has to know beside it is told before.
-    async fn deliver(&mut self, told: Vec<Told>) -> Result<(), Closed> {
-        let odds = self.shelf.lock().odds();
+    async fn deliver(&mut self, messages: Vec<Message>) -> Result<(), Closed> {
+        let odds = self.delivered.lock().odds();
         self.odds.send_if_modified(|known| !Arc::ptr_eq(&std::mem::replace(known, Arc::clone(&odds)), &odds));
-        self.outlet.deliver(told).await
+        self.outlet.deliver(messages).await
     }
 
     /// Shows where it stands, and what else has changed.
     fn show(&self, change: impl FnOnce(&mut Watch)) {
         let (objects, bad) = {
-            let shelf = self.shelf.lock();
-            (shelf.len(), shelf.bad())
+            let delivered = self.delivered.lock();
+            (delivered.len(), delivered.bad())
         };
         self.view.send_modify(|view| {
             view.resource_version.clone_from(&self.version);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bed::{Bed, bookmark, error, event, list, page, service, slice, status};
 use holdfast_core::keys::ObjectName;
 
-use super::{Asker, Oddities, Odds, Remembered, Settings, Start, State, Timing, Version, What};
+use super::{Asker, Oddities, Odds, Remembered, Resource, Settings, Start, State, Timing, Version};
 use crate::config::NodeName;
 
 const fn ms(ms: u64) -> Duration {
@@ -22,7 +22,7 @@ async fn lists_come_first_and_the_watches_go_on_from_them() {
     bed.watches("services", [bed::hang(&[event("MODIFIED", &service("a", "12", "10.96.0.2"))])]);
     bed.watches("endpointslices", [bed::hang(&[event("DELETED", &slice("a-1", "13", "10.0.0.1"))])]);
     bed.start(Settings::default()).await;
-    let mut told = bed.told(5).await;
+    let mut told = bed.heard(5).await;
     let synced = told.iter().position(|it| it == "synced").unwrap();
     assert!(["+a@3", "+a-1@4"].iter().all(|first| told[..synced].contains(&(*first).to_owned())), "{told:?}");
     told.sort();
@@ -33,8 +33,8 @@ async fn lists_come_first_and_the_watches_go_on_from_them() {
     assert_eq!(bed.asked("services", "resourceVersion"), ["10"]);
     assert_eq!(bed.asked("endpointslices", "resourceVersion"), ["11"]);
     assert_eq!(bed.asked("services", "fieldSelector"), ["spec.clusterIP%21%3DNone"; 2]);
-    bed.until(|watch| watch.what == What::Services && watch.events == 1).await;
-    let services = bed.watch(What::Services);
+    bed.until(|watch| watch.what == Resource::Services && watch.events == 1).await;
+    let services = bed.watch(Resource::Services);
     assert_eq!((services.state, services.resource_version.as_deref()), (State::Watching, Some("12")));
     assert_eq!((services.objects, services.lists, services.restarts, services.bad), (1, 1, 0, 0));
 }
@@ -45,7 +45,7 @@ async fn pages_are_one_list() {
     let first = page("10", "t1", &[service("a", "1", "10.96.0.1")]);
     bed.lists("services", [first, page("10", "", &[service("b", "2", "10.96.0.2")])]);
     bed.start(Settings::default()).await;
-    assert_eq!(bed.told(3).await, ["+a@1", "+b@2", "synced"]);
+    assert_eq!(bed.heard(3).await, ["+a@1", "+b@2", "synced"]);
     assert_eq!(bed.asked("services", "continue"), ["t1"]);
     bed.requests("services", 3).await;
     bed.requests("endpointslices", 2).await;
@@ -59,7 +59,7 @@ async fn a_token_that_is_too_old_leads_to_one_answer() {
     let second = list("20", &[service("a", "1", "10.96.0.1"), service("b", "2", "10.96.0.2")]);
     bed.lists("services", [first, status("410 Gone", "", "Expired"), second]);
     bed.start(Settings::default()).await;
-    assert_eq!(bed.told(3).await, ["+a@1", "+b@2", "synced"]);
+    assert_eq!(bed.heard(3).await, ["+a@1", "+b@2", "synced"]);
     bed.requests("services", 4).await;
     assert_eq!(bed.asked("services", "limit"), ["500", "500"]);
     assert_eq!(bed.asked("services", "resourceVersion"), ["20"]);
@@ -73,14 +73,14 @@ async fn a_bad_object_rejects_itself_only() {
     let broken = event("MODIFIED", &service("a", "11", "10.96.0.1")).replace("\"spec\":{", "\"spec\":{oops");
     bed.watches("services", [bed::hang(&[broken, event("ADDED", &service("c", "12", "10.96.0.4"))])]);
     bed.start(Settings::default()).await;
-    let told = bed.told(5).await;
+    let told = bed.heard(5).await;
     assert_eq!(told[..2], ["+a@3", "!Service default/bad"]);
     assert!(
         told.contains(&"!Service default/a".to_owned()) && told.contains(&"+c@12".to_owned()),
         "{told:?}"
     );
     bed.until(|watch| watch.bad == 2).await;
-    assert_eq!(bed.watch(What::Services).resource_version.as_deref(), Some("12"));
+    assert_eq!(bed.watch(Resource::Services).resource_version.as_deref(), Some("12"));
 }
 
 #[tokio::test]
@@ -91,11 +91,11 @@ async fn a_deletion_that_cannot_be_read_deletes_whom_it_names() {
     let torn = event("DELETED", &service("a", "11", "10.96.0.1")).replace("\"spec\":{", "\"spec\":{oops");
     bed.watches("services", [bed::hang(&[torn])]);
     bed.start(Settings::default()).await;
-    let mut told = bed.told(4).await;
+    let mut told = bed.heard(4).await;
     told.sort();
     assert_eq!(told, ["+a@3", "+b@3", "-a@", "synced"]);
-    bed.until(|watch| watch.what == What::Services && watch.objects == 1).await;
-    assert_eq!(bed.watch(What::Services).resource_version.as_deref(), Some("11"));
+    bed.until(|watch| watch.what == Resource::Services && watch.objects == 1).await;
+    assert_eq!(bed.watch(Resource::Services).resource_version.as_deref(), Some("11"));
 }
 
 /// Who was deleted is not certain, and neither is whether anybody was.
@@ -118,7 +118,7 @@ async fn what_cannot_be_told_from_an_event_is_told_by_a_list() {
             [bed::hang(std::slice::from_ref(&line)), bed::hang(std::slice::from_ref(&line))],
         );
         bed.start(Settings::default()).await;
-        let mut told = bed.told(4).await;
+        let mut told = bed.heard(4).await;
         told.sort();
         assert_eq!(told, ["+a@3", "+b@3", "-a@", "synced"], "{line}");
     }
@@ -133,12 +133,12 @@ async fn a_watch_that_ends_goes_on_where_it_was() {
     let torn = bed::tears(&[again, event("ADDED", &service("b", "16", "10.96.0.2"))], "{\"type\":\"ADD");
     bed.watches("services", [first, torn]);
     bed.start(Settings::default()).await;
-    let mut told = bed.told(3).await;
+    let mut told = bed.heard(3).await;
     told.sort();
     assert_eq!(told, ["+a@11", "+b@16", "synced"], "a duplicate is told once");
     bed.requests("services", 4).await;
     assert_eq!(bed.asked("services", "resourceVersion"), ["10", "15", "16"]);
-    assert_eq!(bed.watch(What::Services).lists, 1);
+    assert_eq!(bed.watch(Resource::Services).lists, 1);
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn a_version_that_is_gone_leads_to_a_list_that_tells_differences() {
         bed.lists("services", [list("10", &[a.clone(), b]), list("30", &[a, c])]);
         bed.watches("services", [gone]);
         bed.start(Settings::default()).await;
-        let mut told = bed.told(5).await;
+        let mut told = bed.heard(5).await;
         told.retain(|it| it != "synced");
         assert_eq!(told, ["+a@1", "+b@1", "+c@1", "-b@"]);
         assert!(bed.interruptions() >= 3, "each list, and the watch that ended");
@@ -164,14 +164,14 @@ async fn what_found_no_room_is_told_once_more_when_there_is_some_and_not_in_a_lo
     let [a, b] = ["a", "b"].map(|name| service(name, "1", "10.96.0.1"));
     bed.lists("services", [list("10", &[a.clone(), b.clone()]), list("20", &[a, b])]);
     bed.start(Settings::default()).await;
-    assert_eq!(bed.told(3).await, ["+a@1", "+b@1", "synced"]);
+    assert_eq!(bed.heard(3).await, ["+a@1", "+b@1", "synced"]);
     (1..=9).for_each(|times| bed.ask(times));
-    assert_eq!(bed.told(2).await, ["+a@1", "+b@1"], "all of it, though it has not changed");
+    assert_eq!(bed.heard(2).await, ["+a@1", "+b@1"], "all of it, though it has not changed");
     bed.requests("services", 4).await;
-    bed.until(|watch| watch.what == What::Services && watch.state == State::Watching).await;
+    bed.until(|watch| watch.what == Resource::Services && watch.state == State::Watching).await;
     (10..=19).for_each(|times| bed.ask(times));
     tokio::time::sleep(ms(300)).await;
-    assert_eq!(bed.watch(What::Services).lists, 2, "at most one in a minute");
+    assert_eq!(bed.watch(Resource::Services).lists, 2, "at most one in a minute");
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn silence_twice_from_one_version_leads_to_a_list() {
     bed.start(Settings { timing, ..Settings::default() }).await;
     bed.requests("services", 5).await;
     assert_eq!(bed.asked("services", "resourceVersion")[..3], ["99", "99", "10"]);
-    let error = bed.watch(What::Services).last_error.unwrap();
+    let error = bed.watch(Resource::Services).last_error.unwrap();
     assert!(error.text.starts_with("nothing came for"), "{}", error.text);
 }
 
@@ -202,7 +202,7 @@ async fn a_server_may_ask_for_patience() {
     bed.lists("services", [status("429 Too Many Requests", "retry-after: 1\r\n", "TooManyRequests")]);
     let begun = Instant::now();
     bed.start(Settings::default()).await;
-    assert_eq!(bed.told(1).await, ["synced"]);
+    assert_eq!(bed.heard(1).await, ["synced"]);
     assert!(begun.elapsed() >= ms(1_000), "{:?}", begun.elapsed());
 }
 
@@ -218,7 +218,7 @@ async fn an_older_server_is_asked_without_the_field_that_it_does_not_know() {
         ],
     );
     bed.start(Settings::default()).await;
-    assert_eq!(bed.told(2).await, ["+a@1", "synced"]);
+    assert_eq!(bed.heard(2).await, ["+a@1", "synced"]);
     bed.requests("services", 4).await;
     assert_eq!(bed.asked("services", "fieldSelector").len(), 2);
 }
@@ -240,7 +240,7 @@ async fn a_start_from_memory_needs_no_list() {
     let old = event("ADDED", &service("a", "3", "10.96.0.1"));
     bed.watches("services", [bed::hang(&[old, event("DELETED", &service("b", "78", "10.96.0.2"))])]);
     bed.start(Settings { start, ..Settings::default() }).await;
-    assert_eq!(bed.told(3).await, ["resumed", "-b@78", "synced"]);
+    assert_eq!(bed.heard(3).await, ["resumed", "-b@78", "synced"]);
     assert_eq!(bed.asked("services", "resourceVersion"), ["77"]);
     assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
 }
@@ -256,7 +256,7 @@ async fn odd_ones() -> (Oddities, [String; 2], [String; 2]) {
     bed.lists("services", [list("10", &services)]);
     bed.lists("endpointslices", [list("10", &slices)]);
     bed.start(Settings::default()).await;
-    bed.told(6).await;
+    bed.heard(6).await;
     (bed.oddities(), services, slices)
 }
 
@@ -295,14 +295,14 @@ async fn a_start_from_memory_repeats_what_was_rejected_and_its_audit_blames_nobo
     bed.lists_after("endpointslices", list("90", &slices));
     let timing = Timing { audit_every: ms(100), audit_again: ms(20), ..bed.timing() };
     bed.start(Settings { start, timing, ..Settings::default() }).await;
-    let told = bed.told(4).await;
+    let told = bed.heard(4).await;
     assert_eq!(told, ["resumed", "!Service default/bad", "!EndpointSlice default/partly", "synced"]);
-    for what in [What::Services, What::Slices] {
+    for what in [Resource::Services, Resource::Slices] {
         bed.until(|watch| watch.what == what && watch.audits > 1).await;
         let watch = bed.watch(what);
         assert_eq!((watch.differences, watch.lists, watch.objects), (0, 0, 2), "{what}");
     }
-    assert_eq!((bed.watch(What::Services).bad, bed.watch(What::Slices).bad), (1, 0));
+    assert_eq!((bed.watch(Resource::Services).bad, bed.watch(Resource::Slices).bad), (1, 0));
     assert_eq!(bed.oddities(), oddities, "and the next restart knows it too");
 }
 
@@ -323,7 +323,7 @@ async fn a_start_from_memory_whose_version_is_gone_tells_differences() {
         ..Start::default()
     };
     bed.start(Settings { start, ..Settings::default() }).await;
-    let told = bed.told(4).await;
+    let told = bed.heard(4).await;
     assert_eq!((told[0].as_str(), told.contains(&"+a@3".to_owned())), ("resumed", false));
     assert!(["+c@80", "-b@", "synced"].iter().all(|it| told.contains(&(*it).to_owned())), "{told:?}");
 }
@@ -334,7 +334,7 @@ async fn the_own_node_tells_the_zone_before_the_source_is_synced() {
     let node = r#"{"metadata":{"name":"n1","uid":"n","resourceVersion":"4","labels":{"topology.kubernetes.io/zone":"z1"}}}"#;
     bed.lists("nodes", [list("10", &[node.to_owned()])]);
     bed.start(Settings { node: NodeName::of_host("n1").ok(), ..Settings::default() }).await;
-    assert_eq!(bed.told(2).await, ["zone z1", "synced"]);
+    assert_eq!(bed.heard(2).await, ["zone z1", "synced"]);
     assert_eq!(bed.asked("nodes", "fieldSelector"), ["metadata.name%3Dn1"]);
 }
 
@@ -344,7 +344,7 @@ async fn a_node_that_may_not_be_read_holds_up_nothing() {
         let mut bed = Bed::new();
         bed.lists("nodes", [answer]);
         bed.start(Settings { node: NodeName::of_host("n1").ok(), ..Settings::default() }).await;
-        assert_eq!(bed.told(1).await, ["synced"]);
+        assert_eq!(bed.heard(1).await, ["synced"]);
     }
 }
 
@@ -358,9 +358,9 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
     bed.watches("services", [bed::hang(&[bookmark("15")])]);
     let timing = Timing { audit_every: ms(100), audit_again: ms(50), ..bed.timing() };
     bed.start(Settings { timing, ..Settings::default() }).await;
-    assert_eq!(bed.told(3).await, ["+a@1", "synced", "+a@12"]);
+    assert_eq!(bed.heard(3).await, ["+a@1", "synced", "+a@12"]);
     bed.until(|watch| watch.lists == 2).await;
-    let services = bed.watch(What::Services);
+    let services = bed.watch(Resource::Services);
     assert_eq!(services.differences, 1);
     assert_eq!(
         services.last_error.unwrap().text.to_string(),
@@ -377,7 +377,7 @@ async fn missing_one() -> Bed {
     bed.watches("services", [bed::hang(&[bookmark("15")])]);
     let timing = Timing { audit_again: ms(20), ..bed.timing() };
     bed.start(Settings { timing, ..Settings::default() }).await;
-    assert_eq!(bed.told(2).await, ["+a@1", "synced"]);
+    assert_eq!(bed.heard(2).await, ["+a@1", "synced"]);
     bed
 }
 
@@ -392,7 +392,7 @@ async fn all_who_ask_within_ten_seconds_get_one_comparison() {
     for answer in together.iter().chain([&later]) {
         let (what, compared) = &answer[0];
         let lines = compared.found.as_ref().unwrap();
-        assert_eq!((*what, lines.len()), (What::Services, 1), "{lines:?}");
+        assert_eq!((*what, lines.len()), (Resource::Services, 1), "{lines:?}");
         assert_eq!(compared.at, later[0].1.at, "one and the same");
         assert!(compared.at.is_some() && compared.age <= later[0].1.age);
     }
@@ -404,11 +404,11 @@ async fn who_may_only_look_causes_no_list_and_who_may_mend_needs_no_other_compar
     bed.view().audit(Asker::Looks).await;
     let compared = bed.lists_of("services");
     tokio::time::sleep(ms(300)).await;
-    let services = bed.watch(What::Services);
+    let services = bed.watch(Resource::Services);
     assert_eq!((services.lists, services.audits, services.differences), (1, 1, 1), "nothing is listed anew");
     assert_eq!(bed.lists_of("services"), compared);
     bed.view().audit(Asker::Mends).await;
-    assert_eq!(bed.told(1).await, ["+a@12"]);
+    assert_eq!(bed.heard(1).await, ["+a@12"]);
     assert_eq!(bed.lists_of("services") - compared, 1, "the list that mends it, and no comparison");
     bed.view().audit(Asker::Mends).await;
     tokio::time::sleep(ms(300)).await;
@@ -424,7 +424,7 @@ async fn whoever_asks_all_the_time_does_not_put_off_the_comparison_that_mends() 
     bed.watches("services", [bed::hang(&[bookmark("15")])]);
     let timing = Timing { audit_again: ms(5), audit_pace: ms(20), audit_every: ms(400), ..bed.timing() };
     bed.start(Settings { timing, ..Settings::default() }).await;
-    assert_eq!(bed.told(2).await, ["+a@1", "synced"]);
+    assert_eq!(bed.heard(2).await, ["+a@1", "synced"]);
     let view = bed.view().clone();
     let asking = tokio::spawn(async move {
         loop {
@@ -432,7 +432,7 @@ async fn whoever_asks_all_the_time_does_not_put_off_the_comparison_that_mends() 
             tokio::time::sleep(ms(10)).await;
         }
     });
-    assert_eq!(bed.told(1).await, ["+a@12"]);
+    assert_eq!(bed.heard(1).await, ["+a@12"]);
     asking.abort();
 }
 
@@ -442,7 +442,7 @@ async fn a_comparison_that_fails_is_not_repeated_by_whoever_asks() {
     bed.lists("services", [list("10", &[]), status("500 Internal Server Error", "", "InternalError")]);
     let timing = Timing { audit_pace: ms(400), ..bed.timing() };
     bed.start(Settings { timing, ..Settings::default() }).await;
-    assert_eq!(bed.told(1).await, ["synced"]);
+    assert_eq!(bed.heard(1).await, ["synced"]);
     let before = bed.lists_of("services");
     for _ in 0..3 {
         let answer = bed.view().audit(Asker::Mends).await;
@@ -461,5 +461,5 @@ async fn what_is_no_list_is_not_taken_for_an_empty_one() {
     bed.lists_after("services", list("30", &[service("a", "2", "10.96.0.1")]));
     bed.watches("services", [bed::hang(&[error(410, "Expired")])]);
     bed.start(Settings::default()).await;
-    assert_eq!(bed.told(3).await, ["+a@1", "synced", "+a@2"]);
+    assert_eq!(bed.heard(3).await, ["+a@1", "synced", "+a@2"]);
 }

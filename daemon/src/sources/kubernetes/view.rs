@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::asked::{Asker, Askers, Compared};
-use super::what::What;
+use super::resource::Resource;
 
 /// What a watch is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct LastError {
 #[derive(Clone, Debug)]
 pub struct Watch {
     /// Of which objects.
-    pub what: What,
+    pub what: Resource,
     /// What it is doing.
     pub state: State,
     pub since: Instant,
@@ -76,7 +76,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(what: What) -> Self {
+    pub(super) fn new(what: Resource) -> Self {
         Self {
             what,
             state: State::Waiting,
@@ -107,13 +107,13 @@ impl Watch {
         let is_watched = self.state == State::Watching;
         let error = self.last_error.as_ref().filter(|_| !is_watched).map(|error| &*error.text);
         match (self.what, self.objects, error) {
-            (What::Node, 0, Some(error)) => {
+            (Resource::Node, 0, Some(error)) => {
                 Some(format!("the own Node cannot be read, so hints for zones have no effect ({error})"))
             }
-            (What::Node, 0, None) if is_watched => {
+            (Resource::Node, 0, None) if is_watched => {
                 Some("there is no Node of this name, so hints for zones have no effect".to_owned())
             }
-            (What::Node, _, Some(error)) => {
+            (Resource::Node, _, Some(error)) => {
                 Some(format!("the own Node is not watched; its last known zone counts ({error})"))
             }
             _ => None,
@@ -135,7 +135,7 @@ impl Watch {
 /// All watches. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    pub(super) audits: Vec<(What, Askers)>,
+    pub(super) audits: Vec<(Resource, Askers)>,
     pub(super) watches: Vec<watch::Receiver<Watch>>,
 }
 
@@ -150,7 +150,7 @@ impl View {
     }
 
     /// Compares every kind with what the apiserver has now, or had within the last seconds.
-    pub async fn audit(&self, asker: Asker) -> Vec<(What, Compared)> {
+    pub async fn audit(&self, asker: Asker) -> Vec<(Resource, Compared)> {
         let audits = self.audits.iter().map(|(what, askers)| async { (*what, askers.ask(asker).await) });
         futures_util::future::join_all(audits).await
     }

@@ -65,8 +65,8 @@ pub(super) fn decode(file: &Arc<str>, bytes: &[u8]) -> Result<Contents, String> 
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let documents = if file.ends_with(".json") { json(text)? } else { yaml(text)? };
     let mut reading = Reading::new(file);
-    for (place, document) in documents.into_iter().enumerate() {
-        reading.document(&format!("document {}", place + 1), document);
+    for (position, document) in documents.into_iter().enumerate() {
+        reading.document(&format!("document {}", position + 1), document);
     }
     Ok(reading.contents)
 }
@@ -226,37 +226,37 @@ impl Reading {
         Self { provenance, file: Arc::clone(file), contents: Contents::default() }
     }
 
-    fn document(&mut self, place: &str, document: Document) {
+    fn document(&mut self, position: &str, document: Document) {
         if let Some(kind) = document.list() {
             for (number, item) in document.items.into_iter().enumerate() {
-                self.item(&format!("{place}, items[{number}]"), item.typed(kind));
+                self.item(&format!("{position}, items[{number}]"), item.typed(kind));
             }
         } else if !(document.fields.is_empty() && document.items.is_empty()) {
-            self.item(place, Item::new(Value::Object(document.fields)));
+            self.item(position, Item::new(Value::Object(document.fields)));
         }
     }
 
-    fn item(&mut self, place: &str, item: Item) {
+    fn item(&mut self, position: &str, item: Item) {
         match item {
             Item::Service(wire) => match objects::service(&wire, &self.provenance) {
                 Ok(facts) => {
                     let key = ObjectKey::Service(facts.key.clone());
                     self.take(key, Some(Facts::Service(Arc::new(facts))), None);
                 }
-                Err(rejection) => self.refuse(place, rejection),
+                Err(rejection) => self.refuse(position, rejection),
             },
             Item::Slice(wire) => match objects::slice(&wire, &self.provenance) {
                 Ok((facts, skipped)) => {
                     let key = ObjectKey::Slice(facts.key.clone());
                     self.take(key, Some(Facts::Slice(Arc::new(facts))), skipped);
                 }
-                Err(rejection) => self.refuse(place, rejection),
+                Err(rejection) => self.refuse(position, rejection),
             },
             Item::Refused(kind, value, refusal) => {
                 let rejection = objects::reject(kind, &value, &refusal, &self.provenance);
-                self.refuse(place, rejection);
+                self.refuse(position, rejection);
             }
-            Item::Untyped(_) => self.refuse_untyped(place),
+            Item::Untyped(_) => self.refuse_untyped(position),
             Item::Ignored(kind) => self.ignore(&kind),
         }
     }
@@ -278,16 +278,16 @@ impl Reading {
         }
     }
 
-    fn refuse_untyped(&mut self, place: &str) {
+    fn refuse_untyped(&mut self, position: &str) {
         let reason = "kind is missing; Service and EndpointSlice are read, alone or in a List";
         let object = ObjectKey::Unnamed(self.provenance.source, "".into());
         let origin = self.provenance.origin.clone();
-        self.refuse(place, Rejection { object, origin, reason: reason.into(), partial: false });
+        self.refuse(position, Rejection { object, origin, reason: reason.into(), partial: false });
     }
 
-    fn refuse(&mut self, place: &str, mut rejection: Rejection) {
+    fn refuse(&mut self, position: &str, mut rejection: Rejection) {
         if let ObjectKey::Unnamed(source, _) = rejection.object {
-            rejection.object = ObjectKey::Unnamed(source, format!("{}, {place}", self.file).into());
+            rejection.object = ObjectKey::Unnamed(source, format!("{}, {position}", self.file).into());
         }
         self.take(rejection.object.clone(), None, Some(rejection));
     }

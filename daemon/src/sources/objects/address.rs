@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Reads an address; IPv4 parts and IPv6 groups may have leading zeros.
 pub(super) fn parse(text: &str) -> Option<IpAddr> {
-    let address = match text.find(['.', ':']).and_then(|place| text.as_bytes().get(place)) {
+    let address = match text.find(['.', ':']).and_then(|index| text.as_bytes().get(index)) {
         Some(b'.') => IpAddr::V4(parse_v4(text)?),
         Some(b':') => IpAddr::V6(parse_v6(text)?),
         _ => return None,

@@ -86,10 +86,10 @@ pub enum Refusal {
         field: String,
     },
     /// A cluster IP that is not of the family given for its place.
-    #[error("spec.clusterIPs[{place}] is {address}, but spec.ipFamilies[{place}] is {}", family_word(*.family))]
+    #[error("spec.clusterIPs[{index}] is {address}, but spec.ipFamilies[{index}] is {}", family_word(*.family))]
     FamilyMismatch {
         /// Which of the cluster IPs.
-        place: usize,
+        index: usize,
         address: IpAddr,
         /// The family that stands at the same place.
         family: Family,

@@ -76,18 +76,18 @@ fn ports(wires: &[ServicePortWire<'_>]) -> Result<Vec<ServicePort>, Refusal> {
     check_count("spec.ports", wires.len(), limits::PORTS_PER_SERVICE_MAX)?;
     let mut known = BTreeSet::new();
     let mut ports = Vec::with_capacity(wires.len());
-    for (place, wire) in wires.iter().enumerate() {
-        let port = port(place, wire)?;
+    for (index, wire) in wires.iter().enumerate() {
+        let port = port(index, wire)?;
         if !known.insert((Arc::clone(&port.name), port.protocol.clone())) {
-            return Err(Refusal::PortRepeated { field: format!("spec.ports[{place}]") });
+            return Err(Refusal::PortRepeated { field: format!("spec.ports[{index}]") });
         }
         ports.push(port);
     }
     Ok(ports)
 }
 
-fn port(place: usize, wire: &ServicePortWire<'_>) -> Result<ServicePort, Refusal> {
-    let field = |name| format!("spec.ports[{place}].{name}");
+fn port(index: usize, wire: &ServicePortWire<'_>) -> Result<ServicePort, Refusal> {
+    let field = |name| format!("spec.ports[{index}].{name}");
     let number =
         wire.port.ok_or_else(|| Refusal::Missing { field: field("port"), legal: "1 to 65535 is legal" })?;
     let missing = Refusal::Range { field: field("port"), value: number, legal: "1 to 65535" };

@@ -83,17 +83,17 @@ fn address_type(wire: Option<&str>) -> Result<AddressType, Refusal> {
 
 fn ports(wires: &[SlicePortWire<'_>], defaulting: Defaulting) -> Result<Box<[SlicePort]>, Refusal> {
     check_count("ports", wires.len(), limits::PORTS_PER_SLICE_MAX)?;
-    let ports = wires.iter().enumerate().map(|(place, wire)| port(place, wire, defaulting));
+    let ports = wires.iter().enumerate().map(|(index, wire)| port(index, wire, defaulting));
     ports.filter_map(Result::transpose).collect()
 }
 
 /// Nothing for an entry that kube-proxy ignores: without a name, or without a number.
 fn port(
-    place: usize,
+    index: usize,
     wire: &SlicePortWire<'_>,
     defaulting: Defaulting,
 ) -> Result<Option<SlicePort>, Refusal> {
-    let field = |name| format!("ports[{place}].{name}");
+    let field = |name| format!("ports[{index}].{name}");
     let name = match (wire.name.as_deref(), defaulting) {
         (Some(name), _) => name,
         (None, Defaulting::AsApiserver) => "",
@@ -143,8 +143,8 @@ fn endpoints<'a>(
     };
     let mut builder = EndpointsBuilder::new(family);
     let (mut skipped, mut hints) = (Skipped::default(), HintSet::default());
-    for (place, wire) in wires.enumerate() {
-        if let Err(refusal) = endpoint(place, wire, &mut hints, &mut builder) {
+    for (index, wire) in wires.enumerate() {
+        if let Err(refusal) = endpoint(index, wire, &mut hints, &mut builder) {
             skipped.push(refusal);
         }
     }
@@ -153,12 +153,12 @@ fn endpoints<'a>(
 
 /// `hints` are those of the endpoint before, which are mostly the same.
 fn endpoint(
-    place: usize,
+    index: usize,
     wire: &EndpointWire<'_>,
     hints: &mut HintSet,
     builder: &mut EndpointsBuilder,
 ) -> Result<(), Refusal> {
-    let field = || format!("endpoints[{place}]");
+    let field = || format!("endpoints[{index}]");
     let Some(text) = wire.addresses.as_deref().unwrap_or_default().first() else {
         return Err(Refusal::Missing {
             field: field() + ".addresses",

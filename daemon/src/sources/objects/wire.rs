@@ -301,7 +301,7 @@ fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> R
     T::deserialize(deserializer).map(Some)
 }
 
-/// Reads objects from maps alone. serde's own code would read a list too, place by place, so that `labels: ["web"]`
+/// Reads objects from maps alone. serde's own code would read a list too, field by position, so that `labels: ["web"]`
 /// named a service.
 macro_rules! from_maps_alone {
     ($($wire:ident $(<$text:lifetime>)?),* $(,)?) => {$(

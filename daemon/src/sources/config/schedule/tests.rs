@@ -27,7 +27,7 @@ impl Trace {
     }
 }
 
-fn place(id: CheckId) -> usize {
+fn index(id: CheckId) -> usize {
     usize::try_from(id.0).unwrap()
 }
 
@@ -40,14 +40,14 @@ fn simulate(backends: &[Backend], end: Duration) -> Trace {
     while now <= end {
         while let Some(id) = schedule.start_due(now) {
             trace.starts.entry(id).or_default().push(now);
-            assert!(running.insert((now + backends[place(id)].takes, id)), "{id:?} runs twice");
+            assert!(running.insert((now + backends[index(id)].takes, id)), "{id:?} runs twice");
         }
         trace.at_once_max = trace.at_once_max.max(running.len());
         let finish = running.first().map(|(finish, _)| *finish);
         now = finish.into_iter().chain(schedule.next_due()).min().unwrap();
         while let Some((_, id)) = running.first().copied().filter(|(finish, _)| *finish <= now) {
             running.pop_first();
-            schedule.finished(id, now, backends[place(id)].wait);
+            schedule.finished(id, now, backends[index(id)].wait);
         }
     }
     trace
@@ -111,7 +111,7 @@ proptest! {
         let longest = all.iter().map(|backend| backend.takes).max().unwrap();
         let queue = longest * u32::try_from(all.len().div_ceil(SLOW_AT_ONCE_MAX) + 2).unwrap();
         for (id, starts) in &trace.starts {
-            let Backend { wait, takes } = all[place(*id)];
+            let Backend { wait, takes } = all[index(*id)];
             for gap in starts.windows(2).map(|pair| pair[1] - pair[0]) {
                 prop_assert!(gap >= wait.max(takes), "{:?} is early: {:?}", id, gap);
                 prop_assert!(gap <= wait.max(takes) + queue, "{:?} is late: {:?}", id, gap);

@@ -17,10 +17,10 @@ use super::{Codec, Frame, Framer, NoFrame, Splitter};
 use crate::node::Described;
 use crate::sources::kubernetes::envelope::{self, Glimpse, Identity};
 use crate::sources::kubernetes::line::Lines;
-use crate::sources::kubernetes::object::{Object, Told, named};
+use crate::sources::kubernetes::object::{Message, Object, named};
 use crate::sources::kubernetes::page::{Ahead, Items, ListFrame, NoPage, Page};
 use crate::sources::kubernetes::piece::Piece;
-use crate::sources::kubernetes::what::What;
+use crate::sources::kubernetes::resource::Resource;
 use crate::sources::objects::{self, Kind, Provenance, Refusal, ServiceWire, SliceWire, from_value};
 
 /// The label by which a Node says where it is.
@@ -84,37 +84,39 @@ impl Codec for Json {
         }
     }
 
-    fn read(what: What, bytes: &[u8], provenance: &Provenance) -> Object {
+    fn read(what: Resource, bytes: &[u8], provenance: &Provenance) -> Object {
         let fitted = match str::from_utf8(bytes) {
             Err(error) => Err((None, Refusal::shape(WHOLE, &error))),
             Ok(text) => match what {
-                What::Services => {
+                Resource::Services => {
                     fit(text, from_value::<ServiceWire<'_>>).map(|wire| service(&wire, provenance))
                 }
-                What::Slices => fit(text, from_value::<SliceWire<'_>>).map(|wire| slice(&wire, provenance)),
-                What::Node => fit(text, from_value::<Value>).map(|it| vec![node(&it)]),
+                Resource::Slices => {
+                    fit(text, from_value::<SliceWire<'_>>).map(|wire| slice(&wire, provenance))
+                }
+                Resource::Node => fit(text, from_value::<Value>).map(|it| vec![node(&it)]),
             },
         };
         fitted.map_or_else(
             |(value, refusal)| refused(what, bytes, value, &refusal, provenance),
-            |told| Object::new(told, || named(what, &Identity::peek(bytes)?)),
+            |messages| Object::new(messages, || named(what, &Identity::peek(bytes)?)),
         )
     }
 
-    fn read_ahead(what: What, text: &str, provenance: &Provenance) -> Ahead<Object> {
-        let told = match what {
-            What::Services => first::<ServiceWire<'_>>(text).map(|wire| service(&wire, provenance)),
-            What::Slices => first::<SliceWire<'_>>(text).map(|wire| slice(&wire, provenance)),
-            What::Node => Ahead::Unfit,
+    fn read_ahead(what: Resource, text: &str, provenance: &Provenance) -> Ahead<Object> {
+        let messages = match what {
+            Resource::Services => first::<ServiceWire<'_>>(text).map(|wire| service(&wire, provenance)),
+            Resource::Slices => first::<SliceWire<'_>>(text).map(|wire| slice(&wire, provenance)),
+            Resource::Node => Ahead::Unfit,
         };
-        told.map(|told| Object::new(told, || named(what, &Identity::peek(text.as_bytes())?)))
+        messages.map(|messages| Object::new(messages, || named(what, &Identity::peek(text.as_bytes())?)))
     }
 
     fn skip_ahead(text: &str) -> Ahead<()> {
         first::<IgnoredAny>(text).map(|_| ())
     }
 
-    fn refuse(what: What, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object {
+    fn refuse(what: Resource, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object {
         refused(what, bytes, None, &Refusal::shape(WHOLE, reason), provenance)
     }
 }
@@ -150,30 +152,30 @@ fn fit<'t, Wire: Deserialize<'t>, Again>(
     })
 }
 
-fn service(wire: &ServiceWire, provenance: &Provenance) -> Vec<Told> {
+fn service(wire: &ServiceWire, provenance: &Provenance) -> Vec<Message> {
     let event = match objects::service(wire, provenance) {
         Ok(facts) => Event::ServiceApplied(Arc::new(facts)),
         Err(rejection) => Event::Rejected(rejection),
     };
-    vec![Told::Event(event)]
+    vec![Message::Event(event)]
 }
 
-fn slice(wire: &SliceWire, provenance: &Provenance) -> Vec<Told> {
+fn slice(wire: &SliceWire, provenance: &Provenance) -> Vec<Message> {
     match objects::slice(wire, provenance) {
         Ok((facts, partial)) => {
             let applied = Event::SliceApplied(Arc::new(facts));
             // What was skipped is told after the object, because an applied object ends earlier rejections.
-            [Some(applied), partial.map(Event::Rejected)].into_iter().flatten().map(Told::Event).collect()
+            [Some(applied), partial.map(Event::Rejected)].into_iter().flatten().map(Message::Event).collect()
         }
-        Err(rejection) => vec![Told::Event(Event::Rejected(rejection))],
+        Err(rejection) => vec![Message::Event(Event::Rejected(rejection))],
     }
 }
 
-fn node(node: &Value) -> Told {
+fn node(node: &Value) -> Message {
     let zone = node.pointer(ZONE_LABEL).and_then(Value::as_str);
     let zone = zone.filter(|zone| !zone.is_empty()).map(Into::into);
     let addresses = node.pointer("/status/addresses").and_then(Value::as_array).map(Vec::as_slice);
-    Told::Node(Described { zone, addresses: primaries(addresses.unwrap_or_default()) })
+    Message::Node(Described { zone, addresses: primaries(addresses.unwrap_or_default()) })
 }
 
 /// Of each family the first internal address, else the first external one, as kube-proxy takes them.
@@ -189,7 +191,7 @@ fn primaries(addresses: &[Value]) -> Vec<IpAddr> {
 
 /// An object that does not even fit its type, named as far as its metadata tells.
 fn refused(
-    what: What,
+    what: Resource,
     bytes: &[u8],
     value: Option<Value>,
     refusal: &Refusal,
@@ -198,16 +200,16 @@ fn refused(
     let identity = Identity::peek(bytes).unwrap_or_default();
     let known = || json!({"metadata": {"namespace": identity.namespace, "name": identity.name}});
     let value = value.unwrap_or_else(known);
-    let told = rejection(what, &value, refusal, provenance).map(|it| Told::Event(Event::Rejected(it)));
-    Object { name: named(what, &identity), told: told.into_iter().collect(), is_bad: true }
+    let messages = rejection(what, &value, refusal, provenance).map(|it| Message::Event(Event::Rejected(it)));
+    Object { name: named(what, &identity), messages: messages.into_iter().collect(), is_bad: true }
 }
 
 /// The own Node is no object of the engine's: what it said before holds.
-fn rejection(what: What, value: &Value, refusal: &Refusal, provenance: &Provenance) -> Option<Rejection> {
+fn rejection(what: Resource, value: &Value, refusal: &Refusal, provenance: &Provenance) -> Option<Rejection> {
     let kind = match what {
-        What::Services => Kind::Service,
-        What::Slices => Kind::Slice,
-        What::Node => return None,
+        Resource::Services => Kind::Service,
+        Resource::Slices => Kind::Slice,
+        Resource::Node => return None,
     };
     Some(objects::reject(kind, value, refusal, provenance))
 }

@@ -11,12 +11,12 @@ use holdfast_core::keys::Source;
 
 use super::{Reflector, Stop};
 use crate::sources::kubernetes::codec::Codec;
-use crate::sources::kubernetes::object::{Told, named};
+use crate::sources::kubernetes::delivered::{Commit, Delivered};
+use crate::sources::kubernetes::object::{Message, named};
 use crate::sources::kubernetes::page::{Ahead, Items};
 use crate::sources::kubernetes::piece::{Piece, TooLong};
-use crate::sources::kubernetes::shelf::{Commit, Shelf};
+use crate::sources::kubernetes::resource::{Resource, Selection};
 use crate::sources::kubernetes::view::State;
-use crate::sources::kubernetes::what::{Selection, What};
 use crate::sources::objects::{Defaulting, Provenance};
 
 /// Refusals of a selection in a row after which it is left out as a trial. One is a stray answer of a proxy or of a
@@ -36,18 +36,18 @@ impl<C: Codec> Reflector<C> {
         let selection = self.asked_for();
         let version = self.pages(&selection).await?;
         let what = self.selection.what;
-        let mut commit = self.shelf.lock().commit(|name| Told::gone(what, name, None));
-        commit.told.extend(Told::progress(what, &version));
+        let mut commit = self.delivered.lock().commit(|name| Message::gone(what, name, None));
+        commit.messages.extend(Message::progress(what, &version));
         let is_loss = commit.is_loss();
         if is_loss {
             self.tell_loss(&commit);
         }
-        if what != What::Node {
+        if what != Resource::Node {
             // Whatever goes with a list was not seen to go.
-            commit.told.insert(0, Told::Event(Event::Interrupted(Source::Kubernetes)));
+            commit.messages.insert(0, Message::Event(Event::Interrupted(Source::Kubernetes)));
             self.outlet.wait_for_zone().await;
         }
-        self.deliver(commit.told).await?;
+        self.deliver(commit.messages).await?;
         self.selection.set(selection);
         self.doubts = 0;
         self.version = Some(version);
@@ -73,12 +73,12 @@ impl<C: Codec> Reflector<C> {
     }
 
     async fn arrived(&mut self) -> Result<(), Stop> {
-        if self.selection.what == What::Node {
-            if self.shelf.lock().len() == 0 {
+        if self.selection.what == Resource::Node {
+            if self.delivered.lock().len() == 0 {
                 self.say_no_node(&"there is none of its name");
                 self.no_node().await?;
             }
-            self.outlet.zone_settled();
+            self.outlet.zone_is_known();
         }
         Ok(self.outlet.arrived().await?)
     }
@@ -91,8 +91,8 @@ impl<C: Codec> Reflector<C> {
 
 /// Takes the items of a list. Of one that is known already, nothing is read but its name and version.
 pub(super) struct Reading<'a, C> {
-    pub(super) shelf: MutexGuard<'a, Shelf>,
-    pub(super) what: What,
+    pub(super) delivered: MutexGuard<'a, Delivered>,
+    pub(super) what: Resource,
     pub(super) provenance: &'a Provenance,
     /// How many there were.
     pub(super) items: &'a mut u32,
@@ -101,10 +101,10 @@ pub(super) struct Reading<'a, C> {
 
 impl<C: Codec> Reading<'_, C> {
     fn is_known(&mut self, item: &[u8]) -> bool {
-        self.shelf.len() > 0
+        self.delivered.len() > 0
             && C::peek(item)
                 .and_then(|identity| named(self.what, &identity))
-                .is_some_and(|(name, version)| self.shelf.has_listed(&name, &version))
+                .is_some_and(|(name, version)| self.delivered.has_listed(&name, &version))
     }
 }
 
@@ -114,7 +114,7 @@ impl<C: Codec> Items for Reading<'_, C> {
         if self.is_known(item.bytes()) {
             return;
         }
-        self.shelf.list(match item {
+        self.delivered.list(match item {
             Piece::Whole(bytes) => C::read(self.what, bytes, self.provenance),
             Piece::Cut(bytes) => C::refuse(self.what, bytes, &TooLong, self.provenance),
         });
@@ -124,7 +124,7 @@ impl<C: Codec> Items for Reading<'_, C> {
         let taken = if self.is_known(text.as_bytes()) {
             C::skip_ahead(text)
         } else {
-            C::read_ahead(self.what, text, self.provenance).map(|object| self.shelf.list(object))
+            C::read_ahead(self.what, text, self.provenance).map(|object| self.delivered.list(object))
         };
         *self.items = self.items.saturating_add(u32::from(matches!(taken, Ahead::Read(..))));
         taken

@@ -17,7 +17,7 @@ use crate::sources::kubernetes::codec::{Codec, Splitter};
 use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::pace::Pace;
 use crate::sources::kubernetes::page::{ListMeta, NoPage, OBJECTS_MAX};
-use crate::sources::kubernetes::what::{PAGE_ITEMS, Selection};
+use crate::sources::kubernetes::resource::{PAGE_ITEMS, Selection};
 use crate::sources::objects::Provenance;
 
 /// What goes from page to page.
@@ -91,7 +91,7 @@ impl Paging {
 impl<C: Codec> Reflector<C> {
     /// All pages of a list; gives the version from which a watch goes on.
     pub(super) async fn pages(&mut self, selection: &Selection) -> Result<Arc<str>, Ending> {
-        self.shelf.lock().begin();
+        self.delivered.lock().begin();
         let mut paging = Paging::new(self.timing.list_silence);
         // Silence ends a list that brings nothing, and the bound of its objects one that never ends.
         loop {
@@ -128,14 +128,14 @@ impl<C: Codec> Reflector<C> {
 
     /// The token has outlived its version: once more, in one answer, which no token can break.
     async fn one_answer(&self, selection: &Selection, paging: &mut Paging) -> Result<Page, Ending> {
-        self.shelf.lock().begin();
+        self.delivered.lock().begin();
         (paging.version, paging.kept, paging.items) = (None, None, 0);
         self.page(&selection.list(), paging).await
     }
 
     /// Forgets what a broken page has brought, says so, and waits.
     async fn again(&self, ending: &Ending, paging: &mut Paging) -> Result<(), Ending> {
-        self.shelf.lock().undo_page();
+        self.delivered.lock().undo_page();
         self.view.send_modify(|view| {
             view.page_retries += 1;
             view.failed(ending);
@@ -180,7 +180,7 @@ impl<C: Codec> Reflector<C> {
             }
         }
         let meta = page.end(&mut self.reading(&provenance, &mut items))?.metadata;
-        self.shelf.lock().end_page();
+        self.delivered.lock().end_page();
         let is_empty = items == 0;
         if !is_empty {
             paging.silence.end();
@@ -191,6 +191,12 @@ impl<C: Codec> Reflector<C> {
     }
 
     fn reading<'a>(&'a self, provenance: &'a Provenance, items: &'a mut u32) -> Reading<'a, C> {
-        Reading { shelf: self.shelf.lock(), what: self.selection.what, provenance, items, codec: PhantomData }
+        Reading {
+            delivered: self.delivered.lock(),
+            what: self.selection.what,
+            provenance,
+            items,
+            codec: PhantomData,
+        }
     }
 }

@@ -13,13 +13,13 @@ use super::listing::provenance;
 use super::{Reflector, Stop, chance};
 use crate::apiserver::Reply;
 use crate::sources::kubernetes::codec::{Codec, Frame, Framer, NoFrame};
+use crate::sources::kubernetes::delivered::{Delivered, Version};
 use crate::sources::kubernetes::ending::Ending;
-use crate::sources::kubernetes::object::{Object, Told};
+use crate::sources::kubernetes::object::{Message, Object};
 use crate::sources::kubernetes::pace;
 use crate::sources::kubernetes::piece::{Piece, TooLong};
-use crate::sources::kubernetes::shelf::{Shelf, Version};
+use crate::sources::kubernetes::resource::Resource;
 use crate::sources::kubernetes::view::State;
-use crate::sources::kubernetes::what::What;
 use crate::sources::objects::Provenance;
 
 /// What is wrong with a deletion that nobody can be found for.
@@ -28,7 +28,7 @@ const NOBODY: &str = "it deletes an object without a name";
 /// What one chunk brought.
 #[derive(Debug, Default)]
 struct Batch {
-    told: Vec<Told>,
+    messages: Vec<Message>,
     version: Option<Arc<str>>,
     events: u64,
     ending: Option<Ending>,
@@ -75,15 +75,15 @@ impl<C: Codec> Reflector<C> {
 
     fn batch(&self, frames: &mut C::Frames, chunk: &[u8], provenance: &Provenance) -> Batch {
         let (mut batch, what) = (Batch::default(), self.selection.what);
-        let mut shelf = self.shelf.lock();
-        frames.take(chunk, &mut |piece| batch.take::<C>(&mut shelf, what, piece, provenance));
+        let mut delivered = self.delivered.lock();
+        frames.take(chunk, &mut |piece| batch.take::<C>(&mut delivered, what, piece, provenance));
         batch
     }
 
     async fn hand_over(&mut self, batch: Batch) -> Result<(), Stop> {
-        let Batch { mut told, version, events, ending } = batch;
-        told.extend(version.as_ref().and_then(|version| Told::progress(self.selection.what, version)));
-        self.deliver(told).await?;
+        let Batch { mut messages, version, events, ending } = batch;
+        messages.extend(version.as_ref().and_then(|version| Message::progress(self.selection.what, version)));
+        self.deliver(messages).await?;
         if version.is_some() {
             self.version = version;
             self.outlet.arrived().await?;
@@ -101,8 +101,9 @@ async fn chunk(reply: &mut Reply, idle: Duration) -> Result<Option<Bytes>, Endin
 }
 
 /// Whether this very object is known: what cannot be read to its end may be wrong before that too.
-fn is_known(shelf: &Shelf, object: &Object) -> bool {
-    let known = |(name, version): &(_, Version)| shelf.version(name).is_some_and(|it| it.uid == version.uid);
+fn is_known(delivered: &Delivered, object: &Object) -> bool {
+    let known =
+        |(name, version): &(_, Version)| delivered.version(name).is_some_and(|it| it.uid == version.uid);
     object.name.as_ref().is_some_and(known)
 }
 
@@ -110,44 +111,50 @@ impl Batch {
     /// A line that cannot be read is laid to the object that it names. Where it does not say what has happened to whom,
     /// it is the watch that is wrong: it is begun again from before the line, and if that does not help, a list
     /// follows.
-    fn take<C: Codec>(&mut self, shelf: &mut Shelf, what: What, piece: Piece<'_>, provenance: &Provenance) {
+    fn take<C: Codec>(
+        &mut self,
+        delivered: &mut Delivered,
+        what: Resource,
+        piece: Piece<'_>,
+        provenance: &Provenance,
+    ) {
         let frame = match piece {
             _ if self.ending.is_some() => return,
             Piece::Whole(bytes) => C::frame(bytes),
             Piece::Cut(_) => Err(NoFrame(TooLong.to_string())),
         };
         match frame {
-            Ok(Frame::Applied(bytes)) => self.apply(shelf, C::read(what, bytes, provenance)),
+            Ok(Frame::Applied(bytes)) => self.apply(delivered, C::read(what, bytes, provenance)),
             Ok(Frame::Deleted(bytes)) => match C::read(what, bytes, provenance) {
                 Object { name: None, .. } => self.ending = Some(NoFrame(NOBODY.to_owned()).into()),
-                object => self.delete(shelf, what, &object),
+                object => self.delete(delivered, what, &object),
             },
             Ok(Frame::Bookmark(version)) => self.version = Some(version.into()),
             Ok(Frame::Failed(status)) => self.ending = Some(Ending::Failed(status)),
             Err(none) => {
                 let object = C::refuse(what, piece.bytes(), &none, provenance);
                 match C::is_deletion(piece.bytes()) {
-                    Some(false) if object.name.is_some() => self.apply(shelf, object),
-                    Some(true) if is_known(shelf, &object) => self.delete(shelf, what, &object),
+                    Some(false) if object.name.is_some() => self.apply(delivered, object),
+                    Some(true) if is_known(delivered, &object) => self.delete(delivered, what, &object),
                     _ => self.ending = Some(none.into()),
                 }
             }
         }
     }
 
-    fn apply(&mut self, shelf: &mut Shelf, object: Object) {
+    fn apply(&mut self, delivered: &mut Delivered, object: Object) {
         self.advance(&object);
-        if shelf.apply(&object) {
+        if delivered.apply(&object) {
             self.events += 1;
-            self.told.extend(object.told);
+            self.messages.extend(object.messages);
         }
     }
 
-    fn delete(&mut self, shelf: &mut Shelf, what: What, object: &Object) {
+    fn delete(&mut self, delivered: &mut Delivered, what: Resource, object: &Object) {
         self.advance(object);
-        if let Some((name, _)) = object.name.as_ref().filter(|(name, _)| shelf.remove(name)) {
+        if let Some((name, _)) = object.name.as_ref().filter(|(name, _)| delivered.remove(name)) {
             self.events += 1;
-            self.told.extend(Told::gone(what, name, object.meta().cloned()));
+            self.messages.extend(Message::gone(what, name, object.meta().cloned()));
         }
     }
 

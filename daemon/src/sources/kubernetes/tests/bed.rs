@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::super::{Kubernetes, Oddities, OddityView, Settings, Timing, View, Watch, What};
+use super::super::{Kubernetes, Oddities, OddityView, Resource, Settings, Timing, View, Watch};
 use crate::apiserver::tests::access;
 use crate::apiserver::tests::server::{Asked, Authority, Manner, Server, ours};
-use crate::node::{Described, NodeTold};
+use crate::node::{Described, NodeReport};
 
 /// Groups of events; a test that only counts requests takes none, and must not hold up the watches by that.
 const UNTAKEN_MAX: usize = 64;
@@ -63,7 +63,7 @@ struct Running {
     view: View,
     oddities: OddityView,
     events: mpsc::Receiver<Vec<Event>>,
-    nodes: mpsc::Receiver<NodeTold>,
+    nodes: mpsc::Receiver<NodeReport>,
     ready: VecDeque<String>,
     progress: Vec<String>,
     interrupted: usize,
@@ -147,7 +147,7 @@ impl Bed {
     }
 
     /// The next things told, as text.
-    pub(super) async fn told(&mut self, count: usize) -> Vec<String> {
+    pub(super) async fn heard(&mut self, count: usize) -> Vec<String> {
         let running = self.running.as_mut().unwrap();
         let mut told = Vec::new();
         while told.len() < count {
@@ -208,7 +208,7 @@ impl Bed {
         timeout(PATIENCE, enough).await.unwrap_or_else(|_| panic!("only {:?}", self.paths(resource)));
     }
 
-    pub(super) fn watch(&self, what: What) -> Watch {
+    pub(super) fn watch(&self, what: Resource) -> Watch {
         let watches = self.running.as_ref().unwrap().view.now();
         watches.into_iter().find(|watch| watch.what == what).unwrap()
     }
@@ -233,8 +233,8 @@ impl Running {
     async fn more(&mut self) -> Vec<String> {
         tokio::select! {
             biased;
-            Some(NodeTold { node, told }) = self.nodes.recv() => {
-                told.send(()).unwrap();
+            Some(NodeReport { node, applied }) = self.nodes.recv() => {
+                applied.send(()).unwrap();
                 let zone = |node: Described| format!("zone {}", node.zone.as_deref().unwrap_or("none"));
                 node.map(zone).into_iter().collect()
             }

@@ -91,8 +91,8 @@ fn families_of_addresses(facts: &ServiceFacts) -> Vec<Family> {
 fn check_families(facts: &ServiceFacts) -> Result<(), Refusal> {
     let pairs = facts.cluster_ips.iter().zip(&facts.ip_families).enumerate();
     match pairs.into_iter().find(|(_, (address, family))| Family::of(**address) != **family) {
-        Some((place, (address, family))) => {
-            Err(Refusal::FamilyMismatch { place, address: *address, family: *family })
+        Some((index, (address, family))) => {
+            Err(Refusal::FamilyMismatch { index, address: *address, family: *family })
         }
         None => Ok(()),
     }
@@ -100,7 +100,7 @@ fn check_families(facts: &ServiceFacts) -> Result<(), Refusal> {
 
 fn addresses(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, Refusal> {
     check_count(field, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    texts.iter().enumerate().map(|(place, text)| address_of(format!("{field}[{place}]"), text)).collect()
+    texts.iter().enumerate().map(|(index, text)| address_of(format!("{field}[{index}]"), text)).collect()
 }
 
 fn address_of(field: String, text: &str) -> Result<IpAddr, Refusal> {
@@ -113,9 +113,9 @@ fn ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, Refus
         status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref()).unwrap_or_default();
     check_count("status.loadBalancer.ingress", entries.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
     let mut ingress = Vec::new();
-    for (place, entry) in entries.iter().enumerate() {
+    for (index, entry) in entries.iter().enumerate() {
         let Some(ip) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) else { continue };
-        let address = address_of(format!("status.loadBalancer.ingress[{place}].ip"), ip)?;
+        let address = address_of(format!("status.loadBalancer.ingress[{index}].ip"), ip)?;
         ingress.push(Ingress { address, proxied: is_proxied(entry.ip_mode.as_deref())? });
     }
     Ok(ingress)
@@ -133,11 +133,11 @@ fn is_proxied(mode: Option<&str>) -> Result<bool, Refusal> {
 fn source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, Refusal> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     check_count(FIELD, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    let refusal = |place: usize, text: &Text<'_>| Refusal::Cidr {
-        field: format!("{FIELD}[{place}]"),
+    let refusal = |index: usize, text: &Text<'_>| Refusal::Cidr {
+        field: format!("{FIELD}[{index}]"),
         shown: quoted(text),
     };
     let parse =
-        |(place, text): (usize, &Text<'_>)| address::parse_cidr(text).ok_or_else(|| refusal(place, text));
+        |(index, text): (usize, &Text<'_>)| address::parse_cidr(text).ok_or_else(|| refusal(index, text));
     texts.iter().enumerate().map(parse).collect()
 }

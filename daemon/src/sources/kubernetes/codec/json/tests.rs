@@ -47,21 +47,21 @@ fn what_is_no_frame_is_told_in_words() {
 }
 
 /// What is told of an object, whether it is bad, and which version it is.
-fn read(what: What, text: &str) -> (Vec<String>, bool, Option<(String, String)>) {
+fn read(what: Resource, text: &str) -> (Vec<String>, bool, Option<(String, String)>) {
     let object = Json::read(what, text.as_bytes(), &provenance());
-    let told = object.told.iter().map(|told| match told {
-        Told::Event(Event::ServiceApplied(facts)) => format!("+{}", facts.key),
-        Told::Event(Event::SliceApplied(facts)) => format!("+{} {}", facts.key, facts.endpoints.len()),
-        Told::Event(Event::Rejected(it)) => format!("!{} {}", it.object, it.reason),
-        Told::Node(node) => format!("zone {:?} {:?}", node.zone, node.addresses),
-        other @ Told::Event(_) => format!("{other:?}"),
+    let told = object.messages.iter().map(|told| match told {
+        Message::Event(Event::ServiceApplied(facts)) => format!("+{}", facts.key),
+        Message::Event(Event::SliceApplied(facts)) => format!("+{} {}", facts.key, facts.endpoints.len()),
+        Message::Event(Event::Rejected(it)) => format!("!{} {}", it.object, it.reason),
+        Message::Node(node) => format!("zone {:?} {:?}", node.zone, node.addresses),
+        other @ Message::Event(_) => format!("{other:?}"),
     });
     let name = object.name.map(|(name, version)| (name.to_string(), version.resource_version.to_string()));
     (told.collect(), object.is_bad, name)
 }
 
 #[track_caller]
-fn check(what: What, text: &str, told: &[&str], is_bad: bool, name: Option<(&str, &str)>) {
+fn check(what: Resource, text: &str, told: &[&str], is_bad: bool, name: Option<(&str, &str)>) {
     let (found, found_bad, found_name) = read(what, text);
     assert_eq!((found, found_bad), (told.iter().map(|&it| it.to_owned()).collect(), is_bad), "{text}");
     assert_eq!(found_name, name.map(|(name, version)| (name.to_owned(), version.to_owned())), "{text}");
@@ -73,12 +73,12 @@ const META: &str = r#""metadata":{"name":"a","namespace":"d","uid":"u","resource
 fn good_objects() {
     let known = Some(("d/a", "7"));
     let service = format!(r#"{{{META},"spec":{{"clusterIP":"10.96.0.1","ports":[{{"port":80}}]}}}}"#);
-    check(What::Services, &service, &["+d/a"], false, known);
+    check(Resource::Services, &service, &["+d/a"], false, known);
     let slice =
         format!(r#"{{{META},"addressType":"IPv4","endpoints":[{{"addresses":["10.0.0.1"]}}],"new":1}}"#);
-    check(What::Slices, &slice, &["+d/a 1"], false, known);
+    check(Resource::Slices, &slice, &["+d/a 1"], false, known);
     let null = format!(r#"{{{META},"addressType":"IPv4","endpoints":null,"ports":null}}"#);
-    check(What::Slices, &null, &["+d/a 0"], false, known);
+    check(Resource::Slices, &null, &["+d/a 0"], false, known);
 }
 
 #[test]
@@ -87,17 +87,17 @@ fn a_node_tells_its_zone() {
         |labels: &str| format!(r#"{{"metadata":{{"name":"n1","resourceVersion":"3","labels":{labels}}}}}"#);
     let known = Some(("-/n1", "3"));
     let zone = node(r#"{"topology.kubernetes.io/zone":"a"}"#);
-    check(What::Node, &zone, &["zone Some(\"a\") []"], false, known);
-    check(What::Node, &node(r#"{"topology.kubernetes.io/zone":""}"#), &["zone None []"], false, known);
-    check(What::Node, &node("null"), &["zone None []"], false, known);
-    check(What::Node, "{wrong", &[], true, None);
+    check(Resource::Node, &zone, &["zone Some(\"a\") []"], false, known);
+    check(Resource::Node, &node(r#"{"topology.kubernetes.io/zone":""}"#), &["zone None []"], false, known);
+    check(Resource::Node, &node("null"), &["zone None []"], false, known);
+    check(Resource::Node, "{wrong", &[], true, None);
 }
 
 #[track_caller]
 fn check_addresses(addresses: &str, expected: &str) {
     let status = format!(r#""status":{{"addresses":{addresses}}}"#);
     let node = format!(r#"{{"metadata":{{"name":"n1","resourceVersion":"3"}},{status}}}"#);
-    check(What::Node, &node, &[&format!("zone None [{expected}]")], false, Some(("-/n1", "3")));
+    check(Resource::Node, &node, &[&format!("zone None [{expected}]")], false, Some(("-/n1", "3")));
 }
 
 #[test]
@@ -126,28 +126,28 @@ fn a_node_tells_of_each_family_the_first_internal_address_or_else_the_first_exte
 fn a_bad_object_rejects_itself_by_name() {
     let known = Some(("d/a", "7"));
     check(
-        What::Slices,
+        Resource::Slices,
         &format!(r#"{{{META},"addressType":"IPv4","ports":"all"}}"#),
         &[r#"!EndpointSlice d/a ports: invalid type: string "all", expected a sequence"#],
         true,
         known,
     );
     check(
-        What::Slices,
+        Resource::Slices,
         &format!(r#"{{{META},"addressType":"IPX"}}"#),
         &[r#"!EndpointSlice d/a addressType is "IPX"; IPv4, IPv6 and FQDN are legal"#],
         true,
         known,
     );
     check(
-        What::Services,
+        Resource::Services,
         &format!(r#"{{{META},"spec":{{wrong}}}}"#),
         &["!Service d/a the object: no JSON: key must be a string at line 1 column 82"],
         true,
         known,
     );
     check(
-        What::Services,
+        Resource::Services,
         r#"{"metadata":{"name":7},"spec":{}}"#,
         &[
             "!object in 10.0.0.1:6443, Service \"\" metadata.name: invalid type: integer `7`, expected a string",
@@ -162,7 +162,7 @@ fn a_bad_endpoint_is_skipped_and_the_slice_is_good() {
     let slice = format!(
         r#"{{{META},"addressType":"IPv4","endpoints":[{{"addresses":["10.0.0.1"]}},{{"addresses":["x"]}}]}}"#
     );
-    let (told, is_bad, _) = read(What::Slices, &slice);
+    let (told, is_bad, _) = read(Resource::Slices, &slice);
     assert_eq!(told.first().map(String::as_str), Some("+d/a 1"));
     assert!(told.get(1).is_some_and(|it| it.contains("1 endpoint skipped")), "{told:?}");
     assert!(!is_bad);
@@ -172,7 +172,7 @@ fn a_bad_endpoint_is_skipped_and_the_slice_is_good() {
 fn what_is_not_utf_8_is_named_where_it_can_be() {
     let mut bytes = format!(r#"{{{META},"spec":{{"type":""#).into_bytes();
     bytes.extend(b"\xff\"}}");
-    let object = Json::read(What::Services, &bytes, &provenance());
+    let object = Json::read(Resource::Services, &bytes, &provenance());
     assert_eq!(object.name.map(|(name, _)| name), ObjectName::new("d", "a").ok());
     assert!(object.is_bad);
 }
@@ -180,7 +180,7 @@ fn what_is_not_utf_8_is_named_where_it_can_be() {
 #[test]
 fn a_cut_object_is_refused_by_name() {
     let cut = format!(r#"{{"type":"ADDED","object":{{{META},"spec":{{"#);
-    let object = Json::refuse(What::Services, cut.as_bytes(), &"too long", &provenance());
+    let object = Json::refuse(Resource::Services, cut.as_bytes(), &"too long", &provenance());
     let rejection = object.rejection().unwrap();
     assert_eq!(
         (rejection.object.to_string().as_str(), &*rejection.reason),

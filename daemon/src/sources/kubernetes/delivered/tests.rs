@@ -5,7 +5,7 @@ use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::{ServiceKey, Source};
 
 use super::*;
-use crate::sources::kubernetes::what::What;
+use crate::sources::kubernetes::resource::Resource;
 
 fn name(text: &str) -> ObjectName {
     ObjectName::new("default", text).unwrap()
@@ -15,11 +15,16 @@ fn name(text: &str) -> ObjectName {
 fn object(text: &str) -> Object {
     let key = |name| ServiceKey { name, source: Source::Kubernetes };
     let rejected = |object| {
-        Told::Event(Event::Rejected(Rejection { object, origin: None, reason: "bad".into(), partial: false }))
+        Message::Event(Event::Rejected(Rejection {
+            object,
+            origin: None,
+            reason: "bad".into(),
+            partial: false,
+        }))
     };
     if let Some(place) = text.strip_prefix('!') {
         let told = vec![rejected(ObjectKey::Unnamed(Source::Kubernetes, place.into()))];
-        return Object { name: None, told, is_bad: true };
+        return Object { name: None, messages: told, is_bad: true };
     }
     let (own, rest) = text.split_once('@').unwrap();
     let is_bad = rest.ends_with('!');
@@ -29,38 +34,39 @@ fn object(text: &str) -> Object {
     let told = match is_bad {
         true => rejected(ObjectKey::Service(key(name(own)))),
         // Any event that shows the object's name will do.
-        false => Told::Event(Event::RejectionEnded(ObjectKey::File(Source::Kubernetes, text.into()))),
+        false => Message::Event(Event::RejectionEnded(ObjectKey::File(Source::Kubernetes, text.into()))),
     };
-    Object { name: Some((name(own), version)), told: vec![told], is_bad }
+    Object { name: Some((name(own), version)), messages: vec![told], is_bad }
 }
 
-fn show(told: &[Told]) -> String {
-    let words = told.iter().map(|told| match told {
-        Told::Event(Event::RejectionEnded(ObjectKey::File(_, text))) => format!("+{text}"),
-        Told::Event(Event::RejectionEnded(object)) => format!("ok {object}"),
-        Told::Event(Event::Rejected(rejection)) => format!("!{}", rejection.object),
-        Told::Event(Event::ServiceDeleted(key, _)) => format!("-{}", key.name.name()),
+fn show(messages: &[Message]) -> String {
+    let words = messages.iter().map(|it| match it {
+        Message::Event(Event::RejectionEnded(ObjectKey::File(_, text))) => format!("+{text}"),
+        Message::Event(Event::RejectionEnded(object)) => format!("ok {object}"),
+        Message::Event(Event::Rejected(rejection)) => format!("!{}", rejection.object),
+        Message::Event(Event::ServiceDeleted(key, _)) => format!("-{}", key.name.name()),
         other => format!("{other:?}"),
     });
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn list(shelf: &mut Shelf, objects: &str) -> Commit {
-    shelf.begin();
+fn list(delivered: &mut Delivered, objects: &str) -> Commit {
+    delivered.begin();
     for text in objects.split_whitespace() {
         let object = object(text);
-        let is_known = object.name.as_ref().is_some_and(|(name, version)| shelf.has_listed(name, version));
+        let is_known =
+            object.name.as_ref().is_some_and(|(name, version)| delivered.has_listed(name, version));
         if !is_known {
-            shelf.list(object);
+            delivered.list(object);
         }
     }
-    shelf.commit(|name| Told::gone(What::Services, name, None))
+    delivered.commit(|name| Message::gone(Resource::Services, name, None))
 }
 
 #[track_caller]
 fn check(lists: &[&str], expected: &str) {
-    let mut shelf = Shelf::default();
-    let told = lists.iter().map(|objects| show(&list(&mut shelf, objects).told)).last().unwrap();
+    let mut delivered = Delivered::default();
+    let told = lists.iter().map(|objects| show(&list(&mut delivered, objects).messages)).last().unwrap();
     assert_eq!(told, expected, "after {lists:?}");
 }
 
@@ -87,51 +93,51 @@ fn what_is_missing_may_be_what_has_no_name() {
 
 #[test]
 fn a_list_that_breaks_off_changes_nothing() {
-    let mut shelf = Shelf::default();
-    list(&mut shelf, "a@1 b@1");
-    shelf.begin();
-    shelf.list(object("c@9"));
-    assert!(shelf.has_listed(&name("a"), &object("a@1").name.unwrap().1));
-    assert_eq!((shelf.len(), shelf.version(&name("c"))), (2, None));
-    assert_eq!(show(&list(&mut shelf, "a@1 b@1").told), "", "and is forgotten by the next one");
+    let mut delivered = Delivered::default();
+    list(&mut delivered, "a@1 b@1");
+    delivered.begin();
+    delivered.list(object("c@9"));
+    assert!(delivered.has_listed(&name("a"), &object("a@1").name.unwrap().1));
+    assert_eq!((delivered.len(), delivered.version(&name("c"))), (2, None));
+    assert_eq!(show(&list(&mut delivered, "a@1 b@1").messages), "", "and is forgotten by the next one");
 }
 
 #[test]
 fn an_event_counts_once() {
-    let mut shelf = Shelf::default();
-    list(&mut shelf, "a@1");
-    assert!(!shelf.apply(&object("a@1")), "known from the list");
-    assert!(shelf.apply(&object("a@2")));
-    assert!(!shelf.apply(&object("a@2")), "a duplicate");
-    assert!(shelf.apply(&object("a@2#2")), "deleted and created again unseen");
-    assert!(shelf.apply(&object("b@3!")));
-    assert_eq!((shelf.len(), shelf.bad()), (2, 1));
-    assert!(shelf.remove(&name("a")) && !shelf.remove(&name("a")));
-    assert_eq!(show(&list(&mut shelf, "b@3").told), "");
+    let mut delivered = Delivered::default();
+    list(&mut delivered, "a@1");
+    assert!(!delivered.apply(&object("a@1")), "known from the list");
+    assert!(delivered.apply(&object("a@2")));
+    assert!(!delivered.apply(&object("a@2")), "a duplicate");
+    assert!(delivered.apply(&object("a@2#2")), "deleted and created again unseen");
+    assert!(delivered.apply(&object("b@3!")));
+    assert_eq!((delivered.len(), delivered.bad()), (2, 1));
+    assert!(delivered.remove(&name("a")) && !delivered.remove(&name("a")));
+    assert_eq!(show(&list(&mut delivered, "b@3").messages), "");
 }
 
 #[test]
 fn an_object_without_a_version_is_always_news() {
-    let mut shelf = Shelf::default();
-    list(&mut shelf, "a@");
-    assert!(shelf.apply(&object("a@")));
+    let mut delivered = Delivered::default();
+    list(&mut delivered, "a@");
+    assert!(delivered.apply(&object("a@")));
 }
 
 #[test]
 fn what_was_remembered_is_known() {
     let of = |text: &str| object(text).name.unwrap();
-    let mut shelf = Shelf::remembered(vec![of("a@1"), of("b@1")], Odds::new());
-    assert!(!shelf.apply(&object("a@1")));
-    assert_eq!(show(&list(&mut shelf, "a@1 c@2").told), "+c@2 -b");
+    let mut delivered = Delivered::remembered(vec![of("a@1"), of("b@1")], Odds::new());
+    assert!(!delivered.apply(&object("a@1")));
+    assert_eq!(show(&list(&mut delivered, "a@1 c@2").messages), "+c@2 -b");
 }
 
 #[test]
 fn a_loss_is_more_than_half_or_everything() {
     let loss = |before: usize, after: usize| {
         let some = |count: usize| (0..count).map(|at| format!("o{at}@1")).collect::<Vec<_>>().join(" ");
-        let mut shelf = Shelf::default();
-        list(&mut shelf, &some(before));
-        list(&mut shelf, &some(after)).is_loss()
+        let mut delivered = Delivered::default();
+        list(&mut delivered, &some(before));
+        list(&mut delivered, &some(after)).is_loss()
     };
     assert_eq!([loss(1, 0), loss(12, 0), loss(12, 5)], [true; 3]);
     assert_eq!([loss(0, 0), loss(10, 4), loss(12, 6), loss(5, 9)], [false; 4]);
@@ -151,10 +157,10 @@ fn check_remembered(table: &str, odd: &str, versions: &str, odds: &str) {
         let rejection = Rejection { object, origin: None, reason: "bad".into(), partial };
         (name, Odd { version, rejection: (!text.ends_with('~')).then_some(rejection) })
     });
-    let shelf = Shelf::remembered(table.split_whitespace().map(parts).collect(), odd.collect());
-    let shown = shelf.versions().map(|(name, it)| format!("{}@{}", name.name(), it.resource_version));
+    let delivered = Delivered::remembered(table.split_whitespace().map(parts).collect(), odd.collect());
+    let shown = delivered.versions().map(|(name, it)| format!("{}@{}", name.name(), it.resource_version));
     assert_eq!(shown.collect::<Vec<_>>().join(" "), versions);
-    let shown = shelf.odds().keys().map(|name| name.name().to_owned()).collect::<Vec<_>>();
+    let shown = delivered.odds().keys().map(|name| name.name().to_owned()).collect::<Vec<_>>();
     assert_eq!(shown.join(" "), odds);
 }
 

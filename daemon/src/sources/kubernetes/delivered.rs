@@ -10,7 +10,7 @@ use holdfast_core::facts::{Meta, ObjectKey, Rejection};
 use holdfast_core::keys::ObjectName;
 use holdfast_core::limits;
 
-use super::object::{Object, Told};
+use super::object::{Message, Object};
 
 /// A list that would remove so few objects is never called a loss.
 const LOSS_MIN: usize = 10;
@@ -70,7 +70,7 @@ struct Kept {
 /// What a committed list did.
 #[derive(Debug, Default)]
 pub(super) struct Commit {
-    pub(super) told: Vec<Told>,
+    pub(super) messages: Vec<Message>,
     pub(super) removed: usize,
     /// How many there were before.
     pub(super) before: usize,
@@ -88,7 +88,7 @@ impl Commit {
 #[derive(Debug, Default)]
 struct Listing {
     pending: Vec<(ObjectName, Version, Option<Odd>)>,
-    told: Vec<Told>,
+    messages: Vec<Message>,
     unnamed: BTreeSet<ObjectKey>,
     /// How many of `pending` and `told` came with whole pages.
     whole: (usize, usize),
@@ -96,7 +96,7 @@ struct Listing {
 
 /// What was delivered.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct Delivered {
     kept: BTreeMap<ObjectName, Kept>,
     odds: Arc<Odds>,
     /// How many of them are bad.
@@ -107,20 +107,20 @@ pub(super) struct Shelf {
     unnamed: BTreeSet<ObjectKey>,
 }
 
-impl Shelf {
+impl Delivered {
     /// What an earlier run of the daemon delivered. The odd ones may be newer than the table: only what both agree on,
     /// or what replaces nothing, is taken from them; what came after the table is heard again.
     pub(super) fn remembered(objects: Vec<(ObjectName, Version)>, odds: Odds) -> Self {
         let keep = |(name, version)| (name, Kept { version, list: 0 });
-        let mut shelf = Self { kept: objects.into_iter().map(keep).collect(), ..Self::default() };
+        let mut delivered = Self { kept: objects.into_iter().map(keep).collect(), ..Self::default() };
         for (name, odd) in odds {
-            let is_of_table = shelf.version(&name).map(|version| *version == odd.version);
+            let is_of_table = delivered.version(&name).map(|version| *version == odd.version);
             let is_taken = odd.is_bad() || is_of_table.unwrap_or_else(|| odd.is_loose());
             if is_taken {
-                shelf.put(name, odd.version.clone(), Some(odd));
+                delivered.put(name, odd.version.clone(), Some(odd));
             }
         }
-        shelf
+        delivered
     }
 
     /// What the table does not say.
@@ -163,14 +163,14 @@ impl Shelf {
 
     /// A page has come to its end: what it has brought stays, whatever becomes of the next one.
     pub(super) fn end_page(&mut self) {
-        self.listing.whole = (self.listing.pending.len(), self.listing.told.len());
+        self.listing.whole = (self.listing.pending.len(), self.listing.messages.len());
     }
 
     /// A page was broken off, and comes again from its beginning.
     pub(super) fn undo_page(&mut self) {
-        let (pending, told) = self.listing.whole;
+        let (pending, messages) = self.listing.whole;
         self.listing.pending.truncate(pending);
-        self.listing.told.truncate(told);
+        self.listing.messages.truncate(messages);
     }
 
     /// The list has this version of this object. `true`: it is known, and need not be read.
@@ -188,22 +188,22 @@ impl Shelf {
             Some((name, version)) => self.listing.pending.push((name, version, odd)),
             None => self.listing.unnamed.extend(object.rejected()),
         }
-        self.listing.told.extend(object.told);
+        self.listing.messages.extend(object.messages);
     }
 
     /// The list is whole: everything that it changes, at once.
-    pub(super) fn commit(&mut self, gone: impl Fn(&ObjectName) -> Option<Told>) -> Commit {
-        let Listing { pending, mut told, unnamed, .. } = std::mem::take(&mut self.listing);
+    pub(super) fn commit(&mut self, gone: impl Fn(&ObjectName) -> Option<Message>) -> Commit {
+        let Listing { pending, mut messages, unnamed, .. } = std::mem::take(&mut self.listing);
         let before = self.kept.len();
         for (name, version, odd) in pending {
             self.put(name, version, odd);
         }
         // An object that is missing may be the one that has lost its name.
         let removed = if unnamed.is_empty() { self.sweep() } else { Vec::new() };
-        told.extend(removed.iter().filter_map(gone));
-        told.extend(self.unnamed.difference(&unnamed).cloned().map(Told::rejection_ended));
+        messages.extend(removed.iter().filter_map(gone));
+        messages.extend(self.unnamed.difference(&unnamed).cloned().map(Message::rejection_ended));
         self.unnamed = unnamed;
-        Commit { told, removed: removed.len(), before }
+        Commit { messages, removed: removed.len(), before }
     }
 
     fn sweep(&mut self) -> Vec<ObjectName> {

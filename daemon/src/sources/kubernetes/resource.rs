@@ -15,14 +15,14 @@ pub(super) const PAGE_ITEMS: u32 = 500;
 
 /// One kind of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum Resource {
     Services,
     Slices,
     /// The own Node.
     Node,
 }
 
-impl What {
+impl Resource {
     /// As the engine knows it; the own Node is nothing of its.
     pub(super) const fn watched(self) -> Option<Watched> {
         match self {
@@ -34,7 +34,7 @@ impl What {
 }
 
 /// The resource's name, as it stands in paths.
-impl fmt::Display for What {
+impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Services => "services",
@@ -47,7 +47,7 @@ impl fmt::Display for What {
 /// Which objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Selection {
-    pub(super) what: What,
+    pub(super) what: Resource,
     labels: String,
     /// An older server may not know the field; see [`Self::without_fields`].
     fields: String,
@@ -58,23 +58,27 @@ impl Selection {
     pub(super) fn services(proxy_name: Option<&str>) -> Self {
         const LABEL: &str = "service.kubernetes.io/service-proxy-name";
         let labels = proxy_name.map_or_else(|| format!("!{LABEL}"), |name| format!("{LABEL}={name}"));
-        Self { what: What::Services, labels, fields: "spec.clusterIP!=None".to_owned() }
+        Self { what: Resource::Services, labels, fields: "spec.clusterIP!=None".to_owned() }
     }
 
     /// Slices that are for proxies.
     pub(super) fn slices() -> Self {
         let labels = "!service.kubernetes.io/headless".to_owned();
-        Self { what: What::Slices, labels, fields: String::new() }
+        Self { what: Resource::Slices, labels, fields: String::new() }
     }
 
     /// The own Node.
     pub(super) fn node(name: &NodeName) -> Self {
-        Self { what: What::Node, labels: String::new(), fields: format!("metadata.name={}", name.as_str()) }
+        Self {
+            what: Resource::Node,
+            labels: String::new(),
+            fields: format!("metadata.name={}", name.as_str()),
+        }
     }
 
     /// The same for a server that does not select Services by address. Headless ones come too then; they have no rows.
     pub(super) fn without_fields(&self) -> Option<Self> {
-        let is_optional = self.what == What::Services && !self.fields.is_empty();
+        let is_optional = self.what == Resource::Services && !self.fields.is_empty();
         is_optional.then(|| Self { fields: String::new(), ..self.clone() })
     }
 
@@ -106,9 +110,9 @@ impl Selection {
 
     const fn path(&self) -> &'static str {
         match self.what {
-            What::Services => "/api/v1/services",
-            What::Slices => "/apis/discovery.k8s.io/v1/endpointslices",
-            What::Node => "/api/v1/nodes",
+            Resource::Services => "/api/v1/services",
+            Resource::Slices => "/apis/discovery.k8s.io/v1/endpointslices",
+            Resource::Node => "/api/v1/nodes",
         }
     }
 }
@@ -117,7 +121,7 @@ impl Selection {
 /// would find differences that nobody has made. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct SharedSelection {
-    pub(super) what: What,
+    pub(super) what: Resource,
     current: Arc<Mutex<Selection>>,
 }
 

@@ -1,4 +1,4 @@
-//! The daemon on the bench: an engine over some maps, with the clock in our hand.
+//! Runs a scenario: an engine over some maps, and a clock that the scenario moves.
 //!
 //! Invariant: after each step the engine runs until nothing is due, so maps that fail now and then end where good ones
 //! do. Deliberately absent: what the steps mean to a source.
@@ -74,7 +74,7 @@ impl MapMaker for FaultyMemory {
 
 /// The daemon with everything around it.
 #[allow(missing_debug_implementations)] // the maps are whatever a maker made
-pub struct Bench {
+pub struct Runner {
     outside: Outside,
     sources: Vec<Source>,
     // Gone only while it is being started again.
@@ -84,12 +84,12 @@ pub struct Bench {
     wall: Timestamp,
 }
 
-impl Bench {
+impl Runner {
     /// A daemon that has started, with nothing to serve.
     pub fn start(maker: &dyn MapMaker, sources: BTreeSet<Source>) -> Result<Self, ScenarioError> {
         let at_start = |message| ScenarioError { line: 0, message };
         let maps = maker.make().map_err(at_start)?;
-        let mut bench = Self {
+        let mut runner = Self {
             outside: Outside::default(),
             sources: sources.into_iter().collect(),
             engine: None,
@@ -97,8 +97,8 @@ impl Bench {
             mono: Duration::ZERO,
             wall: START,
         };
-        bench.boot(maps).map_err(at_start)?;
-        Ok(bench)
+        runner.boot(maps).map_err(at_start)?;
+        Ok(runner)
     }
 
     /// One step of a scenario.
@@ -107,7 +107,7 @@ impl Bench {
             Command::Time(time) => {
                 self.mono += *time;
                 self.wall.0 += i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
-                self.settle()
+                self.run_until_idle()
             }
             Command::Restart => {
                 let maps = self.engine.take().ok_or("no engine")?.into_maps();
@@ -197,10 +197,10 @@ impl Bench {
     fn apply(&mut self, group: Vec<Event>) -> Result<(), String> {
         let engine = self.engine.as_mut().ok_or("no engine")?;
         group.into_iter().for_each(|event| engine.apply(event));
-        self.settle()
+        self.run_until_idle()
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn run_until_idle(&mut self) -> Result<(), String> {
         let engine = self.engine.as_mut().ok_or("no engine")?;
         for _ in 0..STEPS_MAX {
             self.snapshot = engine.step(Now { wall: self.wall, mono: self.mono }, &mut |_| ());
