@@ -115,7 +115,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// With the credentials that are in use already where their locations are the same: what hangs is not asked for twice.
+    /// Keeps the credentials in use where their locations are the same: what hangs is not asked for twice.
     fn or_as_before(self, before: &Self) -> Self {
         let known = |new: Arc<Credentials>| {
             let all = [Some(&before.own), before.kubelet.as_ref()];

@@ -41,7 +41,7 @@ pub(crate) fn module_doc(source: &Source) -> Vec<Finding> {
     if source.text.starts_with("//!") {
         return Vec::new();
     }
-    vec![source.finding(1, "a module begins with `//!`: what it owns, its invariant, what is absent")]
+    vec![source.finding(1, "a module begins with `//!`: what it owns, its invariant")]
 }
 
 /// `foo.rs` beside `foo/`: an editor full of `mod.rs` tabs tells nobody where he is.

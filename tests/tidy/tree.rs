@@ -1,12 +1,37 @@
 //! The repository as texts, and what a rule has to say about one of them.
 //!
-//! Invariant: paths are relative to the repository and use `/`, in a stable order. Deliberately absent: git, so
-//! that the rules also run on an unpacked archive.
+//! Invariant: paths are relative to the repository and use `/`, in a stable order. Git is not asked, so the rules also
+//! run on an unpacked archive.
 
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// What the rules on lines, doc comments and words do not judge yet.
+const NOT_YET: [&str; 21] = [
+    ".ci/",
+    "Makefile",
+    "bpf/",
+    "daemon/core/",
+    "daemon/datapath/",
+    "daemon/src/admin",
+    "daemon/src/announce",
+    "daemon/src/app",
+    "daemon/src/cli",
+    "daemon/src/datapath",
+    "daemon/src/engine",
+    "daemon/src/lib.rs",
+    "daemon/src/logging",
+    "daemon/src/moment",
+    "daemon/src/readings",
+    "daemon/src/recorder",
+    "daemon/src/state",
+    "daemon/src/why",
+    "docs/develop.md",
+    "scripts/check.sh",
+    "scripts/test.sh",
+];
 
 /// One text file.
 #[derive(Clone, Debug)]
@@ -42,6 +67,10 @@ impl Source {
     pub(crate) fn finding(&self, line: usize, rule: impl Into<String>) -> Finding {
         Finding { path: self.path.clone(), line, rule: rule.into() }
     }
+}
+
+pub(crate) fn is_gone_through(source: &Source) -> bool {
+    !NOT_YET.iter().any(|path| source.path.starts_with(path))
 }
 
 /// Every text file of the repository.

@@ -5,8 +5,8 @@
 //! every field that neither kube-proxy nor holdfast reads.
 
 mod address;
+mod error;
 mod meta;
-mod refusal;
 mod service;
 mod slice;
 mod wire;
@@ -23,8 +23,8 @@ use holdfast_core::limits;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use refusal::Refusal;
-pub(in crate::sources) use refusal::quoted;
+pub use error::ObjectError;
+pub(in crate::sources) use error::quoted;
 pub use service::service;
 pub use slice::slice;
 pub use wire::{
@@ -89,34 +89,34 @@ pub struct Provenance {
 }
 
 /// Fills one of the wire types from one object; what does not fit is named by its path.
-pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, Refusal> {
+pub fn from_value<Wire: Deserialize<'static>>(value: &Value) -> Result<Wire, ObjectError> {
     Wire::deserialize(value.clone()).or_else(|_| {
         // Only an object that does not fit pays for the path.
         serde_path_to_error::deserialize(value.clone())
-            .map_err(|error| Refusal::shape(&error.path().to_string(), &error.inner()))
+            .map_err(|error| ObjectError::shape(&error.path().to_string(), &error.inner()))
     })
 }
 
 /// The rejection of an object that does not even fit its wire type, named as far as it says who it is.
-pub fn reject(kind: Kind, value: &Value, refusal: &Refusal, provenance: &Provenance) -> Rejection {
+pub fn reject(kind: Kind, value: &Value, error: &ObjectError, provenance: &Provenance) -> Rejection {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let name = meta::object_name(text("/metadata/namespace"), text("/metadata/name"), provenance.defaulting);
     let object = match name {
         Ok(name) => kind.key(name, provenance.source),
         Err(_) => unnamed(kind, text("/metadata/name"), provenance),
     };
-    rejection(object, refusal, provenance, false)
+    rejection(object, error, provenance, false)
 }
 
 /// The name of an object, or its rejection, which can only say where it was.
 fn named(kind: Kind, wire: &MetaWire<'_>, provenance: &Provenance) -> Result<ObjectName, Rejection> {
     let (namespace, name) = (wire.namespace.as_deref(), wire.name.as_deref());
     meta::object_name(namespace, name, provenance.defaulting)
-        .map_err(|refusal| rejection(unnamed(kind, name, provenance), &refusal, provenance, false))
+        .map_err(|error| rejection(unnamed(kind, name, provenance), &error, provenance, false))
 }
 
 fn unnamed(kind: Kind, name: Option<&str>, provenance: &Provenance) -> ObjectKey {
-    let name = refusal::quoted(name.unwrap_or_default());
+    let name = error::quoted(name.unwrap_or_default());
     let index = match &provenance.origin {
         Some(origin) => format!("{origin}, {kind} {name}"),
         None => format!("{kind} {name}"),

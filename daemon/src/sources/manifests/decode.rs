@@ -12,7 +12,7 @@ use holdfast_core::keys::Source;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::sources::objects::{self, Defaulting, Kind, Provenance, Refusal, ServiceWire, SliceWire};
+use crate::sources::objects::{self, Defaulting, Kind, ObjectError, Provenance, ServiceWire, SliceWire};
 
 /// Nesting of the deepest object that is read, the same as `serde_json`'s own bound; real ones have about 20.
 const DEPTH_MAX: usize = 128;
@@ -163,7 +163,7 @@ enum Item {
     /// No kind: an item of a list that says it for all, or nothing that can be understood.
     Untyped(Value),
     /// It does not fit, or is of a version that is not read.
-    Refused(Kind, Value, Refusal),
+    Refused(Kind, Value, ObjectError),
 }
 
 impl<'de> Deserialize<'de> for Item {
@@ -187,8 +187,8 @@ impl Item {
         if version == kind.api_version() {
             return Self::of(kind, value);
         }
-        let refusal = Refusal::Version { shown: format!("{version:?}"), legal: kind.api_version() };
-        Self::Refused(kind, value, refusal)
+        let error = ObjectError::Version { shown: format!("{version:?}"), legal: kind.api_version() };
+        Self::Refused(kind, value, error)
     }
 
     fn of(kind: Kind, value: Value) -> Self {
@@ -196,7 +196,7 @@ impl Item {
             Kind::Service => objects::from_value(&value).map(|wire| Self::Service(Box::new(wire))),
             Kind::Slice => objects::from_value(&value).map(|wire| Self::Slice(Box::new(wire))),
         };
-        fitted.unwrap_or_else(|refusal| Self::Refused(kind, value, refusal))
+        fitted.unwrap_or_else(|error| Self::Refused(kind, value, error))
     }
 }
 
@@ -252,8 +252,8 @@ impl Reading {
                 }
                 Err(rejection) => self.refuse(position, rejection),
             },
-            Item::Refused(kind, value, refusal) => {
-                let rejection = objects::reject(kind, &value, &refusal, &self.provenance);
+            Item::Refused(kind, value, error) => {
+                let rejection = objects::reject(kind, &value, &error, &self.provenance);
                 self.refuse(position, rejection);
             }
             Item::Untyped(_) => self.refuse_untyped(position),

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use holdfast_core::facts::{Meta, Timestamp, Writer};
 use holdfast_core::keys::ObjectName;
 
-use super::refusal::quoted;
+use super::error::quoted;
 use super::wire::{ManagedFieldsWire, MetaWire, Text};
-use super::{Defaulting, Provenance, Refusal};
+use super::{Defaulting, ObjectError, Provenance};
 use crate::moment;
 
 /// What the apiserver uses when a request names no namespace.
@@ -20,16 +20,16 @@ pub(super) fn object_name(
     namespace: Option<&str>,
     name: Option<&str>,
     defaulting: Defaulting,
-) -> Result<ObjectName, Refusal> {
+) -> Result<ObjectName, ObjectError> {
     let namespace = match (namespace.unwrap_or_default(), defaulting) {
         ("", Defaulting::AsApiserver) => NAMESPACE_DEFAULT,
         (given, _) => given,
     };
     ObjectName::new(namespace, name.unwrap_or_default())
-        .map_err(|error| Refusal::Name { field: "metadata".to_owned(), error })
+        .map_err(|error| ObjectError::Name { field: "metadata".to_owned(), error })
 }
 
-pub(super) fn meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta, Refusal> {
+pub(super) fn meta(wire: &MetaWire<'_>, provenance: &Provenance) -> Result<Meta, ObjectError> {
     Ok(Meta {
         uid: text(wire.uid.as_ref()),
         resource_version: text(wire.resource_version.as_ref()),
@@ -45,16 +45,16 @@ pub(super) fn text(wire: Option<&Text<'_>>) -> Option<Arc<str>> {
     wire.filter(|text| !text.is_empty()).map(|text| (&**text).into())
 }
 
-fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, Refusal> {
+fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> {
     let Some(text) = wire.creation_timestamp.as_deref() else {
         return Ok(None);
     };
-    let refusal = || Refusal::Word {
+    let error = || ObjectError::Word {
         field: "metadata.creationTimestamp".to_owned(),
         shown: quoted(text),
         legal: "times such as 2026-01-08T11:11:55Z",
     };
-    moment::parse(text).map(Some).ok_or_else(refusal)
+    moment::parse(text).map(Some).ok_or_else(error)
 }
 
 fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {

@@ -15,7 +15,7 @@ use holdfast_core::keys::{Protocol, ServiceKey};
 use holdfast_core::limits;
 
 use super::wire::{MetaWire, ServicePortWire, ServiceSpecWire, ServiceWire};
-use super::{Kind, Provenance, Refusal, meta};
+use super::{Kind, ObjectError, Provenance, meta};
 
 /// The apiserver's default for `sessionAffinity: ClientIP`, three hours.
 const AFFINITY_TIMEOUT_DEFAULT: u32 = 10_800;
@@ -35,9 +35,8 @@ pub fn service(wire: &ServiceWire<'_>, provenance: &Provenance) -> Result<Servic
     let metadata = wire.metadata.as_ref().unwrap_or(&no_meta);
     let name = super::named(Kind::Service, metadata, provenance)?;
     let key = ServiceKey { name, source: provenance.source };
-    facts(key.clone(), metadata, wire, provenance).map_err(|refusal| {
-        super::rejection(Kind::Service.key(key.name, key.source), &refusal, provenance, false)
-    })
+    facts(key.clone(), metadata, wire, provenance)
+        .map_err(|error| super::rejection(Kind::Service.key(key.name, key.source), &error, provenance, false))
 }
 
 fn facts(
@@ -45,7 +44,7 @@ fn facts(
     metadata: &MetaWire<'_>,
     wire: &ServiceWire<'_>,
     provenance: &Provenance,
-) -> Result<ServiceFacts, Refusal> {
+) -> Result<ServiceFacts, ObjectError> {
     let no_spec = ServiceSpecWire::default();
     let spec = wire.spec.as_ref().unwrap_or(&no_spec);
     let mut facts = ServiceFacts::new(key, service_type(spec)?);
@@ -62,35 +61,38 @@ fn facts(
     Ok(facts)
 }
 
-fn service_type(spec: &ServiceSpecWire<'_>) -> Result<ServiceType, Refusal> {
+fn service_type(spec: &ServiceSpecWire<'_>) -> Result<ServiceType, ObjectError> {
     match spec.kind.as_deref().unwrap_or_default() {
         "" | "ClusterIP" => Ok(ServiceType::ClusterIp),
         "NodePort" => Ok(ServiceType::NodePort),
         "LoadBalancer" => Ok(ServiceType::LoadBalancer),
         "ExternalName" => Ok(ServiceType::ExternalName),
-        other => Err(Refusal::word("spec.type", other, "ClusterIP, NodePort, LoadBalancer and ExternalName")),
+        other => {
+            Err(ObjectError::word("spec.type", other, "ClusterIP, NodePort, LoadBalancer and ExternalName"))
+        }
     }
 }
 
-fn ports(wires: &[ServicePortWire<'_>]) -> Result<Vec<ServicePort>, Refusal> {
+fn ports(wires: &[ServicePortWire<'_>]) -> Result<Vec<ServicePort>, ObjectError> {
     check_count("spec.ports", wires.len(), limits::PORTS_PER_SERVICE_MAX)?;
     let mut known = BTreeSet::new();
     let mut ports = Vec::with_capacity(wires.len());
     for (index, wire) in wires.iter().enumerate() {
         let port = port(index, wire)?;
         if !known.insert((Arc::clone(&port.name), port.protocol.clone())) {
-            return Err(Refusal::PortRepeated { field: format!("spec.ports[{index}]") });
+            return Err(ObjectError::PortRepeated { field: format!("spec.ports[{index}]") });
         }
         ports.push(port);
     }
     Ok(ports)
 }
 
-fn port(index: usize, wire: &ServicePortWire<'_>) -> Result<ServicePort, Refusal> {
+fn port(index: usize, wire: &ServicePortWire<'_>) -> Result<ServicePort, ObjectError> {
     let field = |name| format!("spec.ports[{index}].{name}");
-    let number =
-        wire.port.ok_or_else(|| Refusal::Missing { field: field("port"), legal: "1 to 65535 is legal" })?;
-    let missing = Refusal::Range { field: field("port"), value: number, legal: "1 to 65535" };
+    let number = wire
+        .port
+        .ok_or_else(|| ObjectError::Missing { field: field("port"), legal: "1 to 65535 is legal" })?;
+    let missing = ObjectError::Range { field: field("port"), value: number, legal: "1 to 65535" };
     Ok(ServicePort {
         name: short(wire.name.as_deref().unwrap_or_default(), PORT_NAME_LENGTH_MAX, || field("name"))?,
         protocol: protocol(wire.protocol.as_deref(), || field("protocol"))?,
@@ -103,10 +105,10 @@ pub(super) fn port_number(number: i64) -> Option<NonZeroU16> {
     u16::try_from(number).ok().and_then(NonZeroU16::new)
 }
 
-fn optional_port(field: &str, number: Option<i64>) -> Result<Option<NonZeroU16>, Refusal> {
+fn optional_port(field: &str, number: Option<i64>) -> Result<Option<NonZeroU16>, ObjectError> {
     match number {
         None | Some(0) => Ok(None),
-        Some(value) => port_number(value).map(Some).ok_or_else(|| Refusal::Range {
+        Some(value) => port_number(value).map(Some).ok_or_else(|| ObjectError::Range {
             field: field.to_owned(),
             value,
             legal: "0 (none) to 65535",
@@ -114,7 +116,7 @@ fn optional_port(field: &str, number: Option<i64>) -> Result<Option<NonZeroU16>,
     }
 }
 
-pub(super) fn protocol(wire: Option<&str>, field: impl FnOnce() -> String) -> Result<Protocol, Refusal> {
+pub(super) fn protocol(wire: Option<&str>, field: impl FnOnce() -> String) -> Result<Protocol, ObjectError> {
     match wire.unwrap_or_default() {
         "" => Ok(Protocol::TCP),
         given => Ok(Protocol::parse(&short(given, PROTOCOL_LENGTH_MAX, field)?)),
@@ -125,40 +127,40 @@ pub(super) fn short(
     text: &str,
     length_max: usize,
     field: impl FnOnce() -> String,
-) -> Result<Arc<str>, Refusal> {
+) -> Result<Arc<str>, ObjectError> {
     if text.len() > length_max {
-        return Err(Refusal::TooLong { field: field(), length: text.len(), length_max });
+        return Err(ObjectError::TooLong { field: field(), length: text.len(), length_max });
     }
     Ok(text.into())
 }
 
-pub(super) fn check_count(field: &'static str, count: usize, count_max: usize) -> Result<(), Refusal> {
-    if count > count_max { Err(Refusal::TooMany { field, count, count_max }) } else { Ok(()) }
+pub(super) fn check_count(field: &'static str, count: usize, count_max: usize) -> Result<(), ObjectError> {
+    if count > count_max { Err(ObjectError::TooMany { field, count, count_max }) } else { Ok(()) }
 }
 
-fn policy(field: &str, wire: Option<&str>) -> Result<TrafficPolicy, Refusal> {
+fn policy(field: &str, wire: Option<&str>) -> Result<TrafficPolicy, ObjectError> {
     match wire.unwrap_or_default() {
         "" | "Cluster" => Ok(TrafficPolicy::Cluster),
         "Local" => Ok(TrafficPolicy::Local),
-        other => Err(Refusal::word(field, other, "Cluster and Local")),
+        other => Err(ObjectError::word(field, other, "Cluster and Local")),
     }
 }
 
-fn affinity_timeout(spec: &ServiceSpecWire<'_>) -> Result<Option<u32>, Refusal> {
+fn affinity_timeout(spec: &ServiceSpecWire<'_>) -> Result<Option<u32>, ObjectError> {
     match spec.session_affinity.as_deref().unwrap_or_default() {
         "" | "None" => Ok(None),
         "ClientIP" => client_ip_timeout(spec).map(Some),
-        other => Err(Refusal::word("spec.sessionAffinity", other, "None and ClientIP")),
+        other => Err(ObjectError::word("spec.sessionAffinity", other, "None and ClientIP")),
     }
 }
 
-fn client_ip_timeout(spec: &ServiceSpecWire<'_>) -> Result<u32, Refusal> {
+fn client_ip_timeout(spec: &ServiceSpecWire<'_>) -> Result<u32, ObjectError> {
     let config = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
     let Some(value) = config.and_then(|client_ip| client_ip.timeout_seconds) else {
         return Ok(AFFINITY_TIMEOUT_DEFAULT);
     };
     let legal = |seconds: &u32| (1..=AFFINITY_TIMEOUT_MAX).contains(seconds);
-    u32::try_from(value).ok().filter(legal).ok_or_else(|| Refusal::Range {
+    u32::try_from(value).ok().filter(legal).ok_or_else(|| ObjectError::Range {
         field: "spec.sessionAffinityConfig.clientIP.timeoutSeconds".to_owned(),
         value,
         legal: "1 to 86400",

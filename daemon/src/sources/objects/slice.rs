@@ -16,7 +16,7 @@ use holdfast_core::limits;
 
 use super::service::{PORT_NAME_LENGTH_MAX, check_count, port_number, protocol, short};
 use super::wire::{EndpointWire, HintWire, MetaWire, SlicePortWire, SliceWire, TargetWire};
-use super::{Defaulting, Kind, Provenance, Refusal, address, meta};
+use super::{Defaulting, Kind, ObjectError, Provenance, address, meta};
 
 /// Skipped endpoints whose reasons are named; a rejection has room for few.
 const SKIPPED_NAMED_MAX: usize = 3;
@@ -36,7 +36,7 @@ pub fn slice(
             let partial = skipped.reason().map(|reason| super::rejection(object, &reason, provenance, true));
             Ok((facts, partial))
         }
-        Err(refusal) => Err(super::rejection(object, &refusal, provenance, false)),
+        Err(error) => Err(super::rejection(object, &error, provenance, false)),
     }
 }
 
@@ -45,7 +45,7 @@ fn facts(
     metadata: &MetaWire<'_>,
     wire: &SliceWire<'_>,
     provenance: &Provenance,
-) -> Result<(SliceFacts, Skipped), Refusal> {
+) -> Result<(SliceFacts, Skipped), ObjectError> {
     let labels = metadata.labels.clone().unwrap_or_default();
     let address_type = address_type(wire.address_type.as_deref())?;
     let (endpoints, skipped) = endpoints(address_type, wire.endpoints.iter().flatten().flatten())?;
@@ -62,26 +62,28 @@ fn facts(
     Ok((facts, skipped))
 }
 
-fn service_name(key: &SliceKey, label: Option<&str>) -> Result<Option<Arc<str>>, Refusal> {
+fn service_name(key: &SliceKey, label: Option<&str>) -> Result<Option<Arc<str>>, ObjectError> {
     let Some(name) = label.filter(|name| !name.is_empty()) else {
         return Ok(None);
     };
-    ObjectName::new(key.name.namespace(), name)
-        .map_err(|error| Refusal::Name { field: "the label kubernetes.io/service-name".to_owned(), error })?;
+    ObjectName::new(key.name.namespace(), name).map_err(|error| ObjectError::Name {
+        field: "the label kubernetes.io/service-name".to_owned(),
+        error,
+    })?;
     Ok(Some(name.into()))
 }
 
-fn address_type(wire: Option<&str>) -> Result<AddressType, Refusal> {
+fn address_type(wire: Option<&str>) -> Result<AddressType, ObjectError> {
     const LEGAL: &str = "IPv4, IPv6 and FQDN";
     match wire.unwrap_or_default() {
         "IPv4" => Ok(AddressType::Ip(Family::V4)),
         "IPv6" => Ok(AddressType::Ip(Family::V6)),
         "FQDN" => Ok(AddressType::Fqdn),
-        other => Err(Refusal::word("addressType", other, LEGAL)),
+        other => Err(ObjectError::word("addressType", other, LEGAL)),
     }
 }
 
-fn ports(wires: &[SlicePortWire<'_>], defaulting: Defaulting) -> Result<Box<[SlicePort]>, Refusal> {
+fn ports(wires: &[SlicePortWire<'_>], defaulting: Defaulting) -> Result<Box<[SlicePort]>, ObjectError> {
     check_count("ports", wires.len(), limits::PORTS_PER_SLICE_MAX)?;
     let ports = wires.iter().enumerate().map(|(index, wire)| port(index, wire, defaulting));
     ports.filter_map(Result::transpose).collect()
@@ -92,7 +94,7 @@ fn port(
     index: usize,
     wire: &SlicePortWire<'_>,
     defaulting: Defaulting,
-) -> Result<Option<SlicePort>, Refusal> {
+) -> Result<Option<SlicePort>, ObjectError> {
     let field = |name| format!("ports[{index}].{name}");
     let name = match (wire.name.as_deref(), defaulting) {
         (Some(name), _) => name,
@@ -102,11 +104,11 @@ fn port(
     let Some(value) = wire.port.filter(|number| *number != 0) else {
         return Ok(None);
     };
-    let refusal = || Refusal::Range { field: field("port"), value, legal: "1 to 65535" };
+    let error = || ObjectError::Range { field: field("port"), value, legal: "1 to 65535" };
     Ok(Some(SlicePort {
         name: short(name, PORT_NAME_LENGTH_MAX, || field("name"))?,
         protocol: protocol(wire.protocol.as_deref(), || field("protocol"))?,
-        port: port_number(value).ok_or_else(refusal)?,
+        port: port_number(value).ok_or_else(error)?,
     }))
 }
 
@@ -114,14 +116,14 @@ fn port(
 #[derive(Debug, Default)]
 struct Skipped {
     count: usize,
-    named: Vec<Refusal>,
+    named: Vec<ObjectError>,
 }
 
 impl Skipped {
-    fn push(&mut self, refusal: Refusal) {
+    fn push(&mut self, error: ObjectError) {
         self.count += 1;
         if self.named.len() < SKIPPED_NAMED_MAX {
-            self.named.push(refusal);
+            self.named.push(error);
         }
     }
 
@@ -136,7 +138,7 @@ impl Skipped {
 fn endpoints<'a>(
     address_type: AddressType,
     wires: impl Iterator<Item = &'a EndpointWire<'a>> + Clone,
-) -> Result<(Endpoints, Skipped), Refusal> {
+) -> Result<(Endpoints, Skipped), ObjectError> {
     check_count("endpoints", wires.clone().count(), limits::ENDPOINTS_PER_SLICE_MAX)?;
     let AddressType::Ip(family) = address_type else {
         return Ok((Endpoints::default(), Skipped::default()));
@@ -144,8 +146,8 @@ fn endpoints<'a>(
     let mut builder = EndpointsBuilder::new(family);
     let (mut skipped, mut hints) = (Skipped::default(), HintSet::default());
     for (index, wire) in wires.enumerate() {
-        if let Err(refusal) = endpoint(index, wire, &mut hints, &mut builder) {
-            skipped.push(refusal);
+        if let Err(error) = endpoint(index, wire, &mut hints, &mut builder) {
+            skipped.push(error);
         }
     }
     Ok((builder.finish(), skipped))
@@ -157,15 +159,16 @@ fn endpoint(
     wire: &EndpointWire<'_>,
     hints: &mut HintSet,
     builder: &mut EndpointsBuilder,
-) -> Result<(), Refusal> {
+) -> Result<(), ObjectError> {
     let field = || format!("endpoints[{index}]");
     let Some(text) = wire.addresses.as_deref().unwrap_or_default().first() else {
-        return Err(Refusal::Missing {
+        return Err(ObjectError::Missing {
             field: field() + ".addresses",
             legal: "an endpoint needs one address",
         });
     };
-    let address = address::parse(text).ok_or_else(|| Refusal::address(field() + ".addresses[0]", text))?;
+    let address =
+        address::parse(text).ok_or_else(|| ObjectError::address(field() + ".addresses[0]", text))?;
     let conditions = wire.conditions.clone().unwrap_or_default();
     if let Some(wire) = &wire.hints {
         set_names(&mut hints.zones, wire.for_zones.as_deref());
@@ -184,7 +187,7 @@ fn endpoint(
             hints: wire.hints.is_some().then_some(&*hints),
             target: wire.target_ref.as_ref().and_then(target),
         })
-        .map_err(|error| Refusal::Endpoint { field: field(), error })
+        .map_err(|error| ObjectError::Endpoint { field: field(), error })
 }
 
 fn set_names(names: &mut Box<[Arc<str>]>, wires: Option<&[HintWire<'_>]>) {

@@ -16,7 +16,7 @@ fn decode_service(object: &Value, defaulting: Defaulting) -> Result<ServiceFacts
     let provenance = provenance(defaulting);
     match from_value(object) {
         Ok(wire) => service(&wire, &provenance),
-        Err(refusal) => Err(reject(Kind::Service, object, &refusal, &provenance)),
+        Err(error) => Err(reject(Kind::Service, object, &error, &provenance)),
     }
 }
 
@@ -27,6 +27,6 @@ fn decode_slice(
     let provenance = provenance(defaulting);
     match from_value(object) {
         Ok(wire) => slice(&wire, &provenance),
-        Err(refusal) => Err(reject(Kind::Slice, object, &refusal, &provenance)),
+        Err(error) => Err(reject(Kind::Slice, object, &error, &provenance)),
     }
 }

@@ -21,7 +21,7 @@ use crate::sources::kubernetes::object::{Message, Object, named};
 use crate::sources::kubernetes::page::{Ahead, Items, ListFrame, NoPage, Page};
 use crate::sources::kubernetes::piece::Piece;
 use crate::sources::kubernetes::resource::Resource;
-use crate::sources::objects::{self, Kind, Provenance, Refusal, ServiceWire, SliceWire, from_value};
+use crate::sources::objects::{self, Kind, ObjectError, Provenance, ServiceWire, SliceWire, from_value};
 
 /// The label by which a Node says where it is.
 const ZONE_LABEL: &str = "/metadata/labels/topology.kubernetes.io~1zone";
@@ -86,7 +86,7 @@ impl Codec for Json {
 
     fn read(what: Resource, bytes: &[u8], provenance: &Provenance) -> Object {
         let fitted = match str::from_utf8(bytes) {
-            Err(error) => Err((None, Refusal::shape(WHOLE, &error))),
+            Err(error) => Err((None, ObjectError::shape(WHOLE, &error))),
             Ok(text) => match what {
                 Resource::Services => {
                     fit(text, from_value::<ServiceWire<'_>>).map(|wire| service(&wire, provenance))
@@ -98,7 +98,7 @@ impl Codec for Json {
             },
         };
         fitted.map_or_else(
-            |(value, refusal)| refused(what, bytes, value, &refusal, provenance),
+            |(value, error)| refused(what, bytes, value, &error, provenance),
             |messages| Object::new(messages, || named(what, &Identity::peek(bytes)?)),
         )
     }
@@ -117,7 +117,7 @@ impl Codec for Json {
     }
 
     fn refuse(what: Resource, bytes: &[u8], reason: &dyn Display, provenance: &Provenance) -> Object {
-        refused(what, bytes, None, &Refusal::shape(WHOLE, reason), provenance)
+        refused(what, bytes, None, &ObjectError::shape(WHOLE, reason), provenance)
     }
 }
 
@@ -140,15 +140,15 @@ fn first<'t, Wire: Deserialize<'t>>(text: &'t str) -> Ahead<Wire> {
 /// All of a text as one object; `again` finds what does not fit.
 fn fit<'t, Wire: Deserialize<'t>, Again>(
     text: &'t str,
-    again: fn(&Value) -> Result<Again, Refusal>,
-) -> Result<Wire, (Option<Value>, Refusal)> {
+    again: fn(&Value) -> Result<Again, ObjectError>,
+) -> Result<Wire, (Option<Value>, ObjectError)> {
     serde_json::from_str(text).map_err(|error| match serde_json::from_str::<Value>(text) {
         Ok(value) => {
-            let refusal = again(&value).err();
-            let refusal = refusal.unwrap_or_else(|| Refusal::shape(WHOLE, &error));
-            (Some(value), refusal)
+            let known = again(&value).err();
+            let error = known.unwrap_or_else(|| ObjectError::shape(WHOLE, &error));
+            (Some(value), error)
         }
-        Err(error) => (None, Refusal::shape(WHOLE, &format!("no JSON: {error}"))),
+        Err(error) => (None, ObjectError::shape(WHOLE, &format!("no JSON: {error}"))),
     })
 }
 
@@ -194,24 +194,29 @@ fn refused(
     what: Resource,
     bytes: &[u8],
     value: Option<Value>,
-    refusal: &Refusal,
+    error: &ObjectError,
     provenance: &Provenance,
 ) -> Object {
     let identity = Identity::peek(bytes).unwrap_or_default();
     let known = || json!({"metadata": {"namespace": identity.namespace, "name": identity.name}});
     let value = value.unwrap_or_else(known);
-    let messages = rejection(what, &value, refusal, provenance).map(|it| Message::Event(Event::Rejected(it)));
+    let messages = rejection(what, &value, error, provenance).map(|it| Message::Event(Event::Rejected(it)));
     Object { name: named(what, &identity), messages: messages.into_iter().collect(), is_bad: true }
 }
 
 /// The own Node is no object of the engine's: what it said before holds.
-fn rejection(what: Resource, value: &Value, refusal: &Refusal, provenance: &Provenance) -> Option<Rejection> {
+fn rejection(
+    what: Resource,
+    value: &Value,
+    error: &ObjectError,
+    provenance: &Provenance,
+) -> Option<Rejection> {
     let kind = match what {
         Resource::Services => Kind::Service,
         Resource::Slices => Kind::Slice,
         Resource::Node => return None,
     };
-    Some(objects::reject(kind, value, refusal, provenance))
+    Some(objects::reject(kind, value, error, provenance))
 }
 
 #[cfg(test)]

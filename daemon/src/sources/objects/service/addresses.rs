@@ -11,9 +11,9 @@ use holdfast_core::keys::Family;
 use holdfast_core::limits;
 
 use super::check_count;
-use crate::sources::objects::refusal::quoted;
+use crate::sources::objects::error::quoted;
 use crate::sources::objects::wire::{ServiceSpecWire, ServiceStatusWire, Text};
-use crate::sources::objects::{Defaulting, Refusal, address};
+use crate::sources::objects::{Defaulting, ObjectError, address};
 
 /// Reads every address of a Service, and the families that they serve.
 pub(super) fn read(
@@ -21,7 +21,7 @@ pub(super) fn read(
     spec: &ServiceSpecWire<'_>,
     status: Option<&ServiceStatusWire<'_>>,
     defaulting: Defaulting,
-) -> Result<(), Refusal> {
+) -> Result<(), ObjectError> {
     facts.headless = is_headless(spec);
     facts.cluster_ips = cluster_ips(spec, defaulting)?;
     facts.external_ips = addresses("spec.externalIPs", spec.external_ips.as_deref().unwrap_or_default())?;
@@ -43,7 +43,7 @@ fn is_headless(spec: &ServiceSpecWire<'_>) -> bool {
 }
 
 /// The cluster IPs that count, each at the place of its family in `ipFamilies`.
-fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec<IpAddr>, Refusal> {
+fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec<IpAddr>, ObjectError> {
     let single = spec.cluster_ip.as_deref().unwrap_or_default();
     let several = spec.cluster_ips.as_deref().unwrap_or_default();
     let defaulted = defaulting == Defaulting::AsApiserver;
@@ -62,12 +62,12 @@ fn cluster_ips(spec: &ServiceSpecWire<'_>, defaulting: Defaulting) -> Result<Vec
     }
 }
 
-fn ip_families(words: &[Text<'_>]) -> Result<Vec<Family>, Refusal> {
+fn ip_families(words: &[Text<'_>]) -> Result<Vec<Family>, ObjectError> {
     check_count("spec.ipFamilies", words.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
     let family = |word: &Text<'_>| match &**word {
         "IPv4" => Ok(Family::V4),
         "IPv6" => Ok(Family::V6),
-        other => Err(Refusal::word("spec.ipFamilies", other, "IPv4 and IPv6")),
+        other => Err(ObjectError::word("spec.ipFamilies", other, "IPv4 and IPv6")),
     };
     words.iter().map(family).collect()
 }
@@ -88,27 +88,27 @@ fn families_of_addresses(facts: &ServiceFacts) -> Vec<Family> {
     families
 }
 
-fn check_families(facts: &ServiceFacts) -> Result<(), Refusal> {
+fn check_families(facts: &ServiceFacts) -> Result<(), ObjectError> {
     let pairs = facts.cluster_ips.iter().zip(&facts.ip_families).enumerate();
     match pairs.into_iter().find(|(_, (address, family))| Family::of(**address) != **family) {
         Some((index, (address, family))) => {
-            Err(Refusal::FamilyMismatch { index, address: *address, family: *family })
+            Err(ObjectError::FamilyMismatch { index, address: *address, family: *family })
         }
         None => Ok(()),
     }
 }
 
-fn addresses(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, Refusal> {
+fn addresses(field: &'static str, texts: &[Text<'_>]) -> Result<Vec<IpAddr>, ObjectError> {
     check_count(field, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
     texts.iter().enumerate().map(|(index, text)| address_of(format!("{field}[{index}]"), text)).collect()
 }
 
-fn address_of(field: String, text: &str) -> Result<IpAddr, Refusal> {
-    address::parse(text).ok_or_else(|| Refusal::address(field, text))
+fn address_of(field: String, text: &str) -> Result<IpAddr, ObjectError> {
+    address::parse(text).ok_or_else(|| ObjectError::address(field, text))
 }
 
 /// Entries with an address; a host name alone is for the real balancer's clients, not for us.
-fn ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, Refusal> {
+fn ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, ObjectError> {
     let entries =
         status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref()).unwrap_or_default();
     check_count("status.loadBalancer.ingress", entries.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
@@ -121,23 +121,23 @@ fn ingress(status: Option<&ServiceStatusWire<'_>>) -> Result<Vec<Ingress>, Refus
     Ok(ingress)
 }
 
-fn is_proxied(mode: Option<&str>) -> Result<bool, Refusal> {
+fn is_proxied(mode: Option<&str>) -> Result<bool, ObjectError> {
     match mode.unwrap_or_default() {
         "" | "VIP" => Ok(false),
         "Proxy" => Ok(true),
-        other => Err(Refusal::word("status.loadBalancer.ingress.ipMode", other, "VIP and Proxy")),
+        other => Err(ObjectError::word("status.loadBalancer.ingress.ipMode", other, "VIP and Proxy")),
     }
 }
 
 /// A range that cannot be read rejects the service: skipping it could open what was meant to be closed.
-fn source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, Refusal> {
+fn source_ranges(texts: &[Text<'_>]) -> Result<Vec<Arc<str>>, ObjectError> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     check_count(FIELD, texts.len(), limits::ADDRESSES_PER_SERVICE_MAX)?;
-    let refusal = |index: usize, text: &Text<'_>| Refusal::Cidr {
+    let error = |index: usize, text: &Text<'_>| ObjectError::Cidr {
         field: format!("{FIELD}[{index}]"),
         shown: quoted(text),
     };
     let parse =
-        |(index, text): (usize, &Text<'_>)| address::parse_cidr(text).ok_or_else(|| refusal(index, text));
+        |(index, text): (usize, &Text<'_>)| address::parse_cidr(text).ok_or_else(|| error(index, text));
     texts.iter().enumerate().map(parse).collect()
 }

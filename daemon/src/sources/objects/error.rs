@@ -13,7 +13,7 @@ const SHOWN_LENGTH_MAX: usize = 60;
 
 /// Why an object, or an endpoint, cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ObjectError {
     /// A name that no object can have.
     #[error("{field}: {error}")]
     Name {
@@ -119,7 +119,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl ObjectError {
     pub(super) fn address(field: String, text: &str) -> Self {
         Self::Address { field, shown: quoted(text) }
     }
