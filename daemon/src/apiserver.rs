@@ -1,8 +1,8 @@
 //! The way to the apiserver: ordered, pinned, and never through what this daemon programs.
 //!
 //! Invariant: every address is an IP address, every socket is marked, every wait has an end, and failover sits above
-//! TLS and HTTP, so that a wrong certificate and a 503 lead to the next endpoint as a refused connection does.
-//! Deliberately absent: DNS, proxies, pools, and any retry of a request that an apiserver has judged.
+//! TLS and HTTP, so that a wrong certificate and a 503 lead to the next endpoint as a refused connection does. There is
+//! no DNS, no proxy and no pool, and what an apiserver has judged is not asked again.
 
 mod credentials;
 mod endpoints;

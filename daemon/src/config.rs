@@ -1,9 +1,8 @@
 //! The configuration: one TOML file, read whole, judged whole.
 //!
 //! Owns the file's keys, their defaults and bounds, and what is said about a bad one. Invariant: a [`Config`] that
-//! exists is legal; nobody has to check a value again. Every error of a file is found in one run.
-//! Deliberately absent: the environment, overrides, includes and reading any other file; a configuration is what
-//! one file says. Also absent: the rules' own types, to which the values are converted elsewhere.
+//! exists is legal; nobody has to check a value again. Every error of a file is found in one run. Neither the
+//! environment nor another file changes it.
 
 mod address;
 mod agreement;

@@ -1,8 +1,8 @@
 //! What the host says of itself: its name, and the local addresses that answer NodePorts.
 //!
 //! Invariant: which addresses count is decided by a pure function of the setting, what the kernel lists and what the
-//! cluster's Node object says; an address that this host does not have never counts. Deliberately absent: reading the
-//! Node object, which is told by the source that watches it.
+//! cluster's Node object says; an address that this host does not have never counts. The source that watches the Node
+//! object brings it here.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

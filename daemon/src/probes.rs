@@ -2,7 +2,6 @@
 //!
 //! Invariant: only an address is dialled that a service of the table had as a ready backend, and only while its list is
 //! held; from a socket that no program translates. Probes in flight and per second are bounded whatever is held.
-//! Deliberately absent: what follows from an answer (the rules decide).
 
 mod schedule;
 

@@ -1,7 +1,7 @@
 //! Whether another proxy serves, or served, on this node: kube-proxy, Cilium or Calico.
 //!
-//! Invariant: it looks, and touches nothing; what is found is reported and left alone. Deliberately absent: chains of
-//! `iptables-legacy`, which the kernel shows only by a system call of its own; a kube-proxy that uses them is found by
+//! Invariant: it looks, and touches nothing; what is found is reported and left alone. Chains of `iptables-legacy` are
+//! not read, because the kernel shows them only by a system call of its own; a kube-proxy that uses them is found by
 //! its port while it runs.
 
 mod rules;

@@ -1,7 +1,7 @@
 //! Where objects come from. Each source turns what it reads into the one closed `Event` and sends it in groups.
 //!
-//! Invariant: a source ends its first whole list with `Event::Synced`, once, and never before. Deliberately absent:
-//! decisions. A source does not know which endpoint gets traffic.
+//! Invariant: a source ends its first whole list with `Event::Synced`, once, and never before. A source does not know
+//! which endpoint gets traffic.
 
 pub mod config;
 pub mod kubernetes;

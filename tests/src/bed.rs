@@ -2,8 +2,8 @@
 //!
 //! Invariant: nothing outside of the bed changes, and everything of it goes when the `Bed` is dropped or its process
 //! ends in any way. A keeper process holds the namespaces and waits for the end of a pipe from here; what a killed
-//! keeper leaves is removed when the next bed is made. Deliberately absent: `fork` and a change of this process's own
-//! namespaces or cgroup, which would reach other tests; whatever runs inside is a process of its own.
+//! keeper leaves is removed when the next bed is made. Whatever runs inside is a process of its own, because a change
+//! of this process's namespaces or cgroup would reach other tests.
 
 mod cgroup;
 pub mod child;

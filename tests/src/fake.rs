@@ -19,8 +19,8 @@
 //! ```
 //!
 //! Invariant: nothing happens by chance or by itself; what a test did not ask for is what a sound apiserver does. Each
-//! server runs on a thread of its own, so that it takes no time from the client's runtime. Deliberately absent: writes
-//! over HTTP but for Events, defaulting, other validation, streaming lists and encodings other than JSON.
+//! server runs on a thread of its own, so that it takes no time from the client's runtime. Only Events can be written
+//! over HTTP, nothing is defaulted, and there are neither streaming lists nor encodings other than JSON.
 
 mod authority;
 mod cluster;

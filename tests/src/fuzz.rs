@@ -2,7 +2,7 @@
 //!
 //! A seed decides every input. Inputs that are answered in a new way join the corpus, so that later ones go deeper.
 //! Invariant: whatever the input, the reader neither panics nor takes long nor lets anything past a limit, and the
-//! input that shows otherwise is kept in a file. Deliberately absent: coverage of the compiler's making, which needs
+//! input that shows otherwise is kept in a file. It does not measure coverage, for which the compiler would have to be
 //! nightly.
 
 mod config;

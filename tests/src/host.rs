@@ -2,9 +2,8 @@
 //! a guest that was made for it (`vm run --disk`) it is the guest itself.
 //!
 //! Invariant: nothing outside changes, and everything goes when the `Host` is dropped or its process ends in any way:
-//! its first process dies with the thread that started it, and with it all others; a guest goes as a whole.
-//! Deliberately absent: controllers of memory and CPU in namespaces, which this machine may have given to another
-//! hierarchy.
+//! its first process dies with the thread that started it, and with it all others; a guest goes as a whole. Memory and
+//! CPU are not limited in there; the machine may have given those controllers to another hierarchy.
 
 mod say;
 

@@ -29,8 +29,8 @@
 //! from `cluster.authority()`, as files and as a kubeconfig.
 //!
 //! Invariant: nothing here is imitated. Objects, slices, refusals and certificates are judged by upstream's code, built
-//! from `tests/peers` by `scripts/peers.sh`. Deliberately absent: kubelet and the scheduler; a test says itself what
-//! they would have written (`Pod`). The bed ends all of it, also when a test is killed.
+//! from `tests/peers` by `scripts/peers.sh`. There is no kubelet and no scheduler; a test says itself what they would
+//! have written (`Pod`). The bed ends all of it, also when a test is killed.
 
 mod api;
 mod audit;

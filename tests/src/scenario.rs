@@ -3,7 +3,7 @@
 //! A file begins with a paragraph that says the rule. Steps follow: a word at the left margin, its text indented by two
 //! spaces. `show` steps hold what must be seen; `BLESS=1` rewrites them. Invariant: a step says only what happens
 //! outside the daemon, and a dump says only what a reader or a client can tell, so every scenario holds over all maps,
-//! with failing maps, and with a restart between any two steps. Deliberately absent: time that passes by itself.
+//! with failing maps, and with a restart between any two steps. Time passes only in a `time` step.
 //!
 //! | step | what happens |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! How large a measurement is: whole where `cargo bench` asks for it, short everywhere else.
 //!
 //! Invariant: the short form takes every path of the whole one, in seconds, so that no benchmark can rot unseen; its
-//! figures mean nothing. Deliberately absent: the measurements.
+//! figures mean nothing.
 
 /// What `cargo bench` tells a benchmark, and `cargo test` does not.
 const WHOLE: &str = "--bench";

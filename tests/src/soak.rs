@@ -2,8 +2,7 @@
 //! can be.
 //!
 //! Invariant: a connect that fails is a failed run, and what the kernel holds after each life is exactly what was asked
-//! for. A seed gives the same orders; when they meet the daemon is up to the machine. Deliberately absent: load that
-//! measures.
+//! for. A seed gives the same orders; when they meet the daemon is up to the machine.
 
 mod cluster;
 mod lives;

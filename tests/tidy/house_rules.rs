@@ -1,6 +1,6 @@
 //! What holds between files: what README promises, what ARCHITECTURE lists, what the Makefile explains.
 //!
-//! Each rule looks at the texts of the whole repository. Deliberately absent: judging prose.
+//! Each rule looks at the texts of the whole repository.
 
 use crate::code::{code_only, is_word};
 use crate::tree::{Finding, Source};

@@ -1,6 +1,6 @@
 //! What holds for each Rust file: where it begins, how it names things, what it may know, how long it may be.
 //!
-//! Each rule looks at one file alone. Deliberately absent: exceptions by file name. A rule that needs one is wrong.
+//! Each rule looks at one file alone. No rule has exceptions by file name; one that needs them is wrong.
 
 use crate::code::{code_only, is_word, tokens, without_tests, words};
 use crate::tree::{Finding, Source};

@@ -1,7 +1,7 @@
 //! docs/security.md promises nothing that no test shows.
 //!
-//! Invariant: each row of its tables names at least one test, and each name there is a test of this repository.
-//! Deliberately absent: whether the test shows what the sentence says; that is for people to read.
+//! Invariant: each row of its tables names at least one test, and each name there is a test of this repository. Whether
+//! the test shows what the sentence says is for people to read.
 
 use crate::code::code_only;
 use crate::tree::{Finding, Source};

@@ -1,7 +1,7 @@
 //! A package mirror read with apt, without touching the packages of this machine.
 //!
-//! Invariant: lists, cache and status are private folders, and apt verifies each list with Debian's keys. Deliberately
-//! absent: root, installation, maintainer scripts; packages are only unpacked.
+//! Invariant: lists, cache and status are private folders, and apt verifies each list with Debian's keys. Packages are
+//! only unpacked, so it needs no root and runs none of their scripts.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The archive that a kernel unpacks into its first file system (`newc`).
 //!
 //! Invariant: a folder stands before what is in it. Archives may be put one after another: a later file replaces an
-//! earlier one. Deliberately absent: packing it; under emulation unpacking costs more than it saves.
+//! earlier one. It is not compressed; under emulation unpacking costs more than it saves.
 
 use std::collections::BTreeMap;
 

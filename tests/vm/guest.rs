@@ -1,7 +1,7 @@
 //! The file system of a guest: a shell, kernel modules, and the programs under test with their libraries.
 //!
-//! Invariant: the part that depends on the kernel alone is built once and kept. Deliberately absent: a network card; a
-//! test makes its own links. An init system is there if the guest has a disk that brings one.
+//! Invariant: the part that depends on the kernel alone is built once and kept. There is no network card; a test makes
+//! its own links. An init system is there if the guest has a disk that brings one.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -2,8 +2,8 @@
 //!
 //! Invariant: the machine has ended when `run` returns. The first serial port is the kernel's console; the second one
 //! carries what the program writes and, as its last line, the exit code. A disk stays as it is: what is written to it
-//! goes with the machine. Deliberately absent: hardware acceleration. A /dev/kvm that exists is no promise that a
-//! distribution's kernel boots under it, and emulation boots in seconds.
+//! goes with the machine. There is no hardware acceleration: a /dev/kvm that exists is no promise that a distribution's
+//! kernel boots under it, and emulation boots in seconds.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

@@ -1,7 +1,6 @@
 //! The same test programs in every kernel, and one line for each kernel.
 //!
-//! Invariant: all kernels run, whatever fails in one of them, and what fails is shown. Deliberately absent: building
-//! the programs; cargo does it.
+//! Invariant: all kernels run, whatever fails in one of them, and what fails is shown.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Kernel modules with what they need, in the order in which they have to be loaded.
 //!
-//! Invariant: a module stands after all modules that its own `depends=` names. Deliberately absent: depmod; packages
-//! bring no index, and each module says itself what it needs.
+//! Invariant: a module stands after all modules that its own `depends=` names. There is no depmod; packages bring no
+//! index, and each module says itself what it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,7 +1,7 @@
 //! The table of kernels and what was observed in them, as a page shows it.
 //!
 //! Invariant: the page shows what the last run observed, or the run fails: between two marks the page has the table and
-//! nothing else. Deliberately absent: what a page says about it.
+//! nothing else.
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Where kernels and tools are kept, and how they come there.
 //!
-//! Invariant: a folder of the store is whole or absent: it is filled under another name and renamed. Deliberately
-//! absent: pinned versions; point releases leave the mirrors, so each series is resolved by its name.
+//! Invariant: a folder of the store is whole or absent: it is filled under another name and renamed. No version is
+//! pinned: point releases leave the mirrors, so each series is resolved by its name.
 
 use std::fs;
 use std::path::{Path, PathBuf};

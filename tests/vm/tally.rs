@@ -1,7 +1,6 @@
 //! What the test programs of one guest said: how many tests passed and failed, and what they observed.
 //!
-//! Invariant: a program that broke off counts as a failure, so that nothing that did not run looks well. Deliberately
-//! absent: names of tests; whoever wants them reads the lines.
+//! Invariant: a program that broke off counts as a failure, so that nothing that did not run looks well.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what was good stays in force until something better was read as a whole; a half-written file, a key that
 //! does not fit, a plugin and a file system that hang are named and change nothing. Files are touched on threads that
-//! may block, and nobody waits for a refresh while there is something good to use. Deliberately absent: the request.
+//! may block, and nobody waits for a refresh while there is something good to use.
 
 mod exec;
 mod expiry;

@@ -1,8 +1,8 @@
 //! The endpoints of the apiserver, in order, and what is known of each: a state machine without a clock or a socket.
 //!
 //! Invariant: no endpoint is ever left out for what went wrong. What failed is asked later than the others, and when
-//! all failed all are asked, in their order; only what has asked for patience is left alone, for a minute at most.
-//! Deliberately absent: choosing by speed or by load. The operator's order is the order.
+//! all failed all are asked, in their order; only what has asked for patience is left alone, for a minute at most. The
+//! operator's order is the order; speed and load do not change it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! HTTP/1.1 over one TLS connection: one request at a time, the body piece by piece.
 //!
 //! Invariant: whoever holds a [`Connection`] or a [`Reply`] holds the only use of it, so nothing waits behind anything
-//! else. Deliberately absent: a pool, HTTP/2 (one stalled stream there holds up the others), compression, redirects.
+//! else. HTTP/2 is not spoken: one stalled stream there holds up the others.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;

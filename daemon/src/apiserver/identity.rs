@@ -1,6 +1,6 @@
 //! Which cluster an apiserver belongs to: the uid of its namespace `kube-system`.
 //!
-//! Invariant: the first uid that was ever seen is the cluster's. Deliberately absent: trust; that is the certificate's.
+//! Invariant: the first uid that was ever seen is the cluster's. It is no proof of who answers; the certificate is.
 
 use std::fmt;
 use std::sync::Arc;

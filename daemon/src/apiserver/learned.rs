@@ -2,8 +2,8 @@
 //!
 //! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose or
 //! others need its place, those first that no apiserver wrote. Whether one is named now is another matter than whether
-//! it is known. Deliberately absent: trust; whoever answers at such an address has to show the certificate and the uid
-//! of this cluster.
+//! it is known. None is trusted for being here: whoever answers has to show the certificate and the uid of this
+//! cluster.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! The endpoint table as it is shared, and the count of connections to each endpoint.
 //!
-//! Invariant: a connection is counted from its handshake to its drop. Deliberately absent: waiting while the table is
-//! locked.
+//! Invariant: a connection is counted from its handshake to its drop.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,8 @@
 //! What goes on between requests: checks of better endpoints, rotated files, memory, views.
 //!
-//! Invariant: an endpoint is checked as it would be used, with TLS, credentials and the cluster's identity.
-//! Deliberately absent: closing connections that work. Watches end by themselves every few minutes, and go to the
-//! better endpoint then.
+//! Invariant: an endpoint is checked as it would be used, with TLS, credentials and the cluster's identity. A
+//! connection that works is not closed for a better endpoint: watches end by themselves every few minutes and go there
+//! then.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};

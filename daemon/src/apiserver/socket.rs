@@ -1,6 +1,6 @@
 //! TCP to an apiserver: exempt from translation, and never idle without being probed.
 //!
-//! Invariant: it is [`exempt::connect`] that dials. Deliberately absent: names; there is nothing to resolve.
+//! Invariant: it is [`exempt::connect`] that dials.
 
 use std::net::SocketAddr;
 use std::time::Duration;

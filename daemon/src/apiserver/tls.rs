@@ -1,7 +1,7 @@
 //! What TLS needs, from PEM.
 //!
-//! Invariant: a certificate is always verified against the given authorities and a name. Deliberately absent: the
-//! system's own authorities, and any way to leave the verification out.
+//! Invariant: a certificate is always verified against the given authorities and a name. The system's own authorities
+//! are not asked.
 
 use std::sync::Arc;
 

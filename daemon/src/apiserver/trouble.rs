@@ -1,7 +1,6 @@
 //! What can be wrong with an apiserver, in the words that an operator reads.
 //!
-//! Invariant: a trouble names its cause, never merely "down", and repeats no secret. Deliberately absent: what to do
-//! about it, which is the endpoint table's to decide.
+//! Invariant: a trouble names its cause, never merely "down", and repeats no secret.
 
 use std::io;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What access says of itself, as plain data for the admin API.
 //!
-//! Invariant: it is a copy, so whoever looks at it holds up nobody. Deliberately absent: secrets; a credential is shown
-//! by kind, file and age.
+//! Invariant: it is a copy, so whoever looks at it holds up nobody. It has no secret; a credential is shown by kind,
+//! file and age.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,8 +1,7 @@
 //! One request: from endpoint to endpoint until one answers it.
 //!
 //! Invariant: what an endpoint did wrong is written to its row before the next one is asked, and a connection carries a
-//! request only after its server has named our cluster. Deliberately absent: waiting between two rounds; that is the
-//! caller's.
+//! request only after its server has named our cluster.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

@@ -1,7 +1,7 @@
 //! Addresses as people write them: `ip:port`, an apiserver's URL, a range.
 //!
-//! Invariant: an address that is returned is one that a socket can dial. Deliberately absent: host names. A name
-//! needs DNS, and DNS is one of the services that are looked after here.
+//! Invariant: an address that is returned is one that a socket can dial. Host names are refused: a name needs DNS, and
+//! DNS is one of the services that are served here.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -1,7 +1,7 @@
 //! `[apiserver]` and `[kubernetes]`: how the apiserver is reached, and whether its objects are used.
 //!
-//! Invariant: there is at most one client identity, so that a 401 or 403 has one cause to look at. Deliberately
-//! absent: reading the files named here. They rotate, so whoever uses them reads them again and again.
+//! Invariant: there is at most one client identity, so that a 401 or 403 has one cause to look at. The files that are
+//! named here are not read here: they rotate, so whoever uses them reads them again.
 
 use std::path::PathBuf;
 

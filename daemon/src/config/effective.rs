@@ -1,10 +1,10 @@
 //! The configuration in force, written as a file: what the file says, and the defaults for what it does not say.
 //!
-//! Invariant: read as a file without a folder, the text gives an equal [`Config`]. Paths are written as resolved,
-//! so that relative ones start from the daemon's working folder and no longer from the file's. A file near its bound
-//! may come out larger than that, since defaults are written too.
-//! Deliberately absent: what is only known elsewhere (a node's name taken from the host), comments, and errors: the
-//! table holds text, whole and finite numbers, booleans, lists and tables, which TOML and JSON can always write.
+//! Invariant: read as a file without a folder, the text gives an equal [`Config`]. Paths are written as resolved, so
+//! that relative ones start from the daemon's working folder and no longer from the file's. A file near its bound may
+//! come out larger than that, since defaults are written too. What is only known elsewhere, such as a node's name taken
+//! from the host, is not in it. Nothing can fail: the table holds text, finite numbers, booleans, lists and tables,
+//! which TOML and JSON can always write.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,6 +1,4 @@
 //! Every bound of a configuration, each with its reason.
-//!
-//! Deliberately absent: bounds on what Kubernetes sends; those are the rules' own.
 
 use std::time::Duration;
 

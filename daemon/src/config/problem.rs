@@ -1,7 +1,7 @@
 //! What is wrong with a configuration, and where.
 //!
-//! Invariant: a [`Problem`] is complete in one line. Who reads it needs neither the file nor the manual to know
-//! which key to change and to what. Deliberately absent: error codes and nesting.
+//! Invariant: a [`Problem`] is complete in one line. Who reads it needs neither the file nor the manual to know which
+//! key to change and to what.
 
 use std::fmt;
 

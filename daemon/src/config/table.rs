@@ -1,8 +1,8 @@
 //! A cursor over one table of the document, and the one list of legal keys.
 //!
-//! Invariant: the keys that are legal in a table are those that its reader asked for; there is no second list to
-//! keep in step. Whatever the reader did not ask for is reported as unknown when the table is left.
-//! Deliberately absent: early return. A bad value is reported and reads as absent, and reading goes on.
+//! Invariant: the keys that are legal in a table are those that its reader asked for; there is no second list to keep
+//! in step. Whatever the reader did not ask for is reported as unknown when the table is left. Nothing returns early: a
+//! bad value is reported and reads as absent, and reading goes on.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! From one value of the document to one typed value, or a sentence that says what is legal.
 //!
-//! Invariant: pure functions of the value alone. Deliberately absent: defaults, which belong to the types.
+//! Invariant: pure functions of the value alone.
 
 use std::time::Duration;
 

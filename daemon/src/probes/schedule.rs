@@ -2,7 +2,6 @@
 //!
 //! Invariant: a list of which nobody was asked goes before any list of which somebody was; the others take turns,
 //! however many backends each has, and so do the backends of one list. A turn costs the logarithm of what is held.
-//! Deliberately absent: how fast turns follow each other, and what comes of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! The rules of kube-proxy in this network namespace, as nftables lists its tables and chains over netlink.
 //!
-//! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. Deliberately absent: reading
-//! rules; the names of tables and chains say whose they are.
+//! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. No rule is read; the names of
+//! tables and chains say whose they are.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 

@@ -7,8 +7,7 @@
 //! Whether the daemon is ready does not wait for them.
 //!
 //! Invariant: the first group holds every service and slice and ends with `Synced`; an unchanged block never sends
-//! anything on a reload and keeps what is known of its backends. Deliberately absent: parsing (the configuration does
-//! it), and whether frontends and backends can meet (checked there, where the line is known).
+//! anything on a reload and keeps what is known of its backends.
 
 mod block;
 mod check;

@@ -1,8 +1,7 @@
 //! Services, `EndpointSlices` and the own Node, from an apiserver.
 //!
 //! Invariant: one watch per kind, each over a connection of its own. An object that cannot be read rejects itself only;
-//! a list counts whole or not at all; what is known is served while no apiserver answers. Deliberately absent: the way
-//! to the apiserver, which `apiserver` knows, and any decision on what is read.
+//! a list counts whole or not at all; what is known is served while no apiserver answers.
 
 mod again;
 mod apiservers;

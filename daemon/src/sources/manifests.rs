@@ -2,8 +2,8 @@
 //!
 //! Invariant: what one look at the folder finds goes out as one group, at once; only what takes an object away waits
 //! for the file that may have it now, so an object that moves from file to file is never gone in between. The first
-//! group is the whole folder and ends with `Synced`. What cannot be read keeps its last good version. Deliberately
-//! absent: subfolders, and any trust in notices alone.
+//! group is the whole folder and ends with `Synced`. What cannot be read keeps its last good version. Subfolders are
+//! not read.
 
 mod decode;
 mod folder;

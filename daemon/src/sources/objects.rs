@@ -1,8 +1,7 @@
 //! From Kubernetes objects on the wire to facts, as tolerantly as kube-proxy reads them.
 //!
 //! Invariant: pure. The same object gives the same facts, or one rejection that names it, says what is wrong and what
-//! is legal; no object can harm another. Deliberately absent: where objects come from, which kinds a file may hold, and
-//! every field that neither kube-proxy nor holdfast reads.
+//! is legal; no object can harm another.
 
 mod address;
 mod error;

@@ -3,8 +3,7 @@
 //!
 //! Invariant: after every op and every step, each client meets an answer that is legal by an independent model; no list
 //! becomes empty without a classification, and no hold outlives its bound; at rest, maps and snapshot say exactly what
-//! the model says, and nothing is leaked. The same seed lives the same life. Deliberately absent: time and randomness
-//! of the machine.
+//! the model says, and nothing is leaked. The same seed lives the same life.
 
 pub mod crowd;
 mod happenings;

@@ -1,7 +1,7 @@
 //! The cgroups of a bed: one top that is removed whole, the node below it, and a place beside the node.
 //!
-//! Invariant: a top's name holds the process that made it and when that process began, so that what a dead process
-//! left is told from what a living one uses. Deliberately absent: controllers; only membership counts.
+//! Invariant: a top's name holds the process that made it and when that process began, so that what a dead process left
+//! is told from what a living one uses.
 
 use std::fs;
 use std::io;

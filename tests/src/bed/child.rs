@@ -1,7 +1,6 @@
 //! What the processes of a bed do: keep, enter, serve, load, dial, ask, run an errand.
 //!
-//! Invariant: a child touches only itself before it becomes what it was asked to be. Deliberately absent: an answer to
-//! wrong arguments beyond an error; only the bed calls it.
+//! Invariant: a child touches only itself before it becomes what it was asked to be.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

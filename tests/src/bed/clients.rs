@@ -1,7 +1,7 @@
 //! Clients in other languages, as users have them: a C program call by call, and a Go program with its own runtime.
 //!
-//! Invariant: what a client says is the same JSON line in each language. Deliberately absent: a compiler in an emulated
-//! kernel; there the built client lies beside the test.
+//! Invariant: what a client says is the same JSON line in each language. An emulated kernel has no compiler; there the
+//! built client lies beside the test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -2,8 +2,7 @@
 //!
 //! Invariant: both sides take turns within milliseconds and change their order each time, so that whatever disturbs the
 //! machine disturbs both. What keeps the luck of its start is started anew: processes in each round, whatever is
-//! measured in each draw; the result is the median of the draws, with the smallest and the largest. Deliberately
-//! absent: comparing runs; only sides of one run are compared.
+//! measured in each draw; the result is the median of the draws, with the smallest and the largest.
 
 use std::time::Duration;
 

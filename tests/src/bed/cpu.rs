@@ -1,7 +1,6 @@
 //! On which CPU a process of a measurement runs.
 //!
-//! Invariant: only CPUs that this process may use are chosen. Deliberately absent: keeping others away from them; what
-//! runs beside a measurement is met by taking turns.
+//! Invariant: only CPUs that this process may use are chosen.
 
 use std::io;
 

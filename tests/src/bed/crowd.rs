@@ -1,7 +1,6 @@
 //! Clients of the admin API, many at once and as whichever user one likes, who ask the same all the time.
 //!
 //! Invariant: the process gives up its privileges before it dials, and whatever came of each question is counted once.
-//! Deliberately absent: what an answer says; a status tells whether the door was open.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -1,7 +1,6 @@
 //! The daemon itself in a bed: the program that users run, with the kernel's datapath.
 //!
-//! Invariant: its pins and its sources stay when it ends. Deliberately absent: what it should say; that is the tests'
-//! business.
+//! Invariant: its pins and its sources stay when it ends.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

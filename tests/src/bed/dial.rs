@@ -1,7 +1,6 @@
 //! A client that dials one address again and again, and counts what came of it.
 //!
-//! Invariant: each attempt is counted once, in the tally that is taken after it. Deliberately absent: data; an address
-//! is served when a connection to it comes about.
+//! Invariant: each attempt is counted once, in the tally that is taken after it.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};

@@ -1,7 +1,6 @@
 //! What a process of any user does once: it dials an address, or makes many sockets that live for one datagram.
 //!
-//! Invariant: the process gives up its privileges before it opens a socket. Deliberately absent: what should come of
-//! it; an answer and an errno are both results.
+//! Invariant: the process gives up its privileges before it opens a socket.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};

@@ -1,7 +1,7 @@
 //! Addresses and links of a bed, set with `ip`.
 //!
-//! Invariant: only interfaces of the bed's own namespaces are touched. Deliberately absent: forwarding, bridges; a
-//! neighbour reaches the node's own addresses, which is what a service load balancer of a node needs.
+//! Invariant: only interfaces of the bed's own namespaces are touched. Nothing is forwarded; a neighbour reaches the
+//! node's own addresses, which is all that a load balancer of a node needs.
 
 use std::io::Write;
 use std::process::Stdio;

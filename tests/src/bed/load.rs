@@ -1,7 +1,6 @@
 //! A process that makes connections, asks, or streams, in turns of a given length.
 //!
 //! Invariant: between two turns it does nothing, so two of them can take turns without disturbing each other.
-//! Deliberately absent: latencies and concurrency; a ratio of what two sides do in the same time needs neither.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,8 +1,7 @@
 //! Small servers for clients under test: each answers with its own name, so that a client knows whom it reached.
 //!
 //! Invariant: connections, their time and the size of a request are bounded. A server is a process of its own, so a
-//! place decides whether programs see its sockets, and killing it is what a dying backend is. Deliberately absent:
-//! protocols beyond what tells two servers apart.
+//! place decides whether programs see its sockets, and killing it is what a dying backend is.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -1,7 +1,5 @@
 //! The processes of a test bed: keepers of namespaces, servers, generators of load, clients that dial or ask, and
 //! whoever enters.
-//!
-//! Deliberately absent: anything of its own; `holdfast_tests::bed` starts it and says what it is.
 
 use std::ffi::OsString;
 

@@ -1,7 +1,6 @@
 //! A backend for the demo: an HTTP server that answers every request with its own name.
 //!
-//! Usage: `echo_backend NAME ADDRESS:PORT`. One request at a time, each bounded in size and time. Deliberately
-//! absent: routes, keep-alive, everything that would make it worth attacking.
+//! Usage: `echo_backend NAME ADDRESS:PORT`. One request at a time, each bounded in size and time.
 
 use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::net::{TcpListener, TcpStream};

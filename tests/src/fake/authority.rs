@@ -1,7 +1,6 @@
 //! Certificates: sound ones, and one of every wrongness.
 //!
-//! Invariant: an authority signs only what it is asked for, and keys live in memory. Deliberately absent: files; tests
-//! write what they need where they need it.
+//! Invariant: an authority signs only what it is asked for, and keys live in memory.
 
 use std::net::IpAddr;
 use std::sync::Arc;

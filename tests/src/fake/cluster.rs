@@ -1,8 +1,7 @@
 //! What all servers of one cluster agree on: objects, their versions, and how far back the past is kept.
 //!
 //! Invariant: each change has the next version, and whoever watches from a version that is kept sees every later change
-//! once, in order. Deliberately absent: judging objects. A field that no apiserver would store is how a malformed
-//! object is made.
+//! once, in order. Objects are not judged, so that a test can store a malformed one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};

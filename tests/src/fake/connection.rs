@@ -1,6 +1,6 @@
 //! One connection: TLS, then request after request, each with its fault or none.
 //!
-//! Invariant: an error of any kind closes the connection and nothing else. Deliberately absent: deciding which fault.
+//! Invariant: an error of any kind closes the connection and nothing else.
 
 use std::io;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! What goes wrong, and with which requests.
 //!
 //! Invariant: the first rule that fits a request decides, and a rule for a number of requests is used up by them.
-//! Deliberately absent: chance.
 
 use std::sync::Mutex;
 use std::time::Duration;

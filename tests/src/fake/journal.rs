@@ -1,7 +1,6 @@
 //! What a server was asked, in order, and how often.
 //!
-//! Invariant: counts are complete; of the requests themselves the first ones are kept, up to a bound. Deliberately
-//! absent: answers.
+//! Invariant: counts are complete; of the requests themselves the first ones are kept, up to a bound.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

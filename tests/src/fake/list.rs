@@ -1,7 +1,7 @@
 //! Lists, their pages, single objects.
 //!
-//! Invariant: all pages of a list show the objects as they were when its first page was asked for. Deliberately absent:
-//! `resourceVersion` in the past; the newest is always given.
+//! Invariant: all pages of a list show the objects as they were when its first page was asked for. A `resourceVersion`
+//! in the past gets the newest state as well.
 
 use std::fmt::Write;
 use std::io;

@@ -1,6 +1,6 @@
 //! The head of a request: what is asked for, how, and with which words; and the body of the few that have one.
 //!
-//! Invariant: both are bounded. Deliberately absent: judging what is written.
+//! Invariant: both are bounded.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,6 @@
 //! Label and field selectors, as far as anybody here asks with them.
 //!
-//! Invariant: a selector that is not understood is an error for the client, never "everything". Deliberately absent:
-//! sets (`in`, `notin`).
+//! Invariant: a selector that is not understood is an error for the client, never "everything".
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! One apiserver: its address, its doings, and the knobs of a test.
 //!
 //! Invariant: each server has a loopback address of its own, so that it can go away and come back to the same address
-//! and port while other tests run. Deliberately absent: what answers say.
+//! and port while other tests run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener as StdListener};

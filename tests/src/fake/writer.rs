@@ -1,6 +1,6 @@
 //! Answers as bytes: heads, bodies of known length, bodies in chunks.
 //!
-//! Invariant: after the bytes that a fault allows, nothing more is written. Deliberately absent: what answers say.
+//! Invariant: after the bytes that a fault allows, nothing more is written.
 
 use std::io;
 

@@ -1,8 +1,8 @@
 //! A client of one apiserver, for tests: blocking, over TLS, with the objects as JSON.
 //!
 //! Invariant: connections are made in the bed's network by this process, which no program of the bed sees. A refusal is
-//! an error with the apiserver's own words. Deliberately absent: types of objects, retries, another apiserver when this
-//! one is away; a test wants to see what happens.
+//! an error with the apiserver's own words. Nothing is tried again, and no other apiserver is asked; a test wants to
+//! see what happens.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! What the apiservers write down of the daemon's requests.
 //!
-//! Invariant: each request is counted once, however many stages it has. Deliberately absent: what others ask.
+//! Invariant: each request is counted once, however many stages it has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

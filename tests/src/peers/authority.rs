@@ -1,7 +1,7 @@
 //! Who signs: the cluster's own certificate authority, the servers' certificates, and credentials for clients.
 //!
 //! Invariant: all keys are files of the cluster's folder and go with it. A user is the common name of a certificate,
-//! its groups are the organisations, as Kubernetes reads them. Deliberately absent: expiry and revocation.
+//! its groups are the organisations, as Kubernetes reads them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Random services and slices, as an apiserver accepts them: all that decides whom a node's client reaches, in any
 //! mixture.
 //!
-//! Invariant: the seed alone decides, and no two services want one address. Deliberately absent: what kube-proxy itself
+//! Invariant: the seed alone decides, and no two services want one address. It leaves out what kube-proxy itself
 //! decides by chance (two services with one external address, one endpoint that differs between slices), and a slice
 //! that moves to another service, which kube-proxy leaves with both.
 

@@ -1,8 +1,7 @@
 //! How each server is started: where its program lies, and its arguments.
 //!
 //! Invariant: as a cluster of users is set up where clients can tell the difference (TLS, certificates, authorization,
-//! service accounts), and quick where they cannot (no fsync, no leader election). Deliberately absent: choices of a
-//! test.
+//! service accounts), and quick where they cannot (no fsync, no leader election).
 
 use std::path::{Path, PathBuf};
 

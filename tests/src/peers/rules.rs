@@ -1,8 +1,8 @@
 //! Where the real kube-proxy leads who dials a service: its nftables rules, read and followed.
 //!
-//! Invariant: every expression that a first packet meets is understood, or reading fails; nothing is guessed.
-//! Deliberately absent: which of several endpoints is chosen, masquerading, source ranges, and hooks, whose order is
-//! taken as known: whom the NAT chains lead nowhere meets the maps of those without endpoints.
+//! Invariant: every expression that a first packet meets is understood, or reading fails; nothing is guessed. Not read:
+//! which of several endpoints is chosen, masquerading, source ranges, and hooks, whose order is taken as known: whom
+//! the NAT chains lead nowhere meets the maps of those without endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

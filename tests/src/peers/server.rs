@@ -1,7 +1,7 @@
 //! One server of the cluster: a process with a log, which can be stopped, killed and started again.
 //!
-//! Invariant: at most one process at a time, always started with the same arguments. Deliberately absent: restarts by
-//! itself; a server that ends unasked is a finding.
+//! Invariant: at most one process at a time, always started with the same arguments. A server that ends unasked is a
+//! finding and is not started again.
 
 use std::fs::File;
 use std::io::{self, Write};

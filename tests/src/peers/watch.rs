@@ -1,7 +1,7 @@
 //! A watch that tests read: what an apiserver says of one object, and when.
 //!
 //! Invariant: what came is kept in its order, with the time at which it came; past the bound the reader waits, and with
-//! it the apiserver. Deliberately absent: a new watch after the end of this one.
+//! it the apiserver.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

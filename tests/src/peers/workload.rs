@@ -1,8 +1,8 @@
 //! Nodes and pods as kubelet would report them: tests say what a pod is doing, the real controllers draw their
 //! conclusions.
 //!
-//! Invariant: only what kubelet and the scheduler write is written here; slices are never touched. Deliberately absent:
-//! processes behind the addresses; a test that dials starts its own servers.
+//! Invariant: only what kubelet and the scheduler write is written here; slices are never touched. Nothing listens
+//! behind the addresses; a test that dials starts its own servers.
 
 use serde_json::{Value, json};
 

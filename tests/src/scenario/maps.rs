@@ -1,7 +1,6 @@
 //! The maps by meaning.
 //!
 //! Invariant: two maps that every client finds the same give the same text, wherever their ranges and indices are.
-//! Deliberately absent: indices, bases, and how the maps are laid out.
 
 use std::fmt::Write;
 

@@ -1,7 +1,7 @@
 //! Runs a scenario: an engine over some maps, and a clock that the scenario moves.
 //!
 //! Invariant: after each step the engine runs until nothing is due, so maps that fail now and then end where good ones
-//! do. Deliberately absent: what the steps mean to a source.
+//! do.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

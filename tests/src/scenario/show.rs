@@ -1,7 +1,7 @@
 //! What readers see, as tables.
 //!
 //! Invariant: a dump shows what the rules promise and nothing that depends on luck or on the process: no index, no
-//! count of tries, no time. Deliberately absent: the admin API's own forms, which have tests of their own.
+//! count of tries, no time.
 
 use holdfast_core::facts::AddressType;
 use holdfast_core::keys::Family;

@@ -1,7 +1,6 @@
 //! The text of a scenario, as steps, and back.
 //!
-//! Invariant: whatever is not the golden text of a `show` step is written back byte by byte. Deliberately absent: what
-//! the steps mean.
+//! Invariant: whatever is not the golden text of a `show` step is written back byte by byte.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

@@ -1,8 +1,7 @@
 //! The daemon that users run, killed at any moment of its life: at its start, while maps grow, while it removes.
 //!
 //! Invariant: each life begins with pins of its own and small maps, so that growth is met again and again; clients
-//! never notice. Deliberately absent: a place in the code where it dies; the moments are spread over the time that
-//! things take.
+//! never notice. A life ends anywhere in the code; the ends are spread over the time that things take.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

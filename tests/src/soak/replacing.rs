@@ -1,7 +1,7 @@
 //! Whole lists replaced as fast as the maps take them, under clients that dial them.
 //!
 //! Invariant: a range is written again only when its grace period is over; what it held is wiped first, so a reader
-//! that came too late would find nobody. Deliberately absent: the engine, which is slower than this.
+//! that came too late would find nobody. The engine, which is slower than this, takes no part.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

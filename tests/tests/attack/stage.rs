@@ -1,7 +1,7 @@
 //! Who is there: a bed with a daemon, a bystander whose changes are timed, an apiserver with a journal, and nobody.
 //!
 //! Invariant: the bystander's service has nothing in common with what is attacked, so whatever delays it is the
-//! attack's doing. Deliberately absent: what an attack does; that is each test's own.
+//! attack's doing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

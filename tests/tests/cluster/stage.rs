@@ -1,7 +1,6 @@
 //! A daemon at a real control plane: how it is configured, and what its tables say.
 //!
-//! Invariant: the daemon has no more than what `contrib/kubernetes/rbac.yaml` gives it. Deliberately absent: the tests'
-//! objects.
+//! Invariant: the daemon has no more than what `contrib/kubernetes/rbac.yaml` gives it.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,8 +1,7 @@
 //! The packages on a booted Linux: what an operator does from installation to purge, and what may go wrong meanwhile.
 //!
 //! Each test boots a host of its own from `HOLDFAST_HOST_ROOT` and takes the packages from `HOLDFAST_PACKAGES`;
-//! `scripts/host.sh` makes both. In a guest there is one host, for one test: `cycle`. Deliberately absent: the rules of
-//! services, which other tests have.
+//! `scripts/host.sh` makes both. In a guest there is one host, for one test: `cycle`.
 
 // Every line of a test may panic.
 #![allow(

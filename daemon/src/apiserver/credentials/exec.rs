@@ -1,7 +1,7 @@
 //! Exec plugins: a program of the operator's that prints a credential.
 //!
-//! Invariant: a plugin has 10 s and 64 KiB, and when it ends or is given up, so is everything that it started.
-//! Deliberately absent: a terminal; a plugin that wants to ask a person fails.
+//! Invariant: a plugin has 10 s and 64 KiB, and when it ends or is given up, so is everything that it started. It has
+//! no terminal: one that wants to ask a person fails.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

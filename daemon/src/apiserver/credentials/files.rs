@@ -1,8 +1,7 @@
 //! Reading files that others rewrite at any time, and telling when they did.
 //!
-//! Invariant: a stamp is taken before the file is read, so a change during the reading is seen as a change.
-//! Deliberately absent: notices of changes; a look per request costs less than watching every folder on the way of a
-//! symbolic link.
+//! Invariant: a stamp is taken before the file is read, so a change during the reading is seen as a change. A look with
+//! each request costs less than watching every folder on the way of a symbolic link.
 
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

@@ -1,7 +1,7 @@
 //! What the current context of a kubeconfig says, and what of it cannot be used.
 //!
 //! Invariant: nothing in a kubeconfig is ignored that would change who we are or whom we trust. What is not supported
-//! is an error with its name. Deliberately absent: merging several files, `KUBECONFIG`, and proxies.
+//! is an error with its name. Several files are not merged, and `KUBECONFIG` is not read.
 
 use std::path::{Path, PathBuf};
 

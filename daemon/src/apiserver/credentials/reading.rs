@@ -1,8 +1,7 @@
 //! Looking at files on a thread that may block.
 //!
 //! Invariant: whoever waits has an end to it, and knows which file it was. A thread that hangs in a file system cannot
-//! be ended, so it is kept and asked again instead of being joined by another one. Deliberately absent: what is done
-//! with what was read.
+//! be ended, so it is kept and asked again instead of being joined by another one.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! `[[service]]` blocks that can be said as facts, and those facts.
 //!
 //! Invariant: a [`Blocks`] holds only blocks whose every fact fits: once it is built, turning it into events cannot
-//! fail. So a reload is judged whole before anything of it is sent. Deliberately absent: what is known of the backends.
+//! fail. So a reload is judged whole before anything of it is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a check ends within its timeout and reads at most [`STATUS_LINE_BYTES_MAX`], whatever the backend does.
 //! The status line is read by hand: that is all an answer has to say here, and a backend that is not quite HTTP after
-//! it is still up. Deliberately absent: DNS, TLS, redirects, bodies, connections that are used again.
+//! it is still up. There is no DNS, no TLS and no redirect.
 
 use std::io;
 use std::net::SocketAddr;

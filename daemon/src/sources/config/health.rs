@@ -1,7 +1,7 @@
 //! What a row of checks says of one backend.
 //!
 //! Invariant: readiness turns only after `fall` failures or `rise` successes in a row; one result of the other kind
-//! starts the count anew. Deliberately absent: time and sockets.
+//! starts the count anew.
 
 /// How the readiness of a backend turned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The blocks in force, what is known of their backends, and when each is checked next.
 //!
 //! Invariant: what was sent last of every object is kept here, so each group holds exactly what changed. A verdict
-//! outlives a reload as long as its backend stays checked: a reload is no reason to trust a dead backend. Deliberately
-//! absent: sockets, channels and a clock; time is the `Duration` since some fixed start, an argument.
+//! outlives a reload as long as its backend stays checked: a reload is no reason to trust a dead backend. Time is the
+//! `Duration` since some fixed start, an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

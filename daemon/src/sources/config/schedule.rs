@@ -5,8 +5,8 @@
 //! So backends that hang, however many, delay one another and nobody else.
 //!
 //! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its place
-//! until it has finished, because its socket is still there. Deliberately absent: a clock; time is the `Duration` since
-//! some fixed start, an argument.
+//! until it has finished, because its socket is still there. Time is the `Duration` since some fixed start, an
+//! argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Telling everything once more, when the table asks for it: it had no room for something that it was told.
 //!
-//! Invariant: at most one list of each kind in [`PAUSE`] comes of it, however often the table asks. Deliberately
-//! absent: which objects; the table could not keep even their names.
+//! Invariant: at most one list of each kind in [`PAUSE`] comes of it, however often the table asks. Everything is
+//! listed, because the table could not keep even the names of what it left out.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! Where the cluster says that apiservers are: the slices of `default/kubernetes`, as they are now.
 //!
-//! Invariant: a slice that goes, or leaves the service, takes along what it said. Deliberately absent: what has been
-//! said before, which `apiserver` remembers, and whom to believe.
+//! Invariant: a slice that goes, or leaves the service, takes along what it said.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -2,8 +2,7 @@
 //!
 //! Invariant: at most one comparison in [`Timing::audit_pace`](super::Timing), whoever asks and however often; who
 //! comes within that time of the last one gets its answer with its age, and who comes while one runs gets that. Only
-//! who may mend makes the watch list anew. Deliberately absent: a queue of askers; each waits by himself for the next
-//! answer.
+//! who may mend makes the watch list anew.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! The audit: now and then, and when somebody asks for it, names and versions of everything are compared with what the
 //! watch has told.
 //!
-//! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way is none.
-//! Deliberately absent: repair. The watch that is found to have lied asks for a list itself.
+//! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way is none. The
+//! watch that missed something lists everything again itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;

@@ -1,7 +1,6 @@
 //! How bodies are written, behind one trait: JSON is what is asked for; another encoding is another implementation.
 //!
-//! Invariant: one object that cannot be read harms no other, and is named if its metadata can be read. Deliberately
-//! absent: what was delivered before, and what follows from an event.
+//! Invariant: one object that cannot be read harms no other, and is named if its metadata can be read.
 
 mod json;
 

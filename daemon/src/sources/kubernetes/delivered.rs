@@ -1,7 +1,7 @@
 //! Which objects of one kind were delivered, and in which version: what a new list is compared with.
 //!
 //! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or by
-//! their own deletion; what is known already is told to nobody. Deliberately absent: the objects, which the engine has.
+//! their own deletion; what is known already is told to nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

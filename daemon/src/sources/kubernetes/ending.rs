@@ -1,7 +1,7 @@
 //! Why a list or a watch ended, and what follows from it.
 //!
 //! Invariant: pure. Every ending leads to another request; a version from which nothing comes any more is given up
-//! after two tries. Deliberately absent: when the next request is sent.
+//! after two tries.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! What stands around objects: the frame of a watch event, the `Status` of an error, and who an object is.
 //!
 //! Invariant: an object is known by its metadata alone, so that one that is wrong further on, or cut, still has a name.
-//! Deliberately absent: what objects say.
 
 use std::borrow::Cow;
 use std::fmt;

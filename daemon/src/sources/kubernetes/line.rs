@@ -1,7 +1,7 @@
 //! The lines of a watch, whatever chunks they come in.
 //!
 //! Invariant: the lines given out do not depend on where chunks end; a line without an end is never given out, and
-//! never takes more memory than one piece. Deliberately absent: what a line says.
+//! never takes more memory than one piece.
 
 use super::piece::{Gathered, Piece};
 

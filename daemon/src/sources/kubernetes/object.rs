@@ -1,7 +1,6 @@
 //! One object as it was read: who it is, which version, and what is to be told of it.
 //!
-//! Invariant: an object that cannot be understood tells of nothing but its own rejection. Deliberately absent: what was
-//! known of it before.
+//! Invariant: an object that cannot be understood tells of nothing but its own rejection.
 
 use std::sync::Arc;
 

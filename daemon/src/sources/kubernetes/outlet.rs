@@ -2,7 +2,7 @@
 //!
 //! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its first
 //! list, and not before. The own Node is none of these: its zone has a head start, and nothing waits for it after that.
-//! A queue that is full holds up the socket. Deliberately absent: what was delivered before.
+//! A queue that is full holds up the socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

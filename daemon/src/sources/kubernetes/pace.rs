@@ -1,7 +1,7 @@
 //! How long to wait before the next request.
 //!
 //! Invariant: whatever a server does, requests of one kind come at a bounded rate, and those of many nodes spread.
-//! Chance is an argument. Deliberately absent: clocks.
+//! Chance is an argument.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! A page of a list, taken apart while it comes: each item on its own, and what stands around them.
 //!
 //! Invariant: what is given out does not depend on where chunks end; at no time are more than a few items held. An item
-//! may be wrong inside; only its brackets must fit. Deliberately absent: what an item says.
+//! may be wrong inside; only its brackets must fit.
 
 use serde::Deserialize;
 

@@ -2,8 +2,8 @@
 //! helps.
 //!
 //! Invariant: no ending is the last one; what is known stays until a whole list says otherwise. A version is remembered
-//! for the cluster, not for an endpoint: after a failover the watch goes on where it was. Deliberately absent:
-//! streaming lists, which cost an apiserver three times as much as pages, and any periodic list.
+//! for the cluster, not for an endpoint: after a failover the watch goes on where it was. Streaming lists are not used,
+//! because they cost an apiserver three times as much as pages.
 
 mod listing;
 mod paging;

@@ -1,6 +1,6 @@
 //! The three kinds of objects that are watched, and what is asked for each.
 //!
-//! Invariant: the selectors are kube-proxy's. Deliberately absent: who answers, and how the answer is read.
+//! Invariant: the selectors are kube-proxy's.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};

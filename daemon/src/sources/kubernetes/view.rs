@@ -1,7 +1,7 @@
 //! How each watch is doing, for whoever shows it.
 //!
-//! Invariant: reading never waits for a watch, and a watch never waits for readers. Deliberately absent: judgement;
-//! data that is old is served all the same.
+//! Invariant: reading never waits for a watch, and a watch never waits for readers. Old data is shown as what it is; it
+//! is served all the same.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

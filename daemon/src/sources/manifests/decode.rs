@@ -1,7 +1,7 @@
 //! From the bytes of one file to objects, each on its own.
 //!
 //! Invariant: a file that is no YAML or JSON is refused whole; an object in a good file fails alone. A kind that is not
-//! read is named once, however many objects are of it. Deliberately absent: files; what was known before.
+//! read is named once, however many objects are of it.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: pure. For each object the first file (by the bytes of its name) that has an understood version of it
 //! wins, and the events given so far always add up to exactly those winners. A file or an object that cannot be
-//! understood keeps its last good version. Deliberately absent: files, time.
+//! understood keeps its last good version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! What was read and is not told yet, because an object in it may be on its way from one file to another.
 //!
 //! Invariant: pure. Nothing is held that adds or changes objects only, and nothing for longer than [`HELD_MAX`].
-//! Deliberately absent: waiting; the clock.
 
 use tokio::time::Instant;
 

@@ -2,7 +2,6 @@
 //!
 //! Invariant: a file counts as closed only if no write came after its last close, and as being written until a close
 //! comes. Nothing here is trusted alone: what is never noticed (another host's write, a full queue) the poll finds.
-//! Deliberately absent: any look at the files.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

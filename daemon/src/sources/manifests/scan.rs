@@ -2,8 +2,7 @@
 //!
 //! Invariant: a file is read when it was closed after writing, renamed into place, reached by another link, or
 //! unchanged for [`SETTLE`]; never while somebody is known to write it. A file that is gone or empty counts as that
-//! only after the same time, because many programs replace a file by removing or emptying it first. Deliberately
-//! absent: what the files say; waiting.
+//! only after the same time, because many programs replace a file by removing or emptying it first.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

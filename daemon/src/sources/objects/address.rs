@@ -1,7 +1,7 @@
 //! Addresses and networks as leniently as kube-proxy parses them.
 //!
 //! Invariant: what comes out is canonical: decimal IPv4 without leading zeros, IPv4-mapped IPv6 as IPv4, networks
-//! without host bits. Deliberately absent: zones (`fe80::1%eth0`), which Kubernetes refuses as well.
+//! without host bits. Zones (`fe80::1%eth0`) are refused, as by Kubernetes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

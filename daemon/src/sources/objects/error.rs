@@ -1,7 +1,6 @@
 //! Why an object cannot be taken: what is wrong, in which field, and what would be legal.
 //!
-//! Invariant: text of the object is shown quoted and cut, so that the legal values stay in sight. Deliberately absent:
-//! the object's name, which the rejection carries beside the reason.
+//! Invariant: text of the object is shown quoted and cut, so that the legal values stay in sight.
 
 use std::net::IpAddr;
 

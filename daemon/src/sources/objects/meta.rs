@@ -1,7 +1,6 @@
 //! Names, versions and writers of objects.
 //!
 //! Invariant: the last writer is the entry of `managedFields` with the greatest time; of equal ones the later entry.
-//! Deliberately absent: labels and annotations, which mean something only to one kind.
 
 use std::sync::Arc;
 

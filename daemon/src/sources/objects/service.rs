@@ -1,8 +1,8 @@
 //! Services: what kube-proxy reads of them.
 //!
 //! Invariant: a Service is taken whole or not at all; a wrong address or port rejects it, because half of what was
-//! asked for would look like all of it. Deliberately absent: `targetPort`, `selector`, `appProtocol`,
-//! `trafficDistribution`, which reach a proxy only through slices.
+//! asked for would look like all of it. `targetPort`, `selector`, `appProtocol` and `trafficDistribution` are not read;
+//! they reach a proxy only through slices.
 
 mod addresses;
 

@@ -1,8 +1,8 @@
 //! `EndpointSlice`s: what kube-proxy reads of them.
 //!
 //! Invariant: an endpoint that cannot be a backend is skipped, named and counted, and never takes the others with it.
-//! What belongs to the whole slice (address type, ports, labels) rejects the slice. Deliberately absent: every address
-//! of an endpoint but the first, `appProtocol`, `hostname`.
+//! What belongs to the whole slice (address type, ports, labels) rejects the slice. Only the first address of an
+//! endpoint is read, and neither `appProtocol` nor `hostname`.
 
 use std::sync::Arc;
 

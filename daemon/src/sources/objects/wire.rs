@@ -1,7 +1,7 @@
 //! The parts of Kubernetes objects that are read, as they stand on the wire.
 //!
 //! Invariant: every field may be absent or null, and unknown ones are skipped without being kept, so that an object
-//! fails to fit only where a field that is read has another type. Deliberately absent: any rule about values.
+//! fails to fit only where a field that is read has another type.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! `simulate --steps N --seed S --faults PER_MILLE`: lives a life and says what was wrong in it.
 //!
-//! Deliberately absent: more than one thread. A seed is a life, whatever the machine.
+//! There is one thread: a seed is one life, whatever the machine.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 use std::process::ExitCode;

@@ -2,8 +2,7 @@
 //!
 //! Invariant: whenever a batch leaves nothing to do, each object is either in the table or named as waiting, never both
 //! and never neither; no limit is exceeded; nobody who has room loses it, not by a restart either; and at rest nobody
-//! waits while there is room. The same seed lives the same life. Deliberately absent: what clients get, which
-//! [`super::simulate`] looks after.
+//! waits while there is room. The same seed lives the same life.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

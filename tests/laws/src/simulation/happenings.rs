@@ -1,7 +1,7 @@
 //! What happens outside the engine: objects that change, go and come back, sources that are interrupted, probes that
 //! are answered.
 //!
-//! Invariant: the facts of the model change with the event that tells of it. Deliberately absent: what follows.
+//! Invariant: the facts of the model change with the event that tells of it.
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //! when.
 //!
 //! Invariant: it hears what the engine is told and looks at what is listed when the engine decides, and at nothing else
-//! of the engine. Deliberately absent: what the signs mean ([`super::policy`]).
+//! of the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

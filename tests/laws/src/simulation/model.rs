@@ -1,7 +1,6 @@
 //! What each frontend must answer, worked out anew from the facts: a second, naive reading of kube-proxy's rules.
 //!
-//! Invariant: no rule of the core is used here, only its plain types. Simple and slow on purpose. Deliberately absent:
-//! ranges, indices and everything else that clients do not see.
+//! Invariant: no rule of the core is used here, only its plain types. Simple and slow on purpose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

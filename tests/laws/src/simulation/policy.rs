@@ -1,6 +1,6 @@
 //! The policy of holds, stated a second time: as the rows of its table stand in the documentation, from the top.
 //!
-//! Invariant: nothing of the core's judgement is used here. Deliberately absent: what the signs are taken from.
+//! Invariant: nothing of the core's judgement is used here.
 
 use holdfast_core::hold::{Bound, OnEmpty, Policy};
 use holdfast_core::snapshot::Reason;

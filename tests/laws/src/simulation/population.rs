@@ -1,7 +1,7 @@
 //! Who lives in the simulated world, and what happens to them: few services with colliding names, shared addresses and
 //! ports, and slices that wander between them.
 //!
-//! Invariant: the random sequence alone decides. Deliberately absent: any judgement of what follows.
+//! Invariant: the random sequence alone decides.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;

@@ -1,6 +1,4 @@
 //! Random numbers from a seed, the same everywhere and for ever.
-//!
-//! Deliberately absent: any source of randomness but the seed.
 
 /// A sequence of numbers (splitmix64).
 #[derive(Clone, Debug)]

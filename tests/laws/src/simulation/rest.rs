@@ -1,6 +1,4 @@
 //! At rest: no faults, nothing due, no slow client. Then maps and snapshot must say exactly what the model says.
-//!
-//! Deliberately absent: port indices and slots as numbers; what matters is who finds what.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

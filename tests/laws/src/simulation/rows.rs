@@ -1,7 +1,7 @@
 //! The rows that readers see, after every step: what they claim must be what clients meet, and their times must be
 //! true.
 //!
-//! Deliberately absent: rows that are not done yet; they are compared at rest.
+//! Rows that are not done yet are compared at rest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

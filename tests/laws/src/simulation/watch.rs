@@ -1,7 +1,7 @@
 //! The witness: after each op, every client that the op could concern must meet an answer that is legal now.
 //!
 //! Invariant: legal is what was answered before the op, what the owner's lists give now, and, while a frontend changes
-//! hands, what the lists of a service that held it give now. Deliberately absent: knowledge of what the engine plans.
+//! hands, what the lists of a service that held it give now.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! JSON.
 //!
 //! Invariant: the text of an object is checked for UTF-8 once and read once; only one that does not fit is read again,
-//! for the path to what is wrong. Deliberately absent: rules about values, which are those of every source.
+//! for the path to what is wrong.
 
 use std::fmt::Display;
 use std::net::IpAddr;

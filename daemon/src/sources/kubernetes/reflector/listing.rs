@@ -1,7 +1,7 @@
 //! The list: all its pages, applied as one group.
 //!
-//! Invariant: a list that is not whole changes nothing. Items are read while they come, so no page is ever held.
-//! Deliberately absent: doubt about a whole list; that much has gone is said, and done.
+//! Invariant: a list that is not whole changes nothing. Items are read while they come, so no page is ever held. A
+//! whole list is believed even if much is gone from it, and the log says so.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, MutexGuard};

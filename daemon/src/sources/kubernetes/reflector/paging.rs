@@ -2,7 +2,6 @@
 //!
 //! Invariant: what whole pages have brought stays while another one is asked for again, and one that was broken off
 //! leaves nothing behind. A list may take as long as it likes while pages come; no page for `list_silence` is its end.
-//! Deliberately absent: what the list changes.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The watch: what each chunk brings is one group.
 //!
 //! Invariant: the version moves with each event and each bookmark; an event that cannot be read moves it too, if it
-//! says which version it is. Deliberately absent: what follows when it ends.
+//! says which version it is.
 
 use std::sync::Arc;
 use std::time::Duration;

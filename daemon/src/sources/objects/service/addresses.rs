@@ -1,7 +1,6 @@
 //! The addresses of a Service, and the networks that may reach them.
 //!
 //! Invariant: a cluster IP stands at the place of its family in `ipFamilies`, where kube-proxy looks for it.
-//! Deliberately absent: which of them get a frontend.
 
 use std::net::IpAddr;
 use std::sync::Arc;
