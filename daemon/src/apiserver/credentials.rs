@@ -346,7 +346,7 @@ fn token(path: &Path, files: &mut Files) -> Result<String, GatherError> {
     match token {
         "" => Err(said("is empty")),
         _ if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(token.to_owned()),
-        _ => Err(said("is no token: it has spaces or control characters inside")),
+        _ => Err(said("is not a token: it has spaces or control characters inside")),
     }
 }
 

@@ -104,7 +104,7 @@ async fn written(inner: &Inner) -> bool {
     if let Some(error) = &problem
         && *known != problem
     {
-        tracing::warn!(%error, "what was learned of the apiserver cannot be written down");
+        tracing::warn!(%error, "learned addresses of apiservers cannot be saved");
     }
     let is_written = problem.is_none();
     *known = problem;

@@ -126,7 +126,7 @@ fn remembered(settings: &Settings) -> (Memory, Option<String>) {
     let (mut memory, problem) = match Memory::read(&settings.state) {
         Ok(memory) => (memory, None),
         Err(problem) => {
-            tracing::warn!(error = %problem, "what was learned of the apiserver is lost");
+            tracing::warn!(error = %problem, "learned addresses of apiservers are lost");
             (Memory::default(), Some(problem))
         }
     };

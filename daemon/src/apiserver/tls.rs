@@ -61,6 +61,6 @@ fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, 
     match found {
         Ok(found) if found.is_empty() => Err(format!("{what} has no PEM certificate in it")),
         Ok(found) => Ok(found),
-        Err(error) => Err(format!("{what} is no PEM, or was cut short: {error}")),
+        Err(error) => Err(format!("{what} is not PEM, or was cut short: {error}")),
     }
 }

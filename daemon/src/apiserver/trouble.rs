@@ -85,7 +85,7 @@ pub enum Trouble {
         said: String,
     },
     /// The server has too much to do.
-    #[error("{status}: asks for patience for {} s", .wait.as_secs())]
+    #[error("{status}: asks us to wait {} s", .wait.as_secs())]
     Throttled {
         status: u16,
         /// For how long it is left alone.

@@ -217,7 +217,7 @@ impl Inner {
             Some(known) if known != found => return Err(Trouble::AnotherCluster { found, known }),
             Some(_) => {}
             None => {
-                tracing::info!(cluster = %found, "this is the cluster from now on");
+                tracing::info!(cluster = %found, "cluster identified; other clusters are refused from now on");
                 self.clusters.send_replace(Some(found.as_str().into()));
                 memory.cluster = Some(found);
                 self.learned.notify_one();
@@ -233,7 +233,7 @@ impl Inner {
         let why = Trouble::status(FORBIDDEN, answer).to_string();
         let mut unverified = self.unverified.lock().unwrap_or_else(PoisonError::into_inner);
         if unverified.is_none() {
-            tracing::warn!(error = %why, "cannot verify the cluster's identity; its certificate has to do");
+            tracing::warn!(error = %why, "the cluster's identity cannot be verified; its certificate alone is relied on");
             *unverified = Some(why.into());
         }
     }

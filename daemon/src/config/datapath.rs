@@ -183,7 +183,7 @@ fn cgroup_path(value: &DeValue<'_>) -> Result<CgroupPath, String> {
             Ok(CgroupPath(text.to_owned()))
         }
         _ => Err(format!(
-            "{} is no cgroup below the root: write its path from there, at most {CGROUP_LEVELS_MAX} levels, as in \
+            "{} is not a cgroup below the root: write its path from there, at most {CGROUP_LEVELS_MAX} levels, as in \
              \"/kata.slice\"",
             quote(text)
         )),

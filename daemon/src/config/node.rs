@@ -92,7 +92,8 @@ fn node_port_addresses(table: &mut Table<'_, '_, '_>) -> Option<NodePortAddresse
         None => Some(NodePortAddresses::Cidrs(ranges(table, &items))),
         Some((_, _, meaning)) if items.len() == 1 => Some(meaning),
         Some((site, word, _)) => {
-            let message = format!("{word:?} stands alone: remove it, or everything else in the list");
+            let message =
+                format!("{word:?} cannot stand beside others: remove it, or everything else in the list");
             table.report().error(site, message);
             None
         }

@@ -244,7 +244,7 @@ fn port_name(value: &DeValue<'_>) -> Result<Option<DnsLabel>, String> {
 
 fn protocol(value: &DeValue<'_>) -> Result<Protocol, String> {
     match value.as_str() {
-        Some("SCTP") => Err("SCTP is not carried: legal here: TCP, UDP".to_owned()),
+        Some("SCTP") => Err("SCTP is not supported: legal here: TCP, UDP".to_owned()),
         _ => word(value),
     }
 }

@@ -219,7 +219,7 @@ fn without_permission_for_nodes_services_are_served() {
     let settings = Settings { timing: quick(), node: Some(name), ..Settings::default() };
     let mut node = Node::start_with(setup, settings);
     node.wait_until_synced();
-    assert!(node.log().contains("own Node cannot be read"), "{}", node.log());
+    assert!(node.log().contains("Node object cannot be read"), "{}", node.log());
     node.check();
 }
 

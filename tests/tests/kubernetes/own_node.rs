@@ -32,12 +32,12 @@ fn check(name: &str, fault: Fault, words: &str) {
     node.wait("followed", |node| node.serves(1, &[backend(9)]));
     node.wait("told", |node| node.last_error(Resource::Node).contains(words));
     node.live(ms(1_000));
-    assert_eq!(node.log().matches("the own Node cannot be read").count(), 1, "{name}: {}", node.log());
+    assert_eq!(node.log().matches("Node object cannot be read").count(), 1, "{name}: {}", node.log());
     assert!(node.zones().is_empty(), "{name}");
     node.server().heal();
     node.server().reset_connections();
     node.wait("the zone", |node| node.zones().last() == Some(&Some("z1".into())));
-    node.wait("told again", |node| node.log().contains("the own Node can be read"));
+    node.wait("told again", |node| node.log().contains("Node object can be read"));
     node.check();
 }
 

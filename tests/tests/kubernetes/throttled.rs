@@ -27,7 +27,7 @@ fn throttled_questions_for_the_identity_wait_for_as_long_as_they_are_told() {
         let row = node.access.view().endpoints.remove(0);
         assert_eq!(row.state.as_str(), "throttled", "{code}");
         assert!(
-            node.last_error(Resource::Slices).contains("asks for patience"),
+            node.last_error(Resource::Slices).contains("asks us to wait"),
             "{}",
             node.last_error(Resource::Slices)
         );

@@ -104,7 +104,7 @@ impl Files {
         let opened = std::fs::OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
         let opened = opened.map_err(|error| said(&plainly(&error)))?;
         if !is_file {
-            return Err(said("is no file"));
+            return Err(said("is not a regular file"));
         }
         let mut content = Vec::new();
         opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut content).map_err(|error| said(&plainly(&error)))?;
@@ -117,7 +117,7 @@ impl Files {
 
     /// The same as text.
     pub(super) fn text(&mut self, path: &Path) -> Result<String, String> {
-        String::from_utf8(self.read(path)?).map_err(|_| format!("{}: is no text", path.display()))
+        String::from_utf8(self.read(path)?).map_err(|_| format!("{}: is not text", path.display()))
     }
 }
 

@@ -28,7 +28,7 @@ impl Context {
         let text = files.text(path).map_err(GatherError::Unreadable)?;
         let said = |what: String| GatherError::Wrong(format!("{}: {what}", path.display()));
         // Its text can quote the file, and the file has secrets.
-        let parsed = Kubeconfig::from_yaml(&text).map_err(|_| said("is no kubeconfig".to_owned()))?;
+        let parsed = Kubeconfig::from_yaml(&text).map_err(|_| said("is not a kubeconfig".to_owned()))?;
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         Self::of(parsed, folder).map_err(said)
     }
@@ -140,7 +140,7 @@ impl Context {
     ) -> Result<Option<Vec<u8>>, GatherError> {
         if let Some(data) = data.filter(|data| !data.is_empty()) {
             let decoded = BASE64_STANDARD.decode(data.trim());
-            return decoded.map(Some).map_err(|_| GatherError::Wrong(format!("{what}-data is no base64")));
+            return decoded.map(Some).map_err(|_| GatherError::Wrong(format!("{what}-data is not base64")));
         }
         let Some(file) = file.filter(|file| !file.is_empty()) else { return Ok(None) };
         files.read(&self.folder.join(file)).map(Some).map_err(GatherError::Unreadable)

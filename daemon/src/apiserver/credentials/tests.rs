@@ -69,7 +69,7 @@ async fn a_token_is_trimmed_and_followed() {
     for (bad, why) in [
         ("", "token: is empty"),
         (" \n", "token: is empty"),
-        ("a b", "token: is no token: it has spaces or control characters inside"),
+        ("a b", "token: is not a token: it has spaces or control characters inside"),
     ] {
         fixture.write("token", bad);
         assert_eq!(fixture.shown().await.unwrap(), "Bearer t2", "the last good one");
@@ -154,7 +154,7 @@ async fn a_kubeconfig_of_kubelets_that_never_was_there_is_not_worth_a_word() {
     assert!(credentials.current(false).await.is_err() && credentials.report().is_none());
     std::fs::write(path, "[").unwrap();
     assert!(credentials.current(false).await.is_err());
-    assert!(credentials.report().unwrap().problem.unwrap().0.contains("is no kubeconfig"));
+    assert!(credentials.report().unwrap().problem.unwrap().0.contains("is not a kubeconfig"));
 }
 
 #[tokio::test]
@@ -205,7 +205,7 @@ fn check_wrong(kubeconfig: &str, expected: &str) {
 #[test]
 fn a_kubeconfig_that_nobody_can_follow_is_named_at_the_start() {
     let cluster = |keys: &str| kubeconfig(&format!("{{certificate-authority: ca, {keys}}}"), "{}");
-    check_wrong("[", "is no kubeconfig");
+    check_wrong("[", "is not a kubeconfig");
     check_wrong("kind: Config", "has no current-context");
     check_wrong(
         &kubeconfig(CLUSTER, "{}").replace("name: c,", "name: d,"),
@@ -275,5 +275,5 @@ async fn a_pipe_in_place_of_a_token_is_no_file_and_nobody_waits_for_it() {
     std::fs::remove_file(fixture.path().join("token")).unwrap();
     nix::unistd::mkfifo(&fixture.path().join("token"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert_eq!(fixture.shown().await.as_deref(), Ok("Bearer t1"));
-    assert_eq!(fixture.problem().as_deref(), Some("token: is no file"));
+    assert_eq!(fixture.problem().as_deref(), Some("token: is not a regular file"));
 }

@@ -89,7 +89,7 @@ impl<C: Codec> Audit<C> {
         let lines = |found: &Vec<Difference>| found.iter().take(SHOWN_MAX).map(shown).collect();
         self.answers.answer(found.as_ref().map(lines).map_err(ToString::to_string));
         if let Err(error) = &found {
-            tracing::debug!(watch = %self.selection.what, %error, "the audit has to wait");
+            tracing::debug!(watch = %self.selection.what, %error, "the comparison with the apiserver has to wait");
         }
         found.unwrap_or_default()
     }
@@ -154,7 +154,7 @@ fn shown((name, told, listed): &Difference) -> String {
     let version = |it: &Option<Version>| {
         it.as_ref().map_or_else(|| "nothing".to_owned(), |it| format!("version {}", it.resource_version))
     };
-    format!("{name}: the apiserver has {}, the watch told {}", version(listed), version(told))
+    format!("{name}: the apiserver has {}, the watch delivered {}", version(listed), version(told))
 }
 
 fn differences(delivered: &Delivered, listed: &Listed) -> BTreeSet<Difference> {

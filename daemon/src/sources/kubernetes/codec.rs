@@ -30,7 +30,7 @@ pub(super) enum Frame<'a> {
 
 /// Why a frame is none, in words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an event that is none: {0}")]
+#[error("not a watch event: {0}")]
 pub(super) struct NoFrame(pub(super) String);
 
 /// A list that is taken apart while it comes.

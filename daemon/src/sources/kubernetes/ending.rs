@@ -49,10 +49,10 @@ pub(super) enum Ending {
     #[error(transparent)]
     NoPage(#[from] NoPage),
     /// The table had no room for something, and has now.
-    #[error("there is room for objects that had none; all are asked for again")]
+    #[error("room became free for objects that waited; all are listed again")]
     Asked,
     /// The watch has not told what the server has.
-    #[error("the watch has not told the truth: {0}")]
+    #[error("the watch missed changes: {0}")]
     Differs(Arc<str>),
 }
 

@@ -62,10 +62,10 @@ impl<Each: FnMut(Piece<'_>)> Items for Each {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoPage {
     /// Something else, such as the HTML of a proxy.
-    #[error("the answer is no list of objects")]
+    #[error("the answer is not a list of objects")]
     NotAList,
     /// The body ended too early.
-    #[error("the list ended in its middle")]
+    #[error("the list ended before it was complete")]
     Truncated,
     /// More around the items than a list has.
     #[error("the list has more than {FRAME_BYTES_MAX} bytes beside its items")]

@@ -181,8 +181,8 @@ impl<C: Codec> Reflector<C> {
     fn say_no_node(&self, reason: &dyn std::fmt::Display) {
         tracing::warn!(
             %reason,
-            "the own Node cannot be read: hints for zones need `zone` under [node], and NodePorts answer at the address that \
-             the host prefers"
+            "this node's Node object cannot be read: hints for zones need `zone` under [node], and NodePorts answer at \
+             the address that the host prefers"
         );
     }
 
@@ -223,7 +223,7 @@ impl<C: Codec> Reflector<C> {
     fn recovered(&self, failures: &mut Failures) {
         match (std::mem::take(&mut failures.is_told), self.selection.what) {
             (false, _) => {}
-            (true, Resource::Node) => tracing::info!("the own Node can be read again"),
+            (true, Resource::Node) => tracing::info!("this node's Node object can be read again"),
             (true, what) => tracing::info!(watch = %what, "watching again"),
         }
     }

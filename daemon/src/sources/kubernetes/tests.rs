@@ -364,7 +364,7 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
     assert_eq!(services.differences, 1);
     assert_eq!(
         services.last_error.unwrap().text.to_string(),
-        "the watch has not told the truth: 1 of services differ: default/a"
+        "the watch missed changes: 1 of services differ: default/a"
     );
 }
 

@@ -107,14 +107,14 @@ impl Watch {
         let is_watched = self.state == State::Watching;
         let error = self.last_error.as_ref().filter(|_| !is_watched).map(|error| &*error.text);
         match (self.what, self.objects, error) {
-            (Resource::Node, 0, Some(error)) => {
-                Some(format!("the own Node cannot be read, so hints for zones have no effect ({error})"))
-            }
+            (Resource::Node, 0, Some(error)) => Some(format!(
+                "this node's Node object cannot be read, so hints for zones have no effect ({error})"
+            )),
             (Resource::Node, 0, None) if is_watched => {
                 Some("there is no Node of this name, so hints for zones have no effect".to_owned())
             }
             (Resource::Node, _, Some(error)) => {
-                Some(format!("the own Node is not watched; its last known zone counts ({error})"))
+                Some(format!("this node's Node object is not watched; its last known zone counts ({error})"))
             }
             _ => None,
         }

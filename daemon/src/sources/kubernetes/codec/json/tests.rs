@@ -40,10 +40,10 @@ fn frames_of_a_watch() {
 
 #[test]
 fn what_is_no_frame_is_told_in_words() {
-    check_frame(r#"{"type":"NEWS","object":{}}"#, r#"an event that is none: its type is "NEWS""#);
-    check_frame(r#"{"type":"BOOKMARK","object":{}}"#, "an event that is none: a bookmark without a version");
-    check_frame(r#"{"type":"ADDED"}"#, "an event that is none: missing field `object` at line 1 column 16");
-    check_frame("<html>", "an event that is none: expected value at line 1 column 1");
+    check_frame(r#"{"type":"NEWS","object":{}}"#, r#"not a watch event: its type is "NEWS""#);
+    check_frame(r#"{"type":"BOOKMARK","object":{}}"#, "not a watch event: a bookmark without a version");
+    check_frame(r#"{"type":"ADDED"}"#, "not a watch event: missing field `object` at line 1 column 16");
+    check_frame("<html>", "not a watch event: expected value at line 1 column 1");
 }
 
 /// What is told of an object, whether it is bad, and which version it is.
