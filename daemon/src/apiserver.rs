@@ -68,7 +68,7 @@ impl AccessError {
         Self::Failed(vec![Failure { endpoint: Arc::clone(endpoint), trouble }])
     }
 
-    /// For how long there is nobody to ask, because each endpoint has asked for patience.
+    /// How long until an endpoint may be asked again, where each has asked to be left alone.
     pub fn retry_after(&self) -> Option<Duration> {
         let Self::Failed(failures) = self else { return None };
         let wait = |failure: &Failure| match failure.trouble {
@@ -145,8 +145,8 @@ impl Access {
         setup::check(apiserver)
     }
 
-    /// Follows a new configuration. Connections stay; what they were made from is used no more. It reads files, so it
-    /// may take some seconds.
+    /// Follows a new configuration. Connections stay; new ones are made as it says. It reads files, so it may take
+    /// some seconds.
     pub fn reload(&self, sources: &Sources) -> Result<(), SetupError> {
         setup::reload(&self.inner, sources)
     }
@@ -169,7 +169,7 @@ impl Access {
     }
 
     /// Writes, over a new connection to the best endpoint that serves. Where an answer was lost, another endpoint is
-    /// asked for the same, so whatever is written must bear to be written twice.
+    /// asked for the same, so a write has to be safe to repeat.
     pub async fn write(&self, path: &str, write: &Write<'_>) -> Result<Reply, AccessError> {
         let ask = walk::Ask { accept: JSON, path_and_query: path, write: Some(*write) };
         walk::ask(&self.inner, &ask, None).await
@@ -197,12 +197,12 @@ impl Access {
         Ok(patrol::written_in_time(&self.inner).await)
     }
 
-    /// The cluster, as soon as an apiserver has told.
+    /// The cluster, as soon as an apiserver has named it.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.inner.memory().cluster.clone()
     }
 
-    /// The uid of the cluster, as soon as somebody knows it.
+    /// The uid of the cluster, as soon as it is known.
     pub fn clusters(&self) -> watch::Receiver<Option<Arc<str>>> {
         self.inner.clusters.subscribe()
     }
@@ -239,7 +239,7 @@ impl Inner {
         Arc::clone(&self.asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes what was learned into the table, without what stands there already.
+    /// Adds the learned addresses to the table, but for those that are there already.
     fn set_learned(&self) {
         let learned = if self.asked().learns { self.memory().addresses() } else { Vec::new() };
         let mut table = self.endpoints.lock();

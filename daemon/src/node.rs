@@ -37,11 +37,11 @@ pub fn name(config: &Config) -> Result<NodeName, NoNodeName> {
     config.node.name.clone().map_or_else(|| NodeName::of_host(&host()), Ok)
 }
 
-/// What a cluster says of the node, or what is held for it until it says something.
+/// What a cluster says of the node, or what is assumed until it says something.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Described {
     pub zone: Option<Arc<str>>,
-    /// Its addresses, of each family at most one; until the cluster has told them, those at which NodePorts are
+    /// Its addresses, of each family at most one; until the cluster names them, those at which NodePorts are
     /// answered.
     pub addresses: Vec<IpAddr>,
 }
@@ -57,13 +57,13 @@ pub fn facts(config: &Config, name: &NodeName, said: &Described) -> NodeFacts {
     }
 }
 
-/// What is told of the node.
+/// What the source says of the node.
 #[derive(Debug)]
 pub struct NodeReport {
     /// What the cluster says; none if it may not be asked, so that its zone is the one of before and its addresses are
     /// unknown.
     pub node: Option<Described>,
-    /// Answered when the engine has been told.
+    /// Answered when the engine has it.
     pub applied: oneshot::Sender<()>,
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Locations {
     tls_server_name: Option<String>,
     // Whether the kubeconfig is what says where the apiserver is.
     asks_for_server: bool,
-    // Whether it is nothing unusual that there are no files at all.
+    // Whether it is normal that there are no files at all.
     is_optional: bool,
 }
 
@@ -86,7 +86,7 @@ impl Locations {
 pub(super) enum GatherError {
     /// A file is not there or not readable now. That may change.
     Unreadable(String),
-    /// What is there cannot be meant.
+    /// A file says something that cannot be followed.
     Wrong(String),
 }
 
@@ -107,7 +107,7 @@ struct Client {
 }
 
 impl fmt::Debug for Client {
-    /// Nobody shall find a secret in a log.
+    /// Keeps secrets out of logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
     }
@@ -137,7 +137,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// What a server that knows nobody has turned away.
+    /// What was shown to a server that does not know us.
     pub(super) const fn kind(&self) -> &'static str {
         self.kind
     }
@@ -156,7 +156,7 @@ pub(super) struct Report {
 #[derive(Debug)]
 pub(super) struct Credentials {
     locations: Locations,
-    /// Whoever holds it refreshes; inside is what hangs, so that there is never more than one of that.
+    /// Whoever holds it refreshes. A reading that hangs stays inside, so that there is never a second one.
     refreshing: tokio::sync::Mutex<Option<Reading>>,
     kept: Mutex<Kept>,
 }
@@ -193,7 +193,8 @@ impl Credentials {
         &self.locations
     }
 
-    /// What cannot be meant in files that are there already. It takes a few seconds at most; what hangs may come.
+    /// What in files that exist cannot be followed. It takes a few seconds at most; a file that hangs is not waited
+    /// for.
     pub(super) fn check(&self) -> Result<(), String> {
         match reading::gather_in_time(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),
@@ -206,7 +207,7 @@ impl Credentials {
         let good = self.kept().good.clone();
         match (self.refreshing.try_lock(), good) {
             (Ok(mut reading), _) => self.refresh(&mut reading, doubted).await,
-            // Somebody else is at it.
+            // Another task is refreshing already.
             (Err(_), Some(good)) => return Ok(good),
             (Err(_), None) => drop(self.refreshing.lock().await),
         }
@@ -226,7 +227,7 @@ impl Credentials {
             let kept = self.kept();
             (kept.good.clone(), kept.is_old(doubted), kept.seen.clone())
         };
-        // What hangs has had its time; it is only looked whether it has come back.
+        // A reading that hangs had its time; it is only checked whether it has come back.
         let patience = if pending.is_some() { Duration::ZERO } else { reading::TIME_MAX };
         let mut reading = pending.take().unwrap_or_else(|| Reading::begin(&self.locations, seen, is_old));
         let (gathered, seen) = match reading.ended(patience).await {
@@ -279,7 +280,7 @@ impl Credentials {
         }
     }
 
-    /// For people; nothing if there never was anything where nothing needs to be.
+    /// For people; nothing where no credentials were ever found and none are needed.
     pub(super) fn report(&self) -> Option<Report> {
         let kept = self.kept();
         let is_nothing = self.locations.is_optional && kept.good.is_none() && kept.is_absent();

@@ -18,7 +18,7 @@ pub enum Tier {
     Configured,
     /// Kubelet's own kubeconfig.
     Kubelet,
-    /// The backends of `default/kubernetes`, as seen some time.
+    /// Backends that `default/kubernetes` has or had.
     Learned,
 }
 
@@ -53,7 +53,7 @@ pub enum State {
     /// It failed, and has served once since.
     Recovering,
     Failed,
-    /// It is up, and asks for patience.
+    /// It is up, and asked to be left alone for a while.
     Throttled,
 }
 
@@ -177,7 +177,7 @@ impl Endpoints {
         }
     }
 
-    /// In which order they are dialled now; without those that have asked for patience.
+    /// In which order they are dialled now; without those that asked to be left alone.
     pub(super) fn order(&self, now: Instant) -> Vec<EndpointId> {
         let dialled = self.rows.iter().filter(|row| row.patience(now).is_none());
         let mut order: Vec<_> = dialled.map(|row| (row.rank(now), row.id)).collect();
@@ -234,7 +234,7 @@ impl Endpoints {
         row.enter(State::Failed, now);
     }
 
-    /// It asks for patience, and has that for as long as it says. It is there, so this is no failure of it.
+    /// It asked to be left alone, and is, for as long as it said. It is up, so this is not a failure.
     pub(super) fn throttled(&mut self, id: EndpointId, trouble: Trouble, wait: Duration, now: Instant) {
         // Never earlier, and not all nodes at once.
         let late = self.jittered(wait / 8);
@@ -260,7 +260,7 @@ impl Endpoints {
         }
     }
 
-    /// Something to remember that says nothing about the next attempt.
+    /// Records an error that does not change when it is asked next.
     pub(super) fn noted(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
         if let Some(row) = self.get_mut(id) {
             row.trouble = Some((trouble, now));
@@ -285,7 +285,7 @@ impl Endpoints {
         spread(time, noise)
     }
 
-    /// xorshift: enough to spread clients, and no more is asked of it.
+    /// xorshift is random enough to spread clients.
     fn noise(&mut self) -> u64 {
         self.noise ^= self.noise << 13;
         self.noise ^= self.noise >> 7;

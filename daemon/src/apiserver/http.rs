@@ -90,7 +90,7 @@ impl Dial {
 }
 
 impl Connection {
-    /// Whose it is.
+    /// The endpoint that it leads to.
     pub(super) const fn target(&self) -> &Target {
         self.lease.target()
     }

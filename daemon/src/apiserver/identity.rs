@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
 
-/// The path whose object tells.
+/// The path of the object whose uid it is.
 pub(super) const PATH: &str = "/api/v1/namespaces/kube-system";
 
 /// The longest uid: a UUID has 36 bytes, and nothing says that it must be one.

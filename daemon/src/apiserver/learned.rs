@@ -1,4 +1,4 @@
-//! Addresses of apiservers that the cluster told us, with who told them and when; kept over restarts.
+//! Addresses of apiservers that the cluster named, with the slice that named each and when; kept over restarts.
 //!
 //! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose or
 //! others need its place, those first that no apiserver wrote. Whether one is named now is another matter than whether
@@ -50,7 +50,7 @@ pub enum Standing {
     Listed,
     /// It was among the last ones, and nobody has taken their place: that list is held as `control`.
     Held,
-    /// Some time ago.
+    /// The cluster named it once.
     #[default]
     Past,
 }
@@ -66,15 +66,15 @@ impl Standing {
     }
 }
 
-/// An address, who told it, and when.
+/// An address, who named it, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Learned {
     pub(super) address: SocketAddr,
-    /// When it was told first; nothing of one that an older daemon wrote down.
+    /// When it was first named; none if an older daemon wrote it down.
     pub(super) since: Option<Timestamp>,
-    /// When it was last told.
+    /// When it was last named.
     pub(super) seen: Timestamp,
-    /// The slice that told it last.
+    /// The slice that named it last.
     pub(super) slice: Option<Arc<str>>,
     pub(super) standing: Standing,
 }
@@ -91,7 +91,7 @@ impl Learned {
         (self.slice.as_deref() != Some(OWN_SLICE), self.standing, std::cmp::Reverse(self.seen.0))
     }
 
-    /// Whether a file that says the other is good enough.
+    /// Whether a file with the other one need not be written again.
     fn is_news_to(&self, other: &Self) -> bool {
         (self.standing, &self.slice) != (other.standing, &other.slice)
             || self.seen.0.saturating_sub(other.seen.0) >= WORTH_WRITING_SECONDS
@@ -101,10 +101,10 @@ impl Learned {
 /// Why an address is not forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotForgotten {
-    /// Nobody has told it.
+    /// It was never learned.
     #[error("{0} is not among the learned addresses")]
     Unknown(SocketAddr),
-    /// The configuration, or kubelet's, says that it is one.
+    /// The configuration or kubelet's kubeconfig names it.
     #[error("{address} is {}: take it out there first", .tier.named_by())]
     Configured {
         address: SocketAddr,
@@ -127,7 +127,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Takes what the cluster says now, all of it. Tells whether that is news worth writing down.
+    /// Takes everything that the cluster says now. Gives whether that is worth writing down.
     ///
     /// A family of which it names nobody is held, as the engine holds that list of `default/kubernetes`.
     pub(super) fn learn(&mut self, listed: &[Listed], now: Timestamp) -> bool {
@@ -162,7 +162,7 @@ impl Memory {
         self.learned.iter().any(is_news)
     }
 
-    /// Those that the cluster names, or would if it had not gone silent.
+    /// Those that the cluster names, or named last before its list became empty.
     pub(super) fn standing(&self) -> impl Iterator<Item = SocketAddr> {
         self.learned.iter().filter(|it| it.standing != Standing::Past).map(|it| it.address)
     }
@@ -224,7 +224,7 @@ impl Memory {
 
 fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
-    // On a new node nobody else may have written anything yet.
+    // On a new node the folder may not exist yet.
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     let beside: PathBuf = path.with_extension("json.new");
     let mut file = std::fs::File::create(&beside)?;
@@ -234,7 +234,8 @@ fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
 }
 
-/// As many as are remembered, without those that are none; first what the apiservers write themselves.
+/// At most as many as are remembered, without those that cannot be dialled; first what the apiservers write
+/// themselves.
 fn most_trusted(listed: &[Listed]) -> Vec<&Listed> {
     let mut told: Vec<&Listed> = Vec::new();
     let (own, others): (Vec<_>, Vec<_>) = listed.iter().partition(|it| &*it.slice == OWN_SLICE);
@@ -300,7 +301,7 @@ mod tests {
         text.split_whitespace().map(one).collect()
     }
 
-    /// What is told, at which time; what is remembered then, and whether it is news.
+    /// What the cluster names, at which time; what is remembered then, and whether it is news.
     #[track_caller]
     fn check(memory: &mut Memory, now: i64, told: &str, expected: &str, news: bool) {
         let is_news = memory.learn(&listed(told), Timestamp(now));

@@ -18,7 +18,7 @@ impl Shared {
         Self(Arc::new(Mutex::new(endpoints)))
     }
 
-    /// The table. Whoever panicked with it held no half-made change: every change is one assignment after another.
+    /// The table. It is usable even after a panic: every change is one assignment after another.
     pub(super) fn lock(&self) -> MutexGuard<'_, Endpoints> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +90,7 @@ fn say(before: &Endpoint, after: &Endpoint) {
     let trouble = |row: &Endpoint| row.trouble.as_ref().map(|(trouble, _)| trouble.clone());
     let (old, new) = (trouble(before), trouble(after));
     let is_throttled = |trouble: &Option<Trouble>| matches!(trouble, Some(Trouble::Throttled { .. }));
-    // For how long it asks may change each time, and is no news.
+    // How long it asks to wait may differ each time, and is not logged.
     let is_same = old == new || (is_throttled(&old) && is_throttled(&new));
     let has_failed = before.state != State::Failed && after.state == State::Failed;
     match new {

@@ -39,11 +39,11 @@ pub(super) const CONFIRM_AFTER: Duration = Duration::from_secs(2);
 /// For how long a failed endpoint goes last, the first time.
 pub(super) const PENALTY_FIRST: Duration = Duration::from_secs(1);
 
-/// For how long a server that asks for patience without saying how much is left alone.
+/// How long a server is left alone that asks for it without saying how long.
 pub(super) const THROTTLED: Duration = Duration::from_secs(1);
 
-/// The most patience that a server may ask for: what it knows of its load will be old by then.
+/// The longest that a server may ask to be left alone: what it knows of its load will be old by then.
 pub(super) const THROTTLED_MOST: Duration = Duration::from_secs(60);
 
-/// For how long at most, however often it failed: an apiserver that is back shall be found soon.
+/// For how long at most, however often it failed: an apiserver that is back should be found soon.
 pub(super) const PENALTY_MOST: Duration = Duration::from_secs(30);

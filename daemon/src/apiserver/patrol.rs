@@ -54,7 +54,7 @@ async fn look(inner: &Inner) {
 
 pub(super) async fn check(inner: &Inner, target: &Target) {
     match walk::ask_twice(inner, target, &READY, Patience::Short).await {
-        // Whoever may not ask for its health got an answer all the same.
+        // 403 is an answer too: it serves, and only does not tell us its health.
         Ok(reply) if matches!(reply.status, 200 | 403) => target.served(),
         Ok(reply) => target.check_failed(Trouble::status(reply.status, b"")),
         Err(trouble) => target.check_failed(trouble),
@@ -72,7 +72,7 @@ async fn remember(inner: &Inner) {
     }
 }
 
-/// How long somebody who waits for the disk waits.
+/// How long the disk is waited for.
 const WRITE_MAX: Duration = Duration::from_secs(3);
 
 /// Writes it down now; what is wrong with that, in words.
@@ -81,7 +81,7 @@ pub(super) async fn written_in_time(inner: &Inner) -> Option<String> {
     let problem = || inner.memory_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let is_written = tokio::time::timeout(WRITE_MAX, written(inner)).await;
     if is_written != Ok(true) {
-        // It is tried again until it is.
+        // It is tried again until it succeeds.
         inner.learned.notify_one();
     }
     match is_written {

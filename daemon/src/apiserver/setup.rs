@@ -1,7 +1,7 @@
 //! Building access: what is asked for, what is remembered, and what only an edit can heal.
 //!
-//! Invariant: only what our own configuration says is an error of it. A file that is missing, half-written or says what
-//! nobody can follow may be another one soon, so it is told, read again, and stops nothing.
+//! Invariant: only what our own configuration says is an error of it. A file that is missing, half-written or says
+//! what nobody can follow may be another one soon, so it is reported, read again, and stops nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

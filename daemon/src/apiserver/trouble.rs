@@ -31,7 +31,7 @@ pub enum Trouble {
     /// Not a single packet came back.
     #[error("does not answer")]
     Unreachable,
-    /// The connection stands, and nothing comes.
+    /// The connection stands, and nothing comes over it.
     #[error("accepts but does not answer")]
     Silent,
     /// The other side ended the connection before the answer was whole.
@@ -91,10 +91,10 @@ pub enum Trouble {
         /// For how long it is left alone.
         wait: Duration,
     },
-    /// Something that is no answer of an apiserver.
+    /// Something that is not an answer of an apiserver.
     #[error("not an apiserver: {0}")]
     NotAnApiserver(String),
-    /// An answer beyond its bound.
+    /// An answer that is too large.
     #[error("the answer has more than {0} bytes")]
     TooLarge(usize),
     /// We have nothing to show, or nothing to trust.
@@ -109,8 +109,8 @@ impl Trouble {
         Self::Status { status, said }
     }
 
-    /// A status that an endpoint is judged by. Too many requests are no fault of the endpoint, and neither is a bad
-    /// moment whose end it knows.
+    /// A status that an endpoint is judged by. Too many requests are not the endpoint's fault, and neither is a 503
+    /// that says when to come back.
     pub(super) fn answered(status: u16, retry_after: Option<Duration>, body: &[u8]) -> Self {
         let wait = match (status, retry_after) {
             (429, asked) => asked.unwrap_or(THROTTLED),

@@ -20,7 +20,7 @@ pub struct View {
     pub endpoints: Vec<EndpointView>,
     /// The configured ones first, then kubelet's.
     pub credentials: Vec<CredentialsView>,
-    /// The cluster, once an apiserver has told.
+    /// The cluster, once an apiserver has named it.
     pub cluster: Option<ClusterId>,
     /// Why an apiserver may not tell which cluster it belongs to.
     pub unverified: Option<Arc<str>>,

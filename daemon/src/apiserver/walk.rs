@@ -35,9 +35,9 @@ impl Ask<'_> {
 /// How long an endpoint may take until it has named its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// Somebody else waits to be asked.
+    /// Another endpoint can be asked next.
     Short,
-    /// There is nobody else.
+    /// It is the last one.
     Long,
 }
 
@@ -78,9 +78,9 @@ pub(super) async fn ask(
     if failures.is_empty() { Err(AccessError::NoEndpoint) } else { Err(AccessError::Failed(failures)) }
 }
 
-/// An endpoint that has asked for patience and is not asked meanwhile.
+/// An endpoint that asked to be left alone and is not asked meanwhile.
 fn left_alone((endpoint, left): (Arc<str>, Duration)) -> Failure {
-    // A part of a second is one to be waited for too.
+    // Rounded up to whole seconds.
     let wait = Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0));
     Failure { endpoint, trouble: Trouble::Throttled { status: TOO_MANY_REQUESTS, wait } }
 }
@@ -165,7 +165,7 @@ async fn open(inner: &Inner, target: &Target, shown: &Shown) -> Result<Connectio
     let body = reply.collect(SHORT_BODY_BYTES_MAX, SHORT_BODY).await?;
     match reply.status {
         200 => inner.verify(&body)?,
-        // Certificate authority and name have to do.
+        // Only certificate authority and name are checked.
         FORBIDDEN => inner.cannot_verify(&body),
         status => return Err(Trouble::answered(status, reply.retry_after, &body)),
     }

@@ -149,7 +149,7 @@ pub(super) fn cidr(text: &str) -> Result<Cidr, String> {
     }
 }
 
-/// A range of IPv4 addresses in IPv6 clothes is that range of IPv4 addresses.
+/// A range of IPv4 addresses in IPv6 form is that range of IPv4 addresses.
 fn unmapped(address: IpAddr, prefix: u8) -> (IpAddr, u8) {
     match (address.to_canonical(), prefix.checked_sub(96)) {
         (IpAddr::V4(v4), Some(of_v4)) if address.is_ipv6() => (v4.into(), of_v4),
@@ -185,7 +185,7 @@ fn parse_authority(authority: &str) -> Result<SocketAddr, String> {
     alone.map_or_else(|| parse_address_port(authority), |ip| Ok(canonical(SocketAddr::new(ip, HTTPS_PORT))))
 }
 
-/// An IPv4 address in IPv6 clothes is that IPv4 address, as in the objects of a cluster.
+/// An IPv4 address in IPv6 form is that IPv4 address, as in the objects of a cluster.
 fn parse_address_port(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr = text.parse().map_err(|_| why_no_address_port(text))?;
     Ok(canonical(address))

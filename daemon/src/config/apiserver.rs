@@ -18,7 +18,7 @@ use super::value::{Word, boolean, dns_name, label_value, quote, string, word};
 pub enum Discovery {
     /// The kubelet's own kubeconfig.
     Kubelet,
-    /// The backends of `default/kubernetes`, as last seen.
+    /// Backends that `default/kubernetes` has or had.
     Learned,
 }
 

@@ -23,8 +23,8 @@ pub(super) const CIDRS_MAX: usize = 64;
 /// The most subtrees of cgroups that are left alone: what the programs' map holds. A node has a handful of slices.
 pub(super) const EXEMPT_CGROUPS_MAX: usize = 64;
 
-/// How deep such a subtree may begin: programs look at so many levels of each client. A container is at the fifth or
-/// so.
+/// How deep such a subtree may begin: programs look at so many levels of each client. A container is at about the
+/// fifth.
 pub(super) const CGROUP_LEVELS_MAX: usize = 16;
 
 /// The most problems a report holds; the rest is counted. More than anyone reads before the first fix.

@@ -18,7 +18,7 @@ use super::value::{
     DnsLabel, Word, dns_label, duration, expected, integer, quote, show_duration, string, word,
 };
 
-/// The transport protocols that are carried.
+/// The transport protocols that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     Tcp,

@@ -55,7 +55,7 @@ pub struct StaticService {
     pub health_check: Option<HealthCheck>,
     /// Session affinity by client address, in seconds.
     pub affinity_timeout: Option<u32>,
-    /// What happens when nobody is left, as written.
+    /// What happens when no backend is left, as written.
     pub on_empty: Option<String>,
 }
 
@@ -78,7 +78,8 @@ impl From<&ServiceBlock> for StaticService {
     }
 }
 
-// With the time when it finished: while the engine does not take a group, nobody looks, and that must not seem slow.
+// With the time when it finished, because nobody looks while the engine does not take a group, and that must not
+// count as slowness.
 type Finished = (CheckId, Result<(), CheckFailed>, Duration);
 
 /// Sends the blocks as events, checks their backends, and follows reloads.

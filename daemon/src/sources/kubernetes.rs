@@ -71,7 +71,7 @@ pub struct Timing {
     pub list_silence: Duration,
     /// Over how long the lists of many nodes spread when their versions are gone all at once.
     pub list_spread: Duration,
-    /// How long a watch that goes on where another daemon was must be quiet to have nothing to tell.
+    /// How long a watch that goes on where another daemon was must be quiet until it counts as up to date.
     pub quiet: Duration,
     /// How often a watch is audited; up to a quarter more, by chance.
     pub audit_every: Duration,
@@ -79,7 +79,7 @@ pub struct Timing {
     pub audit_again: Duration,
     /// How far apart comparisons are that somebody asks for. Each costs the apiserver a list of everything.
     pub audit_pace: Duration,
-    /// How often the own Node is asked for while it is refused.
+    /// How often this node's Node object is asked for while it is refused.
     pub node_wait: Duration,
     /// How long after the start the first lists wait for the zone at most.
     pub node_first: Duration,
@@ -123,7 +123,7 @@ pub struct Oddities {
     pub slices: Arc<Odds>,
 }
 
-/// Where both are told. Cheap to clone.
+/// Where both are published. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct OddityView {
     services: watch::Receiver<Arc<Odds>>,
@@ -131,7 +131,7 @@ pub struct OddityView {
 }
 
 impl OddityView {
-    /// Those of now, which are no older than any table of which the engine has told.
+    /// Those of now, which are no older than any table that the engine has published.
     pub fn now(&self) -> Oddities {
         let odds = |of: &watch::Receiver<Arc<Odds>>| Arc::clone(&of.borrow());
         Oddities { services: odds(&self.services), slices: odds(&self.slices) }
@@ -184,9 +184,9 @@ pub struct Settings {
     /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means those without
     /// it.
     pub service_proxy_name: Option<String>,
-    /// The own Node, for its zone and its addresses; none where nobody wants to know them.
+    /// This node's Node object, for its zone and its addresses; none where nobody needs them.
     pub node: Option<NodeName>,
-    /// What to go on from; without it everything is told anew.
+    /// What to go on from; without it everything is delivered anew.
     pub start: Start,
     /// How long things take.
     pub timing: Timing,
@@ -247,7 +247,7 @@ impl Kubernetes {
         Self { access, timing, is_resumed, apiservers, kinds, snapshots: None }
     }
 
-    /// Tells everything once more when these snapshots ask for it.
+    /// Delivers everything once more when these snapshots ask for it.
     pub fn heeding(self, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
         Self { snapshots: Some(snapshots), ..self }
     }
@@ -304,7 +304,7 @@ impl Kubernetes {
 }
 
 impl Kubernetes {
-    /// What was known holds, and is only told again where it is different.
+    /// What was known stays, and is delivered again only where it differs.
     fn resumed(&self) -> Vec<Event> {
         let rejections = self.kinds.iter().flat_map(Kind::rejections);
         std::iter::once(Event::Resumed(Source::Kubernetes)).chain(rejections).collect()

@@ -45,7 +45,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// other.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// … but in a folder that never rests an object that goes is gone after that.
+/// In a folder that never rests an object that goes counts as gone after this.
 const HELD_MAX: Duration = Duration::from_millis(200);
 
 /// How long a look may take until it is said: 10,000 files on a slow disk take a few seconds.
@@ -81,7 +81,7 @@ impl Manifests {
         scan::probe(folder).map_err(|reason| FolderError { folder: folder.to_owned(), reason })
     }
 
-    /// Tells everything once more when these snapshots ask for it.
+    /// Delivers everything once more when these snapshots ask for it.
     pub fn heeding(self, snapshots: watch::Receiver<Arc<Snapshot>>) -> Self {
         Self { snapshots: Some(snapshots), ..self }
     }

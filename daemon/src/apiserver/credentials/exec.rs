@@ -53,7 +53,7 @@ pub(super) struct Issued {
 }
 
 impl fmt::Debug for Issued {
-    /// Nobody shall find a secret in a log.
+    /// Keeps secrets out of logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Issued").field("expires", &self.expires).finish_non_exhaustive()
     }
@@ -136,7 +136,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // Mostly there is nobody left.
+            // Usually no process is left.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }
@@ -146,7 +146,7 @@ impl Drop for Group {
 async fn bounded(source: Option<impl AsyncRead + Unpin>, most: u64) -> Vec<u8> {
     let mut read = Vec::new();
     if let Some(source) = source {
-        // What came before an error is what there is.
+        // After an error, what was read before it counts.
         let _ = source.take(most).read_to_end(&mut read).await;
     }
     read

@@ -41,7 +41,7 @@ impl Reading {
         tokio::time::timeout(patience, &mut self.task).await.ok()
     }
 
-    /// In words, while it has not ended.
+    /// Says, while it has not ended, which file it is at.
     pub(super) fn hangs(&self) -> String {
         format!("{}: cannot be read in time; does its file system hang?", self.current.now().display())
     }
@@ -58,7 +58,7 @@ pub(super) fn gather_in_time(locations: &Locations) -> Option<Result<Gathered, G
     let (read, told) = mpsc::sync_channel(1);
     let locations = locations.clone();
     let work = move || {
-        // Nobody waits any more where it took too long.
+        // If it took too long, nobody receives it.
         let _ = read.send(gather(&locations, Files::default()).0);
     };
     std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;

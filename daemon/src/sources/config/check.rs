@@ -43,7 +43,7 @@ pub(super) enum CheckFailed {
     TooLong,
     #[error("not an HTTP/1 status line: {0:?}")]
     NotHttp(String),
-    /// An answer that says no.
+    /// A status that is not a healthy one.
     #[error("status {0}, healthy are 200 to 399")]
     Status(u16),
 }

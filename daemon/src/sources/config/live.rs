@@ -96,7 +96,7 @@ impl Live {
         group
     }
 
-    /// A check that shall run now. To be asked until there is none.
+    /// A check to run now. To be called until there is none.
     pub(super) fn start_due(&mut self, now: Duration) -> Option<Due> {
         let id = self.schedule.start_due(now)?;
         let checked = self.checks.get(&id)?;
@@ -264,7 +264,7 @@ fn slice_deleted(facts: &Arc<SliceFacts>) -> Event {
     Event::SliceDeleted(facts.key.clone(), Some(Box::new(facts.meta.clone())))
 }
 
-/// Who wrote it last is no difference to whoever reads it.
+/// Another last writer alone is not a change.
 fn same_but_meta(left: &SliceFacts, right: &SliceFacts) -> bool {
     (&left.service, left.address_type, &left.ports, &left.endpoints)
         == (&right.service, right.address_type, &right.ports, &right.endpoints)

@@ -1,4 +1,4 @@
-//! Telling everything once more, when the table asks for it: it had no room for something that it was told.
+//! Delivers everything once more when the table asks for it, because it had no room for something.
 //!
 //! Invariant: at most one list of each kind in [`PAUSE`] comes of it, however often the table asks. Everything is
 //! listed, because the table could not keep even the names of what it left out.
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, watch};
 use super::ending::Ending;
 use super::reflector::SharedDelivered;
 
-/// A list of everything is dear, and room comes and goes in moments.
+/// A list of everything is expensive, and room can come and go every moment.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Runs until nobody listens.

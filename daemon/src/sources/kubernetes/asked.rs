@@ -50,7 +50,7 @@ struct Wishes {
     mend: AtomicBool,
 }
 
-/// The askers' end. Cheap to clone.
+/// The side that asks. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Askers {
     pace: Duration,
@@ -58,7 +58,7 @@ pub(super) struct Askers {
     latest: watch::Receiver<Option<Latest>>,
 }
 
-/// The end of who compares.
+/// The side that compares.
 #[derive(Debug)]
 pub(super) struct Answers {
     pace: Duration,
@@ -66,7 +66,7 @@ pub(super) struct Answers {
     latest: watch::Sender<Option<Latest>>,
 }
 
-/// Both ends, for comparisons that begin at least so far apart.
+/// Both sides, for comparisons that begin at least so far apart.
 pub(super) fn ends(pace: Duration) -> (Askers, Answers) {
     let (wishes, (answers, latest)) = (Arc::<Wishes>::default(), watch::channel(None));
     (Askers { pace, wishes: Arc::clone(&wishes), latest }, Answers { pace, wishes, latest: answers })

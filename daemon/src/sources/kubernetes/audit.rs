@@ -1,8 +1,8 @@
-//! The audit: now and then, and when somebody asks for it, names and versions of everything are compared with what the
-//! watch has told.
+//! The audit: now and then, and when somebody asks for it, names and versions of everything are compared with what
+//! the watch has delivered.
 //!
-//! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way is none. The
-//! watch that missed something lists everything again itself.
+//! Invariant: a difference counts only if it is the same after a pause, so that what is merely on its way does not
+//! count. The watch that missed something lists everything again itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
@@ -37,7 +37,7 @@ pub type Audited = Result<Vec<String>, String>;
 /// What the server has.
 type Listed = BTreeMap<ObjectName, Version>;
 
-/// One object, as the watch has told it and as the server has it.
+/// One object, as the watch has delivered it and as the server has it.
 type Difference = (ObjectName, Option<Version>, Option<Version>);
 
 /// The audit of one kind.
@@ -70,7 +70,7 @@ impl<C: Codec> Audit<C> {
             if !is_asked {
                 due = self.next();
             }
-            // What a comparison of its own hour finds is mended always.
+            // What the hourly comparison finds is always put right.
             if (self.answers.is_to_mend() || !is_asked) && !untold.is_empty() {
                 self.tell(&std::mem::take(&mut untold)).await;
             }

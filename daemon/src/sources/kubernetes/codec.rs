@@ -22,13 +22,13 @@ pub(super) enum Frame<'a> {
     Applied(&'a [u8]),
     /// An object is gone; this is its last version.
     Deleted(&'a [u8]),
-    /// Everything up to this version has been said.
+    /// Everything up to this version has been sent.
     Bookmark(String),
     /// The watch has failed.
     Failed(Status),
 }
 
-/// Why a frame is none, in words.
+/// Why a frame cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a watch event: {0}")]
 pub(super) struct NoFrame(pub(super) String);

@@ -1,7 +1,7 @@
 //! Which objects of one kind were delivered, and in which version: what a new list is compared with.
 //!
-//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or by
-//! their own deletion; what is known already is told to nobody.
+//! Invariant: a list changes nothing until it is committed, and then all at once; objects leave only by a commit or
+//! by their own deletion; what is known already is delivered to nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ pub(super) struct Commit {
 }
 
 impl Commit {
-    /// Whether so much has gone at once that somebody should look.
+    /// Whether so much has gone at once that an operator should look.
     pub(super) const fn is_loss(&self) -> bool {
         let is_everything = self.removed == self.before && self.before > 0;
         is_everything || (self.before > LOSS_MIN && self.removed * 2 > self.before)
@@ -90,7 +90,7 @@ struct Listing {
     pending: Vec<(ObjectName, Version, Option<Odd>)>,
     messages: Vec<Message>,
     unnamed: BTreeSet<ObjectKey>,
-    /// How many of `pending` and `told` came with whole pages.
+    /// How many of `pending` and `messages` came with whole pages.
     whole: (usize, usize),
 }
 
@@ -150,7 +150,7 @@ impl Delivered {
         self.kept.iter().map(|(name, kept)| (name, &kept.version))
     }
 
-    /// Whatever the next list has is told again. What is there stays until then.
+    /// Everything in the next list is delivered again. What is there stays until then.
     pub(super) fn forget_versions(&mut self) {
         self.kept.values_mut().for_each(|kept| kept.version.resource_version = Arc::default());
     }

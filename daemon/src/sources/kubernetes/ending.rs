@@ -42,16 +42,16 @@ pub(super) enum Ending {
     /// The server ended the watch with an error.
     #[error("the watch failed: {0}")]
     Failed(Status),
-    /// An event that is none, and cannot be laid to any object.
+    /// Something that is not an event and belongs to no object.
     #[error(transparent)]
     NoFrame(#[from] NoFrame),
-    /// A body that is no list.
+    /// A body that is not a list.
     #[error(transparent)]
     NoPage(#[from] NoPage),
-    /// The table had no room for something, and has now.
+    /// Room became free for something that the table had to leave out.
     #[error("room became free for objects that waited; all are listed again")]
     Asked,
-    /// The watch has not told what the server has.
+    /// The watch missed something that the server has.
     #[error("the watch missed changes: {0}")]
     Differs(Arc<str>),
 }
@@ -90,7 +90,7 @@ impl Ending {
         }
     }
 
-    /// Whether a server was there and did not do what it was asked.
+    /// Whether a server answered and refused.
     pub(super) const fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }

@@ -1,6 +1,6 @@
-//! One object as it was read: who it is, which version, and what is to be told of it.
+//! One object as it was read: who it is, which version, and what is to be delivered of it.
 //!
-//! Invariant: an object that cannot be understood tells of nothing but its own rejection.
+//! Invariant: of an object that cannot be understood nothing is delivered but its own rejection.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::node::Described;
 /// What stands where a cluster-wide object has no namespace; no namespace can have this name.
 const NO_NAMESPACE: &str = "-";
 
-/// What is to be told.
+/// What is to be delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// To the engine.
@@ -30,7 +30,7 @@ impl Message {
         Self::Event(Event::RejectionEnded(object))
     }
 
-    /// That everything up to a version has been told, for a restart to go on from.
+    /// That everything up to a version has been delivered, for a restart to go on from.
     pub(super) fn progress(what: Resource, version: &Arc<str>) -> Option<Self> {
         Some(Self::Event(Event::Progress(what.watched()?, Arc::clone(version))))
     }
@@ -57,7 +57,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// One that was read; `name` is asked only if what it tells does not say who it is.
+    /// One that was read; `name` is asked only if the messages do not say who it is.
     pub(super) fn new(messages: Vec<Message>, name: impl FnOnce() -> Option<(ObjectName, Version)>) -> Self {
         let is_bad =
             messages.iter().any(|it| matches!(it, Message::Event(Event::Rejected(one)) if !one.partial));

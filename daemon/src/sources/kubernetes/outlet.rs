@@ -1,8 +1,8 @@
 //! Where what was read goes: to the engine, to whoever knows the node, and to the ways to the apiserver.
 //!
-//! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its first
-//! list, and not before. The own Node is none of these: its zone has a head start, and nothing waits for it after that.
-//! A queue that is full holds up the socket.
+//! Invariant: a group is handed over whole; the source is synced when every kind of the table has handed over its
+//! first list, and not before. The Node object is none of these: its zone has a head start, and nothing waits for it
+//! after that. A queue that is full holds up the socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,8 +36,8 @@ impl Missing {
     }
 }
 
-/// The zone's head start: the first lists wait a moment for it, so that nothing is chosen without it and at once chosen
-/// anew.
+/// The zone's head start: the first lists wait a moment for it, so that no backend is chosen without it only to be
+/// chosen again.
 #[derive(Clone, Debug)]
 pub(super) struct HeadStart {
     settled: Arc<watch::Sender<bool>>,
@@ -85,7 +85,7 @@ impl Outlet {
         if group.is_empty() { Ok(()) } else { self.events.send(group).await.map_err(|_| Closed) }
     }
 
-    /// What is told from now on may miss something for a while.
+    /// What is delivered from now on may miss something for a while.
     pub(super) async fn interrupted(&mut self) -> Result<(), Closed> {
         self.events.send(vec![Event::Interrupted(Source::Kubernetes)]).await.map_err(|_| Closed)
     }
@@ -109,7 +109,7 @@ impl Outlet {
         }
     }
 
-    /// The zone has been told, or cannot be told now.
+    /// The zone is known, or cannot be known now.
     pub(super) fn zone_is_known(&self) {
         self.head_start.settled.send_replace(true);
     }

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// After the first short life: long enough for a server that merely restarted its process, short for everybody who
-/// waits.
+/// After the first short life: long enough for a server that merely restarted its process, short enough for those who
+/// wait.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// The longest of the doubling waits; after an apiserver returns, this is the most that is lost.
@@ -47,7 +47,7 @@ impl Pace {
         let full = WAIT_MIN.saturating_mul(1 << self.short_lives.min(16)).min(WAIT_MAX);
         self.short_lives = self.short_lives.saturating_add(1);
         let asked = retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
-        // Half of the wait is chance, so that nodes which fell together do not rise together.
+        // Half of the wait is random, so that nodes which failed together do not come back together.
         asked + full / 2 + part(full / 2, chance)
     }
 

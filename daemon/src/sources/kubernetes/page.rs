@@ -58,7 +58,7 @@ impl<Each: FnMut(Piece<'_>)> Items for Each {
     }
 }
 
-/// Why a body is no page.
+/// Why a body is not a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NoPage {
     /// Something else, such as the HTML of a proxy.
@@ -245,7 +245,7 @@ const fn is_separator(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == b','
 }
 
-/// As much of a text as is characters, and whether more of it may be when more has come.
+/// The part of a text that is whole characters, and whether the rest may become one.
 fn legible(text: &[u8]) -> (&str, bool) {
     str::from_utf8(text).map_or_else(
         |error| {
@@ -271,7 +271,7 @@ enum Turn {
     Closed,
 }
 
-/// How deep in brackets a place is, and whether it is in a string.
+/// How deep in brackets a position is, and whether it is in a string.
 #[derive(Debug, Default)]
 struct Nesting {
     depth: usize,

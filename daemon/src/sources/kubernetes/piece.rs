@@ -46,7 +46,7 @@ impl Gathered {
         self.bytes.extend_from_slice(kept);
     }
 
-    /// Gives the piece out and begins the next one. The memory of a giant is not kept for dwarfs.
+    /// Gives the piece out and begins the next one. The memory of a very long one is not kept.
     pub(super) fn give(&mut self, each: &mut dyn FnMut(Piece<'_>)) {
         each(if self.is_cut { Piece::Cut(&self.bytes) } else { Piece::Whole(&self.bytes) });
         let kept = std::mem::take(self).bytes;

@@ -30,8 +30,8 @@ use crate::apiserver::{Access, Connection, Reply};
 /// A body that explains a refusal is read no further.
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
-/// An apiserver that has just started refuses everything for a second, so it takes some refusals until the own Node is
-/// asked for at leisure.
+/// An apiserver that has just started refuses everything for a second, so it takes some refusals until this node's
+/// Node object is asked for less often.
 const REFUSALS_MIN: u32 = 4;
 
 /// What was delivered of one kind; its audit reads it.
@@ -54,7 +54,7 @@ impl SharedDelivered {
 pub(super) struct Reflector<C> {
     pub(super) access: Access,
     pub(super) selection: SharedSelection,
-    /// How often in a row a server made no sense of the selection.
+    /// How often in a row a server did not understand the selection.
     pub(super) doubts: u32,
     pub(super) timing: Timing,
     pub(super) delivered: SharedDelivered,
@@ -177,7 +177,7 @@ impl<C: Codec> Reflector<C> {
         Ok(())
     }
 
-    /// The Node tells its zone and its addresses, and services are served without them too.
+    /// The Node object gives zone and addresses; services are served without them too.
     fn say_no_node(&self, reason: &dyn std::fmt::Display) {
         tracing::warn!(
             %reason,
@@ -192,7 +192,7 @@ impl<C: Codec> Reflector<C> {
         if self.is_without_node() { self.outlet.tell_of_node(None).await } else { Ok(()) }
     }
 
-    /// Whether the Node is watched, and has never told anything.
+    /// Whether the Node object is watched, and nothing came yet.
     fn is_without_node(&self) -> bool {
         self.selection.what == Resource::Node && self.delivered.lock().len() == 0
     }
@@ -243,7 +243,7 @@ impl<C: Codec> Reflector<C> {
         Err((Ending::Refused { status: Status::of_body(code, &body), retry_after }, kept))
     }
 
-    /// Hands a group over. What a restart has to know beside it is told before.
+    /// Hands a group over. What a restart has to know beside it is published first.
     async fn deliver(&mut self, messages: Vec<Message>) -> Result<(), Closed> {
         let odds = self.delivered.lock().odds();
         self.odds.send_if_modified(|known| !Arc::ptr_eq(&std::mem::replace(known, Arc::clone(&odds)), &odds));
@@ -264,7 +264,7 @@ impl<C: Codec> Reflector<C> {
     }
 }
 
-/// Without randomness nodes merely move together.
+/// Without randomness nodes only move together.
 pub(super) fn chance() -> Chance {
     getrandom::u32().unwrap_or(Chance::MAX / 2)
 }

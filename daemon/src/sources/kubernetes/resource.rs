@@ -23,7 +23,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// As the engine knows it; the own Node is nothing of its.
+    /// As the engine knows it; the Node object is unknown to it.
     pub(super) const fn watched(self) -> Option<Watched> {
         match self {
             Self::Services => Some(Watched::Services),
@@ -117,8 +117,8 @@ impl Selection {
     }
 }
 
-/// What a kind's list, watch and audit ask for alike: were one of them to ask for other objects than the others, it
-/// would find differences that nobody has made. Cheap to clone.
+/// What a kind's list, watch and audit ask for alike: if one asked for other objects than the others, it would find
+/// differences that do not exist. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct SharedSelection {
     pub(super) what: Resource,

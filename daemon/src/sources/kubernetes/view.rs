@@ -18,7 +18,7 @@ pub enum State {
     Waiting,
     /// It asks for the whole list.
     Listing,
-    /// It hears of each change.
+    /// It gets each change.
     Watching,
 }
 
@@ -69,7 +69,7 @@ pub struct Watch {
     pub losses: u64,
     /// Comparisons with what the server has.
     pub audits: u64,
-    /// Comparisons that found the watch to have lied.
+    /// Comparisons that found something which the watch had missed.
     pub differences: u64,
     /// What went wrong last.
     pub last_error: Option<LastError>,
@@ -97,12 +97,12 @@ impl Watch {
         }
     }
 
-    /// How long nothing has come; nothing at all if nothing ever did.
+    /// How long nothing has come; none if nothing ever did.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
         self.heard.map(|heard| now.saturating_duration_since(heard))
     }
 
-    /// Why the zone of this node is not known, or may have changed unheard.
+    /// Why the zone of this node is not known, or may have changed unnoticed.
     pub fn zone_problem(&self) -> Option<String> {
         let is_watched = self.state == State::Watching;
         let error = self.last_error.as_ref().filter(|_| !is_watched).map(|error| &*error.text);

@@ -59,7 +59,7 @@ pub(super) struct Contents {
     pub(super) ignored: BTreeMap<ObjectKey, usize>,
 }
 
-/// Reads a file; `Err` says why nothing in it can be told.
+/// Reads a file; `Err` says why nothing in it can be read.
 pub(super) fn decode(file: &Arc<str>, bytes: &[u8]) -> Result<Contents, String> {
     let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);

@@ -17,7 +17,7 @@ use crate::sources::objects::cut_reason;
 /// What one look at the folder brought.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// The manifests that exist; or why that cannot be told, and then nothing is taken for gone.
+    /// The manifests that exist; or why they cannot be listed, and then nothing counts as gone.
     pub(super) present: Result<BTreeSet<Arc<str>>, String>,
     /// The files that were read, and what they say or why they cannot be read.
     pub(super) files: Vec<(Arc<str>, Result<Contents, String>)>,
@@ -46,7 +46,7 @@ pub(super) struct Folder {
     objects: BTreeMap<ObjectKey, Object>,
 }
 
-/// One object, or a file as far as it is refused: every file's version, and what was told of it.
+/// One object, or a file as far as it is refused: every file's version, and what was delivered of it.
 #[derive(Debug, Default)]
 struct Object {
     versions: BTreeMap<Arc<str>, Version>,
@@ -89,7 +89,7 @@ impl Folder {
         };
         let is_kept = |key: &ObjectKey| self.files_of(key).any(|file| keeps(file, key));
         let is_lost = |file: &Arc<str>, key: &ObjectKey| {
-            // The refusal of a file or of a kind goes nowhere.
+            // A rejected file or kind cannot move to another file.
             let is_object = !matches!(key, ObjectKey::File(..) | ObjectKey::Kind(..));
             is_object && !keeps(file, key) && !named.contains(key) && !is_kept(key)
         };
@@ -101,7 +101,7 @@ impl Folder {
             || read.iter().any(|(file, contents)| contents.objects.keys().any(|key| is_doubled(file, key)))
     }
 
-    /// Everything that was told and counts, once more.
+    /// Everything that was delivered and still counts, once more.
     pub(super) fn tell_again(&mut self) -> Vec<Event> {
         let all: BTreeSet<ObjectKey> = self.objects.keys().cloned().collect();
         self.objects.values_mut().for_each(|object| object.shown = None);
@@ -121,8 +121,8 @@ impl Folder {
         self.tell_all(&dirty)
     }
 
-    /// That what was said of the folder meanwhile is over, and what there was to say of it before.
-    pub(super) fn told_of_itself(&self) -> Vec<Event> {
+    /// Ends the rejection of the folder itself, and repeats the one that there was before.
+    pub(super) fn own_rejection(&self) -> Vec<Event> {
         let key = ObjectKey::File(Source::Manifests, Arc::clone(&self.path));
         let told = self.objects.get(&key).into_iter().flat_map(|object| object.told.iter().cloned());
         let told: Vec<Event> = told.map(Event::Rejected).collect();
@@ -194,7 +194,7 @@ impl Object {
         let change = change(self.shown.take(), facts.as_ref());
         let rejections_changed = rejections != self.told;
         let mut events: Vec<Event> = change.into_iter().collect();
-        // Applied and deleted events end what was told before.
+        // Applied and deleted events end earlier rejections.
         if events.is_empty() && rejections_changed && !self.told.is_empty() {
             events.push(Event::RejectionEnded(key.clone()));
         }
@@ -216,7 +216,7 @@ impl Object {
         if matches!(key, ObjectKey::Kind(..)) {
             rejections.truncate(1);
         }
-        // Where only one can be shown it is the last one told: the worst.
+        // Where only one can be shown it is the last one delivered: the worst.
         rejections.sort_by_key(|rejection| !rejection.partial);
         rejections
     }

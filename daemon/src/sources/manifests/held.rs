@@ -1,4 +1,4 @@
-//! What was read and is not told yet, because an object in it may be on its way from one file to another.
+//! What was read and is not delivered yet, because an object in it may be on its way from one file to another.
 //!
 //! Invariant: pure. Nothing is held that adds or changes objects only, and nothing for longer than [`HELD_MAX`].
 
@@ -21,7 +21,7 @@ struct Waiting {
 }
 
 impl Held {
-    /// Takes a reading in, and gives all that may be told of the folder now.
+    /// Takes a reading in, and gives all that may be delivered of the folder now.
     pub(super) fn pass(&mut self, reading: Reading, folder: &Folder, now: Instant) -> Option<Reading> {
         let fresh = Waiting { until: now + QUIET, end: now + HELD_MAX, reading };
         let waiting = match self.waiting.take() {

@@ -42,9 +42,9 @@ pub(super) struct Watching {
     notices: Option<Notices>,
     /// When the last look was as long ago as it took.
     rested: Instant,
-    /// How long a look may take until somebody is told.
+    /// How long a look may take until it is logged.
     hangs_after: Duration,
-    /// Where the table asks to be told everything once more, and how often it had asked at the last look.
+    /// Where the table asks for everything once more, and how often it had asked at the last look.
     snapshots: Option<watch::Receiver<Arc<Snapshot>>>,
     heeded: u64,
 }
@@ -127,7 +127,7 @@ impl Watching {
         send(events, vec![refused(&path, HANGS)]).await;
         let looked = looking.await?;
         tracing::info!(folder = %path, "the folder of manifests answers again");
-        send(events, looked.0.known.folder.told_of_itself()).await;
+        send(events, looked.0.known.folder.own_rejection()).await;
         Ok(looked)
     }
 
@@ -186,7 +186,7 @@ impl Known {
     }
 }
 
-/// Sends what is to be told, if anything. That nobody listens any more ends the task at its next turn.
+/// Sends what is to be delivered, if anything. That nobody listens any more ends the task at its next turn.
 async fn send(events: &mpsc::Sender<Vec<Event>>, group: Vec<Event>) {
     if !group.is_empty() {
         let _ends_the_task = events.send(group).await;

@@ -121,7 +121,7 @@ impl Codec for Json {
     }
 }
 
-/// Never read as the object that it is shaped like: it is not one.
+/// A bookmark is shaped like an object, and must not be read as one.
 fn bookmark(object: &str) -> Result<String, NoFrame> {
     let version = Identity::peek(object.as_bytes()).and_then(|identity| identity.resource_version);
     version.filter(|it| !it.is_empty()).ok_or_else(|| NoFrame("a bookmark without a version".to_owned()))
@@ -164,7 +164,7 @@ fn slice(wire: &SliceWire, provenance: &Provenance) -> Vec<Message> {
     match objects::slice(wire, provenance) {
         Ok((facts, partial)) => {
             let applied = Event::SliceApplied(Arc::new(facts));
-            // What was skipped is told after the object, because an applied object ends earlier rejections.
+            // What was skipped is reported after the object, because an applied object ends earlier rejections.
             [Some(applied), partial.map(Event::Rejected)].into_iter().flatten().map(Message::Event).collect()
         }
         Err(rejection) => vec![Message::Event(Event::Rejected(rejection))],
@@ -204,7 +204,7 @@ fn refused(
     Object { name: named(what, &identity), messages: messages.into_iter().collect(), is_bad: true }
 }
 
-/// The own Node is no object of the engine's: what it said before holds.
+/// The engine knows no Node object: what this one said before stays.
 fn rejection(
     what: Resource,
     value: &Value,

@@ -43,7 +43,7 @@ impl<C: Codec> Reflector<C> {
             self.tell_loss(&commit);
         }
         if what != Resource::Node {
-            // Whatever goes with a list was not seen to go.
+            // What a list removes was not seen to go.
             commit.messages.insert(0, Message::Event(Event::Interrupted(Source::Kubernetes)));
             self.outlet.wait_for_zone().await;
         }

@@ -22,7 +22,7 @@ use crate::sources::kubernetes::resource::Resource;
 use crate::sources::kubernetes::view::State;
 use crate::sources::objects::Provenance;
 
-/// What is wrong with a deletion that nobody can be found for.
+/// What is wrong with a deletion whose object cannot be found.
 const NOBODY: &str = "it deletes an object without a name";
 
 /// What one chunk brought.
@@ -35,7 +35,7 @@ struct Batch {
 }
 
 impl<C: Codec> Reflector<C> {
-    /// Hears of changes until something ends it.
+    /// Reads changes until something ends it.
     pub(super) async fn watch(&mut self, version: &str) -> Stop {
         self.hear(version).await.err().unwrap_or(Stop::Ending(Ending::Over))
     }
@@ -108,9 +108,9 @@ fn is_known(delivered: &Delivered, object: &Object) -> bool {
 }
 
 impl Batch {
-    /// A line that cannot be read is laid to the object that it names. Where it does not say what has happened to whom,
-    /// it is the watch that is wrong: it is begun again from before the line, and if that does not help, a list
-    /// follows.
+    /// A line that cannot be read counts against the object that it names. Where it does not say what happened to
+    /// which object, the watch itself is wrong: it is begun again from before the line, and if that does not help, a
+    /// list follows.
     fn take<C: Codec>(
         &mut self,
         delivered: &mut Delivered,
