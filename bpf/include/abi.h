@@ -126,6 +126,8 @@ enum reason {
 enum client_kind {
 	/* The cookie of its network namespace. */
 	CLIENT_NETNS = 0,
+	/* Its address, for a client whose socket is elsewhere. */
+	CLIENT_ADDRESS = 1,
 };
 
 /*
