@@ -2,8 +2,6 @@
 //!
 //! Invariant: the shell talks, the core decides; no rule about endpoints is here.
 #![forbid(unsafe_code)]
-// Only the binary and the tests use this crate: a doc comment stands where a name does not say enough.
-#![allow(missing_docs)]
 
 pub mod admin;
 pub mod announce;

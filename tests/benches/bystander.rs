@@ -6,7 +6,7 @@
 //! tenth of it.
 
 // Every line of a measurement may panic.
-#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout)]
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::num::NonZeroU16;

@@ -2,7 +2,7 @@
 //!
 //! Each figure stands beside a baseline that ran just before it on the same machine: filling a plain hash map with the
 //! same keys. So the ratio can be compared between machines, the rate only on one.
-#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::collections::HashMap;
 use std::hint::black_box;

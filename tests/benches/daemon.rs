@@ -1,7 +1,7 @@
 //! From objects to the kernel's maps, with the programs attached: filling them, a restart, one change of a file.
 //!
 //! The engine, its loop, the manifests and the maps are the daemon's own. Needs root; everything is in a bed.
-#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! The apiserver is the fake one, in a process of its own, so that CPU and memory here are the client's alone: TLS,
 //! decoding, the rules and the maps, which are the kernel's for root, in a bed, and memory otherwise. Objects carry
 //! what real ones do: managed fields, owners, targets, zones, hints.
-#![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -2,7 +2,6 @@
 //!
 //! Invariant: everything here is deterministic; a seed or a count decides. Assertions belong to the tests.
 // Only the tests use this crate: a doc comment stands where a name does not say enough.
-#![allow(missing_docs)]
 
 pub mod bed;
 pub mod fake;

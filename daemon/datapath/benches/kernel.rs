@@ -4,7 +4,7 @@
 //! Rounds alternate what they measure, and medians are shown, so that a busy machine disturbs all alike.
 
 // A program that measures and prints.
-#![allow(unsafe_code, missing_docs)]
+#![allow(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -2,7 +2,7 @@
 //! programs, and only `kernel::stale::kept` the program of `kept.bpf.c`.
 
 // Generated code keeps no house rules.
-#![allow(unsafe_code, missing_docs, missing_debug_implementations, unreachable_pub, dead_code, clippy::all)]
+#![allow(unsafe_code, missing_debug_implementations, unreachable_pub, dead_code, clippy::all)]
 #![allow(clippy::pedantic, clippy::restriction, clippy::undocumented_unsafe_blocks)]
 
 include!(concat!(env!("OUT_DIR"), "/socket.skel.rs"));
