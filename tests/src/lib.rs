@@ -1,7 +1,6 @@
 //! What tests and benchmarks of the whole share: worlds made of facts, and ways to look at what became of them.
 //!
 //! Invariant: everything here is deterministic; a seed or a count decides. Assertions belong to the tests.
-// Only the tests use this crate: a doc comment stands where a name does not say enough.
 
 pub mod bed;
 pub mod fake;
