@@ -378,7 +378,7 @@ fn kernel_a_client_that_connects_on_two_cpus_at_once_keeps_its_backend() {
         connect_often(1);
         let kept = last_choices(bed);
         std::thread::scope(|scope| {
-            drop([scope.spawn(|| connect_often(CONNECTS)), scope.spawn(|| connect_often(CONNECTS))])
+            drop([scope.spawn(|| connect_often(CONNECTS)), scope.spawn(|| connect_often(CONNECTS))]);
         });
         assert_eq!(last_choices(bed), kept);
     });

@@ -106,7 +106,7 @@ impl Tables {
         let mut last = None;
         match known.slices.binary_search_by(|other| other.key.cmp(&facts.key)) {
             Ok(position) => {
-                known.slices.get_mut(position).into_iter().for_each(|old| *old = Arc::clone(&facts))
+                known.slices.get_mut(position).into_iter().for_each(|old| *old = Arc::clone(&facts));
             }
             Err(position) if position >= limits::SLICES_PER_SERVICE_MAX => {
                 let service = known.key.clone();
