@@ -1,8 +1,9 @@
 //! Why a service was looked at again, and what came of it.
 //!
-//! Invariant: every visible change of a service makes exactly one [`Change`], with its causes; so does every event of an
-//! object that changed nothing visible, for whoever watches. It shares facts and views with the tables, so making one costs
-//! little; text is made of it elsewhere. Deliberately absent: sequence numbers and storage, which the recorder adds.
+//! Invariant: every visible change of a service makes exactly one [`Change`], with its causes; so does every event of
+//! an object that changed nothing visible, for whoever watches. It shares facts and views with the tables, so making
+//! one costs little; text is made of it elsewhere. Deliberately absent: sequence numbers and storage, which the
+//! recorder adds.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -47,7 +48,6 @@ pub enum Cause {
     AddressClaimed(SocketAddr, ServiceKey),
     /// So many services lost their lists at once that it is no accident of one of them.
     MassLoss {
-        /// So many.
         lost: usize,
         /// Of so many with a list.
         populated: usize,
@@ -83,15 +83,14 @@ impl Cause {
 /// What came of it.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Whose.
     pub service: ServiceKey,
-    /// When.
     pub at: Timestamp,
     /// Why; the last ones, if there were more than fit.
     pub causes: Vec<Cause>,
     /// How many causes before those did not fit.
     pub suppressed: u32,
-    /// Whether readers see a difference, or the maps were written to. If not, it is no change, but an event to be told of.
+    /// Whether readers see a difference, or the maps were written to. If not, it is no change, but an event to be told
+    /// of.
     pub visible: bool,
     /// What readers saw before.
     pub before: Option<Arc<ServiceView>>,

@@ -123,8 +123,8 @@ impl Frontends {
         self.entries.get(key)?.winner()
     }
 
-    /// Enters a claim. Gives the service that owned the frontend until now, if it no longer does, or the one that goes on
-    /// owning it.
+    /// Enters a claim. Gives the service that owned the frontend until now, if it no longer does, or the one that goes
+    /// on owning it.
     pub(crate) fn claim(
         &mut self,
         wanted: Wanted,

@@ -8,9 +8,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Neighbouring addresses of one family, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
-    /// The lowest.
     pub first: IpAddr,
-    /// The highest.
     pub last: IpAddr,
 }
 

@@ -1,9 +1,9 @@
 //! One number for what the cluster asks for: nodes that know the same have the same.
 //!
-//! Invariant: it depends on what the objects of the apiserver say, and on nothing else: not on the order in which they came,
-//! not on how endpoints are spread over slices, not on the node, its zone, its settings, its holds or its other sources.
-//! Every build on every machine computes it alike. Deliberately absent: versions of objects, since an object may get a new
-//! one that says the same, and any memory: it is computed when somebody asks.
+//! Invariant: it depends on what the objects of the apiserver say, and on nothing else: not on the order in which they
+//! came, not on how endpoints are spread over slices, not on the node, its zone, its settings, its holds or its other
+//! sources. Every build on every machine computes it alike. Deliberately absent: versions of objects, since an object
+//! may get a new one that says the same, and any memory: it is computed when somebody asks.
 
 use alloc::sync::Arc;
 use core::net::IpAddr;

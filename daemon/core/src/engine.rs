@@ -1,7 +1,7 @@
 //! The one writer: takes events in, plans, has the maps execute the ops, and gives what readers see.
 //!
-//! Invariant: nobody else touches tables, realized or maps; and an op whose owner is not dirty is not executed. The order
-//! of a step stands here and nowhere else:
+//! Invariant: nobody else touches tables, realized or maps; and an op whose owner is not dirty is not executed. The
+//! order of a step stands here and nowhere else:
 //!
 //! ```text
 //! apply(event)*  →  decide  →  for each service of the piece: its lists, then its new frontends, many at once
@@ -72,8 +72,8 @@ pub struct Engine<M> {
 }
 
 impl<M: Maps> Engine<M> {
-    /// Takes what the maps hold for realized, and waits for the first whole list of a source; until each has delivered, only
-    /// what is asked for is added.
+    /// Takes what the maps hold for realized, and waits for the first whole list of a source; until each has delivered,
+    /// only what is asked for is added.
     pub fn start(mut maps: M, seed: Seed, sources: &[Source]) -> Result<(Self, Vec<AdoptError>), MapError> {
         let mut world = World::new(seed, maps.capacity(), sources);
         let dump = maps.dump()?;
@@ -106,8 +106,8 @@ impl<M: Maps> Engine<M> {
         self.world.apply(event);
     }
 
-    /// Brings the dirty services of one piece as far as the maps let them, and gives what readers see from now on. What is
-    /// left is due at once, so that events can be taken first.
+    /// Brings the dirty services of one piece as far as the maps let them, and gives what readers see from now on. What
+    /// is left is due at once, so that events can be taken first.
     pub fn step(&mut self, now: Now, changed: &mut dyn FnMut(Change)) -> Arc<Snapshot> {
         for id in self.retries.take_due(now.mono) {
             self.world.retry(id);
@@ -169,8 +169,8 @@ impl<M: Maps> Engine<M> {
         self.is_open && self.is_complete() && !self.world.has_dirty()
     }
 
-    /// Whether the maps hold all that was known when they were first written, but for what they refused. From then on they
-    /// are fit to serve, whatever comes in faster than it is written.
+    /// Whether the maps hold all that was known when they were first written, but for what they refused. From then on
+    /// they are fit to serve, whatever comes in faster than it is written.
     pub fn is_whole(&self) -> bool {
         self.world.is_whole()
     }
@@ -303,8 +303,8 @@ impl<M: Maps> Engine<M> {
         self.inserts = inserts;
     }
 
-    /// What belongs to no service: what a restart found that nobody wants, and new node addresses. In this order, so that a
-    /// new address does not answer for a NodePort that is about to go.
+    /// What belongs to no service: what a restart found that nobody wants, and new node addresses. In this order, so
+    /// that a new address does not answer for a NodePort that is about to go.
     fn upkeep(&mut self, now: Duration, departed: bool) {
         self.upkeep_at = now;
         let leftovers = self.carry_out(World::plan_leftovers);

@@ -13,9 +13,8 @@ use crate::keys::{ServiceKey, SliceKey, Source};
 /// The kinds of objects that an apiserver is watched for, each with a version of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Watched {
-    /// Services.
     Services,
-    /// `EndpointSlices`.
+    /// Kubernetes calls it `EndpointSlices`.
     Slices,
 }
 

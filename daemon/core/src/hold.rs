@@ -1,19 +1,21 @@
 //! Holding: the whole policy of what becomes of a list that would become empty.
 //!
-//! **Who judges.** A service's own decision, at the moment when a list that had somebody would have nobody. [`judge()`] looks at
-//! the evidence alone: what the service asks for, whether the node reaches the apiserver by it, who is still listed, whether
-//! everybody was seen terminating, whether the source was interrupted. What was ended on purpose is refused at once; what went
-//! without a sign of intent is held. A service's own `refuse` or `hold` wins over the evidence. When more services than
-//! a share of all lose their lists within a short time, the world judges them once more, together: that is a mass loss.
+//! **Who judges.** A service's own decision, at the moment when a list that had somebody would have nobody. [`judge()`]
+//! looks at the evidence alone: what the service asks for, whether the node reaches the apiserver by it, who is still
+//! listed, whether everybody was seen terminating, whether the source was interrupted. What was ended on purpose is
+//! refused at once; what went without a sign of intent is held. A service's own `refuse` or `hold` wins over the
+//! evidence. When more services than a share of all lose their lists within a short time, the world judges them once
+//! more, together: that is a mass loss.
 //!
-//! **What is kept.** Of each port its last list that was not empty, with the members that were seen terminating since; while
-//! it is held, that list with what probes found of each backend; afterwards, why the hold ended. A hold writes nothing to the
-//! maps when it begins, because the old list is what they have. It is kept over restarts and goes along with a renamed port.
+//! **What is kept.** Of each port its last list that was not empty, with the members that were seen terminating since;
+//! while it is held, that list with what probes found of each backend; afterwards, why the hold ended. A hold writes
+//! nothing to the maps when it begins, because the old list is what they have. It is kept over restarts and goes along
+//! with a renamed port.
 //!
-//! **When it ends.** When the service has a list again; when the evidence turns to intent; when no backend is left, because each
-//! failed its probes or somebody else has its address; and at its bound: [`Policy::limit`], [`UNANSWERED_LIMIT`] where all were
-//! asked and nobody took a probe, [`Policy::mass_loss_limit`] in a mass loss. Only the node's own way to the apiserver is held
-//! without limit.
+//! **When it ends.** When the service has a list again; when the evidence turns to intent; when no backend is left,
+//! because each failed its probes or somebody else has its address; and at its bound: [`Policy::limit`],
+//! [`UNANSWERED_LIMIT`] where all were asked and nobody took a probe, [`Policy::mass_loss_limit`] in a mass loss. Only
+//! the node's own way to the apiserver is held without limit.
 //!
 //! | room | owns |
 //! |---|---|
@@ -21,8 +23,8 @@
 //! | `held` | a list that is held, its probes and deadlines |
 //! | `ledger` | which holds are in force, and what all services lost lately |
 //!
-//! Invariant: pure, and every hold has a bound but that one. Deliberately absent: probing, which the shell does, and marking
-//! services dirty, which the world does with a cause for each.
+//! Invariant: pure, and every hold has a bound but that one. Deliberately absent: probing, which the shell does, and
+//! marking services dirty, which the world does with a cause for each.
 
 mod held;
 mod judge;

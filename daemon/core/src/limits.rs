@@ -15,8 +15,8 @@ pub const PORTS_PER_SERVICE_MAX: usize = 4096;
 /// External IPs, ingress IPs and source ranges of one service; far above any real one.
 pub const ADDRESSES_PER_SERVICE_MAX: usize = 1024;
 
-/// Ports times addresses of one service: twice its ports, so that both ClusterIPs of the largest legal object always fit,
-/// while one object cannot use up what all services share.
+/// Ports times addresses of one service: twice its ports, so that both ClusterIPs of the largest legal object always
+/// fit, while one object cannot use up what all services share.
 pub const FRONTENDS_PER_SERVICE_MAX: usize = 2 * PORTS_PER_SERVICE_MAX;
 
 /// Kubernetes' own bound is 100 ports in a slice.
@@ -69,11 +69,13 @@ pub const REJECTION_REASON_LENGTH_MAX: usize = 300;
 /// Causes named in one change record; a service that is written more often within one batch shows the last ones.
 pub const CAUSES_PER_CHANGE_MAX: usize = 8;
 
-/// Work that is done before others are looked at again, in the units of [`FRONTEND_WORK`]: some 250 ports and frontends,
-/// or 4,000 backends, which take about 1 ms of a slow machine. A service that is heavier is carried out in several pieces.
+/// Work that is done before others are looked at again, in the units of [`FRONTEND_WORK`]: some 250 ports and
+/// frontends, or 4,000 backends, which take about 1 ms of a slow machine. A service that is heavier is carried out in
+/// several pieces.
 pub const PIECE_WORK: u64 = 1 << 12;
 
-/// What a frontend or a port costs, if a slot of a list costs 1: look-ups in several tables and a system call, against a copy.
+/// What a frontend or a port costs, if a slot of a list costs 1: look-ups in several tables and a system call, against
+/// a copy.
 pub const FRONTEND_WORK: u64 = 16;
 
 /// The share of a piece that one namespace gets before the next one's turn, if others wait.

@@ -20,7 +20,6 @@ pub use memory::{Answer, Client, MemoryMaps, Reading};
 pub struct Capacity {
     /// Slots of each family, rounded down to a power of two.
     pub slots: u32,
-    /// Port indices.
     pub ports: u32,
     /// Services that may be known, programmed or not.
     pub services: usize,

@@ -1,7 +1,7 @@
 //! Ops: single writes to the maps, as plain values.
 //!
-//! Invariant: an op says all that the maps need, and who it belongs to. How a value is laid out in a map is known to the
-//! datapath alone.
+//! Invariant: an op says all that the maps need, and who it belongs to. How a value is laid out in a map is known to
+//! the datapath alone.
 
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
@@ -46,15 +46,15 @@ pub struct WordFlags {
 impl WordFlags {
     const NONE: Self =
         Self { drop: false, internal_local: false, affinity: false, external_local: false, members: false };
-    /// [`Self::drop`] alone.
+    /// Kubernetes calls it [`Self::drop`] alone.
     pub const DROP: Self = Self { drop: true, ..Self::NONE };
-    /// [`Self::internal_local`] alone.
+    /// Kubernetes calls it [`Self::internal_local`] alone.
     pub const INTERNAL_LOCAL: Self = Self { internal_local: true, ..Self::NONE };
-    /// [`Self::affinity`] alone.
+    /// Kubernetes calls it [`Self::affinity`] alone.
     pub const AFFINITY: Self = Self { affinity: true, ..Self::NONE };
-    /// [`Self::external_local`] alone.
+    /// Kubernetes calls it [`Self::external_local`] alone.
     pub const EXTERNAL_LOCAL: Self = Self { external_local: true, ..Self::NONE };
-    /// [`Self::members`] alone.
+    /// Kubernetes calls it [`Self::members`] alone.
     pub const MEMBERS: Self = Self { members: true, ..Self::NONE };
 
     /// With the other's flags as well, if that is `on`.
@@ -208,11 +208,8 @@ impl Membership {
 /// A backend of a port, and what it is known for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberKey {
-    /// The port.
     pub port: PortIndex,
-    /// What for.
     pub membership: Membership,
-    /// The backend.
     pub backend: SocketAddr,
 }
 
@@ -232,7 +229,6 @@ pub enum Owner {
 pub struct Op {
     /// On whose behalf.
     pub owner: Owner,
-    /// What.
     pub action: Action,
 }
 
@@ -278,16 +274,15 @@ pub struct Entry {
     pub port: DumpPort,
 }
 
-/// How much more the maps will hold when what is dirty now has been written; at most, since some of it may have its place.
+/// How much more the maps will hold when what is dirty now has been written; at most, since some of it may have its
+/// place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coming {
     /// Frontends of IPv4 and IPv6.
     pub frontends: [u32; 2],
-    /// Port indices.
     pub ports: u32,
     /// Slots of IPv4 and IPv6.
     pub slots: [u32; 2],
-    /// Members.
     pub members: u32,
 }
 
@@ -298,11 +293,9 @@ pub struct Grace(pub u64);
 /// One port index, read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpPort {
-    /// Which.
     pub index: PortIndex,
     /// Told by the frontends that point to it.
     pub family: Family,
-    /// Its facts.
     pub facts: PortFacts,
     /// The cluster word and its slots.
     pub cluster: (Word, alloc::vec::Vec<Slot>),

@@ -36,7 +36,6 @@ pub struct Desired {
 /// One port in one family.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DesiredPort {
-    /// Its key.
     pub key: PortKey,
     /// All endpoints, merged, with the lists marked.
     pub rows: Vec<Row>,

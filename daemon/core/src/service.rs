@@ -194,7 +194,7 @@ pub(crate) struct Service {
     /// The first `wanted` are desired, in the order that [`DesiredFrontend::position`] means; the rest is leaving.
     pub(crate) ports: Vec<Port>,
     pub(crate) wanted: usize,
-    /// Sorted.
+    /// In the order of their keys.
     pub(crate) claimed: Vec<Wanted>,
     /// Of those, the ones that are left to the real balancer. Sorted.
     pub(crate) passing: Vec<FrontendKey>,

@@ -36,13 +36,12 @@ const SHOWN_MAX: usize = 40;
 pub(crate) struct Known {
     pub(crate) key: ServiceKey,
     pub(crate) facts: Option<Arc<ServiceFacts>>,
-    /// By name.
+    /// In the order of their names.
     pub(crate) slices: Vec<Arc<SliceFacts>>,
     /// Ports that have only a part of their endpoints, as the last decision found.
     cut: usize,
 }
 
-/// All facts.
 #[derive(Debug)]
 pub(crate) struct Tables {
     names: Index<ServiceKey, ServiceId>,
@@ -234,7 +233,8 @@ impl Tables {
         }
     }
 
-    /// A decision cut the endpoints of so many ports of a service short. What rejects the whole object says more than that.
+    /// A decision cut the endpoints of so many ports of a service short. What rejects the whole object says more than
+    /// that.
     pub(crate) fn cut_short(&mut self, id: ServiceId, cut: usize) {
         let Some(known) = self.known(id).filter(|known| known.cut != cut) else { return };
         known.cut = cut;

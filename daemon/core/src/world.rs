@@ -1,8 +1,9 @@
 //! All state of the rules, each part with its owner, and what an event does to it.
 //!
-//! Invariant: the engine is the only one who asks for a step, in the order that stands there. A service is planned when its
-//! source has delivered its first list, or when what a former process wrote down stands in for it; what a start found in the
-//! maps is removed only when every source has. A piece is bounded by the work in it, so that events are taken between two.
+//! Invariant: the engine is the only one who asks for a step, in the order that stands there. A service is planned when
+//! its source has delivered its first list, or when what a former process wrote down stands in for it; what a start
+//! found in the maps is removed only when every source has. A piece is bounded by the work in it, so that events are
+//! taken between two.
 
 mod adopt;
 mod decide;

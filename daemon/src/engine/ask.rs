@@ -1,8 +1,8 @@
 //! Questions that only the engine can answer, because nobody else reads the maps.
 //!
-//! Invariant: a question is answered between two steps, when no event waits and nothing is dirty, and costs the engine a
-//! bounded time; who asks more often than that is sent away, and who has left is not answered. Under load that does not end
-//! one question is answered in `WAIT_MAX`. Deliberately absent: questions that a snapshot answers.
+//! Invariant: a question is answered between two steps, when no event waits and nothing is dirty, and costs the engine
+//! a bounded time; who asks more often than that is sent away, and who has left is not answered. Under load that does
+//! not end one question is answered in `WAIT_MAX`. Deliberately absent: questions that a snapshot answers.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use tokio::sync::{mpsc, oneshot};
 /// Questions that may wait: more askers than this are no people.
 const WAITING_MAX: usize = 16;
 
-/// How long events and dirty services may keep the next question waiting. So long that questions take no noticeable share of
-/// the engine's time, and so short that all that may wait are answered within the patience of those who ask.
+/// How long events and dirty services may keep the next question waiting. So long that questions take no noticeable
+/// share of the engine's time, and so short that all that may wait are answered within the patience of those who ask.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// Frontends of one question, so that one answer takes less than a millisecond.

@@ -1,8 +1,8 @@
 //! The engine's loop: batches of events in, snapshots and change records out.
 //!
-//! Invariant: an idle engine applies a group at once; under load it takes what has queued up meanwhile, up to a bound, so
-//! the last write of an object wins and the batch stays short. Events come first, then dirty services, then questions, so
-//! nobody who merely asks can hold up a change. Deliberately absent: any fixed delay.
+//! Invariant: an idle engine applies a group at once; under load it takes what has queued up meanwhile, up to a bound,
+//! so the last write of an object wins and the batch stays short. Events come first, then dirty services, then
+//! questions, so nobody who merely asks can hold up a change. Deliberately absent: any fixed delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,8 +27,8 @@ pub const GROUPS_WAITING_MAX: usize = 64;
 /// Change records that may wait for the recorder. What does not fit is counted, never waited for.
 pub const CHANGES_WAITING_MAX: usize = 65_536;
 
-/// Events of one batch; a large object counts as several. What a batch of this size touches fits a core's own cache, and is
-/// taken in within a few milliseconds. A group is taken whole, however large it is.
+/// Events of one batch; a large object counts as several. What a batch of this size touches fits a core's own cache,
+/// and is taken in within a few milliseconds. A group is taken whole, however large it is.
 const BATCH_EVENTS_MAX: usize = 1_024;
 
 /// Ports, addresses or endpoints of an object that count as one event more: they are compared with those before.
@@ -51,16 +51,16 @@ pub struct Ends {
     pub asks: mpsc::Receiver<Ask>,
     /// Where change records go.
     pub changes: mpsc::Sender<Told>,
-    /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for whoever watches that
-    /// events move.
+    /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for whoever watches
+    /// that events move.
     pub progress: Arc<AtomicU64>,
     /// The loop ends when this turns true.
     pub stop: watch::Receiver<bool>,
 }
 
-/// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `look_after` gets
-/// the engine about once a second, between two steps, and as soon as everything is written for the first time: other programs may
-/// be waiting for that.
+/// Runs the engine until it is told to stop or every source is gone. The maps stay as they are. `look_after` gets the
+/// engine about once a second, between two steps, and as soon as everything is written for the first time: other
+/// programs may be waiting for that.
 pub async fn run<M: Maps>(
     mut engine: Engine<M>,
     mut ends: Ends,

@@ -1,8 +1,8 @@
 //! The judgement of a list that has nobody any more: refused, or held, why and for how long.
 //!
-//! Invariant: pure. The same evidence gives the same judgement, and every hold has a bound, but for the service that is the
-//! node's own way to the apiserver. Deliberately absent: the lists themselves ([`super::held`]), and losses of many services
-//! at once ([`super::ledger`]).
+//! Invariant: pure. The same evidence gives the same judgement, and every hold has a bound, but for the service that is
+//! the node's own way to the apiserver. Deliberately absent: the lists themselves ([`super::held`]), and losses of many
+//! services at once ([`super::ledger`]).
 
 use alloc::sync::Arc;
 
@@ -132,7 +132,7 @@ pub enum Bound {
     Guarded,
     /// [`Policy::limit`], because the service asks for it.
     Limit,
-    /// [`Policy::mass_loss_limit`].
+    /// As long as [`Policy::mass_loss_limit`] says.
     MassLoss,
     /// As long as it takes.
     Unlimited,

@@ -1,8 +1,8 @@
 //! The ledger over all services: which lists are held and what may end each hold, and who lost a list lately.
 //!
-//! Invariant: what it says follows from what was entered, in whatever order a batch was entered. It is as large as the held
-//! lists and the losses within the window, and a deadline is forgotten when it has passed. Deliberately absent: any decision
-//! about a service's lists; it is told of them, and names the services to look at again.
+//! Invariant: what it says follows from what was entered, in whatever order a batch was entered. It is as large as the
+//! held lists and the losses within the window, and a deadline is forgotten when it has passed. Deliberately absent:
+//! any decision about a service's lists; it is told of them, and names the services to look at again.
 
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -154,7 +154,8 @@ impl Ledger {
         self.losses.put(id, holds.filter(is_lost).map(|hold| hold.begun).max());
     }
 
-    /// Whether it is a mass loss that services lost their lists within the window, if there is anything new to say of it.
+    /// Whether it is a mass loss that services lost their lists within the window, if there is anything new to say of
+    /// it.
     pub(crate) fn judge_mass(&mut self, policy: &Policy, now: Uptime) -> Option<MassLoss> {
         self.losses.pass(now, policy.mass_loss_window);
         let (lost, populated) = (self.losses.services.len(), self.populated);

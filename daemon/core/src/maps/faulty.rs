@@ -1,7 +1,7 @@
 //! Maps that fail on purpose, a share of the time, from a seed.
 //!
-//! Invariant: the same seed fails the same ops. Half of the failures have had their effect all the same, as a system call
-//! may that was interrupted. Reading never fails here: a start treats that as fatal.
+//! Invariant: the same seed fails the same ops. Half of the failures have had their effect all the same, as a system
+//! call may that was interrupted. Reading never fails here: a start treats that as fatal.
 
 use alloc::borrow::ToOwned;
 
@@ -26,7 +26,6 @@ pub struct FaultyMaps<M> {
 }
 
 impl<M> FaultyMaps<M> {
-    /// Wraps maps.
     pub fn new(inner: M, faults: Faults) -> Self {
         Self { inner, state: faults.seed | 1, per_mille: faults.per_mille }
     }

@@ -22,7 +22,6 @@ use crate::op::{
 pub enum Client {
     /// On this node.
     Local,
-    /// Elsewhere.
     Outside,
 }
 
@@ -31,9 +30,9 @@ pub enum Client {
 pub enum Answer {
     /// No frontend: the packet goes where it was sent.
     Passed,
-    /// ECONNREFUSED.
+    /// It ends with ECONNREFUSED.
     Refused,
-    /// Silence.
+    /// It waits in vain.
     Dropped,
     /// One of these.
     Served(Vec<Slot>),

@@ -186,8 +186,8 @@ fn frontend(
     })
 }
 
-/// The cluster IP of one family: with `ipFamilies`, the address at that family's place; without, the first address alone
-/// (manifests, which nobody has defaulted, may list one of each).
+/// The cluster IP of one family: with `ipFamilies`, the address at that family's place; without, the first address
+/// alone (manifests, which nobody has defaulted, may list one of each).
 fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
     let own = |address: &IpAddr| Family::of(*address) == family;
     if service.ip_families.is_empty() {
@@ -198,8 +198,8 @@ fn cluster_ip(service: &ServiceFacts, family: Family) -> Option<IpAddr> {
     service.cluster_ips.get(position).copied().filter(own)
 }
 
-/// A family without a cluster IP has no frontend at all, as in kube-proxy. A manifest without any cluster IP is served at
-/// its other addresses.
+/// A family without a cluster IP has no frontend at all, as in kube-proxy. A manifest without any cluster IP is served
+/// at its other addresses.
 fn is_visible(service: &ServiceFacts, family: Family) -> bool {
     let bare = service.cluster_ips.is_empty() && service.key.source != Source::Kubernetes;
     if !bare {

@@ -1,9 +1,9 @@
 //! The endpoints of each port of a service, from all of its slices.
 //!
-//! Invariant: no more than [`limits::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their order have
-//! all of their endpoints as long as there is room; half of it is divided evenly, so that none has nothing, and who is most
-//! likely to get traffic here comes first: an object that asks for too much makes lists shorter, never empty. Deliberately
-//! absent: which endpoints get traffic.
+//! Invariant: no more than [`limits::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their
+//! order have all of their endpoints as long as there is room; half of it is divided evenly, so that none has nothing,
+//! and who is most likely to get traffic here comes first: an object that asks for too much makes lists shorter, never
+//! empty. Deliberately absent: which endpoints get traffic.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -133,8 +133,8 @@ fn rank(endpoint: &Endpoint<'_>, node: &NodeFacts) -> usize {
     }
 }
 
-/// By address and port, and of the same ones the one first that wins. As numbers, and by a sort that finds the order of each
-/// slice: a service may have tens of thousands of rows. All rows of a port are of one family.
+/// By address and port, and of the same ones the one first that wins. As numbers, and by a sort that finds the order of
+/// each slice: a service may have tens of thousands of rows. All rows of a port are of one family.
 fn order(row: &Row) -> (u128, u64) {
     let address = match row.address {
         IpAddr::V4(address) => address.to_bits().into(),

@@ -1,8 +1,8 @@
 //! What is desired of one service, in a small language of rows.
 //!
-//! An endpoint is `last hints conditions`, as in `3 a/n1 R@`: address 0.0.0.3, hints (zones, then nodes after `/`, `-` for
-//! none), then `R` ready, `N` not ready but serving, `X` not serving, `T` serving and terminating, `D` terminating and not
-//! serving, `B` ready and terminating, `U` ready and not serving; `@`: on this node.
+//! An endpoint is `last hints conditions`, as in `3 a/n1 R@`: address 0.0.0.3, hints (zones, then nodes after `/`, `-`
+//! for none), then `R` ready, `N` not ready but serving, `X` not serving, `T` serving and terminating, `D` terminating
+//! and not serving, `B` ready and terminating, `U` ready and not serving; `@`: on this node.
 
 mod categorize;
 mod frontends;

@@ -1,7 +1,7 @@
 //! Objects that only a former process saw: they stand until their source confirms them or ends its first list without.
 //!
-//! Invariant: an object that its source rejects is not gone, and stays as it is remembered for as long as the rejection of
-//! it, or of the file that it came from, lasts. Deliberately absent: how it is remembered.
+//! Invariant: an object that its source rejects is not gone, and stays as it is remembered for as long as the rejection
+//! of it, or of the file that it came from, lasts. Deliberately absent: how it is remembered.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -125,8 +125,8 @@ impl Tables {
         self.synced.insert(source, true);
     }
 
-    /// What was rejected is understood or gone. Whatever of it is only remembered by now is gone too; what the file still has
-    /// was told before.
+    /// What was rejected is understood or gone. Whatever of it is only remembered by now is gone too; what the file
+    /// still has was told before.
     pub(super) fn rejection_ended(&mut self, object: &ObjectKey, dirty: &mut dyn FnMut(ServiceId, Cause)) {
         self.rejected.end(object);
         self.unconfirmed.end_rejection(object);

@@ -1,8 +1,8 @@
 //! Objects that have come and have no room: services beyond the most that may be known, with their slices, and slices
 //! beyond the most of one service.
 //!
-//! Invariant: what waits has a bound of its own; beyond it the namespace that has most waiting gives up its youngest, so
-//! nobody's thousands take the place of somebody else's one. Room goes by turns: sources in their precedence, then
+//! Invariant: what waits has a bound of its own; beyond it the namespace that has most waiting gives up its youngest,
+//! so nobody's thousands take the place of somebody else's one. Room goes by turns: sources in their precedence, then
 //! services whose object is there, then the namespace that has the fewest with room, then the oldest, then the name.
 //! Deliberately absent: taking room from anybody who has it.
 

@@ -1,8 +1,8 @@
 //! A restart: what the maps hold is what was realized.
 //!
-//! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that port's
-//! own, and of the same kind, so no client of another service can see its lists. What nobody takes over goes last. Deliberately absent: reading
-//! the maps.
+//! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that
+//! port's own, and of the same kind, so no client of another service can see its lists. What nobody takes over goes
+//! last. Deliberately absent: reading the maps.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -21,12 +21,7 @@ use crate::work;
 pub enum AdoptError {
     /// Two lists in one place, or one beyond the map.
     #[error("port {} points to slots {}..{} that are not its own", index.0, word.base, word.base.saturating_add(word.count))]
-    Slots {
-        /// Whose word.
-        index: PortIndex,
-        /// The word.
-        word: Word,
-    },
+    Slots { index: PortIndex, word: Word },
 }
 
 /// What was found in the maps and no service has taken over.

@@ -18,8 +18,8 @@ use crate::time::Now;
 use crate::work;
 
 impl World {
-    /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source has to
-    /// tell.
+    /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source has
+    /// to tell.
     pub(crate) fn decide(&mut self, now: Now) {
         self.expire_holds(now.uptime());
         self.set_aside();
@@ -51,8 +51,8 @@ impl World {
         self.take_into_piece(id, is_stale)
     }
 
-    /// Of a first list that is not whole yet nothing counts: a service whose slices are still to come has nobody in it. What is
-    /// remembered is whole.
+    /// Of a first list that is not whole yet nothing counts: a service whose slices are still to come has nobody in it.
+    /// What is remembered is whole.
     fn set_aside(&mut self) {
         if self.tables.is_synced() {
             return;

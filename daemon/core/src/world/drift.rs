@@ -1,8 +1,8 @@
 //! What somebody else changed in the maps.
 //!
-//! Invariant: what differs from realized is doubted, and its owner planned again, so the ordinary plan repairs it; what is
-//! in doubt already is left to the plan that is under way, and what was written since the maps were read is left to the next
-//! look. A comparison is made in pieces. Deliberately absent: reading the maps, and when to look.
+//! Invariant: what differs from realized is doubted, and its owner planned again, so the ordinary plan repairs it; what
+//! is in doubt already is left to the plan that is under way, and what was written since the maps were read is left to
+//! the next look. A comparison is made in pieces. Deliberately absent: reading the maps, and when to look.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -104,8 +104,8 @@ impl World {
         });
     }
 
-    /// Compares as much as a piece takes. Gives everything that differs when that was the last of it; it is written anew by
-    /// the next piece.
+    /// Compares as much as a piece takes. Gives everything that differs when that was the last of it; it is written
+    /// anew by the next piece.
     pub(crate) fn check_some(&mut self) -> Option<Vec<Drift>> {
         let mut checking = self.checking.take()?;
         let mut left = self.most_work();

@@ -1,8 +1,8 @@
 //! What the world asks and tells the hold room: which services to decide for again because of a hold, and why.
 //!
-//! Invariant: a hold is entered and left by a decision for its own service alone; other services reach it only by claiming
-//! a held address or by being part of the same mass loss, and each of these is a cause of its own. Deliberately absent:
-//! every rule of holding ([`crate::hold`]).
+//! Invariant: a hold is entered and left by a decision for its own service alone; other services reach it only by
+//! claiming a held address or by being part of the same mass loss, and each of these is a cause of its own.
+//! Deliberately absent: every rule of holding ([`crate::hold`]).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -103,8 +103,8 @@ impl World {
         self.ledger.remember(id, service.holds(), service.has_list(), &self.tables.settings.hold);
     }
 
-    /// Who lost its list within the window is held as long as a mass loss is, if there are so many. Judged once for all that
-    /// a batch decided, so that its order does not matter.
+    /// Who lost its list within the window is held as long as a mass loss is, if there are so many. Judged once for all
+    /// that a batch decided, so that its order does not matter.
     pub(super) fn judge_mass(&mut self, now: Uptime) {
         let policy = self.tables.settings.hold;
         let Some(MassLoss { lost, populated, services }) = self.ledger.judge_mass(&policy, now) else {

@@ -1,7 +1,7 @@
 //! The node's own addresses, as far as the maps have them.
 //!
-//! Invariant: an address that left the node is gone from the maps before anything else is written, and a new one comes last,
-//! so that none of them answers for a NodePort that is not meant for it.
+//! Invariant: an address that left the node is gone from the maps before anything else is written, and a new one comes
+//! last, so that none of them answers for a NodePort that is not meant for it.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

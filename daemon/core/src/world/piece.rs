@@ -1,8 +1,9 @@
 //! Which dirty services are carried out now, and which have to wait for the next piece.
 //!
-//! Invariant: a piece has no more work than [`limits::PIECE_WORK`], but for one service's decision; namespaces take turns;
-//! and whatever was put off is still dirty, so it is planned again. Nothing is written by a start before everything that was
-//! known then is decided, so that no frontend goes to one who is about to lose it. Deliberately absent: deciding and planning.
+//! Invariant: a piece has no more work than [`limits::PIECE_WORK`], but for one service's decision; namespaces take
+//! turns; and whatever was put off is still dirty, so it is planned again. Nothing is written by a start before
+//! everything that was known then is decided, so that no frontend goes to one who is about to lose it. Deliberately
+//! absent: deciding and planning.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -142,8 +143,8 @@ impl World {
         &self.turns.gathered
     }
 
-    /// What is decided now decides for all: what belongs to no service waits for every service that is stale now, but for
-    /// those whose source has yet to deliver.
+    /// What is decided now decides for all: what belongs to no service waits for every service that is stale now, but
+    /// for those whose source has yet to deliver.
     pub(super) fn await_undecided(&mut self) {
         for position in 0..self.services.len() {
             let id = ServiceId(u32::try_from(position).unwrap_or(u32::MAX));

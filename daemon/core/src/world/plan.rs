@@ -1,9 +1,9 @@
 //! From desired and realized to ops, in the order that clients in flight need.
 //!
-//! Invariant: range, then word, then frontend; a frontend goes, then a grace period passes, then its word is wiped. Lists
-//! of all services of a piece come first, removals after them and after those who may be about to claim what is removed, so that
-//! a frontend that changes hands is never missing in between. Deliberately absent: executing, and knowing whether an op was
-//! accepted.
+//! Invariant: range, then word, then frontend; a frontend goes, then a grace period passes, then its word is wiped.
+//! Lists of all services of a piece come first, removals after them and after those who may be about to claim what is
+//! removed, so that a frontend that changes hands is never missing in between. Deliberately absent: executing, and
+//! knowing whether an op was accepted.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
@@ -40,8 +40,8 @@ pub(crate) enum PlanError {
 }
 
 impl World {
-    /// What the services of the piece have not got yet, and at a start all that were gathered. Room for one that is carried
-    /// out in several pieces is made with the first of them.
+    /// What the services of the piece have not got yet, and at a start all that were gathered. Room for one that is
+    /// carried out in several pieces is made with the first of them.
     pub(crate) fn coming(&self) -> Coming {
         let mut coming = Coming::default();
         let begins = |service: &&Service| !service.unfinished && service.cursor == Cursor::default();
@@ -70,8 +70,8 @@ impl World {
         }
     }
 
-    /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned before an error is to be
-    /// executed all the same.
+    /// Ops that give a service its lists and frontends, as many as a piece takes. What was planned before an error is
+    /// to be executed all the same.
     pub(crate) fn plan_lists(&mut self, id: ServiceId, ops: &mut Vec<Op>) -> Result<(), PlanError> {
         let planned = self.plan_some(id, ops);
         self.account_for_room(id, &planned);
@@ -224,8 +224,8 @@ impl World {
         (error, end)
     }
 
-    /// Ops that take from the maps what a service no longer has. Planned when every service of the piece has its lists. Words
-    /// are emptied in a later piece than the one that took away what led to them: a grace period lies between.
+    /// Ops that take from the maps what a service no longer has. Planned when every service of the piece has its lists.
+    /// Words are emptied in a later piece than the one that took away what led to them: a grace period lies between.
     pub(crate) fn plan_removals(&mut self, id: ServiceId, ops: &mut Vec<Op>) {
         if self.is_unfinished(id) {
             return;
@@ -293,9 +293,9 @@ impl World {
 }
 
 /// The word that readers are sent to goes first, and the cluster word is the one that sends them: with its new list and
-/// flags in one store it takes them back from the local word, or sends them to a local word that is there already. Where
-/// one policy turns to Local while the other turns to Cluster, some meet the new local list too early: the old one may have been
-/// out of use for long, and lead to nobody any more.
+/// flags in one store it takes them back from the local word, or sends them to a local word that is there already.
+/// Where one policy turns to Local while the other turns to Cluster, some meet the new local list too early: the old
+/// one may have been out of use for long, and lead to nobody any more.
 fn publishing_order(port: &Port) -> [Scope; 2] {
     let (before, after) = (port.realized.cluster.word.flags, port.flags_for_now(Scope::Cluster));
     let lost = |of: WordFlags, by: WordFlags| {
@@ -305,8 +305,8 @@ fn publishing_order(port: &Port) -> [Scope; 2] {
     if takes_back && !sends { [Scope::Cluster, Scope::Local] } else { [Scope::Local, Scope::Cluster] }
 }
 
-/// The indices that clients may still reach by frontends which other services are about to take over. Until they have, those
-/// clients keep this service's lists.
+/// The indices that clients may still reach by frontends which other services are about to take over. Until they have,
+/// those clients keep this service's lists.
 #[derive(Default)]
 pub(super) struct Dialled {
     /// Nobody knows which.
@@ -377,8 +377,8 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
     }
 }
 
-/// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be checked,
-/// and whoever serves, so that sockets stay with theirs.
+/// Backends that are known by their address: with affinity each one of a list, so that a client's last choice can be
+/// checked, and whoever serves, so that sockets stay with theirs.
 fn members(port: &Port) -> impl Iterator<Item = (Membership, &Row)> {
     let has_any = port.policy.affinity_timeout > 0 || port.policy.keeps_members;
     let rows = if has_any { port.rows.all() } else { &[] };

@@ -1,8 +1,8 @@
 //! Whose turn it is: dirty services by namespace, so that no tenant makes another one wait.
 //!
-//! Invariant: a namespace that had nothing waiting comes before those that have, once; all others take turns and get the
-//! same amount of work, however many services they have and however heavy those are. Within a namespace the first one
-//! comes first. Deliberately absent: what is done in a turn.
+//! Invariant: a namespace that had nothing waiting comes before those that have, once; all others take turns and get
+//! the same amount of work, however many services they have and however heavy those are. Within a namespace the first
+//! one comes first. Deliberately absent: what is done in a turn.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -15,8 +15,8 @@ pub(super) struct Queue {
     lanes: BTreeMap<Arc<str>, Lane>,
     /// Had nothing waiting when their first one came.
     fresh: VecDeque<Arc<str>>,
-    /// The others, in turn. A lane is forgotten when it is found empty here, and not before: one that comes again and again
-    /// is fresh only once in a round.
+    /// The others, in turn. A lane is forgotten when it is found empty here, and not before: one that comes again and
+    /// again is fresh only once in a round.
     others: VecDeque<Arc<str>>,
     /// Whose service was given last.
     current: Option<Arc<str>>,

@@ -1,7 +1,7 @@
 //! The answers of the maps, op by op.
 //!
-//! Invariant: only an accepted op changes what is realized. A refused op may have had its effect all the same, so whatever
-//! it touched stays reserved and uncertain until a later op settles it. Deliberately absent: trying again.
+//! Invariant: only an accepted op changes what is realized. A refused op may have had its effect all the same, so
+//! whatever it touched stays reserved and uncertain until a later op settles it. Deliberately absent: trying again.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -97,8 +97,9 @@ impl World {
         self.space.freed.waiting.front().map(|(grace, _)| *grace)
     }
 
-    /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a piece takes.
-    /// Services whose words no reader is on its way to go on with their removals. `false`: there are more ranges.
+    /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a piece
+    /// takes. Services whose words no reader is on its way to go on with their removals. `false`: there are more
+    /// ranges.
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Some((grace, mut leaving)) = self.space.freed.waiting.pop_front() else { return true };
         self.starved.free(leaving.indices.len());

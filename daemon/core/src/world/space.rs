@@ -118,7 +118,7 @@ pub(super) struct Freed {
 pub(super) struct Leaving {
     /// No word points to them any more.
     pub(super) ranges: Vec<Range>,
-    /// Wiped.
+    /// Nothing is in them any more.
     pub(super) indices: Vec<PortIndex>,
     /// Fewer readers are sent to their words than before: by a frontend, or by a cluster word to the local one.
     pub(super) services: BTreeSet<ServiceId>,
