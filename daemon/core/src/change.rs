@@ -2,8 +2,7 @@
 //!
 //! Invariant: every visible change of a service makes exactly one [`Change`], with its causes; so does every event of
 //! an object that changed nothing visible, for whoever watches. It shares facts and views with the tables, so making
-//! one costs little; text is made of it elsewhere. Deliberately absent: sequence numbers and storage, which the
-//! recorder adds.
+//! one costs little; text is made of it elsewhere. The recorder adds numbers and storage.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! Invariant: it depends on what the objects of the apiserver say, and on nothing else: not on the order in which they
 //! came, not on how endpoints are spread over slices, not on the node, its zone, its settings, its holds or its other
-//! sources. Every build on every machine computes it alike. Deliberately absent: versions of objects, since an object
-//! may get a new one that says the same, and any memory: it is computed when somebody asks.
+//! sources. Every build on every machine computes it alike. Versions of objects do not count, since an object may get a
+//! new one that says the same.
 
 use alloc::sync::Arc;
 use core::net::IpAddr;

@@ -1,7 +1,7 @@
 //! The closed set of inputs. Whatever happens outside reaches the rules as one of these.
 //!
 //! Invariant: an event names exactly one object by its exact key. A source sends events in groups; a group is applied
-//! whole, with nothing planned in between. Deliberately absent: time, which the engine adds.
+//! whole, with nothing planned in between. The engine adds the time.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -23,8 +23,8 @@
 //! | `held` | a list that is held, its probes and deadlines |
 //! | `ledger` | which holds are in force, and what all services lost lately |
 //!
-//! Invariant: pure, and every hold has a bound but that one. Deliberately absent: probing, which the shell does, and
-//! marking services dirty, which the world does with a cause for each.
+//! Invariant: pure, and every hold has a bound but that one. The shell probes; the world marks services dirty, with a
+//! cause for each.
 
 mod held;
 mod judge;

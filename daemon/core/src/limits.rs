@@ -1,7 +1,7 @@
 //! Every bound of the rules, in one place, each with its reason.
 //!
 //! Checked where a datum enters: by the sources for the shape of objects, by the tables and the plan for their number.
-//! Deliberately absent: limits of the shell (HTTP, files, queues), which stand beside the code that waits.
+//! Limits of the shell (HTTP, files, queues) stand beside the code that waits.
 
 /// RFC 1123 label, the bound that Kubernetes sets for a namespace.
 pub const NAMESPACE_LENGTH_MAX: usize = 63;

@@ -1,7 +1,7 @@
 //! From one service, its own slices, the node and the settings to what is desired: a pure function.
 //!
 //! Invariant: nothing of any other service goes in, so nothing of it can come out. What is chosen is exactly what
-//! kube-proxy chooses. Deliberately absent: who owns an address that two services claim (the claims decide).
+//! kube-proxy chooses. Who owns an address that two services claim is decided by the claims.
 
 mod barred;
 pub mod choose;

@@ -1,7 +1,7 @@
 //! One service's place between the rules and the maps: what is desired, and what the maps accepted.
 //!
 //! Invariant: `realized` changes only after the maps accepted an op. What a failed op may have done anyway is kept as
-//! `uncertain` until a later op settles it. Deliberately absent: any other service's ports.
+//! `uncertain` until a later op settles it.
 
 mod renamed;
 

@@ -1,7 +1,7 @@
 //! The facts of all objects, and which slices belong to which service.
 //!
 //! Invariant: a service is found by its exact key only, and a slice belongs to the one service that its label names, in
-//! its own namespace and source. Deliberately absent: decisions, and any knowledge of the maps.
+//! its own namespace and source.
 
 mod rejected;
 mod remembered;

@@ -2,7 +2,6 @@
 //!
 //! Invariant: whatever waits counts on the clock of the process. The wall clock is set by people and by others' clocks,
 //! and a step of it ends nothing and prolongs nothing; it counts only for what a former process wrote down.
-//! Deliberately absent: reading a clock.
 
 use core::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a question is answered between two steps, when no event waits and nothing is dirty, and costs the engine
 //! a bounded time; who asks more often than that is sent away, and who has left is not answered. Under load that does
-//! not end one question is answered in `WAIT_MAX`. Deliberately absent: questions that a snapshot answers.
+//! not end one question is answered in `WAIT_MAX`. What a snapshot answers is not asked here.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an idle engine applies a group at once; under load it takes what has queued up meanwhile, up to a bound,
 //! so the last write of an object wins and the batch stays short. Events come first, then dirty services, then
-//! questions, so nobody who merely asks can hold up a change. Deliberately absent: any fixed delay.
+//! questions, so nobody who merely asks can hold up a change. There is no fixed delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

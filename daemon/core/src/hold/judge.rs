@@ -1,8 +1,7 @@
 //! The judgement of a list that has nobody any more: refused, or held, why and for how long.
 //!
 //! Invariant: pure. The same evidence gives the same judgement, and every hold has a bound, but for the service that is
-//! the node's own way to the apiserver. Deliberately absent: the lists themselves ([`super::held`]), and losses of many
-//! services at once ([`super::ledger`]).
+//! the node's own way to the apiserver. Losses of many services at once are the ledger's ([`super::ledger`]).
 
 use alloc::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The ledger over all services: which lists are held and what may end each hold, and who lost a list lately.
 //!
 //! Invariant: what it says follows from what was entered, in whatever order a batch was entered. It is as large as the
-//! held lists and the losses within the window, and a deadline is forgotten when it has passed. Deliberately absent:
-//! any decision about a service's lists; it is told of them, and names the services to look at again.
+//! held lists and the losses within the window, and a deadline is forgotten when it has passed. It decides nothing
+//! about a service's lists; it names the services to look at again.
 
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! Which endpoints of a port get traffic: kube-proxy's rules, exactly.
 //!
 //! Invariant: the cluster list honours hints, the local list never does; each falls back to endpoints that are serving
-//! and terminating on its own. Deliberately absent: any memory of what was chosen before.
+//! and terminating on its own.
 
 use alloc::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Which addresses and ports a service is dialled at, per family.
 //!
 //! Invariant: one row for each address, port and protocol of a service, up to [`limits::FRONTENDS_PER_SERVICE_MAX`] of
-//! them; what it takes is linear in what is made. Deliberately absent: endpoints.
+//! them; what it takes is linear in what is made.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;

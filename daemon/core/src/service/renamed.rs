@@ -1,9 +1,9 @@
 //! A port that gets another name, while clients go on dialling the same number with the same protocol.
 //!
 //! Invariant: what is known of a number's list goes along with the number, so a rename is never taken for the loss of a
-//! list that nobody had. A number that keeps its name, and a name whose number is new, keep what is theirs.
-//! Deliberately absent: the maps. There the port under its new name is another one, so that no frontend that still
-//! leads to the former one meets a list that is not its own.
+//! list that nobody had. A number that keeps its name, and a name whose number is new, keep what is theirs. In the maps
+//! the port under its new name is another one, so that no frontend that still leads to the former one meets a list that
+//! is not its own.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

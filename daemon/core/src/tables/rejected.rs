@@ -2,7 +2,7 @@
 //!
 //! Invariant: each object counts once, for as long as it is rejected; what has no room by name takes the first that
 //! comes free. Where names are scarce every namespace gets its share of them, so one tenant's noise hides nobody's only
-//! one. Deliberately absent: any use of these lists for what is served.
+//! one.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

@@ -1,7 +1,7 @@
 //! Objects that only a former process saw: they stand until their source confirms them or ends its first list without.
 //!
 //! Invariant: an object that its source rejects is not gone, and stays as it is remembered for as long as the rejection
-//! of it, or of the file that it came from, lasts. Deliberately absent: how it is remembered.
+//! of it, or of the file that it came from, lasts.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

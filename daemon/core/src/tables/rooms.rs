@@ -2,7 +2,7 @@
 //!
 //! Invariant: a service keeps its room until it goes; room that comes free is given in turns ([`super::waiting`]), and
 //! no newcomer gets it before those who wait. Of one service's slices the first by name have the places, in whatever
-//! order they came. Deliberately absent: room in the maps, which the plan gives.
+//! order they came. Room in the maps is given by the plan.
 
 use alloc::sync::Arc;
 

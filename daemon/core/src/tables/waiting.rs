@@ -4,7 +4,7 @@
 //! Invariant: what waits has a bound of its own; beyond it the namespace that has most waiting gives up its youngest,
 //! so nobody's thousands take the place of somebody else's one. Room goes by turns: sources in their precedence, then
 //! services whose object is there, then the namespace that has the fewest with room, then the oldest, then the name.
-//! Deliberately absent: taking room from anybody who has it.
+//! Nobody who has room loses it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

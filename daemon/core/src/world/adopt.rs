@@ -2,7 +2,7 @@
 //!
 //! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that
 //! port's own, and of the same kind, so no client of another service can see its lists. What nobody takes over goes
-//! last. Deliberately absent: reading the maps.
+//! last.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

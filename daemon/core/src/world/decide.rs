@@ -1,7 +1,7 @@
 //! Decides again for every stale service, and settles who owns which frontend.
 //!
 //! Invariant: deciding for one service changes no other service's lists. The only thing that reaches another one is a
-//! claim won or lost, and it is marked dirty with that as its cause. Deliberately absent: ops.
+//! claim won or lost, and it is marked dirty with that as its cause.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

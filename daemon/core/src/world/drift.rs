@@ -2,7 +2,7 @@
 //!
 //! Invariant: what differs from realized is doubted, and its owner planned again, so the ordinary plan repairs it; what
 //! is in doubt already is left to the plan that is under way, and what was written since the maps were read is left to
-//! the next look. A comparison is made in pieces. Deliberately absent: reading the maps, and when to look.
+//! the next look. A comparison is made in pieces.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

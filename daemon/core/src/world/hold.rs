@@ -2,7 +2,6 @@
 //!
 //! Invariant: a hold is entered and left by a decision for its own service alone; other services reach it only by
 //! claiming a held address or by being part of the same mass loss, and each of these is a cause of its own.
-//! Deliberately absent: every rule of holding ([`crate::hold`]).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;

@@ -2,8 +2,7 @@
 //!
 //! Invariant: range, then word, then frontend; a frontend goes, then a grace period passes, then its word is wiped.
 //! Lists of all services of a piece come first, removals after them and after those who may be about to claim what is
-//! removed, so that a frontend that changes hands is never missing in between. Deliberately absent: executing, and
-//! knowing whether an op was accepted.
+//! removed, so that a frontend that changes hands is never missing in between.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;

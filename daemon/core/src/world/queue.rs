@@ -2,7 +2,7 @@
 //!
 //! Invariant: a namespace that had nothing waiting comes before those that have, once; all others take turns and get
 //! the same amount of work, however many services they have and however heavy those are. Within a namespace the first
-//! one comes first. Deliberately absent: what is done in a turn.
+//! one comes first.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;

@@ -1,7 +1,7 @@
 //! The answers of the maps, op by op.
 //!
 //! Invariant: only an accepted op changes what is realized. A refused op may have had its effect all the same, so
-//! whatever it touched stays reserved and uncertain until a later op settles it. Deliberately absent: trying again.
+//! whatever it touched stays reserved and uncertain until a later op settles it.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is remembered is decided anew like anything else, and keeps the times and the memory of its last
 //! lists. The wall clock says how old a hold is, here and nowhere else. It may be written to the maps before the
-//! sources have delivered, but nothing found in the maps is removed for it. Deliberately absent: files.
+//! sources have delivered, but nothing found in the maps is removed for it.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: namespaces take turns, and within one the oldest service comes first; so one tenant's thousands do not
 //! keep another one's only service waiting. As many are tried as room came free, and each service is tried in the end,
-//! because whoever retries what failed does so with these too. Deliberately absent: how much room one needs.
+//! because whoever retries what failed does so with these too.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a frontend that nobody claims is not removed as long as a service that asks for its address waits for its
 //! decision: it may be about to change hands, and then it is replaced. Whoever waits for that is woken when the last
-//! such service is decided. Deliberately absent: who wins.
+//! such service is decided.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

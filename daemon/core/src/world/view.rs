@@ -2,7 +2,7 @@
 //!
 //! Invariant: a view tells what the maps do, not what they should: where an op failed, the row shows what is still
 //! served. `since` moves only when verdict, reason or a list of the row changed. What all rows of a port have in common
-//! is found out once for all of them. Deliberately absent: when a view is made.
+//! is found out once for all of them.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
