@@ -42,7 +42,7 @@ impl<M, W> ObservingMaps<M, W> {
     }
 
     /// Both, to change.
-    pub fn parts_mut(&mut self) -> (&mut M, &mut W) {
+    pub fn both_mut(&mut self) -> (&mut M, &mut W) {
         (&mut self.maps, &mut self.witness)
     }
 

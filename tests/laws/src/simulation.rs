@@ -165,7 +165,7 @@ impl Simulation {
     }
 
     fn maps_and_watch(&mut self) -> (&mut MemoryMaps, &mut Watch) {
-        self.engine.maps_mut().inner_mut().parts_mut()
+        self.engine.maps_mut().inner_mut().both_mut()
     }
 
     fn watch(&mut self) -> &mut Watch {
@@ -232,7 +232,7 @@ impl Simulation {
             self.watch().model = undecided;
         }
         let is_at_rest = snapshot.fill.retries == 0 && self.engine.next_due(now.mono) != Some(now.mono);
-        let (maps, watch) = self.engine.maps_mut().inner_mut().parts_mut();
+        let (maps, watch) = self.engine.maps_mut().inner_mut().both_mut();
         watch.end(maps, is_at_rest);
         if was_closed && self.is_open {
             self.slow.iter_mut().for_each(|it| it.adopt(watch));

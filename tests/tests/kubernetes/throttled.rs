@@ -61,7 +61,7 @@ fn patience_without_end_is_not_had() {
     let mut node = Node::start(setup);
     node.wait("throttled", |node| node.access.view().endpoints[0].state.as_str() == "throttled");
     let said = node.access.view().endpoints[0].last_error.clone().unwrap().0;
-    assert!(said.contains("for 60 s"), "{said}");
+    assert!(said.contains("wait 60 s"), "{said}");
 }
 
 #[test]

@@ -28,17 +28,17 @@ pub type Rule = fn(&Signs) -> Option<(Reason, Bound)>;
 pub fn rule(signs: &Signs) -> Option<(Reason, Bound)> {
     let rows = [
         (signs.own == Some(OnEmpty::Refuse), None),
-        (signs.own == Some(OnEmpty::Hold), Some((what(signs), Bound::Limit))),
+        (signs.own == Some(OnEmpty::Hold), Some((reason_of(signs), Bound::Limit))),
         (signs.control, Some((Reason::Control, Bound::Unlimited))),
         (signs.own.is_none() && signs.all == OnEmpty::Refuse, None),
-        (signs.own.is_none() && signs.all == OnEmpty::Hold, Some((what(signs), Bound::Limit))),
+        (signs.own.is_none() && signs.all == OnEmpty::Hold, Some((reason_of(signs), Bound::Limit))),
         (signs.listed || signs.ended, None),
     ];
     let row = rows.into_iter().find(|(fits, _)| *fits);
-    row.map_or(Some((what(signs), Bound::Guarded)), |(_, becomes)| becomes)
+    row.map_or(Some((reason_of(signs), Bound::Guarded)), |(_, becomes)| becomes)
 }
 
-fn what(signs: &Signs) -> Reason {
+fn reason_of(signs: &Signs) -> Reason {
     match (signs.listed, signs.ended, signs.interrupted) {
         (true, ..) => Reason::AllUnready,
         (_, true, _) => Reason::ScaledDown,

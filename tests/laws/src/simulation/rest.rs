@@ -30,7 +30,7 @@ impl Simulation {
         let snapshot = self.come_to_rest()?;
         self.verdict()?;
         let dump =
-            self.engine.maps_mut().inner_mut().parts_mut().0.dump().map_err(|error| error.to_string())?;
+            self.engine.maps_mut().inner_mut().both_mut().0.dump().map_err(|error| error.to_string())?;
         for dialled in &self.engine.maps().inner().witness().dialled {
             for (client, actual) in super::watch::CLIENTS.iter().zip(&dialled.actual) {
                 let wanted = model_of(self).answer(dialled.key, *client);
