@@ -42,7 +42,7 @@ pub(crate) struct Pins {
     highest: u32,
     leftover: Option<Leftover>,
     // Held as long as the daemon lives; the kernel lets go of it however the daemon ends.
-    _lock: File,
+    _lock: Lock,
 }
 
 /// Something is still pinned that no program uses.
@@ -279,8 +279,19 @@ impl Pins {
     }
 }
 
+/// The folder of pins, locked.
+#[derive(Debug)]
+struct Lock(File);
+
+impl Drop for Lock {
+    /// To close it is not enough: a child that was forked a moment ago has the same lock until it runs its program.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
+}
+
 /// Makes the root if its parent is on a BPF file system, and locks it.
-fn lock(root: &Path) -> Result<File, StartError> {
+fn lock(root: &Path) -> Result<Lock, StartError> {
     let no_bpffs = || StartError::NoBpffs { path: root.to_owned() };
     if !root.exists() {
         let parent = File::open(root.parent().unwrap_or(root)).map_err(|_| no_bpffs())?;
@@ -297,7 +308,7 @@ fn lock(root: &Path) -> Result<File, StartError> {
         return Err(no_bpffs());
     }
     match folder.try_lock() {
-        Ok(()) => Ok(folder),
+        Ok(()) => Ok(Lock(folder)),
         Err(TryLockError::WouldBlock) => {
             Err(StartError::Locked { path: root.to_owned(), holder: holder(&folder) })
         }
