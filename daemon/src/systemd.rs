@@ -1,9 +1,9 @@
 //! What the service manager is told: that the daemon is ready, how it is, and that it is alive.
 //!
-//! Invariant: it is alive as long as the engine moves; a daemon whose engine hangs lets the watchdog run out, and what
-//! is in the kernel serves until its successor takes over. Without a service manager nothing is told and nothing fails.
-//! Deliberately absent: the reload itself, and listening sockets from the service manager, which would need a second
-//! unit for one port.
+//! Invariant: it is alive as long as the engine moves; a daemon whose engine hangs lets the watchdog run out, and
+//! what is in the kernel serves until its successor takes over. Without a service manager nothing is told and nothing
+//! fails. Listening sockets are not taken from the service manager, because that would need a second unit for one
+//! port.
 
 mod summary;
 #[cfg(test)]

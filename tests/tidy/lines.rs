@@ -1,4 +1,4 @@
-//! How long a line may be, and how much a doc comment has to say.
+//! How long a line may be, and what comments have to say.
 //!
 //! Invariant: what rustfmt wraps and what nobody can wrap (literals, tables, links, text that is shown as it is) is not
 //! judged here.
@@ -62,6 +62,13 @@ pub(crate) fn docs_say_something(source: &Source) -> Vec<Finding> {
     short.map(|at| source.finding(at, "say more than the name does, or leave it out")).collect()
 }
 
+/// A module says what it owns and what is always true; what is missing is only worth a line where it surprises.
+pub(crate) fn no_ritual_header(source: &Source) -> Vec<Finding> {
+    let header = source.text.lines().take_while(|line| line.starts_with("//!")).enumerate();
+    let ritual = header.filter(|(_, line)| line.contains("Deliberately"));
+    ritual.map(|(at, _)| source.finding(at + 1, "say what is so, not what is deliberately absent")).collect()
+}
+
 fn is_doc(line: &str) -> bool {
     line.starts_with("/// ") || line == "///"
 }
@@ -103,5 +110,12 @@ mod tests {
         check(docs_say_something, "a.rs", "/// The name of it.\n// Why.\n//! A.\nlet a = 1;\n", &[]);
         check(docs_say_something, "a.rs", "/// The name.\n///\n/// It is.\na: u8,\n", &[]);
         check_repository(docs_say_something);
+    }
+
+    #[test]
+    fn headers_list_nothing_that_is_absent() {
+        check(no_ritual_header, "a.rs", "//! A.\n//! Deliberately absent: b.\n", &[2]);
+        check(no_ritual_header, "a.rs", "//! A.\n\n// Deliberately so.\n", &[]);
+        check_repository(no_ritual_header);
     }
 }
