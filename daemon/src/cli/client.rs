@@ -1,29 +1,37 @@
 //! One request to the daemon: the unix socket first, then TCP.
 //!
 //! Invariant: nothing waits without end and nothing grows without bound; an answer that broke off is an error, never a
-//! shorter answer. Deliberately absent: an HTTP library; one request of one kind to one known server needs a page of code,
-//! and the command line starts without a runtime.
+//! shorter answer. Whoever asks sees plain blocking calls: each question has a small runtime of its own, on this thread.
+//! Deliberately absent: a second question on a connection.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+mod stream;
+
+use std::error::Error as _;
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
+use hyper::body::{Body as _, Frame, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderValue};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
 use serde::Deserialize;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
 use super::Exit;
 use crate::admin::hint::{COMMAND, WORDS_HEADER};
 use crate::admin::limits::HEADER_BYTES_MAX;
+use stream::{QuestionFirst, Stream, connect_socket, connect_tcp};
 
-/// Loopback connects at once or never.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 /// Longer than the longest comparison that the daemon makes before it answers.
 const SILENCE_MAX: Duration = Duration::from_secs(40);
 /// Status line and headers; the daemon's have some 500 bytes.
-const HEAD_BYTES_MAX: u64 = 16 * 1024;
-/// The hexadecimal size of a chunk with its line end.
-const SIZE_LINE_BYTES_MAX: u64 = 64;
+const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// A message that is shown to a person.
 const REFUSAL_BYTES_MAX: u64 = 64 * 1024;
 
@@ -32,6 +40,8 @@ const REFUSAL_BYTES_MAX: u64 = 64 * 1024;
 pub(super) enum ClientError {
     #[error("cannot reach the daemon:\n{}hint: is it running? try: systemctl status holdfast", tried(.0))]
     Unreachable(Vec<(String, io::Error)>),
+    #[error("cannot ask the daemon: {0}\nhint: has this user too many open files? try again")]
+    NotAsked(io::Error),
     #[error("the daemon's answer cannot be used: {0}\nhint: is it the daemon that listens there? try again")]
     Broken(io::Error),
     #[error(
@@ -60,7 +70,7 @@ impl ClientError {
         // Nobody is left to tell if this cannot be written.
         let _ = writeln!(err, "holdfast: {self}");
         match self {
-            Self::Unreachable(_) | Self::Broken(_) => Exit::Unreachable,
+            Self::Unreachable(_) | Self::NotAsked(_) | Self::Broken(_) => Exit::Unreachable,
             Self::TooLong(_) => Exit::Usage,
             Self::Refused { status: 400, .. } => Exit::Usage,
             Self::Refused { status: 409, .. } => Exit::Finding,
@@ -76,50 +86,70 @@ impl ClientError {
 pub(super) struct Client {
     socket: Option<PathBuf>,
     address: Option<String>,
+    silence_max: Duration,
 }
-
-trait Stream: Read + Write {}
-impl<S: Read + Write> Stream for S {}
 
 impl Client {
     pub(super) fn new(socket: Option<PathBuf>, address: Option<String>) -> Self {
-        Self { socket, address }
+        Self { socket, address, silence_max: SILENCE_MAX }
     }
 
     /// Asks for a path that begins with a slash and is encoded.
     pub(super) fn get(&self, path: &str) -> Result<Answer, ClientError> {
-        self.ask("GET", path)
+        self.ask(Method::GET, path)
     }
 
     /// Has something done.
     pub(super) fn post(&self, path: &str) -> Result<Answer, ClientError> {
-        self.ask("POST", path)
+        self.ask(Method::POST, path)
     }
 
-    fn ask(&self, method: &str, path: &str) -> Result<Answer, ClientError> {
-        let host = self.address.as_deref().unwrap_or("localhost");
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {host}\r\naccept: text/plain\r\n{WORDS_HEADER}: {COMMAND}\r\n\
-             connection: close\r\n\r\n"
-        );
-        if request.len() > HEADER_BYTES_MAX {
-            return Err(ClientError::TooLong(request.len()));
+    fn ask(&self, method: Method, path: &str) -> Result<Answer, ClientError> {
+        self.exchange(self.request(method, path)?, self.connect())
+    }
+
+    fn exchange(
+        &self,
+        request: Request<String>,
+        connect: impl Future<Output = Result<Box<dyn Stream>, ClientError>>,
+    ) -> Result<Answer, ClientError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(ClientError::NotAsked)?;
+        let (answer, sender) = runtime.block_on(async {
+            exchange(connect.await?, request, self.silence_max).await.map_err(ClientError::Broken)
+        })?;
+        Ok(Answer::new(answer, Connection { _sender: sender, runtime, silence_max: self.silence_max }))
+    }
+
+    fn request(&self, method: Method, path: &str) -> Result<Request<String>, ClientError> {
+        // What is no legal header cannot be connected to either, and that is what is told then.
+        let host = self.address.as_deref().and_then(|address| HeaderValue::from_str(address).ok());
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, host.unwrap_or(HeaderValue::from_static("localhost")))
+            .header(ACCEPT, "text/plain")
+            .header(WORDS_HEADER, COMMAND)
+            .header(CONNECTION, "close")
+            .body(String::new());
+        // The path is encoded, so only its length can make it illegal.
+        let request = request.map_err(|_| ClientError::TooLong(path.len()))?;
+        match head_bytes(&request) {
+            bytes if bytes > HEADER_BYTES_MAX => Err(ClientError::TooLong(bytes)),
+            _ => Ok(request),
         }
-        let mut stream = self.connect()?;
-        stream.write_all(request.as_bytes()).map_err(ClientError::Broken)?;
-        Answer::read(BufReader::new(stream)).map_err(ClientError::Broken)
     }
 
-    fn connect(&self) -> Result<Box<dyn Stream>, ClientError> {
+    async fn connect(&self) -> Result<Box<dyn Stream>, ClientError> {
         let mut tried = Vec::new();
         if let Some(path) = &self.socket {
-            match connect_socket(path) {
+            match connect_socket(path).await {
                 Ok(stream) => return Ok(Box::new(stream)),
                 Err(error) => tried.push((path.display().to_string(), error)),
             }
         }
         if let Some(address) = &self.address {
-            match connect_tcp(address) {
+            match connect_tcp(address).await {
                 Ok(stream) => return Ok(Box::new(stream)),
                 Err(error) => tried.push((address.clone(), error)),
             }
@@ -128,26 +158,55 @@ impl Client {
     }
 }
 
-fn connect_socket(path: &PathBuf) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(SILENCE_MAX))?;
-    stream.set_write_timeout(Some(SILENCE_MAX))?;
-    Ok(stream)
+/// As it is sent: `GET /path HTTP/1.1`, a line for each header, and an empty one.
+fn head_bytes(request: &Request<String>) -> usize {
+    let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    request.method().as_str().len() + path + " HTTP/1.1\r\n".len() + 1 + headers.sum::<usize>() + 2
 }
 
-fn connect_tcp(address: &str) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it has no address; write HOST:PORT");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIME_MAX) {
-            Ok(stream) => {
-                stream.set_read_timeout(Some(SILENCE_MAX))?;
-                stream.set_write_timeout(Some(SILENCE_MAX))?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
+/// Sends a request and waits for the headers of its answer.
+async fn exchange(
+    stream: Box<dyn Stream>,
+    request: Request<String>,
+    silence_max: Duration,
+) -> io::Result<(Response<Incoming>, SendRequest<String>)> {
+    let stream = TokioIo::new(QuestionFirst::new(stream));
+    let shaken = http1::Builder::new().max_buf_size(HEAD_BYTES_MAX).handshake(stream).await;
+    let (mut sender, connection) = shaken.map_err(|error| broken(&error))?;
+    tokio::spawn(async move {
+        // Its error reaches whoever waits for the answer.
+        let _ = connection.await;
+    });
+    let answer = timeout(silence_max, sender.send_request(request)).await.map_err(|_| silent(silence_max))?;
+    answer.map(|answer| (answer, sender)).map_err(|error| broken(&error))
+}
+
+fn silent(limit: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("nothing came for {} seconds", limit.as_secs_f32()))
+}
+
+/// What ended an answer, in words that do not name the parts of a library.
+fn broken(error: &hyper::Error) -> io::Error {
+    let of_the_stream = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    let kind = of_the_stream.map(io::Error::kind);
+    if error.is_incomplete_message() || kind == Some(io::ErrorKind::UnexpectedEof) {
+        return io::Error::new(io::ErrorKind::UnexpectedEof, "the answer broke off");
     }
-    Err(last)
+    match of_the_stream {
+        Some(source) => io::Error::new(source.kind(), source.to_string()),
+        None if error.is_parse() => {
+            io::Error::new(io::ErrorKind::InvalidData, format!("the answer is no HTTP: {error}"))
+        }
+        None => io::Error::other(error.to_string()),
+    }
+}
+
+/// What has to live as long as the body of an answer is read.
+struct Connection {
+    _sender: SendRequest<String>,
+    runtime: Runtime,
+    silence_max: Duration,
 }
 
 /// What came back: a status, and a body that is read as it comes.
@@ -156,28 +215,10 @@ pub(super) struct Answer {
     body: Body,
 }
 
-type Source = BufReader<Box<dyn Stream>>;
-
 impl Answer {
-    fn read(mut source: Source) -> io::Result<Self> {
-        let mut head = (&mut source).take(HEAD_BYTES_MAX);
-        let status = status(&line(&mut head)?)?;
-        let mut length = Length::UntilEnd;
-        loop {
-            let header = line(&mut head)?;
-            if header.is_empty() {
-                break;
-            }
-            let (name, value) = header.split_once(':').ok_or_else(|| malformed("a header has no colon"))?;
-            match name.to_ascii_lowercase().as_str() {
-                "transfer-encoding" => length = Length::Chunked { left: 0, ended: false },
-                "content-length" => {
-                    length = Length::Known(value.trim().parse().map_err(|_| malformed("a bad length"))?);
-                }
-                _ => {}
-            }
-        }
-        Ok(Self { status, body: Body { source, length } })
+    fn new(answer: Response<Incoming>, connection: Connection) -> Self {
+        let status = answer.status().as_u16();
+        Self { status, body: Body { incoming: answer.into_body(), piece: Bytes::new(), connection } }
     }
 
     /// The body as it comes.
@@ -235,89 +276,81 @@ fn message(status: u16, text: &[u8]) -> String {
     }
 }
 
-fn malformed(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
-}
-
-/// One line without its end.
-fn line(source: &mut impl BufRead) -> io::Result<String> {
-    let mut line = Vec::new();
-    source.read_until(b'\n', &mut line)?;
-    let line = line.strip_suffix(b"\n").ok_or_else(|| malformed("the answer broke off, or is no HTTP"))?;
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    String::from_utf8(line.to_vec()).map_err(|_| malformed("a header is no text"))
-}
-
-fn status(line: &str) -> io::Result<u16> {
-    let code = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
-    code.and_then(|code| code.parse().ok()).ok_or_else(|| malformed("no HTTP status line"))
-}
-
-enum Length {
-    Known(u64),
-    Chunked { left: u64, ended: bool },
-    UntilEnd,
-}
-
 struct Body {
-    source: Source,
-    length: Length,
+    incoming: Incoming,
+    /// What came and was not read yet.
+    piece: Bytes,
+    connection: Connection,
 }
 
-impl Read for Body {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if buffer.is_empty() {
-            return Ok(0);
-        }
-        match &mut self.length {
-            Length::UntilEnd => self.source.read(buffer),
-            Length::Known(left) => read_some(&mut self.source, left, buffer),
-            Length::Chunked { ended: true, .. } => Ok(0),
-            Length::Chunked { left, ended } => {
-                if *left == 0 {
-                    *left = chunk_size(&mut self.source)?;
-                    if *left == 0 {
-                        *ended = true;
-                        return Ok(0);
+impl Body {
+    /// The next piece of the body, or `None` at its end.
+    fn next(&mut self) -> io::Result<Option<Bytes>> {
+        let Self { incoming, connection: Connection { runtime, silence_max, .. }, .. } = self;
+        loop {
+            let frame = runtime.block_on(async { timeout(*silence_max, frame(incoming)).await });
+            match frame.map_err(|_| silent(*silence_max))? {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(broken(&error)),
+                Some(Ok(frame)) => {
+                    if let Ok(piece) = frame.into_data() {
+                        return Ok(Some(piece));
                     }
                 }
-                let count = read_some(&mut self.source, left, buffer)?;
-                if *left == 0 && !line(&mut (&mut self.source).take(2))?.is_empty() {
-                    return Err(malformed("a chunk is longer than it says"));
-                }
-                Ok(count)
             }
         }
     }
 }
 
-fn chunk_size(source: &mut Source) -> io::Result<u64> {
-    let size = line(&mut source.take(SIZE_LINE_BYTES_MAX))?;
-    let digits = size.split(';').next().unwrap_or_default();
-    u64::from_str_radix(digits, 16).map_err(|_| malformed("a chunk has no size"))
+async fn frame(incoming: &mut Incoming) -> Option<hyper::Result<Frame<Bytes>>> {
+    poll_fn(|context| Pin::new(&mut *incoming).poll_frame(context)).await
 }
 
-fn read_some(source: &mut Source, left: &mut u64, buffer: &mut [u8]) -> io::Result<usize> {
-    let count = source.take(*left).read(buffer)?;
-    if count == 0 && *left > 0 {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the answer broke off"));
+impl Read for Body {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.next()? {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        (&mut self.piece).reader().read(buffer)
     }
-    *left = left.saturating_sub(u64::try_from(count).unwrap_or(u64::MAX));
-    Ok(count)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Cursor;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::time::Instant;
 
+    use nix::sys::socket::{Backlog, listen};
+
+    use super::stream::CONNECT_TIME_MAX;
     use super::*;
 
-    fn read(answer: &str) -> io::Result<(u16, String)> {
-        let stream: Box<dyn Stream> = Box::new(Cursor::new(answer.as_bytes().to_vec()));
-        let mut answer = Answer::read(BufReader::with_capacity(3, stream))?;
+    fn client() -> Client {
+        Client { silence_max: Duration::from_millis(100), ..Client::new(None, None) }
+    }
+
+    /// What the client reads at this end.
+    fn read_over(ours: UnixStream) -> Result<(u16, String), ClientError> {
+        let client = client();
+        let connect = async {
+            ours.set_nonblocking(true)?;
+            Ok(Box::new(tokio::net::UnixStream::from_std(ours)?) as Box<dyn Stream>)
+        };
+        let mut answer = client.exchange(client.request(Method::GET, "/x")?, connect)?;
         let mut text = String::new();
-        answer.body.read_to_string(&mut text)?;
+        answer.body().read_to_string(&mut text).map_err(ClientError::Broken)?;
         Ok((answer.status, text))
+    }
+
+    /// The daemon has hung up when the client begins.
+    fn read(answer: &str) -> Result<(u16, String), ClientError> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(answer.as_bytes()).unwrap();
+        drop(theirs);
+        read_over(ours)
     }
 
     #[test]
@@ -329,22 +362,57 @@ mod tests {
         assert_eq!(read(chunked).ok(), ok("hello, chunked."));
     }
 
+    #[test]
+    fn who_is_turned_away_reads_why_although_nobody_took_the_question() {
+        let told = read("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nfull").unwrap();
+        assert_eq!(told, (503, "full".to_owned()));
+    }
+
     #[track_caller]
-    fn check_broken(answer: &str) {
-        assert!(read(answer).is_err(), "{answer}");
+    fn check_broken(answer: &str, expected: &str) {
+        let error = read(answer).unwrap_err();
+        assert!(matches!(error, ClientError::Broken(_)), "{answer}: {error:?}");
+        assert!(error.to_string().contains(expected), "{answer}: {error}");
     }
 
     #[test]
     fn an_answer_that_broke_off_is_an_error() {
-        check_broken("");
-        check_broken("HTTP/1.1 200 OK\r\n");
-        check_broken("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc");
-        check_broken("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel");
-        check_broken("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
-        check_broken("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhello\r\n0\r\n\r\n");
-        check_broken("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n");
-        check_broken("SSH-2.0-OpenSSH_9.9\r\n");
-        check_broken(&format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(20_000)));
+        check_broken("", "the answer broke off");
+        check_broken("HTTP/1.1 200 OK\r\n", "the answer broke off");
+        check_broken("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc", "the answer broke off");
+        let chunked = |rest: &str| format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{rest}");
+        check_broken(&chunked("5\r\nhel"), "the answer broke off");
+        check_broken(&chunked("5\r\nhello\r\n"), "the answer broke off");
+        check_broken(&chunked("2\r\nhello\r\n0\r\n\r\n"), "hunk");
+        check_broken(&chunked("ffffffffffffffffffff\r\n"), "hunk");
+        check_broken("SSH-2.0-OpenSSH_9.9\r\n", "the answer is no HTTP");
+        check_broken(
+            &format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(20_000)),
+            "the answer is no HTTP",
+        );
+    }
+
+    #[test]
+    fn a_daemon_that_falls_silent_is_not_waited_for_without_end() {
+        for said in ["", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc"] {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(said.as_bytes()).unwrap();
+            let error = read_over(ours).unwrap_err().to_string();
+            assert!(error.contains("nothing came for 0.1 seconds"), "{said}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_socket_at_which_nobody_is_let_in_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("full");
+        let listener = UnixListener::bind(&path).unwrap();
+        listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let _first = UnixStream::connect(&path).unwrap();
+        let begun = Instant::now();
+        let error = Client::new(Some(path), None).get("/x").map(|_| ()).unwrap_err();
+        assert!(matches!(error, ClientError::Unreachable(_)), "{error}");
+        assert!(begun.elapsed() >= CONNECT_TIME_MAX, "it may have room in a moment");
     }
 
     proptest::proptest! {

@@ -1,0 +1,113 @@
+//! The connection to the daemon, before HTTP: the unix socket or TCP.
+//!
+//! Invariant: connecting ends within [`CONNECT_TIME_MAX`], also where nobody accepts. Deliberately absent: TLS; the daemon
+//! listens on loopback and on a unix socket only.
+
+use std::io;
+use std::net::ToSocketAddrs;
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+/// Loopback connects at once or never.
+pub(super) const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Between two tries at a socket that has as many clients waiting as it takes.
+const QUEUE_PAUSE: Duration = Duration::from_millis(10);
+
+/// Either kind of connection.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A socket refuses at once where too many clients wait to be accepted; a moment later it may have room.
+pub(super) async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
+    in_time(async {
+        loop {
+            match UnixStream::connect(path).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(QUEUE_PAUSE).await;
+                }
+                connected => return connected,
+            }
+        }
+    })
+    .await
+}
+
+/// The first address that answers.
+pub(super) async fn connect_tcp(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it has no address; write HOST:PORT");
+    for address in address.to_socket_addrs()? {
+        match in_time(TcpStream::connect(address)).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn in_time<S>(connect: impl Future<Output = io::Result<S>>) -> io::Result<S> {
+    let connected = tokio::time::timeout(CONNECT_TIME_MAX, connect).await;
+    connected.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out")))
+}
+
+/// A stream on which nothing is read before the question is out. A daemon whose places are all taken answers without being
+/// asked and hangs up; what it said is the answer, so it has to be read after the question, and a question that it did not
+/// take is no error.
+pub(super) struct QuestionFirst {
+    stream: Box<dyn Stream>,
+    is_asked: bool,
+    reader: Option<Waker>,
+}
+
+impl QuestionFirst {
+    pub(super) fn new(stream: Box<dyn Stream>) -> Self {
+        Self { stream, is_asked: false, reader: None }
+    }
+}
+
+impl AsyncRead for QuestionFirst {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.is_asked {
+            self.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for QuestionFirst {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        self.is_asked = true;
+        self.reader.take().inspect(Waker::wake_by_ref);
+        Poll::Ready(match written {
+            Err(error) if has_hung_up(&error) => Ok(bytes.len()),
+            written => written,
+        })
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+fn has_hung_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
