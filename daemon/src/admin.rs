@@ -37,7 +37,7 @@ mod stale;
 mod stall;
 #[cfg(test)]
 pub(crate) mod tests;
-mod verify;
+pub(crate) mod verify;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -15,7 +15,7 @@ mod watch;
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::{self, Read as _, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -24,6 +24,7 @@ use clap_complete::Shell;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
+use crate::admin::verify::Verification;
 use crate::config::{self, ConfigErrors};
 use client::{Client, ClientError};
 
@@ -392,14 +393,17 @@ impl Cli {
         Ok(Exit::Good)
     }
 
+    /// Whether all is equal is a field of the JSON, so that is asked for in any case.
     fn verify(&self, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let mut answer =
-            self.client().get(&format!("/verify?format={}", self.output.as_str()))?.expect_ok()?;
-        let mut text = String::new();
-        answer.body().read_to_string(&mut text).map_err(ClientError::Broken)?;
-        out.write_all(text.as_bytes()).map_err(ClientError::Output)?;
-        let equal = text.ends_with("\nall equal\n") || text.starts_with("{\"equal\":true,");
-        Ok(if equal { Exit::Good } else { Exit::Finding })
+        let json = self.client().get("/verify?format=json")?.expect_ok()?.whole()?;
+        let answer: Verification =
+            serde_json::from_slice(&json).map_err(|error| ClientError::Broken(error.into()))?;
+        match self.output {
+            Output::Json => out.write_all(&json)?,
+            Output::Table | Output::Wide => out.write_all(answer.text().as_bytes())?,
+        }
+        out.flush()?;
+        Ok(if answer.equal { Exit::Good } else { Exit::Finding })
     }
 
     /// Only the socket takes it.

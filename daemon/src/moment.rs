@@ -81,6 +81,12 @@ impl<'de> Deserialize<'de> for Millis {
     }
 }
 
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Millis::deserialize(deserializer).map(|millis| Self(millis.seconds()))
+    }
+}
+
 const DAY_SECONDS: i64 = 86_400;
 /// 9999-12-31T23:59:59Z: the last moment that RFC 3339 can write.
 const LAST: i64 = 253_402_300_799;

@@ -167,10 +167,8 @@ impl Recorder {
         }
         let mut record = told.record(&self.boot_id);
         if !told.change.visible {
-            return self.history.tell(&Arc::new(match Line::new(&record) {
-                Some(line) => line,
-                None => return,
-            }));
+            line_of(&record).iter().for_each(|line| self.history.tell(line));
+            return;
         }
         record.seq = Some(self.next_number());
         self.keep(&record);
@@ -186,7 +184,7 @@ impl Recorder {
         }
         self.lost = lost;
         tracing::warn!(changes = fresh, "more changes came than could be recorded; the history has a gap");
-        self.history.note(|recorded| recorded.lost = lost);
+        self.history.note(|recorded| recorded.lost += fresh);
         self.gap(Gap { records: Some(fresh), ..Gap::new(GapCause::QueueFull) });
     }
 
@@ -203,7 +201,9 @@ impl Recorder {
     }
 
     fn keep(&mut self, record: &Record) {
-        let Some(line) = Line::new(record).map(Arc::new) else { return };
+        let Some(line) = line_of(record) else {
+            return self.history.note(|recorded| recorded.lost += 1);
+        };
         self.history.push(&line);
         let (seq, urgent) = (self.seq, is_urgent(record));
         // The writer sees by the numbers what had no room.
@@ -223,6 +223,14 @@ impl Recorder {
         }
         self.history.end();
     }
+}
+
+fn line_of(record: &Record) -> Option<Arc<Line>> {
+    let line = Line::new(record).inspect_err(|error| {
+        let (seq, service) = (record.seq, &record.service);
+        tracing::error!(seq, service, %error, "a change cannot be written as JSON; the history does not have it");
+    });
+    line.ok().map(Arc::new)
 }
 
 /// Whether clients are turned away from now on, or are no longer.

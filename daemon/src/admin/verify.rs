@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::answer;
 use super::door::{Visit, Way};
@@ -18,10 +18,20 @@ use super::query::Query;
 use crate::readings::Comparison;
 use crate::sources::kubernetes::Asker;
 
-#[derive(Debug, Serialize)]
-struct Verification {
-    equal: bool,
+/// The answer, for whoever gives it and for the command line, which reads it.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Verification {
+    /// All comparisons were made, and found nothing.
+    pub(crate) equal: bool,
     comparisons: Vec<Arc<Comparison>>,
+}
+
+impl Verification {
+    /// For a person.
+    pub(crate) fn text(&self) -> String {
+        let end = if self.equal { "all equal\n" } else { "NOT equal\n" };
+        self.comparisons.iter().map(|it| text(it)).collect::<String>() + end
+    }
 }
 
 /// Answers.
@@ -38,26 +48,24 @@ pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
     let verification = Verification { equal, comparisons };
     match form {
         Form::Json => answer::json(StatusCode::OK, &verification),
-        Form::Table | Form::Wide => {
-            let text = verification.comparisons.iter().map(|it| text(it)).collect::<String>();
-            let end = if equal { "all equal\n" } else { "NOT equal\n" };
-            answer::text(StatusCode::OK, text + end)
-        }
+        Form::Table | Form::Wide => answer::text(StatusCode::OK, verification.text()),
     }
 }
 
+/// What others said must not move a terminal's cursor.
 fn text(it: &Comparison) -> String {
     let verdict = match (it.equal, &it.error) {
         (Some(true), _) => "equal".to_owned(),
-        (Some(false), _) => format!("{} differences", it.differences.len() + it.omitted),
+        (Some(false), _) => format!("{} differences", it.differences.len().saturating_add(it.omitted)),
         (None, error) => format!("not compared: {}", error.as_deref().unwrap_or_default()),
     };
-    let lines = it.differences.iter().map(|it| format!("  {}\n", it.replace(char::is_control, "?")));
     let age = match it.age_seconds {
         Some(age @ 1..) => format!(" ({age} s ago)"),
         Some(0) | None => String::new(),
     };
-    format!("{}: {verdict}{age}\n{}", it.what, lines.collect::<String>())
+    let lines = it.differences.iter().map(|it| format!("  {it}"));
+    let lines = std::iter::once(format!("{}: {verdict}{age}", it.what)).chain(lines);
+    lines.map(|line| line.replace(char::is_control, "?") + "\n").collect()
 }
 
 /// A turn first, among those of this door: who waits for one keeps nobody of the other door waiting.

@@ -32,6 +32,8 @@ use stream::{QuestionFirst, Stream, connect_socket, connect_tcp};
 const SILENCE_MAX: Duration = Duration::from_secs(40);
 /// Status line and headers; the daemon's have some 500 bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// An answer that is read before any of it is shown. The list of all services is the longest: some 500 bytes for each.
+const WHOLE_BYTES_MAX: u64 = 256 << 20;
 /// A message that is shown to a person.
 const REFUSAL_BYTES_MAX: u64 = 64 * 1024;
 
@@ -240,6 +242,19 @@ impl Answer {
         let mut text = Vec::new();
         self.body.by_ref().take(REFUSAL_BYTES_MAX).read_to_end(&mut text).map_err(ClientError::Broken)?;
         Ok(text)
+    }
+
+    /// The whole body, which is not shown before it is understood.
+    pub(super) fn whole(&mut self) -> Result<Vec<u8>, ClientError> {
+        let mut bytes = Vec::new();
+        let read = self.body.by_ref().take(WHOLE_BYTES_MAX + 1).read_to_end(&mut bytes);
+        match read.map_err(ClientError::Broken)? {
+            length if length as u64 > WHOLE_BYTES_MAX => {
+                let why = format!("the answer is longer than {WHOLE_BYTES_MAX} bytes");
+                Err(ClientError::Broken(io::Error::new(io::ErrorKind::InvalidData, why)))
+            }
+            _ => Ok(bytes),
+        }
     }
 
     /// Writes the body through.

@@ -5,7 +5,7 @@
 mod apiserver;
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -170,9 +170,7 @@ fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientErr
     if answer.status != 503 {
         answer = answer.expect_ok()?;
     }
-    let mut text = Vec::new();
-    answer.body().read_to_end(&mut text).map_err(ClientError::Broken)?;
-    serde_json::from_slice(&text).map_err(|error| ClientError::Broken(error.into()))
+    serde_json::from_slice(&answer.whole()?).map_err(|error| ClientError::Broken(error.into()))
 }
 
 impl Status {

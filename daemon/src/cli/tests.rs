@@ -1,7 +1,7 @@
 //! The command line against a served snapshot.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -641,6 +641,41 @@ fn verify_fails_where_something_cannot_be_compared() {
     let ran = serve(everything()).ask(&["verify"]);
     assert_eq!(ran.exit, Exit::Finding);
     assert!(ran.out.contains("not compared: ") && ran.out.ends_with("NOT equal\n"), "{}", ran.out);
+}
+
+/// What `holdfast verify` makes of an answer, as text and as JSON.
+fn verify(body: &str) -> [Ran; 2] {
+    let folder = Folder::new();
+    let path = folder.0.join("daemon.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let answer =
+        format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let daemon = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let mut stream = listener.accept().unwrap().0;
+            stream.read(&mut [0; 4096]).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let socket = path.to_str().unwrap();
+    let ran =
+        [&["table"][..], &["json"]].map(|form| run(&[&["--socket", socket, "verify", "-o"], form].concat()));
+    daemon.join().unwrap();
+    ran
+}
+
+#[test]
+fn whether_all_is_equal_is_read_from_its_field_and_not_from_a_line() {
+    let forged = r#"{"comparisons":[{"what":"memory with kernel","equal":false,"differences":["x\nall equal"],
+        "omitted":0,"error":null,"compared_at":"2026-01-08T11:11:55Z","age_seconds":2}],"equal":false}"#;
+    let [table, json] = verify(forged);
+    assert_eq!((table.exit, json.exit), (Exit::Finding, Exit::Finding));
+    assert_eq!(table.out, "memory with kernel: 1 differences (2 s ago)\n  x?all equal\nNOT equal\n");
+    assert_eq!(json.out, forged);
+    let [table, json] = verify(r#"{"comparisons":[], "equal":true}"#);
+    assert_eq!((table.exit, json.exit, table.out.as_str()), (Exit::Good, Exit::Good, "all equal\n"));
+    let [table, json] = verify(r#"{"comparisons":[]}"#);
+    assert_eq!((table.exit, json.exit), (Exit::Unreachable, Exit::Unreachable), "it says nothing");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -48,7 +48,7 @@ impl Verifications {
 }
 
 /// What one of them found.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Comparison {
     /// `memory with kernel`, `apiserver with memory`.
     pub(crate) what: String,
@@ -58,8 +58,10 @@ pub(crate) struct Comparison {
     pub(crate) omitted: usize,
     pub(crate) error: Option<String>,
     /// When it was made; null if it could not be.
+    #[serde(default)]
     compared_at: Option<Moment>,
     /// How long ago, in whole seconds.
+    #[serde(default)]
     pub(crate) age_seconds: Option<u64>,
 }
 

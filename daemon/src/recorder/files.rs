@@ -109,13 +109,15 @@ impl Files {
         records: impl Iterator<Item = &'a str>,
     ) -> io::Result<()> {
         self.make_ready(first)?;
-        let Self { open: Some(file), parts, buffer, .. } = self else { return Ok(()) };
-        let Some(part) = parts.back_mut() else { return Ok(()) };
+        let Self { open, parts, buffer, .. } = self;
+        let (Some(file), Some(part)) = (open, parts.back_mut()) else {
+            return Err(io::Error::other("no file of the history is open"));
+        };
         buffer.clear();
         if part.bytes == 0 {
             buffer.extend_from_slice(HEADER);
         }
-        records.for_each(|json| frames::put(json, buffer));
+        records.into_iter().try_for_each(|json| frames::put(json, buffer))?;
         let before = part.bytes;
         let written = file.write_all(buffer);
         if written.is_ok() {

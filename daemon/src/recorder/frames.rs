@@ -4,6 +4,8 @@
 //! mark cannot occur in a record, because it is no UTF-8, so after bad bytes the next record is found. Deliberately absent:
 //! what a record says.
 
+use std::io;
+
 use memchr::memmem;
 
 /// The first bytes of a file: whose it is, and the version of all that follows.
@@ -15,15 +17,18 @@ const FRAME_BYTES: usize = 12;
 /// The longest record: its bounds allow some 100 KiB.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
-/// Appends a record.
-pub(super) fn put(json: &str, out: &mut Vec<u8>) {
+/// Appends a record. One that is too long to be read back is an error.
+pub(super) fn put(json: &str, out: &mut Vec<u8>) -> io::Result<()> {
     let Some(length) = u32::try_from(json.len()).ok().filter(|_| json.len() <= RECORD_BYTES_MAX) else {
-        return;
+        let why =
+            format!("a record has {} bytes, and at most {RECORD_BYTES_MAX} can be read back", json.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     };
     out.extend_from_slice(&MARK);
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(&crc32fast::hash(json.as_bytes()).to_le_bytes());
     out.extend_from_slice(json.as_bytes());
+    Ok(())
 }
 
 /// What lies at a place of a file.
@@ -83,7 +88,7 @@ mod tests {
 
     fn file(records: &[&str]) -> Vec<u8> {
         let mut out = Vec::new();
-        records.iter().for_each(|json| put(json, &mut out));
+        records.iter().for_each(|json| put(json, &mut out).unwrap());
         out
     }
 
@@ -99,6 +104,15 @@ mod tests {
             &file(&["{}", "", "{\"seq\":1}"]),
             &[Piece::Record("{}"), Piece::Record(""), Piece::Record("{\"seq\":1}")],
         );
+    }
+
+    #[test]
+    fn a_record_that_could_not_be_read_back_is_not_written() {
+        let mut out = Vec::new();
+        put(&"x".repeat(RECORD_BYTES_MAX), &mut out).unwrap();
+        let before = out.len();
+        put(&"x".repeat(RECORD_BYTES_MAX + 1), &mut out).unwrap_err();
+        assert_eq!(out.len(), before);
     }
 
     #[test]
@@ -122,7 +136,7 @@ mod tests {
         #[test]
         fn whatever_the_bytes_are_reading_ends_and_accounts_for_each(bytes: Vec<u8>, cut: usize, json in "\\PC*") {
             let mut file = bytes;
-            put(&json, &mut file);
+            put(&json, &mut file).unwrap();
             let cut = cut % (file.len() + 1);
             let read: usize = pieces(&file[..cut])
                 .map(|piece| match piece {

@@ -34,7 +34,7 @@ pub struct Recorded {
     pub records: u64,
     /// Gaps since the start, those that were found in the file among them.
     pub gaps: u64,
-    /// Changes that were lost because too many came at once.
+    /// Changes without a record, because too many came at once.
     pub lost: u64,
     /// How the file is doing.
     pub file: Kept,
@@ -75,10 +75,7 @@ impl Wanted {
         self.since.is_none_or(|since| line.time >= since)
             && self.until.is_none_or(|until| line.time <= until)
             && self.after.is_none_or(|after| line.seq.is_some_and(|seq| seq > after))
-            && self.reason.as_deref().is_none_or(|reason| {
-                // Only a line that has the word at all is worth reading.
-                line.json.contains(reason) && line.record().is_some_and(|record| record.has_reason(reason))
-            })
+            && self.reason.as_deref().is_none_or(|reason| line.reasons.iter().any(|it| it == reason))
     }
 }
 

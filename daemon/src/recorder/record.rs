@@ -5,6 +5,7 @@
 //! to say is absent. Deliberately absent: how a record is made ([`super::told`]) and how it is told to people ([`super::story`]).
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -278,10 +279,11 @@ impl GapCause {
 }
 
 impl Record {
-    /// Whether this reason decided here, or is what clients were told before or after.
-    pub fn has_reason(&self, reason: &str) -> bool {
+    /// What decided here, and the reasons that clients were told before and after; each once.
+    pub fn reasons(&self) -> Box<[Word]> {
         let met = self.transitions.iter().flat_map(|it| it.before.iter().chain(&it.after));
-        self.rule == reason || met.into_iter().any(|met| met.reason.as_deref() == Some(reason))
+        let told = met.filter_map(|met| met.reason.clone());
+        std::iter::once(self.rule.clone()).chain(told).collect::<BTreeSet<Word>>().into_iter().collect()
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use holdfast_core::keys::ObjectName;
 
-use super::record::Record;
+use super::record::{Record, Word};
 use crate::moment::Millis;
 
 /// Records of one service: some hours of a service that is rolled out often.
@@ -33,23 +33,27 @@ pub struct Line {
     pub time: Millis,
     /// Whose; absent: a gap.
     pub service: Option<ObjectName>,
+    /// What decided, and what clients were told.
+    pub reasons: Box<[Word]>,
     /// The record, one JSON object without a line end.
     pub json: Box<str>,
 }
 
 impl Line {
-    /// The line of a record. `None`: it could not be written, which no record is known to be.
-    pub fn new(record: &Record) -> Option<Self> {
-        let service = record.service.as_deref().and_then(named);
-        let json = serde_json::to_string(record).ok()?.into();
-        Some(Self { seq: record.seq, time: record.time, service, json })
+    /// The line of a record. No record is known to be one that cannot be written.
+    pub fn new(record: &Record) -> serde_json::Result<Self> {
+        serde_json::to_string(record).map(|json| Self::of(record, json.into()))
     }
 
     /// The line that was written down. `None`: this is no record.
     pub fn parse(json: &str) -> Option<Self> {
         let record: Record = serde_json::from_str(json).ok()?;
+        Some(Self::of(&record, json.into()))
+    }
+
+    fn of(record: &Record, json: Box<str>) -> Self {
         let service = record.service.as_deref().and_then(named);
-        Some(Self { seq: record.seq, time: record.time, service, json: json.into() })
+        Self { seq: record.seq, time: record.time, service, reasons: record.reasons(), json }
     }
 
     /// The record itself.
@@ -58,7 +62,8 @@ impl Line {
     }
 
     fn bytes(&self) -> usize {
-        LINE_BYTES + self.json.len()
+        let reasons = self.reasons.iter().map(|reason| size_of::<Word>() + reason.len());
+        LINE_BYTES + reasons.sum::<usize>() + self.json.len()
     }
 }
 
@@ -164,7 +169,8 @@ mod tests {
 
     fn line(seq: u64, service: Option<&str>) -> Arc<Line> {
         let service = service.map(|name| ObjectName::new("default", name).unwrap());
-        Arc::new(Line { seq: Some(seq), time: Millis(0), service, json: "x".repeat(80).into() })
+        let (reasons, json) = (Box::default(), "x".repeat(80).into());
+        Arc::new(Line { seq: Some(seq), time: Millis(0), service, reasons, json })
     }
 
     #[track_caller]

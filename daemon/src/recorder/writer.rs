@@ -187,7 +187,7 @@ impl Writer {
         let seq = next.seq?.checked_sub(1)?;
         let records = seq.checked_sub(self.seq).filter(|missing| *missing > 0)?;
         let gap = Gap { records: Some(records), ..Gap::new(GapCause::NotWritten) };
-        Line::new(&gap_record(seq, next.time, 0, &self.boot_id, gap))
+        Line::new(&gap_record(seq, next.time, 0, &self.boot_id, gap)).ok()
     }
 
     fn sync(&mut self) {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: services are counted only when one of them has changed, so an idle daemon does nothing for it.
 
-use holdfast_core::snapshot::{ServiceState, Snapshot};
+use holdfast_core::snapshot::{ServiceState, Snapshot, Verdict};
 
 use crate::apiserver::View;
 use crate::readings::Readings;
@@ -48,7 +48,7 @@ impl Counts {
             };
             counts.services += 1;
             counts.backends += view.ports.iter().map(chosen).sum::<usize>();
-            counts.held += usize::from(view.frontends.iter().any(|row| row.verdict.as_str() == "held"));
+            counts.held += usize::from(view.frontends.iter().any(|row| row.verdict == Verdict::Held));
         }
         counts
     }

@@ -68,7 +68,9 @@ fn records_are_found_by_time_reason_and_number() {
     assert_eq!(found(Wanted::default()), [1, 2, 3, 4, 5]);
     assert_eq!(found(reason("control")), [3, 4], "where it began, and where it ended");
     assert_eq!(found(reason("service-gone")), [5]);
-    assert_eq!(found(reason("claimed")), [0_u64; 0]);
+    for elsewhere in ["claimed", "kubernetes", "serving", "kube-apiserver", "seq"] {
+        assert_eq!(found(reason(elsewhere)), [0_u64; 0], "it is no reason, wherever else it stands");
+    }
     let time = all(&history)[2].time;
     assert_eq!(found(Wanted { since: Some(time), ..Wanted::default() }), [3, 4, 5]);
     assert_eq!(found(Wanted { until: Some(time), ..Wanted::default() }), [1, 2, 3]);
