@@ -29,6 +29,7 @@ use crate::config::{Config, NodeName};
 use crate::datapath::DatapathView;
 use crate::engine::run::GROUPS_WAITING_MAX;
 use crate::logging::Logging;
+use crate::logging::messages::{self, say};
 use crate::readings::{
     About, EffectiveConfig, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, Readings, ReloadWish,
     Reloaded, Verifications,
@@ -280,10 +281,10 @@ impl App {
                 }
             });
         }
-        tracing::info!(address = %admin.address(), version = env!("CARGO_PKG_VERSION"), "started");
+        say!(info, messages::STARTED, address = %admin.address(), version = env!("CARGO_PKG_VERSION"));
         serve_signals(signals, &reload, wishes, failures).await?;
         systemd::stopping();
-        tracing::info!("stopping; what is programmed stays");
+        say!(info, messages::STOPPING);
         stop.send_replace(true);
         drop(refused_no_more);
         drop(reload);
@@ -407,7 +408,7 @@ impl Reload {
         let done = match self.load().await {
             Ok((config, blocks)) => Ok(Reloaded { waiting: self.apply(config, blocks).await }),
             Err(error) => {
-                tracing::error!(%error, "not reloaded; the old configuration stays");
+                say!(error, messages::NOT_RELOADED, %error);
                 Err(error.to_string())
             }
         };
@@ -457,14 +458,14 @@ impl Reload {
     async fn apply(&self, read: Config, blocks: Blocks) -> Vec<&'static str> {
         let (config, waiting) = self.config.borrow().reloaded(read);
         if !waiting.is_empty() {
-            tracing::warn!(keys = waiting.join(", "), "these keys take effect with the next restart");
+            say!(warn, messages::RESTART_NEEDED, keys = waiting.join(", "));
         }
         self.logging.set_level(config.log.level);
         self.effective.send_replace(Arc::new(parts::effective(&config)));
         self.config.send_replace(Arc::new(config));
         self.tell_settings().await;
         self.blocks.send_replace(Arc::new(blocks));
-        tracing::info!("reloaded");
+        say!(info, messages::RELOADED);
         waiting
     }
 

@@ -18,6 +18,8 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::logging::messages::{self, say};
+
 /// How often it is looked again: somebody may start one while holdfast runs.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
@@ -59,7 +61,7 @@ pub async fn run(found: watch::Sender<Arc<[OtherProxy]>>) {
 fn tell_new(before: &[OtherProxy], now: &[OtherProxy]) {
     for it in now.iter().filter(|it| before.iter().all(|known| known.proxy != it.proxy)) {
         let evidence = it.evidence.join(", ");
-        tracing::warn!(proxy = it.proxy, evidence, "another proxy serves on this node too");
+        say!(warn, messages::OTHER_PROXY, proxy = it.proxy, evidence);
     }
 }
 

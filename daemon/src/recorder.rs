@@ -30,6 +30,7 @@ use std::time::SystemTime;
 use holdfast_core::snapshot::{Snapshot, Verdict};
 use tokio::sync::{mpsc, watch};
 
+use crate::logging::messages::{self, say};
 use crate::moment::Millis;
 use crate::state::boot_id;
 use files::{Disk, Files};
@@ -183,7 +184,7 @@ impl Recorder {
             return;
         }
         self.lost = lost;
-        tracing::warn!(changes = fresh, "more changes came than could be recorded; the history has a gap");
+        say!(warn, messages::CHANGES_MISSING, changes = fresh);
         self.history.note(|recorded| recorded.lost += fresh);
         self.gap(Gap { records: Some(fresh), ..Gap::new(GapCause::QueueFull) });
     }

@@ -10,6 +10,8 @@ use holdfast_core::facts::Rejection;
 use holdfast_core::snapshot::{Rejections, Snapshot};
 use tokio::sync::watch;
 
+use crate::logging::messages::{self, say};
+
 /// Lines about rejected objects in one window; who writes one bad object writes thousands.
 const LINES_MAX: u64 = 10;
 
@@ -66,9 +68,7 @@ fn tell(rejection: &Rejection, quota: &mut Quota, now: Duration) {
         (None, _) => tracing::debug!(%object, reason, origin, "object rejected"),
         (Some(_), true) => tracing::warn!(%object, reason, origin, unsaid, "object waits for room"),
         (Some(_), false) => {
-            tracing::warn!(
-                %object, reason, origin, unsaid, "object not understood, its last good version stays"
-            );
+            say!(warn, messages::OBJECT_NOT_UNDERSTOOD, %object, reason, origin, unsaid);
         }
     }
 }

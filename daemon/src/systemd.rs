@@ -16,6 +16,7 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use crate::logging::Logging;
+use crate::logging::messages::{self, say};
 use crate::readings::Readings;
 use summary::Summary;
 
@@ -130,8 +131,8 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
         (self.notify)(&[NotifyState::Ready]);
         let milliseconds = since.as_millis();
         match unready {
-            None => tracing::info!(milliseconds, "ready"),
-            Some(missing) => tracing::warn!(milliseconds, missing, "ready"),
+            None => say!(info, messages::READY, milliseconds),
+            Some(missing) => say!(warn, messages::READY, milliseconds, missing),
         }
     }
 

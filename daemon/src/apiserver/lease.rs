@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::endpoints::{Endpoint, EndpointId, Endpoints, State, Tier};
 use super::trouble::Trouble;
+use crate::logging::messages::{self, say};
 
 /// The table, for everybody who dials.
 #[derive(Clone, Debug)]
@@ -95,7 +96,7 @@ fn say(before: &Endpoint, after: &Endpoint) {
     let has_failed = before.state != State::Failed && after.state == State::Failed;
     match new {
         Some(error) if !is_same || has_failed => {
-            tracing::warn!(endpoint, state, %error, "trouble with an apiserver");
+            say!(warn, messages::APISERVER_TROUBLE, endpoint, state, %error);
         }
         _ if before.state != after.state => tracing::info!(endpoint, state, "apiserver changed its state"),
         _ => {}

@@ -17,6 +17,7 @@ use super::{AppError, parts};
 use crate::config::{self, Cgroup, Config, DatapathKind, Protocol, Sockets};
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::exempt;
+use crate::logging::messages::{self, say};
 
 /// One kind of maps or the other.
 pub(super) enum AppMaps {
@@ -69,7 +70,7 @@ impl AppMaps {
             look_after(maps, is_whole && is_synced);
         } else if is_whole {
             maps.take_over()?;
-            tracing::info!("took over from the programs that were there");
+            say!(info, messages::TOOK_OVER);
         }
         Ok(())
     }
@@ -87,12 +88,7 @@ fn look_after(maps: &mut KernelMaps, is_whole: bool) {
 
 fn tell_repaired(Repaired { hooks, pins, bits, leftover }: Repaired) {
     if !hooks.is_empty() || pins || bits {
-        tracing::warn!(
-            hooks = hooks.join(", "),
-            pins,
-            bits,
-            "somebody changed programs, pins or bitmaps; they are as they were"
-        );
+        say!(warn, messages::PROGRAMS_CHANGED, hooks = hooks.join(", "), pins, bits);
     }
     if let Some(error) = leftover {
         tracing::warn!(error, "maps that no program uses stay in memory");

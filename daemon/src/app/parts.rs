@@ -25,6 +25,7 @@ use crate::apiserver::{self, Access};
 use crate::config::{self, Config, Discovery, NodeName};
 use crate::engine::ask::{self, Asker};
 use crate::engine::run;
+use crate::logging::messages::{self, say};
 use crate::node::Described;
 use crate::readings::{EffectiveConfig, Liveness};
 use crate::recorder::{self, Recorder, Told};
@@ -193,7 +194,7 @@ pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state
     let kept = match folder.load() {
         Ok(kept) => kept,
         Err(error) => {
-            tracing::warn!(%error, "the snapshot is not used; a new one replaces it");
+            say!(warn, messages::SNAPSHOT_NOT_USED, %error);
             None
         }
     };

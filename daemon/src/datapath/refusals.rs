@@ -17,6 +17,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use super::lines::Lines;
 use super::pace::Pace;
+use crate::logging::messages::{self, say};
 
 /// What a person reads through, and 200 KiB.
 const KEPT_MAX: usize = 1_000;
@@ -163,14 +164,11 @@ pub(crate) const fn spelled(denial: Denial) -> &'static str {
 }
 
 fn write_line(refusal: &Refusal, count: u64) {
-    tracing::info!(
-        frontend = %refusal.frontend,
+    say!(info, messages::CLIENT_NOT_SERVED, frontend = %refusal.frontend,
         denial = spelled(refusal.denial),
         pid = refusal.process,
         comm = %refusal.comm.escape_debug(),
-        count,
-        "a client was not served"
-    );
+        count);
 }
 
 /// The programs' clock, which stands still while the machine sleeps.

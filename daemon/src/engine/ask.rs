@@ -12,6 +12,8 @@ use holdfast_core::maps::{MapError, Maps};
 use holdfast_core::op::Entry;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::logging::messages::{self, say};
+
 /// Questions that may wait: more askers than this are no people.
 const WAITING_MAX: usize = 16;
 
@@ -134,7 +136,7 @@ impl Checks {
     pub(super) fn go_on<M: Maps>(&mut self, engine: &mut Engine<M>) {
         if let Some(drift) = self.is_running.then(|| engine.check_some()).flatten() {
             self.is_running = false;
-            drift.iter().for_each(|drift| tracing::warn!(%drift, "somebody changed the maps; repairing"));
+            drift.iter().for_each(|drift| say!(warn, messages::MAPS_CHANGED, %drift));
             self.tell(&Ok(drift));
         }
     }

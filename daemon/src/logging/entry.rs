@@ -8,8 +8,6 @@ use std::fmt::{Debug, Write};
 use tracing::Level;
 use tracing::field::{Field, Visit};
 
-use super::messages;
-
 /// What an event says: its message, and everything else by name.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
@@ -20,6 +18,8 @@ pub(super) struct Entry {
 /// Where an event comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
+    /// The number of the message, if it has one.
+    pub(super) id: Option<&'static str>,
     pub(super) level: Level,
     pub(super) file: Option<&'static str>,
     pub(super) line: Option<u32>,
@@ -29,10 +29,10 @@ impl Entry {
     /// In the journal's native format.
     pub(super) fn encoded(&self, origin: Origin) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(512);
-        put(&mut bytes, "MESSAGE", &self.told());
+        put(&mut bytes, "MESSAGE", &self.text());
         put(&mut bytes, "PRIORITY", priority(origin.level));
         put(&mut bytes, "SYSLOG_IDENTIFIER", "holdfast");
-        if let Some(id) = messages::id(&self.message) {
+        if let Some(id) = origin.id {
             put(&mut bytes, "MESSAGE_ID", id);
         }
         if let Some(file) = origin.file {
@@ -48,7 +48,7 @@ impl Entry {
     }
 
     /// For people, who see nothing but this: the message and every field.
-    fn told(&self) -> String {
+    fn text(&self) -> String {
         let mut text = self.message.clone();
         for (name, value) in &self.fields {
             // Writing to a string cannot fail.

@@ -21,7 +21,7 @@ use tracing_subscriber::layer::Context;
 
 use super::entry::{Entry, Origin};
 use super::flood::Flood;
-use super::messages;
+use super::messages::{self, Message};
 
 const SOCKET: &str = "/run/systemd/journal/socket";
 
@@ -76,10 +76,9 @@ impl Journal {
     }
 
     /// A count that is not taken is added to what is lost, and told with that.
-    fn tell(&self, message: &'static str, fields: &str, count: u64) {
-        let id = messages::id(message).unwrap_or_default();
+    fn tell(&self, Message { id, text }: Message, fields: &str, count: u64) {
         let text = format!(
-            "MESSAGE={message}{fields}\nPRIORITY=4\nSYSLOG_IDENTIFIER=holdfast\nMESSAGE_ID={id}\nHOLDFAST_COUNT={count}\n"
+            "MESSAGE={text}{fields}\nPRIORITY=4\nSYSLOG_IDENTIFIER=holdfast\nMESSAGE_ID={id}\nHOLDFAST_COUNT={count}\n"
         );
         if self.send(text.as_bytes()).is_err() {
             self.lost.fetch_add(count, Ordering::Relaxed);
@@ -123,6 +122,7 @@ impl<S: Subscriber> Layer<S> for JournalLayer {
         let mut entry = Entry::default();
         event.record(&mut entry);
         let from = event.metadata();
-        self.0.log(&entry, Origin { level: *from.level(), file: from.file(), line: from.line() });
+        let (id, level) = (messages::id(from.name()), *from.level());
+        self.0.log(&entry, Origin { id, level, file: from.file(), line: from.line() });
     }
 }

@@ -1,54 +1,102 @@
 //! The messages that have a number for ever, by which the journal's catalog explains them.
 //!
-//! Invariant: each is said somewhere in this program, and explained in `contrib/systemd/holdfast.catalog`; a number is never used
-//! for anything else. Deliberately absent: messages that explain themselves.
+//! Invariant: a message is one constant, number and text; whoever says it names the constant, and nothing looks at the text
+//! to know which message it is. Each is explained in `contrib/systemd/holdfast.catalog`. A number is never used for anything
+//! else. Deliberately absent: messages that explain themselves.
 
-/// Lines that the daemon left out by itself.
-pub const LEFT_OUT: &str = "log lines left out; there were too many";
+/// What is said, and the number of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// 128 bits in hexadecimal digits.
+    pub id: &'static str,
+    /// What stands before the fields.
+    pub text: &'static str,
+}
 
-/// Lines that the journal did not take.
-pub const LOST: &str = "log lines lost; the journal did not take them";
+/// A constant for each message, and all of them.
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident = $id:literal, $text:literal;)*) => {
+        $($(#[$doc])* pub const $name: Message = Message { id: $id, text: $text };)*
 
-/// The text of each message, and its number.
-pub const MESSAGES: [(&str, &str); 29] = [
-    ("started", "fa7bcbd42d2dc89fb8a718175b425260"),
-    ("ready", "65b0794de283a67c935fa3309c90d955"),
-    ("stopping; what is programmed stays", "187b7d892993e66831760515b687f134"),
-    ("reloaded", "61919eca0b7027ae2e541be61b248843"),
-    ("not reloaded; the old configuration stays", "8becadd9e7b51c2e90a24cd6d196661d"),
-    ("these keys take effect with the next restart", "57997c9e7c8f7809e2b393a7d20bec43"),
-    ("frontend added", "22b9c2f00282921094383594fffba1ec"),
-    ("frontend removed", "627095fb90c97d6b6aae5bc97a3b378b"),
-    ("verdict changed", "9d13d2898fe1915ece3b90f9eca89ee4"),
-    ("list held", "16466ff2dcc44ad3a604b502bdafc640"),
-    ("hold ended", "7cc426525d3d485da02ad17b79ef9b43"),
-    ("backends changed", "21fc81d10dd8e802f599d58727be2e46"),
-    ("remembered frontend written", "443608d4e1679b29dcaa5fb89baf3bc5"),
-    ("frontend updated after errors", "3b1f3bdd0009891ba706a3d92a0e43e7"),
-    ("service not updated; trying again", "01f3077bef8a1f7507b930a326709383"),
-    ("a client was not served", "3bd1f127526f2ed69b587176a5a4b8aa"),
-    ("somebody changed the maps; repairing", "8180364fe8250db68e5e000e5de240f1"),
-    ("somebody changed programs, pins or bitmaps; they are as they were", "d51274d1a1030d1a74b5481fbe01b16c"),
-    ("took over from the programs that were there", "226800a691cbbc93489b46634c5be255"),
-    ("another proxy serves on this node too", "ef24ba3e79f39a7a1e48e02b040101ab"),
-    ("the snapshot is not used; a new one replaces it", "782dcfe9c369d4575f3e3aa03b46cf88"),
-    ("more changes came than could be recorded; the history has a gap", "54390a3c446ba2f27756c5194818152c"),
-    (
-        "cannot write the history; memory goes on, and a restart would not know the latest",
-        "7e9ad93f7c27745946efb04f3b160699",
-    ),
-    (
-        "cannot write the snapshot; a restart would begin without the last changes",
-        "5a5f87c8153b739a0141a05d3fe5fab0",
-    ),
-    ("object not understood, its last good version stays", "3ffabc66196a31d3f791eab23b70c0d1"),
-    ("trouble with an apiserver", "c7e1f4e1946f278478e1d31cf028d9fe"),
-    ("the history is written again", "9ed29bc661e5459da9bf13f0a1c6b93c"),
-    (LEFT_OUT, "20a1acb080803061ed92af86213cedf5"),
-    (LOST, "7e587f289d83d73a8de026853cf059e4"),
-];
+        /// All of them.
+        pub const MESSAGES: &[Message] = &[$($name),*];
 
-/// The number of a message that has one.
-pub(super) fn id(message: &str) -> Option<&'static str> {
-    MESSAGES.iter().find(|(text, _)| *text == message).map(|(_, id)| *id)
+        /// What the code calls them.
+        #[cfg(test)]
+        pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+messages! {
+    /// The admin API answers.
+    STARTED = "fa7bcbd42d2dc89fb8a718175b425260", "started";
+    /// The service manager is told that this daemon serves.
+    READY = "65b0794de283a67c935fa3309c90d955", "ready";
+    /// A signal ends this daemon.
+    STOPPING = "187b7d892993e66831760515b687f134", "stopping; what is programmed stays";
+    /// The configuration was read again, and is in force.
+    RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
+    /// The configuration was read again, and is bad.
+    NOT_RELOADED = "8becadd9e7b51c2e90a24cd6d196661d", "not reloaded; the old configuration stays";
+    /// It is in force, but for these keys.
+    RESTART_NEEDED = "57997c9e7c8f7809e2b393a7d20bec43", "these keys take effect with the next restart";
+    /// Clients can dial one address more.
+    FRONTEND_ADDED = "22b9c2f00282921094383594fffba1ec", "frontend added";
+    /// Clients can dial one address less.
+    FRONTEND_REMOVED = "627095fb90c97d6b6aae5bc97a3b378b", "frontend removed";
+    /// Clients of an address get something else.
+    VERDICT_CHANGED = "9d13d2898fe1915ece3b90f9eca89ee4", "verdict changed";
+    /// A list was lost without a sign of intent, and is kept.
+    LIST_HELD = "16466ff2dcc44ad3a604b502bdafc640", "list held";
+    /// A list is kept no longer.
+    HOLD_ENDED = "7cc426525d3d485da02ad17b79ef9b43", "hold ended";
+    /// Clients of an address are led elsewhere.
+    BACKENDS_CHANGED = "21fc81d10dd8e802f599d58727be2e46", "backends changed";
+    /// What a former daemon wrote down is in the maps.
+    REMEMBERED_WRITTEN = "443608d4e1679b29dcaa5fb89baf3bc5", "remembered frontend written";
+    /// The maps took what they had refused.
+    FRONTEND_UPDATED = "3b1f3bdd0009891ba706a3d92a0e43e7", "frontend updated after errors";
+    /// The maps refused a change.
+    SERVICE_NOT_UPDATED = "01f3077bef8a1f7507b930a326709383", "service not updated; trying again";
+    /// A program in the kernel turned a client away.
+    CLIENT_NOT_SERVED = "3bd1f127526f2ed69b587176a5a4b8aa", "a client was not served";
+    /// A comparison found a map that somebody else wrote to.
+    MAPS_CHANGED = "8180364fe8250db68e5e000e5de240f1", "somebody changed the maps; repairing";
+    /// Somebody else detached a program, or removed a pin.
+    PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "somebody changed programs, pins or bitmaps; they are as they were";
+    /// This version's programs serve instead of another one's.
+    TOOK_OVER = "226800a691cbbc93489b46634c5be255", "took over from the programs that were there";
+    /// Another proxy was found on this node.
+    OTHER_PROXY = "ef24ba3e79f39a7a1e48e02b040101ab", "another proxy serves on this node too";
+    /// The snapshot of a former daemon cannot be read.
+    SNAPSHOT_NOT_USED = "782dcfe9c369d4575f3e3aa03b46cf88", "the snapshot is not used; a new one replaces it";
+    /// The queue of changes was full.
+    CHANGES_MISSING = "54390a3c446ba2f27756c5194818152c", "more changes came than could be recorded; the history has a gap";
+    /// The disk does not take records.
+    HISTORY_NOT_WRITTEN = "7e9ad93f7c27745946efb04f3b160699", "cannot write the history; memory goes on, and a restart would not know the latest";
+    /// The disk does not take the snapshot.
+    SNAPSHOT_NOT_WRITTEN = "5a5f87c8153b739a0141a05d3fe5fab0", "cannot write the snapshot; a restart would begin without the last changes";
+    /// An object was rejected.
+    OBJECT_NOT_UNDERSTOOD = "3ffabc66196a31d3f791eab23b70c0d1", "object not understood, its last good version stays";
+    /// An endpoint of an apiserver cannot be used.
+    APISERVER_TROUBLE = "c7e1f4e1946f278478e1d31cf028d9fe", "trouble with an apiserver";
+    /// The disk takes records again.
+    HISTORY_WRITTEN_AGAIN = "9ed29bc661e5459da9bf13f0a1c6b93c", "the history is written again";
+    /// Lines that the daemon left out by itself.
+    LEFT_OUT = "20a1acb080803061ed92af86213cedf5", "log lines left out; there were too many";
+    /// Lines that the journal did not take.
+    LOST = "7e587f289d83d73a8de026853cf059e4", "log lines lost; the journal did not take them";
+}
+
+/// Logs a message at a level, with fields as `tracing` takes them. The number is the name of the event.
+macro_rules! say {
+    ($level:ident, $message:expr $(, $($field:tt)+)?) => {
+        ::tracing::$level!(name: $message.id, $($($field)+,)? "{}", $message.text)
+    };
+}
+pub(crate) use say;
+
+/// The number that is the name of an event. Other events are named after their place in the code.
+pub(super) fn id(name: &str) -> Option<&'static str> {
+    MESSAGES.iter().map(|message| message.id).find(|id| *id == name)
 }

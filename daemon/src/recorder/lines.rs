@@ -9,12 +9,13 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict
 
 use super::record::{Record, Trigger};
 use super::told::{key, name, places, rows, slot};
+use crate::logging::messages::{self, say};
 
 /// Tells one change, of which this is the record.
 pub(super) fn tell(change: &Change, record: &Record) {
     let (seq, cause) = (record.seq, record.triggers.last().map(Trigger::story).unwrap_or_default());
     if let Some(error) = &change.error {
-        tracing::warn!(service = %change.service, %error, seq, cause, "service not updated; trying again");
+        say!(warn, messages::SERVICE_NOT_UPDATED, service = %change.service, %error, seq, cause);
     }
     let before = change.before.as_deref();
     let after = change.after.as_deref();
@@ -26,7 +27,7 @@ pub(super) fn tell(change: &Change, record: &Record) {
     let stays = places(after);
     for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
         let frontend = name(old);
-        tracing::info!(service = %change.service, frontend, seq, cause, "frontend removed");
+        say!(info, messages::FRONTEND_REMOVED, service = %change.service, frontend, seq, cause);
     }
 }
 
@@ -42,19 +43,21 @@ fn tell_frontend(
     let reason = new.reason.map(Reason::as_str);
     let backends = after.backends(new).count();
     match old {
-        None => tracing::info!(%service, frontend, verdict, reason, backends, seq, cause, "frontend added"),
+        None => {
+            say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause)
+        }
         Some((_, old)) if (old.verdict, old.reason) != (new.verdict, new.reason) => {
             tell_verdict(service, (after, new), old.verdict, (seq, cause));
         }
         Some((before, old)) if !before.backends(old).map(slot).eq(after.backends(new).map(slot)) => {
             let was = before.backends(old).count();
-            tracing::info!(%service, frontend, verdict, backends, was, seq, cause, "backends changed");
+            say!(info, messages::BACKENDS_CHANGED, %service, frontend, verdict, backends, was, seq, cause);
         }
         Some((_, old)) if old.status == Status::Pending && new.status == Status::Done => {
-            tracing::info!(%service, frontend, verdict, backends, seq, cause, "remembered frontend written");
+            say!(info, messages::REMEMBERED_WRITTEN, %service, frontend, verdict, backends, seq, cause);
         }
         Some((_, old)) if old.status != new.status && new.status == Status::Done => {
-            tracing::info!(%service, frontend, verdict, backends, seq, cause, "frontend updated after errors");
+            say!(info, messages::FRONTEND_UPDATED, %service, frontend, verdict, backends, seq, cause);
         }
         Some(_) => {
             tracing::debug!(%service, frontend, verdict, backends, seq, cause, "unchanged for clients");
@@ -74,13 +77,13 @@ fn tell_verdict(
     let backends = after.backends(new).count();
     match (old == Verdict::Held, new.verdict == Verdict::Held) {
         (false, true) => {
-            tracing::warn!(%service, frontend, verdict, was, reason, backends, seq, cause, "list held");
+            say!(warn, messages::LIST_HELD, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
         (true, false) => {
-            tracing::warn!(%service, frontend, verdict, was, reason, backends, seq, cause, "hold ended");
+            say!(warn, messages::HOLD_ENDED, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
         (_, _) => {
-            tracing::info!(%service, frontend, verdict, was, reason, backends, seq, cause, "verdict changed");
+            say!(info, messages::VERDICT_CHANGED, %service, frontend, verdict, was, reason, backends, seq, cause);
         }
     }
 }

@@ -16,6 +16,7 @@ use super::numbers::{Mark, Numbers, Reserve};
 use super::record::{Gap, GapCause};
 use super::restore::gap_record;
 use super::ring::Line;
+use crate::logging::messages::{self, say};
 use crate::moment::Millis;
 
 /// Records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
@@ -205,7 +206,7 @@ impl Writer {
         self.kept.failures += 1;
         self.resume = Some(Instant::now() + PAUSE_FAILED);
         if self.kept.error.is_none() {
-            tracing::warn!(%error, "cannot write the history; memory goes on, and a restart would not know the latest");
+            say!(warn, messages::HISTORY_NOT_WRITTEN, %error);
         }
         self.kept.error = Some(error.to_string().into());
     }
@@ -214,7 +215,7 @@ impl Writer {
         if self.kept.error.take().is_some() {
             self.resume = None;
             let lost = self.history.recorded().file.lost;
-            tracing::info!(lost, "the history is written again");
+            say!(info, messages::HISTORY_WRITTEN_AGAIN, lost);
         }
     }
 

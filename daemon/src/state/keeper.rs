@@ -14,6 +14,7 @@ use holdfast_core::snapshot::Snapshot;
 use tokio::sync::watch;
 
 use super::{Context, Folder, LeftOut, Stored};
+use crate::logging::messages::{self, say};
 use crate::recorder::History;
 use crate::sources::kubernetes::OddityView;
 
@@ -148,7 +149,7 @@ impl Keeper {
         let before = self.written.send_replace(now);
         match (&before.error, &error) {
             (None, Some(error)) => {
-                tracing::warn!(%error, "cannot write the snapshot; a restart would begin without the last changes");
+                say!(warn, messages::SNAPSHOT_NOT_WRITTEN, %error);
             }
             (Some(_), None) => tracing::info!("the snapshot is written again"),
             _ => {}

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use holdfast::logging::messages::LIST_HELD;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Dialer, Layout, Location, Role};
 use holdfast_tests::peers::{
@@ -158,7 +159,7 @@ fn touch(api: &Api<'_>, word: &str) {
 
 /// The other apiserver looks every ten seconds, so the flap can be too short for whoever looks at the table.
 fn has_held(daemon: &Daemon<'_>) -> bool {
-    let held = ["list held", "service=default/kubernetes ", "verdict=\"held\"", "reason=\"control\""];
+    let held = [LIST_HELD.text, "service=default/kubernetes ", "verdict=\"held\"", "reason=\"control\""];
     daemon.logged().lines().any(|line| held.iter().all(|words| line.contains(words)))
 }
 

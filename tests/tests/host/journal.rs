@@ -1,5 +1,6 @@
 //! What the journal holds: the story of a service, with fields, numbers and a catalog.
 
+use holdfast::logging::messages::{BACKENDS_CHANGED, FRONTEND_ADDED, FRONTEND_REMOVED, MESSAGES, STARTED};
 use holdfast_tests::host::Host;
 use serde_json::Value;
 
@@ -27,10 +28,10 @@ fn the_lines_of_one_service_are_its_story() {
     })
     .unwrap();
     let texts: Vec<&str> = story.iter().map(|line| line["MESSAGE"].as_str().unwrap()).collect();
-    let begins = ["frontend added ", "backends changed ", "frontend removed "];
-    assert!(texts.iter().zip(begins).all(|(text, begin)| text.starts_with(begin)), "{texts:#?}");
+    let begins = [FRONTEND_ADDED, BACKENDS_CHANGED, FRONTEND_REMOVED];
+    assert!(texts.iter().zip(begins).all(|(text, begin)| text.starts_with(begin.text)), "{texts:#?}");
     let added = &story[0];
-    assert_eq!(added["MESSAGE_ID"], "22b9c2f00282921094383594fffba1ec");
+    assert_eq!(added["MESSAGE_ID"], FRONTEND_ADDED.id);
     assert_eq!(added["HOLDFAST_FRONTEND"], "10.96.0.10:80/TCP");
     assert_eq!(added["HOLDFAST_VERDICT"], "serving");
     assert_eq!(added["SYSLOG_IDENTIFIER"], "holdfast");
@@ -44,7 +45,7 @@ fn the_catalog_explains_the_lines() {
     let (host, _server) = serving();
     let listed = host.run(&["journalctl", "--list-catalog"]).unwrap().good();
     let ours = listed.lines().filter(|line| line.contains(" holdfast: ")).count();
-    assert_eq!(ours, holdfast::logging::messages::MESSAGES.len());
+    assert_eq!(ours, MESSAGES.len());
     let explained =
         host.run(&["journalctl", "--catalog", "--unit", "holdfast", "HOLDFAST_SERVICE=static/web"]).unwrap();
     let text = explained.good();
@@ -54,12 +55,12 @@ fn the_catalog_explains_the_lines() {
 #[test]
 fn no_line_comes_twice() {
     let (host, _server) = serving();
-    let started = lines(&host, &["MESSAGE_ID=fa7bcbd42d2dc89fb8a718175b425260"]);
+    let started = lines(&host, &[&format!("MESSAGE_ID={}", STARTED.id)]);
     assert_eq!(started.len(), 1, "{started:#?}");
     let all = lines(&host, &["_COMM=holdfast"]);
     let twice = all
         .iter()
-        .filter(|line| line["MESSAGE"].as_str().is_some_and(|it| it.starts_with("started")))
+        .filter(|line| line["MESSAGE"].as_str().is_some_and(|it| it.starts_with(STARTED.text)))
         .count();
     assert_eq!(twice, 1);
 }

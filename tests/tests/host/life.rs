@@ -3,6 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use holdfast::logging::messages::OTHER_PROXY;
 use holdfast_tests::bed::Dialer;
 use holdfast_tests::host::Host;
 
@@ -170,7 +171,7 @@ fn another_proxys_rules_are_reported_and_left_alone() {
     let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
     assert_eq!(made.code, 0, "{made:?}");
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
-    let said = "another proxy serves on this node too";
+    let said = OTHER_PROXY.text;
     let journal = host.run(&["journalctl", "--unit", "holdfast", "--grep", said]).unwrap().good();
     assert!(journal.contains("proxy=kube-proxy evidence=/sys/class/net/kube-ipvs0"), "{journal}");
     let status = host.run(&["holdfast", "status"]).unwrap();

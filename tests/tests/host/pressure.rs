@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use holdfast::logging::messages::{LOST, SNAPSHOT_NOT_WRITTEN};
+
 use super::{CONFIG, First, address, boot, config, install, property, serving, who_answers};
 
 #[test]
@@ -21,7 +23,7 @@ fn a_full_disk_stops_nothing() {
     host.run(&["systemctl", "reload", "holdfast"]).unwrap().good();
     host.wait_for("the other backend", |host| who_answers(host) == "two").unwrap();
     host.wait_for("a warning", |host| {
-        host.run(&["journalctl", "--unit", "holdfast", "--grep", "cannot write the snapshot"]).unwrap().code
+        host.run(&["journalctl", "--unit", "holdfast", "--grep", SNAPSHOT_NOT_WRITTEN.text]).unwrap().code
             == 0
     })
     .unwrap();
@@ -56,8 +58,8 @@ fn a_stopped_journal_stops_nothing_and_hears_how_much_it_missed() {
     assert_eq!(who_answers(&host), "one");
     host.run(&["systemctl", "kill", "--signal", "CONT", "systemd-journald"]).unwrap().good();
     host.wait_for("the count", |host| {
-        let missed = "MESSAGE_ID=7e587f289d83d73a8de026853cf059e4";
-        host.run(&["journalctl", "--unit", "holdfast", missed]).unwrap().out.contains("log lines lost")
+        let missed = format!("MESSAGE_ID={}", LOST.id);
+        host.run(&["journalctl", "--unit", "holdfast", &missed]).unwrap().out.contains(LOST.text)
     })
     .unwrap();
     assert_eq!(property(&host, "NRestarts"), "0");

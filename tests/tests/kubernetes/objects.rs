@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use holdfast::logging::messages::OBJECT_NOT_UNDERSTOOD;
 use holdfast::sources::kubernetes::{Resource, Settings};
 use holdfast_tests::fake::{Asked, Fault, Kind};
 use serde_json::{Value, json};
@@ -228,7 +229,7 @@ fn without_permission_for_nodes_services_are_served() {
 fn check_named(node: &mut Node, name: &str, object: &str) {
     let rejected = node.rejected();
     assert!(rejected.len() == 1 && rejected[0].0.contains(object), "{name}: {rejected:?}");
-    assert_eq!(node.log().matches("object not understood").count(), 1, "{name}: {}", node.log());
+    assert_eq!(node.log().matches(OBJECT_NOT_UNDERSTOOD.text).count(), 1, "{name}: {}", node.log());
     let lines: Vec<String> =
         node.log().lines().filter(|line| line.contains("addressType\":")).map(str::to_owned).collect();
     assert!(lines.is_empty(), "{name}: a body is in the log: {lines:?}");

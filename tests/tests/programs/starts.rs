@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use holdfast::logging::messages::TOOK_OVER;
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::Scope;
 use holdfast_core::maps::{Capacity, Maps};
@@ -253,7 +254,7 @@ fn programs_without_maps_serve_until_the_daemon_has_filled_its_own() {
         turn.join().unwrap()
     });
     assert!(turn.unwrap().count > 100);
-    assert!(daemon.logged().contains("took over from the programs that were there"), "{}", daemon.logged());
+    assert!(daemon.logged().contains(TOOK_OVER.text), "{}", daemon.logged());
     assert!(daemon.pins().join(format!("v{PINS_VERSION}/g1/frontends4")).exists());
 }
 
