@@ -8,6 +8,8 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
+use jiff::SignedDuration;
+use jiff::civil::{DateTime, date};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub(crate) use parse::parse;
@@ -15,6 +17,13 @@ pub(crate) use parse::parse;
 /// A time as text, to the second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment(pub(crate) Timestamp);
+
+impl Moment {
+    /// As Kubernetes' `MicroTime`: with six digits of the second.
+    pub(crate) fn micro_time(self) -> String {
+        format!("{:.6}Z", calendar(SignedDuration::from_secs(self.0.0)))
+    }
+}
 
 /// Milliseconds since the Unix epoch; as text, RFC 3339 with three digits of the second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,8 +72,7 @@ impl From<Timestamp> for Millis {
 
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = Moment(self.seconds()).to_string();
-        write!(f, "{}.{:03}Z", seconds.trim_end_matches('Z'), self.0.rem_euclid(1000))
+        write!(f, "{:.3}Z", calendar(SignedDuration::from_millis(self.0)))
     }
 }
 
@@ -88,16 +96,18 @@ impl<'de> Deserialize<'de> for Moment {
 }
 
 const DAY_SECONDS: i64 = 86_400;
-/// 9999-12-31T23:59:59Z: the last moment that RFC 3339 can write.
-const LAST: i64 = 253_402_300_799;
+
+/// Where times are counted from, and the earliest that is shown.
+const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
+
+/// What lies so long after 1970, by the Gregorian calendar. The latest is the last that RFC 3339 can write.
+fn calendar(since: SignedDuration) -> DateTime {
+    EPOCH.saturating_add(since).max(EPOCH)
+}
 
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.0.clamp(0, LAST);
-        let (year, month, day) = civil(seconds.div_euclid(DAY_SECONDS));
-        let second = seconds.rem_euclid(DAY_SECONDS);
-        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+        write!(f, "{:.0}Z", calendar(SignedDuration::from_secs(self.0.0)))
     }
 }
 
@@ -105,21 +115,6 @@ impl Serialize for Moment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
-}
-
-/// Year, month and day of a day since 1970. Years are counted from March, so that the leap day is a year's last;
-/// 719,468 days lie between 0000-03-01 and 1970-01-01; 146,097 days are 400 years.
-const fn civil(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let january_or_february = if month <= 2 { 1 } else { 0 };
-    (year_of_era + era * 400 + january_or_february, month, day)
 }
 
 #[cfg(test)]
@@ -155,6 +150,20 @@ mod tests {
         check_millis("2026-01-08T11:11:55.12Z", 1_767_870_715_120, "2026-01-08T11:11:55.120Z");
         check_millis("2026-01-08T12:11:55.0019+01:00", 1_767_870_715_001, "2026-01-08T11:11:55.001Z");
         assert_eq!(Millis::parse("yesterday"), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_time_that_is_shown_is_read_as_the_same(millis in 0..=253_402_300_799_999_i64) {
+            proptest::prop_assert_eq!(Millis::parse(&Millis(millis).to_string()), Some(Millis(millis)));
+            let seconds = Millis(millis).seconds();
+            proptest::prop_assert_eq!(parse(&Moment(seconds).to_string()), Some(seconds));
+        }
+
+        #[test]
+        fn no_text_makes_the_reader_panic(text in "[-0-9TtZz:.+é]{0,40}") {
+            let _ = parse(&text);
+        }
     }
 
     #[test]

@@ -15,9 +15,10 @@ const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 60;
 
 /// Which folders may know a library, or may be unsafe at all.
-const HOMES: [(&str, &[&str]); 5] = [
+const HOMES: [(&str, &[&str]); 6] = [
     ("kube::", &["daemon/src/sources", "daemon/src/apiserver"]),
     ("k8s_openapi::", &["daemon/src/sources", "daemon/src/apiserver"]),
+    ("jiff::", &["daemon/src/moment"]),
     ("axum::", &["daemon/src/admin"]),
     ("libbpf_rs::", &["daemon/datapath/"]),
     ("unsafe", &["daemon/datapath/"]),

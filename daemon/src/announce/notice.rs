@@ -12,7 +12,7 @@ use holdfast_core::snapshot::{Reason, ServiceView, Snapshot};
 use serde_json::{Value, json};
 
 use super::seen::Topic;
-use crate::moment::{Millis, Moment};
+use crate::moment::Moment;
 
 /// Whom the cluster hears: a qualified name, as the apiserver wants it.
 const CONTROLLER: &str = "holdfast.io/holdfast";
@@ -174,7 +174,7 @@ impl Notice {
         json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"namespace": self.object.namespace(), "name": self.name(node)},
-            "eventTime": micros(self.at),
+            "eventTime": Moment(self.at).micro_time(),
             "reportingController": CONTROLLER,
             "reportingInstance": cut(node, INSTANCE_BYTES_MAX),
             "type": if self.is_warning { "Warning" } else { "Normal" },
@@ -186,7 +186,7 @@ impl Notice {
 
     /// What says that it has happened again, so many times in all.
     pub(super) fn series(&self, count: u64) -> Value {
-        json!({"series": {"count": count, "lastObservedTime": micros(self.at)}})
+        json!({"series": {"count": count, "lastObservedTime": Moment(self.at).micro_time()}})
     }
 
     /// The same for the same trouble of the same object on this node, and for no other.
@@ -195,12 +195,6 @@ impl Notice {
         let whole = [node, self.kind, uid, self.reason, &self.detail].join("\n");
         format!("{}.{:08x}", cut(self.object.name(), NAME_BYTES_MAX), crc32fast::hash(whole.as_bytes()))
     }
-}
-
-/// The apiserver's `MicroTime`.
-fn micros(at: Timestamp) -> String {
-    let millis = Millis::from(at).to_string();
-    format!("{}000Z", millis.trim_end_matches('Z'))
 }
 
 /// As much of it as fits.

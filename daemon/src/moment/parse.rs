@@ -1,64 +1,49 @@
 //! RFC 3339 time stamps, as apiservers and people write them.
 //!
-//! Invariant: whole seconds; a fraction is read and dropped. Deliberately absent: leap seconds, which Unix time lacks.
+//! Invariant: whole seconds; a fraction is read and dropped, and a leap second is the one after it. Deliberately absent: the
+//! calendar, which jiff knows. What jiff reads beside RFC 3339 is refused here.
 
 use holdfast_core::facts::Timestamp;
+use jiff::civil::DateTime;
 
-const SECONDS_PER_DAY: i64 = 86_400;
+use super::EPOCH;
+
+/// A date and a clock; `0` stands for any digit.
+const LOCAL: &str = "0000-00-00T00:00:00";
 
 /// Reads `2026-01-08T11:11:55Z` or the same with a fraction or an offset.
 pub(crate) fn parse(text: &str) -> Option<Timestamp> {
-    let (date, time) = text.split_once(['T', 't'])?;
-    let zone_start = time.find(['Z', 'z', '+', '-'])?;
-    let (clock, zone) = time.split_at_checked(zone_start)?;
-    Some(Timestamp(days(date)? * SECONDS_PER_DAY + seconds(clock)? - offset(zone)?))
+    let (local, rest) = text.split_at_checked(LOCAL.len())?;
+    let (fraction, zone) = rest.split_at_checked(rest.find(['Z', 'z', '+', '-'])?)?;
+    let offset = offset(zone)?;
+    let legal = has_shape(local, LOCAL) && is_fraction(fraction);
+    let at: DateTime = local.parse().ok().filter(|_| legal)?;
+    // jiff takes the second before.
+    let leap = i64::from(local.ends_with(":60"));
+    Some(Timestamp(at.duration_since(EPOCH).as_secs() + leap - offset))
 }
 
-/// Days since 1970-01-01 of a date of the Gregorian calendar.
-fn days(date: &str) -> Option<i64> {
-    let mut parts = date.split('-');
-    let year = number(parts.next()?, 4, 9999)?;
-    let (month, day) = (number(parts.next()?, 2, 12)?, number(parts.next()?, 2, 31)?);
-    if month == 0 || day == 0 || day > days_of(month, year) || parts.next().is_some() {
-        return None;
-    }
-    // Years begin in March here, so that the leap day is the last of its year.
-    let year = if month <= 2 { year - 1 } else { year };
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    Some(year * 365 + leap_days + day_of_year - 719_468)
+fn has_shape(text: &str, shape: &str) -> bool {
+    let fits = |(byte, place): (u8, u8)| match place {
+        b'0' => byte.is_ascii_digit(),
+        _ => byte.eq_ignore_ascii_case(&place),
+    };
+    text.len() == shape.len() && text.bytes().zip(shape.bytes()).all(fits)
 }
 
-fn days_of(month: i64, year: i64) -> i64 {
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    match month {
-        2 => 28 + i64::from(is_leap),
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
+fn is_fraction(text: &str) -> bool {
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit());
+    text.is_empty() || text.strip_prefix('.').is_some_and(is_number)
 }
 
-fn seconds(clock: &str) -> Option<i64> {
-    let (whole, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
-    let mut parts = whole.split(':');
-    let hours = number(parts.next()?, 2, 23)?;
-    let (minutes, seconds) = (number(parts.next()?, 2, 59)?, number(parts.next()?, 2, 60)?);
-    let legal =
-        parts.next().is_none() && !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
-    legal.then_some(hours * 3600 + minutes * 60 + seconds)
-}
-
+/// Seconds east of Greenwich.
 fn offset(zone: &str) -> Option<i64> {
     let sign = match zone.chars().next()? {
         '+' => 1,
         '-' => -1,
         _ => return (zone.len() == 1).then_some(0),
     };
-    let (hours, minutes) = zone.get(1..)?.split_once(':')?;
-    Some(sign * (number(hours, 2, 23)? * 3600 + number(minutes, 2, 59)? * 60))
-}
-
-fn number(digits: &str, length: usize, value_max: i64) -> Option<i64> {
-    let well_formed = digits.len() == length && digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|value| well_formed && *value <= value_max)
+    let (hours, minutes) = zone.get(1..).filter(|it| has_shape(it, "00:00"))?.split_once(':')?;
+    let (hours, minutes): (i64, i64) = (hours.parse().ok()?, minutes.parse().ok()?);
+    (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3600 + minutes * 60))
 }
