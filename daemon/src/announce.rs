@@ -1,8 +1,9 @@
 //! Tells the cluster, as Events of Kubernetes, what a node cannot let pass: holds, rejected objects, conflicts.
 //!
 //! Invariant: nobody waits for it. What comes too fast, or while no apiserver takes it, is counted and forgotten; the
-//! history has it all. The same trouble of the same object is one Event with a count, also over restarts, because its name
-//! is made of what it says. Deliberately absent: ordinary changes, objects that no apiserver holds, and reading Events.
+//! history has it all. The same trouble of the same object is one Event with a count, also over restarts, because its
+//! name is made of what it says. Deliberately absent: ordinary changes, objects that no apiserver holds, and reading
+//! Events.
 
 mod notice;
 mod pace;
@@ -47,7 +48,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// All of them.
+    /// Every outcome, in the order of the metrics.
     pub const ALL: [Self; 3] = [Self::Written, Self::Failed, Self::Dropped];
 
     /// The one spelling in metrics.

@@ -3,11 +3,13 @@
 //! Invariant: parts know each other only by the channels that they are given here. Deliberately absent: anything that a
 //! part could do itself.
 
+mod engine_thread;
 mod error;
 mod maps;
 mod paced;
-mod parts;
 mod patience;
+mod settings;
+mod start;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +43,7 @@ use crate::state::{self, Keeper};
 use crate::{announce, logging, node, probes, proxies, rejections, sources, systemd};
 use holdfast_core::engine::Engine;
 
+use engine_thread::EngineThread;
 pub use error::AppError;
 use maps::AppMaps;
 use paced::Paced;
@@ -87,11 +90,11 @@ impl Signals {
 /// How long the daemon waits for the disk when it stops; systemd gives it longer.
 const LAST_WRITE_WAIT: Duration = Duration::from_secs(10);
 
-/// How often other addresses may be an apiserver's: each time every service is decided anew, and anybody who may write a
-/// slice of `default/kubernetes` can cause it.
+/// How often other addresses may be an apiserver's: each time every service is decided anew, and anybody who may write
+/// a slice of `default/kubernetes` can cause it.
 const APISERVERS_PACE: Duration = Duration::from_secs(5);
 
-/// Where reloads go.
+/// Reads the configuration again, and hands what changed to whoever needs it.
 struct Reload {
     path: PathBuf,
     logging: Arc<Logging>,
@@ -106,7 +109,8 @@ struct Reload {
 }
 
 /// Where a reload tells what is in force now, and why it is not.
-type Told = (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
+type InForce =
+    (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
 
 /// The sources, before they run.
 struct Sources {
@@ -166,7 +170,7 @@ struct App {
     node: NodeName,
     // As a former process knew it.
     described: node::Described,
-    engine: parts::EngineThread,
+    engine: EngineThread,
     admin: admin::Admin,
     beside: Beside,
     recorded: oneshot::Receiver<()>,
@@ -184,22 +188,22 @@ impl App {
     fn start(path: &Path, config: Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let node = node::name(&config)?;
         let manifests = config.manifests.path.as_deref().map(Manifests::new);
-        let (blocks_out, blocks) = watch::channel(Arc::new(parts::blocks(&config, path)?));
-        let (seed, folder) = (parts::seed(), state::Folder::new(&config.state.path));
-        let (claim, kept) = parts::kept(&folder)?;
-        let (access, kubernetes) = parts::cluster(&config, &node, seed, kept.as_ref())?;
+        let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(&config, path)?));
+        let (seed, folder) = (start::seed(), state::Folder::new(&config.state.path));
+        let (claim, kept) = start::kept(&folder)?;
+        let (access, kubernetes) = start::cluster(&config, &node, seed, kept.as_ref())?;
         let maps = AppMaps::open(&config)?;
         let (refusals, refused_no_more) = maps.refusals()?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
-        let described = parts::described(&config, &maps, kept.as_ref());
+        let described = start::described(&config, &maps, kept.as_ref());
         let below = kept.as_ref().map_or(0, |kept| kept.context.numbers_below);
         let now_known = known_now(&config, &node, &described, access.as_ref());
-        let engine = parts::engine(maps, seed, &sources_of(&config), now_known, kept)?;
+        let engine = start::engine(maps, seed, &sources_of(&config), now_known, kept)?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
-        let (engine, changes) = parts::EngineThread::start(engine, incoming, look_after(views, fail))?;
-        let (history, recorded) = parts::record(&config.state.path, below, changes, &engine)?;
-        let (effective, effective_now) = watch::channel(Arc::new(parts::effective(&config)));
-        let (keeper, written) = parts::keeper(folder, &engine, (&access, &kubernetes), &history);
+        let (engine, changes) = EngineThread::start(engine, incoming, look_after(views, fail))?;
+        let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
+        let (effective, effective_now) = watch::channel(Arc::new(settings::effective(&config)));
+        let (keeper, written) = start::keeper(folder, &engine, (&access, &kubernetes), &history);
         let (reloads, forgets, wishes) = Wishes::channels();
         let (proxies, proxies_now) = watch::channel(Arc::default());
         let ((refused, refused_now), (shut, shut_now)) = (watch::channel(None), watch::channel(Vec::new()));
@@ -224,7 +228,7 @@ impl App {
             forgets,
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
-        let admin = admin::start(&parts::admin_settings(&config), readings.clone(), shut)?;
+        let admin = admin::start(&settings::admin_settings(&config), readings.clone(), shut)?;
         Ok(Self {
             reload: Reload::new(path, config, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources { manifests, kubernetes, blocks },
@@ -303,21 +307,21 @@ fn known_now(
     described: &node::Described,
     access: Option<&Access>,
 ) -> (Settings, NodeFacts) {
-    let settings = parts::settings(config, parts::apiservers(access));
+    let settings = settings::settings(config, settings::apiservers(access));
     (settings, node::facts(config, node, described))
 }
 
-/// What is not there or not whole now, and may come: it is tried again, and everything else is served meanwhile. Files may be
-/// on something that hangs, so nobody waits for this.
+/// What is not there or not whole now, and may come: it is tried again, and everything else is served meanwhile. Files
+/// may be on something that hangs, so nobody waits for this.
 fn tell_what_is_missing(config: &Config) {
     let (manifests, kubernetes) = (config.manifests.path.clone(), config.kubernetes.enabled);
     let apiserver = config.apiserver.clone();
     drop(tokio::task::spawn_blocking(move || {
         if let Some(Err(error)) = manifests.as_deref().map(Manifests::check) {
-            tracing::warn!(%error, "no manifests are read until then; everything else is served");
+            tracing::warn!(%error, "the manifests cannot be read yet; this is tried again, and everything else is served");
         }
         if let Some(Err(error)) = kubernetes.then(|| Access::check(&apiserver)) {
-            tracing::warn!(%error, "no apiserver is asked until then; everything else is served");
+            tracing::warn!(%error, "no apiserver can be asked yet; this is tried again, and everything else is served");
         }
     }));
 }
@@ -388,7 +392,7 @@ impl Reload {
         logging: Arc<Logging>,
         access: Option<Access>,
         events: mpsc::Sender<Vec<Event>>,
-        (effective, blocks, refused): Told,
+        (effective, blocks, refused): InForce,
     ) -> Self {
         Self {
             path: path.to_owned(),
@@ -443,10 +447,10 @@ impl Reload {
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        let blocks = parts::blocks(&config, &self.path)?;
+        let blocks = settings::blocks(&config, &self.path)?;
         tell_what_is_missing(&config);
         if let Some(access) = &self.access {
-            let (access, sources) = (access.clone(), parts::apiserver_sources(&config));
+            let (access, sources) = (access.clone(), settings::apiserver_sources(&config));
             // It reads files, and those may be on something that hangs.
             let reload = tokio::task::spawn_blocking(move || access.reload(&sources));
             reload.await.map_err(|error| AppError::Runtime(error.into()))??;
@@ -461,7 +465,7 @@ impl Reload {
             say!(warn, messages::RESTART_NEEDED, keys = waiting.join(", "));
         }
         self.logging.set_level(config.log.level);
-        self.effective.send_replace(Arc::new(parts::effective(&config)));
+        self.effective.send_replace(Arc::new(settings::effective(&config)));
         self.config.send_replace(Arc::new(config));
         self.tell_settings().await;
         self.blocks.send_replace(Arc::new(blocks));
@@ -471,8 +475,8 @@ impl Reload {
 
     /// The settings of the configuration in force. No address that is an apiserver's now becomes a frontend.
     async fn tell_settings(&self) {
-        let apiservers = parts::apiservers(self.access.as_ref());
-        let settings = parts::settings(&self.config.borrow(), apiservers);
+        let apiservers = settings::apiservers(self.access.as_ref());
+        let settings = settings::settings(&self.config.borrow(), apiservers);
         tell(&self.events, Event::SettingsApplied(Arc::new(settings))).await;
     }
 }

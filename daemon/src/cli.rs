@@ -1,7 +1,8 @@
 //! The command line: questions to the running daemon, and what needs no daemon at all.
 //!
-//! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree. Exit
-//! codes are a contract: see [`Exit`]. Deliberately absent: running the daemon, which is the program's own business.
+//! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree.
+//! Exit codes are a contract: see [`Exit`]. Deliberately absent: running the daemon, which is the program's own
+//! business.
 
 mod check;
 mod cleanup;
@@ -31,7 +32,7 @@ use client::{Client, ClientError};
 /// How a program of this command line ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// All is well.
+    /// Done, or the answer is that all is well.
     Good,
     /// The answer is that something is not well.
     Finding,
@@ -74,7 +75,7 @@ pub struct Cli {
     /// How answers are written
     #[arg(short, long, global = true, value_enum, default_value_t = Output::Table)]
     output: Output,
-    /// What to do.
+    /// What is asked for.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -110,17 +111,17 @@ impl Output {
     }
 }
 
-/// The subcommands.
+/// What a command line asks for.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Command {
     /// Run the daemon
     Run(Run),
-    /// Everything else.
+    /// What ends with an answer.
     #[command(flatten)]
     Question(Question),
 }
 
-/// What `holdfast run` is told.
+/// What `holdfast run` is answer.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Run {
     /// The configuration
@@ -141,7 +142,8 @@ pub enum Question {
     Services(ServiceFilter),
     /// Why a client meets what it meets at a service or an address
     Explain {
-        /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that is not served]
+        /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that is not
+        /// served]
         what: Option<String>,
     },
     /// Are apiserver, memory and maps equal? The exit code says so
@@ -192,7 +194,7 @@ pub enum ApiserverAction {
     },
 }
 
-/// Which frontends.
+/// Narrows down `frontends`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FrontendFilter {
     /// Exactly this service
@@ -206,7 +208,7 @@ pub struct FrontendFilter {
     address: Option<String>,
 }
 
-/// Which backends.
+/// Narrows down `backends`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct BackendFilter {
     /// Exactly this service
@@ -217,7 +219,7 @@ pub struct BackendFilter {
     address: Option<String>,
 }
 
-/// Which services.
+/// Narrows down `services`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServiceFilter {
     /// Exactly this service
@@ -228,7 +230,7 @@ pub struct ServiceFilter {
     kind: Option<String>,
 }
 
-/// Which refusals.
+/// Narrows down `refusals`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RefusalFilter {
     /// Exactly this service
@@ -239,7 +241,7 @@ pub struct RefusalFilter {
     address: Option<String>,
 }
 
-/// Which records.
+/// Narrows down `history`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct HistoryFilter {
     /// Exactly this service, also one that is gone [default: all]
@@ -251,7 +253,7 @@ pub struct HistoryFilter {
     /// Not after this time, in the same forms
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
-    /// Only where this reason decided or clients were told it, such as `vanished`
+    /// Only where this reason decided or clients were answer it, such as `vanished`
     #[arg(long, value_name = "REASON")]
     reason: Option<String>,
     /// The latest so many; with --after, the first so many [default: 1000]
@@ -262,7 +264,7 @@ pub struct HistoryFilter {
     after: Option<String>,
 }
 
-/// Which service is watched.
+/// Narrows down `watch`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WatchFilter {
     /// Exactly this service, which need not be there yet [default: all]
@@ -312,7 +314,7 @@ impl Cli {
         }
     }
 
-    /// Answers a question.
+    /// Answers a question without colours.
     pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let answered = match question {
             Question::Status => status::status(&self.client(), self.output == Output::Json, out),
@@ -420,7 +422,7 @@ impl Cli {
         Ok(Exit::Good)
     }
 
-    /// Likewise.
+    /// Only the socket takes it, as a reload.
     fn forget(&self, address: SocketAddr, out: &mut impl Write) -> Result<Exit, ClientError> {
         let address = address.to_string();
         let (address, form) = (encoded(&address), self.output.as_str());
@@ -450,11 +452,11 @@ fn path(begin: &str, filters: &[(&str, &Option<String>)]) -> String {
 
 /// The daemon's refusal, with the field that says so to whoever reads the outcome of a reload.
 fn refused_reload(why: &[u8]) -> Value {
-    let mut told: Value = serde_json::from_slice(why).unwrap_or_else(|_| json!({}));
-    if let Some(fields) = told.as_object_mut() {
+    let mut answer: Value = serde_json::from_slice(why).unwrap_or_else(|_| json!({}));
+    if let Some(fields) = answer.as_object_mut() {
         fields.insert("reloaded".to_owned(), false.into());
     }
-    told
+    answer
 }
 
 /// Everything that could mean something in a query. Names of services and addresses stay as people write them.

@@ -11,7 +11,7 @@ mod refusals;
 use holdfast_datapath::Status;
 
 pub(crate) use clients::{Clients, Counters};
-pub use refusals::{Denied, RefusalLog, Told};
+pub use refusals::{Denied, LatestRefusals, RefusalLog};
 pub(crate) use refusals::{answering, spelled};
 
 /// The datapath at one moment.

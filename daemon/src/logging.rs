@@ -1,7 +1,7 @@
 //! Where log lines go: the journal where systemd started the daemon, standard error otherwise.
 //!
-//! Invariant: nobody waits for the journal; what it does not take at once is counted, and the count is told. Deliberately
-//! absent: files and rotation, which the journal does better.
+//! Invariant: nobody waits for the journal; what it does not take at once is counted, and the count is told.
+//! Deliberately absent: files and rotation, which the journal does better.
 
 mod entry;
 mod flood;
@@ -85,8 +85,8 @@ fn is_named(stream: &str, device: u64, inode: u64) -> bool {
     stream == format!("{device}:{inode}")
 }
 
-/// Says why the daemon ends. It goes to standard error even under systemd: the journal knows whose stream that is when the
-/// process has gone already, and takes the `<3>` for the priority.
+/// Says why the daemon ends. It goes to standard error even under systemd: the journal knows whose stream that is when
+/// the process has gone already, and takes the `<3>` for the priority.
 pub fn last_words(why: &str, err: &mut impl Write) {
     let level = if stderr_is_the_journal() { "<3>" } else { "" };
     for line in why.lines() {

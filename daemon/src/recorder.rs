@@ -1,21 +1,22 @@
 //! The recorder: every change gets a number, a record with its cause, a log line, a place in memory and on disk.
 //!
-//! Invariant: every visible change has exactly one record, and where one is missing a gap says so. A number is given out once,
-//! also over restarts that come when a disk is full or the daemon is killed. The engine never waits:
-//! changes come over a bounded queue, and what had no room there is counted. Readers, watchers and the disk can be as slow
-//! as they like. Deliberately absent: decisions, and anything that a record does not show.
+//! Invariant: every visible change has exactly one record, and where one is missing a gap says so. A number is given
+//! out once, also over restarts that come when a disk is full or the daemon is killed. The engine never waits: changes
+//! come over a bounded queue, and what had no room there is counted. Readers, watchers and the disk can be as slow as
+//! they like. Deliberately absent: decisions, and anything that a record does not show.
 
 mod compare;
 mod files;
 mod frames;
+mod from_change;
 mod history;
-mod lines;
+mod log;
 mod numbers;
 mod record;
 mod restore;
 mod ring;
-mod story;
-mod told;
+mod sentence;
+
 mod writer;
 
 #[cfg(test)]
@@ -37,12 +38,12 @@ use files::{Disk, Files};
 use numbers::{Mark, Numbers, Reserve};
 use writer::{Disks, ToDisk};
 
+pub use from_change::{RULES, TimedChange};
 pub use history::{Heard, History, Kept, Recorded, Wanted};
 pub use record::{
     Changed, Diff, Gap, GapCause, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word,
 };
 pub use ring::{Fill, Line};
-pub use told::{RULES, Told};
 
 /// The folder of the records in the state's folder.
 pub const FOLDER: &str = "history";
@@ -53,7 +54,7 @@ const AT_ONCE_MAX: usize = 256;
 /// Takes changes in and makes records of them.
 #[derive(Debug)]
 pub struct Recorder {
-    changes: mpsc::Receiver<Told>,
+    changes: mpsc::Receiver<TimedChange>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     history: Arc<History>,
     folder: Option<PathBuf>,
@@ -69,10 +70,10 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder, and what readers see of it. `snapshots` tell how many changes had no room in the queue; without a folder
-    /// nothing is written down.
+    /// A recorder, and what readers see of it. `snapshots` tell how many changes had no room in the queue; without a
+    /// folder nothing is written down.
     pub fn new(
-        changes: mpsc::Receiver<Told>,
+        changes: mpsc::Receiver<TimedChange>,
         snapshots: watch::Receiver<Arc<Snapshot>>,
         folder: Option<&Path>,
     ) -> (Self, Arc<History>) {
@@ -110,7 +111,7 @@ impl Recorder {
             tokio::select! {
                 biased;
                 count = self.changes.recv_many(&mut taken, AT_ONCE_MAX) => {
-                    taken.drain(..).for_each(|told| self.record(&told));
+                    taken.drain(..).for_each(|timed| self.record(&timed));
                     if count == 0 {
                         break;
                     }
@@ -131,7 +132,7 @@ impl Recorder {
         let restored = match restore::restore(&folder, &self.boot_id, mark) {
             Ok(restored) => restored,
             Err(error) => {
-                tracing::warn!(%error, folder = %folder.display(), "the history of former processes cannot be read");
+                tracing::warn!(%error, folder = %folder.display(), "the history from before the restart cannot be read; a new one begins");
                 let seq = mark.map_or(0, |mark| mark.below.saturating_sub(1));
                 restore::Restored { seq, ..restore::Restored::default() }
             }
@@ -147,13 +148,13 @@ impl Recorder {
             (recorded.seq, recorded.gaps) = (restored.seq, restored.gaps);
             recorded.below = below.unwrap_or_default();
         });
-        let files = Files::new(&folder, self.disk, restored.parts, restored.is_spoilt);
+        let files = Files::new(&folder, self.disk, restored.segments, restored.is_spoilt);
         let disks = Disks { files, numbers, reserve: Arc::clone(&self.reserve) };
         let started = writer::start(disks, self.seq, Arc::clone(&self.boot_id), Arc::clone(&self.history));
         match started {
             Ok((queue, writer)) => (self.queue, self.writer) = (Some(queue), Some(writer)),
             Err(error) => {
-                tracing::error!(%error, "nothing can be written to the history");
+                tracing::error!(%error, "the history cannot be written to disk until a restart; it goes on in memory");
                 self.reserve.set(None);
             }
         }
@@ -162,19 +163,19 @@ impl Recorder {
         }
     }
 
-    fn record(&mut self, told: &Told) {
-        if !told.change.visible && self.history.watchers() == 0 {
+    fn record(&mut self, timed: &TimedChange) {
+        if !timed.change.visible && self.history.watchers() == 0 {
             return;
         }
-        let mut record = told.record(&self.boot_id);
-        if !told.change.visible {
+        let mut record = timed.record(&self.boot_id);
+        if !timed.change.visible {
             line_of(&record).iter().for_each(|line| self.history.tell(line));
             return;
         }
         record.seq = Some(self.next_number());
         self.keep(&record);
         self.history.note(|recorded| recorded.records += 1);
-        lines::tell(&told.change, &record);
+        log::write(&timed.change, &record);
     }
 
     /// Says that changes had no room in the queue.
@@ -220,7 +221,9 @@ impl Recorder {
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
         {
-            tracing::error!("the history's thread panicked");
+            tracing::error!(
+                "the thread that writes the history panicked; the latest records may be missing on disk"
+            );
         }
         self.history.end();
     }

@@ -60,7 +60,7 @@ pub async fn run(watched: Watched, mut stopping: watch::Receiver<bool>) {
 /// One message to the service manager. A daemon without one has nobody to tell.
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager cannot be told");
+        tracing::debug!(%error, "the service manager did not take a message");
     }
 }
 
@@ -68,7 +68,7 @@ fn notify(state: &[NotifyState<'_>]) {
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::debug!(%error, "the service manager cannot be told"),
+        Err(error) => tracing::debug!(%error, "the service manager did not take a message"),
     }
 }
 
@@ -79,7 +79,7 @@ pub fn reloaded() {
 
 /// The daemon was told to end.
 pub fn stopping() {
-    notify(&[NotifyState::Stopping, NotifyState::Status("stopping; what is programmed stays")]);
+    notify(&[NotifyState::Stopping, NotifyState::Status("stopping; clients are served as before")]);
 }
 
 /// Another daemon still has what this one needs.

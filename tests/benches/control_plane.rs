@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use holdfast::engine::run::CHANGES_WAITING_MAX;
-use holdfast::recorder::{Recorder, Told};
+use holdfast::recorder::{Recorder, TimedChange};
 use holdfast_core::change::Change;
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
@@ -225,8 +225,8 @@ fn recorder() {
     });
     let (count, at, begun, cpu) = (made.len(), SystemTime::now(), Instant::now(), own_cpu());
     for change in made {
-        let told = Told { change, at, mono: Duration::ZERO, elapsed: begun.elapsed() };
-        assert!(changes.try_send(told).is_ok());
+        let timed = TimedChange { change, at, mono: Duration::ZERO, elapsed: begun.elapsed() };
+        assert!(changes.try_send(timed).is_ok());
     }
     let sent = own_cpu() - cpu;
     drop(changes);

@@ -14,17 +14,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bed::{Port, address, bed, check_errno, dropped, tcp_backend};
 use holdfast::cli::{self, Command, Exit};
-use holdfast::datapath::{RefusalLog, Told};
+use holdfast::datapath::{LatestRefusals, RefusalLog};
 use holdfast_core::op::WordFlags;
 use holdfast_datapath::{Denial, KernelMaps};
 
 /// A refusal is known at once; this is for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn wait_for(log: &RefusalLog, count: usize) -> Told {
+fn wait_for(log: &RefusalLog, count: usize) -> LatestRefusals {
     let begun = Instant::now();
     loop {
-        let told = log.told();
+        let told = log.latest();
         if told.latest.len() >= count || begun.elapsed() > PATIENCE {
             return told;
         }

@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn invariant_01_only_the_engine_holds_tables_and_realized() {
         check(one_writer, "daemon/src/engine/batch.rs", "engine: Engine<M>, maps: KernelMaps,", &[1]);
-        check(one_writer, "daemon/src/app/parts.rs", "engine: Engine<AppMaps>,", &[]);
+        check(one_writer, "daemon/src/app/start.rs", "engine: Engine<AppMaps>,", &[]);
         check(one_writer, "daemon/core/src/engine.rs", "world: World,", &[]);
         check(one_writer, "daemon/core/src/hold/judge.rs", "world: World,\nmaps: MemoryMaps", &[1]);
         check(

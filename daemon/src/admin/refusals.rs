@@ -17,7 +17,7 @@ use super::answer;
 use super::form::Form;
 use super::query::{Filter, Legal, Query};
 use super::shown::{Cells, Widths, as_optional_text};
-use crate::datapath::{Denied, Told, answering, spelled};
+use crate::datapath::{Denied, LatestRefusals, answering, spelled};
 use crate::moment::Moment;
 use crate::readings::Readings;
 
@@ -146,7 +146,7 @@ fn heading(wide: bool) -> Cells {
 /// The whole answer, newest first.
 pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Response {
     let filter = query.filter;
-    let (told, snapshot, view) = (readings.refusals.told(), readings.snapshot(), readings.datapath());
+    let (told, snapshot, view) = (readings.refusals.latest(), readings.snapshot(), readings.datapath());
     let owners = Owners::of(&snapshot, &told.latest);
     let rows =
         told.latest.iter().rev().map(|denied| RefusalRow::of(denied, owners.find(&denied.refusal.frontend)));
@@ -157,7 +157,7 @@ pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Respons
             answer::text(StatusCode::OK, text(&rows, told.failure.as_deref(), form == Form::Wide))
         }
         Form::Json => {
-            let Told { refused, dropped, ref failure, .. } = told;
+            let LatestRefusals { refused, dropped, ref failure, .. } = told;
             let failure = failure.clone();
             let answer = Refusals {
                 refusals: rows,

@@ -1,7 +1,7 @@
 //! One Event as the apiserver wants it: `events.k8s.io/v1`.
 //!
-//! Invariant: it passes the apiserver's validation whatever the names and words are: bounded, in the object's namespace,
-//! with a legal name. Deliberately absent: fields of the older API, which must be empty in the newer one.
+//! Invariant: it passes the apiserver's validation whatever the names and words are: bounded, in the object's
+//! namespace, with a legal name. Deliberately absent: fields of the older API, which must be empty in the newer one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) struct Notice {
     note: String,
     // What tells it from another trouble of the same object, and does not change from time to time.
     detail: String,
-    /// When.
+    /// When it was seen, by the snapshot that says so.
     pub(super) at: Timestamp,
 }
 
@@ -88,8 +88,8 @@ impl<'a> Views<'a> {
     }
 }
 
-/// What is said of a service.
-struct Said {
+/// The words of an Event about a service.
+struct Wording {
     is_warning: bool,
     reason: &'static str,
     action: &'static str,
@@ -97,8 +97,8 @@ struct Said {
     detail: String,
 }
 
-fn of_service(view: &ServiceView, said: Said, at: Timestamp) -> Notice {
-    let Said { is_warning, reason, action, note, detail } = said;
+fn of_service(view: &ServiceView, wording: Wording, at: Timestamp) -> Notice {
+    let Wording { is_warning, reason, action, note, detail } = wording;
     let uid = view.facts.as_ref().and_then(|facts| facts.meta.uid.clone());
     let object = view.key.name.clone();
     Notice { object, kind: "Service", api_version: "v1", uid, is_warning, reason, action, note, detail, at }
@@ -118,8 +118,8 @@ fn held(view: &ServiceView, reason: &str, snapshot: &Snapshot) -> Option<Notice>
          On the node: holdfast explain {name}"
     );
     let (is_warning, action, detail) = (true, "Hold", reason.to_owned());
-    let said = Said { is_warning, reason: "BackendsHeld", action, note, detail };
-    Some(of_service(view, said, snapshot.published))
+    let wording = Wording { is_warning, reason: "BackendsHeld", action, note, detail };
+    Some(of_service(view, wording, snapshot.published))
 }
 
 fn released(view: &ServiceView, at: Timestamp) -> Notice {
@@ -133,8 +133,8 @@ fn released(view: &ServiceView, at: Timestamp) -> Notice {
         None => ("BackendsReturned", "nothing is held any more: the endpoints decide again".to_owned()),
     };
     let detail = ended.map_or("", Reason::as_str).to_owned();
-    let said = Said { is_warning: ended.is_some(), reason, action: "Release", note, detail };
-    of_service(view, said, at)
+    let wording = Wording { is_warning: ended.is_some(), reason, action: "Release", note, detail };
+    of_service(view, wording, at)
 }
 
 fn rejected(object: &ObjectKey, reason: &str, at: Timestamp) -> Option<Notice> {
@@ -157,8 +157,8 @@ fn conflict(view: &ServiceView, address: &str, owner: Option<&ServiceKey>, at: T
     let owner = owner.map_or("another service".to_owned(), |owner| owner.name.to_string());
     let note = format!("{address} is not served: it belongs to {owner}");
     let detail = format!("{address} {owner}");
-    let said = Said { is_warning: true, reason: "AddressConflict", action: "Yield", note, detail };
-    of_service(view, said, at)
+    let wording = Wording { is_warning: true, reason: "AddressConflict", action: "Yield", note, detail };
+    of_service(view, wording, at)
 }
 
 impl Notice {

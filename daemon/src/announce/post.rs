@@ -1,7 +1,7 @@
 //! Writes one Event: a new one, or the count of the one that says the same.
 //!
-//! Invariant: at most three requests, each with an end. A write whose answer was lost is tried at the next endpoint, so a
-//! count may be one too high; an Event is never missing for it. Deliberately absent: trying again later.
+//! Invariant: at most three requests, each with an end. A write whose answer was lost is tried at the next endpoint, so
+//! a count may be one too high; an Event is never missing for it. Deliberately absent: trying again later.
 
 use std::time::Duration;
 
@@ -22,16 +22,18 @@ const ANSWER_IDLE: Duration = Duration::from_secs(3);
 /// Why it was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostError {
-    /// No apiserver answers.
+    /// No apiserver answers at any endpoint.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// One did, and would not.
-    #[error("{status}: {said}; the role of holdfast needs get, create and patch of events in events.k8s.io")]
+    #[error(
+        "{status}: {message}; the role of holdfast needs get, create and patch of events in events.k8s.io"
+    )]
     Refused {
-        /// The HTTP status.
+        /// Its HTTP status, neither 2xx nor 409 for a new Event.
         status: u16,
-        /// What it said.
-        said: String,
+        /// Why, in its words.
+        message: String,
     },
 }
 
@@ -47,9 +49,9 @@ struct Series {
     count: u64,
 }
 
-/// What an apiserver says of a refusal.
+/// The body of a refusal, a `Status`.
 #[derive(Default, Deserialize)]
-struct Said {
+struct Status {
     #[serde(default)]
     message: String,
 }
@@ -83,6 +85,6 @@ async fn judged(reply: Reply) -> Result<bytes::Bytes, PostError> {
     if (200..300).contains(&status) {
         return Ok(body);
     }
-    let said: Said = serde_json::from_slice(&body).unwrap_or_default();
-    Err(PostError::Refused { status, said: said.message })
+    let body: Status = serde_json::from_slice(&body).unwrap_or_default();
+    Err(PostError::Refused { status, message: body.message })
 }

@@ -52,12 +52,13 @@ pub enum AppError {
 }
 
 impl AppError {
-    /// What cannot heal by itself: 78 where our own configuration has to be edited, 69 (`EX_UNAVAILABLE`) where this host lacks
-    /// something. 75 for what is not there yet or not free yet, 1 for what else another try may get over.
+    /// What cannot heal by itself: 78 where our own configuration has to be edited, 69 (`EX_UNAVAILABLE`) where this
+    /// host lacks something. 75 for what is not there yet or not free yet, 1 for what else another try may get over.
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Services(_) | Self::Node(_) | Self::Access(_) => ConfigErrors::EXIT_CODE,
-            // File systems are mounted late in a boot, and a daemon that is killed lets go when the kernel has buried it.
+            // File systems are mounted late in a boot, and a daemon that is killed lets go when the kernel has buried
+            // it.
             Self::Datapath(
                 StartError::NoCgroup
                 | StartError::Cgroup { .. }

@@ -1,7 +1,7 @@
 //! The maps that the configuration asks for.
 //!
-//! Invariant: clients meet this daemon's programs only when the self-test has shown that those serve and that this daemon is
-//! not translated. Deliberately absent: a fall-back from one kind to the other.
+//! Invariant: clients meet this daemon's programs only when the self-test has shown that those serve and that this
+//! daemon is not translated. Deliberately absent: a fall-back from one kind to the other.
 
 use std::io::PipeWriter;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
 use holdfast_datapath::{KernelMaps, Namespaces, Options, Repaired, Served, StaleSockets, StartError};
 
 use super::patience::{self, Holder};
-use super::{AppError, parts};
+use super::{AppError, settings};
 use crate::config::{self, Cgroup, Config, DatapathKind, Protocol, Sockets};
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::exempt;
@@ -28,7 +28,7 @@ pub(super) enum AppMaps {
 impl AppMaps {
     /// Opens the maps, for the kernel's with programs attached and tested.
     pub(super) fn open(config: &Config) -> Result<Self, AppError> {
-        let capacity = parts::capacity(config);
+        let capacity = settings::capacity(config);
         match config.datapath.kind {
             DatapathKind::Memory => Ok(Self::Memory(Box::new(MemoryMaps::new(capacity)))),
             DatapathKind::Kernel => Ok(Self::Kernel(Box::new(kernel(config, capacity)?))),
@@ -61,9 +61,9 @@ impl AppMaps {
         Ok((log, open))
     }
 
-    /// Takes over from another version's programs once everything is written. After that: puts back what somebody took away,
-    /// and ends sockets whose backend has left, so that their owners connect anew. `is_synced`: what is written is all that there
-    /// is.
+    /// Takes over from another version's programs once everything is written. After that: puts back what somebody took
+    /// away, and ends sockets whose backend has left, so that their owners connect anew. `is_synced`: what is written
+    /// is all that there is.
     pub(super) fn look_after(&mut self, is_whole: bool, is_synced: bool) -> Result<(), AppError> {
         let Self::Kernel(maps) = self else { return Ok(()) };
         if !maps.is_waiting() {
@@ -140,8 +140,8 @@ fn served(configured: &config::Datapath) -> Served {
     }
 }
 
-/// A daemon that was killed has its lock until the kernel has taken back all of its memory, some hundred milliseconds where
-/// that is large.
+/// A daemon that was killed has its lock until the kernel has taken back all of its memory, some hundred milliseconds
+/// where that is large.
 fn start(options: &Options) -> Result<KernelMaps, StartError> {
     patience::until_free(
         patience::MOST,

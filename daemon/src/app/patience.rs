@@ -1,7 +1,7 @@
 //! Waiting for the end of another daemon that has what this one needs.
 //!
-//! Invariant: it ends, with what was waited for or with who has it. A daemon that was killed keeps its locks until the kernel
-//! has taken back all of its memory, some hundred milliseconds where that is large.
+//! Invariant: it ends, with what was waited for or with who has it. A daemon that was killed keeps its locks until the
+//! kernel has taken back all of its memory, some hundred milliseconds where that is large.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ pub(super) fn until_free<T, E>(
                 process = held,
                 what,
                 seconds,
-                "another holdfast still has this; its end is waited for"
+                "another holdfast still has this; waiting for it to end"
             );
             systemd::waiting_for(process);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use super::{Reload, parts};
+use super::{Reload, settings};
 use crate::config::Config;
 use crate::logging::Logging;
 
@@ -22,8 +22,8 @@ impl Bed {
         let (config, _) = Config::load(&path).unwrap();
         let logging = Arc::new(Logging::silent(&config.log));
         let told = (
-            watch::channel(Arc::new(parts::effective(&config))).0,
-            watch::channel(Arc::new(parts::blocks(&config, &path).unwrap())).0,
+            watch::channel(Arc::new(settings::effective(&config))).0,
+            watch::channel(Arc::new(settings::blocks(&config, &path).unwrap())).0,
             watch::channel(None).0,
         );
         // The engine has gone, and takes nothing.
@@ -57,6 +57,6 @@ async fn what_waits_for_a_restart_is_not_in_force() {
     let shown = bed.reload.effective.borrow().text.clone();
     assert!(shown.contains("limit = \"2m\"") && shown.contains("listen = \"127.0.0.1:9890\""), "{shown}");
     assert!(!shown.contains("frontends = 7"), "{shown}");
-    let settings = parts::settings(&bed.reload.config.borrow(), Default::default());
+    let settings = settings::settings(&bed.reload.config.borrow(), Default::default());
     assert_ne!(settings.frontends_max, Some(7), "nor is it half in force");
 }

@@ -1,8 +1,8 @@
 //! One request to the daemon: the unix socket first, then TCP.
 //!
 //! Invariant: nothing waits without end and nothing grows without bound; an answer that broke off is an error, never a
-//! shorter answer. Whoever asks sees plain blocking calls: each question has a small runtime of its own, on this thread.
-//! Deliberately absent: a second question on a connection.
+//! shorter answer. Whoever asks sees plain blocking calls: each question has a small runtime of its own, on this
+//! thread. Deliberately absent: a second question on a connection.
 
 mod stream;
 
@@ -101,7 +101,7 @@ impl Client {
         self.ask(Method::GET, path)
     }
 
-    /// Has something done.
+    /// Asks for something to be done; the path is as for a question.
     pub(super) fn post(&self, path: &str) -> Result<Answer, ClientError> {
         self.ask(Method::POST, path)
     }

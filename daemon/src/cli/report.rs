@@ -1,7 +1,7 @@
 //! What a command that asks no daemon found or did: for a person, or for a program.
 //!
-//! Invariant: a program gets one JSON object on standard output and nothing elsewhere; a person reads what went well there,
-//! and what did not on standard error.
+//! Invariant: a program gets one JSON object on standard output and nothing elsewhere; a person reads what went well
+//! there, and what did not on standard error.
 
 use std::io::{self, Write};
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::{Exit, Output};
 
-/// The whole outcome.
+/// Both forms of an outcome, of which one is written.
 pub(super) struct Report {
     pub(super) exit: Exit,
-    /// For programs.
+    /// What a program reads instead of the lines.
     pub(super) json: Value,
     /// What went well, as lines.
     pub(super) good: Vec<String>,

@@ -144,7 +144,7 @@ struct Failed {
     error: String,
 }
 
-/// Asks, and says.
+/// Asks for everything that counts, and writes the screen or its JSON.
 pub(super) fn status(client: &Client, json: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
     let version = read(client, "/version?format=json")?;
     let readiness = read(client, "/readyz?format=json")?;

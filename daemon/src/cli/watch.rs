@@ -1,7 +1,7 @@
 //! `watch`: what happens, as it happens.
 //!
-//! Invariant: each line is written when it is known, and the program ends by itself only if the daemon stops or sends it away;
-//! it says which. Deliberately absent: reconnecting, which would hide what was missed.
+//! Invariant: each line is written when it is known, and the program ends by itself only if the daemon stops or sends
+//! it away; it says which. Deliberately absent: reconnecting, which would hide what was missed.
 
 use std::io::{self, BufRead, BufReader, Write};
 
@@ -48,7 +48,7 @@ pub(super) fn watch(
 fn shown(json: &str, output: Output) -> Result<String, ClientError> {
     match output {
         Output::Json => Ok(json.to_owned()),
-        Output::Table | Output::Wide => parsed::<Record>(json).map(|record| record.story()),
+        Output::Table | Output::Wide => parsed::<Record>(json).map(|record| record.sentence()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Which refusals get a line in the log.
 //!
-//! Invariant: a frontend gets at most one line per [`QUIET`], however often it refuses; each line says how many refusals it
-//! stands for. Deliberately absent: a line for what came after the last one; `/refusals` and the metrics have it.
+//! Invariant: a frontend gets at most one line per [`QUIET`], however often it refuses; each line says how many
+//! refusals it stands for. Deliberately absent: a line for what came after the last one; `/refusals` and the metrics
+//! have it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use holdfast_core::keys::FrontendKey;
 /// A person who looks at the log sees that it goes on, and can still read everything else.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Frontends that are told apart. More of them refuse at once only in a scan of all addresses, which needs no line each.
+/// Frontends that are told apart. More of them refuse at once only in a scan of all addresses, which needs no line
+/// each.
 const FRONTENDS_MAX: usize = 256;
 
 #[derive(Debug, Default)]

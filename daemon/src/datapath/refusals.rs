@@ -1,8 +1,8 @@
-//! The latest clients that were not served. Who tries again and again is one entry with a count, so that a single client in
-//! a loop does not push out all others.
+//! The latest clients that were not served. Who tries again and again is one entry with a count, so that a single
+//! client in a loop does not push out all others.
 //!
-//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. What fell out of
-//! the list is still counted. Deliberately absent: keeping it over a restart.
+//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. What fell out
+//! of the list is still counted. Deliberately absent: keeping it over a restart.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader};
@@ -25,11 +25,11 @@ const KEPT_MAX: usize = 1_000;
 /// A client that was not served, once or again and again, with times as people read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// When first.
+    /// The first time.
     pub first: Timestamp,
-    /// When last.
+    /// The latest time.
     pub last: Timestamp,
-    /// How often.
+    /// How many times, both of these included.
     pub count: u64,
     /// Who, and what it dialled; of the last time.
     pub refusal: Refusal,
@@ -38,14 +38,14 @@ pub struct Denied {
 impl Denied {
     /// Whether this is the same process that met the same at the same frontend.
     fn is_again(&self, refusal: &Refusal) -> bool {
-        let what = |it: &Refusal| (it.process, it.frontend, it.denial, it.cgroup);
-        what(&self.refusal) == what(refusal)
+        let same = |it: &Refusal| (it.process, it.frontend, it.denial, it.cgroup);
+        same(&self.refusal) == same(refusal)
     }
 }
 
-/// What readers get.
+/// The log as a reader gets it, copied at one instant.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct LatestRefusals {
     /// The latest ones; who tried last comes last.
     pub latest: Vec<Arc<Denied>>,
     /// Those that met ECONNREFUSED, since the start.
@@ -85,9 +85,9 @@ impl RefusalLog {
     }
 
     /// What is known now.
-    pub fn told(&self) -> Told {
+    pub fn latest(&self) -> LatestRefusals {
         let kept = self.kept();
-        Told {
+        LatestRefusals {
             latest: kept.latest.iter().cloned().collect(),
             refused: kept.refused,
             dropped: kept.dropped,
@@ -135,7 +135,7 @@ impl RefusalLog {
             }
         });
         if let Err(error) = listened {
-            tracing::error!(%error, "refusals are no longer read; they go on being refused");
+            tracing::error!(%error, "refused clients are no longer listed; they are refused as before");
             self.fail(format!("{error:#}"));
         }
     }
@@ -218,7 +218,7 @@ mod tests {
             let denial = if process % 3 == 0 { Denial::Dropped } else { Denial::Refused };
             log.keep(NOW, refusal(process, denial));
         }
-        let told = log.told();
+        let told = log.latest();
         assert_eq!((told.refused, told.dropped), (1_000, 500));
         assert_eq!(log.totals(), [(Denial::Refused, 1_000), (Denial::Dropped, 500)]);
         let kept: Vec<u32> = told.latest.iter().map(|denied| denied.refusal.process).collect();
@@ -237,7 +237,7 @@ mod tests {
         for (at, process, denial) in tries {
             log.keep(Timestamp(at), refusal(process, denial));
         }
-        let told = log.told();
+        let told = log.latest();
         let kept = told.latest.iter().map(|it| (it.refusal.process, it.first.0, it.last.0, it.count));
         assert_eq!(kept.collect::<Vec<_>>(), [(2, 6, 6, 1), (1, 5, 9, 2), (1, 9, 9, 1)]);
         assert_eq!((told.refused, told.dropped), (3, 1), "each is counted");
@@ -248,16 +248,16 @@ mod tests {
         let log = RefusalLog::none();
         log.keep(NOW, refusal(1, Denial::Refused));
         (0..2_000).for_each(|_| log.keep(NOW, refusal(2, Denial::Refused)));
-        assert_eq!(log.told().latest.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 2_000]);
+        assert_eq!(log.latest().latest.iter().map(|it| it.count).collect::<Vec<_>>(), [1, 2_000]);
     }
 
     #[test]
     fn why_no_more_are_read_is_told_beside_what_was() {
         let log = RefusalLog::none();
         log.keep(NOW, refusal(1, Denial::Refused));
-        assert_eq!(log.told().failure, None);
+        assert_eq!(log.latest().failure, None);
         log.fail("EPERM".to_owned());
-        let told = log.told();
+        let told = log.latest();
         assert_eq!((told.failure.as_deref(), told.latest.len()), (Some("EPERM"), 1));
     }
 
@@ -265,9 +265,9 @@ mod tests {
     fn what_a_reader_holds_does_not_change() {
         let log = RefusalLog::none();
         log.keep(NOW, refusal(1, Denial::Refused));
-        let told = log.told();
+        let told = log.latest();
         log.keep(NOW, refusal(2, Denial::Refused));
-        assert_eq!((told.latest.len(), log.told().latest.len()), (1, 2));
+        assert_eq!((told.latest.len(), log.latest().latest.len()), (1, 2));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 
 use super::ask::{self, Ask, Checks};
-use crate::recorder::Told;
+use crate::recorder::TimedChange;
 
 /// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.
 pub const GROUPS_WAITING_MAX: usize = 64;
@@ -50,7 +50,7 @@ pub struct Ends {
     /// What only the engine can answer.
     pub asks: mpsc::Receiver<Ask>,
     /// Where change records go.
-    pub changes: mpsc::Sender<Told>,
+    pub changes: mpsc::Sender<TimedChange>,
     /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for whoever watches
     /// that events move.
     pub progress: Arc<AtomicU64>,
@@ -91,8 +91,8 @@ pub async fn run<M: Maps>(
         }
         let (at, mono, begun) = (SystemTime::now(), since_boot(), Instant::now());
         let mut snapshot = engine.step(now(started, at), &mut |change| {
-            let told = Told { change, at, mono, elapsed: begun.elapsed() };
-            dropped += u64::from(ends.changes.try_send(told).is_err());
+            let timed = TimedChange { change, at, mono, elapsed: begun.elapsed() };
+            dropped += u64::from(ends.changes.try_send(timed).is_err());
         });
         Arc::make_mut(&mut snapshot).counters.changes_dropped = dropped;
         ends.snapshots.send_replace(snapshot);

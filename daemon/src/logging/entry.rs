@@ -1,7 +1,7 @@
 //! One line of the log as the journal takes it: fields with names, any bytes as values.
 //!
-//! Invariant: a field `service` of an event is `HOLDFAST_SERVICE` here, and the same for every other name, so that none of them
-//! can stand for one of the journal's own. Deliberately absent: spans, which this daemon does not use.
+//! Invariant: a field `service` of an event is `HOLDFAST_SERVICE` here, and the same for every other name, so that none
+//! of them can stand for one of the journal's own. Deliberately absent: spans, which this daemon does not use.
 
 use std::fmt::{Debug, Write};
 
@@ -87,7 +87,7 @@ fn spelled(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
-/// As syslog counts.
+/// The numbers of syslog(3), where less is worse.
 const fn priority(level: Level) -> &'static str {
     match level {
         Level::ERROR => "3",

@@ -1,14 +1,14 @@
 //! How many lines the journal gets: more than people read in a moment, fewer than it would drop by itself.
 //!
-//! Invariant: what is left out is counted by kind, and every count is told once. Deliberately absent: a limit for each service;
-//! what is left out here is still in the history.
+//! Invariant: what is left out is counted by kind, and every count is told once. Deliberately absent: a limit for each
+//! service; what is left out here is still in the history.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// Lines of level info and below in one window. With [`LOUD_MAX`] this is less than the 10,000 lines in 30 s after which
-/// journald drops what a service says, warnings included.
+/// Lines of level info and below in one window. With [`LOUD_MAX`] this is less than the 10,000 lines in 30 s after
+/// which journald drops what a service says, warnings included.
 pub(super) const LINES_MAX: u32 = 2_500;
 
 /// Warnings and errors in one window: a flood of others must not drown them.

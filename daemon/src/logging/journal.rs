@@ -1,7 +1,8 @@
 //! The way to the journal: its native protocol over a datagram socket that never blocks.
 //!
-//! Invariant: to log costs one system call, whatever state journald is in. A line that is not taken is counted, and the count
-//! is told as soon as one is. Deliberately absent: a queue; the socket is one, and its length is the administrator's.
+//! Invariant: to log costs one system call, whatever state journald is in. A line that is not taken is counted, and the
+//! count is told as soon as one is. Deliberately absent: a queue; the socket is one, and its length is the
+//! administrator's.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,8 +1,8 @@
 //! The messages that have a number for ever, by which the journal's catalog explains them.
 //!
-//! Invariant: a message is one constant, number and text; whoever says it names the constant, and nothing looks at the text
-//! to know which message it is. Each is explained in `contrib/systemd/holdfast.catalog`. A number is never used for anything
-//! else. Deliberately absent: messages that explain themselves.
+//! Invariant: a message is one constant, number and text; whoever says it names the constant, and nothing looks at the
+//! text to know which message it is. Each is explained in `contrib/systemd/holdfast.catalog`. A number is never used
+//! for anything else. Deliberately absent: messages that explain themselves.
 
 /// What is said, and the number of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident = $id:literal, $text:literal;)*) => {
         $($(#[$doc])* pub const $name: Message = Message { id: $id, text: $text };)*
 
-        /// All of them.
+        /// Every message, in the order of the table.
         pub const MESSAGES: &[Message] = &[$($name),*];
 
         /// What the code calls them.
@@ -33,7 +33,7 @@ messages! {
     /// The service manager is told that this daemon serves.
     READY = "65b0794de283a67c935fa3309c90d955", "ready";
     /// A signal ends this daemon.
-    STOPPING = "187b7d892993e66831760515b687f134", "stopping; what is programmed stays";
+    STOPPING = "187b7d892993e66831760515b687f134", "stopping; clients are served as before";
     /// The configuration was read again, and is in force.
     RELOADED = "61919eca0b7027ae2e541be61b248843", "reloaded";
     /// The configuration was read again, and is bad.
@@ -47,13 +47,13 @@ messages! {
     /// Clients of an address get something else.
     VERDICT_CHANGED = "9d13d2898fe1915ece3b90f9eca89ee4", "verdict changed";
     /// A list was lost without a sign of intent, and is kept.
-    LIST_HELD = "16466ff2dcc44ad3a604b502bdafc640", "list held";
+    LIST_HELD = "16466ff2dcc44ad3a604b502bdafc640", "backends held; their endpoints are gone";
     /// A list is kept no longer.
     HOLD_ENDED = "7cc426525d3d485da02ad17b79ef9b43", "hold ended";
     /// Clients of an address are led elsewhere.
     BACKENDS_CHANGED = "21fc81d10dd8e802f599d58727be2e46", "backends changed";
     /// What a former daemon wrote down is in the maps.
-    REMEMBERED_WRITTEN = "443608d4e1679b29dcaa5fb89baf3bc5", "remembered frontend written";
+    REMEMBERED_WRITTEN = "443608d4e1679b29dcaa5fb89baf3bc5", "remembered frontend is in the kernel again";
     /// The maps took what they had refused.
     FRONTEND_UPDATED = "3b1f3bdd0009891ba706a3d92a0e43e7", "frontend updated after errors";
     /// The maps refused a change.
@@ -61,27 +61,27 @@ messages! {
     /// A program in the kernel turned a client away.
     CLIENT_NOT_SERVED = "3bd1f127526f2ed69b587176a5a4b8aa", "a client was not served";
     /// A comparison found a map that somebody else wrote to.
-    MAPS_CHANGED = "8180364fe8250db68e5e000e5de240f1", "somebody changed the maps; repairing";
+    MAPS_CHANGED = "8180364fe8250db68e5e000e5de240f1", "another program changed our maps; what differs is written again";
     /// Somebody else detached a program, or removed a pin.
-    PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "somebody changed programs, pins or bitmaps; they are as they were";
+    PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "another program changed our programs, pins or bitmaps; put back";
     /// This version's programs serve instead of another one's.
-    TOOK_OVER = "226800a691cbbc93489b46634c5be255", "took over from the programs that were there";
+    TOOK_OVER = "226800a691cbbc93489b46634c5be255", "this version's programs serve now instead of the former ones";
     /// Another proxy was found on this node.
     OTHER_PROXY = "ef24ba3e79f39a7a1e48e02b040101ab", "another proxy serves on this node too";
     /// The snapshot of a former daemon cannot be read.
-    SNAPSHOT_NOT_USED = "782dcfe9c369d4575f3e3aa03b46cf88", "the snapshot is not used; a new one replaces it";
+    SNAPSHOT_NOT_USED = "782dcfe9c369d4575f3e3aa03b46cf88", "the snapshot cannot be used; a new one will replace it";
     /// The queue of changes was full.
-    CHANGES_MISSING = "54390a3c446ba2f27756c5194818152c", "more changes came than could be recorded; the history has a gap";
+    CHANGES_MISSING = "54390a3c446ba2f27756c5194818152c", "too many changes at once to record; the history has a gap";
     /// The disk does not take records.
-    HISTORY_NOT_WRITTEN = "7e9ad93f7c27745946efb04f3b160699", "cannot write the history; memory goes on, and a restart would not know the latest";
+    HISTORY_NOT_WRITTEN = "7e9ad93f7c27745946efb04f3b160699", "cannot write the history; a restart would lose the latest changes";
     /// The disk does not take the snapshot.
-    SNAPSHOT_NOT_WRITTEN = "5a5f87c8153b739a0141a05d3fe5fab0", "cannot write the snapshot; a restart would begin without the last changes";
+    SNAPSHOT_NOT_WRITTEN = "5a5f87c8153b739a0141a05d3fe5fab0", "cannot write the snapshot; a restart would lose the latest changes";
     /// An object was rejected.
-    OBJECT_NOT_UNDERSTOOD = "3ffabc66196a31d3f791eab23b70c0d1", "object not understood, its last good version stays";
+    OBJECT_NOT_UNDERSTOOD = "3ffabc66196a31d3f791eab23b70c0d1", "object not understood; its last good version stays in force";
     /// An endpoint of an apiserver cannot be used.
     APISERVER_TROUBLE = "c7e1f4e1946f278478e1d31cf028d9fe", "trouble with an apiserver";
     /// The disk takes records again.
-    HISTORY_WRITTEN_AGAIN = "9ed29bc661e5459da9bf13f0a1c6b93c", "the history is written again";
+    HISTORY_WRITTEN_AGAIN = "9ed29bc661e5459da9bf13f0a1c6b93c", "the history is written to disk again";
     /// Lines that the daemon left out by itself.
     LEFT_OUT = "20a1acb080803061ed92af86213cedf5", "log lines left out; there were too many";
     /// Lines that the journal did not take.

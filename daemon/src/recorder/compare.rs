@@ -1,7 +1,7 @@
 //! How two lists, two slices or two services differ.
 //!
-//! Invariant: the work is linear in the two lists but for one sort, and what comes out has a bound, with a count of what had
-//! no room. Deliberately absent: anything that clients cannot notice, such as labels.
+//! Invariant: the work is linear in the two lists but for one sort, and what comes out has a bound, with a count of
+//! what had no room. Deliberately absent: anything that clients cannot notice, such as labels.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -16,7 +16,7 @@ use super::record::{Changed, Diff, Word};
 const NAMED_MAX: usize = 32;
 
 impl Diff {
-    /// Whether nothing differs.
+    /// Whether the two have the same entries in the same states.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty() && self.omitted == 0
     }

@@ -1,7 +1,8 @@
-//! The files: a folder of parts, the newest is appended to, the oldest makes room.
+//! The files: a folder of segments, the newest is appended to, the oldest makes room.
 //!
-//! Invariant: all parts together stay below a number of bytes, and nothing is appended behind half a record: what a failed
-//! write left is cut off again, or the next write begins a new part. Deliberately absent: when to write and when to sync.
+//! Invariant: all segments together stay below a number of bytes, and nothing is appended behind half a record: what a
+//! failed write left is cut off again, or the next write begins a new segment. Deliberately absent: when to write and
+//! when to sync.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -11,38 +12,38 @@ use std::path::{Path, PathBuf};
 
 use super::frames::{self, HEADER};
 
-/// One part. The oldest quarter of the history goes when a new part begins.
-const PART_BYTES_MAX: u64 = 16 << 20;
+/// One segment. The oldest quarter of the history goes when a new segment begins.
+const SEGMENT_BYTES_MAX: u64 = 16 << 20;
 
 /// Parts; with the size of one they make the 64 MiB that the history may take.
-const PARTS_MAX: usize = 4;
+const SEGMENTS_MAX: usize = 4;
 
-/// The end of a part's name; before it stands the number of its first record, in 20 digits.
+/// The end of a segment's name; before it stands the number of its first record, in 20 digits.
 const SUFFIX: &str = ".history";
 
 /// Only root reads it: it names every service of the cluster.
 pub(super) const FILE_MODE: u32 = 0o600;
 pub(super) const FOLDER_MODE: u32 = 0o700;
 
-/// One part, as the folder shows it.
+/// One segment, as the folder shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct Segment {
     pub(super) path: PathBuf,
     /// The number of its first record, by its name.
     pub(super) first: u64,
     pub(super) bytes: u64,
 }
 
-/// How much a part may hold, and how it is opened; tests have small parts and full disks.
+/// How much a segment may hold, and how it is opened; tests have small segments and full disks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Disk {
-    pub(super) part_bytes_max: u64,
+    pub(super) segment_bytes_max: u64,
     pub(super) open: fn(&Path) -> io::Result<File>,
 }
 
 impl Default for Disk {
     fn default() -> Self {
-        Self { part_bytes_max: PART_BYTES_MAX, open: open_to_append }
+        Self { segment_bytes_max: SEGMENT_BYTES_MAX, open: open_to_append }
     }
 }
 
@@ -50,56 +51,56 @@ fn open_to_append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
 }
 
-/// All parts, and the one that is open.
+/// All segments, and the one that is open.
 #[derive(Debug)]
 pub(super) struct Files {
     folder: PathBuf,
     disk: Disk,
-    /// Oldest first.
-    parts: VecDeque<Part>,
+    /// Every segment in the folder, the oldest first.
+    segments: VecDeque<Segment>,
     open: Option<File>,
-    /// The newest part cannot be appended to: another version wrote it, or half a record is at its end.
+    /// The newest segment cannot be appended to: another version wrote it, or half a record is at its end.
     is_spoilt: bool,
     buffer: Vec<u8>,
 }
 
-/// The parts that are in a folder, oldest first. A folder that is not there has none.
-pub(super) fn parts(folder: &Path) -> io::Result<Vec<Part>> {
+/// The segments that are in a folder, oldest first. A folder that is not there has none.
+pub(super) fn segments(folder: &Path) -> io::Result<Vec<Segment>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut parts = Vec::new();
+    let mut segments = Vec::new();
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
         let digits = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
         let found = entry.metadata()?;
         if let Some(first) = digits.and_then(|digits| digits.parse().ok()).filter(|_| found.is_file()) {
-            parts.push(Part { path: entry.path(), first, bytes: found.len() });
+            segments.push(Segment { path: entry.path(), first, bytes: found.len() });
         }
     }
-    parts.sort_by_key(|part: &Part| part.first);
-    Ok(parts)
+    segments.sort_by_key(|segment: &Segment| segment.first);
+    Ok(segments)
 }
 
 impl Files {
-    /// `parts` are those that are there, oldest first; `is_spoilt`: nothing may follow in the newest one.
-    pub(super) fn new(folder: &Path, disk: Disk, parts: Vec<Part>, is_spoilt: bool) -> Self {
+    /// `segments` are those that are there, oldest first; `is_spoilt`: nothing may follow in the newest one.
+    pub(super) fn new(folder: &Path, disk: Disk, segments: Vec<Segment>, is_spoilt: bool) -> Self {
         Self {
             folder: folder.to_owned(),
             disk,
-            parts: parts.into(),
+            segments: segments.into(),
             open: None,
             is_spoilt,
             buffer: Vec::new(),
         }
     }
 
-    /// Bytes of all parts.
+    /// Bytes of all segments.
     pub(super) fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.bytes).sum()
+        self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
     /// Writes records in one go, the first of which has this number. After an error none of them is in the file.
@@ -109,19 +110,19 @@ impl Files {
         records: impl Iterator<Item = &'a str>,
     ) -> io::Result<()> {
         self.make_ready(first)?;
-        let Self { open, parts, buffer, .. } = self;
-        let (Some(file), Some(part)) = (open, parts.back_mut()) else {
+        let Self { open, segments, buffer, .. } = self;
+        let (Some(file), Some(segment)) = (open, segments.back_mut()) else {
             return Err(io::Error::other("no file of the history is open"));
         };
         buffer.clear();
-        if part.bytes == 0 {
+        if segment.bytes == 0 {
             buffer.extend_from_slice(HEADER);
         }
         records.into_iter().try_for_each(|json| frames::put(json, buffer))?;
-        let before = part.bytes;
+        let before = segment.bytes;
         let written = file.write_all(buffer);
         if written.is_ok() {
-            part.bytes += u64::try_from(buffer.len()).unwrap_or(u64::MAX);
+            segment.bytes += u64::try_from(buffer.len()).unwrap_or(u64::MAX);
             return written;
         }
         // Whatever cannot be cut off is read as bad bytes, and named as such.
@@ -135,30 +136,30 @@ impl Files {
         self.open.as_ref().map_or(Ok(()), File::sync_data)
     }
 
-    /// Opens the newest part, or begins a new one if that is full.
+    /// Opens the newest segment, or begins a new one if that is full.
     fn make_ready(&mut self, first: u64) -> io::Result<()> {
-        let full = self.parts.back().is_none_or(|part| part.bytes >= self.disk.part_bytes_max);
+        let full = self.segments.back().is_none_or(|segment| segment.bytes >= self.disk.segment_bytes_max);
         if full || self.is_spoilt {
             self.sync()?;
             self.open = None;
             fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&self.folder)?;
             let path = self.folder.join(format!("{first:020}{SUFFIX}"));
             self.open = Some((self.disk.open)(&path)?);
-            self.parts.push_back(Part { path, first, bytes: 0 });
+            self.segments.push_back(Segment { path, first, bytes: 0 });
             self.is_spoilt = false;
             self.remove_oldest()?;
             return File::open(&self.folder)?.sync_all();
         }
-        if let (None, Some(part)) = (&self.open, self.parts.back()) {
-            self.open = Some((self.disk.open)(&part.path)?);
+        if let (None, Some(segment)) = (&self.open, self.segments.back()) {
+            self.open = Some((self.disk.open)(&segment.path)?);
         }
         Ok(())
     }
 
     fn remove_oldest(&mut self) -> io::Result<()> {
-        while self.parts.len() > PARTS_MAX {
-            if let Some(part) = self.parts.pop_front() {
-                fs::remove_file(&part.path)?;
+        while self.segments.len() > SEGMENTS_MAX {
+            if let Some(segment) = self.segments.pop_front() {
+                fs::remove_file(&segment.path)?;
             }
         }
         Ok(())

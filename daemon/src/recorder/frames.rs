@@ -1,8 +1,8 @@
 //! How records lie in a file: each with a mark, its length, a checksum, and its text.
 //!
-//! Invariant: whatever the bytes are, reading ends, gives only records that were written, and says which bytes are none. The
-//! mark cannot occur in a record, because it is no UTF-8, so after bad bytes the next record is found. Deliberately absent:
-//! what a record says.
+//! Invariant: whatever the bytes are, reading ends, gives only records that were written, and says which bytes are
+//! none. The mark cannot occur in a record, because it is no UTF-8, so after bad bytes the next record is found.
+//! Deliberately absent: what a record says.
 
 use std::io;
 

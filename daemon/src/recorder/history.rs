@@ -1,7 +1,8 @@
 //! What readers see of the records: the kept ones, and the stream of new ones.
 //!
-//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers; a watcher that does not
-//! keep up loses its place, never the writer's time. Deliberately absent: the file, which is for the next start.
+//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers; a watcher that
+//! does not keep up loses its place, never the writer's time. Deliberately absent: the file, which is for the next
+//! start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +18,7 @@ const BEHIND_MAX: usize = 1024;
 /// What a watcher hears.
 #[derive(Clone, Debug)]
 pub enum Heard {
-    /// A record.
+    /// A record, in the order of their numbers.
     Line(Arc<Line>),
     /// There will be no more: the daemon stops.
     End,
@@ -43,11 +44,11 @@ pub struct Recorded {
 /// How the file is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Its size, over all parts.
+    /// Its size, over all segments.
     pub bytes: u64,
     /// Records that it does not have, because they could not be written.
     pub lost: u64,
-    /// Writes that failed.
+    /// Writes that failed since the start.
     pub failures: u64,
     /// Why the last one failed, as long as it does.
     pub error: Option<Arc<str>>,
@@ -58,9 +59,9 @@ pub struct Kept {
 pub struct Wanted {
     /// Of this service, with the gaps that may be its.
     pub service: Option<ObjectName>,
-    /// Not before.
+    /// Not made before this time.
     pub since: Option<Millis>,
-    /// Not after.
+    /// Not made after this time.
     pub until: Option<Millis>,
     /// Those for which this reason decided, or was told to clients; gaps have none.
     pub reason: Option<String>,
@@ -115,7 +116,7 @@ impl History {
         self.stream.subscribe()
     }
 
-    /// How many watch.
+    /// How many listen to the stream.
     pub fn watchers(&self) -> usize {
         self.stream.receiver_count()
     }

@@ -1,8 +1,8 @@
 //! The numbers of records: which may have been given out, kept beside the records themselves.
 //!
-//! Invariant: a number is given out only after the file says that it may have been, so no later process gives it out again,
-//! whatever became of its record. Numbers are set aside many at a time, and the file is written over in place, which a
-//! full disk allows. Where it cannot be written at all, numbers go on, because nobody waits for a disk here.
+//! Invariant: a number is given out only after the file says that it may have been, so no later process gives it out
+//! again, whatever became of its record. Numbers are set aside many at a time, and the file is written over in place,
+//! which a full disk allows. Where it cannot be written at all, numbers go on, because nobody waits for a disk here.
 //! Deliberately absent: the records.
 
 use std::fs::{self, File, OpenOptions};
@@ -28,8 +28,8 @@ const USED_BYTES: usize = 36;
 /// The highest number: what every reader of JSON can tell from its neighbours. A thousand a second take 285,000 years.
 pub(super) const NUMBER_MAX: u64 = 1 << 53;
 
-/// Numbers that are set aside at once: few where little happens, because a crash leaves a gap of what was not used of them; twice
-/// as many each time where they are used up within [`FAST`].
+/// Numbers that are set aside at once: few where little happens, because a crash leaves a gap of what was not used of
+/// them; twice as many each time where they are used up within [`FAST`].
 const ROOM_MIN: u64 = 256;
 const ROOM_MAX: u64 = 65_536;
 const FAST: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub(super) struct Mark {
     pub(super) is_exact: bool,
 }
 
-/// The file.
+/// The file that says which numbers may have been given out.
 #[derive(Debug)]
 pub(super) struct Numbers {
     path: PathBuf,

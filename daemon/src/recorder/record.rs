@@ -1,8 +1,9 @@
 //! What is kept of a change: the same struct in memory, on disk, in the API and on the command line.
 //!
-//! Invariant: a record tells the whole story alone: when, which object in which version by whom, what clients got before
-//! and after, and what the maps said to it. Everything in it has a bound. Fields are added, never renamed; what has nothing
-//! to say is absent. Deliberately absent: how a record is made ([`super::told`]) and how it is told to people ([`super::story`]).
+//! Invariant: a record says everything by itself: when, which object in which version by whom, what clients got before
+//! and after, and what the maps said to it. Everything in it has a bound. Fields are added, never renamed; what has
+//! nothing to say is absent. Deliberately absent: how a record is made ([`super::from_change`]) and how it is told to
+//! people ([`super::sentence`]).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -37,9 +38,9 @@ pub struct Record {
     pub time: Millis,
     /// The same on the clock that never steps back, which the journal shows too; microseconds since the boot.
     pub monotonic_us: u64,
-    /// Which boot.
+    /// The kernel's id of that boot, as the journal has it.
     pub boot_id: Arc<str>,
-    /// What it is about.
+    /// A change, an event without one, or a gap.
     pub kind: Kind,
     /// Whose change, as `namespace/name`. Absent: a gap may be anybody's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,7 +56,7 @@ pub struct Record {
     /// How many triggers before those had no room.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub suppressed: u32,
-    /// What changed for clients; frontends with the same story share one entry.
+    /// What changed for clients; frontends to which the same happened share one entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transitions: Vec<Transition>,
     /// How many more entries had no room.
@@ -72,8 +73,8 @@ pub struct Record {
 /// One cause: usually an object, with its version and its writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trigger {
-    /// `applied`, `deleted`, `left`, `claim-won`, `claim-lost`, `node`, `settings`, `retry`, `remembered`, `readers-left`,
-    /// `hold-due`, `probe-accepted`, `probe-refused`, `probe-silent`, `address-claimed`, `mass-loss`.
+    /// `applied`, `deleted`, `left`, `claim-won`, `claim-lost`, `node`, `settings`, `retry`, `remembered`,
+    /// `readers-left`, `hold-due`, `probe-accepted`, `probe-refused`, `probe-silent`, `address-claimed`, `mass-loss`.
     pub event: Word,
     /// `Service` or `EndpointSlice`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,10 +85,10 @@ pub struct Trigger {
     /// The source that told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Word>,
-    /// Its uid.
+    /// The object's uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<Arc<str>>,
-    /// Its version.
+    /// The object's `resourceVersion`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<Arc<str>>,
     /// The version of its specification.
@@ -135,7 +136,7 @@ pub struct LastWriter {
     /// `status`, where a subresource was written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subresource: Option<Arc<str>>,
-    /// When.
+    /// When it wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Millis>,
 }
@@ -200,11 +201,11 @@ pub struct Diff {
 /// Something that is in both lists, in another state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
-    /// What.
+    /// Its address and port.
     pub address: String,
-    /// Its state before.
+    /// `active`, `draining`; of an endpoint its conditions.
     pub before: Word,
-    /// Its state after.
+    /// The same, afterwards.
     pub after: Word,
 }
 
@@ -220,10 +221,10 @@ pub struct Outcome {
     pub elapsed_us: u64,
 }
 
-/// What is missing.
+/// A place where records are missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// Why.
+    /// Why they are missing.
     pub cause: GapCause,
     /// How many records, as far as that can be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -234,7 +235,7 @@ pub struct Gap {
     /// How many bytes of the file cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Which file.
+    /// The file of the history that they are missing in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
 }
@@ -265,7 +266,7 @@ impl Gap {
 }
 
 impl GapCause {
-    /// In a sentence.
+    /// As the end of a sentence that begins "because".
     pub const fn in_words(self) -> &'static str {
         match self {
             Self::QueueFull => "more changes came than could be recorded",

@@ -1,8 +1,8 @@
 //! What a former process recorded, read back at the start.
 //!
-//! Invariant: reading is bounded in time and never fails: what is whole is read, what is not becomes a gap, and a tail that
-//! was torn is cut off so that new records follow whole ones. No number is given out twice: what was given out and has no
-//! record is a gap, and the name of a file is believed only where it is no further ahead than numbers can be.
+//! Invariant: reading is bounded in time and never fails: what is whole is read, what is not becomes a gap, and a tail
+//! that was torn is cut off so that new records follow whole ones. No number is given out twice: what was given out and
+//! has no record is a gap, and the name of a file is believed only where it is no further ahead than numbers can be.
 //! Deliberately absent: reading more than the end; memory could not keep it.
 
 use std::fs::{File, OpenOptions};
@@ -10,12 +10,12 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::files::{self, Part};
+use super::files::{self, Segment};
 use super::frames::{HEADER, Piece, pieces};
+use super::from_change::GAP;
 use super::numbers::{Mark, NUMBER_MAX};
 use super::record::{Gap, GapCause, Kind, Record};
 use super::ring::Line;
-use super::told::GAP;
 use crate::moment::Millis;
 
 /// What is read, from the end: a quarter of all, in some 100 ms.
@@ -24,13 +24,14 @@ const TAIL_BYTES_MAX: u64 = 16 << 20;
 /// The shortest record; so many bytes of a file that cannot be read hold at most so many numbers.
 const RECORD_BYTES_MIN: u64 = 128;
 
-/// How far the name of a file may be ahead of the numbers that are known without it: as many as all files hold, many times.
+/// How far the name of a file may be ahead of the numbers that are known without it: as many as all files hold, many
+/// times.
 const AHEAD_MAX: u64 = 1 << 24;
 
 /// So much of a file shows its first record.
 const HEAD_BYTES_MAX: u64 = 2 << 20;
 
-/// What was found.
+/// What the end of the history holds.
 #[derive(Debug, Default)]
 pub(super) struct Restored {
     /// Records and gaps, oldest first.
@@ -41,31 +42,31 @@ pub(super) struct Restored {
     pub(super) torn: Option<Gap>,
     /// The highest number that may have been given out.
     pub(super) seq: u64,
-    /// The parts, for whoever appends.
-    pub(super) parts: Vec<Part>,
+    /// The segments, for whoever appends.
+    pub(super) segments: Vec<Segment>,
     /// Nothing may follow in the newest one.
     pub(super) is_spoilt: bool,
 }
 
 /// Reads the end of what is in a folder. `mark`: what is known of the numbers beside the records.
 pub(super) fn restore(folder: &Path, boot_id: &Arc<str>, mark: Option<Mark>) -> io::Result<Restored> {
-    let parts = believable(files::parts(folder)?, mark);
-    let mut restored = Restored { parts, ..Restored::default() };
-    let parts = restored.parts.clone();
+    let segments = believable(files::segments(folder)?, mark);
+    let mut restored = Restored { segments, ..Restored::default() };
+    let segments = restored.segments.clone();
     let mut room = TAIL_BYTES_MAX;
     let mut begins = Vec::new();
-    for part in parts.iter().rev() {
-        let taken = part.bytes.min(room);
+    for segment in segments.iter().rev() {
+        let taken = segment.bytes.min(room);
         room -= taken;
-        begins.push(part.bytes - taken);
+        begins.push(segment.bytes - taken);
     }
     let mut reading = Reading { restored: &mut restored, boot_id, time: Millis(0) };
-    for (part, begin) in parts.iter().zip(begins.into_iter().rev()) {
-        if begin == part.bytes && part.bytes > 0 {
-            reading.reach(part.first);
-        } else if let Err(error) = reading.part(part, begin) {
-            tracing::warn!(%error, file = %part.path.display(), "a part of the history cannot be read");
-            reading.unreadable(part, GapCause::Damaged);
+    for (segment, begin) in segments.iter().zip(begins.into_iter().rev()) {
+        if begin == segment.bytes && segment.bytes > 0 {
+            reading.reach(segment.first);
+        } else if let Err(error) = reading.segment(segment, begin) {
+            tracing::warn!(%error, file = %segment.path.display(), "a file of the history cannot be read");
+            reading.unreadable(segment, GapCause::Damaged);
         }
     }
     restored.cut_torn_tail();
@@ -74,32 +75,32 @@ pub(super) fn restore(folder: &Path, boot_id: &Arc<str>, mark: Option<Mark>) -> 
 }
 
 /// Without the files whose names no record of theirs can have. They are left alone.
-fn believable(parts: Vec<Part>, mark: Option<Mark>) -> Vec<Part> {
+fn believable(segments: Vec<Segment>, mark: Option<Mark>) -> Vec<Segment> {
     let mut known = mark.map_or(0, |mark| mark.below);
-    let mut believe = |part: &Part| {
-        let near = part.first <= known.saturating_add(AHEAD_MAX).min(NUMBER_MAX);
-        let believed = near || begins_as_named(part).unwrap_or(false);
+    let mut believe = |segment: &Segment| {
+        let near = segment.first <= known.saturating_add(AHEAD_MAX).min(NUMBER_MAX);
+        let believed = near || begins_as_named(segment).unwrap_or(false);
         if believed {
-            known = known.max(part.first);
+            known = known.max(segment.first);
         } else {
-            let file = part.path.display();
+            let file = segment.path.display();
             tracing::warn!(%file, "no record can have the number in this file's name; the file is left alone");
         }
         believed
     };
-    parts.into_iter().filter(|part| believe(part)).collect()
+    segments.into_iter().filter(|segment| believe(segment)).collect()
 }
 
-fn begins_as_named(part: &Part) -> io::Result<bool> {
+fn begins_as_named(segment: &Segment) -> io::Result<bool> {
     let mut bytes = Vec::new();
-    File::open(&part.path)?.take(HEAD_BYTES_MAX).read_to_end(&mut bytes)?;
+    File::open(&segment.path)?.take(HEAD_BYTES_MAX).read_to_end(&mut bytes)?;
     let records = bytes.strip_prefix(HEADER).unwrap_or_default();
     let first = pieces(records).find_map(|piece| match piece {
         Piece::Record(json) => Line::parse(json)?.seq,
         Piece::Bad(_) => None,
     });
-    let most = part.first.saturating_add(part.bytes / RECORD_BYTES_MIN).min(NUMBER_MAX);
-    Ok(first.is_some_and(|first| (part.first..=most).contains(&first)))
+    let most = segment.first.saturating_add(segment.bytes / RECORD_BYTES_MIN).min(NUMBER_MAX);
+    Ok(first.is_some_and(|first| (segment.first..=most).contains(&first)))
 }
 
 struct Reading<'a> {
@@ -110,20 +111,20 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn part(&mut self, part: &Part, begin: u64) -> io::Result<()> {
-        let mut file = File::open(&part.path)?;
+    fn segment(&mut self, segment: &Segment, begin: u64) -> io::Result<()> {
+        let mut file = File::open(&segment.path)?;
         let mut header = [0; HEADER.len()];
-        self.reach(part.first.saturating_sub(1));
-        if part.bytes == 0 {
+        self.reach(segment.first.saturating_sub(1));
+        if segment.bytes == 0 {
             return Ok(());
         }
-        if part.bytes < HEADER.len() as u64 {
-            self.end_in_bad_bytes(part, part.bytes);
+        if segment.bytes < HEADER.len() as u64 {
+            self.end_in_bad_bytes(segment, segment.bytes);
             return Ok(());
         }
         file.read_exact(&mut header)?;
         if header != *HEADER {
-            self.unreadable(part, GapCause::OtherVersion);
+            self.unreadable(segment, GapCause::OtherVersion);
             return Ok(());
         }
         let begin = begin.max(HEADER.len() as u64);
@@ -137,13 +138,13 @@ impl Reading<'_> {
                 Piece::Bad(_) if place == 0 && begin > HEADER.len() as u64 => {}
                 Piece::Bad(bytes) => bad += bytes as u64,
                 Piece::Record(json) => match Line::parse(json).filter(|line| self.is_next(line)) {
-                    Some(line) => self.take(line, std::mem::take(&mut bad), part),
+                    Some(line) => self.take(line, std::mem::take(&mut bad), segment),
                     None => bad += json.len() as u64,
                 },
             }
         }
         if bad > 0 {
-            self.end_in_bad_bytes(part, bad);
+            self.end_in_bad_bytes(segment, bad);
         }
         Ok(())
     }
@@ -160,7 +161,7 @@ impl Reading<'_> {
     }
 
     /// A record, with the bad bytes before it.
-    fn take(&mut self, line: Line, bad: u64, part: &Part) {
+    fn take(&mut self, line: Line, bad: u64, segment: &Segment) {
         let Some(seq) = line.seq else { return };
         let missing = seq.saturating_sub(self.restored.seq + 1);
         let is_gap = line.service.is_none();
@@ -169,38 +170,39 @@ impl Reading<'_> {
         if bad > 0 || (missing > 0 && !is_gap && !first) {
             let records = Some(missing).filter(|missing| *missing > 0);
             let gap =
-                Gap { records, bytes: Some(bad).filter(|bad| *bad > 0), ..gap(GapCause::Damaged, part) };
+                Gap { records, bytes: Some(bad).filter(|bad| *bad > 0), ..gap(GapCause::Damaged, segment) };
             self.push_gap(seq.saturating_sub(1), gap);
         }
         self.reach(seq);
         self.restored.lines.push(Arc::new(line));
     }
 
-    /// In the newest part that is a torn tail, in all others damage.
-    fn end_in_bad_bytes(&mut self, part: &Part, bad: u64) {
-        if self.is_newest(part) {
-            self.restored.torn = Some(Gap { bytes: Some(bad), ..gap(GapCause::TornTail, part) });
+    /// In the newest segment that is a torn tail, in all others damage.
+    fn end_in_bad_bytes(&mut self, segment: &Segment, bad: u64) {
+        if self.is_newest(segment) {
+            self.restored.torn = Some(Gap { bytes: Some(bad), ..gap(GapCause::TornTail, segment) });
         } else {
             let seq = self.restored.seq;
-            self.push_gap(seq, Gap { bytes: Some(bad), ..gap(GapCause::Damaged, part) });
+            self.push_gap(seq, Gap { bytes: Some(bad), ..gap(GapCause::Damaged, segment) });
         }
     }
 
-    fn is_newest(&self, part: &Part) -> bool {
-        self.restored.parts.last().is_some_and(|newest| newest.path == part.path)
+    fn is_newest(&self, segment: &Segment) -> bool {
+        self.restored.segments.last().is_some_and(|newest| newest.path == segment.path)
     }
 
     /// Nothing of it is read; its numbers stay taken. It goes when its turn comes, as the oldest.
-    fn unreadable(&mut self, part: &Part, cause: GapCause) {
-        let written = std::fs::metadata(&part.path).and_then(|found| found.modified());
+    fn unreadable(&mut self, segment: &Segment, cause: GapCause) {
+        let written = std::fs::metadata(&segment.path).and_then(|found| found.modified());
         self.time = self.time.max(written.map(Millis::of).unwrap_or_default());
-        let begin_of_next = self.restored.parts.iter().map(|it| it.first).find(|first| *first > part.first);
-        let most = part.first.saturating_add(part.bytes / RECORD_BYTES_MIN);
+        let begin_of_next =
+            self.restored.segments.iter().map(|it| it.first).find(|first| *first > segment.first);
+        let most = segment.first.saturating_add(segment.bytes / RECORD_BYTES_MIN);
         let most = begin_of_next.map_or(most, |next| most.min(next.saturating_sub(1)));
         self.reach(most);
-        self.restored.is_spoilt = self.is_newest(part);
-        let bytes = Some(part.bytes);
-        self.push_gap(most, Gap { bytes, ..gap(cause, part) });
+        self.restored.is_spoilt = self.is_newest(segment);
+        let bytes = Some(segment.bytes);
+        self.push_gap(most, Gap { bytes, ..gap(cause, segment) });
     }
 
     fn push_gap(&mut self, seq: u64, gap: Gap) {
@@ -224,7 +226,7 @@ impl Restored {
 
     /// New records must follow whole ones.
     fn cut_torn_tail(&mut self) {
-        let Some(newest) = self.parts.last_mut() else { return };
+        let Some(newest) = self.segments.last_mut() else { return };
         if let Some(bad) = self.torn.as_ref().and_then(|gap| gap.bytes) {
             let whole = newest.bytes.saturating_sub(bad);
             let cut = OpenOptions::new().write(true).open(&newest.path).and_then(|it| it.set_len(whole));
@@ -239,8 +241,8 @@ impl Restored {
     }
 }
 
-fn gap(cause: GapCause, part: &Part) -> Gap {
-    let file = part.path.file_name().map(|name| name.to_string_lossy().into_owned());
+fn gap(cause: GapCause, segment: &Segment) -> Gap {
+    let file = segment.path.file_name().map(|name| name.to_string_lossy().into_owned());
     Gap { file, ..Gap::new(cause) }
 }
 

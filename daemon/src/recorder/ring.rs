@@ -1,8 +1,8 @@
 //! The latest records of every service, in memory, also of services that are gone.
 //!
-//! Invariant: all rings together stay below a number of bytes. When it is reached, the service that changes gives up its own
-//! oldest record, so one that flaps never takes another's last one; only a service that has none gets room from the one that
-//! has been quiet for longest. Deliberately absent: the disk, and any order but that of the numbers.
+//! Invariant: all rings together stay below a number of bytes. When it is reached, the service that changes gives up
+//! its own oldest record, so one that flaps never takes another's last one; only a service that has none gets room from
+//! the one that has been quiet for longest. Deliberately absent: the disk, and any order but that of the numbers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const LINE_BYTES: usize = 320;
 pub struct Line {
     /// Its number; absent: it is not kept.
     pub seq: Option<u64>,
-    /// When.
+    /// When its batch began.
     pub time: Millis,
     /// Whose; absent: a gap.
     pub service: Option<ObjectName>,
@@ -56,7 +56,7 @@ impl Line {
         Self { seq: record.seq, time: record.time, service, reasons: record.reasons(), json }
     }
 
-    /// The record itself.
+    /// The record that was written as JSON.
     pub fn record(&self) -> Option<Record> {
         serde_json::from_str(&self.json).ok()
     }
@@ -157,9 +157,9 @@ impl Rings {
 pub struct Fill {
     /// Services that have a record.
     pub services: usize,
-    /// Records.
+    /// Records of all services.
     pub records: usize,
-    /// Bytes, about.
+    /// Bytes, as [`Line`]s are counted.
     pub bytes: usize,
 }
 

@@ -1,10 +1,10 @@
 //! Records from real changes: an engine over maps in memory, and a recorder behind it.
 //!
-//! Invariant of these tests: what is compared is what an operator would read, so the story is compared to the letter.
+//! Invariant of these tests: what is compared is what an operator would read, so sentences are compared to the letter.
 
 mod files;
 mod flood;
-mod stories;
+mod sentences;
 
 use std::num::NonZeroU16;
 use std::path::Path;
@@ -104,7 +104,7 @@ impl Rig {
     }
 
     /// What one batch gives the recorder; each begins a second after the one before.
-    fn batch(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Told> {
+    fn batch(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<TimedChange> {
         events.into_iter().for_each(|event| self.engine.apply(event));
         self.steps += 1;
         let mono = Duration::from_secs(self.steps);
@@ -112,17 +112,18 @@ impl Rig {
         let at = UNIX_EPOCH + Duration::from_secs(THEN + self.steps);
         let mut told = Vec::new();
         let elapsed = Duration::from_micros(50);
-        self.engine.step(Now { wall, mono }, &mut |change| told.push(Told { change, at, mono, elapsed }));
+        self.engine
+            .step(Now { wall, mono }, &mut |change| told.push(TimedChange { change, at, mono, elapsed }));
         told
     }
 }
 
 /// A recorder that has taken all of this in, and has ended.
-fn recorded(told: Vec<Told>, folder: Option<&Path>) -> Arc<History> {
+fn recorded(told: Vec<TimedChange>, folder: Option<&Path>) -> Arc<History> {
     recorded_on(told, folder, Disk::default())
 }
 
-fn recorded_on(told: Vec<Told>, folder: Option<&Path>, disk: Disk) -> Arc<History> {
+fn recorded_on(told: Vec<TimedChange>, folder: Option<&Path>, disk: Disk) -> Arc<History> {
     let (changes, waiting) = mpsc::channel(told.len().max(1));
     told.into_iter().for_each(|it| changes.try_send(it).unwrap());
     drop(changes);
@@ -142,7 +143,7 @@ fn seqs(history: &History) -> Vec<u64> {
 }
 
 /// So many services, each with a backend.
-fn services(rig: &mut Rig, count: u16) -> Vec<Told> {
+fn services(rig: &mut Rig, count: u16) -> Vec<TimedChange> {
     let of = |number: u16| format!("web-{number}");
     let ip = |number: u16| format!("10.96.{}.{}", number >> 8, number & 255);
     let events = (0..count).flat_map(|number| {
@@ -154,12 +155,12 @@ fn services(rig: &mut Rig, count: u16) -> Vec<Told> {
 
 /// What is recorded of the incident in small, for whoever shows records.
 pub(crate) fn incident_history() -> Arc<History> {
-    recorded(stories::incident(), None)
+    recorded(sentences::incident(), None)
 }
 
 /// Tells whoever watches all of the incident, what changed nothing for clients among it, and that there is no more.
 pub(crate) fn tell_incident(history: &Arc<History>) {
-    record_into(history, stories::incident());
+    record_into(history, sentences::incident());
 }
 
 /// Tells the same change so many times, as fast as can be.
@@ -169,7 +170,7 @@ pub(crate) fn tell_many(history: &Arc<History>, changes: usize) {
     (0..changes).for_each(|_| history.tell(&line));
 }
 
-fn record_into(history: &Arc<History>, told: Vec<Told>) {
+fn record_into(history: &Arc<History>, told: Vec<TimedChange>) {
     let (changes, waiting) = mpsc::channel(told.len().max(1));
     told.into_iter().for_each(|it| changes.try_send(it).unwrap());
     drop(changes);

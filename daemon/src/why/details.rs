@@ -362,7 +362,7 @@ pub(crate) struct RefusedRow {
 
 /// The latest clients that dialled one of these frontends and were not served.
 pub(crate) fn refusals(readings: &Readings, subject: &Subject) -> Vec<RefusedRow> {
-    let told = readings.refusals.told();
+    let told = readings.refusals.latest();
     let is_meant = |denied: &&Arc<Denied>| {
         subject.frontends().filter_map(key).any(|key| answering(&denied.refusal.frontend).contains(&key))
     };

@@ -21,7 +21,7 @@ pub(super) fn write(explanation: &Explanation<'_>) -> String {
         out.push_str("\nBefore:\n");
     }
     for record in &explanation.past {
-        line(&mut out, 1, &record.story());
+        line(&mut out, 1, &record.sentence());
     }
     if let Some(apiserver) = &explanation.apiserver {
         line(&mut out, 0, &format!("\nApiserver: {apiserver}"));
@@ -61,7 +61,7 @@ fn write_service(out: &mut String, it: &Explained<'_>) {
         line(out, 1, "History:");
     }
     for record in &it.history {
-        line(out, 2, &record.story());
+        line(out, 2, &record.sentence());
     }
 }
 

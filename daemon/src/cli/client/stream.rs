@@ -1,7 +1,7 @@
 //! The connection to the daemon, before HTTP: the unix socket or TCP.
 //!
-//! Invariant: connecting ends within [`CONNECT_TIME_MAX`], also where nobody accepts. Deliberately absent: TLS; the daemon
-//! listens on loopback and on a unix socket only.
+//! Invariant: connecting ends within [`CONNECT_TIME_MAX`], also where nobody accepts. Deliberately absent: TLS; the
+//! daemon listens on loopback and on a unix socket only.
 
 use std::io;
 use std::net::ToSocketAddrs;
@@ -55,9 +55,9 @@ async fn in_time<S>(connect: impl Future<Output = io::Result<S>>) -> io::Result<
     connected.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out")))
 }
 
-/// A stream on which nothing is read before the question is out. A daemon whose places are all taken answers without being
-/// asked and hangs up; what it said is the answer, so it has to be read after the question, and a question that it did not
-/// take is no error.
+/// A stream on which nothing is read before the question is out. A daemon whose places are all taken answers without
+/// being asked and hangs up; what it said is the answer, so it has to be read after the question, and a question that
+/// it did not take is no error.
 pub(super) struct QuestionFirst {
     stream: Box<dyn Stream>,
     is_asked: bool,

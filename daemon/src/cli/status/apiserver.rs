@@ -1,7 +1,7 @@
 //! The line about the apiserver: where the watches are, or which are broken, since when and why.
 //!
-//! Invariant: a broken watch is told and is no fault by itself; what is known is served. Deliberately absent: the endpoints
-//! and credentials, which `holdfast apiserver` shows.
+//! Invariant: a broken watch is told and is no fault by itself; what is known is served. Deliberately absent: the
+//! endpoints and credentials, which `holdfast apiserver` shows.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ impl Apiserver {
             // Services are followed without it.
             (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used())),
             (_, []) => Some(self.used()),
-            (_, broken) => Some(told(broken)),
+            (_, broken) => Some(unwatched(broken)),
         }
     }
 
@@ -49,7 +49,7 @@ impl Apiserver {
     }
 }
 
-fn told(broken: &[&Watch]) -> String {
+fn unwatched(broken: &[&Watch]) -> String {
     let kinds = broken.iter().map(|watch| watch.kind.as_str()).collect::<Vec<_>>().join(", ");
     // Moments are spelled so that their order is that of their text.
     let heard = broken.iter().filter_map(|watch| watch.heard.as_deref()).max();

@@ -68,7 +68,7 @@ struct Bench {
     asks: mpsc::Sender<Ask>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stop: watch::Sender<bool>,
-    changes: mpsc::Receiver<crate::recorder::Told>,
+    changes: mpsc::Receiver<crate::recorder::TimedChange>,
 }
 
 /// Everything that `begin` does waits for the engine when it starts.

@@ -14,15 +14,15 @@ fn three() -> TempDir {
     let folder = TempDir::new().unwrap();
     let history = recorded(services(&mut Rig::new(), 3), Some(folder.path()));
     assert_eq!(seqs(&history), [1, 2, 3]);
-    assert_eq!(history.recorded().file.bytes, fs::metadata(part(&folder)).unwrap().len());
+    assert_eq!(history.recorded().file.bytes, fs::metadata(segment(&folder)).unwrap().len());
     folder
 }
 
-fn parts(folder: &TempDir) -> usize {
+fn segments(folder: &TempDir) -> usize {
     fs::read_dir(folder.path()).unwrap().flatten().filter(|it| it.path().extension().is_some()).count()
 }
 
-fn part(folder: &TempDir) -> PathBuf {
+fn segment(folder: &TempDir) -> PathBuf {
     folder.path().join("00000000000000000001.history")
 }
 
@@ -52,7 +52,7 @@ fn a_restart_knows_what_was_and_counts_on() {
 #[test]
 fn a_torn_tail_is_cut_off_and_named() {
     let folder = three();
-    let file = OpenOptions::new().write(true).open(part(&folder)).unwrap();
+    let file = OpenOptions::new().write(true).open(segment(&folder)).unwrap();
     let length = file.metadata().unwrap().len();
     file.set_len(length - 7).unwrap();
     let records = check_restart(&folder, &[(1, Change), (2, Change), (3, Missing), (4, Change)]);
@@ -66,17 +66,17 @@ fn a_torn_tail_is_cut_off_and_named() {
 #[test]
 fn a_file_that_was_torn_in_its_first_bytes_is_begun_anew() {
     let folder = three();
-    OpenOptions::new().write(true).open(part(&folder)).unwrap().set_len(5).unwrap();
+    OpenOptions::new().write(true).open(segment(&folder)).unwrap().set_len(5).unwrap();
     check_restart(&folder, &[(3, Missing), (4, Change)]);
 }
 
 #[test]
 fn a_flipped_bit_costs_one_record() {
     let folder = three();
-    let mut bytes = fs::read(part(&folder)).unwrap();
+    let mut bytes = fs::read(segment(&folder)).unwrap();
     let second = bytes.windows(7).position(|it| it == b"\"seq\":2").unwrap();
     bytes[second + 3] ^= 4;
-    fs::write(part(&folder), bytes).unwrap();
+    fs::write(segment(&folder), bytes).unwrap();
     let records = check_restart(&folder, &[(1, Change), (2, Missing), (3, Change), (4, Change)]);
     let gap = records[1].gap.as_ref().unwrap();
     assert_eq!((gap.cause, gap.records), (GapCause::Damaged, Some(1)));
@@ -85,17 +85,17 @@ fn a_flipped_bit_costs_one_record() {
 #[test]
 fn a_file_of_another_version_stays_and_is_not_read() {
     let folder = three();
-    let mut bytes = fs::read(part(&folder)).unwrap();
+    let mut bytes = fs::read(segment(&folder)).unwrap();
     bytes[19] += 1;
-    fs::write(part(&folder), &bytes).unwrap();
+    fs::write(segment(&folder), &bytes).unwrap();
     let history = recorded(services(&mut Rig::new(), 1), Some(folder.path()));
     let records = all(&history);
     let gap = records[0].gap.as_ref().unwrap();
     assert_eq!((gap.cause, gap.bytes), (GapCause::OtherVersion, Some(bytes.len() as u64)));
     let [before, after] = [records[0].seq.unwrap(), records[1].seq.unwrap()];
     assert!(before > 3 && after == before + 1, "its numbers are not given out again: {before} {after}");
-    assert_eq!(fs::read(part(&folder)).unwrap(), bytes);
-    assert_eq!(parts(&folder), 2);
+    assert_eq!(fs::read(segment(&folder)).unwrap(), bytes);
+    assert_eq!(segments(&folder), 2);
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn what_is_no_file_of_ours_is_left_alone() {
 #[test]
 fn the_oldest_part_makes_room() {
     let folder = TempDir::new().unwrap();
-    let disk = Disk { part_bytes_max: 4_096, ..Disk::default() };
-    // Each batch of the writer goes to one part, so small batches make many parts.
+    let disk = Disk { segment_bytes_max: 4_096, ..Disk::default() };
+    // Each batch of the writer goes to one segment, so small batches make many segments.
     for _ in 0..8 {
         recorded_on(services(&mut Rig::new(), 6), Some(folder.path()), disk);
     }
@@ -119,7 +119,7 @@ fn the_oldest_part_makes_room() {
     assert_eq!(known.last(), Some(&48));
     assert!(known[0] > 1 && known.len() < 48, "{known:?}");
     assert!(known.windows(2).all(|pair| pair[1] == pair[0] + 1), "{known:?}");
-    assert_eq!(parts(&folder), 4);
+    assert_eq!(segments(&folder), 4);
     assert_eq!(history.recorded().gaps, 0, "what made room is no gap");
 }
 
@@ -240,7 +240,7 @@ fn invariant_12_an_empty_newest_file_sends_no_number_back() {
 #[test]
 fn invariant_12_a_damaged_newest_file_sends_no_number_back() {
     let folder = three();
-    fs::write(part(&folder), "holdfast history\0\0\0\x01 and nothing that is a record").unwrap();
+    fs::write(segment(&folder), "holdfast history\0\0\0\x01 and nothing that is a record").unwrap();
     check_restart(&folder, &[(3, Missing), (4, Change)]);
 }
 

@@ -23,7 +23,7 @@ use crate::moment::Millis;
 /// Frontends named in one entry; the addresses of a service of one port seldom are more.
 const FRONTENDS_MAX: usize = 16;
 
-/// Entries of one record: a service with many ports, each with a story of its own.
+/// Entries of one record: a service with many ports, to each of which something else happened.
 const TRANSITIONS_MAX: usize = 16;
 
 /// What may decide beside the reasons that clients are told.
@@ -43,10 +43,10 @@ pub const RULES: [&str; 10] = [
 /// The rule of a gap.
 pub(super) const GAP: &str = "gap";
 
-/// A change with the time of its batch, as the engine hands it over.
+/// A change and the time of its batch, as the engine hands it over.
 #[derive(Clone, Debug)]
-pub struct Told {
-    /// What changed.
+pub struct TimedChange {
+    /// The service's rows before and after, and the causes.
     pub change: Change,
     /// When its batch began.
     pub at: SystemTime,
@@ -56,7 +56,7 @@ pub struct Told {
     pub elapsed: Duration,
 }
 
-impl Told {
+impl TimedChange {
     /// Its record, without a number.
     pub(super) fn record(&self, boot_id: &Arc<str>) -> Record {
         let change = &self.change;
@@ -117,22 +117,22 @@ fn rule(change: &Change, transitions: &[Transition]) -> Word {
 
 fn transitions(change: &Change) -> (Vec<Transition>, u32) {
     let (before, after) = (change.before.as_deref(), change.after.as_deref());
-    let mut told = Vec::new();
+    let mut entries = Vec::new();
     let mut omitted = 0;
     let known = places(before);
     for row in rows(after) {
         let old = known.get(&key(row)).and_then(|old| Some((before?, *old)));
         if let Some(transition) = transition(old, after.map(|after| (after, row))) {
-            omitted += put(&mut told, transition);
+            omitted += put(&mut entries, transition);
         }
     }
     let stays = places(after);
     for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
         if let Some(transition) = transition(before.map(|before| (before, old)), None) {
-            omitted += put(&mut told, transition);
+            omitted += put(&mut entries, transition);
         }
     }
-    (told, omitted)
+    (entries, omitted)
 }
 
 /// What makes two rows the same for a client.
@@ -201,17 +201,17 @@ fn met((view, row): Shown<'_>) -> Met {
     }
 }
 
-/// Joins a frontend to an entry with the same story. Gives 1 if there was no room.
-fn put(told: &mut Vec<Transition>, new: Transition) -> u32 {
+/// Joins a frontend to an entry of the same content. Gives 1 if there was no room.
+fn put(entries: &mut Vec<Transition>, new: Transition) -> u32 {
     let same = |it: &&mut Transition| {
         (&it.before, &it.after, &it.backends, &it.external_backends)
             == (&new.before, &new.after, &new.backends, &new.external_backends)
     };
-    let room = told.len() < TRANSITIONS_MAX;
-    match told.iter_mut().find(same) {
+    let room = entries.len() < TRANSITIONS_MAX;
+    match entries.iter_mut().find(same) {
         Some(known) if known.frontends.len() < FRONTENDS_MAX => known.frontends.extend(new.frontends),
         Some(known) => known.frontends_omitted += 1,
-        None if room => told.push(new),
+        None if room => entries.push(new),
         None => return 1,
     }
     0

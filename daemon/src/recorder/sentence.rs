@@ -1,29 +1,30 @@
 //! A record as people read it: one line that goes from what clients get to why.
 //!
-//! Invariant: a line has no line end in it and nothing that moves a terminal's cursor, whatever an object says. Deliberately
-//! absent: columns; a story has no fixed number of parts, and each line begins with what can be searched for.
+//! Invariant: a line has no line end in it and nothing that moves a terminal's cursor, whatever an object says.
+//! Deliberately absent: columns; a sentence has no fixed number of clauses, and each line begins with what can be
+//! searched for.
 
 use std::fmt::Write as _;
 
 use super::record::{Diff, Gap, LastWriter, Met, Record, Transition, Trigger};
 
-/// Addresses told of one diff; JSON has more of them.
-const TOLD_MAX: usize = 6;
+/// Addresses named of one diff; JSON has more of them.
+const ADDRESSES_MAX: usize = 6;
 
 impl Record {
-    /// The whole story in one line.
-    pub fn story(&self) -> String {
+    /// The whole record in one line.
+    pub fn sentence(&self) -> String {
         let mut line = self.time.to_string();
         match self.seq {
             Some(seq) => add(&mut line, format_args!(" #{seq} ")),
             None => line.push_str(" - "),
         }
         match (&self.gap, &self.service) {
-            (Some(gap), _) => line.push_str(&gap.story()),
+            (Some(gap), _) => line.push_str(&gap.sentence()),
             (None, Some(service)) => add(&mut line, format_args!("{service}: {}", self.outcome())),
             (None, None) => line.push_str(&self.outcome()),
         }
-        let causes: Vec<String> = self.triggers.iter().map(Trigger::story).collect();
+        let causes: Vec<String> = self.triggers.iter().map(Trigger::sentence).collect();
         if !causes.is_empty() {
             add(&mut line, format_args!("; because {}", causes.join(", then ")));
         }
@@ -35,19 +36,19 @@ impl Record {
 
     /// What clients get from now on.
     fn outcome(&self) -> String {
-        let mut parts: Vec<String> = self.transitions.iter().map(Transition::story).collect();
+        let mut clauses: Vec<String> = self.transitions.iter().map(Transition::sentence).collect();
         if self.transitions_omitted > 0 {
-            parts.push(format!("{} more changes", self.transitions_omitted));
+            clauses.push(format!("{} more changes", self.transitions_omitted));
         }
         if let Some(error) = self.result.as_ref().and_then(|result| result.error.as_ref()) {
-            parts.push(format!("NOT WRITTEN, tried again: {error}"));
+            clauses.push(format!("NOT WRITTEN, will be tried again: {error}"));
         }
-        if parts.is_empty() { "nothing changed for clients".to_owned() } else { parts.join(" | ") }
+        if clauses.is_empty() { "nothing changed for clients".to_owned() } else { clauses.join(" | ") }
     }
 }
 
 impl Gap {
-    fn story(&self) -> String {
+    fn sentence(&self) -> String {
         let why = self.cause.in_words();
         let mut text = match (self.records, self.at_most) {
             (Some(records), _) => format!("GAP: {records} records are missing, because {why}"),
@@ -65,32 +66,32 @@ impl Gap {
 }
 
 impl Transition {
-    fn story(&self) -> String {
+    fn sentence(&self) -> String {
         let mut text = self.frontends.join(" ");
         if self.frontends_omitted > 0 {
             add(&mut text, format_args!(" and {} more", self.frontends_omitted));
         }
         match (&self.before, &self.after) {
-            (None, Some(after)) => add(&mut text, format_args!(" is new: {}", after.story())),
-            (Some(before), None) => add(&mut text, format_args!(" is gone, was {}", before.story())),
-            (Some(before), Some(after)) if before.story() == after.story() => {
-                add(&mut text, format_args!(" {}", after.story()));
+            (None, Some(after)) => add(&mut text, format_args!(" is new: {}", after.sentence())),
+            (Some(before), None) => add(&mut text, format_args!(" is gone, was {}", before.sentence())),
+            (Some(before), Some(after)) if before.sentence() == after.sentence() => {
+                add(&mut text, format_args!(" {}", after.sentence()));
             }
             (Some(before), Some(after)) => {
-                add(&mut text, format_args!(" {} -> {}", before.story(), after.story()));
+                add(&mut text, format_args!(" {} -> {}", before.sentence(), after.sentence()));
             }
             (None, None) => {}
         }
-        self.backends.tell("", &mut text);
+        self.backends.append_to("", &mut text);
         if let Some(external) = &self.external_backends {
-            external.tell("from outside: ", &mut text);
+            external.append_to("from outside: ", &mut text);
         }
         text
     }
 }
 
 impl Met {
-    fn story(&self) -> String {
+    fn sentence(&self) -> String {
         let mut text = self.verdict.to_string();
         match (&self.reason, &self.owner) {
             (Some(reason), Some(owner)) => add(&mut text, format_args!(" ({reason} by {owner})")),
@@ -106,7 +107,7 @@ impl Met {
 
 impl Diff {
     /// `+` came, `-` went, `~` is in another state, and how many stayed as they were.
-    fn tell(&self, scope: &str, text: &mut String) {
+    fn append_to(&self, scope: &str, text: &mut String) {
         if self.is_empty() {
             return;
         }
@@ -115,8 +116,9 @@ impl Diff {
         let went = self.removed.iter().map(|address| format!("-{address}"));
         let turned = self.changed.iter().map(|it| format!("~{} {} to {}", it.address, it.before, it.after));
         let all: Vec<String> = came.chain(went).chain(turned).collect();
-        text.push_str(&all.get(..TOLD_MAX).unwrap_or(&all).join(" "));
-        let more = all.len().saturating_sub(TOLD_MAX) + usize::try_from(self.omitted).unwrap_or(usize::MAX);
+        text.push_str(&all.get(..ADDRESSES_MAX).unwrap_or(&all).join(" "));
+        let more =
+            all.len().saturating_sub(ADDRESSES_MAX) + usize::try_from(self.omitted).unwrap_or(usize::MAX);
         if more > 0 {
             add(text, format_args!(" and {more} more"));
         }
@@ -128,7 +130,7 @@ impl Diff {
 
 impl Trigger {
     /// The cause in words: which object, what of it, which version, who wrote it.
-    pub fn story(&self) -> String {
+    pub fn sentence(&self) -> String {
         let other = self.other.as_deref().unwrap_or("another service");
         let frontend = self.frontend.as_deref().unwrap_or("an address");
         let address = self.address.as_deref().unwrap_or("a backend");
@@ -143,17 +145,17 @@ impl Trigger {
             "probe-accepted" => format!("{address} took a probe"),
             "probe-refused" => format!("{address} refused a probe"),
             "probe-silent" => format!("{address} did not answer a probe"),
-            "address-claimed" => format!("{address} is another target of {other} now"),
+            "address-claimed" => format!("{other} lists {address} for another target now"),
             "mass-loss" => {
                 let [lost, populated] = self.lost.unwrap_or_default();
                 format!("{lost} of {populated} services lost all their backends at once")
             }
-            "readers-left" => "nobody reads what it left behind".to_owned(),
-            _ => self.object_story(),
+            "readers-left" => "no client reads its former list any more".to_owned(),
+            _ => self.object_sentence(),
         }
     }
 
-    fn object_story(&self) -> String {
+    fn object_sentence(&self) -> String {
         let event = match &*self.event {
             "left" => "left for another service",
             event => event,
@@ -165,14 +167,14 @@ impl Trigger {
             text.push_str(" with `endpoints: null`");
         }
         if let Some(diff) = &self.endpoints {
-            diff.tell("endpoints ", &mut text);
+            diff.append_to("endpoints ", &mut text);
         }
-        self.tell_fields(&mut text);
+        self.append_fields(&mut text);
         if let Some(version) = &self.resource_version {
             add(&mut text, format_args!(", version {version}"));
         }
         if let Some(writer) = &self.writer {
-            add(&mut text, format_args!(", written by {}", writer.story()));
+            add(&mut text, format_args!(", written by {}", writer.sentence()));
         }
         if let Some(origin) = &self.origin {
             add(&mut text, format_args!(", from {origin}"));
@@ -180,8 +182,8 @@ impl Trigger {
         text
     }
 
-    /// Fields beside the endpoints, which have told for themselves.
-    fn tell_fields(&self, text: &mut String) {
+    /// Fields beside the endpoints, which stand before them.
+    fn append_fields(&self, text: &mut String) {
         let other: Vec<&str> = self.fields.iter().map(|it| &**it).filter(|it| *it != "endpoints").collect();
         match (other.is_empty(), self.new, &*self.event) {
             (false, ..) => add(text, format_args!(", other {}", other.join(" "))),
@@ -195,7 +197,7 @@ impl Trigger {
 }
 
 impl LastWriter {
-    fn story(&self) -> String {
+    fn sentence(&self) -> String {
         let mut text = format!("{} ({}", self.manager, self.operation);
         if let Some(subresource) = &self.subresource {
             add(&mut text, format_args!(" of {subresource}"));

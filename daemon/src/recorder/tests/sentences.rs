@@ -4,8 +4,9 @@ use expect_test::{Expect, expect};
 
 use super::*;
 
-/// The incident in small: two services with the same backend; one is emptied by a stopping apiserver, the other one is touched.
-pub(super) fn incident() -> Vec<Told> {
+/// The incident in small: two services with the same backend; one is emptied by a stopping apiserver, the other one is
+/// touched.
+pub(super) fn incident() -> Vec<TimedChange> {
     let mut rig = Rig::new();
     let mut told = rig.batch([
         service("kubernetes", "10.96.0.1", meta("1", "kube-apiserver")),
@@ -32,12 +33,12 @@ pub(super) fn incident() -> Vec<Told> {
 fn check(wanted: &Wanted, expected: &Expect) {
     let history = recorded(incident(), None);
     let lines = history.select(wanted);
-    let story = |line: &Arc<Line>| line.record().unwrap().story() + "\n";
-    expected.assert_eq(&lines.iter().map(story).collect::<String>());
+    let sentence = |line: &Arc<Line>| line.record().unwrap().sentence() + "\n";
+    expected.assert_eq(&lines.iter().map(sentence).collect::<String>());
 }
 
 #[test]
-fn a_story_names_object_version_writer_and_what_clients_get() {
+fn a_sentence_names_object_version_writer_and_what_clients_get() {
     check(
         &Wanted { service: Some(name("kubernetes")), ..Wanted::default() },
         &expect![[r#"
@@ -49,7 +50,7 @@ fn a_story_names_object_version_writer_and_what_clients_get() {
 }
 
 #[test]
-fn what_another_service_does_is_another_story() {
+fn what_another_service_does_is_another_record() {
     check(
         &Wanted { service: Some(name("kubernetes-intranet")), ..Wanted::default() },
         &expect![[r#"
@@ -108,14 +109,14 @@ fn whoever_watches_hears_also_what_changes_nothing_for_clients() {
     let (recorder, history) = Recorder::new(waiting, watch::channel(Arc::default()).1, None);
     let mut watched = history.watch();
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
-    let mut stories = String::new();
+    let mut sentences = String::new();
     while let Ok(Heard::Line(line)) = watched.try_recv() {
         let record = line.record().unwrap();
         if record.kind == Kind::Event {
-            stories += &record.story();
+            sentences += &record.sentence();
         }
     }
-    expect!["2026-01-08T11:11:59.000Z - default/kubernetes-intranet: nothing changed for clients; because Service default/kubernetes-intranet applied, only its metadata differs, version 72, written by cloud-controller (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443"].assert_eq(&stories);
+    expect!["2026-01-08T11:11:59.000Z - default/kubernetes-intranet: nothing changed for clients; because Service default/kubernetes-intranet applied, only its metadata differs, version 72, written by cloud-controller (Update) at 2026-01-08T11:11:55Z, from https://10.0.0.10:6443"].assert_eq(&sentences);
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn a_record_has_bounds() {
     let record = &all(&recorded(told, None))[0];
     let diff = &record.transitions[0].backends;
     assert_eq!((diff.added.len(), diff.omitted), (32, 218));
-    assert!(record.story().contains(" and 244 more;"), "{}", record.story());
+    assert!(record.sentence().contains(" and 244 more;"), "{}", record.sentence());
 }
 
 #[test]
@@ -140,6 +141,6 @@ fn nothing_an_object_says_moves_the_cursor() {
         service("web", "10.96.0.1", meta("1", "evil\u{1b}[2J\nmanager")),
         slice("web", &["10.1.1.1"], false, meta("2", "kcm")),
     ]);
-    let story = all(&recorded(told, None))[0].story();
-    assert!(story.contains("evil?[2J?manager") && !story.contains('\n'), "{story}");
+    let sentence = all(&recorded(told, None))[0].sentence();
+    assert!(sentence.contains("evil?[2J?manager") && !sentence.contains('\n'), "{sentence}");
 }

@@ -1,19 +1,19 @@
-//! The story of every change, one log line per transition.
+//! Every change in the log, one line per transition.
 //!
-//! Invariant: a line tells what a client gets from now on and which object made it so, with the number of the record that
-//! has the rest; a change that clients do not notice is told at debug level only. Deliberately absent: storage.
+//! Invariant: a line tells what a client gets from now on and which object made it so, with the number of the record
+//! that has the rest; a change that clients do not notice is told at debug level only. Deliberately absent: storage.
 
 use holdfast_core::change::Change;
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict};
 
+use super::from_change::{key, name, places, rows, slot};
 use super::record::{Record, Trigger};
-use super::told::{key, name, places, rows, slot};
 use crate::logging::messages::{self, say};
 
-/// Tells one change, of which this is the record.
-pub(super) fn tell(change: &Change, record: &Record) {
-    let (seq, cause) = (record.seq, record.triggers.last().map(Trigger::story).unwrap_or_default());
+/// Logs one change, of which this is the record.
+pub(super) fn write(change: &Change, record: &Record) {
+    let (seq, cause) = (record.seq, record.triggers.last().map(Trigger::sentence).unwrap_or_default());
     if let Some(error) = &change.error {
         say!(warn, messages::SERVICE_NOT_UPDATED, service = %change.service, %error, seq, cause);
     }
@@ -22,7 +22,7 @@ pub(super) fn tell(change: &Change, record: &Record) {
     let known = places(before);
     for view in rows(after) {
         let old = known.get(&key(view)).and_then(|old| Some((before?, *old)));
-        tell_frontend(change, old, view, (seq, &cause));
+        write_frontend(change, old, view, (seq, &cause));
     }
     let stays = places(after);
     for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
@@ -31,7 +31,7 @@ pub(super) fn tell(change: &Change, record: &Record) {
     }
 }
 
-fn tell_frontend(
+fn write_frontend(
     change: &Change,
     old: Option<(&ServiceView, &FrontendView)>,
     new: &FrontendView,
@@ -47,7 +47,7 @@ fn tell_frontend(
             say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause)
         }
         Some((_, old)) if (old.verdict, old.reason) != (new.verdict, new.reason) => {
-            tell_verdict(service, (after, new), old.verdict, (seq, cause));
+            write_verdict(service, (after, new), old.verdict, (seq, cause));
         }
         Some((before, old)) if !before.backends(old).map(slot).eq(after.backends(new).map(slot)) => {
             let was = before.backends(old).count();
@@ -66,7 +66,7 @@ fn tell_frontend(
 }
 
 /// A hold is never silent: neither when it begins, nor when it ends.
-fn tell_verdict(
+fn write_verdict(
     service: &ServiceKey,
     (after, new): (&ServiceView, &FrontendView),
     old: Verdict,

@@ -1,0 +1,77 @@
+//! The engine's own thread, so that nothing else can hold it up.
+//!
+//! Invariant: whoever looks can tell whether it moves. Deliberately absent: its loop, which is the engine's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use holdfast_core::engine::Engine;
+use holdfast_core::event::Event;
+use holdfast_core::maps::Maps;
+use holdfast_core::snapshot::Snapshot;
+use tokio::sync::{mpsc, watch};
+
+use super::AppError;
+use crate::engine::ask::{self, Asker};
+use crate::engine::run;
+use crate::readings::Liveness;
+use crate::recorder::TimedChange;
+
+/// Events that wait for so long do not move. An engine for which none waits looks at the time every second.
+const STALLED: Duration = Duration::from_secs(5);
+
+/// The engine on a thread of its own, so that nothing else can hold it up.
+pub(super) struct EngineThread {
+    pub(super) asker: Asker,
+    pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+    progress: Arc<AtomicU64>,
+    started: Instant,
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl EngineThread {
+    pub(super) fn start<M: Maps + 'static>(
+        engine: Engine<M>,
+        events: mpsc::Receiver<Vec<Event>>,
+        look_after: impl FnMut(&mut Engine<M>) + Send + 'static,
+    ) -> Result<(Self, mpsc::Receiver<TimedChange>), AppError> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(AppError::Runtime)?;
+        let (changes, changed) = mpsc::channel(run::CHANGES_WAITING_MAX);
+        let (snapshots_out, snapshots) = watch::channel(Arc::default());
+        let (stop, stopping) = watch::channel(false);
+        let progress = Arc::new(AtomicU64::new(0));
+        let (asker, asks) = ask::channel();
+        let ends = run::Ends {
+            events,
+            asks,
+            snapshots: snapshots_out,
+            changes,
+            progress: Arc::clone(&progress),
+            stop: stopping,
+        };
+        let work = move || drop(runtime.block_on(run::run(engine, ends, look_after)));
+        let thread =
+            std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
+        Ok((Self { asker, snapshots, progress, started: Instant::now(), stop, thread }, changed))
+    }
+
+    /// Tells for how long no event has moved.
+    pub(super) fn liveness(&self) -> Liveness {
+        let (progress, started) = (Arc::clone(&self.progress), self.started);
+        Liveness::new(move || {
+            let last = Duration::from_millis(progress.load(Ordering::Relaxed));
+            Some(started.elapsed().saturating_sub(last)).filter(|still| *still > STALLED)
+        })
+    }
+
+    /// Ends the engine's loop; the maps stay as they are.
+    pub(super) fn stop(self) {
+        self.stop.send_replace(true);
+        // A panic there has ended the process already.
+        let _ = self.thread.join();
+    }
+}

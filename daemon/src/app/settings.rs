@@ -1,0 +1,86 @@
+//! From the configuration to what each module wants to know of it.
+//!
+//! Invariant: nothing here starts, opens or waits for anything, so a reload asks here as a start does. Deliberately absent:
+//! defaults and judging, which the configuration has.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use holdfast_core::dialable::{AddressRange, ExternalIps};
+use holdfast_core::facts::Settings;
+use holdfast_core::maps::Capacity;
+
+use super::AppError;
+use crate::admin;
+use crate::apiserver::{self, Access};
+use crate::config::{self, Config, Discovery};
+use crate::readings::EffectiveConfig;
+use crate::sources::config::{Blocks, StaticService};
+
+/// Kubelet's kubeconfig where kubeadm puts it.
+const KUBELET: &str = "/etc/kubernetes/kubelet.conf";
+
+pub(super) fn apiserver_sources(config: &Config) -> apiserver::Sources {
+    let discovers = |tier| config.apiserver.discover.contains(&tier);
+    apiserver::Sources {
+        apiserver: config.apiserver.clone(),
+        kubelet: discovers(Discovery::Kubelet).then(|| KUBELET.into()),
+        learns: discovers(Discovery::Learned),
+    }
+}
+
+/// By the configuration in force; `apiservers` are the addresses that are an apiserver's beside the configured ones.
+pub(super) fn settings(config: &Config, apiservers: BTreeSet<SocketAddr>) -> Settings {
+    let configured = config.apiserver.endpoints.iter().map(|endpoint| endpoint.address());
+    Settings {
+        service_proxy_name: config.kubernetes.service_proxy_name.as_deref().map(Into::into),
+        bypass: configured.chain(apiservers).collect(),
+        frontends_max: usize::try_from(config.datapath.limits.frontends).ok(),
+        external_ips: external_ips(&config.kubernetes.external_ips),
+        hold: config.hold.policy(),
+        keeps_tcp_members: config.datapath.stale_sockets.protocols.contains(&config::Protocol::Tcp),
+    }
+}
+
+fn external_ips(allowed: &config::ExternalIps) -> ExternalIps {
+    let range = |cidr: &config::Cidr| AddressRange { first: cidr.network(), last: cidr.last() };
+    match allowed {
+        config::ExternalIps::All => ExternalIps::All,
+        config::ExternalIps::None => ExternalIps::None,
+        config::ExternalIps::Cidrs(cidrs) => ExternalIps::Within(cidrs.iter().map(range).collect()),
+    }
+}
+
+/// The addresses that are an apiserver's now.
+pub(super) fn apiservers(access: Option<&Access>) -> BTreeSet<SocketAddr> {
+    access.map(|access| access.addresses().borrow().clone()).unwrap_or_default()
+}
+
+/// A list takes the next power of two, so twice the slots hold that many backends whatever their lists are.
+pub(super) fn capacity(config: &Config) -> Capacity {
+    let limits = config.datapath.limits;
+    let most = Capacity::default();
+    Capacity {
+        slots: limits
+            .backends
+            .saturating_mul(2)
+            .checked_next_power_of_two()
+            .map_or(most.slots, |it| it.min(most.slots)),
+        ports: limits.frontends.min(most.ports),
+        services: usize::try_from(limits.services).unwrap_or(most.services).min(most.services),
+    }
+}
+
+pub(super) fn admin_settings(config: &Config) -> admin::Settings {
+    admin::Settings { listen: config.admin.listen.address(), socket: config.admin.socket.clone() }
+}
+
+pub(super) fn effective(config: &Config) -> EffectiveConfig {
+    EffectiveConfig { text: config.effective_text(), json: config.effective_json() }
+}
+
+pub(super) fn blocks(config: &Config, path: &Path) -> Result<Blocks, AppError> {
+    let services = config.services.iter().map(StaticService::from).collect();
+    Blocks::new(services, &path.to_string_lossy()).map_err(AppError::Services)
+}

@@ -1,0 +1,150 @@
+//! The modules, each made from its settings and from what a former process left.
+//!
+//! Invariant: whatever is not there or not whole yet is named in the log and does not keep the rest from starting; what
+//! cannot be started without is an error. Deliberately absent: the order, which is the parent's.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::engine::Engine;
+use holdfast_core::event::Event;
+use holdfast_core::facts::{NodeFacts, Settings};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::time::Now;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::engine_thread::EngineThread;
+use super::maps::AppMaps;
+use super::patience::{self, Holder};
+use super::{AppError, settings};
+use crate::apiserver::{self, Access};
+use crate::config::{Config, NodeName};
+use crate::logging::messages::{self, say};
+use crate::node::Described;
+use crate::recorder::{self, Recorder, TimedChange};
+use crate::sources::kubernetes::{self, Kubernetes};
+use crate::state;
+
+/// Spreads hash tables and health checks. Without randomness they are merely easier to guess.
+pub(super) fn seed() -> u64 {
+    getrandom::u64().unwrap_or(0)
+}
+
+/// The folder for this process alone, and what a former one wrote down. Without that the daemon starts as it would on a new node.
+pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state::Kept>), AppError> {
+    let taken = |_: &state::Taken| Some(Holder(None));
+    let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
+    let kept = match folder.load() {
+        Ok(kept) => kept,
+        Err(error) => {
+            say!(warn, messages::SNAPSHOT_NOT_USED, %error);
+            None
+        }
+    };
+    Ok((claim, kept))
+}
+
+/// `known_cluster` is the one that the snapshot is from.
+fn access(config: &Config, seed: u64, known_cluster: Option<&str>) -> Result<Access, AppError> {
+    let settings = apiserver::Settings {
+        sources: settings::apiserver_sources(config),
+        state: config.state.path.clone(),
+        known_cluster: known_cluster.and_then(apiserver::ClusterId::new),
+        seed,
+    };
+    Ok(Access::new(&settings)?)
+}
+
+/// The way to the apiserver and what is watched there; none where no object comes from there.
+pub(super) fn cluster(
+    config: &Config,
+    node: &NodeName,
+    seed: u64,
+    kept: Option<&state::Kept>,
+) -> Result<(Option<Access>, Option<Kubernetes>), AppError> {
+    if !config.kubernetes.enabled {
+        return Ok((None, None));
+    }
+    let access = access(config, seed, kept.and_then(|kept| kept.context.cluster.as_deref()))?;
+    Ok((Some(access.clone()), Some(kubernetes(config, node, access, kept))))
+}
+
+/// What is watched there, from where a former process was. One that asked for other Services knows nothing of these.
+fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&state::Kept>) -> Kubernetes {
+    let asked_for = config.kubernetes.service_proxy_name.as_deref();
+    let start = kept.filter(|kept| kept.context.proxy_name.as_deref() == asked_for);
+    let settings = kubernetes::Settings {
+        service_proxy_name: config.kubernetes.service_proxy_name.clone(),
+        node: Some(node.clone()),
+        start: start
+            .map(|kept| kubernetes::Start::of(&kept.remembered, &kept.context.odd))
+            .unwrap_or_default(),
+        ..kubernetes::Settings::default()
+    };
+    Kubernetes::new(access, settings)
+}
+
+/// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at which NodePorts are
+/// answered, so that a restart does not move them there and back. Nobody speaks where there is no cluster.
+pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Kept>) -> Described {
+    let zone = kept.and_then(|kept| kept.context.zone.clone());
+    let addresses = if config.kubernetes.enabled { maps.node_addresses() } else { Vec::new() };
+    Described { zone, addresses }
+}
+
+/// An engine that knows what it must know before it may write anything. What is remembered is decided by the settings and on
+/// the node of now: an apiserver's address is no frontend, not even for a moment.
+pub(super) fn engine(
+    maps: AppMaps,
+    seed: u64,
+    sources: &[Source],
+    now: (Settings, NodeFacts),
+    kept: Option<state::Kept>,
+) -> Result<Engine<AppMaps>, AppError> {
+    let (mut engine, found) = Engine::start(maps, Seed(seed), sources)?;
+    for error in found {
+        tracing::warn!(%error, "the maps hold what holdfast cannot have written; it is written again");
+    }
+    if let Some(kept) = kept {
+        // The engine's own clock begins with its loop.
+        engine.remember(kept.remembered, Now { wall: super::now(), mono: Duration::ZERO });
+    }
+    engine.apply(Event::SettingsApplied(Arc::new(now.0)));
+    engine.apply(Event::NodeApplied(Arc::new(now.1)));
+    Ok(engine)
+}
+
+/// What writes the table down, and where it tells how it goes.
+pub(super) fn keeper(
+    folder: state::Folder,
+    engine: &EngineThread,
+    (access, kubernetes): (&Option<Access>, &Option<Kubernetes>),
+    history: &Arc<recorder::History>,
+) -> (state::Keeper, watch::Receiver<state::Written>) {
+    let clusters = access.as_ref().map_or_else(|| watch::channel(None).1, Access::clusters);
+    let (snapshots, odd) = (engine.snapshots.clone(), kubernetes.as_ref().map(Kubernetes::oddities));
+    state::Keeper::new(folder, snapshots, clusters, odd, Arc::clone(history))
+}
+
+/// The recorder on a thread of its own, because it formats and may wait for the journal; and what tells that it has ended.
+pub(super) fn record(
+    state: &Path,
+    numbers_below: u64,
+    changes: mpsc::Receiver<TimedChange>,
+    engine: &EngineThread,
+) -> Result<(Arc<recorder::History>, oneshot::Receiver<()>), AppError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(AppError::Runtime)?;
+    let (recorder, history) =
+        Recorder::new(changes, engine.snapshots.clone(), Some(&state.join(recorder::FOLDER)));
+    let recorder = recorder.remembering(numbers_below);
+    let (end, ended) = oneshot::channel();
+    let work = move || {
+        runtime.block_on(recorder.run());
+        // Nobody may be waiting.
+        let _ = end.send(());
+    };
+    std::thread::Builder::new().name("recorder".to_owned()).spawn(work).map_err(AppError::Runtime)?;
+    Ok((history, ended))
+}
