@@ -20,9 +20,9 @@ pub(super) fn write(change: &Change, record: &Record) {
     let before = change.before.as_deref();
     let after = change.after.as_deref();
     let known = places(before);
-    for view in rows(after) {
-        let old = known.get(&key(view)).and_then(|old| Some((before?, *old)));
-        write_frontend(change, old, view, (seq, &cause));
+    for (view, row) in after.into_iter().flat_map(|view| view.frontends.iter().map(move |row| (view, row))) {
+        let old = known.get(&key(row)).and_then(|old| Some((before?, *old)));
+        write_frontend(&change.service, old, (view, row), (seq, &cause));
     }
     let stays = places(after);
     for old in rows(before).filter(|old| !stays.contains_key(&key(old))) {
@@ -32,13 +32,11 @@ pub(super) fn write(change: &Change, record: &Record) {
 }
 
 fn write_frontend(
-    change: &Change,
+    service: &ServiceKey,
     old: Option<(&ServiceView, &FrontendView)>,
-    new: &FrontendView,
+    (after, new): (&ServiceView, &FrontendView),
     (seq, cause): (Option<u64>, &str),
 ) {
-    let Some(after) = change.after.as_deref() else { return };
-    let service = &change.service;
     let (frontend, verdict) = (name(new), new.verdict.as_str());
     let reason = new.reason.map(Reason::as_str);
     let backends = after.backends(new).count();

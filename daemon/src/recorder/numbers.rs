@@ -6,7 +6,7 @@
 //! Deliberately absent: the records.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -58,10 +58,17 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// The file in this folder, and what it says. A file that is not there or not whole says nothing.
+    /// The file in this folder, and what it says. A file that is not there or not whole says nothing, and one that
+    /// cannot be read is named.
     pub(super) fn open(folder: &Path) -> (Self, Option<Mark>) {
         let path = folder.join(FILE);
-        let found = fs::read(&path).unwrap_or_default();
+        let found = read(&path).unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                let file = path.display();
+                tracing::warn!(%error, %file, "cannot read which numbers of records are used; the snapshot's are taken");
+            }
+            Vec::new()
+        });
         let copies = found.chunks(COPY_BYTES).filter_map(decode);
         let newest = copies.take(COPIES).max_by_key(|(turn, _)| *turn);
         let turn = newest.map_or(0, |(turn, _)| turn);
@@ -104,6 +111,13 @@ impl Numbers {
         }
         Ok(file)
     }
+}
+
+/// Both copies, and nothing that may stand behind them.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(COPIES * COPY_BYTES);
+    File::open(path)?.take((COPIES * COPY_BYTES) as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn encode(turn: u64, mark: Mark) -> [u8; USED_BYTES] {
@@ -214,6 +228,19 @@ mod tests {
             fs::write(&path, bytes).unwrap();
             assert_eq!(Numbers::open(folder.path()).1.map(|mark| mark.below), left);
         }
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_nothing_and_what_stands_behind_is_not_read() {
+        let folder = TempDir::new().unwrap();
+        fs::create_dir(folder.path().join(FILE)).unwrap();
+        assert_eq!(Numbers::open(folder.path()).1, None);
+        fs::remove_dir(folder.path().join(FILE)).unwrap();
+        let (mut numbers, _) = Numbers::open(folder.path());
+        numbers.keep(Mark { below: 7, is_exact: true }).unwrap();
+        let mut file = OpenOptions::new().append(true).open(folder.path().join(FILE)).unwrap();
+        std::io::Write::write_all(&mut file, &encode(9, Mark { below: 99, is_exact: true })).unwrap();
+        assert_eq!(Numbers::open(folder.path()).1.map(|mark| mark.below), Some(7));
     }
 
     #[test]

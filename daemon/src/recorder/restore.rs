@@ -137,10 +137,12 @@ impl Reading<'_> {
                 // Reading begins anywhere, so the first bytes may be the end of a record.
                 Piece::Bad(_) if place == 0 && begin > HEADER.len() as u64 => {}
                 Piece::Bad(bytes) => bad += bytes as u64,
-                Piece::Record(json) => match Line::parse(json).filter(|line| self.is_next(line)) {
-                    Some(line) => self.take(line, std::mem::take(&mut bad), segment),
-                    None => bad += json.len() as u64,
-                },
+                Piece::Record(json) => {
+                    match Line::parse(json).and_then(|line| Some((self.next(&line)?, line))) {
+                        Some((seq, line)) => self.take(seq, line, std::mem::take(&mut bad), segment),
+                        None => bad += json.len() as u64,
+                    }
+                }
             }
         }
         if bad > 0 {
@@ -154,15 +156,14 @@ impl Reading<'_> {
         self.restored.seq = self.restored.seq.max(seq);
     }
 
-    /// Whether its number can follow those before. A file may be named after what follows the gap that it begins with.
-    fn is_next(&self, line: &Line) -> bool {
+    /// Its number, if that can follow those before. A file may be named after what follows the gap that it begins with.
+    fn next(&self, line: &Line) -> Option<u64> {
         let least = self.restored.seq + u64::from(line.service.is_some());
-        line.seq.is_some_and(|seq| (least..NUMBER_MAX).contains(&seq))
+        line.seq.filter(|seq| (least..NUMBER_MAX).contains(seq))
     }
 
     /// A record, with the bad bytes before it.
-    fn take(&mut self, line: Line, bad: u64, segment: &Segment) {
-        let Some(seq) = line.seq else { return };
+    fn take(&mut self, seq: u64, line: Line, bad: u64, segment: &Segment) {
         let missing = seq.saturating_sub(self.restored.seq + 1);
         let is_gap = line.service.is_none();
         let first = self.time == Millis(0);
