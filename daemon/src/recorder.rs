@@ -32,7 +32,7 @@ use holdfast_core::snapshot::{Snapshot, Verdict};
 use tokio::sync::{mpsc, watch};
 
 use crate::logging::messages::{self, say};
-use crate::moment::Millis;
+use crate::rfc3339::Millis;
 use crate::state::boot_id;
 use files::{Disk, Files};
 use numbers::{Mark, Numbers, Reserve};

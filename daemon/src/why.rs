@@ -19,9 +19,9 @@ use serde::Serialize;
 
 use crate::datapath::Counters;
 use crate::engine::ask::FRONTENDS_MAX;
-use crate::moment::Moment;
 use crate::readings::Readings;
 use crate::recorder::{Line, Record, Wanted};
+use crate::rfc3339::Rfc3339;
 use details::{Applied, Desired, Rejected};
 pub(crate) use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef};
 pub(crate) use find::{Dialled, What};
@@ -41,7 +41,7 @@ pub(crate) struct Explanation<'a> {
     /// Where nobody has it: the records of who had it last.
     pub(crate) past: Vec<Record>,
     pub(crate) apiserver: Option<String>,
-    pub(crate) stale_since: Option<Moment>,
+    pub(crate) stale_since: Option<Rfc3339>,
 }
 
 /// One service of it.
@@ -109,7 +109,7 @@ impl Walk {
             near: near(snapshot, what, *found),
             past: past(readings, what, *found),
             apiserver: details::apiserver(readings),
-            stale_since: snapshot.stale_since.map(Moment),
+            stale_since: snapshot.stale_since.map(Rfc3339),
         }
     }
 }

@@ -18,7 +18,7 @@ const FUNCTION_LINES_MAX: usize = 60;
 const HOMES: [(&str, &[&str]); 6] = [
     ("kube::", &["daemon/src/sources", "daemon/src/apiserver"]),
     ("k8s_openapi::", &["daemon/src/sources", "daemon/src/apiserver"]),
-    ("jiff::", &["daemon/src/moment"]),
+    ("jiff::", &["daemon/src/rfc3339"]),
     ("axum::", &["daemon/src/admin"]),
     ("libbpf_rs::", &["daemon/datapath/"]),
     ("unsafe", &["daemon/datapath/"]),

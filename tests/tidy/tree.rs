@@ -20,7 +20,7 @@ const NOT_YET: [&str; 18] = [
     "daemon/src/engine",
     "daemon/src/lib.rs",
     "daemon/src/logging",
-    "daemon/src/moment",
+    "daemon/src/rfc3339",
     "daemon/src/readings",
     "daemon/src/recorder",
     "daemon/src/state",

@@ -15,8 +15,8 @@ use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, Widths};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, View};
-use crate::moment::Moment;
 use crate::readings::Readings;
+use crate::rfc3339::Rfc3339;
 use crate::sources::kubernetes::Watch;
 
 #[derive(Serialize)]
@@ -39,12 +39,12 @@ struct EndpointRow<'a> {
     state: &'static str,
     active: bool,
     preferred: bool,
-    since: Moment,
+    since: Rfc3339,
     connections: usize,
     last_error: Option<&'a str>,
-    last_error_at: Option<Moment>,
-    seen: Option<Moment>,
-    learned: Option<Moment>,
+    last_error_at: Option<Rfc3339>,
+    seen: Option<Rfc3339>,
+    learned: Option<Rfc3339>,
     listed: Option<&'static str>,
     source: Option<String>,
 }
@@ -54,15 +54,15 @@ struct CredentialsRow<'a> {
     tier: &'static str,
     kind: &'static str,
     files: Vec<FileRow>,
-    expires: Option<Moment>,
+    expires: Option<Rfc3339>,
     problem: Option<&'a str>,
-    problem_since: Option<Moment>,
+    problem_since: Option<Rfc3339>,
 }
 
 #[derive(Serialize)]
 struct FileRow {
     path: String,
-    modified: Option<Moment>,
+    modified: Option<Rfc3339>,
 }
 
 /// A watch of one kind of objects.
@@ -70,9 +70,9 @@ struct FileRow {
 struct WatchRow {
     kind: String,
     state: &'static str,
-    since: Moment,
+    since: Rfc3339,
     endpoint: Option<Arc<str>>,
-    heard: Option<Moment>,
+    heard: Option<Rfc3339>,
     resource_version: Option<Arc<str>>,
     objects: usize,
     bad: usize,
@@ -84,20 +84,20 @@ struct WatchRow {
     audits: u64,
     differences: u64,
     last_error: Option<Arc<str>>,
-    last_error_at: Option<Moment>,
+    last_error_at: Option<Rfc3339>,
 }
 
 const LAST_ERROR: [&str; 2] = ["LAST ERROR AT", "LAST ERROR"];
 
 impl WatchRow {
     fn of(watch: Watch) -> Self {
-        let (last_error, last_error_at) = watch.last_error.map(|it| (it.text, moment(it.at))).unzip();
+        let (last_error, last_error_at) = watch.last_error.map(|it| (it.text, on_the_clock(it.at))).unzip();
         Self {
             kind: watch.what.to_string(),
             state: watch.state.as_str(),
-            since: moment(watch.since),
+            since: on_the_clock(watch.since),
             endpoint: watch.endpoint,
-            heard: watch.heard.map(moment),
+            heard: watch.heard.map(on_the_clock),
             resource_version: watch.resource_version,
             objects: watch.objects,
             bad: watch.bad,
@@ -132,10 +132,10 @@ impl WatchRow {
 }
 
 /// A moment of this process as the clock shows it, to the nearest second, so that it is always shown as the same one.
-fn moment(at: Instant) -> Moment {
+fn on_the_clock(at: Instant) -> Rfc3339 {
     let then = SystemTime::now().checked_sub(at.elapsed()).unwrap_or(UNIX_EPOCH) + Duration::from_millis(500);
     let since = then.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Moment(Timestamp(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
+    Rfc3339(Timestamp(i64::try_from(since.as_secs()).unwrap_or(i64::MAX)))
 }
 
 impl<'a> EndpointRow<'a> {
@@ -147,12 +147,12 @@ impl<'a> EndpointRow<'a> {
             state: view.state.as_str(),
             active: view.active,
             preferred: view.preferred,
-            since: Moment(view.since),
+            since: Rfc3339(view.since),
             connections: view.connections,
             last_error: view.last_error.as_ref().map(|(error, _)| error.as_str()),
-            last_error_at: view.last_error.as_ref().map(|(_, at)| Moment(*at)),
-            seen: view.seen.map(Moment),
-            learned: learned.and_then(|it| it.since).map(Moment),
+            last_error_at: view.last_error.as_ref().map(|(_, at)| Rfc3339(*at)),
+            seen: view.seen.map(Rfc3339),
+            learned: learned.and_then(|it| it.since).map(Rfc3339),
             listed: learned.map(|it| it.standing.as_str()),
             source: learned.and_then(|it| it.slice.as_ref()).map(|slice| format!("default/{slice}")),
         }
@@ -187,15 +187,15 @@ impl<'a> CredentialsRow<'a> {
     fn of(view: &'a CredentialsView) -> Self {
         let file = |(path, modified): &(std::path::PathBuf, _)| FileRow {
             path: path.display().to_string(),
-            modified: Option::map(*modified, Moment),
+            modified: Option::map(*modified, Rfc3339),
         };
         Self {
             tier: view.tier.as_str(),
             kind: view.kind,
             files: view.files.iter().map(file).collect(),
-            expires: view.expires.map(Moment),
+            expires: view.expires.map(Rfc3339),
             problem: view.problem.as_ref().map(|(problem, _)| problem.as_str()),
-            problem_since: view.problem.as_ref().map(|(_, since)| Moment(*since)),
+            problem_since: view.problem.as_ref().map(|(_, since)| Rfc3339(*since)),
         }
     }
 

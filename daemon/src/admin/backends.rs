@@ -13,8 +13,8 @@ use serde::{Serialize, Serializer};
 use super::page::Table;
 use super::query::{Filter, Legal};
 use super::shown::{Cells, Column, as_text, column, wide};
-use crate::moment::Moment;
 use crate::readings::Readings;
+use crate::rfc3339::Rfc3339;
 use crate::why::state;
 
 /// What `/backends` understands.
@@ -52,7 +52,7 @@ pub(super) struct BackendRow<'a> {
     zone: Option<&'a str>,
     slices: Slices<'a>,
     target: Option<Target<'a>>,
-    since: Moment,
+    since: Rfc3339,
     unused_because: Option<&'static str>,
     source: &'static str,
 }
@@ -200,7 +200,7 @@ impl Table for BackendTable {
             zone: endpoint.and_then(|endpoint| endpoint.zone),
             slices: Slices { view, places: slices.unwrap_or_default(), before },
             target: endpoint.and_then(|endpoint| endpoint.target).map(Target::from),
-            since: Moment(row.since()),
+            since: Rfc3339(row.since()),
             unused_because: port.unused_because(row).map(UnusedBecause::as_str),
             source: view.key.source.as_str(),
         })

@@ -16,8 +16,8 @@ use super::limits;
 use super::page::Table;
 use super::query::{Filter, Legal};
 use super::shown::{Cells, Column, as_optional_text, as_text, column, wide};
-use crate::moment::Moment;
 use crate::readings::Readings;
+use crate::rfc3339::Rfc3339;
 use crate::why::{chosen_state, status};
 
 /// What `/frontends` understands.
@@ -48,7 +48,7 @@ pub(super) struct FrontendRow<'a> {
     reason: Option<&'static str>,
     status: &'static str,
     error: Option<&'a str>,
-    since: Moment,
+    since: Rfc3339,
     #[serde(serialize_with = "as_optional_text")]
     owner: Option<&'a ServiceKey>,
 }
@@ -177,7 +177,7 @@ impl Table for Frontends {
             reason: frontend.reason.map(holdfast_core::snapshot::Reason::as_str),
             status,
             error,
-            since: Moment(frontend.since),
+            since: Rfc3339(frontend.since),
             owner: frontend.owner.as_ref(),
         })
     }

@@ -13,8 +13,8 @@ use super::answer::Refusal;
 use super::form::{FORMATS, Form};
 use super::hint::Hint;
 use super::limits::RECORDS_MAX as LIMIT_MAX;
-use crate::moment::Millis;
 use crate::recorder::{RULES, Wanted};
+use crate::rfc3339::Millis;
 use crate::why::{Dialled, What};
 
 /// What a path understands.

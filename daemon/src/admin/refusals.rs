@@ -18,8 +18,8 @@ use super::form::Form;
 use super::query::{Filter, Legal, Query};
 use super::shown::{Cells, Widths, as_optional_text};
 use crate::datapath::{Denied, LatestRefusals, answering, spelled};
-use crate::moment::Moment;
 use crate::readings::Readings;
+use crate::rfc3339::Rfc3339;
 
 /// What `/refusals` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
@@ -35,8 +35,8 @@ struct Refusals<'a> {
 
 #[derive(Serialize)]
 struct RefusalRow<'a> {
-    time: Moment,
-    first_time: Moment,
+    time: Rfc3339,
+    first_time: Rfc3339,
     count: u64,
     verdict: &'static str,
     address: IpAddr,
@@ -91,8 +91,8 @@ impl<'a> RefusalRow<'a> {
     fn of(denied: &'a Denied, owner: Option<Owner<'a>>) -> Self {
         let it = &denied.refusal;
         Self {
-            time: Moment(denied.last),
-            first_time: Moment(denied.first),
+            time: Rfc3339(denied.last),
+            first_time: Rfc3339(denied.first),
             count: denied.count,
             verdict: spelled(it.denial),
             address: it.frontend.address,

@@ -27,9 +27,9 @@ use super::services::{self, Services};
 use super::{
     apiserver, datapath, explain, forget, history, live, metrics, openapi, refusals, reload, verify,
 };
-use crate::moment::Moment;
 use crate::readings::Readings;
 use crate::recorder::Recorded;
+use crate::rfc3339::Rfc3339;
 use holdfast_core::keys::Source;
 
 /// What a path answers with.
@@ -251,13 +251,13 @@ struct Version {
     version: &'static str,
     node: Arc<str>,
     datapath: &'static str,
-    started: Moment,
+    started: Rfc3339,
 }
 
 fn version(readings: &Readings, _: Query, form: Form) -> Response {
     let about = &readings.about;
     let node = Arc::clone(&readings.snapshot().node.name);
-    let (datapath, started) = (readings.datapath().kind(), Moment(about.started));
+    let (datapath, started) = (readings.datapath().kind(), Rfc3339(about.started));
     match form {
         Form::Json => {
             let version = Version { version: about.version, node, datapath, started };
@@ -310,7 +310,7 @@ struct Readiness {
     healthy: bool,
     reason: Option<String>,
     sources: Vec<SourceRow>,
-    stale_since: Option<Moment>,
+    stale_since: Option<Rfc3339>,
     snapshot: SnapshotRow,
     history: HistoryRow,
 }
@@ -318,7 +318,7 @@ struct Readiness {
 /// What a restart would begin with.
 #[derive(Serialize)]
 struct SnapshotRow {
-    written: Option<Moment>,
+    written: Option<Rfc3339>,
     bytes: u64,
     // Services that are too large for it; the first ones.
     left_out: Vec<Arc<str>>,
@@ -360,12 +360,12 @@ fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let written = readings.written.borrow().clone();
     let snapshot_row = SnapshotRow {
-        written: written.at.map(Moment),
+        written: written.at.map(Rfc3339),
         bytes: written.bytes,
         left_out: written.left_out.named,
         error: written.error,
     };
-    let stale_since = snapshot.stale_since.map(Moment);
+    let stale_since = snapshot.stale_since.map(Rfc3339);
     let history = readings.history.recorded().into();
     answer::json(
         status,

@@ -13,8 +13,8 @@ use super::query::{Filter, Legal};
 use super::rejected;
 use super::shown::{Cells, Column, as_text, column, wide};
 use crate::datapath::{Clients, Counters};
-use crate::moment::Moment;
 use crate::readings::Readings;
+use crate::rfc3339::Rfc3339;
 use crate::why::{severity, status};
 
 /// What `/services` understands.
@@ -49,7 +49,7 @@ pub(super) struct ServiceRow<'a> {
     health_check_node_port: Option<u16>,
     uid: Option<&'a str>,
     resource_version: Option<&'a str>,
-    created: Option<Moment>,
+    created: Option<Rfc3339>,
     origin: Option<&'a str>,
 }
 
@@ -173,7 +173,7 @@ impl Table for Services {
             health_check_node_port: facts.and_then(|facts| facts.health_check_node_port).map(Into::into),
             uid: meta.and_then(|meta| meta.uid.as_deref()),
             resource_version: meta.and_then(|meta| meta.resource_version.as_deref()),
-            created: meta.and_then(|meta| meta.created).map(Moment),
+            created: meta.and_then(|meta| meta.created).map(Rfc3339),
             origin: meta.and_then(|meta| meta.origin.as_deref()),
         })
     }

@@ -12,7 +12,7 @@ use holdfast_core::snapshot::{Reason, ServiceView, Snapshot};
 use serde_json::{Value, json};
 
 use super::seen::Topic;
-use crate::moment::Moment;
+use crate::rfc3339::Rfc3339;
 
 /// Whom the cluster hears: a qualified name, as the apiserver wants it.
 const CONTROLLER: &str = "holdfast.io/holdfast";
@@ -111,7 +111,7 @@ fn held(view: &ServiceView, reason: &str, snapshot: &Snapshot) -> Option<Notice>
     let until =
         holds().map(|hold| snapshot.hold_until(hold)).max_by_key(|until| (until.is_none(), *until))?;
     let until =
-        until.map_or("without limit".to_owned(), |until| format!("until {} at the latest", Moment(until)));
+        until.map_or("without limit".to_owned(), |until| format!("until {} at the latest", Rfc3339(until)));
     let name = &view.key.name;
     let note = format!(
         "its endpoints are gone ({reason}); connections still go to the last {backends} backends, {until}. \
@@ -174,7 +174,7 @@ impl Notice {
         json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
             "metadata": {"namespace": self.object.namespace(), "name": self.name(node)},
-            "eventTime": Moment(self.at).micro_time(),
+            "eventTime": Rfc3339(self.at).micro_time(),
             "reportingController": CONTROLLER,
             "reportingInstance": cut(node, INSTANCE_BYTES_MAX),
             "type": if self.is_warning { "Warning" } else { "Normal" },
@@ -186,7 +186,7 @@ impl Notice {
 
     /// What says that it has happened again, so many times in all.
     pub(super) fn series(&self, count: u64) -> Value {
-        json!({"series": {"count": count, "lastObservedTime": Moment(self.at).micro_time()}})
+        json!({"series": {"count": count, "lastObservedTime": Rfc3339(self.at).micro_time()}})
     }
 
     /// The same for the same trouble of the same object on this node, and for no other.

@@ -151,7 +151,7 @@ impl Client {
             }
         }
         if let Some(address) = &self.address {
-            match connect_tcp(address).await {
+            match connect_tcp(address) {
                 Ok(stream) => return Ok(Box::new(stream)),
                 Err(error) => tried.push((address.clone(), error)),
             }

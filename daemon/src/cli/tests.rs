@@ -653,7 +653,7 @@ fn verify(body: &str) -> [Ran; 2] {
     let daemon = std::thread::spawn(move || {
         for _ in 0..2 {
             let mut stream = listener.accept().unwrap().0;
-            stream.read(&mut [0; 4096]).unwrap();
+            assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
             stream.write_all(answer.as_bytes()).unwrap();
         }
     });

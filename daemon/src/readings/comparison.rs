@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::moment::{Millis, Moment};
+use crate::rfc3339::{Millis, Rfc3339};
 use crate::sources::kubernetes::Compared;
 
 /// Differences that are named; the rest is counted.
@@ -59,7 +59,7 @@ pub(crate) struct Comparison {
     pub(crate) error: Option<String>,
     /// When it was made; null if it could not be.
     #[serde(default)]
-    compared_at: Option<Moment>,
+    compared_at: Option<Rfc3339>,
     /// How long ago, in whole seconds.
     #[serde(default)]
     pub(crate) age_seconds: Option<u64>,
@@ -67,7 +67,7 @@ pub(crate) struct Comparison {
 
 impl Comparison {
     pub(crate) fn of(what: String, compared: Compared) -> Self {
-        let compared_at = compared.at.map(|at| Moment(Millis::of(at).seconds()));
+        let compared_at = compared.at.map(|at| Rfc3339(Millis::of(at).seconds()));
         let age_seconds = compared.at.map(|_| compared.age.as_secs());
         match compared.found {
             Ok(mut differences) => {

@@ -18,7 +18,7 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, S
 
 use super::compare;
 use super::record::{Diff, Kind, LastWriter, Met, Outcome, Record, Transition, Trigger, Word};
-use crate::moment::Millis;
+use crate::rfc3339::Millis;
 
 /// Frontends named in one entry; the addresses of a service of one port seldom are more.
 const FRONTENDS_MAX: usize = 16;

@@ -10,7 +10,7 @@ use holdfast_core::keys::ObjectName;
 use tokio::sync::broadcast;
 
 use super::ring::{self, Fill, Line, Rings};
-use crate::moment::Millis;
+use crate::rfc3339::Millis;
 
 /// Records that a watcher may be behind. At 1,000 changes a second it has a second to take them.
 const BEHIND_MAX: usize = 1024;

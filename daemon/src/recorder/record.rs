@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::moment::Millis;
+use crate::rfc3339::Millis;
 
 /// A word of a closed set: borrowed when it is made, owned when it was read.
 pub type Word = Cow<'static, str>;

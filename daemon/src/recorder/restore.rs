@@ -16,7 +16,7 @@ use super::from_change::GAP;
 use super::numbers::{Mark, NUMBER_MAX};
 use super::record::{Gap, GapCause, Kind, Record};
 use super::ring::Line;
-use crate::moment::Millis;
+use crate::rfc3339::Millis;
 
 /// What is read, from the end: a quarter of all, in some 100 ms.
 const TAIL_BYTES_MAX: u64 = 16 << 20;

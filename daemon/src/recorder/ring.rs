@@ -10,7 +10,7 @@ use std::sync::Arc;
 use holdfast_core::keys::ObjectName;
 
 use super::record::{Record, Word};
-use crate::moment::Millis;
+use crate::rfc3339::Millis;
 
 /// Records of one service: some hours of a service that is rolled out often.
 const RECORDS_PER_SERVICE_MAX: usize = 64;

@@ -204,7 +204,7 @@ impl LastWriter {
         }
         text.push(')');
         if let Some(time) = self.time {
-            add(&mut text, format_args!(" at {}", crate::moment::Moment(time.seconds())));
+            add(&mut text, format_args!(" at {}", crate::rfc3339::Rfc3339(time.seconds())));
         }
         text
     }

@@ -18,7 +18,7 @@ use super::record::{Gap, GapCause};
 use super::restore::gap_record;
 use super::ring::Line;
 use crate::logging::messages::{self, say};
-use crate::moment::Millis;
+use crate::rfc3339::Millis;
 
 /// Records that may wait for the disk: some 8 MB, and more than a second of the fastest changes.
 const WAITING_MAX: usize = 8_192;

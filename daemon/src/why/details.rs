@@ -15,8 +15,8 @@ use super::find::{self, Dialled};
 use super::states::{chosen_state, state, status};
 use super::{ReadBack, Subject};
 use crate::datapath::{Clients, Counters, Denied, answering, spelled};
-use crate::moment::Moment;
 use crate::readings::Readings;
+use crate::rfc3339::Rfc3339;
 
 /// Endpoints of one service that are named; a larger service is better read in `/backends`.
 const ENDPOINTS_MAX: usize = 200;
@@ -34,7 +34,7 @@ pub(crate) struct FrontendRow<'a> {
     pub(crate) verdict: &'static str,
     pub(crate) reason: Option<&'static str>,
     pub(crate) page: Option<String>,
-    pub(crate) since: Moment,
+    pub(crate) since: Rfc3339,
     pub(crate) status: &'static str,
     pub(crate) error: Option<&'a str>,
     pub(crate) owner: Option<String>,
@@ -56,7 +56,7 @@ impl<'a> FrontendRow<'a> {
             verdict: it.verdict.as_str(),
             reason: it.reason.map(holdfast_core::snapshot::Reason::as_str),
             page: super::page(it.reason),
-            since: Moment(it.since),
+            since: Rfc3339(it.since),
             status,
             error,
             owner: it.owner.as_ref().map(|key| key.name.to_string()),
@@ -141,7 +141,7 @@ pub(crate) struct ObjectRef<'a> {
     pub(crate) resource_version: Option<&'a str>,
     pub(crate) generation: Option<i64>,
     pub(crate) writer: Option<&'a str>,
-    pub(crate) written: Option<Moment>,
+    pub(crate) written: Option<Rfc3339>,
     pub(crate) origin: Option<&'a str>,
 }
 
@@ -153,7 +153,7 @@ impl<'a> From<&'a Meta> for ObjectRef<'a> {
             resource_version: meta.resource_version.as_deref(),
             generation: meta.generation,
             writer: writer.map(|writer| &*writer.manager),
-            written: writer.and_then(|writer| writer.at).map(Moment),
+            written: writer.and_then(|writer| writer.at).map(Rfc3339),
             origin: meta.origin.as_deref(),
         }
     }
@@ -266,7 +266,7 @@ pub(crate) struct EndpointRow<'a> {
     pub(crate) node: Option<&'a str>,
     pub(crate) zone: Option<&'a str>,
     pub(crate) slice: Option<String>,
-    pub(crate) since: Moment,
+    pub(crate) since: Rfc3339,
 }
 
 pub(crate) fn endpoints<'a>(view: &'a ServiceView, snapshot: &Snapshot) -> Vec<EndpointRow<'a>> {
@@ -292,7 +292,7 @@ fn endpoint<'a>(
         node: found.and_then(|endpoint| endpoint.node),
         zone: found.and_then(|endpoint| endpoint.zone),
         slice: slice.map(|slice| slice.key.name.to_string()),
-        since: Moment(row.since()),
+        since: Rfc3339(row.since()),
     }
 }
 
@@ -314,7 +314,7 @@ fn reasons(port: &PortView, row: &Row, snapshot: &Snapshot) -> Vec<String> {
     {
         let until = snapshot
             .hold_until(hold)
-            .map_or_else(|| "without limit".to_owned(), |at| format!("until {}", Moment(at)));
+            .map_or_else(|| "without limit".to_owned(), |at| format!("until {}", Rfc3339(at)));
         reasons.push(format!("held {until}"));
         let is_probed = hold.probes(port.key.transport).any(|backend| backend == row.backend());
         reasons.push(match (it.answered, it.failures) {
@@ -345,13 +345,13 @@ pub(crate) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: 
         0 | 1 => String::new(),
         count => format!(", and it is a backend of {} more services", count - 1),
     };
-    format!("{dialled} is a backend of {} and {state}, since {}{more}.", view.key.name, Moment(row.since()))
+    format!("{dialled} is a backend of {} and {state}, since {}{more}.", view.key.name, Rfc3339(row.since()))
 }
 
 /// A client that was not served.
 #[derive(Serialize)]
 pub(crate) struct RefusedRow {
-    pub(crate) time: Moment,
+    pub(crate) time: Rfc3339,
     pub(crate) count: u64,
     pub(crate) verdict: &'static str,
     pub(crate) frontend: String,
@@ -367,7 +367,7 @@ pub(crate) fn refusals(readings: &Readings, subject: &Subject) -> Vec<RefusedRow
         subject.frontends().filter_map(key).any(|key| answering(&denied.refusal.frontend).contains(&key))
     };
     let row = |denied: &Arc<Denied>| RefusedRow {
-        time: Moment(denied.last),
+        time: Rfc3339(denied.last),
         count: denied.count,
         verdict: spelled(denied.refusal.denial),
         frontend: denied.refusal.frontend.to_string(),

@@ -12,7 +12,7 @@ use holdfast_core::snapshot::{
     FrontendView, PortView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict,
 };
 
-use crate::moment::Moment;
+use crate::rfc3339::Rfc3339;
 
 /// Backends named in a sentence; more are counted.
 const NAMED_MAX: usize = 3;
@@ -20,7 +20,7 @@ const NAMED_MAX: usize = 3;
 /// What a client meets that dials this frontend.
 pub(crate) fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
     let backends: Vec<&Row> = view.backends(it).collect();
-    let (name, since) = (named(view, it), Moment(it.since));
+    let (name, since) = (named(view, it), Rfc3339(it.since));
     let who = backends_named(&backends);
     match it.verdict {
         Verdict::Serving => format!("{name} is served by {who}, since {since}."),
@@ -168,7 +168,7 @@ fn after_hold(port: &PortView, snapshot: &Snapshot) -> String {
     let Some(hold) = &port.hold else { return String::new() };
     let ends = match snapshot.hold_until(hold) {
         None => return "The hold has no limit; it ends when the endpoints return.".to_owned(),
-        Some(until) => Moment(until),
+        Some(until) => Rfc3339(until),
     };
     let probed = hold.backends.iter().filter(|it| it.answered && it.lost.is_none()).count();
     let probes = match hold.bound {

@@ -8,7 +8,7 @@ use std::net::ToSocketAddrs;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -25,34 +25,30 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// A socket refuses at once where too many clients wait to be accepted; a moment later it may have room.
 pub(super) async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
-    in_time(async {
-        loop {
-            match UnixStream::connect(path).await {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    tokio::time::sleep(QUEUE_PAUSE).await;
-                }
-                connected => return connected,
+    let begun = Instant::now();
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < CONNECT_TIME_MAX => {
+                tokio::time::sleep(QUEUE_PAUSE).await;
             }
+            connected => return connected,
         }
-    })
-    .await
+    }
 }
 
-/// The first address that answers.
-pub(super) async fn connect_tcp(address: &str) -> io::Result<TcpStream> {
+/// The first address that answers. It blocks, because nothing else runs yet.
+pub(super) fn connect_tcp(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it has no address; write HOST:PORT");
     for address in address.to_socket_addrs()? {
-        match in_time(TcpStream::connect(address)).await {
-            Ok(stream) => return Ok(stream),
+        match std::net::TcpStream::connect_timeout(&address, CONNECT_TIME_MAX) {
+            Ok(stream) => {
+                stream.set_nonblocking(true)?;
+                return TcpStream::from_std(stream);
+            }
             Err(error) => last = error,
         }
     }
     Err(last)
-}
-
-async fn in_time<S>(connect: impl Future<Output = io::Result<S>>) -> io::Result<S> {
-    let connected = tokio::time::timeout(CONNECT_TIME_MAX, connect).await;
-    connected.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out")))
 }
 
 /// A stream on which nothing is read before the question is out. A daemon whose places are all taken answers without

@@ -51,7 +51,7 @@ impl Apiserver {
 
 fn unwatched(broken: &[&Watch]) -> String {
     let kinds = broken.iter().map(|watch| watch.kind.as_str()).collect::<Vec<_>>().join(", ");
-    // Moments are spelled so that their order is that of their text.
+    // Times are spelled so that their order is that of their text.
     let heard = broken.iter().filter_map(|watch| watch.heard.as_deref()).max();
     let heard = heard.map_or_else(|| "nothing heard yet".to_owned(), |at| format!("last heard {at}"));
     let why = broken.iter().find_map(|watch| watch.last_error.as_deref());

@@ -10,7 +10,7 @@ use holdfast_core::keys::ObjectName;
 use super::error::quoted;
 use super::wire::{ManagedFieldsWire, MetaWire, Text};
 use super::{Defaulting, ObjectError, Provenance};
-use crate::moment;
+use crate::rfc3339;
 
 /// What the apiserver uses when a request names no namespace.
 const NAMESPACE_DEFAULT: &str = "default";
@@ -53,11 +53,11 @@ fn created(wire: &MetaWire<'_>) -> Result<Option<Timestamp>, ObjectError> {
         shown: quoted(text),
         legal: "times such as 2026-01-08T11:11:55Z",
     };
-    moment::parse(text).map(Some).ok_or_else(error)
+    rfc3339::parse(text).map(Some).ok_or_else(error)
 }
 
 fn last_writer(entries: &[ManagedFieldsWire<'_>]) -> Option<Writer> {
-    let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(moment::parse), entry));
+    let timed = entries.iter().map(|entry| (entry.time.as_deref().and_then(rfc3339::parse), entry));
     let (at, last) = timed.max_by_key(|(at, _)| *at)?;
     Some(Writer {
         manager: last.manager.as_deref().unwrap_or_default().into(),

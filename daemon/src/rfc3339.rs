@@ -16,9 +16,9 @@ pub(crate) use parse::parse;
 
 /// A time as text, to the second.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment(pub(crate) Timestamp);
+pub(crate) struct Rfc3339(pub(crate) Timestamp);
 
-impl Moment {
+impl Rfc3339 {
     /// As Kubernetes' `MicroTime`: with six digits of the second.
     pub(crate) fn micro_time(self) -> String {
         format!("{:.6}Z", calendar(SignedDuration::from_secs(self.0.0)))
@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for Millis {
     }
 }
 
-impl<'de> Deserialize<'de> for Moment {
+impl<'de> Deserialize<'de> for Rfc3339 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Millis::deserialize(deserializer).map(|millis| Self(millis.seconds()))
     }
@@ -105,13 +105,13 @@ fn calendar(since: SignedDuration) -> DateTime {
     EPOCH.saturating_add(since).max(EPOCH)
 }
 
-impl fmt::Display for Moment {
+impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.0}Z", calendar(SignedDuration::from_secs(self.0.0)))
     }
 }
 
-impl Serialize for Moment {
+impl Serialize for Rfc3339 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -123,11 +123,11 @@ mod tests {
 
     #[track_caller]
     fn check(seconds: i64, expected: &str) {
-        assert_eq!(Moment(Timestamp(seconds)).to_string(), expected);
+        assert_eq!(Rfc3339(Timestamp(seconds)).to_string(), expected);
     }
 
     #[test]
-    fn moments_are_rfc_3339() {
+    fn seconds_are_rfc_3339() {
         check(0, "1970-01-01T00:00:00Z");
         check(1_767_870_715, "2026-01-08T11:11:55Z");
         check(951_782_400, "2000-02-29T00:00:00Z");
@@ -157,7 +157,7 @@ mod tests {
         fn every_time_that_is_shown_is_read_as_the_same(millis in 0..=253_402_300_799_999_i64) {
             proptest::prop_assert_eq!(Millis::parse(&Millis(millis).to_string()), Some(Millis(millis)));
             let seconds = Millis(millis).seconds();
-            proptest::prop_assert_eq!(parse(&Moment(seconds).to_string()), Some(seconds));
+            proptest::prop_assert_eq!(parse(&Rfc3339(seconds).to_string()), Some(seconds));
         }
 
         #[test]
