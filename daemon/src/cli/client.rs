@@ -279,15 +279,16 @@ struct Refusal {
     hint: String,
 }
 
-/// What the daemon said against a question, for a person, in whichever form it came.
+/// What the daemon said against a question, for a person, in whichever form it came. Whoever else listens there must not
+/// move the terminal's cursor.
 fn message(status: u16, text: &[u8]) -> String {
-    if let Ok(Refusal { error, hint }) = serde_json::from_slice(text) {
-        return format!("{error}\nhint: {hint}");
-    }
-    let said = String::from_utf8_lossy(text);
+    let said = match serde_json::from_slice(text) {
+        Ok(Refusal { error, hint }) => format!("{error}\nhint: {hint}"),
+        Err(_) => String::from_utf8_lossy(text).into_owned(),
+    };
     match said.strip_prefix("error: ").unwrap_or(&said).trim_end() {
         "" => format!("the daemon refused the question with status {status} and no word"),
-        message => message.to_owned(),
+        message => message.replace(|c: char| c.is_control() && c != '\n', "?"),
     }
 }
 
@@ -381,6 +382,19 @@ mod tests {
     fn who_is_turned_away_reads_why_although_nobody_took_the_question() {
         let told = read("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nfull").unwrap();
         assert_eq!(told, (503, "full".to_owned()));
+    }
+
+    #[test]
+    fn a_refusal_is_read_in_either_form_and_moves_no_cursor() {
+        for (text, expected) in [
+            ("error: no\nhint: yes\n", "no\nhint: yes"),
+            (r#"{"error":"no","hint":"yes"}"#, "no\nhint: yes"),
+            ("error: \u{1b}[2Jno\r\n", "?[2Jno"),
+            (r#"{"error":"\u001b[2Jno","hint":"y\u0007"}"#, "?[2Jno\nhint: y?"),
+            ("", "the daemon refused the question with status 500 and no word"),
+        ] {
+            assert_eq!(message(500, text.as_bytes()), expected);
+        }
     }
 
     #[track_caller]

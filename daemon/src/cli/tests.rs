@@ -437,7 +437,7 @@ fn the_command_line_is_consistent() {
 }
 
 #[test]
-fn history_tells_stories_and_gives_a_record_in_each_line() {
+fn history_is_sentences_for_people_and_records_for_programs() {
     let served = serve_with(everything(), |readings| readings.history = incident_history());
     let ran = served.ask(&["history", "default/kubernetes", "--reason", "control", "--limit", "1"]);
     assert_eq!(ran.exit, Exit::Good);
