@@ -93,11 +93,11 @@ struct Reach {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// Aligned columns
+    /// Aligned columns that fit a screen
     Table,
     /// Aligned columns, all of them
     Wide,
-    /// JSON
+    /// JSON, for programs
     Json,
 }
 
@@ -124,7 +124,7 @@ pub enum Command {
 /// What `holdfast run` is answer.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Run {
-    /// The configuration
+    /// The file of the configuration
     #[arg(long, value_name = "FILE", default_value = CONFIG_PATH)]
     pub config: PathBuf,
 }
@@ -172,13 +172,13 @@ pub enum Question {
     Reload,
     /// Find every error in a configuration
     CheckConfig {
-        /// The configuration
+        /// The file of the configuration
         #[arg(default_value = CONFIG_PATH)]
         file: PathBuf,
     },
     /// Print the completions for a shell
     Completions {
-        /// Which shell
+        /// The shell that will read them
         shell: Shell,
     },
 }

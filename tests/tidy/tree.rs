@@ -9,20 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What the rules on lines, doc comments and words do not judge yet.
-const NOT_YET: [&str; 18] = [
+const NOT_YET: [&str; 11] = [
     "daemon/core/",
     "daemon/datapath/",
     "daemon/src/admin",
-    "daemon/src/announce",
-    "daemon/src/app",
-    "daemon/src/cli",
-    "daemon/src/datapath",
     "daemon/src/engine",
     "daemon/src/lib.rs",
-    "daemon/src/logging",
-    "daemon/src/rfc3339",
     "daemon/src/readings",
-    "daemon/src/recorder",
     "daemon/src/state",
     "daemon/src/why",
     "docs/develop.md",

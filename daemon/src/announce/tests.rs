@@ -34,7 +34,7 @@ fn over(ended: Option<Reason>) -> Snapshot {
     snapshot
 }
 
-fn told(seen: &mut Seen, snapshot: &Snapshot) -> Vec<String> {
+fn announced(seen: &mut Seen, snapshot: &Snapshot) -> Vec<String> {
     let topics = seen.follow(snapshot);
     let views = Views::of_topics(snapshot, &topics);
     let notices = topics.iter().filter_map(|topic| topic.notice(&views)).map(|notice| notice.event("n1"));
@@ -48,18 +48,18 @@ fn a_hold_is_told_when_it_begins_and_when_it_ends() {
     let mut seen = Seen::default();
     let snapshot = held(Reason::Vanished);
     assert_eq!(
-        told(&mut seen, &snapshot),
+        announced(&mut seen, &snapshot),
         [
             "Warning BackendsHeld its endpoints are gone (vanished); connections still go to the last 0 backends, \
           until 2026-01-08T11:13:55Z at the latest. On the node: holdfast explain default/service-00000"
         ]
     );
-    assert!(told(&mut seen, &snapshot).is_empty(), "what was told is not told again");
+    assert!(announced(&mut seen, &snapshot).is_empty(), "what was told is not told again");
     assert_eq!(
-        told(&mut seen, &over(None)),
+        announced(&mut seen, &over(None)),
         ["Normal BackendsReturned nothing is held any more: the endpoints decide again"]
     );
-    assert!(told(&mut seen, &over(None)).is_empty());
+    assert!(announced(&mut seen, &over(None)).is_empty());
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn of_two_holds_the_one_without_a_limit_is_told() {
     for ports in [[limited.clone(), unlimited.clone()], [unlimited, limited]] {
         view.ports = ports.into();
         snapshot.services.set(0, Some(Arc::new(view.clone())));
-        let told = told(&mut Seen::default(), &snapshot);
+        let told = announced(&mut Seen::default(), &snapshot);
         assert!(told[0].contains("without limit"), "{told:?}");
     }
 }
@@ -92,7 +92,7 @@ fn a_hold_that_ends_without_endpoints_says_why() {
     let mut seen = Seen::default();
     seen.follow(&held(Reason::Vanished));
     assert_eq!(
-        told(&mut seen, &over(Some(Reason::ProbesFailed))),
+        announced(&mut seen, &over(Some(Reason::ProbesFailed))),
         [
             "Warning BackendsReleased connections are refused: probes-failed. On the node: holdfast history default/service-00000"
         ]
@@ -103,7 +103,7 @@ fn a_hold_that_ends_without_endpoints_says_why() {
 fn a_hold_that_becomes_a_mass_loss_is_told_as_that_and_has_not_ended() {
     let mut seen = Seen::default();
     seen.follow(&held(Reason::Vanished));
-    let told = told(&mut seen, &held(Reason::MassLoss));
+    let told = announced(&mut seen, &held(Reason::MassLoss));
     assert_eq!(told.len(), 1);
     assert!(told[0].starts_with("Warning BackendsHeld its endpoints are gone (mass-loss)"), "{told:?}");
 }
@@ -112,10 +112,10 @@ fn a_hold_that_becomes_a_mass_loss_is_told_as_that_and_has_not_ended() {
 fn ordinary_changes_are_not_told() {
     let mut seen = Seen::default();
     for (services, backends) in [(3, 2), (5, 1), (1, 7)] {
-        assert!(told(&mut seen, &many(services, backends)).is_empty());
+        assert!(announced(&mut seen, &many(services, backends)).is_empty());
     }
     assert!(
-        told(&mut seen, &over(Some(Reason::HoldExpired))).is_empty(),
+        announced(&mut seen, &over(Some(Reason::HoldExpired))).is_empty(),
         "only what was held can be released"
     );
 }
@@ -133,7 +133,7 @@ fn what_is_remembered_is_not_told_before_the_sources_deliver() {
 #[test]
 fn a_conflict_is_told_of_the_service_that_yields() {
     let mut seen = Seen::default();
-    let told = told(&mut seen, &everything());
+    let told = announced(&mut seen, &everything());
     let conflicts: Vec<_> = told.iter().filter(|line| line.contains("AddressConflict")).collect();
     assert_eq!(
         conflicts,
@@ -151,7 +151,7 @@ fn rejecting(source: Source, reason: &str) -> Snapshot {
 
 #[test]
 fn a_rejected_object_of_the_cluster_is_told_and_one_of_a_folder_is_not() {
-    let told = told(&mut Seen::default(), &rejecting(Source::Kubernetes, "addressType \"X\" is none"));
+    let told = announced(&mut Seen::default(), &rejecting(Source::Kubernetes, "addressType \"X\" is none"));
     assert_eq!(told.len(), 1);
     assert!(told[0].starts_with("Warning NotUnderstood "), "{told:?}");
     assert!(Seen::default().follow(&rejecting(Source::Manifests, "the same")).is_empty());

@@ -279,8 +279,8 @@ struct Refusal {
     hint: String,
 }
 
-/// What the daemon said against a question, for a person, in whichever form it came. Whoever else listens there must not
-/// move the terminal's cursor.
+/// What the daemon said against a question, for a person, in whichever form it came. Whoever else listens there must
+/// not move the terminal's cursor.
 fn message(status: u16, text: &[u8]) -> String {
     let said = match serde_json::from_slice(text) {
         Ok(Refusal { error, hint }) => format!("{error}\nhint: {hint}"),

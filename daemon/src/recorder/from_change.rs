@@ -152,7 +152,7 @@ pub(super) fn rows(view: Option<&ServiceView>) -> impl Iterator<Item = &Frontend
     view.into_iter().flat_map(|view| view.frontends.iter())
 }
 
-/// `address:port/protocol`.
+/// As clients dial it: `address:port/protocol`.
 pub(super) fn name(row: &FrontendView) -> String {
     format!("{}/{}", std::net::SocketAddr::new(row.address, row.port.get()), row.protocol)
 }

@@ -42,7 +42,7 @@ fn write_frontend(
     let backends = after.backends(new).count();
     match old {
         None => {
-            say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause)
+            say!(info, messages::FRONTEND_ADDED, %service, frontend, verdict, reason, backends, seq, cause);
         }
         Some((_, old)) if (old.verdict, old.reason) != (new.verdict, new.reason) => {
             write_verdict(service, (after, new), old.verdict, (seq, cause));

@@ -144,7 +144,7 @@ pub struct LastWriter {
 /// What changed for the clients of some frontends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transition {
-    /// `address:port/protocol`.
+    /// What clients dial, each as `address:port/protocol`.
     pub frontends: Vec<String>,
     /// How many more have the same story.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -28,7 +28,7 @@ use holdfast_core::time::Now;
 
 const SOURCE: Source = Source::Kubernetes;
 
-/// 2026-01-08T11:11:55Z.
+/// Seconds since 1970 of 2026-01-08T11:11:55Z.
 const THEN: u64 = 1_767_870_715;
 
 fn name(name: &str) -> ObjectName {
