@@ -160,7 +160,7 @@ fn a_start_waits_for_the_end_of_a_daemon_that_has_the_pins() {
     let (mut first, mut second) = (daemon(&bed), daemon(&bed));
     first.start().unwrap();
     second.launch().unwrap();
-    second.wait_until(|it| Ok(it.logged().contains("its end is waited for"))).unwrap();
+    second.wait_until(|it| Ok(it.logged().contains("waiting for it to end"))).unwrap();
     first.kill().unwrap();
     second.wait_until(|it| Ok(it.is_ready())).unwrap();
     assert!(is_served(&bed));
