@@ -132,6 +132,20 @@ fn check_table(kept: Kept) {
     }
 }
 
+/// To the byte: what a daemon of this version wrote is read by another build of it. Who means to change a form raises the
+/// version, and keeps this file and what reads it.
+#[test]
+fn a_version_of_the_file_never_changes() {
+    let (_folder, state) = written();
+    let bytes = fs::read(state.path.join(FILE)).unwrap();
+    let golden = format!("{}/src/state/tests/snapshot.v{}", env!("CARGO_MANIFEST_DIR"), codec::VERSION);
+    if std::env::var_os("BLESS").is_some() && !Path::new(&golden).exists() {
+        fs::write(&golden, &bytes).unwrap();
+    }
+    let expected = fs::read(&golden).unwrap_or_else(|error| panic!("{golden}: {error}; BLESS=1 writes it"));
+    assert!(bytes == expected, "the form of version {} has changed", codec::VERSION);
+}
+
 /// A hold is in force in it: no upgrade may let go of that.
 #[test]
 fn what_a_former_version_wrote_is_converted() {
