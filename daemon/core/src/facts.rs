@@ -19,10 +19,12 @@ pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, 
 
 /// Seconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Timestamp(pub i64);
 
 /// Which object this was, which version, and who wrote it last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Meta {
     /// Unique over time: tells a re-created object from the old one of the same name.
     pub uid: Option<Arc<str>>,
@@ -40,6 +42,7 @@ pub struct Meta {
 
 /// The last entry of `managedFields`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Writer {
     /// `kube-controller-manager`, `kubectl-edit`, …
     pub manager: Arc<str>,
@@ -85,6 +88,7 @@ impl ServiceType {
 
 /// `internalTrafficPolicy` or `externalTrafficPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum TrafficPolicy {
     /// Any endpoint of the cluster.
     #[default]
@@ -93,8 +97,22 @@ pub enum TrafficPolicy {
     Local,
 }
 
+impl TrafficPolicy {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Cluster, Self::Local];
+
+    /// Kubernetes' spelling.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cluster => "Cluster",
+            Self::Local => "Local",
+        }
+    }
+}
+
 /// One entry of `spec.ports`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServicePort {
     /// Empty if unnamed.
     pub name: Arc<str>,
@@ -108,6 +126,7 @@ pub struct ServicePort {
 
 /// One entry of `status.loadBalancer.ingress` that has an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ingress {
     /// The VIP.
     pub address: IpAddr,
@@ -117,8 +136,10 @@ pub struct Ingress {
 
 /// What a Service object or a `[[service]]` block says.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServiceFacts {
     /// Its exact key.
+    #[cfg_attr(feature = "serde", serde(with = "crate::written::name_alone"))]
     pub key: ServiceKey,
     /// Which version of the object.
     pub meta: Meta,
@@ -193,6 +214,8 @@ const ENTRY_BYTES: usize = 64;
 
 /// What the addresses of a slice are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "Option<Family>", into = "Option<Family>"))]
 pub enum AddressType {
     /// Addresses of one family.
     Ip(Family),
@@ -202,6 +225,7 @@ pub enum AddressType {
 
 /// One entry of a slice's `ports` that has a name and a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SlicePort {
     /// Empty if unnamed; joins the service's port of the same name and protocol.
     pub name: Arc<str>,
@@ -213,8 +237,10 @@ pub struct SlicePort {
 
 /// What an `EndpointSlice` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SliceFacts {
     /// Its exact key.
+    #[cfg_attr(feature = "serde", serde(with = "crate::written::name_alone"))]
     pub key: SliceKey,
     /// Which version of the object.
     pub meta: Meta,

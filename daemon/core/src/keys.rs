@@ -36,12 +36,6 @@ impl Source {
     }
 }
 
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// A name that no object can have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
@@ -87,6 +81,8 @@ fn check_name(what: &'static str, name: &str, length_max: usize) -> Result<(), I
 
 /// Namespace and name of an object of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "crate::written::NameParts"))]
 pub struct ObjectName {
     namespace: Arc<str>,
     name: Arc<str>,
@@ -124,6 +120,7 @@ impl fmt::Display for ObjectName {
 
 /// One service of one source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ServiceKey {
     /// `namespace/name`; first, so that the order is that of the tables shown.
     pub name: ObjectName,
@@ -213,6 +210,9 @@ impl fmt::Display for Protocol {
 }
 
 impl Transport {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
+
     /// Kubernetes' spelling.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -222,14 +222,9 @@ impl Transport {
     }
 }
 
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// IPv4 or IPv6. Every service is decided once per family, as kube-proxy does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Family {
     /// IPv4.
     V4,
@@ -281,6 +276,7 @@ impl fmt::Display for FrontendKey {
 ///
 /// The port number is no part of it: endpoints join by name and protocol alone.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PortKey {
     /// The port's name; empty if it has none.
     pub name: Arc<str>,

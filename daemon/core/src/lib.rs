@@ -27,7 +27,10 @@ pub mod resolve;
 mod service;
 pub mod shared_vec;
 pub mod snapshot;
+pub mod spelled;
 mod tables;
 pub mod time;
 mod work;
 mod world;
+#[cfg(feature = "serde")]
+mod written;

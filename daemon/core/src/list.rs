@@ -13,6 +13,7 @@ use crate::facts::{Conditions, Timestamp};
 
 /// Which of a port's two lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Scope {
     /// Backends anywhere in the cluster.
     Cluster,
@@ -54,6 +55,7 @@ impl Slot {
 
 /// One endpoint of one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Row {
     /// Its address.
     pub address: IpAddr,
@@ -65,23 +67,6 @@ pub struct Row {
     /// Its place in that slice.
     pub endpoint: u16,
     since: u32,
-}
-
-/// A row as numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowParts {
-    /// Its address.
-    pub address: IpAddr,
-    /// Its port.
-    pub port: NonZeroU16,
-    /// Conditions, lists, and whether it was seen terminating.
-    pub bits: u8,
-    /// The place of its slice.
-    pub slice: u16,
-    /// Its place in that slice.
-    pub endpoint: u16,
-    /// Seconds since the Unix epoch.
-    pub since: u32,
 }
 
 const READY: u8 = 1;
@@ -108,18 +93,6 @@ impl Row {
             + u8::from(conditions.serving) * SERVING
             + u8::from(conditions.terminating) * (TERMINATING + SEEN_TERMINATING);
         Self { address, port, bits, slice, endpoint, since: 0 }
-    }
-
-    /// All of it as numbers, for a file.
-    pub const fn to_parts(&self) -> RowParts {
-        let Self { address, port, bits, slice, endpoint, since } = *self;
-        RowParts { address, port, bits, slice, endpoint, since }
-    }
-
-    /// A row that [`Self::to_parts`] took apart.
-    pub const fn from_parts(parts: RowParts) -> Self {
-        let RowParts { address, port, bits, slice, endpoint, since } = parts;
-        Self { address, port, bits, slice, endpoint, since }
     }
 
     /// Ready, serving, terminating.

@@ -142,9 +142,10 @@ impl Reason {
 }
 
 /// Whether the maps hold what the rules want.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Status {
     /// Not yet tried.
+    #[default]
     Pending,
     /// They do.
     Done,
@@ -228,6 +229,9 @@ pub enum UnusedBecause {
 }
 
 impl UnusedBecause {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Unready, Self::Terminating, Self::Zone, Self::Remote];
+
     /// The one spelling in tables and JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -259,8 +263,9 @@ impl PortView {
     }
 }
 
-/// One row of the frontends' table.
+/// One row of the frontends' table. What is written of it for a restart leaves out what only the maps can say.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FrontendView {
     /// What clients dial; unspecified for a NodePort.
     pub address: IpAddr,
@@ -283,10 +288,12 @@ pub struct FrontendView {
     /// Why, unless serving.
     pub reason: Option<Reason>,
     /// Whether the maps say so.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub status: Status,
     /// Who owns the address, where it is not this service.
     pub owner: Option<ServiceKey>,
     /// What the maps still serve here, where that is not what the port's rows say (yet).
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub applied: Option<Arc<Rows>>,
     /// Since when verdict, reason and lists are as they are.
     pub since: Timestamp,

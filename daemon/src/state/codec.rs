@@ -113,20 +113,20 @@ impl<'a> Reading<'a> {
         if self.has_head {
             self.kept.remembered.services.push(service(self.version, record)?);
         } else {
-            self.take_head(head(self.version, record)?)?;
+            self.take_head(head(self.version, record)?);
         }
         Some(())
     }
 
-    fn take_head(&mut self, Head { before: head, numbers_below }: Head) -> Option<()> {
+    fn take_head(&mut self, Head { before: head, numbers_below }: Head) {
         self.has_head = true;
         let odd = Oddities {
             services: odd::odds(head.odd_services, |name| {
                 ObjectKey::Service(ServiceKey { name, source: Source::Kubernetes })
-            })?,
+            }),
             slices: odd::odds(head.odd_slices, |name| {
                 ObjectKey::Slice(SliceKey { name, source: Source::Kubernetes })
-            })?,
+            }),
         };
         let Head3 { boot, cluster, zone, proxy_name, .. } = head;
         self.kept.context = Context { boot, cluster, zone, proxy_name, odd, numbers_below };
@@ -134,7 +134,6 @@ impl<'a> Reading<'a> {
         let versions = [(Watched::Services, head.services_version), (Watched::Slices, head.slices_version)];
         self.kept.remembered.progress =
             versions.into_iter().filter_map(|(watched, version)| Some((watched, version?))).collect();
-        Some(())
     }
 }
 

@@ -10,10 +10,12 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::index::{Index, Seed};
+use crate::keys::Family;
 use crate::limits;
 
 /// The three conditions of an endpoint, with Kubernetes' meaning of absent values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Conditions {
     /// May get new connections.
     pub ready: bool,
@@ -141,6 +143,7 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 
 /// `hints.forZones` and `hints.forNodes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HintSet {
     /// Zones that this endpoint is meant for.
     pub zones: Box<[Arc<str>]>,
@@ -257,7 +260,7 @@ const ENDPOINT_BYTES: usize = 64;
 
 impl Default for Endpoints {
     fn default() -> Self {
-        EndpointsBuilder::new(crate::keys::Family::V4).finish()
+        EndpointsBuilder::new(Family::V4).finish()
     }
 }
 
@@ -275,6 +278,11 @@ impl Endpoints {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.packed.is_empty()
+    }
+
+    /// The family of all of them, if there are any.
+    pub fn family(&self) -> Option<Family> {
+        self.address(0).map(Family::of)
     }
 
     /// The endpoint at a place, if there is one.
@@ -355,7 +363,7 @@ fn unpack_conditions(bits: u8) -> Conditions {
 /// Takes endpoints one by one and refuses those that cannot be backends.
 #[derive(Debug)]
 pub struct EndpointsBuilder {
-    family: crate::keys::Family,
+    family: Family,
     v4: Vec<Ipv4Addr>,
     v6: Vec<Ipv6Addr>,
     packed: Vec<Packed>,
@@ -369,7 +377,7 @@ pub struct EndpointsBuilder {
 
 impl EndpointsBuilder {
     /// For a slice of one family.
-    pub fn new(family: crate::keys::Family) -> Self {
+    pub fn new(family: Family) -> Self {
         Self {
             family,
             v4: Vec::new(),
@@ -409,9 +417,11 @@ impl EndpointsBuilder {
     /// The endpoints, packed for good.
     pub fn finish(self) -> Endpoints {
         Endpoints {
-            addresses: match self.family {
-                crate::keys::Family::V4 => Addresses::V4(self.v4.into()),
-                crate::keys::Family::V6 => Addresses::V6(self.v6.into()),
+            // All are of one family; without any, it does not matter which.
+            addresses: if self.v6.is_empty() {
+                Addresses::V4(self.v4.into())
+            } else {
+                Addresses::V6(self.v6.into())
             },
             packed: self.packed.into(),
             zones: self.zones.into(),
@@ -422,7 +432,7 @@ impl EndpointsBuilder {
     }
 
     fn check(&self, address: IpAddr) -> Result<(), EndpointRefused> {
-        if crate::keys::Family::of(address) != self.family {
+        if Family::of(address) != self.family {
             return Err(EndpointRefused::Family(address));
         }
         if address.is_unspecified() || address.is_multicast() {

@@ -93,6 +93,7 @@ impl Asked {
 
 /// A backend of a held list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HeldBackend {
     /// As it was last seen in the list.
     pub row: Row,

@@ -1,7 +1,11 @@
 //! A list that is held, with its deadline and what probes found.
+//!
+//! Invariant: times are those of the wall clock as it stood when this was written, so that steps of it before that make no
+//! difference. Deliberately absent: the clock of the process, which is another one after a restart.
 
 use std::sync::Arc;
 
+use holdfast_core::facts::SliceFacts;
 use holdfast_core::hold::{Asked, Bound, HeldBackend, Hold};
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::list::Row;
@@ -9,28 +13,16 @@ use holdfast_core::snapshot::Reason;
 use holdfast_core::time::{Now, Uptime};
 use serde::{Deserialize, Serialize};
 
-use super::rows::RowForm;
-use super::slice::SliceForm;
-use super::spelled;
+use super::sourced;
 
 #[derive(Serialize, Deserialize)]
 pub(in crate::state) struct HoldForm {
-    reason: Arc<str>,
-    /// By the wall clock as it stood when this was written, so that steps of it before that make no difference.
+    reason: Reason,
     since: i64,
     asked: Option<i64>,
-    bound: Arc<str>,
-    slices: Vec<SliceForm>,
-    backends: Vec<BackendForm>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct BackendForm {
-    row: RowForm,
-    asked: Arc<str>,
-    answered: bool,
-    failures: u8,
-    lost: Option<Arc<str>>,
+    bound: Bound,
+    slices: Arc<[Arc<SliceFacts>]>,
+    backends: Vec<HeldBackend>,
 }
 
 /// A form of a hold, of this version or a former one.
@@ -42,19 +34,19 @@ pub(in crate::state) trait Held {
 /// As version 3 has it.
 #[derive(Serialize, Deserialize)]
 pub(in crate::state) struct HoldForm3 {
-    reason: Arc<str>,
+    reason: Reason,
     since: i64,
-    bound: Arc<str>,
-    slices: Vec<SliceForm>,
-    backends: Vec<BackendForm3>,
+    bound: Bound,
+    slices: Arc<[Arc<SliceFacts>]>,
+    backends: Vec<HeldBackend3>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct BackendForm3 {
-    row: RowForm,
+struct HeldBackend3 {
+    row: Row,
     answered: bool,
     failures: u8,
-    lost: Option<Arc<str>>,
+    lost: Option<Reason>,
 }
 
 impl Held for HoldForm3 {
@@ -65,32 +57,24 @@ impl Held for HoldForm3 {
     }
 }
 
-impl BackendForm3 {
+impl HeldBackend3 {
     /// Only who answered is known to have been asked: nobody else has failed to answer yet.
-    fn now(self, transport: Transport) -> BackendForm {
+    fn now(self, transport: Transport) -> HeldBackend {
         let Self { row, answered, failures, lost } = self;
-        let row = Row::from(row);
         let asked = if answered { Asked::Done } else { Asked::before(&row, transport) };
-        BackendForm { row: RowForm::from(&row), asked: asked.as_str().into(), answered, failures, lost }
+        HeldBackend { row, asked, answered, failures, lost }
     }
 }
 
 impl HoldForm {
     pub(super) fn new(hold: &Hold, clock: Now) -> Self {
-        let backend = |it: &HeldBackend| BackendForm {
-            row: RowForm::from(&it.row),
-            asked: it.asked.as_str().into(),
-            answered: it.answered,
-            failures: it.failures,
-            lost: it.lost.map(|reason| reason.as_str().into()),
-        };
         Self {
-            reason: hold.reason.as_str().into(),
+            reason: hold.reason,
             since: clock.wall_at(hold.begun).0,
             asked: hold.asked.map(|at| clock.wall_at(at).0),
-            bound: hold.bound.as_str().into(),
-            slices: hold.slices.iter().map(|slice| SliceForm::from(&**slice)).collect(),
-            backends: hold.backends.iter().map(backend).collect(),
+            bound: hold.bound,
+            slices: Arc::clone(&hold.slices),
+            backends: hold.backends.clone(),
         }
     }
 }
@@ -98,32 +82,10 @@ impl HoldForm {
 impl Held for HoldForm {
     /// On a clock whose seconds are those of the wall clock, as [`Now::default`] is one.
     fn into_hold(self, source: Source, _: Transport) -> Option<Hold> {
-        let slices = self.slices.into_iter().map(|slice| Some(Arc::new(slice.into_facts(source)?)));
-        Some(Hold {
-            reason: reason(&self.reason)?,
-            begun: Uptime(self.since),
-            asked: self.asked.map(Uptime),
-            bound: spelled(&Bound::ALL, Bound::as_str, &self.bound)?,
-            slices: slices.collect::<Option<_>>()?,
-            backends: self.backends.into_iter().map(BackendForm::into_backend).collect::<Option<_>>()?,
-        })
+        let Self { reason, since, asked, bound, slices, backends } = self;
+        let (begun, asked) = (Uptime(since), asked.map(Uptime));
+        Some(Hold { reason, begun, asked, bound, slices: sourced(slices, source)?, backends })
     }
-}
-
-impl BackendForm {
-    fn into_backend(self) -> Option<HeldBackend> {
-        let lost = match self.lost {
-            Some(text) => Some(reason(&text)?),
-            None => None,
-        };
-        let Self { row, answered, failures, .. } = self;
-        let asked = spelled(&Asked::ALL, Asked::as_str, &self.asked)?;
-        Some(HeldBackend { row: Row::from(row), asked, answered, failures, lost })
-    }
-}
-
-pub(super) fn reason(text: &str) -> Option<Reason> {
-    spelled(&Reason::ALL, Reason::as_str, text)
 }
 
 #[cfg(test)]
@@ -133,15 +95,15 @@ mod tests {
     /// Version 3 says who answered, and of nobody else whether they were asked.
     #[test]
     fn of_a_hold_of_version_3_only_who_answered_was_asked() {
-        let backend = |answered, failures| BackendForm3 { row: ready(), answered, failures, lost: None };
+        let backend = |answered, failures| HeldBackend3 { row: ready(), answered, failures, lost: None };
         for (transport, expected) in
             [(Transport::Tcp, [Asked::Done, Asked::Due]), (Transport::Udp, [Asked::Done, Asked::Never])]
         {
             let form = HoldForm3 {
-                reason: "vanished".into(),
+                reason: Reason::Vanished,
                 since: 1_000,
-                bound: "guarded".into(),
-                slices: Vec::new(),
+                bound: Bound::Guarded,
+                slices: Arc::default(),
                 backends: vec![backend(true, 0), backend(false, 2)],
             };
             let hold = form.into_hold(Source::Manifests, transport).unwrap();
@@ -152,7 +114,7 @@ mod tests {
     }
 
     /// A row as the file has it: held, ready and serving.
-    fn ready() -> RowForm {
+    fn ready() -> Row {
         let parts: (std::net::IpAddr, u16, u8, u16, u16, u32) = ([192, 0, 2, 9].into(), 80, 75, 0, 0, 1_000);
         postcard::from_bytes(&postcard::to_extend(&parts, Vec::new()).unwrap()).unwrap()
     }

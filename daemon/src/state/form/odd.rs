@@ -9,12 +9,11 @@ use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::ObjectName;
 use serde::{Deserialize, Serialize};
 
-use super::NameForm;
 use crate::sources::kubernetes::{Odd, Odds, Version};
 
 #[derive(Serialize, Deserialize)]
 pub(in crate::state) struct OddForm {
-    name: NameForm,
+    name: ObjectName,
     uid: Arc<str>,
     resource_version: Arc<str>,
     rejection: Option<RejectionForm>,
@@ -35,7 +34,7 @@ impl From<(&ObjectName, &Odd)> for OddForm {
             partial: it.partial,
         });
         Self {
-            name: name.into(),
+            name: name.clone(),
             uid: Arc::clone(&odd.version.uid),
             resource_version: Arc::clone(&odd.version.resource_version),
             rejection,
@@ -44,9 +43,8 @@ impl From<(&ObjectName, &Odd)> for OddForm {
 }
 
 impl OddForm {
-    fn into_odd(self, key: fn(ObjectName) -> ObjectKey) -> Option<(ObjectName, Odd)> {
-        let name = self.name.into_name()?;
-        let object = key(name.clone());
+    fn into_odd(self, key: fn(ObjectName) -> ObjectKey) -> (ObjectName, Odd) {
+        let object = key(self.name.clone());
         let rejection = self.rejection.map(|it| Rejection {
             object,
             origin: it.origin,
@@ -54,7 +52,7 @@ impl OddForm {
             partial: it.partial,
         });
         let version = Version { uid: self.uid, resource_version: self.resource_version };
-        Some((name, Odd { version, rejection }))
+        (self.name, Odd { version, rejection })
     }
 }
 
@@ -64,6 +62,6 @@ pub(in crate::state) fn forms(odds: &Odds, most: usize) -> Vec<OddForm> {
 }
 
 /// All of them, as objects of one kind.
-pub(in crate::state) fn odds(forms: Vec<OddForm>, key: fn(ObjectName) -> ObjectKey) -> Option<Arc<Odds>> {
-    forms.into_iter().map(|form| form.into_odd(key)).collect::<Option<Odds>>().map(Arc::new)
+pub(in crate::state) fn odds(forms: Vec<OddForm>, key: fn(ObjectName) -> ObjectKey) -> Arc<Odds> {
+    Arc::new(forms.into_iter().map(|form| form.into_odd(key)).collect())
 }

@@ -1,0 +1,143 @@
+//! The endpoints of a slice: what they share stands before them once, and each refers to it by its place.
+//!
+//! Invariant: what is read went through the builder, which refuses what cannot be a backend. Deliberately absent: the packed form
+//! of memory, which changes with what fits best there.
+
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::ser::{Serialize, Serializer};
+
+use crate::facts::endpoints::UidText;
+use crate::facts::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target};
+use crate::keys::Family;
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Form {
+    names: Vec<Arc<str>>,
+    hints: Vec<HintSet>,
+    endpoints: Vec<EndpointForm>,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct EndpointForm {
+    address: IpAddr,
+    conditions: Conditions,
+    node: Option<u32>,
+    zone: Option<u32>,
+    hints: Option<u32>,
+    target: Option<TargetForm>,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+struct TargetForm {
+    kind: u32,
+    namespace: u32,
+    name: String,
+    uid: UidForm,
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+enum UidForm {
+    Uuid([u8; 16]),
+    Text(String),
+}
+
+impl Serialize for Endpoints {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut form =
+            Form { names: Vec::new(), hints: Vec::new(), endpoints: Vec::with_capacity(self.len()) };
+        for endpoint in self.iter() {
+            let endpoint = form.endpoint(&endpoint);
+            form.endpoints.push(endpoint);
+        }
+        form.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Endpoints {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let form = Form::deserialize(deserializer)?;
+        let family = form.endpoints.first().map_or(Family::V4, |it| Family::of(it.address));
+        let mut builder = EndpointsBuilder::new(family);
+        for endpoint in &form.endpoints {
+            let endpoint =
+                form.read(endpoint).ok_or_else(|| D::Error::custom("no such place among the names"))?;
+            builder.push(endpoint).map_err(D::Error::custom)?;
+        }
+        Ok(builder.finish())
+    }
+}
+
+impl Form {
+    fn endpoint(&mut self, endpoint: &Endpoint<'_>) -> EndpointForm {
+        EndpointForm {
+            address: endpoint.address,
+            conditions: endpoint.conditions,
+            node: endpoint.node.map(|name| self.name(name)),
+            zone: endpoint.zone.map(|name| self.name(name)),
+            hints: endpoint.hints.map(|hints| self.hint(hints)),
+            target: endpoint.target.map(|target| TargetForm {
+                kind: self.name(target.kind),
+                namespace: self.name(target.namespace),
+                name: target.name.to_string(),
+                uid: match target.uid {
+                    UidText::Uuid(uuid) => UidForm::Uuid(uuid),
+                    UidText::Text(text) => UidForm::Text(text.to_owned()),
+                },
+            }),
+        }
+    }
+
+    /// The last names come again soonest: the endpoints of a slice have few nodes, zones and kinds.
+    fn name(&mut self, name: &str) -> u32 {
+        let known = self.names.iter().rposition(|known| **known == *name);
+        place(known.unwrap_or_else(|| {
+            self.names.push(name.into());
+            self.names.len() - 1
+        }))
+    }
+
+    fn hint(&mut self, hints: &HintSet) -> u32 {
+        let known = self.hints.iter().rposition(|known| known == hints);
+        place(known.unwrap_or_else(|| {
+            self.hints.push(hints.clone());
+            self.hints.len() - 1
+        }))
+    }
+
+    /// `None`: it refers to a place where nothing is.
+    fn read<'a>(&'a self, form: &'a EndpointForm) -> Option<Endpoint<'a>> {
+        let named = |place: u32| self.names.get(usize::try_from(place).ok()?).map(AsRef::as_ref);
+        let node = form.node.map(named);
+        let zone = form.zone.map(named);
+        let hints = form.hints.map(|place| self.hints.get(usize::try_from(place).ok()?));
+        let target = form.target.as_ref().map(|it| {
+            Some(Target {
+                kind: named(it.kind)?,
+                namespace: named(it.namespace)?,
+                name: it.name.as_str().into(),
+                uid: match &it.uid {
+                    UidForm::Uuid(uuid) => UidText::Uuid(*uuid),
+                    UidForm::Text(text) => UidText::Text(text),
+                },
+            })
+        });
+        let (address, conditions) = (form.address, form.conditions);
+        let (node, zone, hints, target) = (all(node)?, all(zone)?, all(hints)?, all(target)?);
+        Some(Endpoint { address, conditions, node, zone, hints, target })
+    }
+}
+
+/// The outer `None`: what is referred to is not there.
+fn all<T>(found: Option<Option<T>>) -> Option<Option<T>> {
+    found.map_or(Some(None), |it| it.map(Some))
+}
+
+fn place(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
+}
