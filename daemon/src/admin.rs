@@ -6,6 +6,7 @@
 //! changes the table, and any authentication
 //! beyond what loopback and the socket's permissions give.
 
+mod about;
 mod answer;
 mod apiserver;
 mod backends;
@@ -16,6 +17,7 @@ mod forget;
 mod form;
 mod frontends;
 mod guard;
+mod health;
 pub(crate) mod hint;
 mod history;
 pub(crate) mod limits;
@@ -23,7 +25,6 @@ mod listen;
 mod live;
 mod metrics;
 mod openapi;
-mod page;
 mod process;
 mod query;
 mod refusals;
@@ -35,6 +36,7 @@ mod services;
 mod shown;
 mod stale;
 mod stall;
+mod table;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod verify;

@@ -11,8 +11,14 @@ mod refusals;
 use holdfast_datapath::Status;
 
 pub(crate) use clients::{Clients, Counters};
+pub(crate) use refusals::{DENIALS, answering, spelled};
 pub use refusals::{Denied, LatestRefusals, RefusalLog};
-pub(crate) use refusals::{answering, spelled};
+
+const KERNEL: &str = "kernel";
+const MEMORY: &str = "memory";
+
+/// What [`DatapathView::kind`] may say.
+pub(crate) const KINDS: [&str; 2] = [KERNEL, MEMORY];
 
 /// The datapath at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +37,7 @@ impl DatapathView {
 
     /// What carries the traffic, as the configuration spells it.
     pub const fn kind(&self) -> &'static str {
-        if self.0.is_some() { "kernel" } else { "memory" }
+        if self.0.is_some() { KERNEL } else { MEMORY }
     }
 
     /// The state of programs and maps, where there are any.

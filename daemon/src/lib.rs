@@ -10,6 +10,7 @@ pub mod app;
 pub mod cli;
 pub mod config;
 pub mod datapath;
+mod described;
 pub mod engine;
 mod exempt;
 pub mod logging;

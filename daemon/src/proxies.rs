@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -38,11 +39,12 @@ const TRACES: [(&str, &str); 5] = [
     ("sys/fs/bpf/tc/globals/cali_v4_nat_fe3", "Calico"),
 ];
 
-/// One of them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// Another proxy on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OtherProxy {
+    /// kube-proxy, Cilium or Calico.
     pub proxy: &'static str,
-    /// What shows it.
+    /// What shows it: a process, rules, or pins.
     pub evidence: Vec<String>,
 }
 

@@ -4,12 +4,14 @@
 
 mod parse;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
 use jiff::SignedDuration;
 use jiff::civil::{DateTime, date};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub(crate) use parse::parse;
@@ -110,6 +112,28 @@ impl fmt::Display for Rfc3339 {
         write!(f, "{:.0}Z", calendar(SignedDuration::from_secs(self.0.0)))
     }
 }
+
+/// Both are written in RFC 3339, and described so.
+macro_rules! described_as_a_time {
+    ($time:ty) => {
+        impl JsonSchema for $time {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($time).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": "string", "format": "date-time" })
+            }
+        }
+    };
+}
+
+described_as_a_time!(Rfc3339);
+described_as_a_time!(Millis);
 
 impl Serialize for Rfc3339 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -12,12 +12,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use holdfast_core::facts::{ObjectKey, Rejection};
-use holdfast_core::keys::{FrontendKey, ObjectName};
+use holdfast_core::keys::{FrontendKey, ObjectName, Source};
 use holdfast_core::op::Entry;
-use holdfast_core::snapshot::{FrontendView, Reason, Snapshot};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::datapath::Counters;
+use crate::described::Code;
 use crate::engine::ask::FRONTENDS_MAX;
 use crate::readings::Readings;
 use crate::recorder::{Line, Record, Wanted};
@@ -26,17 +28,20 @@ use details::{Applied, Desired, Rejected};
 pub(crate) use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef};
 pub(crate) use find::{Dialled, What};
 use find::{Found, Subject};
-pub(crate) use states::{chosen_state, severity, state, status};
+pub(crate) use states::{ChosenState, EndpointState, WriteStatus, chosen_state, severity, state, status};
 
 /// Where each reason has its section, in the repository and in the packages.
 const PAGE: &str = "docs/explain.md";
 
 /// The whole answer.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Explanation<'a> {
-    pub(crate) found: &'static str,
+    /// What the question names.
+    pub(crate) found: Code<Found>,
+    /// The answer in one sentence.
     pub(crate) sentence: String,
     pub(crate) services: Vec<Explained<'a>>,
+    /// Where nobody has the address: what is near.
     pub(crate) near: Vec<NearRow>,
     /// Where nobody has it: the records of who had it last.
     pub(crate) past: Vec<Record>,
@@ -45,11 +50,11 @@ pub(crate) struct Explanation<'a> {
 }
 
 /// One service of it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Explained<'a> {
     pub(crate) service: String,
-    pub(crate) source: &'static str,
-    pub(crate) state: &'static str,
+    pub(crate) source: Code<Source>,
+    pub(crate) state: Code<ServiceState>,
     pub(crate) sentence: String,
     pub(crate) frontends: Vec<FrontendRow<'a>>,
     pub(crate) desired: Desired<'a>,
@@ -61,7 +66,8 @@ pub(crate) struct Explained<'a> {
 }
 
 /// What may have been meant.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Near")]
 pub(crate) struct NearRow {
     pub(crate) what: &'static str,
     pub(crate) name: String,
@@ -103,7 +109,7 @@ impl Walk {
     pub(crate) fn end<'a>(&'a self, readings: &Readings, read: &ReadBack) -> Explanation<'a> {
         let Self { snapshot, what, found, subjects } = self;
         Explanation {
-            found: found.as_str(),
+            found: Code(*found),
             sentence: headline(snapshot, what, *found, subjects),
             services: subjects.iter().map(|it| explained(readings, snapshot, it, read)).collect(),
             near: near(snapshot, what, *found),
@@ -237,8 +243,8 @@ fn explained<'a>(
     };
     Explained {
         service: view.key.name.to_string(),
-        source: view.key.source.as_str(),
-        state: view.state.as_str(),
+        source: Code(view.key.source),
+        state: Code(view.state),
         sentence: worst(subject.frontends())
             .map_or_else(|| sentence::of_service(view), |it| sentence::of_frontend(view, it)),
         frontends: subject.frontends().map(row).collect(),

@@ -309,7 +309,10 @@ pub enum ObjectKey {
 }
 
 impl ObjectKey {
-    /// `Service`, `EndpointSlice`, `File`, `Object` or `Kind`.
+    /// What [`Self::kind`] may say.
+    pub const KINDS: [&str; 5] = ["Service", "EndpointSlice", "File", "Object", "Kind"];
+
+    /// One of [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Service(_) => "Service",

@@ -6,6 +6,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
@@ -19,8 +20,10 @@ pub(super) struct Refusal {
     pub(super) hint: Hint,
 }
 
-#[derive(Serialize)]
-struct RefusalJson<'a> {
+/// What was wrong, and what to do.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Error")]
+pub(super) struct RefusalJson<'a> {
     error: &'a str,
     hint: &'a str,
 }

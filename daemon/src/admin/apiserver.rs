@@ -8,82 +8,140 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::facts::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, Widths};
-use crate::apiserver::{ClusterId, CredentialsView, EndpointView, View};
+use crate::apiserver::{ClusterId, CredentialsView, EndpointView, Standing, State, Tier, View};
+use crate::described::Code;
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
-use crate::sources::kubernetes::Watch;
+use crate::sources::kubernetes::{Resource, State as WatchState, Watch};
 
-#[derive(Serialize)]
-struct Apiserver<'a> {
+/// The way to the apiserver.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Apiserver<'a> {
+    /// Whether one is used; if not, everything else is empty.
     enabled: bool,
+    /// The uid of the cluster's kube-system.
     cluster: Option<&'a str>,
+    /// Why an apiserver may not tell which cluster it belongs to.
     unverified: Option<&'a str>,
+    /// Why what was learned cannot be kept over a restart.
     memory_problem: Option<&'a str>,
+    /// Requests that went on to another endpoint.
     failovers: u64,
+    /// Why the zone of this node is not known, or may have changed unheard.
     zone_problem: Option<String>,
+    /// In the order in which they are preferred.
     endpoints: Vec<EndpointRow<'a>>,
+    /// The configured ones, then kubelet's.
     credentials: Vec<CredentialsRow<'a>>,
+    /// How each watch is doing.
     watches: Vec<WatchRow>,
 }
 
-#[derive(Serialize)]
+/// One address of an apiserver.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ApiserverEndpoint")]
 struct EndpointRow<'a> {
+    /// Address and port.
     address: String,
-    tier: &'static str,
-    state: &'static str,
+    /// Who named it.
+    tier: Code<Tier>,
+    /// What the last attempts say.
+    state: Code<State>,
+    /// It has connections.
     active: bool,
+    /// The next connection goes there first.
     preferred: bool,
+    /// Since when it has this state.
     since: Rfc3339,
+    /// How many.
     connections: usize,
+    /// What was last wrong.
     last_error: Option<&'a str>,
+    /// When that was.
     last_error_at: Option<Rfc3339>,
+    /// When the cluster last named it; only learned ones have it.
     seen: Option<Rfc3339>,
+    /// When the cluster named it first; only learned ones have it.
     learned: Option<Rfc3339>,
-    listed: Option<&'static str>,
+    /// Whether the cluster names a learned one: now, not any more (past), or it was among the last ones and
+    /// default/kubernetes is empty (held).
+    listed: Option<Code<Standing>>,
+    /// The EndpointSlice that named a learned one last.
     source: Option<String>,
 }
 
-#[derive(Serialize)]
+/// Who the daemon is to the apiserver. Nothing here is secret.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ApiserverCredentials")]
 struct CredentialsRow<'a> {
-    tier: &'static str,
+    /// Whose endpoints they are for; learned ones get the configured.
+    tier: Code<Tier>,
+    /// What they are.
     kind: &'static str,
+    /// What they are read from.
     files: Vec<FileRow>,
+    /// Until when they are good, as far as they tell.
     expires: Option<Rfc3339>,
+    /// Why they could not be read last time.
     problem: Option<&'a str>,
+    /// Since when.
     problem_since: Option<Rfc3339>,
 }
 
-#[derive(Serialize)]
+/// A file of credentials.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CredentialsFile")]
 struct FileRow {
+    /// Where it is.
     path: String,
+    /// When it was last written; null if it is not there.
     modified: Option<Rfc3339>,
 }
 
 /// A watch of one kind of objects.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ApiserverWatch")]
 struct WatchRow {
-    kind: String,
-    state: &'static str,
+    /// Of which objects.
+    kind: Code<Resource>,
+    /// What it is doing.
+    state: Code<WatchState>,
+    /// Since when.
     since: Rfc3339,
+    /// Which apiserver answered last.
     endpoint: Option<Arc<str>>,
+    /// When the last byte came.
     heard: Option<Rfc3339>,
+    /// The version up to which everything is known.
     resource_version: Option<Arc<str>>,
+    /// Objects that are known.
     objects: usize,
+    /// Objects whose last version could not be understood.
     bad: usize,
+    /// Whole lists that were read.
     lists: u64,
+    /// Lists and watches that went badly.
     restarts: u64,
+    /// Pages of lists that had to be asked for again.
     page_retries: u64,
+    /// Events that changed something.
     events: u64,
+    /// Lists that removed more than half of everything.
     losses: u64,
+    /// Comparisons with what the server has.
     audits: u64,
+    /// Comparisons that found the watch to have lied.
     differences: u64,
+    /// What went wrong last.
     last_error: Option<Arc<str>>,
+    /// When that was.
     last_error_at: Option<Rfc3339>,
 }
 
@@ -93,8 +151,8 @@ impl WatchRow {
     fn of(watch: Watch) -> Self {
         let (last_error, last_error_at) = watch.last_error.map(|it| (it.text, on_the_clock(it.at))).unzip();
         Self {
-            kind: watch.what.to_string(),
-            state: watch.state.as_str(),
+            kind: Code(watch.what),
+            state: Code(watch.state),
             since: on_the_clock(watch.since),
             endpoint: watch.endpoint,
             heard: watch.heard.map(on_the_clock),
@@ -115,7 +173,7 @@ impl WatchRow {
 
     fn cells(&self) -> Cells {
         let mut cells = Cells::default();
-        cells.put(&self.kind);
+        cells.put(self.kind);
         cells.put(self.state);
         cells.put(self.since);
         cells.put_optional(self.heard);
@@ -143,8 +201,8 @@ impl<'a> EndpointRow<'a> {
         let learned = view.learned.as_ref();
         Self {
             address: view.address.to_string(),
-            tier: view.tier.as_str(),
-            state: view.state.as_str(),
+            tier: Code(view.tier),
+            state: Code(view.state),
             active: view.active,
             preferred: view.preferred,
             since: Rfc3339(view.since),
@@ -153,7 +211,7 @@ impl<'a> EndpointRow<'a> {
             last_error_at: view.last_error.as_ref().map(|(_, at)| Rfc3339(*at)),
             seen: view.seen.map(Rfc3339),
             learned: learned.and_then(|it| it.since).map(Rfc3339),
-            listed: learned.map(|it| it.standing.as_str()),
+            listed: learned.map(|it| Code(it.standing)),
             source: learned.and_then(|it| it.slice.as_ref()).map(|slice| format!("default/{slice}")),
         }
     }
@@ -169,9 +227,10 @@ impl<'a> EndpointRow<'a> {
 
     fn cells(&self) -> Cells {
         let mut cells = Cells::default();
-        for text in [&self.address, self.tier, self.state, self.used()] {
-            cells.put(text);
-        }
+        cells.put(&self.address);
+        cells.put(self.tier);
+        cells.put(self.state);
+        cells.put(self.used());
         cells.put(self.since);
         cells.put(self.connections);
         cells.put_optional(self.listed);
@@ -190,7 +249,7 @@ impl<'a> CredentialsRow<'a> {
             modified: Option::map(*modified, Rfc3339),
         };
         Self {
-            tier: view.tier.as_str(),
+            tier: Code(view.tier),
             kind: view.kind,
             files: view.files.iter().map(file).collect(),
             expires: view.expires.map(Rfc3339),

@@ -5,17 +5,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use holdfast_core::facts::{AddressType, Endpoint, SliceFacts, TargetName, endpoints::UidText};
-use holdfast_core::keys::{ObjectName, PortKey};
+use holdfast_core::keys::{ObjectName, PortKey, Source, Transport};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, ServiceView, UnusedBecause};
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::page::Table;
 use super::query::{Filter, Legal};
-use super::shown::{Cells, Column, as_text, column, wide};
+use super::shown::{Cells, Column, column, wide};
+use super::table::Table;
+use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
-use crate::why::state;
+use crate::why::{EndpointState, state};
 
 /// What `/backends` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
@@ -36,41 +38,43 @@ pub(super) struct Place {
 }
 
 /// One row, borrowed from the snapshot.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Backend")]
 pub(super) struct BackendRow<'a> {
     address: IpAddr,
     port: u16,
-    protocol: &'static str,
-    #[serde(serialize_with = "as_text")]
-    service: &'a ObjectName,
+    protocol: Code<Transport>,
+    /// `namespace/name`
+    service: Text<&'a ObjectName>,
     port_name: &'a str,
-    state: &'static str,
+    state: Code<EndpointState>,
     ready: bool,
     serving: bool,
     terminating: bool,
     node: Option<&'a str>,
     zone: Option<&'a str>,
+    /// `namespace/name` of every slice that lists it for this port.
+    #[schemars(with = "Vec<String>")]
     slices: Slices<'a>,
     target: Option<Target<'a>>,
     since: Rfc3339,
-    unused_because: Option<&'static str>,
-    source: &'static str,
+    unused_because: Option<Code<UnusedBecause>>,
+    source: Code<Source>,
 }
 
-#[derive(Debug, Serialize)]
+/// The object that an endpoint stands for.
+#[derive(Debug, Serialize, JsonSchema)]
 struct Target<'a> {
     kind: &'a str,
     namespace: &'a str,
-    #[serde(serialize_with = "as_text")]
-    name: TargetName<'a>,
-    #[serde(serialize_with = "super::shown::as_optional_text")]
-    uid: Option<UidText<'a>>,
+    name: Text<TargetName<'a>>,
+    uid: Option<Text<UidText<'a>>>,
 }
 
 impl<'a> From<holdfast_core::facts::Target<'a>> for Target<'a> {
     fn from(target: holdfast_core::facts::Target<'a>) -> Self {
         let holdfast_core::facts::Target { kind, namespace, name, uid } = target;
-        Self { kind, namespace, name, uid: (uid != UidText::Text("")).then_some(uid) }
+        Self { kind, namespace, name: Text(name), uid: (uid != UidText::Text("")).then_some(Text(uid)) }
     }
 }
 
@@ -92,12 +96,9 @@ impl<'a> Slices<'a> {
 
 impl Serialize for Slices<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.names().map(Name))
+        serializer.collect_seq(self.names().map(Text))
     }
 }
-
-#[derive(Serialize)]
-struct Name<'a>(#[serde(serialize_with = "as_text")] &'a ObjectName);
 
 /// The port that a slice's endpoints have under this name, if it has the name.
 fn port_in(slice: &SliceFacts, key: &PortKey) -> Option<u16> {
@@ -147,6 +148,9 @@ impl BackendTable {
 
 impl Table for BackendTable {
     const NAME: &'static str = "backends";
+    const ANSWER: &'static str = "Backends";
+    const ORDER: &'static str =
+        "All endpoints, in the order: namespace, name, port name, address, protocol, port, source.";
     const COLUMNS: &'static [Column] = &[
         column("SERVICE"),
         column("PORT"),
@@ -189,10 +193,10 @@ impl Table for BackendTable {
         Some(BackendRow {
             address: row.address,
             port: row.port.get(),
-            protocol: port.key.transport.as_str(),
-            service: &view.key.name,
+            protocol: Code(port.key.transport),
+            service: Text(&view.key.name),
             port_name: &port.key.name,
-            state: state(row),
+            state: Code(state(row)),
             ready: conditions.ready,
             serving: conditions.serving,
             terminating: conditions.terminating,
@@ -201,8 +205,8 @@ impl Table for BackendTable {
             slices: Slices { view, places: slices.unwrap_or_default(), before },
             target: endpoint.and_then(|endpoint| endpoint.target).map(Target::from),
             since: Rfc3339(row.since()),
-            unused_because: port.unused_because(row).map(UnusedBecause::as_str),
-            source: view.key.source.as_str(),
+            unused_because: port.unused_because(row).map(Code),
+            source: Code(view.key.source),
         })
     }
 

@@ -9,82 +9,118 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::snapshot::Fill;
 use holdfast_datapath::Status;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer;
 use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, Widths};
-use crate::datapath::DatapathView;
+use crate::datapath::{DatapathView, KINDS};
 use crate::proxies::OtherProxy;
 use crate::readings::Readings;
 
-#[derive(Serialize)]
-struct Datapath<'a> {
+/// What carries the traffic.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Datapath<'a> {
+    #[schemars(extend("enum" = KINDS))]
     kind: &'static str,
+    /// Other proxies that serve, or served, on this node. They are left alone.
     other_proxies: &'a [OtherProxy],
+    /// Null with memory maps.
     kernel: Option<Kernel<'a>>,
 }
 
-#[derive(Serialize)]
+/// Programs and maps in the kernel.
+#[derive(Serialize, JsonSchema)]
 struct Kernel<'a> {
+    /// Whose sockets get the services.
     cgroup: Option<&'a Path>,
+    /// Whether the daemon's cgroup is exempt. If not, only its marked sockets are.
     own_cgroup_exempt: bool,
+    /// Where everything is pinned.
     pins: Option<&'a Path>,
+    /// Whether another version's programs still serve, until these maps are filled.
     waiting: bool,
+    /// Which generation of maps is in use.
     generation: u32,
+    /// How often the maps have grown since the daemon started.
     growths: u32,
     features: Features,
     maps: Vec<MapFill>,
+    /// Hooks whose program somebody else detached, or whose pin somebody removed.
     broken_hooks: &'a [&'static str],
     shared_hooks: Vec<SharedHook>,
+    /// Refusals that nobody read in time.
     refusals_lost: u64,
+    /// Null if the configuration ends none.
     stale_sockets: Option<StaleSockets<'a>>,
+    /// Why grace periods do not end; nothing is reused meanwhile.
     grace_failure: Option<&'a str>,
+    /// Whether the cgroup is the root of a cgroup namespace and not the host's, though nobody named it.
     in_cgroup_namespace: bool,
+    /// Hooks whose program reads maps that are no longer written; tried again each second.
     behind_hooks: &'a [&'static str],
+    /// Why maps are still pinned that no program uses.
     leftover: Option<&'a str>,
+    /// Whose sockets are served.
+    #[schemars(extend("enum" = SOCKETS))]
     sockets: &'static str,
+    /// Whether datagrams are served by sockets.
     udp_sockets: bool,
     exempt_cgroups: Vec<ExemptCgroup<'a>>,
 }
 
 /// A subtree that is left alone, where it is there.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct ExemptCgroup<'a> {
+    /// From the root of the hierarchy.
     path: &'a Path,
+    /// Whether it is there.
     exists: bool,
 }
 
 /// Sockets whose backend has left.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct StaleSockets<'a> {
+    /// How many were ended since the daemon started.
     ended: u64,
+    /// Why some or all of them cannot be looked at.
     failure: Option<&'a str>,
 }
 
 /// A hook where others have programs too.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct SharedHook {
     hook: &'static str,
+    /// How many.
     others: usize,
 }
 
-#[derive(Serialize)]
+/// What newer kernels offer.
+#[derive(Serialize, JsonSchema)]
 struct Features {
+    /// A refusal says its errno (Linux 5.18).
     set_retval: bool,
 }
 
 /// How full one map is. Slots are counted in whole blocks.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct MapFill {
+    #[schemars(extend("enum" = MAPS))]
     pub(super) map: &'static str,
+    /// Entries in use; of backends in whole blocks.
     pub(super) used: u64,
+    /// Entries that it has room for.
     pub(super) size: u32,
+    /// Entries that it may grow to.
     pub(super) limit: u32,
 }
 
-/// All maps that grow.
+/// The names of all maps that grow.
+const MAPS: [&str; 6] = ["frontends4", "frontends6", "ports", "backends4", "backends6", "members"];
+
+/// How full they are.
 pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
     let [frontends4, frontends6] = status.frontends.map(u64::from);
     let [backends4, backends6] = fill.slots;
@@ -94,13 +130,14 @@ pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
         size: place(&status.shape),
         limit: place(&status.limits),
     };
+    let [of_frontends4, of_frontends6, of_ports, of_backends4, of_backends6, of_members] = MAPS;
     [
-        of("frontends4", frontends4, |shape| shape.frontends[0]),
-        of("frontends6", frontends6, |shape| shape.frontends[1]),
-        of("ports", fill.ports as u64, |shape| shape.ports),
-        of("backends4", backends4, |shape| shape.slots[0]),
-        of("backends6", backends6, |shape| shape.slots[1]),
-        of("members", u64::from(status.members), |shape| shape.members),
+        of(of_frontends4, frontends4, |shape| shape.frontends[0]),
+        of(of_frontends6, frontends6, |shape| shape.frontends[1]),
+        of(of_ports, fill.ports as u64, |shape| shape.ports),
+        of(of_backends4, backends4, |shape| shape.slots[0]),
+        of(of_backends6, backends6, |shape| shape.slots[1]),
+        of(of_members, u64::from(status.members), |shape| shape.members),
     ]
 }
 
@@ -130,7 +167,7 @@ impl<'a> Kernel<'a> {
             in_cgroup_namespace: status.in_cgroup_namespace,
             behind_hooks: &status.behind_hooks,
             leftover: status.leftover.as_deref(),
-            sockets: if status.served.pods { "all" } else { "host" },
+            sockets: if status.served.pods { ALL } else { HOST },
             udp_sockets: status.served.udp,
             exempt_cgroups: exempt_cgroups(status),
         }
@@ -174,7 +211,7 @@ impl<'a> Kernel<'a> {
     }
 
     fn served(&self) -> String {
-        let pods = if self.sockets == "all" { "of the host and of pods" } else { "of the host only" };
+        let pods = if self.sockets == ALL { "of the host and of pods" } else { "of the host only" };
         let udp = if self.udp_sockets { "" } else { ", TCP only" };
         let but = if self.exempt_cgroups.is_empty() { "" } else { ", but not below" };
         let mut line = format!("{pods}{udp}{but}");
@@ -199,6 +236,12 @@ impl<'a> Kernel<'a> {
         aligned(&rows.collect::<Vec<_>>(), out);
     }
 }
+
+const ALL: &str = "all";
+const HOST: &str = "host";
+
+/// Whose sockets may be served, as the configuration spells it.
+const SOCKETS: [&str; 2] = [ALL, HOST];
 
 /// What stands behind the path of a cgroup that was not asked for.
 const NAMESPACE: &str =

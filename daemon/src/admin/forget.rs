@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::extract::{Extension, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
@@ -24,14 +25,18 @@ use crate::readings::{ForgetWish, Forgotten, Peer};
 pub(super) const PATH: &str = "/apiserver/forget";
 
 /// What it understands.
-const LEGAL: Legal = Legal { parameters: &["endpoint", "format"], types: &[] };
+pub(super) const LEGAL: Legal = Legal { parameters: &["endpoint", "format"], types: &[] };
 
 /// How long the answer may take: the disk has three seconds.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 
-#[derive(Serialize)]
-struct ForgottenJson {
+/// That an address is forgotten.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Forgotten")]
+pub(super) struct ForgottenJson {
+    /// The address.
     forgotten: String,
+    /// Why it is not gone from the disk yet.
     memory_problem: Option<String>,
 }
 

@@ -6,19 +6,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::ServiceFacts;
-use holdfast_core::keys::{ObjectName, ServiceKey};
+use holdfast_core::keys::{ObjectName, ServiceKey, Source};
 use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::{FrontendView, ServiceView};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Verdict};
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::limits;
-use super::page::Table;
 use super::query::{Filter, Legal};
-use super::shown::{Cells, Column, as_optional_text, as_text, column, wide};
+use super::shown::{Cells, Column, column, wide};
+use super::table::Table;
+use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
-use crate::why::{chosen_state, status};
+use crate::why::{ChosenState, WriteStatus, chosen_state, status};
 
 /// What `/frontends` understands.
 pub(super) const LEGAL: Legal = Legal {
@@ -30,39 +32,51 @@ pub(super) const LEGAL: Legal = Legal {
 pub(super) struct Frontends;
 
 /// One row, borrowed from the snapshot.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Frontend")]
 pub(super) struct FrontendRow<'a> {
+    /// 0.0.0.0 or :: for a NodePort.
     address: IpAddr,
     port: u16,
     protocol: &'a str,
-    r#type: &'static str,
-    #[serde(serialize_with = "as_text")]
-    service: &'a ObjectName,
+    r#type: Code<FrontendType>,
+    /// `namespace/name`
+    service: Text<&'a ObjectName>,
+    /// Empty if the port has no name.
     port_name: &'a str,
-    source: &'static str,
+    source: Code<Source>,
+    /// What a new connection from this node's own processes and pods may get.
+    #[schemars(with = "Vec<Backend>")]
     backends: Backends<'a>,
+    /// What traffic from outside gets, where it is another list; null where it is the same.
+    #[schemars(with = "Option<Vec<Backend>>")]
     external_backends: Option<ExternalBackends<'a>>,
+    /// Seconds for which a client stays with its backend.
     affinity_timeout: Option<u32>,
     source_ranges: &'a [Arc<str>],
-    verdict: &'static str,
-    reason: Option<&'static str>,
-    status: &'static str,
+    verdict: Code<Verdict>,
+    reason: Option<Code<Reason>>,
+    status: Code<WriteStatus>,
+    /// What the maps said, if status is error.
     error: Option<&'a str>,
+    /// When verdict, reason or backends last changed.
     since: Rfc3339,
-    #[serde(serialize_with = "as_optional_text")]
-    owner: Option<&'a ServiceKey>,
+    /// `namespace/name` of the service that has the address, if verdict is conflict.
+    owner: Option<Text<&'a ServiceKey>>,
 }
 
-#[derive(Serialize)]
+/// One backend of a frontend.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FrontendBackend")]
 struct Backend {
     address: IpAddr,
     port: u16,
-    state: &'static str,
+    state: Code<ChosenState>,
 }
 
 impl From<&Row> for Backend {
     fn from(row: &Row) -> Self {
-        Self { address: row.address, port: row.port.get(), state: chosen_state(row) }
+        Self { address: row.address, port: row.port.get(), state: Code(chosen_state(row)) }
     }
 }
 
@@ -96,9 +110,9 @@ fn list<'r>(rows: impl Iterator<Item = &'r Row>, all: bool) -> impl fmt::Display
         if count <= shown_max {
             let comma = if count == 1 { "" } else { "," };
             let mark = match chosen_state(row) {
-                "active" => "",
-                "draining" => "(draining)",
-                _ => "(held)",
+                ChosenState::Active => "",
+                ChosenState::Draining => "(draining)",
+                ChosenState::Held => "(held)",
             };
             text = text + comma + &row.backend().to_string() + mark;
         }
@@ -119,6 +133,9 @@ fn source_ranges<'a>(facts: Option<&'a ServiceFacts>, frontend: &FrontendView) -
 
 impl Table for Frontends {
     const NAME: &'static str = "frontends";
+    const ANSWER: &'static str = "Frontends";
+    const ORDER: &'static str =
+        "All frontends, in the order: namespace, name, port name, type, address, protocol, source.";
     const COLUMNS: &'static [Column] = &[
         column("SERVICE"),
         column("PORT"),
@@ -165,20 +182,20 @@ impl Table for Frontends {
             address: frontend.address,
             port: frontend.port.get(),
             protocol: frontend.protocol.as_str(),
-            r#type: frontend.kind.as_str(),
-            service: &view.key.name,
+            r#type: Code(frontend.kind),
+            service: Text(&view.key.name),
             port_name: &frontend.port_name,
-            source: view.key.source.as_str(),
+            source: Code(view.key.source),
             backends: Backends(view, frontend),
             external_backends: outside.then_some(ExternalBackends(view, frontend)),
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
             source_ranges: source_ranges(facts, frontend),
-            verdict: frontend.verdict.as_str(),
-            reason: frontend.reason.map(holdfast_core::snapshot::Reason::as_str),
-            status,
+            verdict: Code(frontend.verdict),
+            reason: frontend.reason.map(Code),
+            status: Code(status),
             error,
             since: Rfc3339(frontend.since),
-            owner: frontend.owner.as_ref(),
+            owner: frontend.owner.as_ref().map(Text),
         })
     }
 

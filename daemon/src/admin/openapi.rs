@@ -1,6 +1,216 @@
-//! The description of this API, for programs.
+//! The description of this API, for programs: OpenAPI 3.1, made of the paths and of the types of their answers.
 //!
-//! Invariant: a test compares it with the paths that are served and with real answers, field by field, both ways.
+//! Invariant: nothing in it is written down twice: a path describes itself in the table of paths, an answer by its own type. It is made
+//! once, when somebody asks first. Deliberately absent: a copy of it in the sources; a golden page shows what changes.
 
-/// OpenAPI 3.1, written by hand.
-pub(super) const OPENAPI: &str = include_str!("openapi.json");
+mod parameters;
+mod schemas;
+
+use std::sync::LazyLock;
+
+use axum::body::Bytes;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+use super::answer::RefusalJson;
+use super::forget::{self, ForgottenJson};
+use super::query::Legal;
+use super::reload::{self, ReloadedJson};
+use super::routes::{PATHS, Path};
+use parameters::parameters;
+use schemas::plain;
+
+/// Makes the schema of an answer, and of whatever it consists of.
+pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain";
+
+/// What a path answers with.
+pub(super) struct Answers {
+    content: &'static [&'static str],
+    describe: Describe,
+    meaning: &'static str,
+    /// Another status that comes with the same answer, and when.
+    other: Option<(&'static str, &'static str)>,
+}
+
+impl Answers {
+    pub(super) const EVENTS: Self = Self {
+        content: &["text/event-stream"],
+        describe: text,
+        meaning: "Events named record, whose data is a record as in /history; at the end one named end or dropped, whose data \
+                  says why.",
+        other: None,
+    };
+    pub(super) const METRICS: Self = Self {
+        content: &[TEXT],
+        describe: text,
+        meaning: "The text exposition format, version 0.0.4.",
+        other: None,
+    };
+    pub(super) const DOCUMENT: Self =
+        Self { content: &[JSON], describe: anything, meaning: "OpenAPI 3.1.", other: None };
+
+    /// JSON of this type, and text for people.
+    pub(super) const fn of(describe: Describe) -> Self {
+        Self { content: &[JSON, TEXT], describe, meaning: "The answer.", other: None }
+    }
+
+    /// A JSON object of this type in each line, and text for people.
+    pub(super) const fn lines(describe: Describe) -> Self {
+        let meaning = "The records, oldest first: one in each line, or one after another in words.";
+        Self { content: &["application/jsonl", TEXT], describe, meaning, other: None }
+    }
+
+    pub(super) const fn or(self, status: &'static str, meaning: &'static str) -> Self {
+        Self { other: Some((status, meaning)), ..self }
+    }
+
+    fn content(&self, generator: &mut SchemaGenerator) -> Value {
+        let described = (self.describe)(generator);
+        let schema = |kind: &&str| if *kind == TEXT { text(generator) } else { described.clone() };
+        let schemas: Vec<Schema> = self.content.iter().map(schema).collect();
+        content(self.content.iter().copied().zip(schemas))
+    }
+}
+
+fn content<'a>(schemas: impl Iterator<Item = (&'a str, Schema)>) -> Value {
+    schemas.map(|(kind, schema)| (kind.to_owned(), json!({ "schema": schema }))).collect::<Map<_, _>>().into()
+}
+
+/// The schema of a type.
+pub(super) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// Any JSON object.
+pub(super) fn anything(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object" })
+}
+
+fn text(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string" })
+}
+
+/// Where named schemas are.
+const SCHEMAS: &str = "/components/schemas";
+
+/// Refers to the schema of this name.
+pub(super) fn named(name: &str) -> Schema {
+    Schema::new_ref(format!("#{SCHEMAS}/{name}"))
+}
+
+/// What may be asked for over the unix socket alone, with POST.
+struct Wish {
+    path: &'static str,
+    summary: &'static str,
+    legal: Legal,
+    /// Parameters that must be given.
+    needs: &'static [&'static str],
+    describe: Describe,
+    meaning: &'static str,
+    /// The status of a refusal of its own, and what it means.
+    refused: (&'static str, &'static str),
+}
+
+const WISHES: [Wish; 2] = [
+    Wish {
+        path: reload::PATH,
+        summary: "Read the configuration again; over the unix socket only",
+        legal: Legal::NOTHING,
+        needs: &[],
+        describe: schema::<ReloadedJson>,
+        meaning: "The new configuration is in force.",
+        refused: ("422", "The new configuration is bad, and the old one stays in force."),
+    },
+    Wish {
+        path: forget::PATH,
+        summary: "Forget a learned address of an apiserver; over the unix socket only",
+        legal: forget::LEGAL,
+        needs: &["endpoint"],
+        describe: schema::<ForgottenJson>,
+        meaning: "It is forgotten.",
+        refused: ("409", "It stays: it is configured, named by the cluster now, held, or not known."),
+    },
+];
+
+/// The whole description.
+pub(super) fn document() -> Bytes {
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
+        // A value that was just made can be written.
+        let mut text = serde_json::to_vec_pretty(&described()).unwrap_or_default();
+        text.push(b'\n');
+        text.into()
+    });
+    Bytes::clone(&DOCUMENT)
+}
+
+fn described() -> Value {
+    let mut generator = settings().into_generator();
+    let reads = PATHS.iter().map(|path| (path.path, json!({ "get": read(path, &mut generator) })));
+    let mut paths: Vec<(&str, Value)> = reads.collect();
+    paths.extend(WISHES.iter().map(|wish| (wish.path, json!({ "post": wished(wish, &mut generator) }))));
+    let paths: Map<String, Value> = paths.into_iter().map(|(path, it)| (path.to_owned(), it)).collect();
+    let mut schemas = generator.take_definitions(true);
+    schemas.values_mut().for_each(plain);
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "holdfast admin API",
+            "version": "1",
+            "description": "On loopback and on a unix socket; reads only, but for POST /reload and POST /apiserver/forget on \
+                            the socket. Fields are added, never renamed or removed.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "servers": [{ "url": "http://127.0.0.1:9890" }],
+        "paths": paths,
+        "components": { "schemas": schemas },
+    })
+}
+
+/// As OpenAPI 3.1 has them: JSON Schema 2020-12, of what is written.
+fn settings() -> SchemaSettings {
+    let mut settings = SchemaSettings::draft2020_12().for_serialize();
+    SCHEMAS.clone_into(&mut settings.definitions_path.to_mut());
+    settings.meta_schema = None;
+    settings
+}
+
+fn read(path: &Path, generator: &mut SchemaGenerator) -> Value {
+    let Path { path, about, legal, answers, .. } = path;
+    let content = answers.content(generator);
+    let mut responses = Map::new();
+    let answered = [("200", answers.meaning)].into_iter().chain(answers.other);
+    responses.extend(
+        answered.map(|(status, why)| (status.to_owned(), json!({ "description": why, "content": content }))),
+    );
+    responses.insert("default".to_owned(), refused("Refused.", generator));
+    json!({ "summary": sentence(about), "parameters": parameters(path, legal, &[]), "responses": responses })
+}
+
+fn wished(wish: &Wish, generator: &mut SchemaGenerator) -> Value {
+    let content = Answers::of(wish.describe).content(generator);
+    let (status, why) = wish.refused;
+    json!({
+        "summary": wish.summary,
+        "parameters": parameters(wish.path, &wish.legal, wish.needs),
+        "responses": {
+            "200": { "description": wish.meaning, "content": content },
+            status: refused(why, generator),
+            "default": refused("Refused.", generator),
+        },
+    })
+}
+
+fn refused(why: &str, generator: &mut SchemaGenerator) -> Value {
+    let schemas = [(JSON, schema::<RefusalJson<'_>>(generator)), (TEXT, text(generator))];
+    json!({ "description": why, "content": content(schemas.into_iter()) })
+}
+
+/// With a capital, as a sentence begins.
+fn sentence(about: &str) -> String {
+    let mut letters = about.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}

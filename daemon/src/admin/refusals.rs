@@ -9,47 +9,66 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_core::keys::{FrontendKey, ObjectName};
+use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Verdict};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer;
 use super::form::Form;
 use super::query::{Filter, Legal, Query};
-use super::shown::{Cells, Widths, as_optional_text};
-use crate::datapath::{Denied, LatestRefusals, answering, spelled};
+use super::shown::{Cells, Widths};
+use crate::datapath::{DENIALS, Denied, LatestRefusals, answering, spelled};
+use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
 
 /// What `/refusals` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "address", "format"], types: &[] };
 
-#[derive(Serialize)]
-struct Refusals<'a> {
+/// The latest refusals, newest first, and all of them counted.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Refusals<'a> {
     refusals: Vec<RefusalRow<'a>>,
+    /// Clients that met ECONNREFUSED since the daemon started.
     refused_total: u64,
+    /// Clients that were dropped since the daemon started.
     dropped_total: u64,
+    /// Refusals that nobody read in time; they are in no other number.
     lost_total: u64,
+    /// Why no more refusals are read.
     failure: Option<String>,
 }
 
-#[derive(Serialize)]
+/// What one process dialled in vain, once or again and again.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Refusal")]
 struct RefusalRow<'a> {
+    /// When it did so last.
     time: Rfc3339,
+    /// When it did so first, of those that are counted here.
     first_time: Rfc3339,
+    /// How often.
     count: u64,
+    #[schemars(extend("enum" = DENIALS))]
     verdict: &'static str,
+    /// What the client dialled; for a NodePort the address of the node.
     address: IpAddr,
     port: u16,
-    protocol: &'static str,
-    #[serde(serialize_with = "as_optional_text")]
-    service: Option<&'a ObjectName>,
+    protocol: Code<Transport>,
+    /// `namespace/name` of the service that has the frontend now; null if none has.
+    service: Option<Text<&'a ObjectName>>,
     port_name: Option<&'a str>,
-    reason: Option<&'static str>,
+    /// Why the frontend is not served now; null if it is, or if nobody has it.
+    reason: Option<Code<Reason>>,
+    /// As the host numbers it.
     pid: u32,
     thread: u32,
+    /// The thread's name.
     comm: &'a str,
+    /// The number of its cgroup: the inode of the folder.
     cgroup: u64,
+    /// The cookie of its network namespace.
     netns: u64,
 }
 
@@ -97,10 +116,10 @@ impl<'a> RefusalRow<'a> {
             verdict: spelled(it.denial),
             address: it.frontend.address,
             port: it.frontend.port.get(),
-            protocol: it.frontend.transport.as_str(),
-            service: owner.map(|(view, _)| &view.key.name),
+            protocol: Code(it.frontend.transport),
+            service: owner.map(|(view, _)| Text(&view.key.name)),
             port_name: owner.map(|(_, frontend)| frontend.port_name.as_ref()),
-            reason: owner.and_then(|(_, frontend)| frontend.reason.map(Reason::as_str)),
+            reason: owner.and_then(|(_, frontend)| frontend.reason.map(Code)),
             pid: it.process,
             thread: it.thread,
             comm: &it.comm,
@@ -110,7 +129,7 @@ impl<'a> RefusalRow<'a> {
     }
 
     fn is_asked_for(&self, filter: &Filter) -> bool {
-        filter.service.as_ref().is_none_or(|asked| self.service == Some(asked))
+        filter.service.as_ref().is_none_or(|asked| self.service == Some(Text(asked)))
             && filter.address.is_none_or(|asked| self.address == asked)
     }
 

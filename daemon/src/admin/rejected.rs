@@ -3,32 +3,43 @@
 use std::io::Write as _;
 
 use holdfast_core::facts::{ObjectKey, Rejection};
-use holdfast_core::keys::ObjectName;
+use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::Rejections;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
-use super::shown::{Cells, Widths, as_optional_text};
+use super::shown::{Cells, Widths};
+use crate::described::{Code, Text};
 
-#[derive(Serialize)]
-struct Members<'a> {
+/// All services, in the order: namespace, name, source; and what rejected itself.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Rejected<'a> {
+    /// Whatever filter is given, all of them.
     rejected: Vec<RejectedRow<'a>>,
+    /// Rejections since the start.
     rejected_total: u64,
+    /// How many more are rejected now than are named.
     rejected_dropped: usize,
+    /// Objects that wait for room; each is rejected until it has it.
     waiting: usize,
 }
 
 /// `name` is null for a file, and for an object whose name cannot be told; `place` says
 /// where those were found, or which kind it is.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Rejection")]
 struct RejectedRow<'a> {
+    #[schemars(extend("enum" = ObjectKey::KINDS))]
     kind: &'static str,
-    #[serde(serialize_with = "as_optional_text")]
-    name: Option<&'a ObjectName>,
-    source: &'static str,
+    /// `namespace/name`, where it has them.
+    name: Option<Text<&'a ObjectName>>,
+    source: Code<Source>,
+    /// Where a file or an object without a name was found.
     place: Option<&'a str>,
     origin: Option<&'a str>,
     reason: &'a str,
+    /// Only a part was skipped.
     partial: bool,
 }
 
@@ -43,8 +54,8 @@ impl<'a> From<&'a Rejection> for RejectedRow<'a> {
         };
         Self {
             kind: object.kind(),
-            name: object.name(),
-            source: object.source().as_str(),
+            name: object.name().map(Text),
+            source: Code(object.source()),
             place,
             origin: origin.as_deref(),
             reason,
@@ -57,7 +68,7 @@ impl<'a> From<&'a Rejection> for RejectedRow<'a> {
 pub(super) fn write(rejections: &Rejections, form: Form, out: &mut Vec<u8>) {
     let rejected = rejections.named.values().map(RejectedRow::from).collect();
     let Rejections { total, more, waiting, .. } = *rejections;
-    let members = Members { rejected, rejected_total: total, rejected_dropped: more, waiting };
+    let members = Rejected { rejected, rejected_total: total, rejected_dropped: more, waiting };
     match form {
         Form::Json => write_json(&members, out),
         Form::Table | Form::Wide => write_text(&members, out),
@@ -65,7 +76,7 @@ pub(super) fn write(rejections: &Rejections, form: Form, out: &mut Vec<u8>) {
 }
 
 /// The members go into the object that is open, so they come without their own braces.
-fn write_json(members: &Members<'_>, out: &mut Vec<u8>) {
+fn write_json(members: &Rejected<'_>, out: &mut Vec<u8>) {
     let text = serde_json::to_vec(members).unwrap_or_default();
     if let [b'{', inner @ .., b'}'] = text.as_slice() {
         out.extend_from_slice(b",\n");
@@ -73,7 +84,7 @@ fn write_json(members: &Members<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn write_text(members: &Members<'_>, out: &mut Vec<u8>) {
+fn write_text(members: &Rejected<'_>, out: &mut Vec<u8>) {
     if members.rejected.is_empty() {
         return;
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::extract::{Extension, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
@@ -27,9 +28,12 @@ const FOR_ROOT: usize = 1;
 /// How long the answer may take: some files are read, and nothing else.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 
-#[derive(Serialize)]
-struct ReloadedJson {
+/// That the new configuration is in force.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Reloaded")]
+pub(super) struct ReloadedJson {
     reloaded: bool,
+    /// Keys whose new values wait for a restart.
     restart_needed_for: Vec<&'static str>,
 }
 

@@ -3,19 +3,21 @@
 use std::cmp::Ordering;
 
 use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
-use holdfast_core::keys::ObjectName;
-use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView, Snapshot, Status};
+use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
 use super::form::Form;
-use super::page::Table;
 use super::query::{Filter, Legal};
-use super::rejected;
-use super::shown::{Cells, Column, as_text, column, wide};
+use super::rejected::{self, Rejected};
+use super::shown::{Cells, Column, column, wide};
+use super::table::Table;
 use crate::datapath::{Clients, Counters};
+use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
-use crate::why::{severity, status};
+use crate::why::{WriteStatus, severity, status};
 
 /// What `/services` understands.
 pub(super) const LEGAL: Legal = Legal {
@@ -27,33 +29,45 @@ pub(super) const LEGAL: Legal = Legal {
 pub(super) struct Services(Counters);
 
 /// One row, borrowed from the snapshot.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Service")]
 pub(super) struct ServiceRow<'a> {
-    #[serde(serialize_with = "as_text")]
-    service: &'a ObjectName,
-    source: &'static str,
-    r#type: Option<&'static str>,
-    state: &'static str,
+    /// `namespace/name`
+    service: Text<&'a ObjectName>,
+    source: Code<Source>,
+    r#type: Option<Code<ServiceType>>,
+    state: Code<ServiceState>,
+    /// Why it is not served, or why its worst frontend is not.
+    #[schemars(extend("enum" = reasons()))]
     reason: Option<&'static str>,
-    verdict: Option<&'static str>,
-    status: &'static str,
+    /// Of its worst frontend; null if it has none.
+    verdict: Option<Code<Verdict>>,
+    /// Of its worst frontend.
+    status: Code<WriteStatus>,
     error: Option<&'a str>,
     ports: Vec<Port<'a>>,
+    /// How many rows it has in /frontends.
     frontends: usize,
+    /// How many of its rows in /backends are in use.
     backends: usize,
+    /// How many EndpointSlices it has.
     slices: usize,
+    /// Who came so far, over all ports; null without programs in the kernel.
     clients: Option<Clients>,
-    internal_policy: Option<&'static str>,
-    external_policy: Option<&'static str>,
+    internal_policy: Option<Code<TrafficPolicy>>,
+    external_policy: Option<Code<TrafficPolicy>>,
     affinity_timeout: Option<u32>,
     health_check_node_port: Option<u16>,
     uid: Option<&'a str>,
     resource_version: Option<&'a str>,
     created: Option<Rfc3339>,
+    /// The file or apiserver endpoint that it was read from.
     origin: Option<&'a str>,
 }
 
-#[derive(Debug, Serialize)]
+/// One port of a service.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ServicePort")]
 struct Port<'a> {
     name: &'a str,
     protocol: &'a str,
@@ -72,19 +86,18 @@ impl<'a> From<&'a ServicePort> for Port<'a> {
     }
 }
 
-const fn policy(policy: TrafficPolicy) -> &'static str {
-    match policy {
-        TrafficPolicy::Cluster => "Cluster",
-        TrafficPolicy::Local => "Local",
-    }
-}
-
 const fn urgency(status: &Status) -> u8 {
     match status {
         Status::Done => 0,
         Status::Pending => 1,
         Status::Error(_) => 2,
     }
+}
+
+/// What may be said there; null too.
+fn reasons() -> Vec<Option<&'static str>> {
+    let states = [ServiceState::NoAddress, ServiceState::NoService].map(ServiceState::as_str);
+    states.into_iter().chain(Reason::ALL.map(Reason::as_str)).map(Some).chain([None]).collect()
 }
 
 /// Why a service is not served, where it could be expected to be; else why its worst frontend is not.
@@ -94,7 +107,7 @@ fn reason(view: &ServiceView, worst: Option<&FrontendView>) -> Option<&'static s
         ServiceState::Served
         | ServiceState::Headless
         | ServiceState::ExternalName
-        | ServiceState::OtherProxy => worst?.reason.map(holdfast_core::snapshot::Reason::as_str),
+        | ServiceState::OtherProxy => worst?.reason.map(Reason::as_str),
     }
 }
 
@@ -105,6 +118,9 @@ fn backends(view: &ServiceView) -> usize {
 
 impl Table for Services {
     const NAME: &'static str = "services";
+    const ANSWER: &'static str = "Services";
+    const ORDER: &'static str =
+        "All services, in the order: namespace, name, source; and what rejected itself.";
     const COLUMNS: &'static [Column] = &[
         column("SERVICE"),
         column("TYPE"),
@@ -152,23 +168,23 @@ impl Table for Services {
         let meta = facts.map(|facts| &facts.meta);
         let worst = view.frontends.iter().max_by_key(|frontend| severity(frontend.verdict));
         let urgent = view.frontends.iter().max_by_key(|frontend| urgency(&frontend.status));
-        let (status, error) = urgent.map_or(("done", None), |frontend| status(&frontend.status));
+        let (status, error) = urgent.map_or((WriteStatus::Done, None), |frontend| status(&frontend.status));
         Some(ServiceRow {
-            service: &view.key.name,
-            source: view.key.source.as_str(),
-            r#type: facts.map(|facts| ServiceType::as_str(facts.kind)),
-            state: view.state.as_str(),
+            service: Text(&view.key.name),
+            source: Code(view.key.source),
+            r#type: facts.map(|facts| Code(facts.kind)),
+            state: Code(view.state),
             reason: reason(view, worst),
-            verdict: worst.map(|frontend| frontend.verdict.as_str()),
-            status,
+            verdict: worst.map(|frontend| Code(frontend.verdict)),
+            status: Code(status),
             error,
             ports: facts.map(|facts| facts.ports.iter().map(Port::from).collect()).unwrap_or_default(),
             frontends: view.frontends.len(),
             backends: backends(view),
             slices: view.slices.len(),
             clients: self.0.service(view),
-            internal_policy: facts.map(|facts| policy(facts.internal_policy)),
-            external_policy: facts.map(|facts| policy(facts.external_policy)),
+            internal_policy: facts.map(|facts| Code(facts.internal_policy)),
+            external_policy: facts.map(|facts| Code(facts.external_policy)),
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
             health_check_node_port: facts.and_then(|facts| facts.health_check_node_port).map(Into::into),
             uid: meta.and_then(|meta| meta.uid.as_deref()),
@@ -192,6 +208,10 @@ impl Table for Services {
             row.wide_cells(cells);
         }
         cells.put(row.source);
+    }
+
+    fn tail_described(generator: &mut SchemaGenerator) -> Schema {
+        Rejected::json_schema(generator)
     }
 
     fn tail(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {

@@ -1,26 +1,8 @@
-//! How single values are shown, in JSON and in the cells of tables.
+//! How single values are shown in the cells of tables.
 
 use std::fmt::{self, Display, Write as _};
 
-use serde::Serializer;
-
 use super::limits;
-
-/// Serializes whatever has one spelling as that spelling.
-pub(super) fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
-}
-
-/// The same, where there may be nothing.
-pub(super) fn as_optional_text<T: Display, S: Serializer>(
-    value: &Option<T>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => serializer.collect_str(value),
-        None => serializer.serialize_none(),
-    }
-}
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]

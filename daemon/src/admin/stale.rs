@@ -3,10 +3,22 @@
 use std::io::Write as _;
 
 use holdfast_core::snapshot::Snapshot;
+use schemars::{Schema, SchemaGenerator};
 
 use super::form::Form;
 use crate::readings::missing;
 use crate::rfc3339::Rfc3339;
+
+/// The name of the member.
+pub(super) const NAME: &str = "stale_since";
+
+/// Describes it.
+pub(super) fn described(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = generator.subschema_for::<Option<Rfc3339>>();
+    let about = "When this was written down, as long as a source has not delivered since the start.";
+    schema.insert("description".to_owned(), about.into());
+    schema
+}
 
 /// Adds `stale_since`, null unless a source is missing; for people a line, in that case only.
 pub(super) fn write(snapshot: &Snapshot, form: Form, out: &mut Vec<u8>) {

@@ -1,5 +1,6 @@
 //! The API over real sockets.
 
+mod described;
 mod doors;
 mod explanations;
 pub(crate) mod fixture;

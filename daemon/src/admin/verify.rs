@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::answer;
@@ -19,9 +20,9 @@ use crate::readings::Comparison;
 use crate::sources::kubernetes::Asker;
 
 /// The answer, for whoever gives it and for the command line, which reads it.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 pub(crate) struct Verification {
-    /// All comparisons were made, and found nothing.
+    /// Every comparison was made and found nothing.
     pub(crate) equal: bool,
     comparisons: Vec<Arc<Comparison>>,
 }

@@ -10,26 +10,18 @@ use std::time::{Duration, Instant};
 
 use super::limits::{CHECK_EVERY, CONFIRM_AFTER, PENALTY_FIRST, PENALTY_MOST};
 use super::trouble::Trouble;
+use crate::described::words;
 
-/// Where an address comes from; an earlier tier goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tier {
-    /// `[apiserver]`: `endpoints`, or else the kubeconfig's server.
-    Configured,
-    /// Kubelet's own kubeconfig.
-    Kubelet,
-    /// Backends that `default/kubernetes` has or had.
-    Learned,
-}
-
-impl Tier {
-    /// As it is spelled.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Configured => "configured",
-            Self::Kubelet => "kubelet",
-            Self::Learned => "learned",
-        }
+words! {
+    /// Where an address comes from; an earlier tier goes first.
+    #[derive(PartialOrd, Ord)]
+    pub Tier {
+        /// `[apiserver]`: `endpoints`, or else the kubeconfig's server.
+        Configured = "configured",
+        /// Kubelet's own kubeconfig.
+        Kubelet = "kubelet",
+        /// Backends that `default/kubernetes` has or had.
+        Learned = "learned",
     }
 }
 
@@ -44,29 +36,17 @@ impl Tier {
     }
 }
 
-/// What the last attempts say of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Nobody has tried yet.
-    Unknown,
-    Healthy,
-    /// It failed, and has served once since.
-    Recovering,
-    Failed,
-    /// It is up, and asked to be left alone for a while.
-    Throttled,
-}
-
-impl State {
-    /// As it is spelled.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Healthy => "healthy",
-            Self::Recovering => "recovering",
-            Self::Failed => "failed",
-            Self::Throttled => "throttled",
-        }
+words! {
+    /// What the last attempts say of an endpoint.
+    pub State {
+        /// Nobody has tried yet.
+        Unknown = "unknown",
+        Healthy = "healthy",
+        /// It failed, and has served once since.
+        Recovering = "recovering",
+        Failed = "failed",
+        /// It is up, and asked to be left alone for a while.
+        Throttled = "throttled",
     }
 }
 

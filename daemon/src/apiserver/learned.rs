@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::endpoints::Tier;
 use super::identity::ClusterId;
+use crate::described::words;
 
 /// The most addresses: clusters have three to seven apiservers, and some keep changing theirs.
 const ADDRESSES_MAX: usize = 16;
@@ -42,27 +43,18 @@ pub struct Listed {
     pub address: SocketAddr,
 }
 
-/// Whether the cluster names it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Standing {
-    /// The cluster names it now.
-    Listed,
-    /// It was among the last ones, and nobody has taken their place: that list is held as `control`.
-    Held,
-    /// The cluster named it once.
-    #[default]
-    Past,
-}
-
-impl Standing {
-    /// As it is spelled.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Listed => "now",
-            Self::Held => "held",
-            Self::Past => "past",
-        }
+words! {
+    /// Whether the cluster names it.
+    #[derive(Default, PartialOrd, Ord, Deserialize, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub Standing {
+        /// The cluster names it now.
+        Listed = "now",
+        /// It was among the last ones, and nobody has taken their place: that list is held as `control`.
+        Held = "held",
+        /// The cluster named it once.
+        #[default]
+        Past = "past",
     }
 }
 

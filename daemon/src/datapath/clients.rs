@@ -8,14 +8,15 @@ use std::sync::Arc;
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::ServiceView;
 use holdfast_datapath::{Counted, Counts};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::DatapathView;
 
 /// The clients of a port or of a service.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Clients {
-    /// Led to a backend.
+    /// Led to a backend: by connect(), or by the first datagram of a conversation.
     pub(crate) connects: u64,
     pub(crate) refused: u64,
     pub(crate) dropped: u64,

@@ -155,6 +155,9 @@ pub(crate) fn answering(dialled: &FrontendKey) -> [FrontendKey; 2] {
     [*dialled, FrontendKey { address, ..*dialled }]
 }
 
+/// Every spelling.
+pub(crate) const DENIALS: [&str; 2] = [spelled(Denial::Refused), spelled(Denial::Dropped)];
+
 /// The one spelling in tables, JSON, log and metrics.
 pub(crate) const fn spelled(denial: Denial) -> &'static str {
     match denial {

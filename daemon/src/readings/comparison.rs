@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -48,7 +49,7 @@ impl Verifications {
 }
 
 /// What one of them found.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
 pub(crate) struct Comparison {
     /// `memory with kernel`, `apiserver with memory`.
     pub(crate) what: String,
@@ -57,11 +58,9 @@ pub(crate) struct Comparison {
     pub(crate) differences: Vec<String>,
     pub(crate) omitted: usize,
     pub(crate) error: Option<String>,
-    /// When it was made; null if it could not be.
-    #[serde(default)]
+    /// When it was made; null: it could not be. The apiserver is asked at most once in 10 s, whoever wants to know.
     compared_at: Option<Rfc3339>,
-    /// How long ago, in whole seconds.
-    #[serde(default)]
+    /// How long ago that was, in whole seconds.
     pub(crate) age_seconds: Option<u64>,
 }
 

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::rfc3339::Millis;
@@ -17,7 +18,7 @@ use crate::rfc3339::Millis;
 pub type Word = Cow<'static, str>;
 
 /// What a record is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// Readers see a difference, or the maps were written to.
@@ -29,7 +30,7 @@ pub enum Kind {
 }
 
 /// One change of one service, or a place where changes are missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     /// Counts up by one, over restarts too. Absent: not kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,11 +71,31 @@ pub struct Record {
     pub gap: Option<Gap>,
 }
 
+/// What a cause may be.
+const EVENTS: [&str; 16] = [
+    "applied",
+    "deleted",
+    "left",
+    "claim-won",
+    "claim-lost",
+    "node",
+    "settings",
+    "retry",
+    "remembered",
+    "readers-left",
+    "hold-due",
+    "probe-accepted",
+    "probe-refused",
+    "probe-silent",
+    "address-claimed",
+    "mass-loss",
+];
+
 /// One cause: usually an object, with its version and its writer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trigger {
-    /// `applied`, `deleted`, `left`, `claim-won`, `claim-lost`, `node`, `settings`, `retry`, `remembered`,
-    /// `readers-left`, `hold-due`, `probe-accepted`, `probe-refused`, `probe-silent`, `address-claimed`, `mass-loss`.
+    /// What happened.
+    #[schemars(extend("enum" = EVENTS))]
     pub event: Word,
     /// `Service` or `EndpointSlice`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -127,7 +148,7 @@ pub struct Trigger {
 }
 
 /// The last entry of `managedFields`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LastWriter {
     /// `kube-controller-manager`, `kubectl-edit`, …
     pub manager: Arc<str>,
@@ -142,7 +163,7 @@ pub struct LastWriter {
 }
 
 /// What changed for the clients of some frontends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Transition {
     /// What clients dial, each as `address:port/protocol`.
     pub frontends: Vec<String>,
@@ -163,7 +184,7 @@ pub struct Transition {
 }
 
 /// What a client meets at a frontend.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Met {
     /// `serving`, `refusing`, …
     pub verdict: Word,
@@ -172,7 +193,8 @@ pub struct Met {
     pub reason: Option<Word>,
     /// How many backends a new connection may get.
     pub backends: u32,
-    /// `pending`, `done` or `error`: whether the maps hold what they should.
+    /// Whether the maps hold what they should.
+    #[schemars(extend("enum" = ["pending", "done", "error"]))]
     pub status: Word,
     /// Who owns the address, where it is somebody else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,7 +202,7 @@ pub struct Met {
 }
 
 /// How two lists differ.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diff {
     /// Only in the later one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -199,7 +221,7 @@ pub struct Diff {
 }
 
 /// Something that is in both lists, in another state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
     /// Its address and port.
     pub address: String,
@@ -210,7 +232,7 @@ pub struct Changed {
 }
 
 /// What the maps said.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     /// How many writes they accepted.
     pub ops: u32,
@@ -221,8 +243,8 @@ pub struct Outcome {
     pub elapsed_us: u64,
 }
 
-/// A place where records are missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gap {
     /// Why they are missing.
     pub cause: GapCause,
@@ -241,7 +263,7 @@ pub struct Gap {
 }
 
 /// Why records are missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GapCause {
     /// More changes came than could be recorded.

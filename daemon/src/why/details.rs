@@ -5,16 +5,20 @@ use std::sync::Arc;
 
 use holdfast_core::facts::{Meta, ObjectKey, SliceFacts};
 use holdfast_core::hold::{Asked, OnEmpty, Policy};
-use holdfast_core::keys::FrontendKey;
+use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::list::{Row, Scope};
-use holdfast_core::op::Entry;
-use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, UnusedBecause, Verdict};
+use holdfast_core::op::{Entry, FrontendType};
+use holdfast_core::snapshot::{
+    FrontendView, PortView, Reason, ServiceView, Snapshot, UnusedBecause, Verdict,
+};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::find::{self, Dialled};
-use super::states::{chosen_state, state, status};
+use super::states::{EndpointState, WriteStatus, state, status};
 use super::{ReadBack, Subject};
-use crate::datapath::{Clients, Counters, Denied, answering, spelled};
+use crate::datapath::{Clients, Counters, DENIALS, Denied, answering, spelled};
+use crate::described::{Code, words};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
 
@@ -24,23 +28,27 @@ const ENDPOINTS_MAX: usize = 200;
 /// Refused clients that are named; `/refusals` has the others.
 const REFUSALS_MAX: usize = 5;
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ExplainedFrontend")]
 pub(crate) struct FrontendRow<'a> {
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
     pub(crate) protocol: &'a str,
-    pub(crate) r#type: &'static str,
+    pub(crate) r#type: Code<FrontendType>,
     pub(crate) port_name: &'a str,
-    pub(crate) verdict: &'static str,
-    pub(crate) reason: Option<&'static str>,
+    pub(crate) verdict: Code<Verdict>,
+    pub(crate) reason: Option<Code<Reason>>,
+    /// Where the reason is explained.
     pub(crate) page: Option<String>,
     pub(crate) since: Rfc3339,
-    pub(crate) status: &'static str,
+    pub(crate) status: Code<WriteStatus>,
     pub(crate) error: Option<&'a str>,
     pub(crate) owner: Option<String>,
     pub(crate) backends: Vec<String>,
     pub(crate) external_backends: Option<Vec<String>>,
+    /// What the maps hold, read back for this answer.
     pub(crate) applied: Applied,
+    /// What happens without anybody doing anything.
     pub(crate) next: String,
 }
 
@@ -51,13 +59,13 @@ impl<'a> FrontendRow<'a> {
             address: it.address,
             port: it.port.get(),
             protocol: it.protocol.as_str(),
-            r#type: it.kind.as_str(),
+            r#type: Code(it.kind),
             port_name: &it.port_name,
-            verdict: it.verdict.as_str(),
-            reason: it.reason.map(holdfast_core::snapshot::Reason::as_str),
+            verdict: Code(it.verdict),
+            reason: it.reason.map(Code),
             page: super::page(it.reason),
             since: Rfc3339(it.since),
-            status,
+            status: Code(status),
             error,
             owner: it.owner.as_ref().map(|key| key.name.to_string()),
             backends: view.backends(it).map(shown).collect(),
@@ -73,7 +81,7 @@ fn shown(row: &Row) -> String {
 }
 
 /// What the maps hold now, read back for this answer.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Applied {
     /// Whether the frontend is in the maps.
     pub(crate) programmed: bool,
@@ -128,20 +136,23 @@ impl Applied {
 }
 
 /// What the objects ask for, and which versions of them.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Desired<'a> {
     pub(crate) object: Option<ObjectRef<'a>>,
     pub(crate) slices: Vec<SliceRef<'a>>,
     pub(crate) settings: Vec<Setting>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Object")]
 pub(crate) struct ObjectRef<'a> {
     pub(crate) uid: Option<&'a str>,
     pub(crate) resource_version: Option<&'a str>,
     pub(crate) generation: Option<i64>,
+    /// The last one in managedFields.
     pub(crate) writer: Option<&'a str>,
     pub(crate) written: Option<Rfc3339>,
+    /// The file or apiserver that it was read from.
     pub(crate) origin: Option<&'a str>,
 }
 
@@ -159,10 +170,12 @@ impl<'a> From<&'a Meta> for ObjectRef<'a> {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Slice")]
 pub(crate) struct SliceRef<'a> {
     pub(crate) name: String,
     pub(crate) endpoints: usize,
+    /// The object said null, not an empty list.
     pub(crate) endpoints_null: bool,
     pub(crate) headless: bool,
     #[serde(flatten)]
@@ -181,12 +194,26 @@ impl<'a> From<&'a SliceFacts> for SliceRef<'a> {
     }
 }
 
+words! {
+    /// Who says what a setting is.
+    pub(crate) SettingOrigin {
+        /// Nobody did.
+        Default = "default",
+        /// The configuration.
+        Configuration = "configuration",
+        /// The service itself.
+        Service = "service",
+        /// The service itself, with a word that means nothing.
+        ServiceRejected = "service, rejected",
+    }
+}
+
 /// A setting, and who says so.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
     pub(crate) value: String,
-    pub(crate) origin: &'static str,
+    pub(crate) origin: Code<SettingOrigin>,
 }
 
 impl<'a> Desired<'a> {
@@ -201,13 +228,15 @@ impl<'a> Desired<'a> {
 
 fn settings(view: &ServiceView, policy: &Policy) -> Vec<Setting> {
     let default = Policy::default();
-    let origin = |same| if same { "default" } else { "configuration" };
+    let origin = |same| Code(if same { SettingOrigin::Default } else { SettingOrigin::Configuration });
     let own = view.facts.as_ref().and_then(|facts| facts.on_empty.as_deref());
     let on_empty = match own {
         Some(word) if OnEmpty::parse(word).is_some() => {
-            Setting { name: "on_empty", value: word.to_owned(), origin: "service" }
+            Setting { name: "on_empty", value: word.to_owned(), origin: Code(SettingOrigin::Service) }
         }
-        Some(word) => Setting { name: "on_empty", value: word.to_owned(), origin: "service, rejected" },
+        Some(word) => {
+            Setting { name: "on_empty", value: word.to_owned(), origin: Code(SettingOrigin::ServiceRejected) }
+        }
         None => Setting {
             name: "on_empty",
             value: policy.on_empty.as_str().to_owned(),
@@ -227,7 +256,8 @@ fn settings(view: &ServiceView, policy: &Policy) -> Vec<Setting> {
 }
 
 /// An update that was not taken.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RejectedUpdate")]
 pub(crate) struct Rejected<'a> {
     pub(crate) object: String,
     pub(crate) reason: &'a str,
@@ -255,13 +285,14 @@ impl<'a> Rejected<'a> {
 }
 
 /// One endpoint, with everything that speaks for or against it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ExplainedEndpoint")]
 pub(crate) struct EndpointRow<'a> {
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
     pub(crate) port_name: &'a str,
-    pub(crate) protocol: &'static str,
-    pub(crate) state: &'static str,
+    pub(crate) protocol: Code<Transport>,
+    pub(crate) state: Code<EndpointState>,
     pub(crate) reasons: Vec<String>,
     pub(crate) node: Option<&'a str>,
     pub(crate) zone: Option<&'a str>,
@@ -286,8 +317,8 @@ fn endpoint<'a>(
         address: row.address,
         port: row.port.get(),
         port_name: &port.key.name,
-        protocol: port.key.transport.as_str(),
-        state: state(row),
+        protocol: Code(port.key.transport),
+        state: Code(state(row)),
         reasons: reasons(port, row, snapshot),
         node: found.and_then(|endpoint| endpoint.node),
         zone: found.and_then(|endpoint| endpoint.zone),
@@ -333,13 +364,13 @@ pub(crate) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: 
     let ports = view.ports.iter().filter(|port| find::has(port, dialled));
     let mut rows = ports.filter_map(|port| Some((port, port.rows.find(dialled.address)?)));
     let Some((port, row)) = rows.next() else { return format!("{dialled} is no backend any more.") };
-    let state = match chosen_state(row) {
-        _ if !row.is_chosen() => {
+    let state = match state(row) {
+        EndpointState::Unused => {
             let because = port.unused_because(row).map_or("", UnusedBecause::as_str);
             format!("gets no new connections ({because})")
         }
-        "active" => "gets new connections".to_owned(),
-        state => format!("gets new connections ({state})"),
+        EndpointState::Active => "gets new connections".to_owned(),
+        state => format!("gets new connections ({})", Code(state)),
     };
     let more = match services {
         0 | 1 => String::new(),
@@ -349,10 +380,12 @@ pub(crate) fn backend_sentence(view: &ServiceView, dialled: &Dialled, services: 
 }
 
 /// A client that was not served.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ExplainedRefusal")]
 pub(crate) struct RefusedRow {
     pub(crate) time: Rfc3339,
     pub(crate) count: u64,
+    #[schemars(extend("enum" = DENIALS))]
     pub(crate) verdict: &'static str,
     pub(crate) frontend: String,
     pub(crate) pid: u32,

@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::described::words;
 use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 
@@ -58,25 +59,19 @@ impl fmt::Display for Dialled {
     }
 }
 
-/// What an answer is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    Trouble,
-    Service,
-    Frontend,
-    Backend,
-    Nothing,
-}
-
-impl Found {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Trouble => "trouble",
-            Self::Service => "service",
-            Self::Frontend => "frontend",
-            Self::Backend => "backend",
-            Self::Nothing => "nothing",
-        }
+words! {
+    /// What an answer is about.
+    pub(crate) Found {
+        /// Nothing was asked for by name: whatever is not served.
+        Trouble = "trouble",
+        /// All of a service.
+        Service = "service",
+        /// What a client dials.
+        Frontend = "frontend",
+        /// Who may answer a client.
+        Backend = "backend",
+        /// Nobody has what was asked for.
+        Nothing = "nothing",
     }
 }
 

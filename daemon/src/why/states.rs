@@ -5,27 +5,72 @@
 use holdfast_core::list::{Row, SlotState};
 use holdfast_core::snapshot::{Status, Verdict};
 
-/// The one spelling of a chosen row's state.
-pub(crate) const fn chosen_state(row: &Row) -> &'static str {
+use crate::described::words;
+
+words! {
+    /// How a backend is in the list of a frontend.
+    pub(crate) ChosenState {
+        /// It is ready.
+        Active = "active",
+        /// It is terminating, and nobody else is left.
+        Draining = "draining",
+        /// No slice lists it any more, and the list is kept.
+        Held = "held",
+    }
+}
+
+words! {
+    /// How an endpoint is used.
+    pub(crate) EndpointState {
+        /// It is ready, and in a list.
+        Active = "active",
+        /// It is terminating, and in a list because nobody else is left.
+        Draining = "draining",
+        /// No slice lists it any more, and the list that has it is kept.
+        Held = "held",
+        /// It is in no list.
+        Unused = "unused",
+    }
+}
+
+words! {
+    /// Whether the maps hold what they should.
+    pub(crate) WriteStatus {
+        /// Not tried yet.
+        Pending = "pending",
+        /// They do.
+        Done = "done",
+        /// The last try failed; it is tried again.
+        Error = "error",
+    }
+}
+
+/// The state of a row that is in a list.
+pub(crate) const fn chosen_state(row: &Row) -> ChosenState {
     match row.state() {
-        _ if row.is_held() => "held",
-        SlotState::Active => "active",
-        SlotState::Draining => "draining",
+        _ if row.is_held() => ChosenState::Held,
+        SlotState::Active => ChosenState::Active,
+        SlotState::Draining => ChosenState::Draining,
     }
 }
 
-/// The one spelling of a status, and the error if it is one.
-pub(crate) fn status(status: &Status) -> (&'static str, Option<&str>) {
+/// The state of any row.
+pub(crate) fn state(row: &Row) -> EndpointState {
+    match chosen_state(row) {
+        _ if !row.is_chosen() => EndpointState::Unused,
+        ChosenState::Active => EndpointState::Active,
+        ChosenState::Draining => EndpointState::Draining,
+        ChosenState::Held => EndpointState::Held,
+    }
+}
+
+/// What a status is, and the error if it is one.
+pub(crate) fn status(status: &Status) -> (WriteStatus, Option<&str>) {
     match status {
-        Status::Pending => ("pending", None),
-        Status::Done => ("done", None),
-        Status::Error(error) => ("error", Some(error)),
+        Status::Pending => (WriteStatus::Pending, None),
+        Status::Done => (WriteStatus::Done, None),
+        Status::Error(error) => (WriteStatus::Error, Some(error)),
     }
-}
-
-/// The one spelling of an endpoint's state.
-pub(crate) fn state(row: &Row) -> &'static str {
-    if row.is_chosen() { chosen_state(row) } else { "unused" }
 }
 
 /// How much a client of the frontend is worse off; what is meant to be comes before what is not.

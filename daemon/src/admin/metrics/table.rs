@@ -5,16 +5,16 @@
 use holdfast_core::digest::digest;
 use holdfast_core::keys::Source;
 use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Verdict};
 
 use super::{Exposition, count};
-use crate::why::state;
+use crate::why::{EndpointState, WriteStatus, state, status};
 
 const STATES: [ServiceState; 6] = ServiceState::ALL;
 const TYPES: [FrontendType; 5] = FrontendType::ALL;
 const VERDICTS: [Verdict; 9] = Verdict::ALL;
-const BACKEND_STATES: [&str; 4] = ["active", "draining", "held", "unused"];
-const STATUSES: [&str; 3] = ["pending", "done", "error"];
+const BACKEND_STATES: [EndpointState; 4] = EndpointState::ALL;
+const STATUSES: [WriteStatus; 3] = WriteStatus::ALL;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -46,12 +46,7 @@ impl Counts {
         {
             count(verdicts, &VERDICTS, &frontend.verdict);
         }
-        let status = match frontend.status {
-            Status::Pending => "pending",
-            Status::Done => "done",
-            Status::Error(_) => "error",
-        };
-        count(&mut self.statuses, &STATUSES, &status);
+        count(&mut self.statuses, &STATUSES, &status(&frontend.status).0);
         if let Some(reason) = &frontend.reason {
             count(&mut self.reasons, &Reason::ALL, reason);
         }
@@ -91,10 +86,10 @@ fn tables(out: &mut Exposition, counts: &Counts) {
         "Frontends by whether the maps hold what they should.",
     );
     for (status, count) in STATUSES.iter().zip(counts.statuses) {
-        out.sample("holdfast_frontends_programmed", &[("status", status)], count);
+        out.sample("holdfast_frontends_programmed", &[("status", status.as_str())], count);
     }
     out.begin("holdfast_backends", "gauge", "Endpoints of all ports, by whether they get traffic.");
     for (state, count) in BACKEND_STATES.iter().zip(counts.backends) {
-        out.sample("holdfast_backends", &[("state", state)], count);
+        out.sample("holdfast_backends", &[("state", state.as_str())], count);
     }
 }

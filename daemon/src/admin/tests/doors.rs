@@ -12,7 +12,7 @@ use super::{Got, exchange, got};
 use crate::admin::{Admin, AdminError, Settings, limits, start};
 use crate::apiserver::NotForgotten;
 use crate::datapath::DatapathView;
-use crate::readings::{Liveness, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
+use crate::readings::{ForgetWish, Liveness, RELOADS_WAITING_MAX, ReloadWish, Reloaded};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
@@ -93,9 +93,10 @@ fn reload(
     served: &fixture::Served,
     wishes: &mut mpsc::Receiver<ReloadWish>,
     outcome: Result<Reloaded, String>,
+    headers: &str,
 ) -> Got {
     let stream = UnixStream::connect(&served.socket).unwrap();
-    let request = "POST /reload HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let request = &format!("POST /reload HTTP/1.1\r\nhost: x\r\n{headers}connection: close\r\n\r\n");
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| exchange(stream, request));
         let ReloadWish { peer, answer } = wishes.blocking_recv().unwrap();
@@ -112,11 +113,11 @@ fn reload(
 fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
     let (reloads, mut wishes) = mpsc::channel(RELOADS_WAITING_MAX);
     let served = serve_with(everything(), |readings| readings.reloads = reloads);
-    let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: Vec::new() }));
+    let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: Vec::new() }), "");
     assert_eq!((got.status, got.body.as_str()), (200, "reloaded\n"));
-    let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: vec!["node.name", "log.format"] }));
+    let got = reload(&served, &mut wishes, Ok(Reloaded { waiting: vec!["node.name", "log.format"] }), "");
     assert_eq!(got.body, "reloaded; these keys take effect with the next restart: node.name, log.format\n");
-    let got = reload(&served, &mut wishes, Err("holdfast.toml:3: no such key".to_owned()));
+    let got = reload(&served, &mut wishes, Err("holdfast.toml:3: no such key".to_owned()), "");
     assert_eq!(got.status, 422);
     assert!(got.body.starts_with("error: holdfast.toml:3: no such key\nhint: the old configuration stays"));
     let request = format!("POST /reload HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", served.host());
@@ -124,6 +125,27 @@ fn a_reload_is_answered_when_it_is_done_and_only_over_the_socket() {
     let stream = UnixStream::connect(&served.socket).unwrap();
     assert_eq!(exchange(stream, "GET /reload HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").status, 405);
     assert!(wishes.try_recv().is_err(), "nobody else was heard");
+}
+
+/// What each wish is answered with when it is granted, as JSON.
+pub(super) fn answers_to_wishes() -> [(&'static str, String); 2] {
+    let (reloads, mut reload_wishes) = mpsc::channel(RELOADS_WAITING_MAX);
+    let (forgets, mut forget_wishes) = mpsc::channel::<ForgetWish>(1);
+    let served = serve_with(everything(), |readings| {
+        readings.reloads = reloads;
+        readings.forgets = forgets;
+    });
+    let json = "accept: application/json\r\n";
+    let reloaded = reload(&served, &mut reload_wishes, Ok(Reloaded { waiting: vec!["node.name"] }), json);
+    let target = "/apiserver/forget?endpoint=10.0.0.1:6443";
+    let forgotten = std::thread::scope(|scope| {
+        let stream = UnixStream::connect(&served.socket).unwrap();
+        let request = format!("POST {target} HTTP/1.1\r\nhost: x\r\n{json}connection: close\r\n\r\n");
+        let asked = scope.spawn(move || exchange(stream, &request));
+        forget_wishes.blocking_recv().unwrap().answer.send(Ok(None)).unwrap();
+        asked.join().unwrap()
+    });
+    [("/reload", reloaded.body), ("/apiserver/forget", forgotten.body)]
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! What the answers say, to the letter.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use expect_test::{ExpectFile, expect_file};
@@ -171,7 +170,7 @@ fn the_configuration_in_force_comes_in_both_forms() {
     assert_eq!(config["admin"]["listen"], "127.0.0.1:9890");
 }
 
-fn rows(served: &Served, path: &str, list: &str) -> Vec<Value> {
+pub(super) fn rows(served: &Served, path: &str, list: &str) -> Vec<Value> {
     let body = served.get(path, "accept: application/json\r\n").body;
     let value: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
     value[list].as_array().unwrap().clone()
@@ -213,83 +212,4 @@ fn a_long_table_is_whole_and_in_order() {
     assert!(rows.iter().all(|row| row["backends"].as_array().unwrap().len() == 3));
     let text = served.get("/backends?format=wide", "").body;
     assert_eq!(text.lines().count(), 9_001);
-}
-
-/// Compares the keys of a real value with the schema, and notes which schemas were seen.
-fn compare(value: &Value, schema: &Value, document: &Value, seen: &mut BTreeSet<String>) {
-    if let Some(reference) = schema["$ref"].as_str() {
-        let name = reference.strip_prefix("#/components/schemas/").unwrap();
-        let target = &document["components"]["schemas"][name];
-        assert!(target.is_object(), "{reference} is not there");
-        seen.insert(name.to_owned());
-        return compare(value, target, document, seen);
-    }
-    if let Some(all) = schema["anyOf"].as_array() {
-        let fitting = all.iter().find(|schema| (schema["type"] == "null") == value.is_null());
-        return compare(value, fitting.expect("one fits"), document, seen);
-    }
-    if let Some(legal) = schema["enum"].as_array() {
-        assert!(legal.contains(value), "{value} is none of {legal:?}");
-    }
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "boolean",
-        Value::Number(_) => "integer",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    let kinds = &schema["type"];
-    assert!(
-        kinds == kind || kinds.as_array().is_some_and(|kinds| kinds.contains(&kind.into())),
-        "{value}: {schema}"
-    );
-    match value {
-        Value::Array(elements) => {
-            elements.iter().for_each(|element| compare(element, &schema["items"], document, seen));
-        }
-        Value::Object(members) if schema["properties"].is_object() => {
-            let properties = schema["properties"].as_object().unwrap();
-            assert!(
-                members.keys().eq(properties.keys()),
-                "{:?} is not {:?}",
-                members.keys(),
-                properties.keys()
-            );
-            let required = schema["required"].as_array().unwrap().iter();
-            let required: BTreeSet<&str> = required.map(|name| name.as_str().unwrap()).collect();
-            assert!(required.into_iter().eq(properties.keys()), "every field is always there: {schema}");
-            members.iter().for_each(|(name, value)| compare(value, &properties[name], document, seen));
-        }
-        _ => {}
-    }
-}
-
-#[test]
-fn the_description_describes_every_path_and_every_field() {
-    let served = serve(everything());
-    let document: Value = serde_json::from_str(&served.get("/openapi.json", "").body).unwrap();
-    let index = rows(&served, "/", "paths");
-    let described = document["paths"].as_object().unwrap();
-    let mut seen = BTreeSet::new();
-    for row in &index {
-        let path = row["path"].as_str().unwrap();
-        let operation = &described.get(path).unwrap_or_else(|| panic!("{path} is not described"))["get"];
-        let parameters: Vec<&Value> =
-            operation["parameters"].as_array().unwrap().iter().map(|parameter| &parameter["name"]).collect();
-        assert!(parameters.into_iter().eq(row["parameters"].as_array().unwrap()), "{path}");
-        let schema = &operation["responses"]["200"]["content"]["application/json"]["schema"];
-        if schema.is_object() {
-            let value = serde_json::from_str(&served.get(path, "accept: application/json\r\n").body).unwrap();
-            compare(&value, schema, &document, &mut seen);
-        }
-    }
-    let readable = described.values().filter(|path| path.get("get").is_some());
-    assert_eq!(index.len(), readable.count());
-    assert!(described["/reload"]["post"].is_object());
-    let error = serde_json::from_str(&served.get("/nowhere?format=json", "").body).unwrap();
-    compare(&error, &serde_json::json!({"$ref": "#/components/schemas/Error"}), &document, &mut seen);
-    let schemas = document["components"]["schemas"].as_object().unwrap();
-    let unseen: Vec<&String> = schemas.keys().filter(|name| !seen.contains(*name)).collect();
-    assert!(unseen.is_empty(), "never seen in an answer: {unseen:?}");
 }

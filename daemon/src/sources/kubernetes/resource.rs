@@ -9,17 +9,20 @@ use holdfast_core::event::Watched;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::config::NodeName;
+use crate::described::words;
 
 /// Items of one page. A page is one read of etcd, and a server keeps a whole one in memory.
 pub(super) const PAGE_ITEMS: u32 = 500;
 
-/// One kind of objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Resource {
-    Services,
-    Slices,
-    /// The own Node.
-    Node,
+words! {
+    /// One kind of objects, spelled as the resource is in paths.
+    #[derive(PartialOrd, Ord)]
+    pub Resource {
+        Services = "services",
+        Slices = "endpointslices",
+        /// The own Node.
+        Node = "nodes",
+    }
 }
 
 impl Resource {
@@ -33,14 +36,9 @@ impl Resource {
     }
 }
 
-/// The resource's name, as it stands in paths.
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Services => "services",
-            Self::Slices => "endpointslices",
-            Self::Node => "nodes",
-        })
+        f.write_str(self.as_str())
     }
 }
 

@@ -10,26 +10,17 @@ use tokio::sync::watch;
 
 use super::asked::{Asker, Askers, Compared};
 use super::resource::Resource;
+use crate::described::words;
 
-/// What a watch is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// It waits before its next request: the last one went badly, or there was none.
-    Waiting,
-    /// It asks for the whole list.
-    Listing,
-    /// It gets each change.
-    Watching,
-}
-
-impl State {
-    /// The one spelling used in tables and JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Listing => "listing",
-            Self::Watching => "watching",
-        }
+words! {
+    /// What a watch is doing.
+    pub State {
+        /// It waits before its next request: the last one went badly, or there was none.
+        Waiting = "waiting",
+        /// It asks for the whole list.
+        Listing = "listing",
+        /// It gets each change.
+        Watching = "watching",
     }
 }
 

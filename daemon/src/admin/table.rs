@@ -14,26 +14,32 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use futures_core::Stream;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
-use super::answer;
+use super::answer::typed;
 use super::form::Form;
 use super::limits;
 use super::query::Filter;
 use super::shown::{Cells, Column, Widths};
-use super::stale;
+use super::{openapi, stale};
 use crate::readings::Readings;
 
 /// One kind of rows.
 pub(super) trait Table: Send + Unpin + 'static {
     /// The name of the list in JSON.
     const NAME: &'static str;
+    /// What the API's description calls the answer.
+    const ANSWER: &'static str;
+    /// What the answer has, in which order.
+    const ORDER: &'static str;
     /// The columns of the text.
     const COLUMNS: &'static [Column];
     /// Which row of a service.
     type Place: Copy + Send + Unpin;
     /// What a row shows.
-    type Row<'a>: Serialize;
+    type Row<'a>: Serialize + JsonSchema;
 
     /// A table that has shown nothing yet.
     fn new(readings: &Readings) -> Self;
@@ -53,8 +59,35 @@ pub(super) trait Table: Send + Unpin + 'static {
     /// Forgets what was kept for the rows of the services before.
     fn forget(&mut self) {}
 
+    /// Describes the members of the JSON object that follow the rows.
+    fn tail_described(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object" })
+    }
+
     /// What follows the rows: further members of the JSON object, or further text.
     fn tail(_snapshot: &Snapshot, _form: Form, _out: &mut Vec<u8>) {}
+}
+
+/// Describes the answer, as [`Streamed`] writes it.
+pub(super) fn described<T: Table>(generator: &mut SchemaGenerator) -> Schema {
+    let rows = generator.subschema_for::<Vec<T::Row<'_>>>();
+    let mut whole = T::tail_described(generator);
+    let members = whole.ensure_object();
+    members.insert("description".to_owned(), T::ORDER.into());
+    add(members, T::NAME, rows);
+    add(members, stale::NAME, stale::described(generator));
+    generator.definitions_mut().insert(T::ANSWER.to_owned(), whole.into());
+    openapi::named(T::ANSWER)
+}
+
+/// A member that is always there.
+fn add(members: &mut Map<String, Value>, name: &str, described: Schema) {
+    if let Value::Object(properties) = members.entry("properties").or_insert_with(|| json!({})) {
+        properties.insert(name.to_owned(), described.into());
+    }
+    if let Value::Array(required) = members.entry("required").or_insert_with(|| json!([])) {
+        required.push(name.into());
+    }
 }
 
 /// All services that pass the filter, in the order of the tables.
@@ -115,14 +148,14 @@ impl<T: Table> Walk<T> {
 }
 
 /// The whole table as a response that is made while it is read.
-pub(super) fn page<T: Table>(readings: &Readings, filter: Filter, form: Form) -> Response {
+pub(super) fn table<T: Table>(readings: &Readings, filter: Filter, form: Form) -> Response {
     let snapshot = readings.snapshot();
     let views = sorted(&snapshot, &filter);
     let walk = Walk::new(T::new(readings), views, filter);
     let (widths, cells, stage) = (Widths::default(), Cells::default(), Stage::first(form));
-    let page = Page { walk, snapshot, form, widths, cells, stage };
-    let chunks = InTurn { page, deadline: Instant::now() + limits::ANSWER_TIME_MAX, my_turn: true };
-    answer::typed(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
+    let answer = Streamed { walk, snapshot, form, widths, cells, stage };
+    let chunks = InTurn { answer, deadline: Instant::now() + limits::ANSWER_TIME_MAX, my_turn: true };
+    typed(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
 }
 
 fn heading<T: Table>(form: Form, cells: &mut Cells) {
@@ -152,7 +185,7 @@ impl Stage {
     }
 }
 
-struct Page<T: Table> {
+struct Streamed<T: Table> {
     walk: Walk<T>,
     snapshot: Arc<Snapshot>,
     form: Form,
@@ -161,7 +194,7 @@ struct Page<T: Table> {
     stage: Stage,
 }
 
-impl<T: Table> Page<T> {
+impl<T: Table> Streamed<T> {
     /// The next chunk; an empty one while there is nothing to say yet.
     fn chunk(&mut self) -> Result<Vec<u8>, serde_json::Error> {
         if self.stage == Stage::Measure {
@@ -252,7 +285,7 @@ enum BrokenOff {
 
 /// Makes one chunk at a time and lets all other connections have their turn before the next.
 struct InTurn<T: Table> {
-    page: Page<T>,
+    answer: Streamed<T>,
     deadline: Instant,
     my_turn: bool,
 }
@@ -269,9 +302,9 @@ impl<T: Table> Stream for InTurn<T> {
         if Instant::now() > self.deadline {
             return Poll::Ready(Some(Err(BrokenOff::TooSlow)));
         }
-        match self.page.chunk() {
+        match self.answer.chunk() {
             Ok(chunk) if !chunk.is_empty() => Poll::Ready(Some(Ok(chunk.into()))),
-            Ok(_) if self.page.stage == Stage::Done => Poll::Ready(None),
+            Ok(_) if self.answer.stage == Stage::Done => Poll::Ready(None),
             Ok(_) => {
                 self.my_turn = true;
                 cx.waker().wake_by_ref();
@@ -295,7 +328,7 @@ mod tests {
         let snapshot = Arc::new(many(500, 10));
         let walk = Walk::new(Frontends, sorted(&snapshot, &Filter::default()), Filter::default());
         let (widths, cells, stage) = (Widths::default(), Cells::default(), Stage::first(form));
-        InTurn { page: Page { walk, snapshot, form, widths, cells, stage }, deadline, my_turn: true }
+        InTurn { answer: Streamed { walk, snapshot, form, widths, cells, stage }, deadline, my_turn: true }
     }
 
     fn polls(mut chunks: InTurn<Frontends>) -> Vec<Poll<Result<Bytes, BrokenOff>>> {

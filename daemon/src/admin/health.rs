@@ -1,0 +1,137 @@
+//! `/healthz`, `/livez`, `/readyz`: whether the process answers, the engine moves, the datapath follows.
+//!
+//! Invariant: the status says it too, 200 or 503, for whoever reads no body. Deliberately absent: the judgement, which the readings
+//! give to everybody alike.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use holdfast_core::keys::Source;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::answer;
+use super::form::Form;
+use super::query::Query;
+use crate::described::Code;
+use crate::readings::Readings;
+use crate::recorder::Recorded;
+use crate::rfc3339::Rfc3339;
+
+/// Whether something is well.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Health {
+    healthy: bool,
+    /// Why not.
+    reason: Option<String>,
+}
+
+fn health(reason: Option<String>, form: Form) -> Response {
+    let healthy = reason.is_none();
+    let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    match form {
+        Form::Json => answer::json(status, &Health { healthy, reason }),
+        Form::Table | Form::Wide => {
+            answer::text(status, format!("{}\n", reason.unwrap_or_else(|| "ok".to_owned())))
+        }
+    }
+}
+
+/// Whether the process answers, which it does.
+pub(super) fn healthz(_: &Readings, _: Query, form: Form) -> Response {
+    health(None, form)
+}
+
+/// Whether the engine moves.
+pub(super) fn livez(readings: &Readings, _: Query, form: Form) -> Response {
+    let reason = |stalled: std::time::Duration| {
+        format!("events have waited for {} s, and the engine does not take them", stalled.as_secs())
+    };
+    health(readings.liveness.stalled().map(reason), form)
+}
+
+/// Whether the datapath follows the sources.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Readiness {
+    healthy: bool,
+    /// Why not.
+    reason: Option<String>,
+    sources: Vec<SourceRow>,
+    /// When what is served was written down, as long as a source has not delivered since the start.
+    stale_since: Option<Rfc3339>,
+    /// What a restart would begin with.
+    snapshot: SnapshotRow,
+    /// How the recording of changes goes.
+    history: HistoryRow,
+}
+
+/// What a restart would begin with.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Snapshot")]
+struct SnapshotRow {
+    written: Option<Rfc3339>,
+    bytes: u64,
+    /// Services that are too large for it, as `namespace/name`; the first ones.
+    left_out: Vec<Arc<str>>,
+    /// Why the last write failed.
+    error: Option<Arc<str>>,
+}
+
+/// How the recording goes.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Recording")]
+struct HistoryRow {
+    /// The number of the latest record; 0: none ever.
+    seq: u64,
+    /// Places where records are missing, found since the start.
+    gaps: u64,
+    /// Its size on disk.
+    bytes: u64,
+    /// Records that memory has and the disk did not take.
+    unwritten: u64,
+    /// Why the last write failed.
+    error: Option<Arc<str>>,
+}
+
+impl From<Recorded> for HistoryRow {
+    fn from(recorded: Recorded) -> Self {
+        let Recorded { seq, gaps, file, .. } = recorded;
+        Self { seq, gaps, bytes: file.bytes, unwritten: file.lost, error: file.error }
+    }
+}
+
+/// One source of objects.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Source")]
+struct SourceRow {
+    source: Code<Source>,
+    /// Whether it has delivered its first whole list.
+    synced: bool,
+}
+
+/// Whether clients meet what the rules ask for, and what a restart would begin with.
+pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
+    let snapshot = readings.snapshot();
+    let reason = readings.unready_by(&snapshot);
+    if form != Form::Json {
+        return health(reason, form);
+    }
+    let healthy = reason.is_none();
+    let row = |(source, synced): (&Source, &bool)| SourceRow { source: Code(*source), synced: *synced };
+    let sources = snapshot.sources.iter().map(row).collect();
+    let status = if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let written = readings.written.borrow().clone();
+    let snapshot_row = SnapshotRow {
+        written: written.at.map(Rfc3339),
+        bytes: written.bytes,
+        left_out: written.left_out.named,
+        error: written.error,
+    };
+    let stale_since = snapshot.stale_since.map(Rfc3339);
+    let history = readings.history.recorded().into();
+    answer::json(
+        status,
+        &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row, history },
+    )
+}

@@ -1,0 +1,82 @@
+//! What the description says of parameters: what each means, and what is legal.
+//!
+//! Invariant: each parameter that some path understands has a meaning here, which a test sees to.
+
+use serde_json::{Value, json};
+
+use crate::admin::form::FORMATS;
+use crate::admin::limits::RECORDS_MAX;
+use crate::admin::query::Legal;
+
+/// What a parameter means; that of the path itself goes before that of any path.
+const MEANINGS: [(Option<&str>, &str, &str); 15] = [
+    (None, "service", "Exactly this service, as namespace/name."),
+    (
+        Some("/history"),
+        "service",
+        "Exactly this service, as namespace/name, also one that is gone; with the gaps that may be its.",
+    ),
+    (Some("/watch"), "service", "Exactly this service, as namespace/name; with the gaps that may be its."),
+    (None, "type", "Exactly this type."),
+    (Some("/frontends"), "address", "Exactly this address of the frontend."),
+    (Some("/backends"), "address", "Exactly this address of the backend."),
+    (Some("/refusals"), "address", "Exactly this address of the frontend; for a NodePort that of the node."),
+    (
+        Some("/explain"),
+        "endpoint",
+        "What a client dials, or a backend: an address with its port, and a protocol behind a slash if only that is meant.",
+    ),
+    (Some("/apiserver/forget"), "endpoint", "The address with its port."),
+    (None, "since", "Not before this time, in RFC 3339, or not longer ago, such as 90s, 15m, 2h, 1d."),
+    (None, "until", "Not after this time, in the same forms."),
+    (None, "reason", "Only where this reason or rule decided, or clients were told it."),
+    (None, "limit", "The latest so many; with after, the first so many. Otherwise 1000."),
+    (None, "after", "Only records with a higher number than this."),
+    (None, "format", "The form of the answer; otherwise Accept decides, and a table is the default."),
+];
+
+/// All that a path understands.
+pub(super) fn parameters(path: &str, legal: &Legal, needed: &[&str]) -> Vec<Value> {
+    let described = |name: &&str| {
+        json!({
+            "name": name,
+            "in": "query",
+            "required": needed.contains(name),
+            "description": meaning(path, name),
+            "schema": schema(name, legal),
+        })
+    };
+    legal.parameters.iter().map(described).collect()
+}
+
+fn meaning(path: &str, name: &str) -> Option<&'static str> {
+    let of = |at: Option<&str>| MEANINGS.iter().find(|it| it.0 == at && it.1 == name);
+    of(Some(path)).or_else(|| of(None)).map(|it| it.2)
+}
+
+fn schema(name: &str, legal: &Legal) -> Value {
+    match name {
+        "format" => json!({ "type": "string", "enum": FORMATS.map(|(word, _)| word) }),
+        "type" => json!({ "type": "string", "enum": legal.types }),
+        "limit" => json!({ "type": "integer", "minimum": 1, "maximum": RECORDS_MAX }),
+        "after" => json!({ "type": "integer" }),
+        _ => json!({ "type": "string" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::forget;
+    use crate::admin::routes::PATHS;
+
+    #[test]
+    fn every_parameter_has_a_meaning() {
+        let reads = PATHS.iter().map(|path| (path.path, &path.legal));
+        for (path, legal) in reads.chain([(forget::PATH, &forget::LEGAL)]) {
+            for name in legal.parameters {
+                assert!(meaning(path, name).is_some(), "{path}?{name}=");
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Schemas as our answers are meant, where deriving says less.
+//!
+//! Invariant: what is added holds for every answer: a member that may be absent is never null, and what always has all its
+//! members has no others. Deliberately absent: anything about one type alone, which its fields say.
+
+use serde_json::{Map, Value};
+
+/// Goes over one named schema.
+pub(super) fn plain(schema: &mut Value) {
+    let Value::Object(members) = schema else { return };
+    one_enum(members);
+    never_null_where_absent(members);
+    close(members);
+    one_line(schema);
+}
+
+/// A choice among words is one list of them.
+fn one_enum(schema: &mut Map<String, Value>) {
+    let Some(Value::Array(choices)) = schema.get("oneOf") else { return };
+    let words: Option<Vec<Value>> = choices.iter().map(|choice| choice.get("const").cloned()).collect();
+    if let Some(words) = words {
+        schema.remove("oneOf");
+        schema.insert("type".to_owned(), "string".into());
+        schema.insert("enum".to_owned(), words.into());
+    }
+}
+
+fn never_null_where_absent(schema: &mut Map<String, Value>) {
+    let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    let Some(Value::Object(properties)) = schema.get_mut("properties") else { return };
+    for (name, property) in properties {
+        if let Value::Object(property) = property
+            && !required.contains(&name.as_str().into())
+        {
+            never_null(property);
+        }
+    }
+}
+
+fn never_null(property: &mut Map<String, Value>) {
+    // That it is absent instead is the one thing that its default would say.
+    property.remove("default");
+    if let Some(Value::Array(types)) = property.get_mut("type") {
+        types.retain(|it| it != "null");
+        if let [only] = types.as_slice() {
+            let only = only.clone();
+            property.insert("type".to_owned(), only);
+        }
+    }
+    if let Some(Value::Array(mut choices)) = property.remove("anyOf") {
+        choices.retain(|it| it.get("type").is_none_or(|kind| kind != "null"));
+        match choices.as_mut_slice() {
+            [Value::Object(only)] => property.append(only),
+            _ => drop(property.insert("anyOf".to_owned(), choices.into())),
+        }
+    }
+}
+
+fn close(schema: &mut Map<String, Value>) {
+    let properties = schema.get("properties").and_then(Value::as_object).map_or(0, Map::len);
+    let required = schema.get("required").and_then(Value::as_array).map_or(0, Vec::len);
+    if properties > 0 && properties == required {
+        schema.insert("additionalProperties".to_owned(), false.into());
+    }
+}
+
+/// A description is one line, wherever the sources break it.
+fn one_line(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            if let Some(Value::String(text)) = members.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            members.values_mut().for_each(one_line);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(one_line),
+        _ => {}
+    }
+}

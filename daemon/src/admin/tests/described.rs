@@ -1,0 +1,157 @@
+//! The description of the API: to the letter, and against real answers, field by field, both ways.
+
+use std::collections::BTreeSet;
+
+use expect_test::expect_file;
+use serde_json::{Value, json};
+
+use super::fixture::{everything, serve, serve_with};
+use super::tables::rows;
+use super::{doors, fixture::Served};
+use crate::recorder::tests::incident_history;
+use crate::recorder::{Changed, Gap, GapCause};
+
+/// Compares the keys of a real value with the schema, and notes which schemas were seen.
+fn compare(value: &Value, schema: &Value, document: &Value, seen: &mut BTreeSet<String>) {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let name = reference.strip_prefix("#/components/schemas/").unwrap();
+        let target = &document["components"]["schemas"][name];
+        assert!(target.is_object(), "{reference} is not there");
+        seen.insert(name.to_owned());
+        return compare(value, target, document, seen);
+    }
+    if let Some(all) = schema["anyOf"].as_array() {
+        let fitting = all.iter().find(|schema| (schema["type"] == "null") == value.is_null());
+        return compare(value, fitting.expect("one fits"), document, seen);
+    }
+    if let Some(legal) = schema["enum"].as_array() {
+        assert!(legal.contains(value), "{value} is none of {legal:?}");
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let kinds = &schema["type"];
+    assert!(
+        kinds == kind || kinds.as_array().is_some_and(|kinds| kinds.contains(&kind.into())),
+        "{value}: {schema}"
+    );
+    match value {
+        Value::Array(elements) => {
+            elements.iter().for_each(|element| compare(element, &schema["items"], document, seen));
+        }
+        Value::Object(members) if schema["properties"].is_object() => {
+            let properties = schema["properties"].as_object().unwrap();
+            let required: BTreeSet<&str> =
+                schema["required"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+            assert!(required.iter().all(|name| members.contains_key(*name)), "{members:?}: {required:?}");
+            let is_closed = required.into_iter().eq(properties.keys());
+            assert_eq!(schema["additionalProperties"] == false, is_closed, "{schema}");
+            for (name, value) in members {
+                let described = properties.get(name).unwrap_or_else(|| panic!("{name} is not described"));
+                compare(value, described, document, seen);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn document(served: &Served) -> Value {
+    serde_json::from_str(&served.get("/openapi.json", "").body).unwrap()
+}
+
+/// What programs are told of this API; whatever changes here only ever adds.
+#[test]
+fn the_description_is_to_the_letter() {
+    expect_file!["golden/openapi.json"].assert_eq(&serve(everything()).get("/openapi.json", "").body);
+}
+
+#[test]
+fn the_description_describes_every_path_and_its_parameters() {
+    let served = serve(everything());
+    let document = document(&served);
+    let index = rows(&served, "/", "paths");
+    let described = document["paths"].as_object().unwrap();
+    for row in &index {
+        let path = row["path"].as_str().unwrap();
+        let operation = &described.get(path).unwrap_or_else(|| panic!("{path} is not described"))["get"];
+        let parameters: Vec<&Value> =
+            operation["parameters"].as_array().unwrap().iter().map(|parameter| &parameter["name"]).collect();
+        assert!(parameters.into_iter().eq(row["parameters"].as_array().unwrap()), "{path}");
+    }
+    let readable = described.values().filter(|path| path.get("get").is_some());
+    assert_eq!(index.len(), readable.count());
+    assert!(described["/reload"]["post"].is_object() && described["/apiserver/forget"]["post"].is_object());
+}
+
+/// What JSON each path answers with, and the schema of it.
+fn answers(served: &Served, document: &Value) -> Vec<(Value, Value)> {
+    let json = |path: &str| {
+        let body = served.get(path, "accept: application/json\r\n").body;
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
+    };
+    let described = |path: &str| {
+        document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"].clone()
+    };
+    let index = rows(served, "/", "paths");
+    let paths =
+        index.iter().map(|row| row["path"].as_str().unwrap()).filter(|path| described(path).is_object());
+    let mut answers: Vec<_> = paths.map(|path| (json(path), described(path))).collect();
+    // What is near an address that nobody has, and what is wrong with a question.
+    answers.push((json("/explain?endpoint=10.96.0.20:81"), described("/explain")));
+    answers.push((json("/nowhere?format=json"), json!({ "$ref": "#/components/schemas/Error" })));
+    answers
+}
+
+fn gap() -> Value {
+    let file = Some("history.1".to_owned());
+    serde_json::to_value(Gap { file, at_most: Some(7), ..Gap::new(GapCause::Killed) }).unwrap()
+}
+
+fn changed() -> Value {
+    let address = "192.0.2.9:80".to_owned();
+    serde_json::to_value(Changed { address, before: "active".into(), after: "draining".into() }).unwrap()
+}
+
+#[test]
+fn every_answer_is_described_field_by_field() {
+    let served = serve_with(everything(), |readings| readings.history = incident_history());
+    let document = document(&served);
+    let mut seen = BTreeSet::new();
+    for (answer, schema) in answers(&served, &document) {
+        compare(&answer, &schema, &document, &mut seen);
+    }
+    let records = served.get("/history", "accept: application/json\r\n").body;
+    let schema =
+        &document["paths"]["/history"]["get"]["responses"]["200"]["content"]["application/jsonl"]["schema"];
+    for record in records.lines() {
+        compare(&serde_json::from_str(record).unwrap(), schema, &document, &mut seen);
+    }
+    // A gap, and a backend that goes from one state to another: nothing of the incident.
+    for (name, part) in [("Gap", gap()), ("Changed", changed())] {
+        let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
+        compare(&part, &schema, &document, &mut seen);
+    }
+    for (path, answer) in doors::answers_to_wishes() {
+        let content = &document["paths"][path]["post"]["responses"]["200"]["content"];
+        let answer = serde_json::from_str(&answer).unwrap();
+        compare(&answer, &content["application/json"]["schema"], &document, &mut seen);
+    }
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let unseen: Vec<&String> = schemas.keys().filter(|name| !seen.contains(*name)).collect();
+    assert!(unseen.is_empty(), "never seen in an answer: {unseen:?}");
+}
+
+/// A null that never comes would have every program check for it.
+#[test]
+fn what_may_be_absent_is_never_null() {
+    let document = document(&serve(everything()));
+    let record = &document["components"]["schemas"]["Record"];
+    assert_eq!(record["properties"]["seq"]["type"], "integer");
+    assert_eq!(record["properties"]["gap"]["$ref"], "#/components/schemas/Gap");
+    assert!(!record["required"].as_array().unwrap().contains(&"gap".into()));
+}
