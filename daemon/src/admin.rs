@@ -1,10 +1,10 @@
 //! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
 //!
-//! Invariant: it only reads, but for the wishes that a configuration be read again and that an address be forgotten. It has
-//! threads and runtimes of its own and sees nothing but snapshots, so no client, however slow or hostile, can delay the engine; and
-//! each of the two doors has its own, so that nobody who fills one is in the way of the other. Deliberately absent: anything that
-//! changes the table, and any authentication
-//! beyond what loopback and the socket's permissions give.
+//! Invariant: it only reads, but for the wishes that a configuration be read again and that an address be forgotten.
+//! It has threads and runtimes of its own and sees nothing but snapshots, so no client, however slow or hostile, can
+//! delay the engine; and each of the two doors has its own, so that nobody who fills one is in the way of the other.
+//! Deliberately absent: anything that changes the table, and any authentication beyond what loopback and the socket's
+//! permissions give.
 
 mod about;
 mod answer;
@@ -63,7 +63,7 @@ pub struct Settings {
     pub socket: PathBuf,
 }
 
-/// The running API.
+/// The threads that serve, as long as this lives.
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
@@ -73,8 +73,8 @@ pub struct Admin {
 
 /// Takes the address and the socket, then serves each from a thread of its own.
 ///
-/// When this returns, clients can connect, unless somebody else has the address or the socket: that is told through `shut` and
-/// tried again, because a daemon that nobody can ask still serves.
+/// When this returns, clients can connect, unless somebody else has the address or the socket: that is told through
+/// `shut` and tried again, because a daemon that nobody can ask still serves.
 pub fn start(
     settings: &Settings,
     readings: Readings,

@@ -1,7 +1,7 @@
 //! Everything that can be known of the running daemon, for whoever shows it: the admin API, the service manager's line.
 //!
-//! Invariant: it is read, never written, and reading it delays nobody: snapshots are shared, what only the engine can answer is
-//! asked over a bounded queue. Deliberately absent: how any of it is shown.
+//! Invariant: it is read, never written, and reading it delays nobody: snapshots are shared, what only the engine can
+//! answer is asked over a bounded queue. Deliberately absent: how any of it is shown.
 
 mod comparison;
 mod readiness;
@@ -44,7 +44,7 @@ pub struct About {
 /// The configuration in force, every key with its value.
 #[derive(Clone, Debug)]
 pub struct EffectiveConfig {
-    /// As TOML.
+    /// As TOML, in the shape of the file.
     pub text: String,
     /// As one JSON value.
     pub json: String,

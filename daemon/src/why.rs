@@ -1,10 +1,13 @@
-//! Why a client meets what it meets: who is meant, one sentence for it, everything that it rests on, and what happens next.
+//! Why a client meets what it meets: who is meant, one sentence for it, everything that it rests on, and what happens
+//! next.
 //!
-//! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what is not
-//! known is absent. Deliberately absent: what happened before the history's oldest record, and how an answer is rendered.
+//! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what
+//! is not known is absent. Deliberately absent: what happened before the history's oldest record, and how an answer
+//! is rendered.
 
 mod details;
 mod find;
+mod past;
 mod sentence;
 mod states;
 
@@ -22,18 +25,18 @@ use crate::datapath::Counters;
 use crate::described::Code;
 use crate::engine::ask::FRONTENDS_MAX;
 use crate::readings::Readings;
-use crate::recorder::{Line, Record, Wanted};
+use crate::recorder::Record;
 use crate::rfc3339::Rfc3339;
 use details::{Applied, Desired, Rejected};
 pub(crate) use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef};
-pub(crate) use find::{Dialled, What};
+pub(crate) use find::{Dialled, Question};
 use find::{Found, Subject};
 pub(crate) use states::{ChosenState, EndpointState, WriteStatus, chosen_state, severity, state, status};
 
 /// Where each reason has its section, in the repository and in the packages.
-const PAGE: &str = "docs/explain.md";
+const GUIDE: &str = "docs/explain.md";
 
-/// The whole answer.
+/// Why a client meets what it meets.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Explanation<'a> {
     /// What the question names.
@@ -73,28 +76,25 @@ pub(crate) struct NearRow {
     pub(crate) name: String,
 }
 
-/// Records of a service that are shown; `/history` has the others.
-const RECORDS_MAX: usize = 5;
-
 /// What the maps said, by the frontend asked for.
 pub(crate) type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
 
 /// A question on its way to its answer: who is meant is found, what the maps say of them is still to be read.
 pub(crate) struct Walk {
     snapshot: Arc<Snapshot>,
-    what: What,
+    question: Question,
     found: Found,
     subjects: Vec<Subject>,
 }
 
 impl Walk {
     /// Finds who is meant.
-    pub(crate) fn begin(snapshot: Arc<Snapshot>, what: What) -> Self {
-        let (found, subjects) = find::find(&snapshot, &what);
-        Self { snapshot, what, found, subjects }
+    pub(crate) fn begin(snapshot: Arc<Snapshot>, question: Question) -> Self {
+        let (found, subjects) = find::find(&snapshot, &question);
+        Self { snapshot, question, found, subjects }
     }
 
-    /// Whether nobody is.
+    /// Whether nobody is meant.
     pub(crate) fn found_nothing(&self) -> bool {
         self.found == Found::Nothing
     }
@@ -107,13 +107,13 @@ impl Walk {
 
     /// The answer, with what the maps said.
     pub(crate) fn end<'a>(&'a self, readings: &Readings, read: &ReadBack) -> Explanation<'a> {
-        let Self { snapshot, what, found, subjects } = self;
+        let Self { snapshot, question, found, subjects } = self;
         Explanation {
             found: Code(*found),
-            sentence: headline(snapshot, what, *found, subjects),
+            sentence: headline(snapshot, question, *found, subjects),
             services: subjects.iter().map(|it| explained(readings, snapshot, it, read)).collect(),
-            near: near(snapshot, what, *found),
-            past: past(readings, what, *found),
+            near: near(snapshot, question, *found),
+            past: past::past(readings, question, *found),
             apiserver: details::apiserver(readings),
             stale_since: snapshot.stale_since.map(Rfc3339),
         }
@@ -121,25 +121,25 @@ impl Walk {
 }
 
 /// The answer in one sentence.
-fn headline(snapshot: &Snapshot, what: &What, found: Found, subjects: &[Subject]) -> String {
+fn headline(snapshot: &Snapshot, question: &Question, found: Found, subjects: &[Subject]) -> String {
     let first = subjects.first();
-    let frontend = first.and_then(|subject| worst(asked_for(what, subject)));
-    match (what, first, frontend) {
-        (What::Trouble, None, _) => "Every frontend is served.".to_owned(),
-        (What::Trouble, Some(subject), Some(frontend)) => {
+    let frontend = first.and_then(|subject| worst(asked_for(question, subject)));
+    match (question, first, frontend) {
+        (Question::Trouble, None, _) => "Every frontend is served.".to_owned(),
+        (Question::Trouble, Some(subject), Some(frontend)) => {
             let more = "The worst of what is not served:";
             format!("{more} {}", sentence::of_frontend(&subject.view, frontend))
         }
-        (What::Address(dialled), Some(subject), _) if found == Found::Backend => {
+        (Question::Address(dialled), Some(subject), _) if found == Found::Backend => {
             details::backend_sentence(&subject.view, dialled, subjects.len())
         }
-        (What::Address(dialled), Some(subject), Some(frontend)) => {
+        (Question::Address(dialled), Some(subject), Some(frontend)) => {
             sentence::of_frontend(&subject.view, frontend) + &others(dialled, frontend, subjects)
         }
         (_, Some(subject), Some(frontend)) => sentence::of_frontend(&subject.view, frontend),
         (_, Some(subject), None) => sentence::of_service(&subject.view),
-        (What::Service(name), None, _) => unknown(snapshot, name),
-        (What::Address(dialled), None, _) => {
+        (Question::Service(name), None, _) => unknown(snapshot, name),
+        (Question::Address(dialled), None, _) => {
             format!(
                 "Nobody has {dialled}: a client that dials it is not translated, and its packets leave as they are."
             )
@@ -148,10 +148,10 @@ fn headline(snapshot: &Snapshot, what: &What, found: Found, subjects: &[Subject]
 }
 
 /// Those that the first sentence is about: at an address, of the protocol that comes first.
-fn asked_for<'a>(what: &What, subject: &'a Subject) -> impl Iterator<Item = &'a FrontendView> {
-    let first = match what {
-        What::Address(_) => subject.frontends().next().map(|it| it.protocol.clone()),
-        What::Trouble | What::Service(_) => None,
+fn asked_for<'a>(question: &Question, subject: &'a Subject) -> impl Iterator<Item = &'a FrontendView> {
+    let first = match question {
+        Question::Address(_) => subject.frontends().next().map(|it| it.protocol.clone()),
+        Question::Trouble | Question::Service(_) => None,
     };
     subject.frontends().filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
 }
@@ -186,47 +186,9 @@ fn worst<'a>(frontends: impl Iterator<Item = &'a FrontendView>) -> Option<&'a Fr
     worst
 }
 
-fn near(snapshot: &Snapshot, what: &What, found: Found) -> Vec<NearRow> {
-    let near = if found == Found::Nothing { find::near(snapshot, what) } else { Vec::new() };
+fn near(snapshot: &Snapshot, question: &Question, found: Found) -> Vec<NearRow> {
+    let near = if found == Found::Nothing { find::near(snapshot, question) } else { Vec::new() };
     near.into_iter().map(|it| NearRow { what: it.what, name: it.name }).collect()
-}
-
-/// Who had it, and why they went.
-fn past(readings: &Readings, what: &What, found: Found) -> Vec<Record> {
-    if found != Found::Nothing {
-        return Vec::new();
-    }
-    match what {
-        What::Trouble => Vec::new(),
-        What::Service(name) => latest(readings, Some(name), |_| true),
-        What::Address(dialled) => {
-            let frontend = dialled.protocol.as_ref().map_or_else(
-                || format!("\"{}/", dialled.address),
-                |protocol| format!("\"{}/{protocol}\"", dialled.address),
-            );
-            let backend = format!("\"{}\"", dialled.address);
-            latest(readings, None, |line| line.json.contains(&frontend) || line.json.contains(&backend))
-        }
-    }
-}
-
-/// The latest records of a service, or of everybody.
-fn latest(
-    readings: &Readings,
-    service: Option<&ObjectName>,
-    is_meant: impl Fn(&Line) -> bool,
-) -> Vec<Record> {
-    let wanted = Wanted { service: service.cloned(), ..Wanted::default() };
-    let lines = readings.history.select(&wanted);
-    let mut records: Vec<Record> = lines
-        .iter()
-        .rev()
-        .filter(|line| is_meant(line))
-        .filter_map(|line| line.record())
-        .take(RECORDS_MAX)
-        .collect();
-    records.reverse();
-    records
 }
 
 fn explained<'a>(
@@ -252,11 +214,11 @@ fn explained<'a>(
         rejected: Rejected::of(snapshot, view),
         endpoints: details::endpoints(view, snapshot),
         refusals: details::refusals(readings, subject),
-        history: latest(readings, Some(&view.key.name), |_| true),
+        history: past::of_service(readings, &view.key.name),
     }
 }
 
 /// Where this reason is explained.
 fn page(reason: Option<Reason>) -> Option<String> {
-    reason.map(|reason| format!("{PAGE}#{}", reason.as_str()))
+    reason.map(|reason| format!("{GUIDE}#{}", reason.as_str()))
 }

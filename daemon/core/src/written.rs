@@ -1,7 +1,8 @@
 //! How names, words and endpoints are written and read by serde, where the derived way would not do.
 //!
-//! Invariant: whatever can be read could have been made by the constructors; the rest is an error of whoever reads. The order of
-//! fields is the form of the state's file, so a change of it is a new version of that file. Deliberately absent: a format.
+//! Invariant: whatever can be read could have been made by the constructors; the rest is an error of whoever reads.
+//! The order of fields is the form of the state's file, so a change of it is a new version of that file. Deliberately
+//! absent: a format.
 
 mod endpoints;
 
@@ -35,8 +36,8 @@ impl TryFrom<NameParts> for ObjectName {
     }
 }
 
-/// The key of a part of something whose source is written once: only the name is. What is read has [`Source::Config`] until
-/// whoever reads the whole says which source it is.
+/// The key of a part of something whose source is written once: only the name is. What is read has [`Source::Config`]
+/// until whoever reads the whole says which source it is.
 pub(crate) mod name_alone {
     use super::{Deserialize, Deserializer, ObjectName, Serialize, Serializer, Source};
     use crate::keys::{ServiceKey, SliceKey};

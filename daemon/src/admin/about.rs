@@ -1,6 +1,7 @@
 //! `/`, `/config`, `/version`: what can be asked here, and what runs here.
 //!
-//! Invariant: the index is made of the paths that are served. Deliberately absent: how anything is; that is what the other paths say.
+//! Invariant: the index is made of the paths that are served. Deliberately absent: how anything is; that is what the
+//! other paths say.
 
 use std::sync::Arc;
 
@@ -17,13 +18,13 @@ use crate::datapath::KINDS;
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
 
-/// The paths.
+/// What can be asked here.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Index {
     paths: Vec<IndexRow>,
 }
 
-/// One path.
+/// A path that can be read, and the parameters that it understands.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Path")]
 struct IndexRow {
@@ -61,7 +62,7 @@ pub(super) fn config(readings: &Readings, _: Query, form: Form) -> Response {
     answer::typed(StatusCode::OK, form.content_type(), format!("{text}{line_end}"))
 }
 
-/// What runs here.
+/// Which daemon runs here, and with what.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Version {
     version: &'static str,

@@ -1,7 +1,7 @@
 //! Answers that fit in one piece, and refusals.
 //!
-//! Invariant: a refusal says what was wrong and what to do, in the form and the words of who asked; only the guard, which
-//! knows both, writes it down.
+//! Invariant: a refusal says what was wrong and what to do, in the form and the words of who asked; only the guard,
+//! which knows both, writes it down.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -51,7 +51,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// A text.
+/// An answer for people: plain text.
 pub(super) fn text(status: StatusCode, text: impl Into<Body>) -> Response {
     typed(status, Form::Table.content_type(), text)
 }

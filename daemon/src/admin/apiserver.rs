@@ -1,6 +1,7 @@
 //! `/apiserver`: which apiserver is used, why that one, since when, and what is wrong with the others.
 //!
-//! Invariant: it shows what access published last, at most a second old; nobody is asked for it. Deliberately absent: secrets.
+//! Invariant: it shows what access published last, at most a second old; nobody is asked for it. Deliberately absent:
+//! secrets.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -48,23 +49,23 @@ pub(super) struct Apiserver<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiserverEndpoint")]
 struct EndpointRow<'a> {
-    /// Address and port.
+    /// Its address with its port.
     address: String,
-    /// Who named it.
+    /// Who named it: the configuration, kubelet, or the cluster.
     tier: Code<Tier>,
     /// What the last attempts say.
     state: Code<State>,
-    /// It has connections.
+    /// Whether it has connections now.
     active: bool,
     /// The next connection goes there first.
     preferred: bool,
     /// Since when it has this state.
     since: Rfc3339,
-    /// How many.
+    /// How many connections it has.
     connections: usize,
     /// What was last wrong.
     last_error: Option<&'a str>,
-    /// When that was.
+    /// When it was last wrong.
     last_error_at: Option<Rfc3339>,
     /// When the cluster last named it; only learned ones have it.
     seen: Option<Rfc3339>,
@@ -83,7 +84,7 @@ struct EndpointRow<'a> {
 struct CredentialsRow<'a> {
     /// Whose endpoints they are for; learned ones get the configured.
     tier: Code<Tier>,
-    /// What they are.
+    /// What they are: a token, a client certificate, a program that gives one.
     kind: &'static str,
     /// What they are read from.
     files: Vec<FileRow>,
@@ -91,7 +92,7 @@ struct CredentialsRow<'a> {
     expires: Option<Rfc3339>,
     /// Why they could not be read last time.
     problem: Option<&'a str>,
-    /// Since when.
+    /// Since when they cannot be read.
     problem_since: Option<Rfc3339>,
 }
 
@@ -99,7 +100,7 @@ struct CredentialsRow<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "CredentialsFile")]
 struct FileRow {
-    /// Where it is.
+    /// Where the file is.
     path: String,
     /// When it was last written; null if it is not there.
     modified: Option<Rfc3339>,
@@ -109,11 +110,11 @@ struct FileRow {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiserverWatch")]
 struct WatchRow {
-    /// Of which objects.
+    /// Which objects it is of.
     kind: Code<Resource>,
     /// What it is doing.
     state: Code<WatchState>,
-    /// Since when.
+    /// Since when it does that.
     since: Rfc3339,
     /// Which apiserver answered last.
     endpoint: Option<Arc<str>>,
@@ -141,7 +142,7 @@ struct WatchRow {
     differences: u64,
     /// What went wrong last.
     last_error: Option<Arc<str>>,
-    /// When that was.
+    /// When it went wrong last.
     last_error_at: Option<Rfc3339>,
 }
 
@@ -325,7 +326,7 @@ fn table(titles: &[&str], rows: impl Iterator<Item = Cells>, out: &mut Vec<u8>) 
     lines.iter().for_each(|cells| widths.line(cells, out));
 }
 
-/// The whole answer.
+/// What access and the watches published last.
 pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let view = readings.apiserver();
     let none = View::default();

@@ -93,7 +93,7 @@ struct StaleSockets<'a> {
 #[derive(Serialize, JsonSchema)]
 struct SharedHook {
     hook: &'static str,
-    /// How many.
+    /// How many programs of others.
     others: usize,
 }
 
@@ -282,7 +282,7 @@ fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
     lines.iter().for_each(|cells| widths.line(cells, out));
 }
 
-/// The whole answer.
+/// What the engine published last, with other proxies on this node.
 pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
     let (view, snapshot) = (readings.datapath(), readings.snapshot());
     let proxies = Arc::clone(&readings.proxies.borrow());

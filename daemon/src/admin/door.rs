@@ -1,7 +1,7 @@
 //! The two ways in, and all that the clients of one share among themselves.
 //!
-//! Invariant: nothing here belongs to both doors, so whoever fills one has touched nothing of the other. On the socket some
-//! places of each kind are root's alone, because everybody of the socket's group may fill the rest.
+//! Invariant: nothing here belongs to both doors, so whoever fills one has touched nothing of the other. On the
+//! socket some places of each kind are root's alone, because everybody of the socket's group may fill the rest.
 
 use std::sync::Arc;
 

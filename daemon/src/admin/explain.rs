@@ -18,9 +18,9 @@ use crate::why::{ReadBack, Walk};
 /// What `/explain` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service", "endpoint", "format"], types: &[] };
 
-/// Answers.
+/// Finds who is meant, has the maps read, and writes down what came of it.
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
-    let walk = Walk::begin(visit.readings.snapshot(), query.what());
+    let walk = Walk::begin(visit.readings.snapshot(), query.question());
     let read = read_back(&visit, walk.keys()).await;
     let explanation = walk.end(&visit.readings, &read);
     let status = if walk.found_nothing() { StatusCode::NOT_FOUND } else { StatusCode::OK };

@@ -1,7 +1,7 @@
 //! `POST /apiserver/forget`: drops a learned address of an apiserver.
 //!
-//! Invariant: as for a reload, only over the unix socket, and who asked is in the log. What the cluster or the configuration
-//! names stays, with the reason. Deliberately absent: forgetting all of them.
+//! Invariant: as for a reload, only over the unix socket, and who asked is in the log. What the cluster or the
+//! configuration names stays, with the reason. Deliberately absent: forgetting all of them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use super::query::{Legal, Query};
 use super::reload::{is_post, only_post};
 use crate::readings::{ForgetWish, Forgotten, Peer};
 
-/// The path.
+/// Where the wish is told.
 pub(super) const PATH: &str = "/apiserver/forget";
 
-/// What it understands.
+/// The parameters that it understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["endpoint", "format"], types: &[] };
 
 /// How long the answer may take: the disk has three seconds.
@@ -34,7 +34,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Forgotten")]
 pub(super) struct ForgottenJson {
-    /// The address.
+    /// The address that is forgotten, with its port.
     forgotten: String,
     /// Why it is not gone from the disk yet.
     memory_problem: Option<String>,

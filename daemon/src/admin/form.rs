@@ -8,11 +8,11 @@ use axum::http::{HeaderMap, header};
 /// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Form {
-    /// Aligned text.
+    /// Aligned text with the columns that fit a terminal.
     Table,
     /// Aligned text with every column.
     Wide,
-    /// JSON.
+    /// One JSON value, or one in each line.
     Json,
 }
 

@@ -1,7 +1,7 @@
 //! `/healthz`, `/livez`, `/readyz`: whether the process answers, the engine moves, the datapath follows.
 //!
-//! Invariant: the status says it too, 200 or 503, for whoever reads no body. Deliberately absent: the judgement, which the readings
-//! give to everybody alike.
+//! Invariant: the status says it too, 200 or 503, for whoever reads no body. Deliberately absent: the judgement,
+//! which the readings give to everybody alike.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::rfc3339::Rfc3339;
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Health {
     healthy: bool,
-    /// Why not.
+    /// What is wrong; null if all is well.
     reason: Option<String>,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn livez(readings: &Readings, _: Query, form: Form) -> Response {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Readiness {
     healthy: bool,
-    /// Why not.
+    /// What is wrong; null if all is well.
     reason: Option<String>,
     sources: Vec<SourceRow>,
     /// When what is served was written down, as long as a source has not delivered since the start.

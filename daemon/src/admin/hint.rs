@@ -1,14 +1,14 @@
 //! What to do about a refusal, in the words of whoever asked: parameters of a URL, or arguments of the command line.
 //!
-//! Invariant: nobody is told to write what his side does not understand. Who asks by the command line says so in a header;
-//! nothing else depends on it.
+//! Invariant: nobody is told to write what his side does not understand. Who asks by the command line says so in a
+//! header; nothing else depends on it.
 
 use axum::http::HeaderMap;
 
 /// The header by which the command line says who it is.
 pub(crate) const WORDS_HEADER: &str = "holdfast-words";
 
-/// Its value.
+/// The value of that header.
 pub(crate) const COMMAND: &str = "command";
 
 /// In which words somebody asked.

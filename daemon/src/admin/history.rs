@@ -1,7 +1,7 @@
-//! `/history`: every change with its cause, as sentences or as one JSON object per line.
+//! `/history`: every change with its cause, in words or as one JSON object per line.
 //!
-//! Invariant: what is shown is what was recorded, and an answer has a bound; who wants more asks on with `after`. Deliberately
-//! absent: a table; a sentence has no fixed number of columns, and JSON has all of it.
+//! Invariant: what is shown is what was recorded, and an answer has a bound; who wants more asks on with `after`.
+//! Deliberately absent: a table; a change in words has no fixed number of columns, and JSON has all of it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) fn history(readings: &Readings, query: Query, form: Form) -> Response
         Form::Table | Form::Wide if lines.is_empty() => {
             return answer::text(StatusCode::OK, "nothing is recorded of that\n");
         }
-        Form::Table | Form::Wide => (sentence, Form::Table.content_type()),
+        Form::Table | Form::Wide => (in_words, Form::Table.content_type()),
     };
     // Made one by one while the client reads, so that an answer takes no memory of its size.
     let pieces = lines.into_iter().map(move |line: Arc<Line>| Ok::<_, Infallible>(Bytes::from(shown(&line))));
@@ -47,6 +47,6 @@ fn json(line: &Line) -> String {
     format!("{}\n", line.json)
 }
 
-fn sentence(line: &Line) -> String {
+fn in_words(line: &Line) -> String {
     line.record().map(|record| record.sentence() + "\n").unwrap_or_default()
 }

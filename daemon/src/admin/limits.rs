@@ -51,14 +51,15 @@ pub(super) const BACKENDS_IN_CELL_MAX: usize = 3;
 /// Records of one answer: some 10 MB of JSON. Who wants more asks on from the last one.
 pub(super) const RECORDS_MAX: usize = 10_000;
 
-/// Watchers at one time, for each of the two doors: some people and a program or two, each with a bounded place in the stream.
+/// Watchers at one time, for each of the two doors: some people and a program or two, each with a bounded place in
+/// the stream.
 pub(super) const WATCHERS_MAX: usize = 8;
 
 /// Places of each kind that are root's alone, on the socket: a person who looks, and a program or two of the host.
 pub(super) const FOR_ROOT: usize = 4;
 
-/// Questions to the engine at one time, for each of the two doors: with those for root, all together are fewer than the engine
-/// lets wait, so no door finds its queue full of the other's.
+/// Questions to the engine at one time, for each of the two doors: with those for root, all together are fewer than
+/// the engine lets wait, so no door finds its queue full of the other's.
 pub(super) const QUESTIONS_MAX: usize = 5;
 
 /// How long a question waits for its turn: as long as the engine then may take for it.

@@ -1,7 +1,8 @@
 //! Taking the TCP address and the unix socket, or saying who is in the way, and trying again.
 //!
 //! Invariant: what is in the way of one of them is not in the way of the other, and of nothing else; a socket file is
-//! removed only if nobody answers on it, and from its first moment the new one is open to owner and group only. Deliberately absent: creating folders, and choosing the socket's group; the unit does both.
+//! removed only if nobody answers on it, and from its first moment the new one is open to owner and group only.
+//! Deliberately absent: creating folders, and choosing the socket's group; the unit does both.
 
 use std::io;
 use std::net::SocketAddr;
@@ -141,8 +142,8 @@ fn knock(path: &Path) -> io::Result<()> {
 fn bind_socket(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    // Linux gives the file the mode that the socket has when it is bound, less the umask. So there is no moment in which
-    // it is open to others, and no need to change the umask, which all threads share.
+    // Linux gives the file the mode that the socket has when it is bound, less the umask. So there is no moment in
+    // which it is open to others, and no need to change the umask, which all threads share.
     nix::sys::stat::fchmod(&socket, Mode::from_bits_truncate(SOCKET_MODE))?;
     nix::sys::socket::bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))?;

@@ -1,8 +1,8 @@
 //! `/watch`: every record as it is made, and every event of an object that changed nothing for clients.
 //!
-//! Invariant: a watcher that does not keep up is told so and sent away; it never makes anybody wait. There is a bound on
-//! watchers, each holds no more than one record, and a silent stream still shows that it is alive. Deliberately absent: what was
-//! before, which `/history` has.
+//! Invariant: a watcher that does not keep up is told so and sent away; it never makes anybody wait. There is a bound
+//! on watchers, each holds no more than one record, and a silent stream still shows that it is alive. Deliberately
+//! absent: what was before, which `/history` has.
 
 use std::convert::Infallible;
 

@@ -1,7 +1,8 @@
 //! The description of this API, for programs: OpenAPI 3.1, made of the paths and of the types of their answers.
 //!
-//! Invariant: nothing in it is written down twice: a path describes itself in the table of paths, an answer by its own type. It is made
-//! once, when somebody asks first. Deliberately absent: a copy of it in the sources; a golden page shows what changes.
+//! Invariant: nothing in it is written down twice: a path describes itself in the table of paths, an answer by its
+//! own type. It is made once, when somebody asks first. Deliberately absent: a copy of it in the sources; a golden
+//! page shows what changes.
 
 mod parameters;
 mod schemas;
@@ -85,7 +86,7 @@ pub(super) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-/// Any JSON object.
+/// A JSON object of which nothing is said, because another document describes it.
 pub(super) fn anything(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object" })
 }
@@ -136,7 +137,7 @@ const WISHES: [Wish; 2] = [
     },
 ];
 
-/// The whole description.
+/// The description as it is served.
 pub(super) fn document() -> Bytes {
     static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
         // A value that was just made can be written.

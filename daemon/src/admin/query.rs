@@ -15,7 +15,7 @@ use super::hint::Hint;
 use super::limits::RECORDS_MAX as LIMIT_MAX;
 use crate::recorder::{RULES, Wanted};
 use crate::rfc3339::Millis;
-use crate::why::{Dialled, What};
+use crate::why::{Dialled, Question};
 
 /// What a path understands.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +27,9 @@ pub(super) struct Legal {
 }
 
 impl Legal {
-    /// Nothing at all.
+    /// No parameter at all.
     pub(super) const NOTHING: Self = Self { parameters: &[], types: &[] };
-    /// Only the form.
+    /// No parameter but the form of the answer.
     pub(super) const FORMAT: Self = Self { parameters: &["format"], types: &[] };
 }
 
@@ -63,11 +63,11 @@ impl Query {
     }
 
     /// What an explanation is asked about.
-    pub(super) fn what(&self) -> What {
+    pub(super) fn question(&self) -> Question {
         match (&self.filter.endpoint, &self.filter.service) {
-            (Some(dialled), _) => What::Address(dialled.clone()),
-            (None, Some(service)) => What::Service(service.clone()),
-            (None, None) => What::Trouble,
+            (Some(dialled), _) => Question::Address(dialled.clone()),
+            (None, Some(service)) => Question::Service(service.clone()),
+            (None, None) => Question::Trouble,
         }
     }
 

@@ -48,7 +48,7 @@ struct RefusalRow<'a> {
     time: Rfc3339,
     /// When it did so first, of those that are counted here.
     first_time: Rfc3339,
-    /// How often.
+    /// How often it did so.
     count: u64,
     #[schemars(extend("enum" = DENIALS))]
     verdict: &'static str,

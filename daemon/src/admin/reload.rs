@@ -1,8 +1,8 @@
 //! What can be asked for beside an answer: that the configuration is read again.
 //!
-//! Invariant: only over the unix socket, whose folder and mode say who may; who asked is in the log. The daemon answers when
-//! the new configuration is in force, or says why the old one stays. Deliberately absent: a body; what is in force is what the
-//! file says.
+//! Invariant: only over the unix socket, whose folder and mode say who may; who asked is in the log. The daemon
+//! answers when the new configuration is in force, or says why the old one stays. Deliberately absent: a body; what
+//! is in force is what the file says.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::form::Form;
 use super::guard::form_of;
 use crate::readings::{Peer, ReloadWish, Reloaded};
 
-/// The path.
+/// Where the wish is told.
 pub(super) const PATH: &str = "/reload";
 
 /// Of the reloads that may wait, the ones that are root's alone: everybody of the socket's group may fill the others.

@@ -12,7 +12,7 @@ use crate::rfc3339::Rfc3339;
 /// The name of the member.
 pub(super) const NAME: &str = "stale_since";
 
-/// Describes it.
+/// Describes the member to programs.
 pub(super) fn described(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = generator.subschema_for::<Option<Rfc3339>>();
     let about = "When this was written down, as long as a source has not delivered since the start.";

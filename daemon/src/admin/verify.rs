@@ -1,9 +1,9 @@
 //! `/verify`: what the apiserver has, what is in memory and what is in the kernel, compared now.
 //!
-//! Invariant: equal means that every comparison that can be made was made and found nothing. What differs in the kernel is
-//! written anew by the very comparison; what the watch missed is listed anew if the question came over the socket. The
-//! apiserver is asked once in a while, whoever wants to know: each answer says how old it is. Deliberately absent: folders
-//! and configuration, which are read whole whenever they change.
+//! Invariant: equal means that every comparison that can be made was made and found nothing. What differs in the
+//! kernel is written anew by the very comparison; what the watch missed is listed anew if the question came over the
+//! socket. The apiserver is asked once in a while, whoever wants to know: each answer says how old it is.
+//! Deliberately absent: folders and configuration, which are read whole whenever they change.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl Verification {
     }
 }
 
-/// Answers.
+/// Compares, or tells what a comparison a moment ago found.
 pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
     let asker = match visit.door.way {
         Way::Tcp(_) => Asker::Looks,

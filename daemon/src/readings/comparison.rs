@@ -35,8 +35,8 @@ impl fmt::Debug for Verifications {
 }
 
 impl Verifications {
-    /// The last one if it is fresh, or a new one. If its asker leaves, or it cannot be made, the next one who waits begins
-    /// anew.
+    /// The last one if it is fresh, or a new one. If its asker leaves, or it cannot be made, the next one who waits
+    /// begins anew.
     pub(crate) async fn get(&self, run: impl Future<Output = Comparison>) -> Arc<Comparison> {
         let mut last = self.0.lock().await;
         if let Some((_, fresh)) = last.as_ref().filter(|(ended, _)| ended.elapsed() < FRESH) {

@@ -1,7 +1,7 @@
 //! What somebody may ask the daemon to do, and where the outcome goes.
 //!
-//! Invariant: few may wait, and each says who asks. Deliberately absent: how a wish comes in and who may have one, which the
-//! admin API knows, and what is done, which the daemon knows.
+//! Invariant: few may wait, and each says who asks. Deliberately absent: how a wish comes in and who may have one,
+//! which the admin API knows, and what is done, which the daemon knows.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ pub const FORGETS_WAITING_MAX: usize = 4;
 /// Who is at the other end of the unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its user.
+    /// The user that its process runs as.
     pub uid: u32,
     /// Its process, while that lives.
     pub pid: Option<i32>,
@@ -48,7 +48,7 @@ pub type Forgotten = Result<Option<String>, NotForgotten>;
 pub struct ForgetWish {
     /// Who asks.
     pub peer: Peer,
-    /// Which address.
+    /// The address that is to be forgotten.
     pub address: SocketAddr,
     /// Where the outcome goes.
     pub answer: oneshot::Sender<Forgotten>,

@@ -57,7 +57,7 @@ pub struct Record {
     /// How many triggers before those had no room.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub suppressed: u32,
-    /// What changed for clients; frontends to which the same happened share one entry.
+    /// What changed for clients; frontends that met the same share one entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transitions: Vec<Transition>,
     /// How many more entries had no room.
@@ -167,7 +167,7 @@ pub struct LastWriter {
 pub struct Transition {
     /// What clients dial, each as `address:port/protocol`.
     pub frontends: Vec<String>,
-    /// How many more have the same story.
+    /// How many more met the same.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub frontends_omitted: u32,
     /// What clients got; absent: the frontends are new.

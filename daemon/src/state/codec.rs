@@ -1,7 +1,7 @@
 //! From the table to records and back: a head, then one record for each service.
 //!
-//! Invariant: what is read equals what was written, or the record is refused whole. What the version before wrote is read
-//! too: an upgrade must not let go of what is held. Deliberately absent: files.
+//! Invariant: what is read equals what was written, or the record is refused whole. What the version before wrote is
+//! read too: an upgrade must not let go of what is held. Deliberately absent: files.
 
 use std::io;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::sources::kubernetes::Oddities;
 /// The version of the records that are written.
 pub(super) const VERSION: u32 = 4;
 
-/// The oldest that are read: those of the two versions before, as soon as there are two. Whoever changes a form keeps the
-/// former one beside it, as [`Head3`] is, and a file of it for the tests.
+/// The oldest that are read: those of the two versions before, as soon as there are two. Whoever changes a form keeps
+/// the former one beside it, as [`Head3`] is, and a file of it for the tests.
 pub(super) const VERSION_MIN: u32 = 3;
 
 /// As it is now: what it was, and what came after.
@@ -46,8 +46,8 @@ struct Head3 {
     odd_slices: Vec<OddForm>,
 }
 
-/// Odd objects of a kind that are written down. With more of them a restart asks for a list, which costs less than a file
-/// that is full of them.
+/// Odd objects of a kind that are written down. With more of them a restart asks for a list, which costs less than a
+/// file that is full of them.
 const ODDS_MAX: usize = 4_096;
 
 impl Head {

@@ -1,8 +1,8 @@
 //! The file: a magic, a version, records with their length, a checksum over all of it.
 //!
-//! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all of what
-//! was stored or an error that says what is wrong. One service beyond all bounds is left out and named, and takes no other with
-//! it. Deliberately absent: what the records mean.
+//! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all of
+//! what was stored or an error that says what is wrong. One service beyond all bounds is left out and named, and
+//! takes no other with it. Deliberately absent: what the records mean.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -47,7 +47,7 @@ pub enum LoadError {
     Version {
         /// Which file.
         path: PathBuf,
-        /// Its format.
+        /// The version that it says it has.
         found: u32,
     },
     /// Cut short, or changed since it was written.
@@ -71,7 +71,7 @@ pub struct StoreError {
     pub source: io::Error,
 }
 
-/// What was written.
+/// How a write went that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
     /// The size of the file.

@@ -1,11 +1,14 @@
-//! How the table looks in the file: facts, rows and frontends as core writes them, and forms of their own for what differs.
+//! How the table looks in the file: facts, rows and frontends as core writes them, and forms of their own for what
+//! differs.
 //!
-//! Invariant: every form is made from what it stands for, and gives it back unchanged; `None` means that it was never one.
-//! These types and those that core writes are the file's format: a change of one is a new version of it, and the former one
-//! stays beside it. Deliberately absent: names of fields in the file, which the order of the fields stands for.
+//! Invariant: every form is made from what it stands for, and gives it back unchanged; `None` means that it was never
+//! one. These types and those that core writes are the file's format: a change of one is a new version of it, and the
+//! former one stays beside it. Deliberately absent: names of fields in the file, which the order of the fields stands
+//! for.
 //!
-//! Forms of their own: a service, because its source is written once for it and its slices; a port, because its last list usually is
-//! its rows; a hold, because its times are kept on the clock of a process; and whatever a former version wrote differently.
+//! Forms of their own: a service, because its source is written once for it and its slices; a port, because its last
+//! list usually is its rows; a hold, because its times are kept on the clock of a process; and whatever a former
+//! version wrote differently.
 
 mod hold;
 pub(super) mod odd;

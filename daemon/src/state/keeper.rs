@@ -1,8 +1,9 @@
 //! Writes the table down whenever it has changed.
 //!
-//! Invariant: a change is on disk within a second, unless writing all of it takes longer than a twentieth of that; then the
-//! pause grows with it, so that a disk and a core have other work to do too. Only a table that is whole is written: one of
-//! which a source has not spoken yet would replace a better one. Deliberately absent: waiting by anybody else.
+//! Invariant: a change is on disk within a second, unless writing all of it takes longer than a twentieth of that;
+//! then the pause grows with it, so that a disk and a core have other work to do too. Only a table that is whole is
+//! written: one of which a source has not spoken yet would replace a better one. Deliberately absent: waiting by
+//! anybody else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ const GAP_FAILED: Duration = Duration::from_secs(5);
 pub struct Written {
     /// When the file was last written, as its own contents say.
     pub at: Option<Timestamp>,
-    /// Its size.
+    /// The size of the file.
     pub bytes: u64,
     /// What it does not have.
     pub left_out: LeftOut,

@@ -132,8 +132,8 @@ fn check_table(kept: Kept) {
     }
 }
 
-/// To the byte: what a daemon of this version wrote is read by another build of it. Who means to change a form raises the
-/// version, and keeps this file and what reads it.
+/// To the byte: what a daemon of this version wrote is read by another build of it. Who means to change a form raises
+/// the version, and keeps this file and what reads it.
 #[test]
 fn a_version_of_the_file_never_changes() {
     let (_folder, state) = written();

@@ -18,7 +18,7 @@ const SERVICES_MAX: usize = 16;
 
 /// What is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum Question {
     /// Whatever is not as its clients would like it.
     Trouble,
     /// All of a service.
@@ -95,19 +95,19 @@ impl Subject {
     }
 }
 
-/// Who is meant.
-pub(crate) fn find(snapshot: &Snapshot, what: &What) -> (Found, Vec<Subject>) {
-    match what {
-        What::Trouble => {
+/// Finds those whom a question means, by exact matches alone.
+pub(crate) fn find(snapshot: &Snapshot, question: &Question) -> (Found, Vec<Subject>) {
+    match question {
+        Question::Trouble => {
             let bad = |it: &FrontendView| !is_well(it);
             (Found::Trouble, subjects(snapshot, |view| places(view, bad)))
         }
-        What::Service(name) => {
+        Question::Service(name) => {
             let all = |view: &ServiceView| (0..view.frontends.len()).collect();
             let found = subjects(snapshot, |view| (view.key.name == *name).then(|| all(view)));
             (if found.is_empty() { Found::Nothing } else { Found::Service }, found)
         }
-        What::Address(dialled) => find_address(snapshot, dialled),
+        Question::Address(dialled) => find_address(snapshot, dialled),
     }
 }
 
@@ -178,13 +178,13 @@ pub(crate) struct Near {
 }
 
 /// The same address on other ports, the same port at other addresses, and a service of the same name elsewhere.
-pub(crate) fn near(snapshot: &Snapshot, what: &What) -> Vec<Near> {
+pub(crate) fn near(snapshot: &Snapshot, question: &Question) -> Vec<Near> {
     let mut near = Vec::new();
     for view in snapshot.services.iter() {
-        match what {
-            What::Trouble => {}
-            What::Service(name) => near.extend(near_name(view, name)),
-            What::Address(dialled) => near_address(view, dialled.address, &mut near),
+        match question {
+            Question::Trouble => {}
+            Question::Service(name) => near.extend(near_name(view, name)),
+            Question::Address(dialled) => near_address(view, dialled.address, &mut near),
         }
     }
     near.sort_by(|a, b| (a.what, &a.name).cmp(&(b.what, &b.name)));

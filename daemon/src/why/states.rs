@@ -1,6 +1,7 @@
 //! The one spelling of states, for tables, metrics and explanations, and which verdict is worse for a client.
 //!
-//! Invariant: every place that shows a state shows this word. Deliberately absent: words that core has for its own types.
+//! Invariant: every place that shows a state shows this word. Deliberately absent: words that core has for its own
+//! types.
 
 use holdfast_core::list::{Row, SlotState};
 use holdfast_core::snapshot::{Status, Verdict};

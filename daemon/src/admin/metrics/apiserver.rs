@@ -9,7 +9,7 @@ use super::Exposition;
 use crate::apiserver::{State, Tier, View};
 use crate::sources::kubernetes::{self as watching, Watch};
 
-/// Writes them.
+/// Writes how the way to the apiserver is.
 pub(super) fn write(out: &mut Exposition, view: &View, watches: &[Watch]) {
     access(out, view);
     following(out, watches);

@@ -1,8 +1,8 @@
 //! The maps and programs, and whom they turned away.
 //!
-//! Invariant: as for all metrics, see the parent. A refusal is counted by its verdict: the reason is not the program's, and
-//! a table of reasons per refusal would have no bound; `/refusals` names it, and the frontends are counted by it.
-//! Deliberately absent: connects that were served, which the programs do not count.
+//! Invariant: as for all metrics, see the parent. A refusal is counted by its verdict: the reason is not the
+//! program's, and a table of reasons per refusal would have no bound; `/refusals` names it, and the frontends are
+//! counted by it. Deliberately absent: connects that were served, which the programs do not count.
 
 use holdfast_core::snapshot::Snapshot;
 
@@ -11,7 +11,7 @@ use super::Exposition;
 use crate::datapath::{DatapathView, spelled};
 use crate::readings::Readings;
 
-/// Writes them.
+/// Writes how full the maps are and whether programs are whole.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
     maps(out, snapshot);
     kernel(out, snapshot, &readings.datapath());

@@ -1,7 +1,7 @@
 //! Lists that are held, and how their backends meet probes.
 //!
-//! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. Deliberately absent: holds that
-//! are over; what came of them is a reason of the frontends.
+//! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. Deliberately absent:
+//! holds that are over; what came of them is a reason of the frontends.
 
 use holdfast_core::hold::{Bound, Hold, Judgement};
 use holdfast_core::snapshot::Snapshot;
@@ -33,7 +33,7 @@ impl Counts {
     }
 }
 
-/// Writes them.
+/// Writes which lists are held, for which reasons and how long.
 pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot, probes: &Probes) {
     let counts = Counts::of(snapshot);
     let help = "Services of which a list is held.";

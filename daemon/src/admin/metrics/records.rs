@@ -10,7 +10,7 @@ use crate::readings::Readings;
 use crate::recorder::History;
 use crate::state::Written;
 
-/// Writes them.
+/// Writes how records are kept, told and written.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
     work(out, snapshot);
     history(out, &readings.history);

@@ -1,6 +1,7 @@
 //! What is served: services, frontends, endpoints, and one number to compare nodes by.
 //!
-//! Invariant: as for all metrics, see the parent. Deliberately absent: a series for each service; `/frontends` has them.
+//! Invariant: as for all metrics, see the parent. Deliberately absent: a series for each service; `/frontends` has
+//! them.
 
 use holdfast_core::digest::digest;
 use holdfast_core::keys::Source;
@@ -53,7 +54,7 @@ impl Counts {
     }
 }
 
-/// Writes them.
+/// Writes how many services, frontends and endpoints are in which state.
 pub(super) fn write(out: &mut Exposition, snapshot: &Snapshot) {
     tables(out, &Counts::of(snapshot));
     if snapshot.sources.contains_key(&Source::Kubernetes) {

@@ -31,7 +31,7 @@ fn each_filter_is_exact() {
 }
 
 #[test]
-fn people_read_stories() {
+fn people_read_words() {
     expect_file!["golden/history.txt"].assert_eq(&served().get("/history", "").body);
     let nothing = served().get("/history?service=default/nobody", "").body;
     assert_eq!(nothing, "nothing is recorded of that\n");
