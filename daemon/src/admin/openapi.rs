@@ -174,7 +174,7 @@ fn described() -> Value {
 /// As OpenAPI 3.1 has them: JSON Schema 2020-12, of what is written.
 fn settings() -> SchemaSettings {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
-    SCHEMAS.clone_into(&mut settings.definitions_path.to_mut());
+    settings.definitions_path = SCHEMAS.into();
     settings.meta_schema = None;
     settings
 }

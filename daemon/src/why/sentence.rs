@@ -189,10 +189,13 @@ mod tests {
     #[test]
     fn every_reason_has_words_and_a_section() {
         let page = include_str!("../../../docs/explain.md");
+        let tables = include_str!("../../../docs/tables.md");
         for reason in Reason::ALL {
             assert!(!why(Some(reason)).is_empty());
             let heading = format!("## {}\n", reason.as_str());
             assert!(page.contains(&heading), "docs/explain.md has no section {heading:?}");
+            let row = format!("| `{}` |", reason.as_str());
+            assert!(tables.contains(&row), "docs/tables.md has no row {row:?}");
         }
     }
 

@@ -146,6 +146,18 @@ fn every_answer_is_described_field_by_field() {
     assert!(unseen.is_empty(), "never seen in an answer: {unseen:?}");
 }
 
+#[test]
+fn the_guide_tells_every_member_of_a_row() {
+    let guide = include_str!("../../../../docs/tables.md");
+    let document = document(&serve(everything()));
+    for row in ["Frontend", "Backend", "Service", "Refusal", "Record"] {
+        let members = document["components"]["schemas"][row]["properties"].as_object().unwrap();
+        for name in members.keys() {
+            assert!(guide.contains(&format!("`{name}`")), "docs/tables.md says nothing of `{name}` of {row}");
+        }
+    }
+}
+
 /// A null that never comes would have every program check for it.
 #[test]
 fn what_may_be_absent_is_never_null() {
