@@ -1,7 +1,6 @@
 //! The composition root: builds every part from the configuration, joins them, and takes them apart again.
 //!
-//! Invariant: parts know each other only by the channels that they are given here. Deliberately absent: anything that a
-//! part could do itself.
+//! Invariant: modules know each other only by the channels that they are given here.
 
 mod engine_thread;
 mod error;

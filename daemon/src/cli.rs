@@ -1,8 +1,7 @@
 //! The command line: questions to the running daemon, and what needs no daemon at all.
 //!
 //! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree.
-//! Exit codes are a contract: see [`Exit`]. Deliberately absent: running the daemon, which is the program's own
-//! business.
+//! Exit codes are a contract: see [`Exit`].
 
 mod check;
 mod cleanup;

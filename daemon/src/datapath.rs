@@ -1,7 +1,7 @@
 //! What the datapath says of itself, for readers: its state, and whom it turned away.
 //!
 //! Invariant: nobody here touches the maps. The engine publishes a view, the programs' ring buffer gives the refusals.
-//! Deliberately absent: names of services, which a reader takes from the snapshot.
+//! Names of services are the reader's to find, in the snapshot.
 
 mod clients;
 mod lines;

@@ -1,7 +1,6 @@
 //! Where log lines go: the journal where systemd started the daemon, standard error otherwise.
 //!
 //! Invariant: nobody waits for the journal; what it does not take at once is counted, and the count is told.
-//! Deliberately absent: files and rotation, which the journal does better.
 
 mod entry;
 mod flood;

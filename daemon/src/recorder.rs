@@ -3,7 +3,7 @@
 //! Invariant: every visible change has exactly one record, and where one is missing a gap says so. A number is given
 //! out once, also over restarts that come when a disk is full or the daemon is killed. The engine never waits: changes
 //! come over a bounded queue, and what had no room there is counted. Readers, watchers and the disk can be as slow as
-//! they like. Deliberately absent: decisions, and anything that a record does not show.
+//! they like.
 
 mod compare;
 mod files;

@@ -1,6 +1,6 @@
 //! How times are shown and read: RFC 3339, shown in UTC.
 //!
-//! Invariant: what is shown can be read again and is the same time. Deliberately absent: a clock, and local time.
+//! Invariant: what is shown can be read again and is the same time.
 
 mod parse;
 

@@ -1,7 +1,7 @@
 //! One Event as the apiserver wants it: `events.k8s.io/v1`.
 //!
 //! Invariant: it passes the apiserver's validation whatever the names and words are: bounded, in the object's
-//! namespace, with a legal name. Deliberately absent: fields of the older API, which must be empty in the newer one.
+//! namespace, with a legal name. Fields of the older API stay empty, as the newer one wants it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! How fast Events are written: some at once, then one after the other.
 //!
-//! Invariant: over any time the number is at most that of a burst and one for each [`EVERY`]. Deliberately absent: a
-//! clock.
+//! Invariant: over any time the number is at most that of a burst and one for each [`EVERY`].
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! The engine's own thread, so that nothing else can hold it up.
 //!
-//! Invariant: whoever looks can tell whether it moves. Deliberately absent: its loop, which is the engine's.
+//! Invariant: whoever looks can tell whether it moves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

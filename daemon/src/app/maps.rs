@@ -1,7 +1,7 @@
 //! The maps that the configuration asks for.
 //!
 //! Invariant: clients meet this daemon's programs only when the self-test has shown that those serve and that this
-//! daemon is not translated. Deliberately absent: a fall-back from one kind to the other.
+//! daemon is not translated. Where one kind fails, the other is not taken instead.
 
 use std::io::PipeWriter;
 use std::net::IpAddr;

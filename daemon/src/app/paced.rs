@@ -1,7 +1,6 @@
 //! Changes of a value, no faster than somebody can bear them.
 //!
-//! Invariant: the first change after a rest is told at once, and the last one of many is always told. Deliberately
-//! absent: what is done with it.
+//! Invariant: the first change after a rest is told at once, and the last one of many is always told.
 
 use std::future::pending;
 use std::time::Duration;

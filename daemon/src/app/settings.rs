@@ -1,7 +1,6 @@
 //! From the configuration to what each module wants to know of it.
 //!
-//! Invariant: nothing here starts, opens or waits for anything, so a reload asks here as a start does. Deliberately
-//! absent: defaults and judging, which the configuration has.
+//! Invariant: nothing here starts, opens or waits for anything, so a reload asks here as a start does.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

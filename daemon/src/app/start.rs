@@ -1,7 +1,7 @@
 //! The modules, each made from its settings and from what a former process left.
 //!
 //! Invariant: whatever is not there or not whole yet is named in the log and does not keep the rest from starting; what
-//! cannot be started without is an error. Deliberately absent: the order, which is the parent's.
+//! cannot be started without is an error.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! `cleanup`: takes everything out of the kernel that a daemon left there.
 //!
-//! Invariant: programs go first, so no client meets programs without maps; a running daemon keeps what it has.
-//! Deliberately absent: asking the daemon, which does not run when this makes sense.
+//! Invariant: programs go first, so no client meets programs without maps; a running daemon keeps what it has. The
+//! daemon is not asked; it does not run when this makes sense.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing waits without end and nothing grows without bound; an answer that broke off is an error, never a
 //! shorter answer. Whoever asks sees plain blocking calls: each question has a small runtime of its own, on this
-//! thread. Deliberately absent: a second question on a connection.
+//! thread. A connection takes one question.
 
 mod stream;
 

@@ -1,8 +1,8 @@
 //! Colours for a terminal: what is well, what is being kept, what is not served.
 //!
 //! Invariant: nothing but colours is added, and only to whole cells, headings and beginnings of lines that the daemon's
-//! answers are known to have; without colours not a byte differs. Deliberately absent: an option; `NO_COLOR` and
-//! `TERM=dumb` are what every other program listens to.
+//! answers are known to have; without colours not a byte differs. There is no option for it; `NO_COLOR` and `TERM=dumb`
+//! are what every other program listens to.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};

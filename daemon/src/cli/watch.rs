@@ -1,7 +1,7 @@
 //! `watch`: what happens, as it happens.
 //!
 //! Invariant: each line is written when it is known, and the program ends by itself only if the daemon stops or sends
-//! it away; it says which. Deliberately absent: reconnecting, which would hide what was missed.
+//! it away; it says which. It does not connect again, which would hide what was missed.
 
 use std::io::{self, BufRead, BufReader, Write};
 

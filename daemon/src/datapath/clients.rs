@@ -1,7 +1,7 @@
 //! How many clients came, by the counts that programs keep in the kernel.
 //!
-//! Invariant: a port counts since it has its place in the maps, over restarts of the daemon. Deliberately absent: a
-//! metric for each service, which would be as many series as a cluster has services on as many nodes.
+//! Invariant: a port counts since it has its place in the maps, over restarts of the daemon. They are no metrics: those
+//! would be as many series as a cluster has services on as many nodes.
 
 use std::sync::Arc;
 

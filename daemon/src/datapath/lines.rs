@@ -1,8 +1,7 @@
 //! Which refusals get a line in the log.
 //!
 //! Invariant: a frontend gets at most one line per [`QUIET`], however often it refuses; each line says how many
-//! refusals it stands for. Deliberately absent: a line for what came after the last one; `/refusals` and the metrics
-//! have it.
+//! refusals it stands for. What came after the last line is in `/refusals` and the metrics only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

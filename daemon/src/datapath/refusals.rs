@@ -2,7 +2,7 @@
 //! client in a loop does not push out all others.
 //!
 //! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers. What fell out
-//! of the list is still counted. Deliberately absent: keeping it over a restart.
+//! of the list is still counted. A restart begins with none.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader};

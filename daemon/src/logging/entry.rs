@@ -1,7 +1,7 @@
 //! One line of the log as the journal takes it: fields with names, any bytes as values.
 //!
 //! Invariant: a field `service` of an event is `HOLDFAST_SERVICE` here, and the same for every other name, so that none
-//! of them can stand for one of the journal's own. Deliberately absent: spans, which this daemon does not use.
+//! of them can stand for one of the journal's own.
 
 use std::fmt::{Debug, Write};
 

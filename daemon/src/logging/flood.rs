@@ -1,7 +1,7 @@
 //! How many lines the journal gets: more than people read in a moment, fewer than it would drop by itself.
 //!
-//! Invariant: what is left out is counted by kind, and every count is told once. Deliberately absent: a limit for each
-//! service; what is left out here is still in the history.
+//! Invariant: what is left out is counted by kind, and every count is told once. Services have no limits of their own;
+//! what is left out here is still in the history.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,8 +1,7 @@
 //! The way to the journal: its native protocol over a datagram socket that never blocks.
 //!
 //! Invariant: to log costs one system call, whatever state journald is in. A line that is not taken is counted, and the
-//! count is told as soon as one is. Deliberately absent: a queue; the socket is one, and its length is the
-//! administrator's.
+//! count is told as soon as one is. The socket is the only queue, and its length is the administrator's.
 
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};

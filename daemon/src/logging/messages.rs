@@ -2,7 +2,7 @@
 //!
 //! Invariant: a message is one constant, number and text; whoever says it names the constant, and nothing looks at the
 //! text to know which message it is. Each is explained in `contrib/systemd/holdfast.catalog`. A number is never used
-//! for anything else. Deliberately absent: messages that explain themselves.
+//! for anything else. Messages that explain themselves have none.
 
 /// What is said, and the number of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! How two lists, two slices or two services differ.
 //!
 //! Invariant: the work is linear in the two lists but for one sort, and what comes out has a bound, with a count of
-//! what had no room. Deliberately absent: anything that clients cannot notice, such as labels.
+//! what had no room. What clients cannot notice, such as labels, is not compared.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -1,8 +1,7 @@
 //! The files: a folder of segments, the newest is appended to, the oldest makes room.
 //!
 //! Invariant: all segments together stay below a number of bytes, and nothing is appended behind half a record: what a
-//! failed write left is cut off again, or the next write begins a new segment. Deliberately absent: when to write and
-//! when to sync.
+//! failed write left is cut off again, or the next write begins a new segment.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};

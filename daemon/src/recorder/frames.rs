@@ -2,7 +2,6 @@
 //!
 //! Invariant: whatever the bytes are, reading ends, gives only records that were written, and says which bytes are
 //! none. The mark cannot occur in a record, because it is no UTF-8, so after bad bytes the next record is found.
-//! Deliberately absent: what a record says.
 
 use std::io;
 

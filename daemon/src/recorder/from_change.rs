@@ -1,7 +1,6 @@
 //! From a change to its record.
 //!
 //! Invariant: this is the one place that knows both; whatever core can say of a change has its place in the record.
-//! Deliberately absent: numbers and storage, and any decision.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

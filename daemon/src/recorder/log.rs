@@ -1,7 +1,7 @@
 //! Every change in the log, one line per transition.
 //!
 //! Invariant: a line tells what a client gets from now on and which object made it so, with the number of the record
-//! that has the rest; a change that clients do not notice is told at debug level only. Deliberately absent: storage.
+//! that has the rest; a change that clients do not notice is told at debug level only.
 
 use holdfast_core::change::Change;
 use holdfast_core::keys::ServiceKey;

@@ -3,7 +3,6 @@
 //! Invariant: a number is given out only after the file says that it may have been, so no later process gives it out
 //! again, whatever became of its record. Numbers are set aside many at a time, and the file is written over in place,
 //! which a full disk allows. Where it cannot be written at all, numbers go on, because nobody waits for a disk here.
-//! Deliberately absent: the records.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};

@@ -2,8 +2,7 @@
 //!
 //! Invariant: a record says everything by itself: when, which object in which version by whom, what clients got before
 //! and after, and what the maps said to it. Everything in it has a bound. Fields are added, never renamed; what has
-//! nothing to say is absent. Deliberately absent: how a record is made ([`super::from_change`]) and how it is told to
-//! people ([`super::sentence`]).
+//! nothing to say is absent. [`super::from_change`] makes records, and [`super::sentence`] words them for people.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

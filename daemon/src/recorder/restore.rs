@@ -3,7 +3,7 @@
 //! Invariant: reading is bounded in time and never fails: what is whole is read, what is not becomes a gap, and a tail
 //! that was torn is cut off so that new records follow whole ones. No number is given out twice: what was given out and
 //! has no record is a gap, and the name of a file is believed only where it is no further ahead than numbers can be.
-//! Deliberately absent: reading more than the end; memory could not keep it.
+//! Only the end is read; memory could not keep more.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: all rings together stay below a number of bytes. When it is reached, the service that changes gives up
 //! its own oldest record, so one that flaps never takes another's last one; only a service that has none gets room from
-//! the one that has been quiet for longest. Deliberately absent: the disk, and any order but that of the numbers.
+//! the one that has been quiet for longest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,8 +1,7 @@
 //! A record as people read it: one line that goes from what clients get to why.
 //!
-//! Invariant: a line has no line end in it and nothing that moves a terminal's cursor, whatever an object says.
-//! Deliberately absent: columns; a sentence has no fixed number of clauses, and each line begins with what can be
-//! searched for.
+//! Invariant: a line has no line end in it and nothing that moves a terminal's cursor, whatever an object says. It has
+//! no columns, because it has no fixed number of clauses; it begins with what can be searched for.
 
 use std::fmt::Write as _;
 

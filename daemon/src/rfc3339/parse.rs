@@ -1,7 +1,7 @@
 //! RFC 3339 time stamps, as apiservers and people write them.
 //!
-//! Invariant: whole seconds; a fraction is read and dropped, and a leap second is the one after it. Deliberately
-//! absent: the calendar, which jiff knows. What jiff reads beside RFC 3339 is refused here.
+//! Invariant: whole seconds; a fraction is read and dropped, and a leap second is the one after it. The calendar is
+//! jiff's; what jiff reads beside RFC 3339 is refused here.
 
 use holdfast_core::facts::Timestamp;
 use jiff::civil::DateTime;

@@ -1,7 +1,6 @@
 //! The connection to the daemon, before HTTP: the unix socket or TCP.
 //!
-//! Invariant: connecting ends within [`CONNECT_TIME_MAX`], also where nobody accepts. Deliberately absent: TLS; the
-//! daemon listens on loopback and on a unix socket only.
+//! Invariant: connecting ends within [`CONNECT_TIME_MAX`], also where nobody accepts.
 
 use std::io;
 use std::net::ToSocketAddrs;

@@ -1,7 +1,7 @@
 //! The line about the apiserver: where the watches are, or which are broken, since when and why.
 //!
-//! Invariant: a broken watch is told and is no fault by itself; what is known is served. Deliberately absent: the
-//! endpoints and credentials, which `holdfast apiserver` shows.
+//! Invariant: a broken watch is told and is no fault by itself; what is known is served. Endpoints and credentials are
+//! left to `holdfast apiserver`.
 
 use std::collections::BTreeSet;
 
