@@ -30,7 +30,8 @@ case $status in
 3) absent+=("not run here: alerts (needs promtool, of the package prometheus)") ;;
 *) failures+=("alerts") ;;
 esac
-step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/*.sh tests/host/*.sh packaging/debian/{postinst,prerm,postrm} .ci/run
+step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/*.sh tests/host/*.sh .ci/run \
+	packaging/debian/{postinst,prerm,postrm}
 
 ((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
 ((${#failures[@]} == 0)) || {

@@ -43,7 +43,7 @@ whole=(cargo test --workspace --locked --no-fail-fast --features holdfast-tests/
 rung "programs: real sockets in a bed" root "${whole[@]}" programs -- --skip go_client
 rung "attack: as nobody and as a tenant" root "${whole[@]}" attack
 # Seconds each, and no figures: only that they still do what they measure. All of them, those of tomorrow too.
-rung "benchmarks, short form" root cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --bench '*'
+rung "benchmarks, short form" root "${whole[@]/--test/--bench}" '*'
 if command -v go >/dev/null; then
 	rung "programs: the client in Go" root "${whole[@]}" programs -- go_client
 else
@@ -73,7 +73,11 @@ else
 fi
 
 # The sum over the lines in which each test binary, and each kernel of the matrix, says how it went.
-sum() { awk -v field="$1" '/^test result: |^kernel [^:]*: / { for (i = 2; i <= NF; i++) if ($i ~ "^" field) n += $(i - 1) } END { print n + 0 }' "$log"; }
+sum() {
+	awk -v field="$1" '
+		/^test result: |^kernel [^:]*: / { for (i = 2; i <= NF; i++) if ($i ~ "^" field) n += $(i - 1) }
+		END { print n + 0 }' "$log"
+}
 passed=$(sum passed)
 failed=$(sum failed)
 

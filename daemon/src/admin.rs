@@ -1,10 +1,9 @@
 //! The admin API: what the daemon knows, over HTTP on loopback and on a unix socket.
 //!
-//! Invariant: it only reads, but for the wishes that a configuration be read again and that an address be forgotten.
-//! It has threads and runtimes of its own and sees nothing but snapshots, so no client, however slow or hostile, can
-//! delay the engine; and each of the two doors has its own, so that nobody who fills one is in the way of the other.
-//! Deliberately absent: anything that changes the table, and any authentication beyond what loopback and the socket's
-//! permissions give.
+//! Invariant: it only reads, but for the wishes that a configuration be read again and that an address be forgotten. It
+//! has threads and runtimes of its own and sees nothing but snapshots, so no client, however slow or hostile, can delay
+//! the engine; and each of the two doors has its own, so that nobody who fills one is in the way of the other. Nothing
+//! here changes the table, and loopback and the socket's permissions are all the authentication there is.
 
 mod about;
 mod answer;

@@ -1,7 +1,6 @@
 //! What answers say of themselves to programs where deriving cannot tell it: words of closed sets, and texts.
 //!
-//! Invariant: the same type is written and described, so neither can say what the other does not. Deliberately
-//! absent: the API's description as a whole, which the admin API makes of these.
+//! Invariant: the same type is written and described, so neither can say what the other does not.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};

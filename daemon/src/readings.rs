@@ -1,7 +1,7 @@
 //! Everything that can be known of the running daemon, for whoever shows it: the admin API, the service manager's line.
 //!
 //! Invariant: it is read, never written, and reading it delays nobody: snapshots are shared, what only the engine can
-//! answer is asked over a bounded queue. Deliberately absent: how any of it is shown.
+//! answer is asked over a bounded queue.
 
 mod comparison;
 mod readiness;

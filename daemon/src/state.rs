@@ -1,9 +1,9 @@
 //! What survives a restart: the table as readers saw it, in one file, so that a node that boots while the apiserver is
 //! away still serves.
 //!
-//! Invariant: the file is whole or it is not used; a new one replaces it in one step. Nothing here can stop the
-//! daemon but another one that uses the folder: what is wrong with the folder or the file is named, and tried again.
-//! Deliberately absent: any decision from it, which is the engine's, and the history, which is a file of its own.
+//! Invariant: the file is whole or it is not used; a new one replaces it in one step. Nothing here can stop the daemon
+//! but another one that uses the folder: what is wrong with the folder or the file is named, and tried again. Nothing
+//! is decided from it here, and the history is a file of its own.
 
 mod claim;
 mod codec;

@@ -1,9 +1,8 @@
 //! Why a client meets what it meets: who is meant, one sentence for it, everything that it rests on, and what happens
 //! next.
 //!
-//! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what
-//! is not known is absent. Deliberately absent: what happened before the history's oldest record, and how an answer
-//! is rendered.
+//! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what is
+//! not known is absent.
 
 mod details;
 mod find;

@@ -8,21 +8,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What the rules on lines, doc comments and words do not judge yet.
-const NOT_YET: [&str; 11] = [
-    "daemon/core/",
-    "daemon/datapath/",
-    "daemon/src/admin",
-    "daemon/src/engine",
-    "daemon/src/lib.rs",
-    "daemon/src/readings",
-    "daemon/src/state",
-    "daemon/src/why",
-    "docs/develop.md",
-    "scripts/check.sh",
-    "scripts/test.sh",
-];
-
 /// One text file.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
@@ -57,10 +42,6 @@ impl Source {
     pub(crate) fn finding(&self, line: usize, rule: impl Into<String>) -> Finding {
         Finding { path: self.path.clone(), line, rule: rule.into() }
     }
-}
-
-pub(crate) fn is_gone_through(source: &Source) -> bool {
-    !NOT_YET.iter().any(|path| source.path.starts_with(path))
 }
 
 /// Every text file of the repository.

@@ -1,8 +1,7 @@
 //! Who owns a frontend: all claims are kept, the best one wins.
 //!
 //! Invariant: the winner depends on the claims alone, never on the order in which they came: source precedence, then a
-//! cluster IP before what somebody merely writes down, then the oldest service, then namespace and name. Deliberately
-//! absent: what the winner's lists are.
+//! cluster IP before what somebody merely writes down, then the oldest service, then namespace and name.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

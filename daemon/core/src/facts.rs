@@ -1,7 +1,7 @@
 //! What the objects say, as plain facts: services, slices, the node, the settings.
 //!
-//! Invariant: facts are immutable once built; they are shared as `Arc`s between the tables and every snapshot.
-//! Deliberately absent: decisions. Nothing here knows which endpoint gets traffic.
+//! Invariant: facts are immutable once built; they are shared as `Arc`s between the tables and every snapshot. Nothing
+//! here knows which endpoint gets traffic.
 
 pub mod endpoints;
 
@@ -50,7 +50,6 @@ pub struct Writer {
     pub operation: Arc<str>,
     /// `status`, where a subresource was written.
     pub subresource: Option<Arc<str>>,
-    /// When.
     pub at: Option<Timestamp>,
 }
 
@@ -74,7 +73,6 @@ impl ServiceType {
     pub const ALL: [Self; 5] =
         [Self::ClusterIp, Self::NodePort, Self::LoadBalancer, Self::ExternalName, Self::Static];
 
-    /// Kubernetes' spelling.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ClusterIp => "ClusterIP",
@@ -98,10 +96,8 @@ pub enum TrafficPolicy {
 }
 
 impl TrafficPolicy {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Cluster, Self::Local];
 
-    /// Kubernetes' spelling.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cluster => "Cluster",
@@ -128,7 +124,6 @@ pub struct ServicePort {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ingress {
-    /// The VIP.
     pub address: IpAddr,
     /// `ipMode: Proxy`: traffic must reach the real balancer, so it is no frontend.
     pub proxied: bool,
@@ -145,29 +140,29 @@ pub struct ServiceFacts {
     pub meta: Meta,
     /// The kind of service.
     pub kind: ServiceType,
-    /// `clusterIP: None`.
+    /// Kubernetes calls it `clusterIP: None`.
     pub headless: bool,
     /// `spec.clusterIPs`, or the single `clusterIP`.
     pub cluster_ips: Vec<IpAddr>,
     /// `spec.ipFamilies`; empty if not given.
     pub ip_families: Vec<Family>,
-    /// `spec.externalIPs`.
+    /// Kubernetes calls it `spec.externalIPs`.
     pub external_ips: Vec<IpAddr>,
-    /// `status.loadBalancer.ingress`.
+    /// Kubernetes calls it `status.loadBalancer.ingress`.
     pub ingress: Vec<Ingress>,
-    /// `spec.ports`.
+    /// Kubernetes calls it `spec.ports`.
     pub ports: Vec<ServicePort>,
     /// The addresses of a `[[service]]` block; empty for all others. They belong to its one port.
     pub static_frontends: Vec<SocketAddr>,
-    /// `spec.internalTrafficPolicy`.
+    /// Kubernetes calls it `spec.internalTrafficPolicy`.
     pub internal_policy: TrafficPolicy,
-    /// `spec.externalTrafficPolicy`.
+    /// Kubernetes calls it `spec.externalTrafficPolicy`.
     pub external_policy: TrafficPolicy,
     /// `sessionAffinity: ClientIP` with its timeout in seconds.
     pub affinity_timeout: Option<u32>,
     /// `spec.loadBalancerSourceRanges`, canonical, blanks trimmed.
     pub source_ranges: Vec<Arc<str>>,
-    /// `spec.healthCheckNodePort`.
+    /// Kubernetes calls it `spec.healthCheckNodePort`.
     pub health_check_node_port: Option<NonZeroU16>,
     /// The label `service.kubernetes.io/service-proxy-name`.
     pub proxy_name: Option<Arc<str>>,
@@ -252,7 +247,6 @@ pub struct SliceFacts {
     pub address_type: AddressType,
     /// The ports of every endpoint in it.
     pub ports: Box<[SlicePort]>,
-    /// The endpoints.
     pub endpoints: Endpoints,
     /// The object said `endpoints: null`, not `[]`.
     pub endpoints_null: bool,
@@ -296,9 +290,8 @@ pub struct Settings {
 /// What rejected itself: an object, or a whole file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKey {
-    /// A Service.
     Service(ServiceKey),
-    /// An `EndpointSlice`.
+    /// Kubernetes calls it An `EndpointSlice`.
     Slice(SliceKey),
     /// A file that cannot be read at all, by its name.
     File(Source, Arc<str>),
@@ -367,7 +360,6 @@ impl Rejection {
 /// An object, or a part of one, that could not be understood. Its last good version stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// Which.
     pub object: ObjectKey,
     /// The file or endpoint that it came from.
     pub origin: Option<Arc<str>>,

@@ -1,7 +1,7 @@
 //! The names of things: services, slices, ports, frontends, backends.
 //!
-//! Invariant: equality is exact. Two keys are equal only if every part is equal, so no key of one service can ever
-//! find another service's entry. Deliberately absent: prefix or pattern queries, and any concatenated string as a key.
+//! Invariant: equality is exact. Two keys are equal only if every part is equal, so no key of one service can ever find
+//! another service's entry. Nothing is found by a prefix, and no key is made of joined strings.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -18,7 +18,6 @@ pub enum Source {
     Config,
     /// A folder of Kubernetes manifests.
     Manifests,
-    /// An apiserver.
     Kubernetes,
 }
 
@@ -41,14 +40,10 @@ impl Source {
 pub enum InvalidName {
     /// Nothing between the quotes.
     #[error("{what} is empty")]
-    Empty {
-        /// Which name.
-        what: &'static str,
-    },
+    Empty { what: &'static str },
     /// Longer than Kubernetes allows.
     #[error("{what} has {length} characters; at most {length_max} are legal")]
     TooLong {
-        /// Which name.
         what: &'static str,
         /// How long it is.
         length: usize,
@@ -58,7 +53,6 @@ pub enum InvalidName {
     /// A character that is not a letter, a digit, `-`, `.` or `_`.
     #[error("{what} has the character {character:?}; letters, digits, '-', '.' and '_' are legal")]
     Character {
-        /// Which name.
         what: &'static str,
         /// The first illegal one.
         character: char,
@@ -82,7 +76,7 @@ fn check_name(what: &'static str, name: &str, length_max: usize) -> Result<(), I
 /// Namespace and name of an object of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(try_from = "crate::written::NameParts"))]
+#[cfg_attr(feature = "serde", serde(try_from = "crate::written::UncheckedName"))]
 pub struct ObjectName {
     namespace: Arc<str>,
     name: Arc<str>,
@@ -96,7 +90,6 @@ impl ObjectName {
         Ok(Self { namespace: namespace.into(), name: name.into() })
     }
 
-    /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -137,7 +130,7 @@ impl fmt::Display for ServiceKey {
 /// One `EndpointSlice` of one source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceKey {
-    /// `namespace/name`.
+    /// Kubernetes calls it `namespace/name`.
     pub name: ObjectName,
     /// Who says so.
     pub source: Source,
@@ -152,9 +145,7 @@ impl fmt::Display for SliceKey {
 /// A protocol that the datapath translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
 }
 
@@ -172,7 +163,6 @@ pub enum Protocol {
 impl Protocol {
     /// TCP, what Kubernetes assumes when nothing is said.
     pub const TCP: Self = Self::Transport(Transport::Tcp);
-    /// UDP.
     pub const UDP: Self = Self::Transport(Transport::Udp);
 
     /// Reads Kubernetes' spelling; anything unknown is kept as it was written.
@@ -193,7 +183,6 @@ impl Protocol {
         }
     }
 
-    /// Kubernetes' spelling.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Transport(transport) => transport.as_str(),
@@ -210,10 +199,8 @@ impl fmt::Display for Protocol {
 }
 
 impl Transport {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
 
-    /// Kubernetes' spelling.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -226,9 +213,7 @@ impl Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Family {
-    /// IPv4.
     V4,
-    /// IPv6.
     V6,
 }
 

@@ -1,7 +1,7 @@
 //! The endpoints of one port, merged and chosen: rows, and the two lists that are read off them.
 //!
-//! Invariant: rows are sorted by address and port, each pair once. A list is the rows with its bit; so a list and what was
-//! not chosen for it can never disagree. Deliberately absent: any row of another service.
+//! Invariant: rows are sorted by address and port, each pair once. A list is the rows with its bit; so a list and what
+//! was not chosen for it can never disagree.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -22,14 +22,12 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Cluster, Self::Local];
 }
 
 /// Why a backend is in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SlotState {
-    /// Ready.
     Active,
     /// Serving and terminating, chosen because nothing is ready.
     Draining,
@@ -57,9 +55,7 @@ impl Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Row {
-    /// Its address.
     pub address: IpAddr,
-    /// Its port.
     pub port: NonZeroU16,
     bits: u8,
     /// The place of its slice among the service's slices.
@@ -119,14 +115,14 @@ impl Row {
         self.bits & HELD != 0
     }
 
-    /// Whether sockets may stay with it: it serves in any slice of its service, whatever else is said of it, or is held, or
-    /// clients are led to it all the same.
+    /// Whether sockets may stay with it: it serves in any slice of its service, whatever else is said of it, or is
+    /// held, or clients are led to it all the same.
     pub const fn is_kept(&self) -> bool {
         self.bits & (SERVING | SERVES_ELSEWHERE | HELD | IN_CLUSTER | IN_LOCAL) != 0
     }
 
-    /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held one gets traffic as if
-    /// nothing had happened.
+    /// Ready rows are active; a chosen row that is not ready came in by the fall-back rule. A held one gets traffic as
+    /// if nothing had happened.
     pub const fn state(&self) -> SlotState {
         if self.bits & (READY | HELD) != 0 { SlotState::Active } else { SlotState::Draining }
     }
@@ -335,8 +331,8 @@ impl LastList {
         self.rows = Some(Arc::clone(now));
     }
 
-    /// Takes notice of endpoints while the list is empty: marks the members that are seen terminating, and unmarks none,
-    /// because a member that is ready again makes the list non-empty.
+    /// Takes notice of endpoints while the list is empty: marks the members that are seen terminating, and unmarks
+    /// none, because a member that is ready again makes the list non-empty.
     pub(crate) fn observe(&mut self, listed: &[Row]) {
         let (Some(last), false) = (&mut self.rows, listed.is_empty()) else { return };
         let terminating = |row: &Row| {

@@ -1,7 +1,6 @@
 //! What readers see: one consistent view of all services, published with each batch.
 //!
-//! Invariant: a snapshot never changes. It shares everything that did not change with the one before it. Deliberately
-//! absent: text and JSON, which the admin API makes of it.
+//! Invariant: a snapshot never changes. It shares everything that did not change with the one before it.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -147,7 +146,6 @@ pub enum Status {
     /// Not yet tried.
     #[default]
     Pending,
-    /// They do.
     Done,
     /// The last try failed; it is tried again.
     Error(Arc<str>),
@@ -160,7 +158,7 @@ pub enum ServiceState {
     Served,
     /// No address that could be a frontend.
     NoAddress,
-    /// `clusterIP: None`.
+    /// Kubernetes calls it `clusterIP: None`.
     Headless,
     /// A DNS alias.
     ExternalName,
@@ -218,7 +216,6 @@ pub struct PortView {
 /// Why an endpoint is in no list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnusedBecause {
-    /// Not ready.
     Unready,
     /// Going away, and others are ready or it does not answer.
     Terminating,
@@ -302,7 +299,6 @@ pub struct FrontendView {
 /// One service with all that is known of it.
 #[derive(Clone, Debug)]
 pub struct ServiceView {
-    /// Its key.
     pub key: ServiceKey,
     /// What the object says; `None` while only slices are known.
     pub facts: Option<Arc<ServiceFacts>>,
@@ -402,7 +398,6 @@ pub struct Fill {
 /// How a comparison of the maps with what was written to them went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// When.
     pub at: Timestamp,
     /// Things that somebody else had changed.
     pub differences: usize,

@@ -1,7 +1,6 @@
 //! Closed sets of which each member has one spelling, in tables, logs, metrics, JSON and files.
 //!
-//! Invariant: no two members of a set are spelled alike, so what is written is read as the same member. Deliberately
-//! absent: the spellings themselves; each set has its own.
+//! Invariant: no two members of a set are spelled alike, so what is written is read as the same member.
 
 use core::fmt;
 

@@ -1,8 +1,7 @@
 //! How names, words and endpoints are written and read by serde, where the derived way would not do.
 //!
-//! Invariant: whatever can be read could have been made by the constructors; the rest is an error of whoever reads.
-//! The order of fields is the form of the state's file, so a change of it is a new version of that file. Deliberately
-//! absent: a format.
+//! Invariant: whatever can be read could have been made by the constructors; the rest is an error of whoever reads. The
+//! order of fields is the form of the state's file, so a change of it is a new version of that file.
 
 mod endpoints;
 
@@ -23,15 +22,15 @@ use crate::spelled::Spelled;
 
 /// A name before it is checked.
 #[derive(serde::Deserialize)]
-pub(crate) struct NameParts {
+pub(crate) struct UncheckedName {
     namespace: String,
     name: String,
 }
 
-impl TryFrom<NameParts> for ObjectName {
+impl TryFrom<UncheckedName> for ObjectName {
     type Error = InvalidName;
 
-    fn try_from(NameParts { namespace, name }: NameParts) -> Result<Self, InvalidName> {
+    fn try_from(UncheckedName { namespace, name }: UncheckedName) -> Result<Self, InvalidName> {
         Self::new(&namespace, &name)
     }
 }

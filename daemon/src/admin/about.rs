@@ -1,7 +1,6 @@
 //! `/`, `/config`, `/version`: what can be asked here, and what runs here.
 //!
-//! Invariant: the index is made of the paths that are served. Deliberately absent: how anything is; that is what the
-//! other paths say.
+//! Invariant: the index is made of the paths that are served.
 
 use std::sync::Arc;
 

@@ -44,7 +44,7 @@ pub(super) struct BackendRow<'a> {
     address: IpAddr,
     port: u16,
     protocol: Code<Transport>,
-    /// `namespace/name`
+    /// The service, as `namespace/name`.
     service: Text<&'a ObjectName>,
     port_name: &'a str,
     state: Code<EndpointState>,

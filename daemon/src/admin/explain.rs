@@ -1,7 +1,6 @@
 //! `/explain`: asks why a client meets what it meets at an address or a service, and renders the answer.
 //!
-//! Invariant: what the maps say is read in a turn of this door. Deliberately absent: every word of the answer
-//! ([`crate::why`]).
+//! Invariant: what the maps say is read in a turn of this door.
 
 mod text;
 

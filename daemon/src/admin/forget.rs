@@ -1,7 +1,7 @@
 //! `POST /apiserver/forget`: drops a learned address of an apiserver.
 //!
 //! Invariant: as for a reload, only over the unix socket, and who asked is in the log. What the cluster or the
-//! configuration names stays, with the reason. Deliberately absent: forgetting all of them.
+//! configuration names stays, with the reason. There is no way to forget all of them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(super) async fn forget(
         Err(refusal) => return refusal.into_response(),
     };
     match tokio::time::timeout(ANSWER_TIME_MAX, ask(&visit.readings.forgets, peer, address)).await {
-        Ok(Some(Ok(problem))) => told(address, problem, form),
+        Ok(Some(Ok(problem))) => answered(address, problem, form),
         Ok(Some(Err(why))) => {
             let hint = "`holdfast apiserver` shows each address with its source";
             Refusal::new(StatusCode::CONFLICT, why.to_string(), hint).into_response()
@@ -82,7 +82,7 @@ async fn ask(wishes: &mpsc::Sender<ForgetWish>, peer: Peer, address: SocketAddr)
     answered.await.ok()
 }
 
-fn told(address: SocketAddr, memory_problem: Option<String>, form: Form) -> Response {
+fn answered(address: SocketAddr, memory_problem: Option<String>, form: Form) -> Response {
     let forgotten = address.to_string();
     match (form, memory_problem) {
         (Form::Json, memory_problem) => {

@@ -40,7 +40,7 @@ pub(super) struct FrontendRow<'a> {
     port: u16,
     protocol: &'a str,
     r#type: Code<FrontendType>,
-    /// `namespace/name`
+    /// The service, as `namespace/name`.
     service: Text<&'a ObjectName>,
     /// Empty if the port has no name.
     port_name: &'a str,
@@ -100,7 +100,7 @@ impl Serialize for ExternalBackends<'_> {
     }
 }
 
-/// `10.0.0.1:80,10.0.0.2:80(draining),+3`
+/// Such as `10.0.0.1:80,10.0.0.2:80(draining),+3`.
 fn list<'r>(rows: impl Iterator<Item = &'r Row>, all: bool) -> impl fmt::Display {
     let shown_max = if all { usize::MAX } else { limits::BACKENDS_IN_CELL_MAX };
     let mut text = String::new();

@@ -1,7 +1,7 @@
 //! Who may ask at all: the checks before any path is looked at, and the headers of every answer.
 //!
-//! Invariant: a web page, whatever name it made resolve to loopback, gets nothing: its requests carry a foreign Host
-//! or an Origin. Deliberately absent: users and passwords; loopback and the socket's permissions are the boundary.
+//! Invariant: a web page, whatever name it made resolve to loopback, gets nothing: its requests carry a foreign Host or
+//! an Origin. There are no users and no passwords: loopback and the socket's permissions are the boundary.
 
 use std::net::IpAddr;
 

@@ -1,7 +1,6 @@
 //! `/healthz`, `/livez`, `/readyz`: whether the process answers, the engine moves, the datapath follows.
 //!
-//! Invariant: the status says it too, 200 or 503, for whoever reads no body. Deliberately absent: the judgement,
-//! which the readings give to everybody alike.
+//! Invariant: the status says it too, 200 or 503, for whoever reads no body.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Taking the TCP address and the unix socket, or saying who is in the way, and trying again.
 //!
 //! Invariant: what is in the way of one of them is not in the way of the other, and of nothing else; a socket file is
-//! removed only if nobody answers on it, and from its first moment the new one is open to owner and group only.
-//! Deliberately absent: creating folders, and choosing the socket's group; the unit does both.
+//! removed only if nobody answers on it, and from its first moment the new one is open to owner and group only. The
+//! unit makes the folder and chooses the socket's group.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,7 +32,6 @@ pub enum AdminError {
         "cannot listen on {address}: {error}; set `listen` under [admin] to a loopback address of this host"
     )]
     Address {
-        /// Which address.
         address: SocketAddr,
         /// What the system said.
         error: io::Error,
@@ -53,7 +52,6 @@ pub enum AdminError {
     /// Any other reason.
     #[error("cannot listen on {}: {error}; set another `socket` under [admin] or mend what the error names", path.display())]
     Socket {
-        /// Which path.
         path: PathBuf,
         /// What the system said.
         error: io::Error,

@@ -1,8 +1,7 @@
 //! `/watch`: every record as it is made, and every event of an object that changed nothing for clients.
 //!
 //! Invariant: a watcher that does not keep up is told so and sent away; it never makes anybody wait. There is a bound
-//! on watchers, each holds no more than one record, and a silent stream still shows that it is alive. Deliberately
-//! absent: what was before, which `/history` has.
+//! on watchers, each holds no more than one record, and a silent stream still shows that it is alive.
 
 use std::convert::Infallible;
 
@@ -25,7 +24,7 @@ use crate::recorder::{Heard, Line};
 /// What `/watch` understands.
 pub(super) const LEGAL: Legal = Legal { parameters: &["service"], types: &[] };
 
-/// Server-sent events.
+/// What browsers call server-sent events.
 const EVENT_STREAM: &str = "text/event-stream";
 
 /// A comment, which clients skip.

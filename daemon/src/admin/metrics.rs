@@ -1,9 +1,8 @@
 //! The metrics, as Prometheus reads them.
 //!
-//! Invariant: the number of series does not depend on the cluster. Labels have the closed sets of values of the
-//! rules, and every series is there from the first scrape on, so that a rate never begins with its first error.
-//! Scrapes follow one another, because the API has one thread. Deliberately absent: a metrics library; all numbers
-//! are read off a snapshot, and nothing is left for a registry to keep.
+//! Invariant: the number of series does not depend on the cluster. Labels have the closed sets of values of the rules,
+//! and every series is there from the first scrape on, so that a rate never begins with its first error. Scrapes follow
+//! one another, because the API has one thread. No metrics library is needed: all numbers are read off a snapshot.
 
 mod apiserver;
 mod daemon;

@@ -1,6 +1,6 @@
 //! What the kernel says of this process: memory and CPU time.
 //!
-//! Deliberately absent: a guess where a file cannot be read; the metric is missing then.
+//! Where a file cannot be read, the metric is missing.
 
 /// `USER_HZ`, in which `/proc` counts CPU time. It is 100 on every architecture that has eBPF trampolines.
 const TICKS_PER_SECOND: u64 = 100;

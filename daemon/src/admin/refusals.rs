@@ -1,7 +1,6 @@
 //! `/refusals`: the latest clients that were not served, and whose frontend they dialled.
 //!
-//! Invariant: a service is named by who has the frontend now, as a client that tries again would meet it. Deliberately
-//! absent: the service of the port index; a former daemon's refusals may name one that has been given away since.
+//! Invariant: a service is named by who has the frontend now, as a client that tries again would meet it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};

@@ -1,8 +1,8 @@
 //! What can be asked for beside an answer: that the configuration is read again.
 //!
-//! Invariant: only over the unix socket, whose folder and mode say who may; who asked is in the log. The daemon
-//! answers when the new configuration is in force, or says why the old one stays. Deliberately absent: a body; what
-//! is in force is what the file says.
+//! Invariant: only over the unix socket, whose folder and mode say who may; who asked is in the log. The daemon answers
+//! when the new configuration is in force, or says why the old one stays. It takes no body: what is in force is what
+//! the file says.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(super) async fn reload(
         return only_post();
     }
     match tokio::time::timeout(ANSWER_TIME_MAX, ask(&visit.readings.reloads, peer)).await {
-        Ok(Some(Ok(reloaded))) => told(reloaded, form),
+        Ok(Some(Ok(reloaded))) => answered(reloaded, form),
         Ok(Some(Err(why))) => {
             let hint = "the old configuration stays in force; mend the file and reload again";
             Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, why, hint).into_response()
@@ -70,7 +70,7 @@ async fn ask(wishes: &mpsc::Sender<ReloadWish>, peer: Peer) -> Option<Result<Rel
     answered.await.ok()
 }
 
-fn told(reloaded: Reloaded, form: Form) -> Response {
+fn answered(reloaded: Reloaded, form: Form) -> Response {
     let keys = reloaded.waiting;
     match form {
         Form::Json => {

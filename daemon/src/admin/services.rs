@@ -32,7 +32,7 @@ pub(super) struct Services(Counters);
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Service")]
 pub(super) struct ServiceRow<'a> {
-    /// `namespace/name`
+    /// The service, as `namespace/name`.
     service: Text<&'a ObjectName>,
     source: Code<Source>,
     r#type: Option<Code<ServiceType>>,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: whatever was given to be written is taken by the client within [`limits::WRITE_STALL_MAX`], or the
 //! connection ends. The clock stops at a flush, which comes only when everything was taken, so reading a byte now and
-//! then does not help. Deliberately absent: a bound on reading, which the HTTP library has.
+//! then does not help.
 
 use std::io;
 use std::pin::Pin;

@@ -1,8 +1,7 @@
 //! Tables, written in chunks while the client reads.
 //!
 //! Invariant: an answer shows one snapshot from its first row to its last, and beside that snapshot it holds no more
-//! than a chunk and one row, however long the table is. Deliberately absent: what the rows say; each table knows its
-//! own.
+//! than a chunk and one row, however long the table is.
 
 use std::cmp::Ordering;
 use std::pin::Pin;

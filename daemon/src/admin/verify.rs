@@ -1,9 +1,9 @@
 //! `/verify`: what the apiserver has, what is in memory and what is in the kernel, compared now.
 //!
-//! Invariant: equal means that every comparison that can be made was made and found nothing. What differs in the
-//! kernel is written anew by the very comparison; what the watch missed is listed anew if the question came over the
-//! socket. The apiserver is asked once in a while, whoever wants to know: each answer says how old it is.
-//! Deliberately absent: folders and configuration, which are read whole whenever they change.
+//! Invariant: equal means that every comparison that can be made was made and found nothing. What differs in the kernel
+//! is written anew by the very comparison; what the watch missed is listed anew if the question came over the socket.
+//! The apiserver is asked once in a while, whoever wants to know: each answer says how old it is. Folders and
+//! configuration are read whole whenever they change, so they are not compared.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use super::query::Query;
 use crate::readings::Comparison;
 use crate::sources::kubernetes::Asker;
 
-/// The answer, for whoever gives it and for the command line, which reads it.
+/// What all comparisons found, those with the apiserver included.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 pub(crate) struct Verification {
     /// Every comparison was made and found nothing.

@@ -155,7 +155,7 @@ pub(crate) fn answering(dialled: &FrontendKey) -> [FrontendKey; 2] {
     [*dialled, FrontendKey { address, ..*dialled }]
 }
 
-/// Every spelling.
+/// Each word by which they are told apart.
 pub(crate) const DENIALS: [&str; 2] = [spelled(Denial::Refused), spelled(Denial::Dropped)];
 
 /// The one spelling in tables, JSON, log and metrics.

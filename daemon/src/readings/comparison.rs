@@ -1,7 +1,6 @@
 //! Comparisons of what is held twice, and the last one with the maps.
 //!
 //! Invariant: the maps are compared once at a time, and whoever asks within [`FRESH`] of its end is told what it found.
-//! Deliberately absent: the comparing itself, which the engine and the watches do.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Whether clients meet what the rules ask for, and why not yet.
 //!
-//! Invariant: everybody who asks gets the same answer, be it a probe, the metrics or the service manager.
-//! Deliberately absent: whether the daemon is alive, which the engine's own progress says.
+//! Invariant: everybody who asks gets the same answer, be it a probe, the metrics or the service manager. Whether the
+//! daemon is alive, the engine's own progress says.
 
 use holdfast_core::facts::ObjectKey;
 use holdfast_core::keys::Source;

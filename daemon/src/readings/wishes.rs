@@ -1,7 +1,6 @@
 //! What somebody may ask the daemon to do, and where the outcome goes.
 //!
-//! Invariant: few may wait, and each says who asks. Deliberately absent: how a wish comes in and who may have one,
-//! which the admin API knows, and what is done, which the daemon knows.
+//! Invariant: few may wait, and each says who asks.
 
 use std::net::SocketAddr;
 
@@ -34,7 +33,6 @@ pub struct Reloaded {
 /// A wish for a reload.
 #[derive(Debug)]
 pub struct ReloadWish {
-    /// Who asks.
     pub peer: Peer,
     /// Where the outcome goes: what is in force now, or why the old configuration stays.
     pub answer: oneshot::Sender<Result<Reloaded, String>>,
@@ -46,7 +44,6 @@ pub type Forgotten = Result<Option<String>, NotForgotten>;
 /// A wish that an address be forgotten.
 #[derive(Debug)]
 pub struct ForgetWish {
-    /// Who asks.
     pub peer: Peer,
     /// The address that is to be forgotten.
     pub address: SocketAddr,

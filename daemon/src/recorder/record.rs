@@ -93,7 +93,7 @@ const EVENTS: [&str; 16] = [
 /// One cause: usually an object, with its version and its writer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Trigger {
-    /// What happened.
+    /// What happened to the object.
     #[schemars(extend("enum" = EVENTS))]
     pub event: Word,
     /// `Service` or `EndpointSlice`.

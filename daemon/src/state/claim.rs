@@ -1,7 +1,7 @@
 //! That one daemon uses the folder: two would write over each other's table and records.
 //!
-//! Invariant: the claim ends with the process, however it ends. Deliberately absent: a claim on a folder that cannot be
-//! written to, because nobody can spoil that one, and the daemon serves without it; and waiting for who has it.
+//! Invariant: the claim ends with the process, however it ends. A folder that cannot be written to is not claimed:
+//! nobody can spoil it, and the daemon serves without it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;

@@ -1,7 +1,7 @@
 //! From the table to records and back: a head, then one record for each service.
 //!
 //! Invariant: what is read equals what was written, or the record is refused whole. What the version before wrote is
-//! read too: an upgrade must not let go of what is held. Deliberately absent: files.
+//! read too: an upgrade must not let go of what is held.
 
 use std::io;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The file: a magic, a version, records with their length, a checksum over all of it.
 //!
 //! Invariant: `store` leaves the old file or the whole new one, on disk and not only in a cache; `load` gives all of
-//! what was stored or an error that says what is wrong. One service beyond all bounds is left out and named, and
-//! takes no other with it. Deliberately absent: what the records mean.
+//! what was stored or an error that says what is wrong. One service beyond all bounds is left out and named, and takes
+//! no other with it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -33,7 +33,6 @@ pub enum LoadError {
     /// The system said no.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which file.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -45,7 +44,6 @@ pub enum LoadError {
     /// Written by another version.
     #[error("{} has format {found}; this version reads {VERSION_MIN} to {VERSION}", path.display())]
     Version {
-        /// Which file.
         path: PathBuf,
         /// The version that it says it has.
         found: u32,
@@ -53,7 +51,6 @@ pub enum LoadError {
     /// Cut short, or changed since it was written.
     #[error("{} is damaged: {what}", path.display())]
     Damaged {
-        /// Which file.
         path: PathBuf,
         /// Where it shows.
         what: &'static str,
@@ -83,7 +80,7 @@ pub struct Stored {
 /// Services that the file does not have, because each of them is too large.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// How many.
+    /// How many there are, named or not.
     pub count: u64,
     /// The first ones, as `namespace/name`.
     pub named: Vec<Arc<str>>,

@@ -3,8 +3,7 @@
 //!
 //! Invariant: every form is made from what it stands for, and gives it back unchanged; `None` means that it was never
 //! one. These types and those that core writes are the file's format: a change of one is a new version of it, and the
-//! former one stays beside it. Deliberately absent: names of fields in the file, which the order of the fields stands
-//! for.
+//! former one stays beside it. The file has no names of fields; their order stands for them.
 //!
 //! Forms of their own: a service, because its source is written once for it and its slices; a port, because its last
 //! list usually is its rows; a hold, because its times are kept on the clock of a process; and whatever a former

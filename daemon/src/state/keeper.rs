@@ -1,9 +1,8 @@
 //! Writes the table down whenever it has changed.
 //!
-//! Invariant: a change is on disk within a second, unless writing all of it takes longer than a twentieth of that;
-//! then the pause grows with it, so that a disk and a core have other work to do too. Only a table that is whole is
-//! written: one of which a source has not spoken yet would replace a better one. Deliberately absent: waiting by
-//! anybody else.
+//! Invariant: a change is on disk within a second, unless writing all of it takes longer than a twentieth of that; then
+//! the pause grows with it, so that a disk and a core have other work to do too. Only a table that is whole is written:
+//! one of which a source has not spoken yet would replace a better one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -197,9 +197,9 @@ impl<'a> From<&'a SliceFacts> for SliceRef<'a> {
 words! {
     /// Who says what a setting is.
     pub(crate) SettingOrigin {
-        /// Nobody did.
+        /// Nobody said anything else.
         Default = "default",
-        /// The configuration.
+        /// `[hold] on_empty` of the configuration.
         Configuration = "configuration",
         /// The service itself.
         Service = "service",

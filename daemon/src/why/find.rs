@@ -1,6 +1,6 @@
 //! What a question is about: a service by its name, or whoever has an address.
 //!
-//! Invariant: exact matches first, and what is only near is called near. Deliberately absent: any prefix of a name.
+//! Invariant: exact matches first, and what is only near is called near. Nothing is found by a prefix of a name.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,7 @@
 //! What happened before: the latest records of a service, or of who had an address that nobody has now.
 //!
 //! Invariant: an address is found where a record says whose frontend or backend it was, and nowhere else: the apiserver
-//! that told it is no backend. Deliberately absent: everything older than the latest few, which `/history` has.
+//! that told it is no backend. `/history` has what is older.
 
 use holdfast_core::keys::ObjectName;
 

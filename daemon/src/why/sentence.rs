@@ -1,7 +1,6 @@
 //! One English sentence for each thing that a client can meet, and one for what happens next.
 //!
 //! Invariant: every verdict and every reason has its words here and a section of its own in docs/explain.md.
-//! Deliberately absent: anything that the tables show as well.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,7 +1,6 @@
 //! The one spelling of states, for tables, metrics and explanations, and which verdict is worse for a client.
 //!
-//! Invariant: every place that shows a state shows this word. Deliberately absent: words that core has for its own
-//! types.
+//! Invariant: every place that shows a state shows this word.
 
 use holdfast_core::list::{Row, SlotState};
 use holdfast_core::snapshot::{Status, Verdict};
@@ -39,7 +38,7 @@ words! {
     pub(crate) WriteStatus {
         /// Not tried yet.
         Pending = "pending",
-        /// They do.
+        /// They have it as it should be.
         Done = "done",
         /// The last try failed; it is tried again.
         Error = "error",

@@ -1,7 +1,7 @@
 //! The endpoints of one slice, packed: two million of them must fit in a small daemon.
 //!
-//! Invariant: what goes in by [`EndpointsBuilder::push`] comes out by [`Endpoints::iter`] unchanged. Names are kept once
-//! per slice in one text; an endpoint refers to them by offset. Deliberately absent: changing an endpoint in place.
+//! Invariant: what goes in by [`EndpointsBuilder::push`] comes out by [`Endpoints::iter`] unchanged. Names are kept
+//! once per slice in one text; an endpoint refers to them by offset.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -42,11 +42,9 @@ impl Conditions {
 /// The object that an endpoint stands for, usually a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// `Pod`.
+    /// Kubernetes calls it `Pod`.
     pub kind: &'a str,
-    /// Its namespace.
     pub namespace: &'a str,
-    /// Its name.
     pub name: TargetName<'a>,
     /// Its uid; empty if the slice does not say.
     pub uid: UidText<'a>,
@@ -162,7 +160,6 @@ pub struct Endpoint<'a> {
     pub node: Option<&'a str>,
     /// The zone that it runs in.
     pub zone: Option<&'a str>,
-    /// Topology hints.
     pub hints: Option<&'a HintSet>,
     /// What it stands for.
     pub target: Option<Target<'a>>,

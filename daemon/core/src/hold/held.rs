@@ -1,8 +1,7 @@
 //! A list that is held: its backends, what probes found of them, until when it is held, and what ends it before.
 //!
-//! Invariant: a hold begins with a list that clients had a moment ago, and goes on only as long as the judgement says so and a
-//! backend is left. Deliberately absent: why a list is held ([`mod@super::judge`]), probing itself, which the shell does, and
-//! every other service.
+//! Invariant: a hold begins with a list that clients had a moment ago, and goes on only as long as the judgement says
+//! so and a backend is left. Probing itself is the shell's.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,8 +18,8 @@ use crate::time::Uptime;
 /// So many probes in a row that nobody took drop a backend.
 pub const FAILURES_MAX: u8 = 3;
 
-/// Seconds for which a list is held none of whose backends took a probe, from its first probe on. Longer than a restart of an
-/// apiserver, and shorter than the time within which clients of a rejected service expect to be refused.
+/// Seconds for which a list is held none of whose backends took a probe, from its first probe on. Longer than a restart
+/// of an apiserver, and shorter than the time within which clients of a rejected service expect to be refused.
 pub const UNANSWERED_LIMIT: i64 = 30;
 
 /// How a backend met a probe.
@@ -51,11 +50,8 @@ impl Answer {
 /// One probe of a held backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probed {
-    /// Whose list.
     pub service: ServiceKey,
-    /// Which port.
     pub port: PortKey,
-    /// Which backend.
     pub backend: SocketAddr,
     /// What came of it.
     pub answer: Answer,
@@ -64,7 +60,6 @@ pub struct Probed {
 /// Whether a backend was probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Not yet.
     Due,
     /// At least once.
     Done,
@@ -115,9 +110,7 @@ fn can_be_asked(row: &Row, transport: Transport) -> bool {
 /// A list that is held.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hold {
-    /// Why.
     pub reason: Reason,
-    /// Since when.
     pub begun: Uptime,
     /// When one of its backends was probed first.
     pub asked: Option<Uptime>,
@@ -191,7 +184,8 @@ impl Hold {
         self.until(policy).is_some_and(|until| until <= now).then_some(Reason::HoldExpired)
     }
 
-    /// Becomes part of a mass loss, unless it is held for longer or shorter than that by right. `true`: it was none before.
+    /// Becomes part of a mass loss, unless it is held for longer or shorter than that by right. `true`: it was none
+    /// before.
     pub(crate) fn join_mass_loss(hold: &mut Arc<Self>) -> bool {
         let joins = hold.bound == Bound::Guarded;
         // Readers share it, so it is copied only where it changes.
@@ -296,8 +290,8 @@ impl Kept {
         self.hold = self.ended.is_none().then_some(hold);
     }
 
-    /// What is held and what is listed, sorted; a backend that is both is shown as it is held. A list that no frontend uses
-    /// any more is not held for anybody.
+    /// What is held and what is listed, sorted; a backend that is both is shown as it is held. A list that no frontend
+    /// uses any more is not held for anybody.
     pub(crate) fn add_to(&self, listed: Vec<Row>, policy: PortPolicy) -> Vec<Row> {
         let Some(hold) = &self.hold else { return listed };
         let used = |row: &Row| row.narrowed(policy.cluster_used, policy.local_used);

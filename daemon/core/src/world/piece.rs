@@ -2,8 +2,7 @@
 //!
 //! Invariant: a piece has no more work than [`limits::PIECE_WORK`], but for one service's decision; namespaces take
 //! turns; and whatever was put off is still dirty, so it is planned again. Nothing is written by a start before
-//! everything that was known then is decided, so that no frontend goes to one who is about to lose it. Deliberately
-//! absent: deciding and planning.
+//! everything that was known then is decided, so that no frontend goes to one who is about to lose it.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;

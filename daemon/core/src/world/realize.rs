@@ -222,7 +222,10 @@ impl World {
     fn give_back_unpublished(&mut self, ops: &[Op], failed: usize) {
         for (position, op) in ops.iter().enumerate() {
             let Action::WriteRange(range, ..) = op.action else { continue };
-            let publishes = |op: &Op| matches!(op.action, Action::PublishWord(_, _, word) if word.range(range.family) == Some(range));
+            let publishes = |op: &Op| match op.action {
+                Action::PublishWord(_, _, word) => word.range(range.family) == Some(range),
+                _ => false,
+            };
             work::done(1);
             // The first word after it: another family's earlier one may look the same.
             let untried = ops.iter().enumerate().skip(position).find(|(_, op)| publishes(op));

@@ -1,7 +1,7 @@
 //! The endpoints of a slice: what they share stands before them once, and each refers to it by its place.
 //!
-//! Invariant: what is read went through the builder, which refuses what cannot be a backend. Deliberately absent: the
-//! packed form of memory, which changes with what fits best there.
+//! Invariant: what is read went through the builder, which refuses what cannot be a backend. The packed form of memory
+//! may change with what fits best there.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};

@@ -1,7 +1,7 @@
 //! The way to the apiserver, and each watch; where none is used there is nothing to tell.
 //!
-//! Invariant: as for all metrics, see the parent. Deliberately absent: a series for each endpoint; their number is the
-//! cluster's.
+//! Invariant: as for all metrics, see the parent. No endpoint has a series of its own: how many there are is up to the
+//! cluster.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
 //! The process, and whether it is well.
 //!
-//! Invariant: as for all metrics, see the parent. Deliberately absent: what it serves.
+//! Invariant: as for all metrics, see the parent.
 
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;

@@ -1,8 +1,7 @@
 //! The maps and programs, and whom they turned away.
 //!
-//! Invariant: as for all metrics, see the parent. A refusal is counted by its verdict: the reason is not the
-//! program's, and a table of reasons per refusal would have no bound; `/refusals` names it, and the frontends are
-//! counted by it. Deliberately absent: connects that were served, which the programs do not count.
+//! Invariant: as for all metrics, see the parent. A refusal is counted by its verdict: the reason is not the program's,
+//! and a table of reasons per refusal would have no bound; `/refusals` names it, and the frontends are counted by it.
 
 use holdfast_core::snapshot::Snapshot;
 

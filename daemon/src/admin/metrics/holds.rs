@@ -1,7 +1,7 @@
 //! Lists that are held, and how their backends meet probes.
 //!
-//! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. Deliberately absent:
-//! holds that are over; what came of them is a reason of the frontends.
+//! Invariant: as for all metrics, see the parent; and a scrape looks at held services only. Holds that are over show as
+//! the reasons of frontends.
 
 use holdfast_core::hold::{Bound, Hold, Judgement};
 use holdfast_core::snapshot::Snapshot;

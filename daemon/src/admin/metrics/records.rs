@@ -1,6 +1,6 @@
 //! What was done, what was rejected, and what is written down.
 //!
-//! Invariant: as for all metrics, see the parent. Deliberately absent: the records themselves; `/history` has them.
+//! Invariant: as for all metrics, see the parent.
 
 use holdfast_core::snapshot::Snapshot;
 

@@ -1,7 +1,7 @@
 //! Schemas as our answers are meant, where deriving says less.
 //!
-//! Invariant: what is added holds for every answer: a member that may be absent is never null, and what always has
-//! all its members has no others. Deliberately absent: anything about one type alone, which its fields say.
+//! Invariant: what is added holds for every answer: a member that may be absent is never null, and what always has all
+//! its members has no others.
 
 use serde_json::{Map, Value};
 

@@ -30,7 +30,7 @@ use crate::readings::{About, EffectiveConfig, Liveness, Readings, Verifications}
 use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
 use crate::state::Written;
 
-/// 2026-01-08T11:11:55Z
+/// At 2026-01-08T11:11:55Z, as it is shown.
 pub(crate) const THEN: Timestamp = Timestamp(1_767_870_715);
 
 fn name(text: &str) -> ObjectName {

@@ -61,7 +61,7 @@ impl Maps for Telling {
 }
 
 /// An engine's loop with all of its ends.
-struct Bench {
+struct Task {
     deeds: Deeds,
     events: mpsc::Sender<Vec<Event>>,
     asker: Asker,
@@ -72,7 +72,7 @@ struct Bench {
 }
 
 /// Everything that `begin` does waits for the engine when it starts.
-fn bench(begin: impl FnOnce(&Bench)) -> (Bench, std::thread::JoinHandle<()>) {
+fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
     let deeds = Deeds::default();
     let maps = Telling { maps: MemoryMaps::default(), deeds: Arc::clone(&deeds) };
     let (mut engine, _) = Engine::start(maps, Seed::default(), &[Source::Manifests]).unwrap();
@@ -92,15 +92,15 @@ fn bench(begin: impl FnOnce(&Bench)) -> (Bench, std::thread::JoinHandle<()>) {
         progress: Arc::new(AtomicU64::new(0)),
         stop: stopping,
     };
-    let bench = Bench { deeds, events, asker, asks, snapshots, stop, changes };
-    begin(&bench);
+    let task = Task { deeds, events, asker, asks, snapshots, stop, changes };
+    begin(&task);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let thread = std::thread::spawn(move || drop(runtime.block_on(run(engine, ends, |_| ()))));
-    (bench, thread)
+    (task, thread)
 }
 
-fn wait(runtime: &tokio::runtime::Runtime, bench: &mut Bench, seen: impl Fn(&Snapshot) -> bool) {
-    let waiting = async { tokio::time::timeout(LONG, bench.snapshots.wait_for(|it| seen(it))).await.is_ok() };
+fn wait(runtime: &tokio::runtime::Runtime, task: &mut Task, seen: impl Fn(&Snapshot) -> bool) {
+    let waiting = async { tokio::time::timeout(LONG, task.snapshots.wait_for(|it| seen(it))).await.is_ok() };
     assert!(runtime.block_on(waiting), "the engine has not come so far");
 }
 
@@ -119,55 +119,55 @@ fn key() -> FrontendKey {
 #[test]
 fn events_and_what_they_change_come_before_questions() {
     let mut answers = Vec::new();
-    let (mut bench, thread) = bench(|bench| {
+    let (mut task, thread) = task(|task| {
         for _ in 0..8 {
             let (answer, answered) = oneshot::channel();
-            bench.asks.try_send(Ask::Read(vec![key()], answer)).unwrap();
+            task.asks.try_send(Ask::Read(vec![key()], answer)).unwrap();
             answers.push(answered);
         }
         for number in 1..=8 {
             let event = service(&format!("s{number}"), &format!("10.0.0.{number}"));
-            bench.events.try_send(vec![event]).unwrap();
+            task.events.try_send(vec![event]).unwrap();
         }
     });
     let runtime = runtime();
-    wait(&runtime, &mut bench, |snapshot| snapshot.fill.frontends == 8);
+    wait(&runtime, &mut task, |snapshot| snapshot.fill.frontends == 8);
     for answered in answers {
         assert!(runtime.block_on(async { tokio::time::timeout(LONG, answered).await }).unwrap().is_ok());
     }
-    bench.stop.send_replace(true);
+    task.stop.send_replace(true);
     thread.join().unwrap();
-    let deeds = bench.deeds.lock().unwrap();
+    let deeds = task.deeds.lock().unwrap();
     let first_read = deeds.iter().position(|deed| *deed == "read").unwrap();
     assert_eq!(deeds.iter().take(first_read).filter(|deed| **deed == "insert").count(), 8, "{deeds:?}");
-    drop(bench.changes);
+    drop(task.changes);
 }
 
 #[test]
 fn a_question_whose_asker_has_left_is_not_answered() {
-    let (mut bench, thread) = bench(|bench| {
+    let (mut task, thread) = task(|task| {
         for _ in 0..4 {
             let (answer, _) = oneshot::channel();
-            bench.asks.try_send(Ask::Read(vec![key()], answer)).unwrap();
+            task.asks.try_send(Ask::Read(vec![key()], answer)).unwrap();
             let (answer, _) = oneshot::channel();
-            bench.asks.try_send(Ask::Check(answer)).unwrap();
+            task.asks.try_send(Ask::Check(answer)).unwrap();
         }
-        bench.events.try_send(vec![service("a", "10.0.0.1")]).unwrap();
+        task.events.try_send(vec![service("a", "10.0.0.1")]).unwrap();
     });
     let runtime = runtime();
-    wait(&runtime, &mut bench, |snapshot| snapshot.fill.frontends == 1);
-    let asker = bench.asker.clone();
+    wait(&runtime, &mut task, |snapshot| snapshot.fill.frontends == 1);
+    let asker = task.asker.clone();
     let entries = runtime.block_on(async { tokio::time::timeout(LONG, asker.read(vec![key()])).await });
     assert!(entries.unwrap().unwrap()[0].as_ref().unwrap().is_some());
-    bench.stop.send_replace(true);
+    task.stop.send_replace(true);
     thread.join().unwrap();
-    assert_eq!(*bench.deeds.lock().unwrap(), ["insert", "read"]);
+    assert_eq!(*task.deeds.lock().unwrap(), ["insert", "read"]);
 }
 
 #[test]
 fn load_without_end_starves_no_question() {
-    let (mut bench, thread) = bench(|_| ());
-    let (events, stop) = (bench.events.clone(), bench.stop.subscribe());
+    let (mut task, thread) = task(|_| ());
+    let (events, stop) = (task.events.clone(), task.stop.subscribe());
     // There is always another change of this service.
     let source = std::thread::spawn(move || {
         for number in 0_u64.. {
@@ -178,15 +178,15 @@ fn load_without_end_starves_no_question() {
         }
     });
     let runtime = runtime();
-    wait(&runtime, &mut bench, |snapshot| snapshot.counters.events > 1_000);
-    let asker = bench.asker.clone();
+    wait(&runtime, &mut task, |snapshot| snapshot.counters.events > 1_000);
+    let asker = task.asker.clone();
     for _ in 0..3 {
         let begun = Instant::now();
         let answered = runtime.block_on(asker.read(vec![key()]));
         assert!(answered.is_ok(), "no answer for {:?}", begun.elapsed());
     }
-    bench.stop.send_replace(true);
+    task.stop.send_replace(true);
     thread.join().unwrap();
-    drop(bench.events);
+    drop(task.events);
     source.join().unwrap();
 }

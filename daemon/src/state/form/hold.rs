@@ -1,7 +1,7 @@
 //! A list that is held, with its deadline and what probes found.
 //!
-//! Invariant: times are those of the wall clock as it stood when this was written, so that steps of it before that
-//! make no difference. Deliberately absent: the clock of the process, which is another one after a restart.
+//! Invariant: times are those of the wall clock as it stood when this was written, so that steps of it before that make
+//! no difference. The clock of the process is another one after a restart.
 
 use std::sync::Arc;
 

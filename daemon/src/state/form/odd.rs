@@ -1,7 +1,7 @@
 //! What the table does not say of the apiserver's objects.
 //!
-//! Invariant: an odd object is named as its kind is, whatever is wrong with it. Deliberately absent: objects without
-//! a name, which only a list can find again.
+//! Invariant: an odd object is named as its kind is, whatever is wrong with it. Objects without a name are left out:
+//! only a list can find them again.
 
 use std::sync::Arc;
 

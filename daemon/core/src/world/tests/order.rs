@@ -200,7 +200,10 @@ fn who_serves_is_a_member_from_before_the_word_that_says_so_until_it_serves_nowh
         _ => false,
     };
     rig.turn(vec![applied(facts), udp_slice(None, &["1.1.1.1", "1.1.1.2"])]);
-    let says = |op: &Op| matches!(op.action, Action::PublishWord(_, Scope::Cluster, word) if word.flags.has(WordFlags::MEMBERS));
+    let says = |op: &Op| match op.action {
+        Action::PublishWord(_, Scope::Cluster, word) => word.flags.has(WordFlags::MEMBERS),
+        _ => false,
+    };
     let said = rig.log.iter().position(says).unwrap();
     for backend in ["1.1.1.1", "1.1.1.2"] {
         let known = rig.log.iter().position(|op| is_about(op, true, backend)).unwrap();

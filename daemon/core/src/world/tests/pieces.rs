@@ -181,7 +181,10 @@ fn invariant_08_a_start_gives_no_frontend_to_one_who_is_about_to_lose_it() {
     let mut programmed = 0;
     while later.world.has_dirty() {
         let snapshot = later.turn(vec![]);
-        let touched = |op: &&Op| matches!(op.action, Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) if key.address == ip(shared));
+        let touched = |op: &&Op| match op.action {
+            Action::InsertFrontend(key, _) | Action::RemoveFrontend(key) => key.address == ip(shared),
+            _ => false,
+        };
         assert_eq!(later.log.iter().filter(touched).count(), 0, "{:?}", later.log);
         programmed += usize::from(snapshot.programmed);
     }

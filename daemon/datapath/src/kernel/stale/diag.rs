@@ -121,7 +121,7 @@ impl Diag {
             while let Some((kind, body, next)) = divide(rest) {
                 match kind {
                     NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => return told(body),
+                    NLMSG_ERROR => return answer_of(body),
                     _ => each(body),
                 }
                 rest = next;
@@ -139,7 +139,7 @@ fn divide(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
 }
 
 /// An error of 0 is consent.
-fn told(body: &[u8]) -> io::Result<()> {
+fn answer_of(body: &[u8]) -> io::Result<()> {
     match body.first_chunk().map(|errno| i32::from_ne_bytes(*errno)) {
         Some(0) => Ok(()),
         Some(errno) => Err(io::Error::from_raw_os_error(-errno)),

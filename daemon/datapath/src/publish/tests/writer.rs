@@ -29,7 +29,6 @@ impl Writer {
         Self(engine)
     }
 
-    /// One batch.
     pub(super) fn step(&mut self, events: Vec<Event>) {
         events.into_iter().for_each(|event| self.0.apply(event));
         self.0.step(Now::default(), &mut |_| {});
