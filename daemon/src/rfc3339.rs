@@ -2,19 +2,16 @@
 //!
 //! Invariant: what is shown can be read again and is the same time.
 
-mod parse;
-
 use std::borrow::Cow;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
+use holdfast_objects::parse_time;
 use jiff::SignedDuration;
 use jiff::civil::{DateTime, date};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-pub(crate) use parse::parse;
 
 /// A time as text, to the second.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +37,7 @@ impl Millis {
 
     /// Reads RFC 3339; digits past the third are dropped.
     pub fn parse(text: &str) -> Option<Self> {
-        let seconds = parse(text)?.0.checked_mul(1000)?;
+        let seconds = parse_time(text)?.0.checked_mul(1000)?;
         let digits = text.split_once('.').map_or("", |(_, rest)| rest).bytes();
         let digits = digits.take_while(u8::is_ascii_digit).chain(std::iter::repeat(b'0')).take(3);
         Some(Self(seconds + digits.fold(0, |number, digit| number * 10 + i64::from(digit - b'0'))))
@@ -181,12 +178,12 @@ mod tests {
         fn every_time_that_is_shown_is_read_as_the_same(millis in 0..=253_402_300_799_999_i64) {
             proptest::prop_assert_eq!(Millis::parse(&Millis(millis).to_string()), Some(Millis(millis)));
             let seconds = Millis(millis).seconds();
-            proptest::prop_assert_eq!(parse(&Rfc3339(seconds).to_string()), Some(seconds));
+            proptest::prop_assert_eq!(parse_time(&Rfc3339(seconds).to_string()), Some(seconds));
         }
 
         #[test]
         fn no_text_makes_the_reader_panic(text in "[-0-9TtZz:.+é]{0,40}") {
-            let _ = parse(&text);
+            let _ = parse_time(&text);
         }
     }
 

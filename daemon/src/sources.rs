@@ -6,4 +6,3 @@
 pub mod config;
 pub mod kubernetes;
 pub mod manifests;
-pub mod objects;

@@ -8,6 +8,6 @@ pub mod fuzz;
 pub mod host;
 pub mod peers;
 pub mod readings;
-pub mod scenario;
 pub mod size;
 pub mod soak;
+pub mod whole_daemon;

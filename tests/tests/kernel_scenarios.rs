@@ -10,7 +10,8 @@ use std::time::Duration;
 use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, Grace, Op};
 use holdfast_datapath::KernelMaps;
-use holdfast_tests::scenario::{MapMaker, check};
+use holdfast_laws::scenario::{MapMaker, check};
+use holdfast_tests::whole_daemon::WholeDaemon;
 
 /// How often the kernel is asked whether a grace period is over; one takes some ten milliseconds.
 const GRACE_POLL: Duration = Duration::from_millis(1);
@@ -100,6 +101,7 @@ fn kernel_every_scenario_holds_over_the_kernels_maps() {
     let maker = Kernel(Arc::new(Mutex::new(Pair { kernel, memory: MemoryMaps::default() })));
     let files = files();
     assert!(files.len() >= 70, "only {} scenarios", files.len());
-    let failures: Vec<String> = files.iter().filter_map(|file| check(file, &[&maker], false).err()).collect();
+    let failures: Vec<String> =
+        files.iter().filter_map(|file| check(file, &WholeDaemon, &[&maker], false).err()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -1,151 +1,24 @@
-//! Every scenario file, over every kind of maps, as it is written and with a restart between any two steps.
-
+//! Every scenario file with the whole daemon around the rules: what sources send is what the daemon reads, and a
+//! restart goes through the disk. What other maps and other orders of events do is shown for the rules alone, in
+//! `daemon/core/tests`.
 #![cfg(test)]
 
 use std::path::{Path, PathBuf};
 
-use holdfast_tests::scenario::{
-    Command, FaultyMemory, MapMaker, Memory, Restarts, Runner, Scenario, View, check, difference, play,
-};
+use holdfast_laws::scenario::{FaultyMemory, Memory, check};
+use holdfast_tests::whole_daemon::WholeDaemon;
 
-/// One op in ten fails; three sequences, so that a rule cannot hold by the luck of one.
-const SEEDS: [u64; 3] = [1, 0x9e37_79b9_7f4a_7c15, 0xdead_beef];
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")
-}
-
-fn files() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder()).unwrap();
+#[test]
+fn every_scenario_holds_with_the_whole_daemon() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let entries = std::fs::read_dir(&folder).unwrap();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "scenario"));
     files.sort();
-    files
-}
-
-fn scenario(name: &str) -> Scenario {
-    let text = std::fs::read_to_string(folder().join(format!("{name}.scenario"))).unwrap();
-    Scenario::parse(&text).unwrap()
-}
-
-#[test]
-fn every_scenario_holds_over_every_kind_of_maps() {
-    let faulty = SEEDS.map(|seed| FaultyMemory { seed });
-    let mut makers: Vec<&dyn MapMaker> = vec![&Memory];
-    makers.extend(faulty.iter().map(|maker| maker as &dyn MapMaker));
+    assert!(files.len() > 60, "only {} scenarios in {}", files.len(), folder.display());
     let bless = std::env::var_os("BLESS").is_some();
-    let files = files();
-    assert!(files.len() > 60, "only {} scenarios in {}", files.len(), folder().display());
-    let failures: Vec<String> = files.iter().filter_map(|file| check(file, &makers, bless).err()).collect();
+    let check =
+        |file: &PathBuf| check(file, &WholeDaemon, &[&Memory, &FaultyMemory { seed: 1 }], bless).err();
+    let failures: Vec<String> = files.iter().filter_map(check).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-}
-
-/// Which object or setting a step is about: those of one keep their order, all others may come in any.
-fn subject(command: &Command) -> String {
-    match command {
-        Command::File(name, _) | Command::Remove(name) => name.clone(),
-        Command::Node(_) => "the node".to_owned(),
-        other => panic!("no step of a scenario without an order: {other:?}"),
-    }
-}
-
-/// Every order of the steps that keeps the order of each subject's own.
-fn orders(steps: &[Command]) -> Vec<Vec<Command>> {
-    if steps.is_empty() {
-        return vec![Vec::new()];
-    }
-    let mut found = Vec::new();
-    for (place, step) in steps.iter().enumerate() {
-        let has_earlier = steps[..place].iter().any(|other| subject(other) == subject(step));
-        if !has_earlier {
-            let rest = [&steps[..place], &steps[place + 1..]].concat();
-            found.extend(orders(&rest).into_iter().map(|order| [vec![step.clone()], order].concat()));
-        }
-    }
-    found
-}
-
-#[track_caller]
-fn check_orders(name: &str, orders_expected: usize) {
-    let scenario = scenario(name);
-    let steps = scenario.steps().iter().map(|step| &step.command);
-    let steps: Vec<Command> = steps.filter(|step| !matches!(step, Command::Show(_))).cloned().collect();
-    let orders = orders(&steps);
-    assert_eq!(orders.len(), orders_expected, "{name}");
-    let expected = last_seen(&scenario, &steps, Restarts::AsWritten);
-    for (place, order) in orders.iter().enumerate() {
-        for restarts in [Restarts::AsWritten, Restarts::BetweenSteps] {
-            let seen = last_seen(&scenario, order, restarts);
-            let differs = || difference(&expected.join("\n"), &seen.join("\n"));
-            assert!(seen == expected, "{name}, order {place}, {restarts:?}: {order:?}\n{}", differs());
-        }
-    }
-}
-
-/// What readers and the maps show after these steps, but for what depends on the past.
-fn last_seen(scenario: &Scenario, steps: &[Command], restarts: Restarts) -> Vec<String> {
-    let mut runner = Runner::start(&Memory, scenario.sources()).unwrap();
-    for step in steps {
-        runner.take(step).unwrap();
-        if restarts == Restarts::BetweenSteps {
-            runner.take(&Command::Restart).unwrap();
-        }
-    }
-    let views = [View::Frontends, View::Backends, View::Services, View::Maps];
-    let seen = views.map(|view| runner.show(view).unwrap());
-    runner.clear().unwrap();
-    forgetful(&seen)
-}
-
-/// Dumps without the reasons, which depend on the order of the past, and without the padding that depends on them.
-fn forgetful(dumps: &[String]) -> Vec<String> {
-    let line = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        words
-            .join(" ")
-            .replace("refusing vanished", "refusing no-endpoints")
-            .replace("refusing scaled-down", "refusing no-endpoints")
-    };
-    dumps.iter().flat_map(|dump| dump.lines().map(line)).collect()
-}
-
-#[test]
-fn any_order_of_the_incidents_events_ends_in_one_state() {
-    // Six steps about four files, two of them about two: 6! / (2! · 2!).
-    check_orders("incident-minimal", 180);
-}
-
-#[test]
-fn any_order_of_conflicting_claims_ends_in_one_state() {
-    check_orders("conflict-order-of-events", 180);
-}
-
-#[test]
-fn a_wrong_golden_text_is_a_failure() {
-    let scenario = scenario("incident-minimal");
-    let seen = play(&scenario, &Memory, Restarts::AsWritten).unwrap();
-    assert_eq!(seen, scenario.golden());
-    let wrong: Vec<String> = seen.iter().map(|dump| dump.replace("1.1.1.1", "1.1.1.2")).collect();
-    assert_ne!(scenario.blessed(&wrong).golden(), seen);
-    assert_eq!(scenario.blessed(&wrong).blessed(&seen).text(), scenario.text(), "blessing loses nothing");
-}
-
-#[test]
-fn bad_scenarios_say_where_and_why() {
-    let check = |text: &str, expected: &str| {
-        assert_eq!(Scenario::parse(text).unwrap_err().to_string(), expected, "{text:?}");
-    };
-    check("show frontends\n", "line 1: a scenario begins with a paragraph that says the rule: `# …`");
-    check("# a\n\nlook\n", "line 3: \"look\" is no step");
-    check("# a\n\n  lost\n", "line 3: \"  lost\" is no step");
-    check("# a\nshow nothing\n", "line 2: there is no view \"nothing\"");
-    check("# a\ntime 5\n", "line 2: `time +5s`, not \"5\"");
-    check("# a\nsettings limit=5\n", "line 2: `30s`, not \"5\"");
-    check("# a\nsettings mass_loss_share=0.5\n", "line 2: `25%`, not \"0.5\"");
-    check("# a\nsettings on_empty=keep\n", "line 2: \"keep\" is no on_empty");
-    check(
-        "# a\nprobe default/a 10.0.0.1:80 yes\n",
-        "line 2: `probe NAMESPACE/NAME ADDRESS:PORT accepted|refused|silent`, not \"default/a 10.0.0.1:80 yes\"",
-    );
-    check("# a\nnode zone\n", "line 2: \"zone\" has no `=`");
 }

@@ -18,7 +18,7 @@ const FUNCTION_LINES_MAX: usize = 60;
 const HOMES: [(&str, &[&str]); 6] = [
     ("kube::", &["daemon/src/sources", "daemon/src/apiserver"]),
     ("k8s_openapi::", &["daemon/src/sources", "daemon/src/apiserver"]),
-    ("jiff::", &["daemon/src/rfc3339"]),
+    ("jiff::", &["daemon/src/rfc3339", "daemon/objects/src/rfc3339"]),
     ("axum::", &["daemon/src/admin"]),
     ("libbpf_rs::", &["daemon/datapath/"]),
     ("unsafe", &["daemon/datapath/"]),
@@ -104,6 +104,21 @@ pub(crate) fn pure_core(source: &Source) -> Vec<Finding> {
         findings.extend(missing.map(|attribute| source.finding(1, format!("core says `{attribute}`"))));
     }
     findings
+}
+
+/// What a file, a socket or a clock would take; of those no object knows anything.
+const OUTSIDE: [&str; 7] =
+    ["std::env", "std::fs", "std::io", "std::process", "std::thread", "std::time", "std::net::Tcp"];
+
+/// From text to facts needs nothing of the machine.
+pub(crate) fn pure_objects(source: &Source) -> Vec<Finding> {
+    if !is_production(source) || !source.path.starts_with("daemon/objects/") {
+        return Vec::new();
+    }
+    let code = without_tests(&code_only(&source.text));
+    let found =
+        OUTSIDE.iter().flat_map(|outside| lines_with(&code, outside).map(move |line| (line, outside)));
+    found.map(|(line, outside)| source.finding(line, format!("objects have no `{outside}`"))).collect()
 }
 
 /// Readers see snapshots; the state behind them belongs to the engine.
@@ -329,6 +344,13 @@ mod tests {
         let gone = HOLDERS.iter().filter(|(word, _)| !is_declared(word)).collect::<Vec<_>>();
         assert!(gone.is_empty(), "these types are gone: {gone:?}");
         check_repository(one_writer);
+    }
+
+    #[test]
+    fn objects_are_read_without_files_sockets_or_clocks() {
+        check(pure_objects, "daemon/objects/src/wire.rs", "use std::fs::File;\nuse std::net::IpAddr;", &[1]);
+        check(pure_objects, "daemon/src/sources/manifests/scan.rs", "use std::fs::File;", &[]);
+        check_repository(pure_objects);
     }
 
     #[test]

@@ -5,8 +5,6 @@
 //! group is the whole folder and ends with `Synced`. What cannot be read keeps its last good version. Subfolders are
 //! not read.
 
-mod decode;
-mod folder;
 mod held;
 mod notice;
 mod scan;
@@ -15,7 +13,6 @@ mod watching;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +22,7 @@ use holdfast_core::snapshot::Snapshot;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
-use folder::{Folder, Reading};
 use watching::Watching;
-
-/// A list of all Services and slices of a cluster with 10,000 services has about 30 MB.
-const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// One object per file, for more services than a node usually has.
 const FILES_MAX: usize = 10_000;
@@ -96,25 +89,5 @@ impl Manifests {
             _ = stop.wait_for(|stop| *stop) => Ok(()),
             ended = Watching::new(self.folder, self.snapshots).run(events) => ended,
         }
-    }
-}
-
-/// The same folder without a file system: whoever has the texts of all files gets the same events. For tests.
-#[derive(Debug)]
-pub struct Texts {
-    folder: Folder,
-}
-
-impl Texts {
-    /// A folder of which nothing is known yet; the path is for messages.
-    pub fn new(path: &str) -> Self {
-        Self { folder: Folder::new(path) }
-    }
-
-    /// These are all files now, by name. Gives what that changed.
-    pub fn replace(&mut self, files: &BTreeMap<Arc<str>, Vec<u8>>) -> Vec<Event> {
-        let read = |(name, bytes): (&Arc<str>, &Vec<u8>)| (Arc::clone(name), decode::decode(name, bytes));
-        let present = Ok(files.keys().cloned().collect());
-        self.folder.apply(Reading { present, files: files.iter().map(read).collect() })
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::sources::kubernetes::{Odd, Odds, Version};
-use crate::sources::manifests::Texts;
+use holdfast_objects::manifests::Texts;
 
 const MANIFESTS: &str = include_str!("tests/everything.yaml");
 

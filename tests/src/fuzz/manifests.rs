@@ -5,7 +5,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::sources::manifests::Texts;
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{AddressType, ServiceFacts, SliceFacts, Timestamp};
@@ -14,6 +13,7 @@ use holdfast_core::keys::{Family, Source};
 use holdfast_core::limits;
 use holdfast_core::maps::{Answer, MemoryMaps};
 use holdfast_core::time::Now;
+use holdfast_objects::manifests::Texts;
 
 use super::Target;
 

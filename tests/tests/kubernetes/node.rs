@@ -19,9 +19,6 @@ use holdfast::node::NodeReport;
 use holdfast::recorder::Recorder;
 use holdfast::rejections;
 use holdfast::sources::kubernetes::{Kubernetes, Resource, Settings, State, Timing, View, Watch};
-use holdfast::sources::objects::{
-    Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice,
-};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -32,8 +29,9 @@ use holdfast_core::op::Action;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Now;
 use holdfast_laws::observing::{ObservingMaps, Witness};
+use holdfast_laws::scenario::{difference, frontends};
+use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
-use holdfast_tests::scenario::{difference, frontends};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;

@@ -11,7 +11,7 @@ use super::object::Object;
 use super::page::{Ahead, Items, ListFrame, NoPage};
 use super::piece::Piece;
 use super::resource::Resource;
-use crate::sources::objects::Provenance;
+use holdfast_objects::Provenance;
 
 pub(super) use json::Json;
 

@@ -4,8 +4,8 @@
 
 use tokio::time::Instant;
 
-use super::folder::{Folder, Reading};
 use super::{HELD_MAX, QUIET};
+use holdfast_objects::manifests::{Folder, Reading};
 
 /// Readings that wait, taken together.
 #[derive(Debug, Default)]

@@ -16,10 +16,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::fcntl::OFlag;
 
-use super::decode;
-use super::folder::Reading;
 use super::notice::Noticed;
-use super::{FILE_BYTES_MAX, FILES_MAX, SETTLE};
+use super::{FILES_MAX, SETTLE};
+use holdfast_objects::manifests::{Contents, FILE_BYTES_MAX, Reading, decode};
 
 /// The name, if it is one of a manifest.
 pub(super) fn manifest_name(name: &OsStr) -> Option<Arc<str>> {
@@ -184,12 +183,12 @@ impl Scan {
     }
 
     /// `None` if it changed while it was read: somebody writes, and it will be ready again.
-    fn read(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<decode::Contents, String>> {
+    fn read(&mut self, file: &Arc<str>, stamp: &Stamp) -> Option<Result<Contents, String>> {
         let bytes = read_unchanged(&self.folder.join(&**file), stamp).transpose()?;
         let track = self.tracks.get_mut(file)?;
         track.read = bytes.is_ok().then(|| stamp.clone());
         let contents = match bytes {
-            Ok(bytes) => decode::decode(file, &bytes),
+            Ok(bytes) => decode(file, &bytes),
             Err(error) => Err(format!("cannot be read: {error}")),
         };
         if let Ok(contents) = &contents {

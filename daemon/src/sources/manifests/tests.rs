@@ -1,59 +1,9 @@
-//! What a folder says, without files ([`folder`], [`held`] and [`decode`]) and with real ones ([`watched`]).
+//! When a folder is looked at, without files ([`held`]) and with real ones ([`watched`]).
 
-mod decoding;
 mod held;
-mod merging;
 mod watched;
 
-use std::fmt::Write;
-use std::sync::Arc;
-
-use holdfast_core::event::Event;
-
-/// Events as text: what, which, where from, and what was wrong.
-fn shown(events: &[Event]) -> String {
-    events.iter().fold(String::new(), |mut text, event| {
-        let _always_fits = writeln!(text, "{}", show(event));
-        text
-    })
-}
-
-fn show(event: &Event) -> String {
-    let origin = |origin: &Option<Arc<str>>| origin.as_deref().unwrap_or("nowhere").to_owned();
-    match event {
-        Event::ServiceApplied(facts) => {
-            let ips: Vec<String> = facts.cluster_ips.iter().map(ToString::to_string).collect();
-            format!("+ Service {} [{}] {}", facts.key, ips.join(" "), origin(&facts.meta.origin))
-        }
-        Event::SliceApplied(facts) => {
-            let addresses: Vec<String> = facts.endpoints.iter().map(|one| one.address.to_string()).collect();
-            format!("+ EndpointSlice {} [{}] {}", facts.key, addresses.join(" "), origin(&facts.meta.origin))
-        }
-        Event::ServiceDeleted(key, meta) => {
-            format!("- Service {key} {}", origin(&meta.as_ref().and_then(|meta| meta.origin.clone())))
-        }
-        Event::SliceDeleted(key, meta) => {
-            format!("- EndpointSlice {key} {}", origin(&meta.as_ref().and_then(|meta| meta.origin.clone())))
-        }
-        Event::Rejected(rejection) => {
-            let part = if rejection.partial { "partly " } else { "" };
-            format!(
-                "! {} {part}rejected in {}: {}",
-                rejection.object,
-                origin(&rejection.origin),
-                rejection.reason
-            )
-        }
-        Event::RejectionEnded(object) => format!("ok {object}"),
-        Event::Synced(source) => format!("synced {source}"),
-        Event::NodeApplied(_)
-        | Event::SettingsApplied(_)
-        | Event::Resumed(_)
-        | Event::Interrupted(_)
-        | Event::Probed(_)
-        | Event::Progress(..) => panic!("not from a folder"),
-    }
-}
+use holdfast_laws::events::shown;
 
 /// A Service in one line of YAML.
 fn service(name: &str, ip: &str) -> String {

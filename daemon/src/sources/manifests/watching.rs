@@ -17,11 +17,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::folder::{Folder, refused};
 use super::held::Held;
 use super::notice::{Due, Noticed, Notices};
 use super::scan::{Scan, Unsettled};
 use super::{HANGS_AFTER, POLL, QUIET, SETTLE, START_WAIT_MAX};
+use holdfast_objects::manifests::{Folder, refused};
 
 /// The reason shown of a file that nobody closed before the first list had to go out.
 const STILL_WRITTEN: &str = "is being written; it is read as soon as it is closed";

@@ -21,7 +21,7 @@ use crate::sources::kubernetes::object::{Message, Object, named};
 use crate::sources::kubernetes::page::{Ahead, Items, ListFrame, NoPage, Page};
 use crate::sources::kubernetes::piece::Piece;
 use crate::sources::kubernetes::resource::Resource;
-use crate::sources::objects::{self, Kind, ObjectError, Provenance, ServiceWire, SliceWire, from_value};
+use holdfast_objects::{self as objects, Kind, ObjectError, Provenance, ServiceWire, SliceWire, from_value};
 
 /// The label by which a Node says where it is.
 const ZONE_LABEL: &str = "/metadata/labels/topology.kubernetes.io~1zone";

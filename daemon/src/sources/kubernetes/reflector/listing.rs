@@ -17,7 +17,7 @@ use crate::sources::kubernetes::page::{Ahead, Items};
 use crate::sources::kubernetes::piece::{Piece, TooLong};
 use crate::sources::kubernetes::resource::{Resource, Selection};
 use crate::sources::kubernetes::view::State;
-use crate::sources::objects::{Defaulting, Provenance};
+use holdfast_objects::{Defaulting, Provenance};
 
 /// Refusals of a selection in a row after which it is left out as a trial. One is a stray answer of a proxy or of a
 /// server that is just starting.

@@ -17,7 +17,7 @@ use crate::sources::kubernetes::ending::Ending;
 use crate::sources::kubernetes::pace::Pace;
 use crate::sources::kubernetes::page::{ListMeta, NoPage, OBJECTS_MAX};
 use crate::sources::kubernetes::resource::{PAGE_ITEMS, Selection};
-use crate::sources::objects::Provenance;
+use holdfast_objects::Provenance;
 
 /// What goes from page to page.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use crate::sources::kubernetes::pace;
 use crate::sources::kubernetes::piece::{Piece, TooLong};
 use crate::sources::kubernetes::resource::Resource;
 use crate::sources::kubernetes::view::State;
-use crate::sources::objects::Provenance;
+use holdfast_objects::Provenance;
 
 /// What is wrong with a deletion whose object cannot be found.
 const NOBODY: &str = "it deletes an object without a name";

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{service, shown};
-use crate::sources::manifests::decode::decode;
-use crate::sources::manifests::folder::{Folder, Reading};
 use crate::sources::manifests::held::Held;
 use crate::sources::manifests::{HELD_MAX, QUIET};
+use holdfast_objects::manifests::decode;
+use holdfast_objects::manifests::{Folder, Reading};
 
 /// Some files, `None` for one that is gone.
 type Files<'a> = [(&'a str, Option<&'a str>)];

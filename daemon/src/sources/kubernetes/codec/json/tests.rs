@@ -3,8 +3,8 @@
 use holdfast_core::keys::ObjectName;
 
 use super::*;
-use crate::sources::objects::Defaulting;
 use holdfast_core::keys::Source;
+use holdfast_objects::Defaulting;
 
 fn provenance() -> Provenance {
     Provenance {

@@ -10,9 +10,9 @@ use holdfast_core::keys::Family;
 use holdfast_core::limits;
 
 use super::check_count;
-use crate::sources::objects::error::quoted;
-use crate::sources::objects::wire::{ServiceSpecWire, ServiceStatusWire, Text};
-use crate::sources::objects::{Defaulting, ObjectError, address};
+use crate::error::quoted;
+use crate::wire::{ServiceSpecWire, ServiceStatusWire, Text};
+use crate::{Defaulting, ObjectError, address};
 
 /// Reads every address of a Service, and the families that they serve.
 pub(super) fn read(

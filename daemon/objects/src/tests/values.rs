@@ -3,7 +3,7 @@
 use holdfast_core::facts::Timestamp;
 use holdfast_core::limits;
 
-use crate::sources::objects::{address, cut_reason};
+use crate::{address, cut_reason};
 
 #[track_caller]
 fn check_address(text: &str, expected: Option<&str>) {

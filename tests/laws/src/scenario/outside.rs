@@ -6,16 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use holdfast::config::Config;
-use holdfast::sources::config::{Blocks, StaticService, run};
-use holdfast::sources::manifests::Texts;
-use holdfast::sources::objects::{self, Defaulting, Kind, Provenance, SliceWire};
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, ObjectKey, Settings};
 use holdfast_core::keys::{ObjectName, ServiceKey, SliceKey, Source};
+use holdfast_objects::manifests::Texts;
+use holdfast_objects::{self as objects, Defaulting, Kind, Provenance, SliceWire};
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
 
+use super::Daemon;
 use super::text::{Command, stage_settings};
 
 /// Where messages say that manifests come from.
@@ -47,7 +45,7 @@ impl Default for Outside {
 
 impl Outside {
     /// Something changes; gives what the sources say of it.
-    pub(super) fn take(&mut self, command: &Command) -> Result<Vec<Event>, String> {
+    pub(super) fn take(&mut self, command: &Command, daemon: &dyn Daemon) -> Result<Vec<Event>, String> {
         match command {
             Command::File(name, text) => {
                 self.files.insert(name.as_str().into(), text.clone().into_bytes());
@@ -69,17 +67,11 @@ impl Outside {
                 Ok(vec![deletion(&key)])
             }
             Command::Config(toml) => {
-                let blocks = block_events(toml)?;
-                Ok(self.replace_blocks(blocks))
+                let blocks = daemon.blocks(toml)?.into_iter();
+                Ok(self.replace_blocks(blocks.filter_map(|event| Some((key(&event)?, event))).collect()))
             }
-            Command::Node(node) => {
-                self.node = Arc::new(node.clone());
-                Ok(vec![Event::NodeApplied(Arc::clone(&self.node))])
-            }
-            Command::Settings(settings) => {
-                self.settings = Arc::new(settings.clone());
-                Ok(vec![Event::SettingsApplied(Arc::clone(&self.settings))])
-            }
+            Command::Node(node) => Ok(vec![self.set_node(node.clone())]),
+            Command::Settings(settings) => Ok(vec![self.set_settings(settings.clone())]),
             Command::Probe(..)
             | Command::Interrupted
             | Command::Time(_)
@@ -101,15 +93,25 @@ impl Outside {
         Ok(group)
     }
 
-    pub(super) fn clear(&mut self) -> Result<Vec<Event>, String> {
+    pub(super) fn clear(&mut self) -> Vec<Event> {
         self.files.clear();
         let mut group = self.texts.replace(&self.files);
         group.extend(self.cluster.keys().map(deletion));
         self.cluster.clear();
         group.extend(self.replace_blocks(BTreeMap::new()));
-        group.extend(self.take(&Command::Node(NodeFacts::default()))?);
-        group.extend(self.take(&Command::Settings(stage_settings()))?);
-        Ok(group)
+        group.push(self.set_node(NodeFacts::default()));
+        group.push(self.set_settings(stage_settings()));
+        group
+    }
+
+    fn set_node(&mut self, node: NodeFacts) -> Event {
+        self.node = Arc::new(node);
+        Event::NodeApplied(Arc::clone(&self.node))
+    }
+
+    fn set_settings(&mut self, settings: Settings) -> Event {
+        self.settings = Arc::new(settings);
+        Event::SettingsApplied(Arc::clone(&self.settings))
     }
 
     fn replace_blocks(&mut self, blocks: BTreeMap<ObjectKey, Event>) -> Vec<Event> {
@@ -179,25 +181,4 @@ fn slice_events(document: &Value, from: &Provenance) -> Vec<Event> {
         }
         Err(rejection) => vec![Event::Rejected(rejection)],
     }
-}
-
-/// What the configuration's source sends first.
-fn block_events(toml: &str) -> Result<BTreeMap<ObjectKey, Event>, String> {
-    let (config, _) = Config::parse(toml, "config.toml").map_err(|errors| errors.to_string())?;
-    let services = config.services.iter().map(StaticService::from).collect();
-    let blocks = Blocks::new(services, "config.toml").map_err(|faults| format!("{faults:?}"))?;
-    let group = first_group(Arc::new(blocks)).map_err(|error| error.to_string())?;
-    Ok(group.into_iter().filter_map(|event| Some((key(&event)?, event))).collect())
-}
-
-fn first_group(blocks: Arc<Blocks>) -> Result<Vec<Event>, std::io::Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(async {
-        let (_reload, blocks) = watch::channel(blocks);
-        let (events, mut groups) = mpsc::channel(1);
-        tokio::select! {
-            () = run(blocks, events, 0) => Vec::new(),
-            group = groups.recv() => group.unwrap_or_default(),
-        }
-    }))
 }

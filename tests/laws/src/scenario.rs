@@ -23,6 +23,7 @@
 //! | `show frontends`, `backends`, `services`, `rejected`, `maps` | what must be seen now |
 //! | `keep running: WHY` | this scenario has no meaning with a restart at every step |
 
+mod daemon;
 mod diff;
 mod maps;
 mod outside;
@@ -31,6 +32,7 @@ mod show;
 mod table;
 mod text;
 
+pub use daemon::{Daemon, RulesAlone};
 pub use diff::difference;
 pub use runner::{FaultyMemory, MapMaker, Memory, Runner};
 pub use show::{View, frontends};
@@ -50,10 +52,11 @@ pub enum Restarts {
 /// Runs a scenario and gives what each `show` step saw. At the end everything goes, and nothing may be left.
 pub fn play(
     scenario: &Scenario,
+    daemon: &dyn Daemon,
     maker: &dyn MapMaker,
     restarts: Restarts,
 ) -> Result<Vec<String>, ScenarioError> {
-    let mut runner = Runner::start(maker, scenario.sources())?;
+    let mut runner = Runner::start(daemon, maker, scenario.sources())?;
     let mut seen = Vec::new();
     for step in scenario.steps() {
         let at = |message| ScenarioError { line: step.line, message };
@@ -71,7 +74,7 @@ pub fn play(
 }
 
 /// Plays a file over every kind of maps, with and without restarts, and compares. `Err` is what to print.
-pub fn check(path: &Path, makers: &[&dyn MapMaker], bless: bool) -> Result<(), String> {
+pub fn check(path: &Path, daemon: &dyn Daemon, makers: &[&dyn MapMaker], bless: bool) -> Result<(), String> {
     let named = |message: &dyn std::fmt::Display| format!("{}: {message}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
     let mut scenario = Scenario::parse(&text).map_err(|error| named(&error))?;
@@ -81,7 +84,7 @@ pub fn check(path: &Path, makers: &[&dyn MapMaker], bless: bool) -> Result<(), S
             let failed = |what: &dyn std::fmt::Display| {
                 format!("{} over {} maps, restarts {restarts:?}:\n{what}", path.display(), maker.name())
             };
-            let seen = play(&scenario, *maker, restarts).map_err(|error| failed(&error))?;
+            let seen = play(&scenario, daemon, *maker, restarts).map_err(|error| failed(&error))?;
             if bless && place == 0 && restarts == Restarts::AsWritten && seen != golden {
                 scenario = scenario.blessed(&seen);
                 golden = seen;

@@ -7,7 +7,7 @@ use holdfast_core::keys::{Family, Protocol};
 use serde_json::{Value, json};
 
 use super::decode_service;
-use crate::sources::objects::Defaulting;
+use crate::Defaulting;
 
 fn service_with(spec: &Value) -> Value {
     json!({"metadata": {"name": "web"}, "spec": spec})

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{service, shown};
-use crate::sources::manifests::decode::decode;
-use crate::sources::manifests::folder::{Folder, Reading};
+use crate::manifests::decode::decode;
+use crate::manifests::folder::{Folder, Reading};
 
 struct Disk {
     folder: Folder,

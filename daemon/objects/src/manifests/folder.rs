@@ -12,20 +12,20 @@ use holdfast_core::facts::{ObjectKey, Rejection};
 use holdfast_core::keys::Source;
 
 use super::decode::{Contents, Facts, Version};
-use crate::sources::objects::cut_reason;
+use crate::cut_reason;
 
 /// What one look at the folder brought.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub struct Reading {
     /// The manifests that exist; or why they cannot be listed, and then nothing counts as gone.
-    pub(super) present: Result<BTreeSet<Arc<str>>, String>,
+    pub present: Result<BTreeSet<Arc<str>>, String>,
     /// The files that were read, and what they say or why they cannot be read.
-    pub(super) files: Vec<(Arc<str>, Result<Contents, String>)>,
+    pub files: Vec<(Arc<str>, Result<Contents, String>)>,
 }
 
 impl Reading {
     /// What two looks brought together.
-    pub(super) fn then(mut self, later: Self) -> Self {
+    pub fn then(mut self, later: Self) -> Self {
         let again: BTreeSet<&Arc<str>> = later.files.iter().map(|(file, _)| file).collect();
         self.files.retain(|(file, _)| !again.contains(file));
         self.files.extend(later.files);
@@ -40,7 +40,7 @@ impl Reading {
 
 /// All files and objects of one folder.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub struct Folder {
     path: Arc<str>,
     files: BTreeMap<Arc<str>, BTreeSet<ObjectKey>>,
     objects: BTreeMap<ObjectKey, Object>,
@@ -56,12 +56,12 @@ struct Object {
 
 impl Folder {
     /// A folder of which nothing is known yet.
-    pub(super) fn new(path: &str) -> Self {
+    pub fn new(path: &str) -> Self {
         Self { path: path.into(), files: BTreeMap::new(), objects: BTreeMap::new() }
     }
 
     /// Takes a look in and gives what it changed.
-    pub(super) fn apply(&mut self, reading: Reading) -> Vec<Event> {
+    pub fn apply(&mut self, reading: Reading) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         match reading.present {
             Ok(present) => self.keep_only(&present, &mut dirty),
@@ -78,7 +78,7 @@ impl Folder {
 
     /// Whether an object may be on its way from one file to another: it went from the one and is in no other yet, or
     /// came to the other and is still in the one.
-    pub(super) fn is_between(&self, reading: &Reading) -> bool {
+    pub fn is_between(&self, reading: &Reading) -> bool {
         let Ok(present) = &reading.present else { return false };
         let read: BTreeMap<&Arc<str>, &Contents> = reading.read().collect();
         let named: BTreeSet<&ObjectKey> =
@@ -102,7 +102,7 @@ impl Folder {
     }
 
     /// Everything that was delivered and still counts, once more.
-    pub(super) fn tell_again(&mut self) -> Vec<Event> {
+    pub fn tell_again(&mut self) -> Vec<Event> {
         let all: BTreeSet<ObjectKey> = self.objects.keys().cloned().collect();
         self.objects.values_mut().for_each(|object| object.shown = None);
         self.tell_all(&all)
@@ -113,7 +113,7 @@ impl Folder {
     }
 
     /// Files that cannot be read now: whatever was known of them stays.
-    pub(super) fn refuse(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {
+    pub fn refuse(&mut self, files: &[Arc<str>], reason: &str) -> Vec<Event> {
         let mut dirty = BTreeSet::new();
         for file in files {
             self.refuse_one(file, reason, &mut dirty);
@@ -122,7 +122,7 @@ impl Folder {
     }
 
     /// Ends the rejection of the folder itself, and repeats the one that there was before.
-    pub(super) fn own_rejection(&self) -> Vec<Event> {
+    pub fn own_rejection(&self) -> Vec<Event> {
         let key = ObjectKey::File(Source::Manifests, Arc::clone(&self.path));
         let told = self.objects.get(&key).into_iter().flat_map(|object| object.told.iter().cloned());
         let told: Vec<Event> = told.map(Event::Rejected).collect();
@@ -223,7 +223,7 @@ impl Object {
 }
 
 /// A file, or the folder, that cannot be read; without anything that is known of it.
-pub(super) fn refused(file: &str, reason: &str) -> Event {
+pub fn refused(file: &str, reason: &str) -> Event {
     Event::Rejected(rejection(&file.into(), reason))
 }
 

@@ -4,15 +4,16 @@
 //! jiff's; what jiff reads beside RFC 3339 is refused here.
 
 use holdfast_core::facts::Timestamp;
-use jiff::civil::DateTime;
+use jiff::civil::{DateTime, date};
 
-use super::EPOCH;
+/// Where times are counted from.
+const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 
 /// A date and a clock; `0` stands for any digit.
 const LOCAL: &str = "0000-00-00T00:00:00";
 
 /// Reads `2026-01-08T11:11:55Z` or the same with a fraction or an offset.
-pub(crate) fn parse(text: &str) -> Option<Timestamp> {
+pub fn parse(text: &str) -> Option<Timestamp> {
     let (local, rest) = text.split_at_checked(LOCAL.len())?;
     let (fraction, zone) = rest.split_at_checked(rest.find(['Z', 'z', '+', '-'])?)?;
     let offset = offset(zone)?;

@@ -6,7 +6,7 @@ use holdfast_core::facts::{AddressType, Conditions, SliceFacts};
 use serde_json::{Value, json};
 
 use super::decode_slice;
-use crate::sources::objects::Defaulting;
+use crate::Defaulting;
 
 fn slice_with(change: impl FnOnce(&mut Value)) -> Value {
     let mut object = json!({"metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},

@@ -7,8 +7,8 @@ use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts};
 use proptest::prelude::*;
 
 use super::{service, shown};
-use crate::sources::manifests::decode::{Facts, decode};
-use crate::sources::manifests::folder::{Folder, Reading};
+use crate::manifests::decode::{Facts, decode};
+use crate::manifests::folder::{Folder, Reading};
 
 const CLUSTER_YAML: &str = include_str!("../../../../../tests/fixtures/manifests/cluster.yaml");
 const CLUSTER_JSON: &str = include_str!("../../../../../tests/fixtures/manifests/cluster.json");

@@ -127,7 +127,7 @@ impl ObjectError {
         Self::Word { field: field.to_owned(), shown: quoted(text), legal }
     }
 
-    pub(in crate::sources) fn shape(path: &str, reason: &dyn std::fmt::Display) -> Self {
+    pub fn shape(path: &str, reason: &dyn std::fmt::Display) -> Self {
         Self::Shape { path: path.to_owned(), reason: reason.to_string() }
     }
 }
@@ -140,7 +140,7 @@ const fn family_word(family: Family) -> &'static str {
 }
 
 /// A value of an object, quoted and cut.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     match text.char_indices().nth(SHOWN_LENGTH_MAX) {
         None => format!("{text:?}"),
         Some((end, _)) => format!("{:?}…", text.get(..end).unwrap_or_default()),

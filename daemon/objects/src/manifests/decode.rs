@@ -12,7 +12,7 @@ use holdfast_core::keys::Source;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use crate::sources::objects::{self, Defaulting, Kind, ObjectError, Provenance, ServiceWire, SliceWire};
+use crate::{self as objects, Defaulting, Kind, ObjectError, Provenance, ServiceWire, SliceWire};
 
 /// Nesting of the deepest object that is read, the same as `serde_json`'s own bound; real ones have about 20.
 const DEPTH_MAX: usize = 128;
@@ -37,30 +37,30 @@ const KIND_LENGTH_MAX: usize = 60;
 
 /// A Service or a slice, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Facts {
+pub enum Facts {
     Service(Arc<ServiceFacts>),
     Slice(Arc<SliceFacts>),
 }
 
 /// What one file says of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Version {
+pub struct Version {
     /// Nothing if it could not be understood.
-    pub(super) facts: Option<Facts>,
+    pub facts: Option<Facts>,
     /// What was wrong with it, or with a part of it.
-    pub(super) rejections: Vec<Rejection>,
+    pub rejections: Vec<Rejection>,
 }
 
 /// What one file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Contents {
-    pub(super) objects: BTreeMap<ObjectKey, Version>,
+pub struct Contents {
+    pub objects: BTreeMap<ObjectKey, Version>,
     /// Kinds that are not read, with how many objects of the file are of it.
-    pub(super) ignored: BTreeMap<ObjectKey, usize>,
+    pub ignored: BTreeMap<ObjectKey, usize>,
 }
 
 /// Reads a file; `Err` says why nothing in it can be read.
-pub(super) fn decode(file: &Arc<str>, bytes: &[u8]) -> Result<Contents, String> {
+pub fn decode(file: &Arc<str>, bytes: &[u8]) -> Result<Contents, String> {
     let text = str::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {error}"))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let documents = if file.ends_with(".json") { json(text)? } else { yaml(text)? };

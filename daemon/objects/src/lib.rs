@@ -1,11 +1,14 @@
-//! From Kubernetes objects on the wire to facts, as tolerantly as kube-proxy reads them.
+//! From Kubernetes objects on the wire to facts, as tolerantly as kube-proxy reads them, and from folders of manifests
+//! to events.
 //!
-//! Invariant: pure. The same object gives the same facts, or one rejection that names it, says what is wrong and what
-//! is legal; no object can harm another.
+//! Invariant: pure: no file, no socket, no clock. The same object gives the same facts, or one rejection that names it,
+//! says what is wrong and what is legal; no object can harm another.
 
 mod address;
 mod error;
+pub mod manifests;
 mod meta;
+mod rfc3339;
 mod service;
 mod slice;
 mod wire;
@@ -22,8 +25,8 @@ use holdfast_core::limits;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use error::ObjectError;
-pub(in crate::sources) use error::quoted;
+pub use error::{ObjectError, quoted};
+pub use rfc3339::parse as parse_time;
 pub use service::service;
 pub use slice::slice;
 pub use wire::{
@@ -133,7 +136,7 @@ fn rejection(
 }
 
 /// A reason no longer than a rejection may carry.
-pub(crate) fn cut_reason(reason: &str) -> Arc<str> {
+pub fn cut_reason(reason: &str) -> Arc<str> {
     match reason.char_indices().nth(limits::REJECTION_REASON_LENGTH_MAX) {
         None => reason.into(),
         Some(_) => reason

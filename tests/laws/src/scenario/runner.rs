@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast::state;
 use holdfast_core::engine::{Engine, Remembered};
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
@@ -19,6 +18,7 @@ use holdfast_core::maps::{Capacity, Faults, FaultyMaps, Maps, MemoryMaps};
 use holdfast_core::snapshot::{PortView, Snapshot};
 use holdfast_core::time::Now;
 
+use super::daemon::Daemon;
 use super::outside::Outside;
 use super::text::{Command, ScenarioError};
 use super::{View, maps, show};
@@ -74,7 +74,8 @@ impl MapMaker for FaultyMemory {
 
 /// The daemon with everything around it.
 #[allow(missing_debug_implementations)] // the maps are whatever a maker made
-pub struct Runner {
+pub struct Runner<'a> {
+    daemon: &'a dyn Daemon,
     outside: Outside,
     sources: Vec<Source>,
     // Gone only while it is being started again.
@@ -84,12 +85,17 @@ pub struct Runner {
     wall: Timestamp,
 }
 
-impl Runner {
+impl<'a> Runner<'a> {
     /// A daemon that has started, with nothing to serve.
-    pub fn start(maker: &dyn MapMaker, sources: BTreeSet<Source>) -> Result<Self, ScenarioError> {
+    pub fn start(
+        daemon: &'a dyn Daemon,
+        maker: &dyn MapMaker,
+        sources: BTreeSet<Source>,
+    ) -> Result<Self, ScenarioError> {
         let at_start = |message| ScenarioError { line: 0, message };
         let maps = maker.make().map_err(at_start)?;
         let mut runner = Self {
+            daemon,
             outside: Outside::default(),
             sources: sources.into_iter().collect(),
             engine: None,
@@ -122,7 +128,7 @@ impl Runner {
             }
             Command::KeepRunning | Command::Show(_) => Ok(()),
             other => {
-                let group = self.outside.take(other)?;
+                let group = self.outside.take(other, self.daemon)?;
                 self.apply(group)
             }
         }
@@ -144,7 +150,7 @@ impl Runner {
 
     /// Everything outside goes; then nothing may be left in tables, maps and allocators.
     pub fn clear(&mut self) -> Result<(), String> {
-        let group = self.outside.clear()?;
+        let group = self.outside.clear();
         self.apply(group)?;
         let left = self.show(View::Maps)? + &self.show(View::Services)?;
         let fill = self.snapshot.fill;
@@ -169,16 +175,9 @@ impl Runner {
         self.apply(group)
     }
 
-    /// What the process before has left on disk, through the disk.
+    /// What the process before has left behind.
     fn written_down(&self) -> Result<Option<Remembered>, String> {
-        if !self.snapshot.programmed {
-            return Ok(None);
-        }
-        let disk = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let folder = state::Folder::new(disk.path());
-        folder.store(&state::Context::default(), &self.snapshot).map_err(|error| error.to_string())?;
-        let kept = folder.load().map_err(|error| error.to_string())?;
-        Ok(kept.map(|kept| kept.remembered))
+        self.snapshot.programmed.then(|| self.daemon.written_down(&self.snapshot)).transpose()
     }
 
     /// Only what is held is probed, so the snapshot says which port the backend is of.

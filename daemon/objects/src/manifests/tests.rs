@@ -1,0 +1,13 @@
+//! What a folder says, without files.
+
+mod decoding;
+mod merging;
+
+use holdfast_laws::events::shown;
+
+/// A Service in one line of YAML.
+fn service(name: &str, ip: &str) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}}}\n"
+    )
+}

@@ -1,0 +1,27 @@
+//! What of a daemon a scenario needs beside the rules and the objects.
+
+use holdfast_core::engine::Remembered;
+use holdfast_core::event::Event;
+use holdfast_core::snapshot::Snapshot;
+
+/// What only a whole daemon has.
+pub trait Daemon {
+    /// What a configuration with these `[[service]]` blocks sends first.
+    fn blocks(&self, toml: &str) -> Result<Vec<Event>, String>;
+    /// What comes back after a restart of what was written down.
+    fn written_down(&self, snapshot: &Snapshot) -> Result<Remembered, String>;
+}
+
+/// The rules without a daemon around them: nobody reads a configuration, and what is written down is handed on.
+#[derive(Clone, Copy, Debug)]
+pub struct RulesAlone;
+
+impl Daemon for RulesAlone {
+    fn blocks(&self, _: &str) -> Result<Vec<Event>, String> {
+        Err("a configuration needs a whole daemon".to_owned())
+    }
+
+    fn written_down(&self, snapshot: &Snapshot) -> Result<Remembered, String> {
+        Ok(Remembered::from(snapshot))
+    }
+}
