@@ -6,9 +6,10 @@
  * is written as the IPv4-mapped IPv6 address. Fields are integers of fixed width or arrays of them, and
  * every byte is a field: the kernel compares keys as bytes.
  *
- * A change of anything here is a new VERSION, which lives in pins of its own beside the old one; a further map, or a
- * further number in an enum, is none. What is kept with sockets outlives that: a change of struct udp_socket is a new
- * SOCKETS_VERSION.
+ * A change of anything here is a new VERSION, which lives in pins of its own beside the old one. None is a further map
+ * that all generations share, or a number in an enum that only a refusal or a switch carries; a map of a generation, or
+ * a kind or state that stands in an entry, is one: a daemon of before would not know it. What is kept with sockets
+ * outlives that: a change of struct udp_socket is a new SOCKETS_VERSION.
  */
 #ifndef HOLDFAST_ABI_H
 #define HOLDFAST_ABI_H
@@ -110,7 +111,7 @@ enum verdict {
 	VERDICT_DROPPED = 2,
 };
 
-/* Who has turned a client away. */
+/* Who has turned a client away. What only packets can say (source, device) is 0 in what sockets say. */
 enum stage {
 	/* A program at a socket: the client is a process of this node. */
 	STAGE_SOCKET = 0,

@@ -1,7 +1,7 @@
 //! The command line: questions to the running daemon, and what needs no daemon at all.
 //!
-//! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree.
-//! Exit codes are a contract: see [`Exit`].
+//! Invariant: what a question prints comes from the daemon as it is, so the command line and the API cannot disagree;
+//! only `verify` is worded here, from the daemon's JSON. Exit codes are a contract: see [`Exit`].
 
 mod check;
 mod cleanup;
@@ -120,7 +120,7 @@ pub enum Command {
     Question(Question),
 }
 
-/// What `holdfast run` is answer.
+/// The arguments of `holdfast run`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Run {
     /// The file of the configuration
@@ -252,7 +252,7 @@ pub struct HistoryFilter {
     /// Not after this time, in the same forms
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
-    /// Only where this reason decided or clients were answer it, such as `vanished`
+    /// Only where this reason decided or clients were told it, such as `vanished`
     #[arg(long, value_name = "REASON")]
     reason: Option<String>,
     /// The latest so many; with --after, the first so many [default: 1000]

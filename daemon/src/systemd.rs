@@ -79,7 +79,7 @@ pub fn reloaded() {
 
 /// The daemon was told to end.
 pub fn stopping() {
-    notify(&[NotifyState::Stopping, NotifyState::Status("stopping; clients are served as before")]);
+    notify(&[NotifyState::Stopping, NotifyState::Status(messages::STOPPING.text)]);
 }
 
 /// Another daemon still has what this one needs.

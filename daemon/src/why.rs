@@ -51,7 +51,7 @@ pub(crate) struct Explanation<'a> {
     pub(crate) stale_since: Option<Rfc3339>,
 }
 
-/// One service of it.
+/// One service that has to do with what was asked for.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Explained<'a> {
     pub(crate) service: String,

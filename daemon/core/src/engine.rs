@@ -4,9 +4,12 @@
 //! order of a step stands here and nowhere else:
 //!
 //! ```text
-//! apply(event)*  →  decide  →  for each service of the piece: its lists, then its new frontends, many at once
-//!                           →  for each of them again: its removals
-//!                           →  what belongs to no service  →  settle: changes, snapshot
+//! apply(event)*  →  due retries, grace periods that are over  →  decide
+//!                →  addresses that left the node
+//!                →  for each service of the piece: its lists, then its new frontends, many at once
+//!                →  for each of them again: its removals
+//!                →  what belongs to no service  →  end of the piece: changes, snapshot
+//!                →  a grace period for what was freed
 //! ```
 //!
 //! Nothing here waits, and time is an argument; the shell has the task, the clock and the queues.

@@ -291,7 +291,6 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKey {
     Service(ServiceKey),
-    /// Kubernetes calls it An `EndpointSlice`.
     Slice(SliceKey),
     /// A file that cannot be read at all, by its name.
     File(Source, Arc<str>),

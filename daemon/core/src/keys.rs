@@ -130,7 +130,7 @@ impl fmt::Display for ServiceKey {
 /// One `EndpointSlice` of one source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceKey {
-    /// Kubernetes calls it `namespace/name`.
+    /// Shown as `namespace/name`.
     pub name: ObjectName,
     /// Who says so.
     pub source: Source,

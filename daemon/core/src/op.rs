@@ -46,15 +46,15 @@ pub struct WordFlags {
 impl WordFlags {
     const NONE: Self =
         Self { drop: false, internal_local: false, affinity: false, external_local: false, members: false };
-    /// Kubernetes calls it [`Self::drop`] alone.
+    /// A word with [`Self::drop`] and no other flag.
     pub const DROP: Self = Self { drop: true, ..Self::NONE };
-    /// Kubernetes calls it [`Self::internal_local`] alone.
+    /// A word with [`Self::internal_local`] and no other flag.
     pub const INTERNAL_LOCAL: Self = Self { internal_local: true, ..Self::NONE };
-    /// Kubernetes calls it [`Self::affinity`] alone.
+    /// A word with [`Self::affinity`] and no other flag.
     pub const AFFINITY: Self = Self { affinity: true, ..Self::NONE };
-    /// Kubernetes calls it [`Self::external_local`] alone.
+    /// A word with [`Self::external_local`] and no other flag.
     pub const EXTERNAL_LOCAL: Self = Self { external_local: true, ..Self::NONE };
-    /// Kubernetes calls it [`Self::members`] alone.
+    /// A word with [`Self::members`] and no other flag.
     pub const MEMBERS: Self = Self { members: true, ..Self::NONE };
 
     /// With the other's flags as well, if that is `on`.

@@ -15,7 +15,7 @@ pub(crate) trait Site: Debug + Display {
     /// Its hooks. Each has the name of its program.
     fn hooks(&self) -> impl Iterator<Item = &'static str>;
 
-    /// Where the link of a hook is pinned, below the folder of all links. Two sites have no pin in common.
+    /// The file of a hook's link in the folder of all links. Two sites have none in common.
     fn pin(&self, hook: &str) -> PathBuf;
 
     /// Hangs a program at its hook, beside those of others.

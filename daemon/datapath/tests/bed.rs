@@ -401,7 +401,7 @@ pub(crate) fn hide(folder: &Path) {
     mount("tmpfs", folder, 0);
 }
 
-/// Kubernetes calls it Undoes [`hide`].
+/// What [`hide`] did is undone.
 pub(crate) fn show(folder: &Path) {
     let text = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
     // SAFETY: the string ends in zero and outlives the call.

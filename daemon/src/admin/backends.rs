@@ -37,7 +37,7 @@ pub(super) struct Place {
     slices: usize,
 }
 
-/// One row, borrowed from the snapshot.
+/// One backend of a frontend, and its state.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Backend")]
 pub(super) struct BackendRow<'a> {

@@ -31,7 +31,7 @@ pub(super) const LEGAL: Legal = Legal {
 #[derive(Debug)]
 pub(super) struct Frontends;
 
-/// One row, borrowed from the snapshot.
+/// One frontend and what its clients get.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Frontend")]
 pub(super) struct FrontendRow<'a> {

@@ -28,7 +28,7 @@ pub(super) const LEGAL: Legal = Legal {
 #[derive(Debug)]
 pub(super) struct Services(Counters);
 
-/// One row, borrowed from the snapshot.
+/// One service, its object and what became of it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Service")]
 pub(super) struct ServiceRow<'a> {

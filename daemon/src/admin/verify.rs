@@ -57,7 +57,10 @@ pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
 fn text(it: &Comparison) -> String {
     let verdict = match (it.equal, &it.error) {
         (Some(true), _) => "equal".to_owned(),
-        (Some(false), _) => format!("{} differences", it.differences.len().saturating_add(it.omitted)),
+        (Some(false), _) => match it.differences.len().saturating_add(it.omitted) {
+            1 => "1 difference".to_owned(),
+            count => format!("{count} differences"),
+        },
         (None, error) => format!("not compared: {}", error.as_deref().unwrap_or_default()),
     };
     let age = match it.age_seconds {

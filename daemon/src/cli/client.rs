@@ -6,6 +6,7 @@
 
 mod stream;
 
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -44,7 +45,9 @@ pub(super) enum ClientError {
     Unreachable(Vec<(String, io::Error)>),
     #[error("cannot ask the daemon: {0}\nhint: has this user too many open files? try again")]
     NotAsked(io::Error),
-    #[error("the daemon's answer cannot be used: {0}\nhint: is it the daemon that listens there? try again")]
+    #[error(
+        "the daemon's answer cannot be used: {0}\nhint: another program may be listening there; see `ss -lxtp`"
+    )]
     Broken(io::Error),
     #[error(
         "the question is too long: it has {0} bytes, and the daemon reads no more than {HEADER_BYTES_MAX}\nhint: a service is \
@@ -192,15 +195,22 @@ fn silent(limit: Duration) -> io::Error {
 fn broken(error: &hyper::Error) -> io::Error {
     let of_the_stream = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     let kind = of_the_stream.map(io::Error::kind);
-    if error.is_incomplete_message() || kind == Some(io::ErrorKind::UnexpectedEof) {
+    let hung_up = [
+        io::ErrorKind::BrokenPipe,
+        io::ErrorKind::ConnectionAborted,
+        io::ErrorKind::ConnectionReset,
+        io::ErrorKind::UnexpectedEof,
+    ];
+    if error.is_incomplete_message() || kind.is_some_and(|kind| hung_up.contains(&kind)) {
         return io::Error::new(io::ErrorKind::UnexpectedEof, "the answer broke off");
     }
+    let is_garbage = [io::ErrorKind::InvalidData, io::ErrorKind::InvalidInput];
     match of_the_stream {
-        Some(source) => io::Error::new(source.kind(), source.to_string()),
-        None if error.is_parse() => {
-            io::Error::new(io::ErrorKind::InvalidData, format!("the answer is no HTTP: {error}"))
+        Some(source) if !is_garbage.contains(&source.kind()) => {
+            io::Error::new(source.kind(), source.to_string())
         }
-        None => io::Error::other(error.to_string()),
+        None if !error.is_parse() => io::Error::other(error.to_string()),
+        _ => io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"),
     }
 }
 
@@ -264,12 +274,21 @@ impl Answer {
             let count = self.body.read(&mut buffer).map_err(ClientError::Broken)?;
             match buffer.get(..count) {
                 None | Some([]) => break,
-                Some(bytes) => out.write_all(bytes)?,
+                Some(bytes) => out.write_all(&without_escapes(bytes))?,
             }
         }
         out.flush()?;
         Ok(())
     }
+}
+
+/// Whoever listens in the daemon's place must not move the terminal's cursor.
+fn without_escapes(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let is_shown = |byte: &u8| matches!(byte, b'\n' | b'\t') || !byte.is_ascii_control();
+    if bytes.iter().all(is_shown) {
+        return Cow::Borrowed(bytes);
+    }
+    bytes.iter().map(|byte| if is_shown(byte) { *byte } else { b'?' }).collect()
 }
 
 /// A refusal in JSON.
@@ -385,6 +404,26 @@ mod tests {
     }
 
     #[test]
+    fn whoever_hangs_up_breaks_the_answer_off_however_it_does() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        // What is closed with something unread in it is reset.
+        let hangs_up = std::thread::spawn(move || {
+            let mut theirs = theirs;
+            theirs.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n\r\nabc").unwrap();
+            theirs.read_exact(&mut [0]).unwrap();
+        });
+        let error = read_over(ours).unwrap_err().to_string();
+        hangs_up.join().unwrap();
+        assert!(error.contains("the answer broke off"), "{error}");
+    }
+
+    #[test]
+    fn an_answer_moves_no_cursor() {
+        assert_eq!(without_escapes("a\tb\né\n".as_bytes()), "a\tb\né\n".as_bytes());
+        assert_eq!(&*without_escapes(b"\x1b[2Ja\r\x7f"), b"?[2Ja??");
+    }
+
+    #[test]
     fn a_refusal_is_read_in_either_form_and_moves_no_cursor() {
         for (text, expected) in [
             ("error: no\nhint: yes\n", "no\nhint: yes"),
@@ -412,12 +451,12 @@ mod tests {
         let chunked = |rest: &str| format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{rest}");
         check_broken(&chunked("5\r\nhel"), "the answer broke off");
         check_broken(&chunked("5\r\nhello\r\n"), "the answer broke off");
-        check_broken(&chunked("2\r\nhello\r\n0\r\n\r\n"), "hunk");
-        check_broken(&chunked("ffffffffffffffffffff\r\n"), "hunk");
-        check_broken("SSH-2.0-OpenSSH_9.9\r\n", "the answer is no HTTP");
+        check_broken(&chunked("2\r\nhello\r\n0\r\n\r\n"), "the answer is not HTTP");
+        check_broken(&chunked("ffffffffffffffffffff\r\n"), "the answer is not HTTP");
+        check_broken("SSH-2.0-OpenSSH_9.9\r\n", "the answer is not HTTP");
         check_broken(
             &format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(20_000)),
-            "the answer is no HTTP",
+            "the answer is not HTTP",
         );
     }
 

@@ -670,7 +670,7 @@ fn whether_all_is_equal_is_read_from_its_field_and_not_from_a_line() {
         "omitted":0,"error":null,"compared_at":"2026-01-08T11:11:55Z","age_seconds":2}],"equal":false}"#;
     let [table, json] = verify(forged);
     assert_eq!((table.exit, json.exit), (Exit::Finding, Exit::Finding));
-    assert_eq!(table.out, "memory with kernel: 1 differences (2 s ago)\n  x?all equal\nNOT equal\n");
+    assert_eq!(table.out, "memory with kernel: 1 difference (2 s ago)\n  x?all equal\nNOT equal\n");
     assert_eq!(json.out, forged);
     let [table, json] = verify(r#"{"comparisons":[], "equal":true}"#);
     assert_eq!((table.exit, json.exit, table.out.as_str()), (Exit::Good, Exit::Good, "all equal\n"));

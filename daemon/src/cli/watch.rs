@@ -36,7 +36,7 @@ pub(super) fn watch(
             }
             Some(("data", json)) => {
                 let Last { why } = parsed(json)?;
-                writeln!(err, "holdfast: {why}")?;
+                writeln!(err, "holdfast: {}", why.replace(char::is_control, "?"))?;
                 return Ok(Exit::Unreachable);
             }
             Some(_) | None => {}

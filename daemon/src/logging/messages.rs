@@ -73,9 +73,9 @@ messages! {
     /// The queue of changes was full.
     CHANGES_MISSING = "54390a3c446ba2f27756c5194818152c", "too many changes at once to record; the history has a gap";
     /// The disk does not take records.
-    HISTORY_NOT_WRITTEN = "7e9ad93f7c27745946efb04f3b160699", "cannot write the history; a restart would lose the latest changes";
+    HISTORY_NOT_WRITTEN = "7e9ad93f7c27745946efb04f3b160699", "cannot write the history; a restart would lose the latest records";
     /// The disk does not take the snapshot.
-    SNAPSHOT_NOT_WRITTEN = "5a5f87c8153b739a0141a05d3fe5fab0", "cannot write the snapshot; a restart would lose the latest changes";
+    SNAPSHOT_NOT_WRITTEN = "5a5f87c8153b739a0141a05d3fe5fab0", "cannot write the snapshot; a restart without an apiserver would begin with older data";
     /// An object was rejected.
     OBJECT_NOT_UNDERSTOOD = "3ffabc66196a31d3f791eab23b70c0d1", "object not understood; its last good version stays in force";
     /// An endpoint of an apiserver cannot be used.

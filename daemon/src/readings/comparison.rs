@@ -47,14 +47,16 @@ impl Verifications {
     }
 }
 
-/// What one of them found.
+/// What one comparison found.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 pub(crate) struct Comparison {
     /// `memory with kernel`, `apiserver with memory`.
     pub(crate) what: String,
     /// Null: it could not be made.
     pub(crate) equal: Option<bool>,
+    #[serde(default)]
     pub(crate) differences: Vec<String>,
+    #[serde(default)]
     pub(crate) omitted: usize,
     pub(crate) error: Option<String>,
     /// When it was made; null: it could not be. The apiserver is asked at most once in 10 s, whoever wants to know.

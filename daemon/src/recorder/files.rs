@@ -14,7 +14,7 @@ use super::frames::{self, HEADER};
 /// One segment. The oldest quarter of the history goes when a new segment begins.
 const SEGMENT_BYTES_MAX: u64 = 16 << 20;
 
-/// Parts; with the size of one they make the 64 MiB that the history may take.
+/// Segments; with the size of one they make the 64 MiB that the history may take.
 const SEGMENTS_MAX: usize = 4;
 
 /// The end of a segment's name; before it stands the number of its first record, in 20 digits.

@@ -16,9 +16,14 @@ const FRAME_BYTES: usize = 12;
 /// The longest record: its bounds allow some 100 KiB.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
+/// Whether a record can be read back.
+pub(super) const fn fits(json: &str) -> bool {
+    json.len() <= RECORD_BYTES_MAX
+}
+
 /// Appends a record. One that is too long to be read back is an error.
 pub(super) fn put(json: &str, out: &mut Vec<u8>) -> io::Result<()> {
-    let Some(length) = u32::try_from(json.len()).ok().filter(|_| json.len() <= RECORD_BYTES_MAX) else {
+    let Some(length) = u32::try_from(json.len()).ok().filter(|_| fits(json)) else {
         let why =
             format!("a record has {} bytes, and at most {RECORD_BYTES_MAX} can be read back", json.len());
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));

@@ -35,7 +35,7 @@ pub struct Recorded {
     pub records: u64,
     /// Gaps since the start, those that were found in the file among them.
     pub gaps: u64,
-    /// Changes without a record, because too many came at once.
+    /// Changes without a record, because too many came at once or one could not be put into words.
     pub lost: u64,
     /// How the file is doing.
     pub file: Kept,

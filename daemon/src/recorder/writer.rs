@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::files::Files;
+use super::frames;
 use super::history::{History, Kept};
 use super::numbers::{Mark, Numbers, Reserve};
 use super::record::{Gap, GapCause};
@@ -176,11 +177,26 @@ impl Writer {
     fn append(&mut self, batch: &[ToDisk]) -> io::Result<()> {
         let (Some(first), Some(last)) = (batch.first(), batch.last()) else { return Ok(()) };
         let gap = self.gap(&first.line);
-        let records = gap.iter().map(|it| &*it.json).chain(batch.iter().map(|it| &*it.line.json));
+        let instead: Vec<Option<Line>> = batch.iter().map(|it| self.instead(&it.line)).collect();
+        let lines = batch.iter().zip(&instead).map(|(it, instead)| instead.as_ref().unwrap_or(&it.line));
+        let records = gap.iter().chain(lines).map(|it| &*it.json);
         let begin = gap.as_ref().unwrap_or(&*first.line);
         self.files.append(begin.seq.unwrap_or_default(), records)?;
         self.seq = last.line.seq.unwrap_or(self.seq);
         Ok(())
+    }
+
+    /// A record that is too long for the file is a gap there, so that it takes no other with it.
+    fn instead(&self, line: &Line) -> Option<Line> {
+        let seq = line.seq.filter(|_| !frames::fits(&line.json))?;
+        self.lose(1);
+        tracing::warn!(
+            seq,
+            bytes = line.json.len(),
+            "a record is too long for the history's file, and is a gap there"
+        );
+        let gap = Gap { records: Some(1), ..Gap::new(GapCause::NotWritten) };
+        Line::new(&gap_record(seq, line.time, 0, &self.boot_id, gap)).ok()
     }
 
     /// What is missing in the file before this record. It takes the last of the missing numbers.

@@ -42,7 +42,7 @@ impl Conditions {
 /// The object that an endpoint stands for, usually a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// Kubernetes calls it `Pod`.
+    /// Nearly always `Pod`.
     pub kind: &'a str,
     pub namespace: &'a str,
     pub name: TargetName<'a>,

@@ -35,7 +35,7 @@ fn work(out: &mut Exposition, snapshot: &Snapshot) {
     out.counter("holdfast_ops_failed_total", "Map writes refused.", counters.ops_failed);
     let help = "Map writes not tried because their service had not changed. Anything but 0 is a defect.";
     out.counter("holdfast_cross_service_ops_total", help, counters.cross_service);
-    let help = "Steps left out because what they were about was not there. Anything but 0 is a defect.";
+    let help = "Steps left out because an entry that must exist was missing. Anything but 0 is a defect.";
     out.counter("holdfast_impossible_total", help, counters.impossible);
     let help = "Things in the maps that somebody else had changed; each is written anew.";
     out.counter("holdfast_drift_total", help, counters.drift);

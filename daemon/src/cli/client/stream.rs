@@ -18,6 +18,8 @@ pub(super) const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 /// Between two tries at a socket that has as many clients waiting as it takes.
 const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
+const NOBODY_LETS_IN: &str = "nobody was let in for 2 seconds: the daemon hangs, or too many ask at once";
+
 /// Either kind of connection.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -27,7 +29,10 @@ pub(super) async fn connect_socket(path: &Path) -> io::Result<UnixStream> {
     let begun = Instant::now();
     loop {
         match UnixStream::connect(path).await {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < CONNECT_TIME_MAX => {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if begun.elapsed() >= CONNECT_TIME_MAX {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, NOBODY_LETS_IN));
+                }
                 tokio::time::sleep(QUEUE_PAUSE).await;
             }
             connected => return connected,

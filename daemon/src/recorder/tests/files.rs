@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use holdfast_core::change::Cause;
 use tempfile::TempDir;
 
 use super::*;
@@ -80,6 +81,21 @@ fn a_flipped_bit_costs_one_record() {
     let records = check_restart(&folder, &[(1, Change), (2, Missing), (3, Change), (4, Change)]);
     let gap = records[1].gap.as_ref().unwrap();
     assert_eq!((gap.cause, gap.records), (GapCause::Damaged, Some(1)));
+}
+
+#[test]
+fn invariant_12_a_record_that_is_too_long_for_the_file_is_a_gap_and_takes_no_other_with_it() {
+    let mut changes = services(&mut Rig::new(), 3);
+    let long: Arc<str> = "7".repeat(2 << 20).into();
+    for cause in &mut changes[1].change.causes {
+        if let Cause::ServiceApplied(facts) = cause {
+            Arc::make_mut(facts).meta.resource_version = Some(Arc::clone(&long));
+        }
+    }
+    let folder = TempDir::new().unwrap();
+    let history = recorded(changes, Some(folder.path()));
+    assert_eq!((history.recorded().file.lost, history.recorded().file.failures), (1, 0));
+    check_restart(&folder, &[(1, Change), (2, Missing), (3, Change), (4, Change)]);
 }
 
 #[test]

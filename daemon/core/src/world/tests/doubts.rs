@@ -68,7 +68,7 @@ fn a_range_that_was_not_published_is_given_back_whatever_the_other_family_does()
 }
 
 #[test]
-fn invariant_03_an_op_whose_port_is_not_known_is_counted_and_changes_nothing() {
+fn invariant_03_an_op_whose_port_is_not_known_is_counted_and_changes_no_list() {
     let mut rig = Rig::new();
     rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1"])]);
     let owner = Owner::Service(rig.id("a"));

@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, setns};
 /// Ten times the pods that kubelet allows a node.
 const NAMESPACES_MAX: usize = 1_100;
 
-/// Kubernetes calls it From `linux/capability.h`.
+/// Its bit, from `linux/capability.h`.
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// The namespace in which the thread is at home.
