@@ -33,7 +33,6 @@ use tokio::sync::{mpsc, watch};
 
 use crate::logging::messages::{self, say};
 use crate::rfc3339::Millis;
-use crate::state::boot_id;
 use files::{Disk, Files};
 use numbers::{Mark, Numbers, Reserve};
 use writer::{Disks, ToDisk};
@@ -244,4 +243,9 @@ fn is_urgent(record: &Record) -> bool {
         .iter()
         .filter(|it| it.before.as_ref().map(|it| &it.verdict) != it.after.as_ref().map(|it| &it.verdict));
     met.flat_map(|it| it.before.iter().chain(&it.after)).any(|met| met.verdict != Verdict::Serving.as_str())
+}
+
+/// The identity of this boot; empty where the kernel does not tell.
+pub fn boot_id() -> Arc<str> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
 }

@@ -82,8 +82,3 @@ impl Folder {
         file::store(&self.path, FILE, context, snapshot, file::RECORD_BYTES_MAX)
     }
 }
-
-/// The identity of this boot; empty where the kernel does not tell.
-pub fn boot_id() -> Arc<str> {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
-}

@@ -484,7 +484,7 @@ fn remember(path: &Path, shape: Shape, backend: std::net::SocketAddr) -> u64 {
     engine.apply(Event::Synced(Source::Kubernetes));
     let snapshot =
         step_whole(&mut engine, Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO }, &mut drop);
-    let context = state::Context { boot: state::boot_id(), ..state::Context::default() };
+    let context = state::Context { boot: holdfast::recorder::boot_id(), ..state::Context::default() };
     state::Folder::new(path).store(&context, &snapshot).unwrap().bytes
 }
 

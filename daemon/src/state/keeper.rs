@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::{Context, Folder, LeftOut, Stored};
 use crate::logging::messages::{self, say};
-use crate::recorder::History;
+use crate::recorder::{History, boot_id};
 use crate::sources::kubernetes::OddityView;
 
 /// The least time between two writes: a burst of changes is one write.
@@ -76,7 +76,7 @@ impl Keeper {
         history: Arc<History>,
     ) -> (Self, watch::Receiver<Written>) {
         let (written, reader) = watch::channel(Written::default());
-        let boot = super::boot_id();
+        let boot = boot_id();
         (Self { folder, boot, cluster, odd, snapshots, written, history, known: None }, reader)
     }
 
