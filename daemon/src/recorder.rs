@@ -139,7 +139,7 @@ impl Recorder {
         self.seq = restored.seq;
         restored.lines.iter().for_each(|line| self.history.restore(line));
         let below = numbers.reserve(self.seq).inspect_err(|error| {
-            tracing::warn!(%error, "cannot write down which numbers of records are used");
+            tracing::warn!(%error, "cannot write the file of used record numbers");
         });
         let below = below.ok();
         self.reserve = Arc::new(Reserve::new(below));

@@ -45,7 +45,7 @@ pub(crate) struct Explanation<'a> {
     pub(crate) services: Vec<Explained<'a>>,
     /// Where nobody has the address: what is near.
     pub(crate) near: Vec<NearRow>,
-    /// Where nobody has it: the records of who had it last.
+    /// If nobody has it: the latest records that name it.
     pub(crate) past: Vec<Record>,
     pub(crate) apiserver: Option<String>,
     pub(crate) stale_since: Option<Rfc3339>,

@@ -21,7 +21,7 @@ pub enum StartError {
     #[error("no cgroup v2 hierarchy is mounted; mount one, or set `datapath.cgroup`")]
     NoCgroup,
     /// The configured cgroup is none.
-    #[error("{} is no cgroup v2 folder; check `datapath.cgroup`", path.display())]
+    #[error("{} is not a cgroup v2 folder; check `datapath.cgroup`", path.display())]
     Cgroup {
         /// What was configured or found.
         path: PathBuf,

@@ -34,7 +34,7 @@ pub(super) struct Apiserver<'a> {
     memory_problem: Option<&'a str>,
     /// Requests that went on to another endpoint.
     failovers: u64,
-    /// Why the zone of this node is not known, or may have changed unheard.
+    /// Why the zone of this node is not known, or may have changed unnoticed.
     zone_problem: Option<String>,
     /// In the order in which they are preferred.
     endpoints: Vec<EndpointRow<'a>>,
@@ -137,7 +137,7 @@ struct WatchRow {
     losses: u64,
     /// Comparisons with what the server has.
     audits: u64,
-    /// Comparisons that found the watch to have lied.
+    /// Comparisons that found changes which the watch had missed.
     differences: u64,
     /// What went wrong last.
     last_error: Option<Arc<str>>,

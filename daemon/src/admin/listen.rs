@@ -42,7 +42,7 @@ pub enum AdminError {
     )]
     SocketTaken(PathBuf),
     /// Something else has the name.
-    #[error("cannot listen on {}: it is no socket; remove it or set another `socket` under [admin]", .0.display())]
+    #[error("cannot listen on {}: it is not a socket; remove it or set another `socket` under [admin]", .0.display())]
     NotASocket(PathBuf),
     /// The folder is missing.
     #[error(

@@ -55,7 +55,7 @@ pub(super) struct Path {
 }
 
 /// What 503 means where something may not be well.
-const NO: &str = "The answer is no.";
+const NO: &str = "It is not well; `reason` says why.";
 
 pub(super) static PATHS: [Path; 18] = [
     Path {

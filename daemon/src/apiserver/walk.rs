@@ -233,7 +233,7 @@ impl Inner {
         let why = Trouble::status(FORBIDDEN, answer).to_string();
         let mut unverified = self.unverified.lock().unwrap_or_else(PoisonError::into_inner);
         if unverified.is_none() {
-            tracing::warn!(error = %why, "the cluster's identity cannot be verified; its certificate alone is relied on");
+            tracing::warn!(error = %why, "cannot verify which cluster this is; only its certificate is checked");
             *unverified = Some(why.into());
         }
     }

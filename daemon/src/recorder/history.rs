@@ -57,7 +57,7 @@ pub struct Kept {
 /// Which records are asked for. `None` is no restriction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Of this service, with the gaps that may be its.
+    /// Of this service, with gaps that may have records of it.
     pub service: Option<ObjectName>,
     /// Not made before this time.
     pub since: Option<Millis>,

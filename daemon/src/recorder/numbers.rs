@@ -64,7 +64,7 @@ impl Numbers {
         let found = read(&path).unwrap_or_else(|error| {
             if error.kind() != io::ErrorKind::NotFound {
                 let file = path.display();
-                tracing::warn!(%error, %file, "cannot read which numbers of records are used; the snapshot's are taken");
+                tracing::warn!(%error, %file, "cannot read the file of used record numbers; going on with those in the snapshot");
             }
             Vec::new()
         });

@@ -123,7 +123,7 @@ impl Writer {
             }
             Err(error) => {
                 if self.retry.is_none() {
-                    tracing::warn!(%error, "cannot write down which numbers of records are used");
+                    tracing::warn!(%error, "cannot write the file of used record numbers");
                 }
                 self.retry = Some(Instant::now() + PAUSE_FAILED);
             }
@@ -146,7 +146,7 @@ impl Writer {
         self.sync();
         let below = last.saturating_add(1);
         if let Err(error) = self.numbers.keep(Mark { below, is_exact: true }) {
-            tracing::warn!(%error, "cannot write down which numbers of records are used");
+            tracing::warn!(%error, "cannot write the file of used record numbers");
         }
         self.tell();
     }

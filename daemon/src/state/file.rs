@@ -39,7 +39,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// Not one of ours.
-    #[error("{} is no snapshot of holdfast", .0.display())]
+    #[error("{} is not a snapshot of holdfast", .0.display())]
     Foreign(PathBuf),
     /// Written by another version.
     #[error("{} has format {found}; this version reads {VERSION_MIN} to {VERSION}", path.display())]

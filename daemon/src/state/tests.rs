@@ -201,11 +201,11 @@ fn check_refused(what: &str, damage: impl FnOnce(&mut Vec<u8>), expected: &str) 
 #[test]
 fn a_file_that_is_not_whole_is_named_and_not_used() {
     let damaged = " is damaged: its checksum is wrong; it was cut short or changed";
-    check_refused("empty", Vec::clear, " is no snapshot of holdfast");
+    check_refused("empty", Vec::clear, " is not a snapshot of holdfast");
     check_refused(
         "another file",
         |it| *it = b"[apiserver]\nendpoints = []\n".to_vec(),
-        " is no snapshot of holdfast",
+        " is not a snapshot of holdfast",
     );
     check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 3 to 4");
     check_refused("cut in the middle", |it| it.truncate(it.len() / 2), damaged);

@@ -120,7 +120,7 @@ fn what_nobody_left_where_the_socket_belongs_is_named_and_left_alone() {
     fs::write(daemon.socket(), "nobody was here").unwrap();
     chown(daemon.socket(), Some(NOBODY), Some(NOBODY)).unwrap();
     daemon.launch().unwrap();
-    daemon.wait_until(|it| Ok(it.logged().contains("it is no socket; remove it"))).unwrap();
+    daemon.wait_until(|it| Ok(it.logged().contains("it is not a socket; remove it"))).unwrap();
     assert_eq!(fs::read_to_string(daemon.socket()).unwrap(), "nobody was here");
     fs::remove_file(daemon.socket()).unwrap();
     daemon.wait_until(|it| Ok(it.is_ready())).unwrap();

@@ -66,7 +66,7 @@ fn no_bpf_file_system() {
 #[test]
 fn no_cgroup_there() {
     let prepare = shell("printf '[datapath]\\ncgroup = \"/var\"\\n' >/etc/holdfast/holdfast.toml");
-    check(prepare, "is no cgroup v2 folder; check `datapath.cgroup`", &Hope::Some);
+    check(prepare, "is not a cgroup v2 folder; check `datapath.cgroup`", &Hope::Some);
 }
 
 /// What is in the way of the admin API is in the way of nothing else, and it listens when that has gone.

@@ -59,9 +59,12 @@ const OF_WATCHES: [OfWatch; 8] = [
     ("holdfast_watch_losses_total", "counter", "Lists that removed more than half of everything.", |it| {
         it.losses
     }),
-    ("holdfast_watch_differences_total", "counter", "Comparisons that found a watch to have lied.", |it| {
-        it.differences
-    }),
+    (
+        "holdfast_watch_differences_total",
+        "counter",
+        "Comparisons that found changes which a watch had missed.",
+        |it| it.differences,
+    ),
 ];
 
 fn following(out: &mut Exposition, watches: &[Watch]) {

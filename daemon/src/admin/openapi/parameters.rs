@@ -14,9 +14,13 @@ const MEANINGS: [(Option<&str>, &str, &str); 15] = [
     (
         Some("/history"),
         "service",
-        "Exactly this service, as namespace/name, also one that is gone; with the gaps that may be its.",
+        "Exactly this service, as namespace/name, also one that is gone; with gaps that may have records of it.",
     ),
-    (Some("/watch"), "service", "Exactly this service, as namespace/name; with the gaps that may be its."),
+    (
+        Some("/watch"),
+        "service",
+        "Exactly this service, as namespace/name; with gaps that may have records of it.",
+    ),
     (None, "type", "Exactly this type."),
     (Some("/frontends"), "address", "Exactly this address of the frontend."),
     (Some("/backends"), "address", "Exactly this address of the backend."),

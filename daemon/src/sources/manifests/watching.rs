@@ -206,7 +206,7 @@ async fn next(path: &Path, notices: &mut Option<Notices>) -> EventOwned {
 }
 
 fn warn_polling(path: &Path, error: &std::io::Error) {
-    tracing::warn!(folder = %path.display(), %error, "the kernel gives no notice of changes; the folder is looked at now and then");
+    tracing::warn!(folder = %path.display(), %error, "cannot watch the folder for changes; it is read every few seconds instead");
 }
 
 #[cfg(test)]
