@@ -58,7 +58,7 @@ enum Found {
 pub struct MemoryMaps {
     frontends: Index<FrontendKey, FrontendValue>,
     words: Vec<[Word; 2]>,
-    facts: BTreeMap<PortIndex, PortFacts>,
+    facts: Index<PortIndex, PortFacts>,
     slots: [Vec<Option<Slot>>; 2],
     members: Index<MemberKey, SlotState>,
     node_addresses: BTreeSet<IpAddr>,
@@ -82,7 +82,7 @@ impl MemoryMaps {
         Self {
             frontends: Index::new(seed),
             words: Vec::new(),
-            facts: BTreeMap::new(),
+            facts: Index::new(seed),
             slots: [Vec::new(), Vec::new()],
             members: Index::new(seed),
             node_addresses: BTreeSet::new(),
@@ -241,7 +241,8 @@ impl MemoryMaps {
             .filter(|(_, words)| **words != [Word::EMPTY; 2])
             .map(|(index, _)| PortIndex(index));
         let with_members = self.members.sorted().map(|(member, _)| member.port);
-        let with_others = self.facts.keys().copied().chain(with_members);
+        let with_facts = self.facts.sorted().map(|(index, _)| *index);
+        let with_others = with_facts.chain(with_members);
         let orphans: BTreeSet<_> =
             with_words.chain(with_others).filter(|index| !families.contains_key(index)).collect();
         (
