@@ -122,7 +122,7 @@ fn without_permission_to_see_the_namespace_it_is_said_once() {
     node.wait_until_synced();
     node.server().reset_connections();
     node.live(ms(500));
-    assert_eq!(node.log().matches("identity cannot be verified").count(), 1, "{}", node.log());
+    assert_eq!(node.log().matches("cannot verify which cluster this is").count(), 1, "{}", node.log());
     node.check();
 }
 

@@ -202,7 +202,7 @@ fn a_list_that_takes_nearly_everything_away_is_believed_and_said() {
         "{}",
         node.log()
     );
-    assert_eq!(node.log().matches("most objects are gone").count(), 2, "{}", node.log());
+    assert_eq!(node.log().matches("fewer than half of the objects").count(), 2, "{}", node.log());
 }
 
 #[test]
