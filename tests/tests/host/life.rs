@@ -165,15 +165,18 @@ fn only_root_and_the_group_use_the_socket_and_everybody_may_read_over_tcp() {
 
 #[test]
 fn another_proxys_rules_are_reported_and_left_alone() {
-    let host = boot();
+    let mut host = boot();
     install(&host, First);
     // A device is what kube-proxy's IPVS mode leaves; the tests of holdfast itself have its rules.
     let made = host.run(&["ip", "link", "add", "kube-ipvs0", "type", "bridge"]).unwrap();
     assert_eq!(made.code, 0, "{made:?}");
     host.run(&["systemctl", "start", "holdfast"]).unwrap().good();
-    let said = OTHER_PROXY.text;
-    let journal = host.run(&["journalctl", "--unit", "holdfast", "--grep", said]).unwrap().good();
-    assert!(journal.contains("proxy=kube-proxy evidence=/sys/class/net/kube-ipvs0"), "{journal}");
+    // The daemon is ready before it has looked for others.
+    host.wait_for("another proxy's line in the journal", |host| {
+        let said = host.run(&["journalctl", "--unit", "holdfast", "--grep", OTHER_PROXY.text]).unwrap();
+        said.out.contains("proxy=kube-proxy evidence=/sys/class/net/kube-ipvs0")
+    })
+    .unwrap();
     let status = host.run(&["holdfast", "status"]).unwrap();
     assert!(status.out.contains("beside     kube-proxy (/sys/class/net/kube-ipvs0)"), "{status:?}");
     host.run(&["ip", "link", "show", "kube-ipvs0"]).unwrap().good();
