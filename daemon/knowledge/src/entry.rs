@@ -1,0 +1,274 @@
+//! The shapes of the knowledge: reasons, causes, remedies and what else the files have.
+//!
+//! Invariant: a field that is not one of these is refused, so that no misspelled one is without effect.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+/// Declares a closed set of words as the files and answers spell them.
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+        pub enum $name { $($(#[$doc])* #[serde(rename = $word)] $variant,)+ }
+
+        impl $name {
+            /// Every word of the set, in its order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+words! {
+    /// What an Event says of itself.
+    EventType {
+        Normal = "Normal",
+        Warning = "Warning",
+        /// A type that Kubernetes may add.
+        Other = "other",
+    }
+}
+
+words! {
+    /// Who sends a reason today.
+    Emitted {
+        Current = "current",
+        /// Sent under another spelling.
+        Variant = "variant",
+        /// Sent by older versions alone.
+        Old = "old",
+        /// People look for it, and nobody sends it.
+        Never = "never",
+        /// Not Kubernetes' own.
+        ThirdParty = "third-party",
+    }
+}
+
+words! {
+    /// How loudly a reason is told.
+    Severity {
+        Info = "info",
+        Notice = "notice",
+        Warning = "warning",
+        Error = "error",
+    }
+}
+
+words! {
+    /// How much harm a remedy can do.
+    Risk {
+        /// Read-only, or undone by the reverse step.
+        Safe = "safe",
+        /// Traffic or a component is interrupted.
+        Disruptive = "disruptive",
+        /// Data or resources of the cloud may be lost.
+        Destructive = "destructive",
+    }
+}
+
+words! {
+    /// What a reason says about the life of an external load balancer, whoever works on it.
+    Step {
+        Ensuring = "ensuring",
+        Ensured = "ensured",
+        Creating = "creating",
+        Created = "created",
+        Updated = "updated",
+        UpdateFailed = "update-failed",
+        SyncFailed = "sync-failed",
+        Deleting = "deleting",
+        Deleted = "deleted",
+        DeleteFailed = "delete-failed",
+        NoNodes = "no-nodes",
+        AddressAssigned = "address-assigned",
+    }
+}
+
+words! {
+    /// What a file of reasons is about.
+    Subject {
+        LoadBalancer = "load-balancer",
+        Endpoints = "endpoints",
+        Addresses = "addresses",
+        Pods = "pods",
+        Nodes = "nodes",
+        Controllers = "controllers",
+        /// A file of the operator that does not say.
+        Other = "other",
+    }
+}
+
+/// One reason of Events, as one kind of component sends it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EventReason {
+    pub id: String,
+    /// As it is spelled in the Event.
+    pub reason: String,
+    /// Other spellings of the same.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// The id of the reason that this spelling stands for; that one's causes and meaning hold.
+    pub alias_of: Option<String>,
+    /// Who sends it; nobody named is anybody.
+    #[serde(default)]
+    pub components: Vec<String>,
+    /// Which kinds of objects it is about.
+    pub kinds: Vec<String>,
+    #[serde(rename = "type")]
+    pub event_type: EventType,
+    pub emitted: Emitted,
+    /// The Kubernetes version that brought it, where that is known.
+    pub since: Option<String>,
+    /// How often it is seen: rare, low or medium.
+    pub frequency: Option<String>,
+    pub severity: Severity,
+    pub step: Option<Step>,
+    /// The message must have one of these; without, the same reason is about something else.
+    #[serde(default)]
+    pub only_if: Vec<String>,
+    /// Messages as they look, for people.
+    #[serde(default)]
+    pub says: Vec<String>,
+    pub meaning: String,
+    pub impact: Option<Impact>,
+    #[serde(default)]
+    pub before: Vec<String>,
+    #[serde(default)]
+    pub after: Vec<String>,
+    /// Reasons that, seen later at the same object, end it.
+    #[serde(default)]
+    pub resolved_by: Vec<String>,
+    /// When whoever failed tries again.
+    pub retry: Option<Retry>,
+    /// Ids of causes, the specific ones first.
+    #[serde(default)]
+    pub causes: Vec<String>,
+    /// Further causes, for some messages alone, before the others.
+    #[serde(default)]
+    pub when: Vec<When>,
+    /// Why there are no causes to look for.
+    pub no_causes: Option<String>,
+    /// What to do where no cause is found.
+    #[serde(default)]
+    pub fallback: String,
+    #[serde(skip, default = "other")]
+    pub subject: Subject,
+}
+
+const fn other() -> Subject {
+    Subject::Other
+}
+
+/// Whom it hurts, and how much.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Impact {
+    pub user: String,
+    pub service: String,
+    pub cluster: String,
+}
+
+/// The pace of further tries: doubling from the first to the longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retry {
+    pub first_ms: u32,
+    pub max_ms: u32,
+    /// After so many tries it is given up until something changes; without, never.
+    pub times: Option<u32>,
+}
+
+/// Causes that only some messages of a reason can have.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct When {
+    /// The message has one of these.
+    pub contains: Vec<String>,
+    /// What it then says about the life of a load balancer, in place of the reason's own.
+    pub step: Option<Step>,
+    pub causes: Vec<String>,
+}
+
+/// What is behind a message, by the words in it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cause {
+    pub id: String,
+    /// The message has one of these, without regard to capitals.
+    pub any: Vec<String>,
+    /// … and each of these as well.
+    #[serde(default)]
+    pub all: Vec<String>,
+    /// … and none of these.
+    #[serde(default)]
+    pub not: Vec<String>,
+    /// Whose words these are; nobody named is anybody.
+    #[serde(default)]
+    pub providers: Vec<String>,
+    pub means: String,
+    pub check: Vec<String>,
+    pub remedy: Vec<Remedy>,
+}
+
+/// What helps, and how much harm it can do.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remedy {
+    pub risk: Risk,
+    #[serde(rename = "do")]
+    pub action: String,
+}
+
+/// What is believed of some reasons and causes, and what is true. One belief is often about several of them, so it
+/// stands beside them and not in each.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Belief {
+    pub id: String,
+    /// Ids of reasons and causes.
+    pub about: Vec<String>,
+    pub believed: String,
+    pub truth: String,
+}
+
+/// From what is seen to where to look.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Symptom {
+    pub id: String,
+    pub seen: String,
+    pub reasons: Vec<String>,
+    /// Checks of `holdfast diagnose`.
+    pub checks: Vec<String>,
+    pub note: String,
+}
+
+/// An error that the apiserver answers to a write, and that never becomes an Event.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RefusedWrite {
+    pub id: String,
+    pub contains: Vec<String>,
+    pub cause: String,
+}
+
+/// What no advice may say.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Never {
+    pub id: String,
+    pub contains: Vec<String>,
+    pub why: String,
+}

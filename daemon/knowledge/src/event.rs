@@ -1,0 +1,148 @@
+//! An Event as either API of Kubernetes has it, in one shape.
+//!
+//! Invariant: any JSON value gives a [`ClusterEvent`]; what is missing or of another type is empty. All text in it is
+//! clean and bounded, a time is one that can be, and it was seen at least once.
+//!
+//! The fields are taken out of the JSON one by one. The types of `k8s-openapi` would be two, and both refuse a whole
+//! Event for one odd field: a count beyond 32 bits, a time that is none, a number in place of a text.
+
+use serde_json::Value;
+
+use crate::entry::EventType;
+use crate::limits::{NAME_BYTES_MAX, WORD_BYTES_MAX};
+use crate::rfc3339::{Time, parse};
+use crate::text::{clean, clean_message};
+
+/// What client libraries put before a message that stands for several similar ones.
+const MERGED_PREFIX: &str = "(combined from similar events): ";
+
+/// The object that an Event is about, as far as the Event says. Only kind, namespace and name are always there:
+/// kube-proxy and kubelet name no UID, old versions of them the node's name in its place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectRef {
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    /// Which part of it, such as a container.
+    pub field_path: String,
+}
+
+/// What a component of the cluster says about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterEvent {
+    /// The Event's own UID: the same one is modified when it is seen again.
+    pub uid: String,
+    pub object: ObjectRef,
+    pub reason: String,
+    pub event_type: EventType,
+    /// Without the words that mark a merged one.
+    pub message: String,
+    pub action: String,
+    /// Who says it.
+    pub component: String,
+    /// Where that one runs, or which of several it is.
+    pub host: String,
+    pub first: Option<Time>,
+    pub last: Option<Time>,
+    /// How often it was seen; at least once.
+    pub count: u32,
+    /// Whether it stands for several similar ones.
+    pub merged: bool,
+}
+
+impl ClusterEvent {
+    /// Takes an object of `v1` or of `events.k8s.io/v1`.
+    pub fn from_json(value: &Value) -> Self {
+        let (message, merged) = message(value);
+        let word = |paths: &[&str]| clean(first_text(value, paths), WORD_BYTES_MAX);
+        Self {
+            uid: word(&["metadata/uid"]),
+            object: object(value),
+            reason: word(&["reason"]),
+            event_type: event_type(first_text(value, &["type"])),
+            message,
+            action: word(&["action"]),
+            component: word(&[
+                "reportingComponent",
+                "reportingController",
+                "source/component",
+                "deprecatedSource/component",
+            ]),
+            host: clean(
+                first_text(value, &["source/host", "deprecatedSource/host", "reportingInstance"]),
+                NAME_BYTES_MAX,
+            ),
+            first: time(
+                value,
+                &["firstTimestamp", "deprecatedFirstTimestamp", "eventTime", "metadata/creationTimestamp"],
+            ),
+            last: time(
+                value,
+                &[
+                    "series/lastObservedTime",
+                    "lastTimestamp",
+                    "deprecatedLastTimestamp",
+                    "eventTime",
+                    "metadata/creationTimestamp",
+                ],
+            ),
+            count: count(value),
+            merged,
+        }
+    }
+}
+
+/// What stands at a path of members, such as `source/host`.
+fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('/').try_fold(value, |value, member| value.get(member))
+}
+
+fn first_text<'v>(value: &'v Value, paths: &[&str]) -> &'v str {
+    let texts = paths.iter().filter_map(|path| at(value, path)?.as_str());
+    texts.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
+}
+
+fn object(value: &Value) -> ObjectRef {
+    let objects = ["involvedObject", "regarding"].into_iter().filter_map(|member| value.get(member));
+    let object = objects.into_iter().find(|object| object.is_object()).unwrap_or(&Value::Null);
+    let name = |member: &str| clean(first_text(object, &[member]), NAME_BYTES_MAX);
+    ObjectRef {
+        kind: name("kind"),
+        namespace: name("namespace"),
+        name: name("name"),
+        uid: name("uid"),
+        field_path: name("fieldPath"),
+    }
+}
+
+fn event_type(text: &str) -> EventType {
+    match text {
+        "Normal" => EventType::Normal,
+        "Warning" => EventType::Warning,
+        _ => EventType::Other,
+    }
+}
+
+fn message(value: &Value) -> (String, bool) {
+    let text = first_text(value, &["message", "note"]);
+    match text.trim_start().strip_prefix(MERGED_PREFIX) {
+        Some(rest) => (clean_message(rest), true),
+        None => (clean_message(text), false),
+    }
+}
+
+fn time(value: &Value, paths: &[&str]) -> Option<Time> {
+    paths.iter().find_map(|path| parse(at(value, path)?.as_str()?))
+}
+
+/// Nothing, or less than nothing, was seen once: otherwise there would be no Event.
+fn count(value: &Value) -> u32 {
+    let counts = ["series/count", "count", "deprecatedCount"];
+    let counted = counts.iter().filter_map(|path| at(value, path)?.as_i64());
+    let count = counted.into_iter().find(|count| *count > 0).unwrap_or(1);
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

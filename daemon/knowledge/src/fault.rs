@@ -1,0 +1,44 @@
+//! What is wrong with a file of the operator, so that he finds and mends it.
+
+use std::fmt;
+
+use crate::limits::SENTENCE_BYTES_MAX;
+use crate::text::clean;
+
+/// One fault: where it is, which entry it concerns, what is wrong and what to do. The entry is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub file: String,
+    /// Counted from 1.
+    pub line: Option<usize>,
+    /// The entry, as far as it says who it is.
+    pub id: Option<String>,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl Fault {
+    pub(crate) fn of_file(file: &str, line: Option<usize>, message: &str) -> Self {
+        Self::of_entry(file, line, None, message)
+    }
+
+    pub(crate) fn of_entry(file: &str, line: Option<usize>, id: Option<&str>, message: &str) -> Self {
+        let shown = |text: &str| clean(text, SENTENCE_BYTES_MAX);
+        Self { file: shown(file), line, id: id.map(shown), message: shown(message) }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if let Some(id) = &self.id {
+            write!(f, ": {id}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for Fault {}

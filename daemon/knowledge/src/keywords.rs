@@ -1,0 +1,102 @@
+//! Looking for keywords in messages, fast.
+//!
+//! Invariant: capital letters do not matter. The name of the object that a message is about is not looked at, because
+//! whoever names an object would choose its cause.
+
+use memchr::memmem::{self, Finder};
+
+use crate::entry::Cause;
+
+/// A message as keywords are looked for in it.
+#[derive(Debug)]
+pub(crate) struct Searched(Vec<u8>);
+
+impl Searched {
+    pub(crate) fn new(message: &str, namespace: &str, name: &str) -> Self {
+        let mut text = message.to_ascii_lowercase().into_bytes();
+        if !name.is_empty() {
+            let name = name.to_ascii_lowercase();
+            if !namespace.is_empty() {
+                blank_out(&mut text, &format!("{}/{name}", namespace.to_ascii_lowercase()));
+            }
+            blank_out(&mut text, &format!("\"{name}\""));
+            // What a controller makes for it is named after it.
+            blank_out(&mut text, &format!(" {name}-"));
+        }
+        Self(text)
+    }
+}
+
+fn blank_out(text: &mut [u8], name: &str) {
+    let found: Vec<usize> = memmem::find_iter(text, name).collect();
+    for at in found {
+        if let Some(place) = text.get_mut(at..at + name.len()) {
+            place.fill(b' ');
+        }
+    }
+}
+
+/// Keywords, ready to be looked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Keywords(Vec<Finder<'static>>);
+
+impl Keywords {
+    pub(crate) fn new(words: &[String]) -> Self {
+        Self(words.iter().map(|word| Finder::new(&word.to_ascii_lowercase()).into_owned()).collect())
+    }
+
+    pub(crate) fn any_in(&self, message: &Searched) -> bool {
+        self.0.iter().any(|word| word.find(&message.0).is_some())
+    }
+
+    fn all_in(&self, message: &Searched) -> bool {
+        self.0.iter().all(|word| word.find(&message.0).is_some())
+    }
+}
+
+/// What says whether a cause fits.
+#[derive(Clone, Debug)]
+pub(crate) struct Matcher {
+    any: Keywords,
+    all: Keywords,
+    not: Keywords,
+}
+
+impl Matcher {
+    pub(crate) fn new(cause: &Cause) -> Self {
+        Self {
+            any: Keywords::new(&cause.any),
+            all: Keywords::new(&cause.all),
+            not: Keywords::new(&cause.not),
+        }
+    }
+
+    pub(crate) fn fits(&self, message: &Searched) -> bool {
+        self.any.any_in(message) && self.all.all_in(message) && !self.not.any_in(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fits(words: &[&str], message: &str, name: &str) -> bool {
+        let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+        Keywords::new(&words).any_in(&Searched::new(message, "shop", name))
+    }
+
+    #[test]
+    fn capitals_do_not_matter() {
+        assert!(fits(&["already exists"], "endpoints ALREADY Exists", ""));
+        assert!(!fits(&["already exists"], "already  exists", ""));
+    }
+
+    #[test]
+    fn the_name_of_the_object_is_no_keyword() {
+        assert!(fits(&["conflict"], "Failed: a conflict", "conflict"));
+        assert!(!fits(&["conflict"], "Failed to update endpoint shop/conflict: slow", "conflict"));
+        assert!(!fits(&["conflict"], "endpoints \"Conflict\" not seen", "conflict"));
+        assert!(!fits(&["conflict"], "failed to update conflict-x7k2p EndpointSlice", "conflict"));
+        assert!(Keywords::new(&["/api".to_owned()]).any_in(&Searched::new("get /api", "", "api")));
+    }
+}

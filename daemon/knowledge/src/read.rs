@@ -1,0 +1,132 @@
+//! From the text of a file to its entries, each on its own.
+//!
+//! Invariant: an entry that cannot be read is left out and named with its line; the others of the file stay. A file
+//! that is no TOML at all has none.
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use crate::entry::{Belief, Cause, EventReason, Never, RefusedWrite, Subject, Symptom};
+use crate::fault::Fault;
+
+/// An entry and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed<T> {
+    pub(crate) entry: T,
+    pub(crate) file: String,
+    pub(crate) line: usize,
+}
+
+/// What files say together.
+#[derive(Debug, Default)]
+pub(crate) struct Entries {
+    pub(crate) reasons: Vec<Placed<EventReason>>,
+    pub(crate) causes: Vec<Placed<Cause>>,
+    pub(crate) beliefs: Vec<Placed<Belief>>,
+    pub(crate) symptoms: Vec<Placed<Symptom>>,
+    pub(crate) refused_writes: Vec<Placed<RefusedWrite>>,
+    pub(crate) nevers: Vec<Placed<Never>>,
+    pub(crate) faults: Vec<Fault>,
+}
+
+/// Who wrote a file, and therefore what it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Author {
+    Us,
+    Operator,
+}
+
+/// One file while it is read.
+struct File<'a> {
+    name: &'a str,
+    text: &'a str,
+}
+
+impl Entries {
+    /// Reads a further file.
+    pub(crate) fn read(&mut self, name: &str, text: &str, author: Author) {
+        let file = File { name, text };
+        let table = match DeTable::parse(text) {
+            Ok(table) => table.into_inner(),
+            Err(error) => return self.faults.push(file.fault(&error, None)),
+        };
+        let mut subject = Subject::Other;
+        if let Some(word) = table.get("subject") {
+            match read_one(word.clone()) {
+                Ok(known) => subject = known,
+                Err(error) => self.faults.push(file.fault(&error, None)),
+            }
+        }
+        for (key, value) in table {
+            match (key.get_ref().as_ref(), author) {
+                ("subject", _) => {}
+                ("reason", _) => {
+                    let reasons = file.entries(value, &mut self.faults);
+                    self.reasons.extend(reasons.into_iter().map(|reason| with_subject(reason, subject)));
+                }
+                ("cause", _) => self.causes.extend(file.entries(value, &mut self.faults)),
+                ("belief", Author::Us) => self.beliefs.extend(file.entries(value, &mut self.faults)),
+                ("symptom", Author::Us) => self.symptoms.extend(file.entries(value, &mut self.faults)),
+                ("refused_write", Author::Us) => {
+                    self.refused_writes.extend(file.entries(value, &mut self.faults));
+                }
+                ("never", Author::Us) => self.nevers.extend(file.entries(value, &mut self.faults)),
+                (other, _) => {
+                    let message = format!("`{other}` is not known here: write [[reason]] and [[cause]]");
+                    self.faults.push(Fault::of_file(name, Some(file.line(key.span().start)), &message));
+                }
+            }
+        }
+    }
+}
+
+fn with_subject(mut placed: Placed<EventReason>, subject: Subject) -> Placed<EventReason> {
+    placed.entry.subject = subject;
+    placed
+}
+
+fn read_one<T: DeserializeOwned>(value: Spanned<DeValue<'_>>) -> Result<T, toml::de::Error> {
+    T::deserialize(ValueDeserializer::from(value))
+}
+
+impl File<'_> {
+    /// The entries of one kind, each on its own.
+    fn entries<T: DeserializeOwned>(
+        &self,
+        value: Spanned<DeValue<'_>>,
+        faults: &mut Vec<Fault>,
+    ) -> Vec<Placed<T>> {
+        let at = value.span().start;
+        let DeValue::Array(items) = value.into_inner() else {
+            let message = "this must be a list of tables: write its name in two pairs of brackets";
+            faults.push(Fault::of_file(self.name, Some(self.line(at)), message));
+            return Vec::new();
+        };
+        let entries = items.into_iter().filter_map(|item| {
+            let line = self.line(item.span().start);
+            let id = item.get_ref().get("id").and_then(|id| Some(id.get_ref().as_str()?.to_owned()));
+            match read_one(item) {
+                Ok(entry) => Some(Placed { entry, file: self.name.to_owned(), line }),
+                Err(error) => {
+                    let fault = self.fault(&error, id.as_deref());
+                    faults.push(Fault { line: fault.line.or(Some(line)), ..fault });
+                    None
+                }
+            }
+        });
+        entries.collect()
+    }
+
+    fn fault(&self, error: &toml::de::Error, id: Option<&str>) -> Fault {
+        let line = error.span().map(|span| self.line(span.start));
+        let said = error.message().lines().collect::<Vec<_>>().join("; ");
+        let message = format!("{said}: correct it; until then what is built in holds");
+        Fault::of_entry(self.name, line, id, &message)
+    }
+
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
+        1 + before.iter().filter(|byte| **byte == b'\n').count()
+    }
+}

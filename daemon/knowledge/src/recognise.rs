@@ -1,0 +1,234 @@
+//! From an Event to the reason that it is, the cause behind it and what to do.
+//!
+//! Invariant: what is looked for depends on the reason alone, so the effort for a message is bounded by the longest
+//! list of causes. An Event never decides anything: it is told, with how sure we are.
+
+use std::collections::BTreeMap;
+
+use crate::entry::{Cause, EventReason, EventType, Remedy, Severity, Step};
+use crate::event::ClusterEvent;
+use crate::keywords::{Keywords, Matcher, Searched};
+use crate::limits::{ALSO_MAX, LINE_BYTES_MAX};
+use crate::store::Knowledge;
+use crate::text::clean;
+
+/// How sure it is that this Event is what we take it for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Confidence {
+    /// Nothing of the kind is known.
+    None,
+    /// The word is known, but not from this component: another vendor may mean something else by it.
+    ReasonOnly,
+    /// Known by another spelling.
+    Alias,
+    Exact,
+}
+
+impl Confidence {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::ReasonOnly => "reason-only",
+            Self::Alias => "alias",
+            Self::Exact => "exact",
+        }
+    }
+}
+
+/// What an Event is taken for.
+#[derive(Clone, Debug)]
+pub struct Recognised<'k> {
+    pub reason: Option<&'k EventReason>,
+    pub confidence: Confidence,
+    pub severity: Severity,
+    /// What it says about the life of an external load balancer.
+    pub step: Option<Step>,
+    pub cause: Option<&'k Cause>,
+    /// Further causes that fit, at most [`ALSO_MAX`].
+    pub also: Vec<&'k Cause>,
+}
+
+/// What to look at and what helps. Placeholders are still in it: [`crate::Values`] fills them.
+#[derive(Clone, Copy, Debug)]
+pub struct Advice<'k> {
+    pub check: &'k [String],
+    pub remedies: &'k [Remedy],
+    /// Where no cause was found; may be empty.
+    pub fallback: &'k str,
+}
+
+/// What is looked up by the word of an Event: where the reasons are, and what to look for in messages.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    exact: BTreeMap<String, Vec<usize>>,
+    aliases: BTreeMap<String, Vec<usize>>,
+    folded: BTreeMap<String, Vec<usize>>,
+    ids: BTreeMap<String, usize>,
+    /// One for each reason, in their order.
+    scans: Vec<Scan>,
+    /// One for each cause, in their order.
+    matchers: Vec<Matcher>,
+}
+
+/// Where to look for the causes of a reason.
+#[derive(Clone, Debug)]
+struct Scan {
+    only_if: Option<Keywords>,
+    when: Vec<(Keywords, Option<Step>, Vec<usize>)>,
+    causes: Vec<usize>,
+}
+
+impl Index {
+    pub(crate) fn new(reasons: &[EventReason], causes: &[Cause]) -> Self {
+        let places: BTreeMap<&str, usize> =
+            causes.iter().enumerate().map(|(at, cause)| (cause.id.as_str(), at)).collect();
+        let mut index = Self {
+            scans: reasons.iter().map(|reason| Scan::new(reason, &places)).collect(),
+            matchers: causes.iter().map(Matcher::new).collect(),
+            ..Self::default()
+        };
+        for (at, reason) in reasons.iter().enumerate() {
+            index.ids.insert(reason.id.clone(), at);
+            index.exact.entry(reason.reason.clone()).or_default().push(at);
+            index.folded.entry(folded(&reason.reason)).or_default().push(at);
+            for alias in &reason.aliases {
+                index.aliases.entry(alias.clone()).or_default().push(at);
+                index.folded.entry(folded(alias)).or_default().push(at);
+            }
+        }
+        index
+    }
+
+    /// Reasons of that word, and whether it is spelled as theirs.
+    fn find(&self, word: &str) -> (&[usize], bool) {
+        if let Some(found) = self.exact.get(word) {
+            return (found, true);
+        }
+        let other = self.aliases.get(word).or_else(|| self.folded.get(&folded(word)));
+        (other.map_or(&[], Vec::as_slice), false)
+    }
+}
+
+/// Reasons that differ by capitals or a plural alone are one.
+fn folded(word: &str) -> String {
+    let small = word.to_ascii_lowercase();
+    small.strip_suffix('s').map(str::to_owned).unwrap_or(small)
+}
+
+impl Scan {
+    fn new(reason: &EventReason, places: &BTreeMap<&str, usize>) -> Self {
+        let at = |ids: &[String]| -> Vec<usize> {
+            ids.iter().filter_map(|id| places.get(id.as_str()).copied()).collect()
+        };
+        let when = reason.when.iter().map(|it| (Keywords::new(&it.contains), it.step, at(&it.causes)));
+        Self {
+            only_if: (!reason.only_if.is_empty()).then(|| Keywords::new(&reason.only_if)),
+            when: when.collect(),
+            causes: at(&reason.causes),
+        }
+    }
+}
+
+impl Knowledge {
+    /// What this Event is.
+    pub fn recognise(&self, event: &ClusterEvent) -> Recognised<'_> {
+        let message = Searched::new(&event.message, &event.object.namespace, &event.object.name);
+        let (found, is_spelled_so) = self.index.find(&event.reason);
+        let candidates = found.iter().filter_map(|at| self.candidate(*at, event, &message));
+        // The first one that is from whom we know; otherwise the first.
+        let best = candidates.reduce(|best, other| if best.1 || !other.1 { best } else { other });
+        let Some((at, is_from_whom_we_know)) = best else { return Recognised::unknown(event) };
+        let (at, is_alias) = self.target(at);
+        let confidence = match (is_from_whom_we_know, is_spelled_so && !is_alias) {
+            (false, _) => Confidence::ReasonOnly,
+            (true, false) => Confidence::Alias,
+            (true, true) => Confidence::Exact,
+        };
+        self.read(at, confidence, &message).unwrap_or_else(|| Recognised::unknown(event))
+    }
+
+    /// Whether the reason may be this Event's, and whether it is from whom we know.
+    fn candidate(&self, at: usize, event: &ClusterEvent, message: &Searched) -> Option<(usize, bool)> {
+        let reason = self.reasons.get(at)?;
+        let only_if = self.index.scans.get(at)?.only_if.as_ref();
+        let kind = event.object.kind.as_str();
+        let is_about = kind.is_empty() || reason.kinds.iter().any(|known| known == kind);
+        let fits = is_about && only_if.is_none_or(|words| words.any_in(message));
+        let component = event.component.rsplit('/').next().unwrap_or_default();
+        let is_theirs =
+            reason.components.is_empty() || reason.components.iter().any(|known| known == component);
+        fits.then_some((at, is_theirs && !kind.is_empty()))
+    }
+
+    /// The reason that this one is another spelling of.
+    fn target(&self, at: usize) -> (usize, bool) {
+        let alias_of = self.reasons.get(at).and_then(|reason| reason.alias_of.as_ref());
+        alias_of.and_then(|id| self.index.ids.get(id)).map_or((at, false), |target| (*target, true))
+    }
+
+    fn read(&self, at: usize, confidence: Confidence, message: &Searched) -> Option<Recognised<'_>> {
+        let (reason, scan) = (self.reasons.get(at)?, self.index.scans.get(at)?);
+        let when = scan.when.iter().find(|(words, ..)| words.any_in(message));
+        let first = when.map_or(&[][..], |(_, _, causes)| causes);
+        let further = scan.causes.iter().filter(|at| !first.contains(at));
+        let fitting = first
+            .iter()
+            .chain(further)
+            .filter_map(|at| self.index.matchers.get(*at)?.fits(message).then_some(self.causes.get(*at)?));
+        let mut fitting = fitting.take(1 + ALSO_MAX);
+        Some(Recognised {
+            reason: Some(reason),
+            confidence,
+            severity: reason.severity,
+            step: when.and_then(|(_, step, _)| *step).or(reason.step),
+            cause: fitting.next(),
+            also: fitting.collect(),
+        })
+    }
+}
+
+impl<'k> Recognised<'k> {
+    /// Shown as it is.
+    fn unknown(event: &ClusterEvent) -> Self {
+        let severity = match event.event_type {
+            EventType::Warning => Severity::Warning,
+            EventType::Normal | EventType::Other => Severity::Info,
+        };
+        Self {
+            reason: None,
+            confidence: Confidence::None,
+            severity,
+            step: None,
+            cause: None,
+            also: Vec::new(),
+        }
+    }
+
+    /// That of the first cause; without one, what the reason has for all.
+    pub fn advice(&self) -> Advice<'k> {
+        match (self.cause, self.reason) {
+            (Some(cause), _) => Advice { check: &cause.check, remedies: &cause.remedy, fallback: "" },
+            (None, Some(reason)) => Advice { check: &[], remedies: &[], fallback: &reason.fallback },
+            (None, None) => Advice { check: &[], remedies: &[], fallback: "" },
+        }
+    }
+
+    /// The Event in one line of at most [`LINE_BYTES_MAX`] bytes: what it means, what is behind it, what it said.
+    pub fn line(&self, event: &ClusterEvent) -> String {
+        let object = &event.object;
+        let place = if object.namespace.is_empty() { "" } else { "/" };
+        let times = if event.count == 1 { String::new() } else { format!(", {} times", event.count) };
+        // Another vendor may mean something else by the same word.
+        let perhaps = if self.confidence == Confidence::ReasonOnly { "Perhaps: " } else { "" };
+        let meaning = self.reason.map_or(String::new(), |reason| format!("{perhaps}{}", reason.meaning));
+        let means = self.cause.map_or("", |cause| cause.means.as_str());
+        let parts = [
+            format!("{} {}{place}{}: {}{times}.", object.kind, object.namespace, object.name, event.reason),
+            meaning,
+            means.to_owned(),
+            format!("It said: {}", event.message),
+        ];
+        let said: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        clean(&said.join(" "), LINE_BYTES_MAX)
+    }
+}

@@ -1,0 +1,255 @@
+//! The knowledge as a whole: what is built in, and what files of the operator add to it or put in its place.
+//!
+//! Invariant: every entry was judged, and whatever an entry names is there. What is wrong in a file never takes a
+//! built-in entry away.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use crate::entry::{Belief, Cause, EventReason, Never, RefusedWrite, Symptom};
+use crate::fault::Fault;
+use crate::judge::{self, Judgement, Names, NeverSaid};
+use crate::limits::{ENTRIES_MAX, FAULTS_MAX, FILE_BYTES_MAX, FILES_MAX};
+use crate::read::{Author, Entries, Placed};
+use crate::recognise::Index;
+
+macro_rules! built_in {
+    ($($name:literal),+ $(,)?) => {
+        /// Our files, in the order in which the guide shows them.
+        pub(crate) const BUILT_IN: &[(&str, &str)] = &[$((
+            concat!("knowledge/", $name),
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../knowledge/", $name)),
+        )),+];
+    };
+}
+
+built_in![
+    "never.toml",
+    "causes-cloud.toml",
+    "causes-endpoints.toml",
+    "causes-host.toml",
+    "reasons-load-balancer.toml",
+    "reasons-endpoints.toml",
+    "reasons-addresses.toml",
+    "reasons-pods.toml",
+    "reasons-nodes.toml",
+    "reasons-controllers.toml",
+    "beliefs.toml",
+    "symptoms.toml",
+];
+
+static KNOWLEDGE: LazyLock<(Knowledge, Vec<Fault>)> = LazyLock::new(|| {
+    let mut entries = Entries::default();
+    BUILT_IN.iter().for_each(|(name, text)| entries.read(name, text, Author::Us));
+    Knowledge::default().with(entries)
+});
+
+/// What is known of Events.
+#[derive(Clone, Debug, Default)]
+pub struct Knowledge {
+    pub(crate) reasons: Vec<EventReason>,
+    pub(crate) causes: Vec<Cause>,
+    beliefs: Vec<Belief>,
+    symptoms: Vec<Symptom>,
+    refused_writes: Vec<RefusedWrite>,
+    nevers: Vec<Never>,
+    pub(crate) index: Index,
+}
+
+impl Knowledge {
+    /// What came with this program; read on first use, then kept.
+    pub fn built_in() -> &'static Self {
+        &KNOWLEDGE.0
+    }
+
+    /// What is wrong with what came with this program; a test sees to it that nothing is.
+    pub fn built_in_faults() -> &'static [Fault] {
+        &KNOWLEDGE.1
+    }
+
+    /// What came with this program, with the files of the operator: the name and the text of each, in their order. An
+    /// entry with the id of another takes its place, whole. What is wrong is left out and named.
+    pub fn with_overrides(files: &[(&str, &str)]) -> (Self, Vec<Fault>) {
+        let mut entries = Entries::default();
+        for (at, (name, text)) in files.iter().enumerate() {
+            match file_fault(at, text) {
+                Some(message) => entries.faults.push(Fault::of_file(name, None, &message)),
+                None => entries.read(name, text, Author::Operator),
+            }
+        }
+        let (knowledge, faults) = Self::built_in().clone().with(entries);
+        (knowledge, bounded(faults))
+    }
+
+    pub fn reasons(&self) -> &[EventReason] {
+        &self.reasons
+    }
+
+    pub fn causes(&self) -> &[Cause] {
+        &self.causes
+    }
+
+    pub fn cause(&self, id: &str) -> Option<&Cause> {
+        self.causes.iter().find(|cause| cause.id == id)
+    }
+
+    pub fn reason(&self, id: &str) -> Option<&EventReason> {
+        self.reasons.iter().find(|reason| reason.id == id)
+    }
+
+    pub fn beliefs(&self) -> &[Belief] {
+        &self.beliefs
+    }
+
+    /// What is believed of a reason or a cause, and is not so.
+    pub fn beliefs_about(&self, id: &str) -> impl Iterator<Item = &Belief> {
+        self.beliefs.iter().filter(move |belief| belief.about.iter().any(|about| about == id))
+    }
+
+    pub fn symptoms(&self) -> &[Symptom] {
+        &self.symptoms
+    }
+
+    pub fn nevers(&self) -> &[Never] {
+        &self.nevers
+    }
+
+    pub fn refused_writes(&self) -> &[RefusedWrite] {
+        &self.refused_writes
+    }
+
+    /// What is behind an error that the apiserver gave whoever wrote a Service.
+    pub fn refused_write(&self, message: &str) -> Option<&Cause> {
+        let message = message.to_ascii_lowercase();
+        let says =
+            |it: &&RefusedWrite| it.contains.iter().any(|text| message.contains(&text.to_ascii_lowercase()));
+        self.cause(&self.refused_writes.iter().find(says)?.cause)
+    }
+
+    /// This with further entries; what is wrong with those is left out.
+    fn with(mut self, mut entries: Entries) -> (Self, Vec<Fault>) {
+        let mut faults = std::mem::take(&mut entries.faults);
+        self.nevers.extend(entries.nevers.into_iter().map(|placed| placed.entry));
+        let never = NeverSaid::new(self.nevers.iter());
+        let causes =
+            judged(entries.causes, |cause| &cause.id, |cause| judge::cause(cause, &never), &mut faults);
+        let reasons =
+            judged(entries.reasons, |reason| &reason.id, |reason| judge::reason(reason, &never), &mut faults);
+        put(&mut self.causes, causes, |cause| &cause.id);
+        let reasons = self.living(reasons, &mut faults);
+        put(&mut self.reasons, reasons, |reason| &reason.id);
+        self.beliefs.extend(entries.beliefs.into_iter().map(|placed| placed.entry));
+        self.symptoms.extend(entries.symptoms.into_iter().map(|placed| placed.entry));
+        self.refused_writes.extend(entries.refused_writes.into_iter().map(|placed| placed.entry));
+        self.index = Index::new(&self.reasons, &self.causes);
+        (self, faults)
+    }
+
+    /// The reasons that name nothing dead. One that is left out may have been named by another, hence the loop; each
+    /// round but the last leaves one out.
+    fn living(
+        &self,
+        mut reasons: Vec<Placed<EventReason>>,
+        faults: &mut Vec<Fault>,
+    ) -> Vec<Placed<EventReason>> {
+        let causes: BTreeSet<&str> = self.causes.iter().map(|cause| cause.id.as_str()).collect();
+        loop {
+            let all = self.reasons.iter().chain(reasons.iter().map(|placed| &placed.entry));
+            let names = names(all);
+            let dead: BTreeMap<usize, String> = reasons
+                .iter()
+                .enumerate()
+                .filter_map(|(at, it)| Some((at, judge::references(&it.entry, &causes, &names).err()?)))
+                .collect();
+            if dead.is_empty() {
+                return reasons;
+            }
+            let mut at = 0..;
+            reasons.retain(|placed| {
+                let message = at.next().and_then(|at| dead.get(&at));
+                faults.extend(message.map(|message| placed.fault(&placed.entry.id, message)));
+                message.is_none()
+            });
+        }
+    }
+}
+
+fn names<'a>(reasons: impl Iterator<Item = &'a EventReason>) -> Names<'a> {
+    let mut names = Names::default();
+    for reason in reasons {
+        names.spelled.insert(&reason.reason);
+        names.spelled.extend(reason.aliases.iter().map(String::as_str));
+        if reason.alias_of.is_none() {
+            names.ids.insert(&reason.id);
+        }
+    }
+    names
+}
+
+impl<T> Placed<T> {
+    fn fault(&self, id: &str, message: &str) -> Fault {
+        let message = format!("{message}; until then what is built in holds");
+        Fault::of_entry(&self.file, Some(self.line), Some(id), &message)
+    }
+}
+
+/// The entries that are right, each id once: the first one.
+fn judged<T>(
+    entries: Vec<Placed<T>>,
+    id: impl Fn(&T) -> &String,
+    judge: impl Fn(&T) -> Judgement,
+    faults: &mut Vec<Fault>,
+) -> Vec<Placed<T>> {
+    let mut seen = BTreeSet::new();
+    let mut refused = |placed: &Placed<T>| {
+        let id = id(&placed.entry);
+        let is_full = seen.len() >= ENTRIES_MAX;
+        let judgement = match seen.insert(id.clone()) {
+            _ if is_full => Err(format!(
+                "there are {ENTRIES_MAX} entries before it, and no more are legal: leave some out"
+            )),
+            true => judge(&placed.entry),
+            // Also if the first one is refused: nobody means the second one then.
+            false => Err("an entry before it has the same id: leave one of them out".to_owned()),
+        };
+        Some(placed.fault(id, &judgement.err()?))
+    };
+    let mut kept = Vec::new();
+    for placed in entries {
+        match refused(&placed) {
+            Some(fault) => faults.push(fault),
+            None => kept.push(placed),
+        }
+    }
+    kept
+}
+
+/// Puts entries in the places of those with the same ids, or at the end.
+fn put<T>(all: &mut Vec<T>, entries: Vec<Placed<T>>, id: impl Fn(&T) -> &String) {
+    for Placed { entry, .. } in entries {
+        match all.iter_mut().find(|known| id(known) == id(&entry)) {
+            Some(known) => *known = entry,
+            None => all.push(entry),
+        }
+    }
+}
+
+fn file_fault(at: usize, text: &str) -> Option<String> {
+    if at >= FILES_MAX {
+        return Some(format!("there are {FILES_MAX} files before it, and no more are read: join some"));
+    }
+    (text.len() > FILE_BYTES_MAX)
+        .then(|| format!("it has {} bytes, and at most {FILE_BYTES_MAX} are read: divide it", text.len()))
+}
+
+/// The first faults, and how many more there are.
+fn bounded(mut faults: Vec<Fault>) -> Vec<Fault> {
+    let more = faults.len().saturating_sub(FAULTS_MAX);
+    faults.truncate(FAULTS_MAX);
+    if more > 0
+        && let Some(last) = faults.last_mut()
+    {
+        last.message = format!("{} (and {more} more faults)", last.message);
+    }
+    faults
+}

@@ -1,0 +1,122 @@
+//! Text of strangers, made fit to be shown.
+//!
+//! Invariant: what comes out has no control character, nothing that turns or hides text, no line break, and is at most
+//! as long as was asked for. The effort is bounded by that length too.
+
+use crate::limits::{MESSAGE_BYTES_MAX, MESSAGE_HEAD_BYTES};
+
+const ELLIPSIS: char = '…';
+
+/// What tells a reader that there was more in the middle.
+const GAP: &str = " … ";
+
+/// Characters that are looked at for each byte that is asked for; only a text made of what is dropped has more.
+const SEEN_PER_BYTE: usize = 16;
+
+/// Whether a character must not be shown: it moves a cursor, turns the direction of writing or is not seen.
+pub(crate) fn is_unfit(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// What is shown for a character: a break becomes a blank, anything else unfit nothing.
+fn fit(c: char) -> Option<char> {
+    match c {
+        '\n' | '\r' | '\t' | '\u{85}' | '\u{2028}' | '\u{2029}' => Some(' '),
+        _ if is_unfit(c) => None,
+        _ => Some(c),
+    }
+}
+
+/// The beginning of the text, fit to be shown.
+pub(crate) fn clean(text: &str, bytes_max: usize) -> String {
+    match kept(text, bytes_max) {
+        (whole, false) => whole,
+        (cut, true) => shortened(cut, bytes_max),
+    }
+}
+
+/// As much as fits, and whether that is less than all of it.
+fn kept(text: &str, bytes_max: usize) -> (String, bool) {
+    let mut kept = String::new();
+    for (seen, c) in text.chars().enumerate() {
+        let Some(c) = fit(c) else { continue };
+        if kept.len() + c.len_utf8() > bytes_max || seen / SEEN_PER_BYTE > bytes_max {
+            return (kept, true);
+        }
+        kept.push(c);
+    }
+    (kept, false)
+}
+
+/// With the sign that something was cut off, where there is room for it.
+fn shortened(mut kept: String, bytes_max: usize) -> String {
+    while kept.len() + ELLIPSIS.len_utf8() > bytes_max && kept.pop().is_some() {}
+    if kept.len() + ELLIPSIS.len_utf8() <= bytes_max {
+        kept.push(ELLIPSIS);
+    }
+    kept
+}
+
+/// A message, fit to be shown; a long one loses its middle, as causes stand at the end.
+pub(crate) fn clean_message(text: &str) -> String {
+    let (whole, is_cut) = kept(text, MESSAGE_BYTES_MAX);
+    if !is_cut {
+        return whole;
+    }
+    let tail_bytes = MESSAGE_BYTES_MAX - MESSAGE_HEAD_BYTES - GAP.len();
+    let head = beginning(&whole, MESSAGE_HEAD_BYTES);
+    format!("{head}{GAP}{}", end(text, tail_bytes))
+}
+
+/// As much of the text as fits, on the boundary of a character.
+pub(crate) fn beginning(text: &str, bytes_max: usize) -> &str {
+    let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+    let end = ends.take_while(|end| *end <= bytes_max).last().unwrap_or(0);
+    text.get(..end).unwrap_or_default()
+}
+
+fn end(text: &str, bytes_max: usize) -> String {
+    let mut size = 0;
+    let fits = |c: &char| {
+        size += c.len_utf8();
+        size <= bytes_max
+    };
+    let seen = text.chars().rev().take(bytes_max.saturating_mul(SEEN_PER_BYTE));
+    let backwards: Vec<char> = seen.filter_map(fit).take_while(fits).collect();
+    backwards.into_iter().rev().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_a_cursor_or_turns_text_is_dropped() {
+        assert_eq!(clean("a\u{1b}[31mb\u{9b}c\u{7f}", 99), "a[31mbc");
+        assert_eq!(clean("a\u{202e}b\u{2066}c\u{200f}d\u{61c}e\u{feff}f\u{e0041}g", 99), "abcdefg");
+        assert_eq!(clean("a\nb\r\nc\td\u{2028}e\u{2029}f\u{85}g", 99), "a b  c d e f g");
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        assert_eq!(clean("ééé", 6), "ééé");
+        assert_eq!(clean("éééé", 6), "é…");
+        assert_eq!(clean("abc", 2), "", "no room for the sign");
+        assert_eq!(beginning("aéb", 2), "a");
+        assert_eq!(beginning("aéb", 3), "aé");
+    }
+
+    #[test]
+    fn a_long_message_keeps_both_of_its_ends() {
+        let long = format!("begin {} RequestLimitExceeded", "é".repeat(50_000));
+        let cleaned = clean_message(&long);
+        assert!(cleaned.len() <= MESSAGE_BYTES_MAX, "{}", cleaned.len());
+        assert!(cleaned.starts_with("begin é") && cleaned.ends_with("é RequestLimitExceeded"));
+        let fits = "x".repeat(MESSAGE_BYTES_MAX);
+        assert_eq!(clean_message(&fits), fits);
+        assert_eq!(clean_message("told…"), "told…");
+    }
+}
