@@ -52,15 +52,17 @@ check: ## Formatting, lints, licences and advisories, documentation, alerts, she
 
 bench: ## Measure; docs/performance.md says what the figures mean.
 	@scripts/setup
-	cargo bench --locked -p holdfast-tests -p holdfast-datapath
+	cargo bench --locked -p holdfast-tests -p holdfast-datapath -p holdfast-knowledge
 
 simulate: ## Seeded random life with faults and crashes, checked at each step: STEPS=1000000 SEED=1.
 	@scripts/setup
 	cargo run --release --locked -p holdfast-laws --bin simulate -- --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
-fuzz: ## Feed broken configuration, manifests and queries to the parsers: SECONDS=60.
+fuzz: ## Feed broken configuration, manifests and queries to the parsers, and as root packets to the programs: SECONDS=60.
 	@scripts/setup
 	cargo run --release --locked -p holdfast-tests --bin fuzz -- --seconds $(SECONDS)
+	[ "$$(id -u)" != 0 ] || FUZZ_SECONDS=$(SECONDS) $(if $(SEED),SEED=$(SEED)) \
+		cargo test --release --locked -p holdfast-datapath --lib packets::tests::fuzz
 
 soak: ## Kill, grow and replace under clients that connect all the time, as root: SECONDS=60 SEED=1.
 	@scripts/setup

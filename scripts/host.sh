@@ -80,8 +80,17 @@ cargo test --quiet --workspace --locked --features holdfast-tests/root --no-run 
 # Booted systems mostly wait: for units to end, for watchdogs, for a figure's minute. So they run side by side, and each
 # says how it went when those before it have.
 logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
 started=()
+# Each is a group of its own, because what runs in the background does not hear an interrupt.
+set -m
+# shellcheck disable=SC2317 # the trap calls it
+end_all() {
+	for group in "${started[@]}"; do
+		kill -- "-$group" 2>/dev/null || true
+	done
+	rm -rf "$logs"
+}
+trap end_all EXIT
 for release in "${releases[@]}"; do
 	if [[ $release == machine ]]; then
 		machine >"$logs/$release" 2>&1 &

@@ -14,6 +14,7 @@ changed() {
 		case $path in
 		daemon/core/*) echo holdfast-core ;;
 		daemon/datapath/* | bpf/*) echo holdfast-datapath ;;
+		daemon/knowledge/* | knowledge/*) echo holdfast-knowledge ;;
 		daemon/*) echo holdfast ;;
 		tests/laws/*) echo holdfast-laws ;;
 		tests/tidy/*) echo holdfast-tidy ;;

@@ -12,6 +12,11 @@ bin=${CARGO_TARGET_DIR:-target}/release
 demo=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-demo.XXXXXX")
 children=()
 cgroup=
+# One wire leads from this network to another one, where clients are outside of the node. Addresses for examples.
+wire=demo-${demo##*.}
+here=198.51.100.1
+there=198.51.100.2
+home=127.0.0.1
 
 # Children of a script ignore Ctrl-C, so each is told to end, and waited for.
 clean_up() {
@@ -20,6 +25,7 @@ clean_up() {
 	trap - EXIT
 	((${#children[@]} == 0)) || kill "${children[@]}" 2>/dev/null || true
 	wait || true
+	ip link delete "$wire" 2>/dev/null || true
 	# A shell that was moved in by hand may still be there; then the kernel keeps the cgroup, empty of programs.
 	[[ -z $cgroup ]] || rmdir "$cgroup" 2>/dev/null || true
 	rm -rf "$demo"
@@ -67,10 +73,37 @@ make_cgroup() {
 	mkdir "$demo/bpf"
 }
 
+# A network that ends with its one process. The wire goes with it.
+make_outside() {
+	local outside
+	unshare --net sleep infinity &
+	outside=$!
+	children+=("$outside")
+	for _ in {1..50}; do
+		[[ $(readlink "/proc/$outside/ns/net") == $(readlink /proc/self/ns/net) ]] || break
+		sleep 0.02
+	done
+	ip link add "$wire" type veth peer name eth0 netns "$outside" 2>/dev/null || return 1
+	ip address add "$here/30" dev "$wire" && ip link set "$wire" up
+	nsenter --net --target "$outside" sh -c "ip address add $there/30 dev eth0 && ip link set eth0 up &&
+		ip route add default via $here"
+	echo "$outside" >"$demo/outside"
+	home=$here
+}
+
+# Keys in place of the first one of that name.
+set_key() {
+	sed -i "0,/^$1 = /s|^$1 = .*|$2|" "$demo/holdfast.toml"
+}
+
 write_configuration() {
-	sed "s|@DEMO@|$demo|g" examples/demo/holdfast.toml.in >"$demo/holdfast.toml"
-	local keys="kind = \"kernel\"\ncgroup = \"$cgroup\"\nbpffs = \"$demo/bpf/holdfast\""
-	[[ -z $cgroup ]] || sed -i "s|^kind = \"memory\"|$keys|" "$demo/holdfast.toml"
+	sed "s|@DEMO@|$demo|g; s|127.0.0.1:1808|$home:1808|g" examples/demo/holdfast.toml.in >"$demo/holdfast.toml"
+	sed -i "s|\[127.0.0.1\]|[$home]|" "$demo"/manifests/*.yaml
+	[[ -z $cgroup ]] || set_key kind "kind = \"kernel\"\ncgroup = \"$cgroup\"\nbpffs = \"$demo/bpf/holdfast\""
+	[[ $home != "$here" ]] || {
+		set_key name "name = \"demo\"\nnode_port_addresses = [\"$here/32\"]"
+		set_key enabled "enabled = true\ndevices = [\"$wire\"]"
+	}
 }
 
 # The pins go with the mount, and the mount with the daemon: nothing stays.
@@ -87,15 +120,16 @@ start_daemon() {
 
 cp -r examples/demo/manifests "$demo/manifests"
 make_cgroup || echo "run: not root, or no cgroup v2: with the memory datapath, which translates no connection"
+[[ -z $cgroup ]] || make_outside || echo "run: no wire to a network outside can be made here: nobody comes from there"
 write_configuration
 
-backend red 127.0.0.1:18081
-backend blue 127.0.0.1:18082
+backend red "$home:18081"
+backend blue "$home:18082"
 start_daemon
 wait_for_daemon
 
 if [[ -n $cgroup ]]; then
-	what="holdfast is running. It serves the processes in $cgroup and no other."
+	what="holdfast is running. It serves the processes in $cgroup, and clients that come by $wire."
 else
 	what="holdfast is running with the memory datapath: it computes the whole table, and translates no connection."
 fi

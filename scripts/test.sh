@@ -41,6 +41,7 @@ whole=(cargo test --workspace --locked --no-fail-fast --features holdfast-tests/
 # They start the daemon's own program, which no test of cargo's asks for.
 ((EUID != 0)) || cargo build --workspace --locked --features holdfast-tests/root --profile test --bins
 rung "programs: real sockets in a bed" root "${whole[@]}" programs -- --skip go_client
+rung "packets: real traffic around a node" root "${whole[@]}" packets
 rung "attack: as nobody and as a tenant" root "${whole[@]}" attack
 # Seconds each, and no figures: only that they still do what they measure. All of them, those of tomorrow too.
 rung "benchmarks, short form" root "${whole[@]/--test/--bench}" '*'

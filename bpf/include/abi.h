@@ -9,7 +9,8 @@
  * A change of anything here is a new VERSION, which lives in pins of its own beside the old one. None is a further map
  * that all generations share, or a number in an enum that only a refusal or a switch carries; a map of a generation, or
  * a kind or state that stands in an entry, is one: a daemon of before would not know it. What is kept with sockets
- * outlives that: a change of struct udp_socket is a new SOCKETS_VERSION.
+ * outlives that: a change of struct udp_socket is a new SOCKETS_VERSION, and one of struct flow or of what leads to it
+ * is a new FLOWS_VERSION.
  */
 #ifndef HOLDFAST_ABI_H
 #define HOLDFAST_ABI_H
@@ -42,6 +43,16 @@ enum size {
 	CGROUP_LEVELS = 16,
 	/* Bytes of refusals that wait for the daemon: some 2,500. */
 	REFUSAL_BYTES = 1 << 18,
+	/* Flows whose client or backend has not answered yet; the oldest go first. */
+	OPENING_FLOWS = 1 << 14,
+	/* Datagrams whose fragments are on their way; the least recently used go first. */
+	FRAGMENTED = 8192,
+	/* Devices at which packets are translated. */
+	DEVICES = 1024,
+	/* Ranges of sources, times the ports that they are for. */
+	SOURCE_RANGES = 1 << 16,
+	/* Ranges of ports that are given to clients on their way to other nodes; the configuration allows as many. */
+	SNAT_RANGES = 4,
 };
 
 /* What kind of address a frontend is. */
@@ -73,6 +84,8 @@ enum word_flag {
 	WORD_EXTERNAL_LOCAL = 8,
 	/* In the cluster word: whoever serves is in `members`, so who is not there does not serve. */
 	WORD_MEMBERS = 16,
+	/* In the cluster word: load-balancer addresses are for the clients in `source_ranges` alone. */
+	WORD_SOURCES = 32,
 };
 
 /* Where the parts of a frontend's target begin: the port index comes first, then enum frontend_kind. */
@@ -115,12 +128,20 @@ enum verdict {
 enum stage {
 	/* A program at a socket: the client is a process of this node. */
 	STAGE_SOCKET = 0,
+	/* A program at a device: the client is known by its packet. */
+	STAGE_PACKET = 1,
 };
 
 /* Why a client was turned away. */
 enum reason {
 	/* The list that is meant for it is empty; the verdict says the rest. */
 	REASON_NO_BACKEND = 0,
+	/* It is in none of the ranges of sources that the service allows. */
+	REASON_SOURCE = 1,
+	/* The table of flows is full. */
+	REASON_FLOWS = 2,
+	/* There is no port left by which another node could answer. */
+	REASON_PORTS = 3,
 };
 
 /* What a client is known by when it comes again. */
@@ -129,6 +150,93 @@ enum client_kind {
 	CLIENT_NETNS = 0,
 	/* Its address, for a client whose socket is elsewhere. */
 	CLIENT_ADDRESS = 1,
+};
+
+/* What a device is to the packets that come by it. */
+enum device_flag {
+	/* Who sends by it is outside of this node. */
+	DEVICE_OUTER = 1,
+	/* Who sends by it is a pod of this node. */
+	DEVICE_POD = 2,
+};
+
+/* Where a packet shows the addresses of an entry. */
+enum leg {
+	/* As it comes by an outer device: client to frontend, or backend to the address that the client was given. */
+	LEG_IN = 0,
+	/* As the stack sees it: between backend and client, in either direction. */
+	LEG_THROUGH = 1,
+};
+
+enum flow_state {
+	/* Nobody's. */
+	FLOW_FREE = 0,
+	/* The client has been heard, and the two have not agreed yet. */
+	FLOW_OPENING = 1,
+	FLOW_OPEN = 2,
+};
+
+/* What was heard of one side of a TCP connection. */
+enum heard {
+	HEARD_SYN = 1,
+	HEARD_FIN = 2,
+	HEARD_RST = 4,
+};
+
+/* Seconds without a packet after which a flow has ended. */
+enum lifetime {
+	LIFE_OPENING = 30,
+	/* As long as kube-proxy has conntrack keep it. */
+	LIFE_TCP = 86400,
+	/* One side has said its last, also as kube-proxy has it. */
+	LIFE_HALF_CLOSED = 3600,
+	/* Both have: segments may still be under way. */
+	LIFE_CLOSED = 120,
+	/* The backend says that it is over. */
+	LIFE_RESET = 30,
+	/*
+	 * Somebody says so in the client's name, and the backend does not. A connection that is idle for longer is ended by
+	 * others on its way too.
+	 */
+	LIFE_RESET_BY_CLIENT = 600,
+	/* As conntrack has it: a question and its answer, and what goes on for longer than STREAM_AFTER. */
+	LIFE_UDP_BRIEF = 30,
+	LIFE_UDP = 120,
+	/* Where there is no room, what was closed or reset, or was a question and its answer, ends so early. */
+	LIFE_CROWDED = 10,
+	/* So many seconds after its first packet a conversation over UDP is a stream. */
+	STREAM_AFTER = 2,
+};
+
+/* What packets are counted by, beside the counts of ports. */
+enum packet_count {
+	/* Flows that began. */
+	COUNT_FLOWS = 0,
+	/* TCP segments to a frontend that are of no flow and open none: left to the stack. */
+	COUNT_MIDWAY = 1,
+	/* Clients of node ports whose datagram is the answer to a socket of the node. */
+	COUNT_OWN_SOCKET = 2,
+	/* Dropped: outside of the ranges of sources. */
+	COUNT_SOURCE = 3,
+	/* Dropped: no room for a flow. */
+	COUNT_FULL = 4,
+	/* Dropped: no port by which another node could answer. */
+	COUNT_NO_PORT = 5,
+	/* Flows that ended unanswered to make room for others. */
+	COUNT_UNANSWERED = 6,
+	/* Flows that ended because a program needed their room. */
+	COUNT_RECLAIMED = 7,
+	/* Fragments that came before their first one, or long after it: left to the stack. */
+	COUNT_FRAGMENTS = 8,
+	/* Answers to clients that were refused. */
+	COUNT_ANSWERS = 9,
+	/* Clients that were refused and got no answer, because many did. */
+	COUNT_UNANSWERABLE = 10,
+	/* Errors of routers and backends that were translated. */
+	COUNT_ERRORS = 11,
+	/* Packets that could not be written to, and were dropped. */
+	COUNT_UNWRITABLE = 12,
+	PACKET_COUNTS = 13,
 };
 
 /*
@@ -330,6 +438,151 @@ struct refusal {
 	__u32 device;
 };
 SIZE_IS(refusal, 96);
+
+/*
+ * A client, the frontend that it dialled, and the backend that it got. All that is known of it stands here; what leads
+ * here are entries of packets as they are seen, and whoever follows one compares the packet with what is written here.
+ * So an entry that is out of date leads nowhere.
+ */
+struct flow {
+	__u32 client[4];
+	__u32 frontend[4];
+	__u32 backend[4];
+	/* What a backend of another node sees instead of the client, and a pod instead of itself; 0: the client. */
+	__u32 nat[4];
+	__u16 client_port;
+	__u16 frontend_port;
+	__u16 backend_port;
+	__u16 nat_port;
+	/* The client's port between the devices: its own, unless somebody has that with this backend already. */
+	__u16 through_port;
+	__u8 transport;
+	/* enum flow_state */
+	__u8 state;
+	/* enum heard */
+	__u8 of_client;
+	__u8 of_backend;
+	/* Whether this is IPv4. */
+	__u8 v4;
+	__u8 pad;
+	__u32 port_index;
+	/* Not 0 while all the above belongs together; each flow has another one. */
+	__u32 serial;
+	/* In seconds since boot: its last packet, as far as a second matters. */
+	__u32 seen;
+	/* When it began. */
+	__u32 began;
+};
+SIZE_IS(flow, 96);
+
+/*
+ * How a packet of a flow looks. For LEG_THROUGH whichever of the two is less is the source, so that packets of both
+ * directions have the same key: addresses are compared first, as the numbers that stand here, the first part first, and
+ * then the ports.
+ */
+struct entry4_key {
+	__u32 source;
+	__u32 destination;
+	__u16 source_port;
+	__u16 destination_port;
+	__u8 transport;
+	/* enum leg */
+	__u8 leg;
+	__u16 pad;
+};
+SIZE_IS(entry4_key, 16);
+
+/* As above. */
+struct entry6_key {
+	__u32 source[4];
+	__u32 destination[4];
+	__u16 source_port;
+	__u16 destination_port;
+	__u8 transport;
+	__u8 leg;
+	__u16 pad;
+};
+SIZE_IS(entry6_key, 40);
+
+/* A datagram whose first fragment has been seen. */
+struct fragment_key {
+	__u32 source[4];
+	__u32 destination[4];
+	__u32 id;
+	__u8 transport;
+	/* enum leg */
+	__u8 leg;
+	__u16 pad;
+};
+SIZE_IS(fragment_key, 40);
+
+/* What its first fragment says. */
+struct fragment_value {
+	__u16 source_port;
+	__u16 destination_port;
+};
+SIZE_IS(fragment_value, 4);
+
+/* A byte for each port number, so that each is set without looking at the others. */
+struct port_bytes {
+	__u8 is_set[1 << 16];
+};
+SIZE_IS(port_bytes, 1 << 16);
+
+/* A device at which packets are translated. */
+struct device {
+	/*
+	 * What backends of other nodes see instead of a client, whose packets leave by it, and a pod instead of itself;
+	 * 0: nothing can be given.
+	 */
+	__u32 address4;
+	__u32 address6[4];
+	/* enum device_flag */
+	__u32 flags;
+};
+SIZE_IS(device, 24);
+
+/* Clients that a port's load-balancer addresses are for. */
+struct source4_key {
+	/* Counts the bits of `port_index` too. */
+	__u32 prefix;
+	__u32 port_index;
+	__u32 address;
+};
+SIZE_IS(source4_key, 12);
+
+/* As above. */
+struct source6_key {
+	__u32 prefix;
+	__u32 port_index;
+	__u32 address[4];
+};
+SIZE_IS(source6_key, 24);
+
+/* Port numbers that are next to each other. */
+struct port_range {
+	__u16 first;
+	__u16 count;
+};
+SIZE_IS(port_range, 4);
+
+/* What the daemon tells the programs at devices. */
+struct packet_settings {
+	/* Of all ranges together. */
+	__u32 snat_ports;
+	struct port_range snat[SNAT_RANGES];
+	/* Whoever has no flow gets none any more. */
+	__u32 drains;
+};
+SIZE_IS(packet_settings, 24);
+
+/* What one CPU did in one second. */
+struct pace {
+	__u32 second;
+	__u16 answers;
+	__u16 refusals;
+};
+SIZE_IS(pace, 8);
 
 /*
  * What the daemon tells all programs. The exemptions stay where they are in all versions: a daemon that waits tells its

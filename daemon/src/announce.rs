@@ -1,9 +1,9 @@
 //! Tells the cluster, as Events of Kubernetes, what a node cannot let pass: holds, rejected objects, conflicts.
 //!
-//! Invariant: nobody waits for it. What comes too fast, or while no apiserver takes it, is counted and forgotten; the
-//! history has it all. The same trouble of the same object is one Event with a count, also over restarts, because its
-//! name is made of what it says. Ordinary changes and objects that no apiserver holds are passed over, and Events are
-//! never read.
+//! Invariant: nobody waits for it. What comes too fast, or while no apiserver takes it, is counted and forgotten;
+//! the history has it all. The same trouble of the same object is one Event with a count, also over restarts,
+//! because its name is made of what it says. Ordinary changes and objects that no apiserver holds are passed over,
+//! and Events are never read.
 
 mod notice;
 mod pace;

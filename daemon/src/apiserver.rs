@@ -80,7 +80,7 @@ impl AccessError {
 }
 
 /// What answers are asked in, unless the caller wants another form.
-const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
 /// Ordered, pinned access. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -145,8 +145,8 @@ impl Access {
         setup::check(apiserver)
     }
 
-    /// Follows a new configuration. Connections stay; new ones are made as it says. It reads files, so it may take
-    /// some seconds.
+    /// Follows a new configuration. Connections stay; new ones are made as it says. It reads files, so it may
+    /// take some seconds.
     pub fn reload(&self, sources: &Sources) -> Result<(), SetupError> {
         setup::reload(&self.inner, sources)
     }
@@ -166,6 +166,22 @@ impl Access {
         kept: Option<Connection>,
     ) -> Result<Reply, AccessError> {
         walk::ask(&self.inner, &walk::Ask { accept, path_and_query, write: None }, kept).await
+    }
+
+    /// A new connection to the best endpoint that serves, for [`Self::ask_aside`].
+    pub(crate) async fn connect(&self) -> Result<Connection, AccessError> {
+        walk::connect(&self.inner).await
+    }
+
+    /// GETs over this connection what nobody depends on: no answer, no refusal and no silence leads to another
+    /// endpoint or is held against this one.
+    pub(crate) async fn ask_aside(
+        &self,
+        accept: &'static str,
+        path_and_query: &str,
+        connection: Connection,
+    ) -> Result<Reply, AccessError> {
+        walk::ask_aside(&self.inner, &walk::Ask { accept, path_and_query, write: None }, connection).await
     }
 
     /// Writes, over a new connection to the best endpoint that serves. Where an answer was lost, another endpoint is

@@ -6,6 +6,7 @@ mod engine_thread;
 mod error;
 mod maps;
 mod paced;
+mod packets;
 mod patience;
 mod settings;
 mod start;
@@ -26,8 +27,10 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::admin;
 use crate::apiserver::Access;
-use crate::config::{Config, NodeName};
+use crate::config::{Config, DatapathKind, NodeName};
 use crate::datapath::DatapathView;
+use crate::devices::{self, Decision};
+use crate::diagnose::gather::Gatherer;
 use crate::engine::run::GROUPS_WAITING_MAX;
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
@@ -39,7 +42,7 @@ use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{announce, logging, node, probes, proxies, rejections, sources, systemd};
+use crate::{announce, kube_proxy, logging, node, overheard, probes, proxies, rejections, sources, systemd};
 use holdfast_core::engine::Engine;
 
 use engine_thread::EngineThread;
@@ -60,7 +63,7 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     tell_what_is_missing(&config);
     // Before anything answers: whoever sees the daemon may end it.
     let signals = Signals::heed()?;
-    let app = App::start(path, config, logging)?;
+    let app = App::start(path, &config, logging)?;
     drop(inside);
     let ended = runtime.block_on(app.run(signals));
     // A thread that hangs in a file system must not keep the daemon from ending.
@@ -123,6 +126,7 @@ struct Sources {
 struct Beside {
     readings: Readings,
     proxies: watch::Sender<Arc<[proxies::OtherProxy]>>,
+    devices: watch::Sender<Arc<[Decision]>>,
     wishes: Wishes,
 }
 
@@ -150,15 +154,27 @@ impl Beside {
         stopping: watch::Receiver<bool>,
     ) -> Wishes {
         let Readings { snapshots, probes, announced, .. } = self.readings.clone();
-        let (config, events) = (reload.config.subscribe(), reload.events.clone());
+        let (config, events, engine) =
+            (reload.config.subscribe(), reload.events.clone(), self.readings.engine.clone());
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
         tasks.spawn(rejections::run(snapshots.clone()));
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
             tasks.spawn(announce::run(snapshots, access, node.as_str().into(), announced));
         }
+        if let Some(access) = reload.access.clone() {
+            let (config, overheard) = (reload.config.subscribe(), Arc::clone(&self.readings.overheard));
+            tasks.spawn(overheard::run(config, access, node.as_str().into(), overheard));
+        }
+        let in_force = reload.config.subscribe();
+        let (ports, closed) = (in_force.borrow().kube_proxy, Arc::clone(&self.readings.closed_ports));
+        tasks.spawn(kube_proxy::run(in_force, self.readings.clone()));
+        tasks.spawn(proxies::run(self.proxies, move || closed.own_metrics_port(ports)));
         let watched = systemd::Watched { readings: self.readings, logging: Arc::clone(&reload.logging) };
         tasks.spawn(systemd::run(watched, stopping));
-        tasks.spawn(proxies::run(self.proxies));
+        let config = reload.config.subscribe();
+        if translates_packets(&config.borrow()) {
+            tasks.spawn(devices::run(config.clone(), self.devices, engine));
+        }
         self.wishes
     }
 }
@@ -172,10 +188,8 @@ struct App {
     engine: EngineThread,
     admin: admin::Admin,
     beside: Beside,
-    recorded: oneshot::Receiver<()>,
-    keeper: Keeper,
-    // Until the last write is done.
-    _claim: state::Claim,
+    // The claim is held until the last write is done.
+    written: (oneshot::Receiver<()>, Keeper, state::Claim),
     seed: u64,
     failures: mpsc::Receiver<AppError>,
     // Closed when the daemon stops, for the thread that waits for refusals.
@@ -184,28 +198,28 @@ struct App {
 
 impl App {
     /// Everything that can fail at the start, in the order in which an operator would look for it.
-    fn start(path: &Path, config: Config, logging: Arc<Logging>) -> Result<Self, AppError> {
-        let node = node::name(&config)?;
-        let manifests = config.manifests.path.as_deref().map(Manifests::new);
-        let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(&config, path)?));
+    fn start(path: &Path, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
+        let (node, manifests) = (node::name(config)?, config.manifests.path.as_deref().map(Manifests::new));
+        let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, path)?));
         let (seed, folder) = (start::seed(), state::Folder::new(&config.state.path));
         let (claim, kept) = start::kept(&folder)?;
-        let (access, kubernetes) = start::cluster(&config, &node, seed, kept.as_ref())?;
-        let maps = AppMaps::open(&config)?;
+        let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
+        let maps = AppMaps::open(config)?;
         let (refusals, refused_no_more) = maps.refusals()?;
         let (views, datapath) = watch::channel(Arc::new(maps.view()));
-        let described = start::described(&config, &maps, kept.as_ref());
+        let described = start::described(config, &maps, kept.as_ref());
         let below = kept.as_ref().map_or(0, |kept| kept.context.numbers_below);
-        let now_known = known_now(&config, &node, &described, access.as_ref());
-        let engine = start::engine(maps, seed, &sources_of(&config), now_known, kept)?;
+        let now_known = known_now(config, &node, &described, access.as_ref());
+        let engine = start::engine(maps, seed, &sources_of(config), now_known, kept)?;
         let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
-        let (engine, changes) = EngineThread::start(engine, incoming, look_after(views, fail))?;
+        let ((proxies, proxies_now), (decisions, devices)) = (none_yet(), none_yet());
+        let (engine, changes) = EngineThread::start(engine, incoming, look_after(views, fail, devices))?;
         let (history, recorded) = start::record(&config.state.path, below, changes, &engine)?;
-        let (effective, effective_now) = watch::channel(Arc::new(settings::effective(&config)));
+        let (effective, effective_now) = watch::channel(Arc::new(settings::effective(config)));
         let (keeper, written) = start::keeper(folder, &engine, (&access, &kubernetes), &history);
         let (reloads, forgets, wishes) = Wishes::channels();
-        let (proxies, proxies_now) = watch::channel(Arc::default());
         let ((refused, refused_now), (shut, shut_now)) = (watch::channel(None), watch::channel(Vec::new()));
+        let (in_force, gatherer) = in_force(config, access.as_ref(), &node);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -215,6 +229,7 @@ impl App {
             refusals,
             probes: Arc::default(),
             announced: config.kubernetes.events.then(Arc::default),
+            overheard: Arc::default(),
             history,
             written,
             engine: engine.asker.clone(),
@@ -223,22 +238,21 @@ impl App {
             proxies: proxies_now,
             refused_reload: refused_now,
             shut: shut_now,
+            closed_ports: Arc::default(),
+            gatherer,
             reloads,
             forgets,
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
         };
-        let admin = admin::start(&settings::admin_settings(&config), readings.clone(), shut)?;
         Ok(Self {
-            reload: Reload::new(path, config, logging, access, events, (effective, blocks_out, refused)),
+            admin: admin::start(&settings::admin_settings(config), readings.clone(), shut)?,
+            reload: Reload::new(path, in_force, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources { manifests, kubernetes, blocks },
             node,
             described,
             engine,
-            admin,
-            beside: Beside { readings, proxies, wishes },
-            recorded,
-            keeper,
-            _claim: claim,
+            beside: Beside { readings, proxies, devices: decisions, wishes },
+            written: (recorded, keeper, claim),
             seed,
             failures,
             refused_no_more,
@@ -254,9 +268,7 @@ impl App {
             engine,
             admin,
             beside,
-            recorded,
-            keeper,
-            _claim,
+            written: (recorded, keeper, _claim),
             seed,
             failures,
             refused_no_more,
@@ -297,6 +309,16 @@ impl App {
         admin.stop();
         Ok(())
     }
+}
+
+/// What somebody will find out, and where it is read.
+fn none_yet<T: Default>() -> (watch::Sender<T>, watch::Receiver<T>) {
+    watch::channel(T::default())
+}
+
+/// Whether there is anything that devices are for.
+fn translates_packets(config: &Config) -> bool {
+    config.packets.enabled && config.datapath.kind == DatapathKind::Kernel
 }
 
 /// What the rules have to know before they decide anything.
@@ -343,8 +365,13 @@ async fn wait_for_the_disk(recorded: oneshot::Receiver<()>, keeping: JoinHandle<
 fn look_after(
     views: watch::Sender<Arc<DatapathView>>,
     fail: mpsc::Sender<AppError>,
+    mut devices: watch::Receiver<Arc<[Decision]>>,
 ) -> impl FnMut(&mut Engine<AppMaps>) + Send + 'static {
     move |engine| {
+        if devices.has_changed().unwrap_or(false) {
+            let decisions = Arc::clone(&devices.borrow_and_update());
+            engine.maps_mut().set_devices(&decisions);
+        }
         let (is_whole, is_synced) = (engine.is_whole(), engine.is_synced());
         if let Err(error) = engine.maps_mut().look_after(is_whole, is_synced) {
             // The first one ends the daemon.
@@ -383,26 +410,28 @@ async fn serve_signals(
     }
 }
 
+/// The configuration that runs, for whoever follows it, and who asks others by it.
+fn in_force(
+    config: &Config,
+    access: Option<&Access>,
+    node: &NodeName,
+) -> (watch::Sender<Arc<Config>>, Gatherer) {
+    let in_force = watch::channel(Arc::new(config.clone())).0;
+    let gatherer = Gatherer::new(access.cloned(), node.as_str().into(), in_force.subscribe());
+    (in_force, gatherer)
+}
+
 impl Reload {
     /// What the first configuration has made.
     fn new(
         path: &Path,
-        config: Config,
+        config: watch::Sender<Arc<Config>>,
         logging: Arc<Logging>,
         access: Option<Access>,
         events: mpsc::Sender<Vec<Event>>,
         (effective, blocks, refused): InForce,
     ) -> Self {
-        Self {
-            path: path.to_owned(),
-            logging,
-            refused,
-            config: watch::channel(Arc::new(config)).0,
-            effective,
-            blocks,
-            access,
-            events,
-        }
+        Self { path: path.to_owned(), logging, refused, config, effective, blocks, access, events }
     }
 
     /// Reads the configuration again: all of it counts, or none of it.

@@ -41,6 +41,12 @@ pub enum Exit {
     Usage,
     /// The configuration is bad.
     Config,
+    /// A diagnosis found errors.
+    Errors,
+    /// There is no such Service.
+    NoService,
+    /// A diagnosis found nothing, and could not look everywhere.
+    Incomplete,
 }
 
 impl Exit {
@@ -52,6 +58,9 @@ impl Exit {
             Self::Unreachable => 2,
             Self::Usage => 64,
             Self::Config => ConfigErrors::EXIT_CODE,
+            Self::Errors => 3,
+            Self::NoService => 4,
+            Self::Incomplete => 5,
         }
     }
 }
@@ -61,6 +70,10 @@ impl From<Exit> for std::process::ExitCode {
         Self::from(exit.code())
     }
 }
+
+/// What the exit code of `diagnose` says.
+const DIAGNOSE_EXITS: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon cannot be reached, 3 errors, \
+                              4 no such Service, 5 nothing found and something could not be looked at";
 
 /// Where the configuration is unless somebody says otherwise.
 pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
@@ -140,15 +153,23 @@ pub enum Question {
     /// Every service that is known, and what was rejected
     Services(ServiceFilter),
     /// Why a client meets what it meets at a service or an address
-    Explain {
-        /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that is not
-        /// served]
-        what: Option<String>,
+    Explain(Explained),
+    /// What is wrong with a service, and what to do next? `-o wide` shows also what is as it should be
+    #[command(after_help = DIAGNOSE_EXITS)]
+    Diagnose {
+        /// Exactly this service
+        #[arg(value_name = "NAMESPACE/NAME")]
+        service: String,
+        /// Try no connections to its frontends and backends
+        #[arg(long)]
+        no_probe: bool,
     },
     /// Are apiserver, memory and maps equal? The exit code says so
     Verify,
     /// Which clients were not served, newest first
     Refusals(RefusalFilter),
+    /// Which clients from outside have which backend, and what happened to their packets
+    Flows(FlowFilter),
     /// Every change with its cause, oldest first
     History(HistoryFilter),
     /// Every change and every event as it happens, until interrupted
@@ -166,6 +187,9 @@ pub enum Question {
         /// The configuration, which says where those are [default: /etc/holdfast/holdfast.toml, if it is there]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
+        /// First let clients outside end what they have; run it again until all is removed
+        #[arg(long)]
+        drain: bool,
     },
     /// Have the running daemon read its configuration again; the old one stays if the new one is bad
     Reload,
@@ -229,6 +253,20 @@ pub struct ServiceFilter {
     kind: Option<String>,
 }
 
+/// What `explain` is asked about.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Explained {
+    /// `NAMESPACE/NAME`, or an address with its port: what a client dials, or a backend [default: all that
+    /// is not served]
+    what: Option<String>,
+    /// What the first packet of this client meets at the address, step by step; nothing is sent
+    #[arg(long, value_name = "IP", requires = "what")]
+    from: Option<String>,
+    /// By UDP, as `/UDP` behind the address
+    #[arg(long, requires = "what")]
+    udp: bool,
+}
+
 /// Narrows down `refusals`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RefusalFilter {
@@ -238,6 +276,26 @@ pub struct RefusalFilter {
     /// Exactly this address of the frontend; for a NodePort that of the node
     #[arg(long, value_name = "IP")]
     address: Option<String>,
+}
+
+/// Narrows down `flows`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct FlowFilter {
+    /// Exactly this address of the client, or this address and port
+    #[arg(long, value_name = "IP[:PORT]")]
+    client: Option<String>,
+    /// Exactly this address that was dialled, or this address and port
+    #[arg(long, value_name = "IP[:PORT]")]
+    frontend: Option<String>,
+    /// Exactly this address of the backend, or this address and port
+    #[arg(long, value_name = "IP[:PORT]")]
+    backend: Option<String>,
+    /// Only those that have come so far: `opening`, `open`, `half-closed`, `closed` or `reset`
+    #[arg(long, value_name = "STATE")]
+    state: Option<String>,
+    /// So many at most [default: 1000]
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<String>,
 }
 
 /// Narrows down `history`.
@@ -327,10 +385,21 @@ impl Cli {
             Question::Services(ServiceFilter { service, kind }) => {
                 self.table("services", &[("service", service), ("type", kind)], out)
             }
-            Question::Explain { what } => self.explain(what.as_deref(), out),
+            Question::Explain(asked) => self.explain(asked, out),
+            Question::Diagnose { service, no_probe } => self.diagnose(service, *no_probe, out),
             Question::Verify => self.verify(out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
+            }
+            Question::Flows(FlowFilter { client, frontend, backend, state, limit }) => {
+                let filters = [
+                    ("client", client),
+                    ("frontend", frontend),
+                    ("backend", backend),
+                    ("state", state),
+                    ("limit", limit),
+                ];
+                self.table("flows", &filters, out)
             }
             Question::History(HistoryFilter { service, since, until, reason, limit, after }) => {
                 let filters = [
@@ -353,8 +422,8 @@ impl Cli {
                 self.forget(*address, out)
             }
             Question::Reload => self.reload(out),
-            Question::Cleanup { config } => {
-                cleanup::cleanup(config.as_deref()).write(self.output, out, err).map_err(Into::into)
+            Question::Cleanup { config, drain } => {
+                cleanup::cleanup(config.as_deref(), *drain).write(self.output, out, err).map_err(Into::into)
             }
             Question::CheckConfig { file } => {
                 check::check(file).write(self.output, out, err).map_err(Into::into)
@@ -376,14 +445,17 @@ impl Cli {
     }
 
     /// An address has a port behind a colon, and may have a protocol behind that; a service is the rest.
-    fn explain(&self, what: Option<&str>, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let filter = what.map(|what| {
+    fn explain(&self, asked: &Explained, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let Explained { what, from, udp } = asked;
+        let filter = what.as_deref().map(|what| {
             let address = what.split_once('/').map_or(what, |(address, _)| address);
             let is_address = !what.contains('/') || address.parse::<SocketAddr>().is_ok();
             let name = if is_address { "endpoint" } else { "service" };
-            format!("&{name}={}", encoded(what))
+            let by = if *udp { "/UDP" } else { "" };
+            format!("&{name}={}", encoded(&format!("{what}{by}")))
         });
-        let path = format!("/explain?format={}{}", self.output.as_str(), filter.unwrap_or_default());
+        let from = from.as_deref().map(|from| format!("&from={}", encoded(from))).unwrap_or_default();
+        let path = format!("/explain?format={}{}{from}", self.output.as_str(), filter.unwrap_or_default());
         let mut answer = self.client().get(&path)?;
         if answer.status == 404 {
             answer.copy(out)?;
@@ -392,6 +464,20 @@ impl Cli {
         let mut answer = answer.expect_ok()?;
         answer.copy(out)?;
         Ok(Exit::Good)
+    }
+
+    /// How it ends is the daemon's to say; an answer without that is none of a diagnosis.
+    fn diagnose(&self, service: &str, no_probe: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let probe = if no_probe { "none" } else { "connect" };
+        let form = self.output.as_str();
+        let path = format!("/diagnose?format={form}&service={}&probe={probe}", encoded(service));
+        let mut answer = self.client().get(&path)?;
+        let Some(exit) = answer.exit else {
+            answer.expect_ok()?;
+            return Err(ClientError::Broken(io::Error::other("it does not say how the diagnosis ended")));
+        };
+        answer.copy(out)?;
+        Ok(exit)
     }
 
     /// Whether all is equal is a field of the JSON, so that is asked for in any case.

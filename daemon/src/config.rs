@@ -11,6 +11,7 @@ mod datapath;
 mod effective;
 mod file;
 mod hold;
+mod kube_proxy;
 mod limits;
 mod nearest;
 mod node;
@@ -30,13 +31,14 @@ use std::path::Path;
 use toml::de::DeTable;
 
 pub use self::address::{ApiserverUrl, Cidr, ListenAddress};
-pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, ExternalIps, Kubernetes};
+pub use self::apiserver::{Apiserver, ClientIdentity, Discovery, EventsRead, ExternalIps, Kubernetes};
 pub use self::datapath::{
     Cgroup, CgroupPath, Datapath, DatapathKind, DatapathLimits, Namespaces, Sockets, StaleSockets,
 };
 pub use self::hold::Hold;
+pub use self::kube_proxy::KubeProxy;
 pub use self::node::{NoNodeName, Node, NodeName, NodePortAddresses};
-pub use self::packets::{Mark, Packets};
+pub use self::packets::{DeviceName, Mark, OuterDevices, Packets, PodDevices, SnatPorts, overlap};
 pub use self::problem::{ConfigErrors, Place, Position, Problem};
 pub use self::service::{CheckKind, HealthCheck, Protocol, ServiceBlock};
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, State};
@@ -56,6 +58,7 @@ pub struct Config {
     pub services: Vec<ServiceBlock>,
     pub datapath: Datapath,
     pub packets: Packets,
+    pub kube_proxy: KubeProxy,
     pub hold: Hold,
     pub state: State,
     pub admin: Admin,
@@ -94,6 +97,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let blocks: Vec<service::ReadBlock> = blocks.into_iter().flatten().collect();
     let datapath = root.table("datapath", datapath::read);
     let packets = root.table("packets", packets::read);
+    let kube_proxy = root.table("kube_proxy", kube_proxy::read);
     let hold = root.table("hold", hold::read);
     let state = root.table("state", settings::read_state);
     let admin = root.table("admin", settings::read_admin);
@@ -101,7 +105,7 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
     let apiserver = read_apiserver.apiserver;
     agreement::check(root.report(), &blocks, &admin, &apiserver);
     let services = blocks.into_iter().map(|read| read.block).collect();
-    let config = Config {
+    let mut config = Config {
         node,
         apiserver,
         kubernetes,
@@ -109,11 +113,13 @@ fn read(root: &mut Table<'_, '_, '_>) -> Config {
         services,
         datapath,
         packets,
+        kube_proxy: KubeProxy::default(),
         hold,
         state,
         admin,
         log,
     };
+    config.kube_proxy = kube_proxy.within(&config);
     check_sources(root.report(), &config);
     config
 }

@@ -4,6 +4,7 @@
 
 pub mod ask;
 pub mod run;
+pub mod steps;
 
 #[cfg(test)]
 mod tests;

@@ -17,8 +17,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::{Config, NoNodeName, NodeName, NodePortAddresses};
 
-/// How often the host's addresses are looked at again. An address that comes late waits at most this long for its
-/// NodePorts.
+/// How often the host's addresses are looked at again. An address that comes late waits at most this long
+/// for its NodePorts.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// One address of the host.
@@ -41,9 +41,10 @@ pub fn name(config: &Config) -> Result<NodeName, NoNodeName> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Described {
     pub zone: Option<Arc<str>>,
-    /// Its addresses, of each family at most one; until the cluster names them, those at which NodePorts are
-    /// answered.
+    /// Its addresses, of each family at most one; until the cluster names them, those at which NodePorts are answered.
     pub addresses: Vec<IpAddr>,
+    /// It is to be deleted.
+    pub is_leaving: bool,
 }
 
 /// The node's facts as they are now. The configuration's zone goes before a cluster's.
@@ -54,13 +55,14 @@ pub fn facts(config: &Config, name: &NodeName, said: &Described) -> NodeFacts {
         name: name.as_str().into(),
         zone: configured.or_else(|| said.zone.clone()),
         node_port_addresses: node_port_addresses(setting, &local_addresses(), &said.addresses),
+        is_leaving: said.is_leaving,
     }
 }
 
 /// What the source says of the node.
 #[derive(Debug)]
 pub struct NodeReport {
-    /// What the cluster says; none if it may not be asked, so that its zone is the one of before and its addresses are
+    /// What the cluster says; none if it may not be asked, so that it is as before, and only its addresses are
     /// unknown.
     pub node: Option<Described>,
     /// Answered when the engine has it.
@@ -90,7 +92,7 @@ pub async fn run(
         tokio::select! {
             changed = config.changed() => if changed.is_err() { return },
             Some(NodeReport { node, applied }) = nodes.recv() => {
-                said = node.unwrap_or(Described { zone: said.zone, addresses: Vec::new() });
+                said = node.unwrap_or(Described { addresses: Vec::new(), ..said });
                 heard = Some(applied);
             }
             () = tokio::time::sleep(LOOK_AGAIN) => {}
@@ -260,8 +262,11 @@ mod tests {
         let here =
             local_addresses().into_iter().find(|it| !it.address.is_loopback() && !is_link_local(it.address));
         let zone = |name: &str| Some(Arc::from(name));
-        let said =
-            Described { zone: zone("remembered"), addresses: here.iter().map(|it| it.address).collect() };
+        let said = Described {
+            zone: zone("remembered"),
+            addresses: here.iter().map(|it| it.address).collect(),
+            is_leaving: false,
+        };
         let name = NodeName::of_host("n").unwrap();
         let run = tokio::spawn(run(configs, name, said.clone(), nodes_told, events));
         let mut next = async || match told.recv().await.unwrap().remove(0) {
@@ -272,13 +277,14 @@ mod tests {
         assert_eq!(first.zone, zone("remembered"));
         assert!(here.iter().all(|it| first.node_port_addresses.contains(&it.address)));
         for (node, expected) in [
-            (Some(Described { zone: zone("a"), addresses: Vec::new() }), zone("a")),
+            (Some(Described { zone: zone("a"), is_leaving: true, ..Described::default() }), zone("a")),
             (Some(Described { zone: None, ..said }), None),
         ] {
             let (heard, hears) = oneshot::channel();
             nodes.send(NodeReport { node, applied: heard }).await.unwrap();
             hears.await.unwrap();
-            assert_eq!(next().await.zone, expected);
+            let facts = next().await;
+            assert_eq!((&facts.zone, facts.is_leaving), (&expected, expected.is_some()));
         }
         run.abort();
     }

@@ -4,6 +4,7 @@
 //! not read, because the kernel shows them only by a system call of its own; a kube-proxy that uses them is found by
 //! its port while it runs.
 
+mod named;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,8 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::logging::messages::{self, say};
+
+pub(crate) use named::{Found, host_ports, naming};
 
 /// How often it is looked again: somebody may start one while holdfast runs.
 const LOOK_AGAIN: Duration = Duration::from_secs(300);
@@ -48,10 +51,14 @@ pub struct OtherProxy {
     pub evidence: Vec<String>,
 }
 
-/// Looks now and then, and says in the log what is new.
-pub async fn run(found: watch::Sender<Arc<[OtherProxy]>>) {
+/// Looks now and then, and says in the log what is new. At `own_port`, one of theirs, this daemon itself listens.
+pub async fn run(
+    found: watch::Sender<Arc<[OtherProxy]>>,
+    own_port: impl Fn() -> Option<u16> + Send + 'static,
+) {
     loop {
-        let look = tokio::task::spawn_blocking(|| look(Path::new("/"), rules::read()));
+        let own = own_port();
+        let look = tokio::task::spawn_blocking(move || look(Path::new("/"), rules::read(), own));
         if let Ok(now) = look.await {
             tell_new(&found.borrow(), &now);
             found.send_replace(now.into());
@@ -68,21 +75,21 @@ fn tell_new(before: &[OtherProxy], now: &[OtherProxy]) {
 }
 
 /// What shows below this root, and what rules show.
-fn look(root: &Path, rules: Vec<(&'static str, String)>) -> Vec<OtherProxy> {
+fn look(root: &Path, rules: Vec<(&'static str, String)>, own: Option<u16>) -> Vec<OtherProxy> {
     let mut found: BTreeMap<&'static str, Vec<String>> = BTreeMap::new();
     let traces = TRACES.iter().filter(|(path, _)| root.join(path).exists());
     let traces = traces.map(|(path, proxy)| (*proxy, format!("/{path}")));
-    for (proxy, evidence) in listeners(&root.join("proc/net")).into_iter().chain(rules).chain(traces) {
+    for (proxy, evidence) in listeners(&root.join("proc/net"), own).into_iter().chain(rules).chain(traces) {
         found.entry(proxy).or_default().push(evidence);
     }
     found.into_iter().map(|(proxy, evidence)| OtherProxy { proxy, evidence }).collect()
 }
 
 /// Who listens, in the files of either family.
-fn listeners(net: &Path) -> Vec<(&'static str, String)> {
+fn listeners(net: &Path, own: Option<u16>) -> Vec<(&'static str, String)> {
     let listed = ["tcp", "tcp6"].map(|name| read_start(&net.join(name)).unwrap_or_default());
     let ports: BTreeSet<u16> = listed.iter().flat_map(|list| list.lines()).filter_map(listening).collect();
-    let known = PORTS.iter().filter(|(port, _)| ports.contains(port));
+    let known = PORTS.iter().filter(|(port, _)| ports.contains(port) && own != Some(*port));
     known.map(|(port, proxy)| (*proxy, format!("listens on port {port}"))).collect()
 }
 

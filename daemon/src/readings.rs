@@ -4,6 +4,7 @@
 //! answer is asked over a bounded queue.
 
 mod comparison;
+mod conditions;
 mod readiness;
 mod wishes;
 
@@ -18,15 +19,20 @@ use tokio::sync::{mpsc, watch};
 use crate::announce::Announced;
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::diagnose::gather::Gatherer;
 use crate::engine::ask::Asker;
+use crate::engine::steps::Steps;
+use crate::kube_proxy::ClosedPorts;
+use crate::overheard::Overheard;
 use crate::probes::Probes;
 use crate::proxies::OtherProxy;
 use crate::recorder::History;
 use crate::sources::kubernetes::View as Watches;
 use crate::state::Written;
 
-pub(crate) use comparison::Comparison;
 pub use comparison::Verifications;
+pub(crate) use comparison::{Comparison, of_flows};
+pub(crate) use conditions::{ConditionKind, Conditions};
 pub(crate) use readiness::missing;
 pub use wishes::{
     FORGETS_WAITING_MAX, ForgetWish, Forgotten, Peer, RELOADS_WAITING_MAX, ReloadWish, Reloaded,
@@ -50,18 +56,26 @@ pub struct EffectiveConfig {
     pub json: String,
 }
 
-/// Tells for how long an event has waited for the engine, if that is too long.
+/// Tells how the engine moves: for how long an event has waited for it, if that is too long, and how its work goes.
 #[derive(Clone)]
-pub struct Liveness(Arc<dyn Fn() -> Option<Duration> + Send + Sync>);
+pub struct Liveness {
+    stalled: Arc<dyn Fn() -> Option<Duration> + Send + Sync>,
+    pub(crate) steps: Arc<Steps>,
+}
 
 impl Liveness {
     /// `stalled` answers `None` while events move or none waits. It must not block.
     pub fn new(stalled: impl Fn() -> Option<Duration> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(stalled))
+        Self { stalled: Arc::new(stalled), steps: Arc::default() }
+    }
+
+    /// With the steps that the engine counts.
+    pub(crate) fn with(self, steps: Arc<Steps>) -> Self {
+        Self { steps, ..self }
     }
 
     pub(crate) fn stalled(&self) -> Option<Duration> {
-        (self.0)()
+        (self.stalled)()
     }
 }
 
@@ -90,6 +104,8 @@ pub struct Readings {
     pub probes: Arc<Probes>,
     /// What became of the Events for the cluster; none where none are written.
     pub announced: Option<Arc<Announced>>,
+    /// What Events of the cluster said, where they are followed.
+    pub overheard: Arc<Overheard>,
     /// Every change with its cause.
     pub history: Arc<History>,
     /// How the last write of the snapshot went.
@@ -106,6 +122,10 @@ pub struct Readings {
     pub refused_reload: watch::Receiver<Option<String>>,
     /// Why nobody can ask at the TCP address or at the socket now.
     pub shut: watch::Receiver<Vec<String>>,
+    /// Which of kube-proxy's ports cannot be opened, and why.
+    pub closed_ports: Arc<ClosedPorts>,
+    /// Asks the apiserver, this host and backends, for a diagnosis.
+    pub gatherer: Gatherer,
     /// Where a wish for a reload goes.
     pub reloads: mpsc::Sender<ReloadWish>,
     /// Where a wish goes that an apiserver's address be forgotten.

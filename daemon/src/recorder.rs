@@ -1,9 +1,9 @@
 //! The recorder: every change gets a number, a record with its cause, a log line, a place in memory and on disk.
 //!
 //! Invariant: every visible change has exactly one record, and where one is missing a gap says so. A number is given
-//! out once, also over restarts that come when a disk is full or the daemon is killed. The engine never waits: changes
-//! come over a bounded queue, and what had no room there is counted. Readers, watchers and the disk can be as slow as
-//! they like.
+//! out once, also over restarts that come when a disk is full or the daemon is killed. The engine never waits:
+//! changes come over a bounded queue, and what had no room there is counted. Readers, watchers and the disk can be as
+//! slow as they like.
 
 mod compare;
 mod files;

@@ -1,7 +1,7 @@
 //! Tells the log what is rejected, whichever source it came from.
 //!
-//! Invariant: a line per object and reason, when that begins and not again while it lasts; a flood is a few lines and a
-//! number.
+//! Invariant: a line per object and reason, when that begins and not again while it lasts; a flood is a few lines
+//! and a number.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

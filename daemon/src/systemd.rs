@@ -1,9 +1,8 @@
 //! What the service manager is told: that the daemon is ready, how it is, and that it is alive.
 //!
-//! Invariant: it is alive as long as the engine moves; a daemon whose engine hangs lets the watchdog run out, and
-//! what is in the kernel serves until its successor takes over. Without a service manager nothing is told and nothing
-//! fails. Listening sockets are not taken from the service manager, because that would need a second unit for one
-//! port.
+//! Invariant: it is alive as long as the engine moves; a daemon whose engine hangs lets the watchdog run out, and what
+//! is in the kernel serves until its successor takes over. Without a service manager nothing is told and nothing fails.
+//! Listening sockets are not taken from the service manager, because that would need a second unit for one port.
 
 mod summary;
 #[cfg(test)]
@@ -15,13 +14,12 @@ use std::time::{Duration, Instant};
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
+use crate::beat::{self, BEAT};
+use crate::kube_proxy::Purpose;
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
 use crate::readings::Readings;
 use summary::Summary;
-
-/// How often people may see the status line change.
-const PACE: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether the daemon is ready; starting takes some tens of milliseconds.
 const STARTING_PACE: Duration = Duration::from_millis(10);
@@ -45,15 +43,23 @@ pub struct Watched {
 /// Tells until the daemon stops.
 pub async fn run(watched: Watched, mut stopping: watch::Receiver<bool>) {
     let limit = sd_notify::watchdog_enabled();
-    let pace = limit.map_or(PACE, |limit| PACE.min(limit / WATCHDOG_SHARE));
+    let pace = limit.map_or(BEAT, |limit| limit / WATCHDOG_SHARE);
     let mut teller = Teller::new(watched, Instant::now(), notify);
     loop {
         teller.step(Instant::now());
-        let pause = if teller.ready { pace } else { STARTING_PACE };
         tokio::select! {
             _ = stopping.changed() => return,
-            () = tokio::time::sleep(pause) => {}
+            () = rest(teller.ready, pace) => {}
         }
+    }
+}
+
+/// People may see the status line change with each beat; a watchdog that is more impatient than that is told sooner.
+async fn rest(is_ready: bool, pace: Duration) {
+    match is_ready {
+        true if pace >= BEAT => beat::next().await,
+        true => tokio::time::sleep(pace).await,
+        false => tokio::time::sleep(STARTING_PACE).await,
     }
 }
 
@@ -144,6 +150,11 @@ impl<N: Fn(&[NotifyState<'_>])> Teller<N> {
         }
         for why in &*readings.shut.borrow() {
             line = format!("{line}; {why}");
+        }
+        // Those of Services are in anybody's hand who may write one.
+        let (closed, _) = readings.closed_ports.now();
+        for port in closed.iter().filter(|it| it.purpose != Purpose::Service) {
+            line = format!("{line}; port {} is not open: {}", port.address, port.why);
         }
         if let Some(why) = &*readings.refused_reload.borrow() {
             line = format!("{line}; the last reload was refused: {why}");

@@ -1,16 +1,19 @@
-//! Why a client meets what it meets: who is meant, one sentence for it, everything that it rests on, and what happens
-//! next.
+//! Why a client meets what it meets: who is meant, one sentence for it, everything that it rests on, and
+//! what happens next.
 //!
 //! Invariant: what is said to be applied was read back from the maps for this very answer. Nothing is guessed: what is
 //! not known is absent.
 
+mod balancer;
 mod details;
 mod find;
+mod packet;
 mod past;
 mod sentence;
 mod states;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use holdfast_core::facts::{ObjectKey, Rejection};
@@ -26,10 +29,14 @@ use crate::engine::ask::FRONTENDS_MAX;
 use crate::readings::Readings;
 use crate::recorder::Record;
 use crate::rfc3339::Rfc3339;
+pub(crate) use balancer::LoadBalancer;
 use details::{Applied, Desired, Rejected};
-pub(crate) use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef};
+pub(crate) use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceRef, difference, key};
 pub(crate) use find::{Dialled, Question};
 use find::{Found, Subject};
+use packet::Watched;
+pub(crate) use packet::{Packet, SeenAs, Share as PacketShare};
+pub(crate) use sentence::{of_frontend as sentence_of, why};
 pub(crate) use states::{ChosenState, EndpointState, WriteStatus, chosen_state, severity, state, status};
 
 /// Where each reason has its section, in the repository and in the packages.
@@ -42,6 +49,8 @@ pub(crate) struct Explanation<'a> {
     pub(crate) found: Code<Found>,
     /// The answer in one sentence.
     pub(crate) sentence: String,
+    /// What the first packet of the client meets that was asked about; null if none was.
+    pub(crate) packet: Option<Packet>,
     pub(crate) services: Vec<Explained<'a>>,
     /// Where nobody has the address: what is near.
     pub(crate) near: Vec<NearRow>,
@@ -58,6 +67,8 @@ pub(crate) struct Explained<'a> {
     pub(crate) source: Code<Source>,
     pub(crate) state: Code<ServiceState>,
     pub(crate) sentence: String,
+    /// How far its load balancer has come; null: it has none.
+    pub(crate) load_balancer: Option<LoadBalancer<'a>>,
     pub(crate) frontends: Vec<FrontendRow<'a>>,
     pub(crate) desired: Desired<'a>,
     pub(crate) rejected: Vec<Rejected<'a>>,
@@ -82,15 +93,17 @@ pub(crate) type ReadBack = Vec<(FrontendKey, Result<Option<Entry>, String>)>;
 pub(crate) struct Walk {
     snapshot: Arc<Snapshot>,
     question: Question,
+    /// The client outside whose packet is asked about.
+    from: Option<IpAddr>,
     found: Found,
     subjects: Vec<Subject>,
 }
 
 impl Walk {
     /// Finds who is meant.
-    pub(crate) fn begin(snapshot: Arc<Snapshot>, question: Question) -> Self {
+    pub(crate) fn begin(snapshot: Arc<Snapshot>, question: Question, from: Option<IpAddr>) -> Self {
         let (found, subjects) = find::find(&snapshot, &question);
-        Self { snapshot, question, found, subjects }
+        Self { snapshot, question, from, found, subjects }
     }
 
     /// Whether nobody is meant.
@@ -106,16 +119,29 @@ impl Walk {
 
     /// The answer, with what the maps said.
     pub(crate) fn end<'a>(&'a self, readings: &Readings, read: &ReadBack) -> Explanation<'a> {
-        let Self { snapshot, question, found, subjects } = self;
+        let Self { snapshot, question, found, subjects, .. } = self;
+        let packet = self.packet(readings, read);
+        let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
         Explanation {
             found: Code(*found),
-            sentence: headline(snapshot, question, *found, subjects),
+            sentence: sentence.unwrap_or_else(|| headline(snapshot, question, *found, subjects)),
+            packet,
             services: subjects.iter().map(|it| explained(readings, snapshot, it, read)).collect(),
             near: near(snapshot, question, *found),
             past: past::past(readings, question, *found),
             apiserver: details::apiserver(readings),
             stale_since: snapshot.stale_since.map(Rfc3339),
         }
+    }
+}
+
+impl Walk {
+    /// A backend that is dialled as such is nobody's frontend.
+    fn packet(&self, readings: &Readings, read: &ReadBack) -> Option<Packet> {
+        let (Question::Address(dialled), Some(from)) = (&self.question, self.from) else { return None };
+        let subjects = if self.found == Found::Frontend { &*self.subjects } else { &[] };
+        let watched = Watched::of(&readings.datapath());
+        Some(packet::of(&self.snapshot, &watched, (dialled, from), subjects, read))
     }
 }
 
@@ -208,6 +234,7 @@ fn explained<'a>(
         state: Code(view.state),
         sentence: worst(subject.frontends())
             .map_or_else(|| sentence::of_service(view), |it| sentence::of_frontend(view, it)),
+        load_balancer: LoadBalancer::of(view, snapshot.clock()),
         frontends: subject.frontends().map(row).collect(),
         desired: Desired::of(view, policy),
         rejected: Rejected::of(snapshot, view),

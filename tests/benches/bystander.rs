@@ -1,5 +1,5 @@
-//! How long a change of one service takes while somebody else does the worst that a tenant or an unprivileged process
-//! can.
+//! How long a change of one service takes while somebody else does the worst that a tenant or an
+//! unprivileged process can.
 //!
 //! The engine's loop as the daemon runs it, over memory maps. A change is an endpoint of a service in a namespace of
 //! its own; its time is from handing the event over until readers see it, so the maps are written by then. `--short`: a
@@ -44,8 +44,8 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// Services of the crowd.
 const CROWD: u32 = 2_000;
 
-/// Services of a large cluster, the endpoints of each, and how many services lose them all at once: too few for a mass
-/// loss.
+/// Services of a large cluster, the endpoints of each, and how many services lose them all at once: too few for
+/// a mass loss.
 const MANY: u32 = 8_000;
 const ENDPOINTS: u32 = 10;
 const LOST: u32 = 1_900;
@@ -303,6 +303,7 @@ impl Daemon {
             snapshots: snapshots_in,
             changes,
             progress: Arc::default(),
+            steps: Arc::default(),
             stop: stopping,
         };
         std::thread::spawn(move || while recorded.blocking_recv().is_some() {});

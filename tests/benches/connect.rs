@@ -92,6 +92,7 @@ impl Datapath for Kernel {
             mark: 0,
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
+            packets: None,
         };
         let maps = bed.within(Location::NODE, || KernelMaps::start(&options))??;
         let (mut engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes])?;
@@ -202,7 +203,7 @@ fn serve(bed: &Bed, role: Role) -> Result<Server, Failed> {
 
 fn line(kind: Kind, way: &str, ratio: &Ratio) -> String {
     let (unit, scale) = match kind {
-        Kind::Connect | Kind::Request => ("/s", 1.0),
+        Kind::Connect | Kind::Request | Kind::Exchange | Kind::Datagram => ("/s", 1.0),
         Kind::Stream => (" Gbit/s", 8e-9),
     };
     format!(

@@ -30,8 +30,8 @@ use tokio::sync::{mpsc, watch};
 const BATCH: usize = 1_024;
 const ROUNDS: usize = 7;
 
-/// Steps until nothing is left to do: a word is cleared after the grace period of what led to it, its range after
-/// another.
+/// Steps until nothing is left to do: a word is cleared after the grace period of what led to it, its
+/// range after another.
 const STEPS_TO_REST: usize = 10;
 
 /// Runs one part, named by the argument, or each part in a process of its own, so that none inherits another's heap.
@@ -203,8 +203,8 @@ impl Maps for Sink {
     }
 }
 
-/// What a change costs the engine's thread, and what it costs the recorder's: 10,000 services that flap, six times
-/// over.
+/// What a change costs the engine's thread, and what it costs the recorder's: 10,000 services that flap,
+/// six times over.
 fn recorder() {
     let shape = Shape { services: sized(10_000, 500), endpoints: 2 };
     let mut engine = engine();

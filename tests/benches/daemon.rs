@@ -62,6 +62,7 @@ fn kernel(bed: &Bed) -> KernelMaps {
         mark: 0,
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
+        packets: None,
     };
     bed.within(Location::NODE, || KernelMaps::start(&options)).unwrap().unwrap()
 }
@@ -166,6 +167,7 @@ fn change() {
         snapshots: snapshots_in,
         changes,
         progress: Arc::default(),
+        steps: Arc::default(),
         stop: stopping.clone(),
     };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -146,6 +146,7 @@ fn main() {
         snapshots: snapshots_in,
         changes,
         progress: Arc::default(),
+        steps: Arc::default(),
         stop: stopping,
     };
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

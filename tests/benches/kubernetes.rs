@@ -117,6 +117,7 @@ fn over_maps(real: impl FnOnce(KernelMaps), memory: impl FnOnce(MemoryMaps)) {
         mark: 0,
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
+        packets: None,
     };
     real(bed.within(Location::NODE, || KernelMaps::start(&options)).unwrap().unwrap());
 }

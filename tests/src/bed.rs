@@ -5,6 +5,7 @@
 //! keeper leaves is removed when the next bed is made. Whatever runs inside is a process of its own, because a change
 //! of this process's namespaces or cgroup would reach other tests.
 
+pub mod ask;
 mod cgroup;
 pub mod child;
 pub mod clients;
@@ -13,14 +14,20 @@ mod cpu;
 pub mod crowd;
 pub mod daemon;
 mod dial;
+pub mod ears;
 mod errand;
+pub mod fabric;
 mod keeper;
+mod knock;
 mod links;
 pub mod load;
+mod raw;
 mod serve;
+pub mod uplinks;
+mod whom;
 
 use std::io::{self, Read};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
@@ -28,6 +35,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 
+use self::ask::Asker;
 use self::cgroup::Tree;
 pub(crate) use self::cgroup::mount_point;
 use self::crowd::{Crowd, Question};
@@ -172,8 +180,9 @@ impl Bed {
         let child = companion()?;
         let tree = Tree::create()?;
         let keeper = Keeper::start(&child, Some(tree.top()))?;
-        let neighbours =
-            layout.neighbours.iter().map(|neighbour| Ok((neighbour.name, Keeper::start(&child, None)?)));
+        let names =
+            layout.neighbours.iter().map(|neighbour| neighbour.name).chain(layout.apart.iter().copied());
+        let neighbours = names.map(|name| Ok((name, Keeper::start(&child, None)?)));
         let neighbours = neighbours.collect::<Result<_, BedError>>()?;
         let bed = Self { tree, neighbours, keeper, child };
         links::configure(&bed, layout)?;
@@ -259,6 +268,26 @@ impl Bed {
         let mut command = self.command(location, &self.child)?;
         command.args(["serve", role.word(), name, &address.to_string()]);
         Server::start(command, address)
+    }
+
+    /// Starts a server that tells whoever asks by TCP or UDP whom it sees, at each of its addresses.
+    pub fn tell_whom(
+        &self,
+        location: Location<'_>,
+        name: &str,
+        addresses: &[SocketAddr],
+    ) -> Result<Server, BedError> {
+        let mut command = self.command(location, &self.child)?;
+        command.args(["whom", name]).args(addresses.iter().map(SocketAddr::to_string));
+        let first = addresses.first().copied().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
+        Server::start(command, first)
+    }
+
+    /// Starts a client that asks what it is told to ask.
+    pub fn asker(&self, location: Location<'_>) -> Result<Asker, BedError> {
+        let mut command = self.command(location, &self.child)?;
+        command.arg("ask");
+        Asker::start(command)
     }
 
     /// Starts a generator of load, which waits for its first turn.

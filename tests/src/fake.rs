@@ -8,12 +8,10 @@
 //! ```no_run
 //! # use holdfast_tests::fake::{Asked, Authority, Cluster, Fault, Kind, Names, Server};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001");
-//! let authority = Authority::new()?;
-//! let server = Server::start(&cluster, &authority.server(&Names::Kubernetes)?)?;
-//! server.once(Asked::watch(Kind::Slices), Fault::say(""));
-//! cluster.apply(serde_json::json!({"kind": "Service", "metadata": {"namespace": "default", "name": "web"}}))?;
-//! assert_eq!(server.asked(Asked::list(Kind::Services)), 0);
+//! let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001"); let authority = Authority::new()?; let server =
+//! Server::start(&cluster, &authority.server(&Names::Kubernetes)?)?; server.once(Asked::watch(Kind::Slices),
+//! Fault::say("")); cluster.apply(serde_json::json!({"kind": "Service", "metadata": {"namespace": "default", "name":
+//! "web"}}))?; assert_eq!(server.asked(Asked::list(Kind::Services)), 0);
 //! # Ok(())
 //! # }
 //! ```
@@ -49,7 +47,7 @@ pub use server::Server;
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Served at `/api/v1/services`.
+    /// Served at `/api/v1/services`, and as all kinds that have one below a namespace.
     Services,
     /// Served at `/apis/discovery.k8s.io/v1/endpointslices`.
     Slices,
@@ -57,8 +55,18 @@ pub enum Kind {
     Nodes,
     /// Served at `/api/v1/namespaces/NAME`.
     Namespaces,
-    /// Served at `/apis/events.k8s.io/v1/namespaces/NAMESPACE/events`.
+    /// Written at `/apis/events.k8s.io/v1/namespaces/NAMESPACE/events`, read at `/api/v1/namespaces/NAMESPACE/events`.
     Events,
+    /// Served at `/api/v1/pods`.
+    Pods,
+    /// Served at `/api/v1/namespaces/NAMESPACE/endpoints/NAME`.
+    Endpoints,
+    /// Served at `/apis/coordination.k8s.io/v1/namespaces/NAMESPACE/leases/NAME`.
+    Leases,
+    /// Served at `/apis/networking.k8s.io/v1/ipaddresses/ADDRESS`.
+    Addresses,
+    /// Served at `/apis/networking.k8s.io/v1/namespaces/NAMESPACE/networkpolicies`.
+    Policies,
     /// Served at `/readyz`.
     Ready,
     /// Anything else; answered with 404.
@@ -74,15 +82,32 @@ impl Kind {
             Self::Nodes => ("Node", "v1"),
             Self::Namespaces => ("Namespace", "v1"),
             Self::Events => ("Event", "events.k8s.io/v1"),
+            Self::Pods => ("Pod", "v1"),
+            Self::Endpoints => ("Endpoints", "v1"),
+            Self::Leases => ("Lease", "coordination.k8s.io/v1"),
+            Self::Addresses => ("IPAddress", "networking.k8s.io/v1"),
+            Self::Policies => ("NetworkPolicy", "networking.k8s.io/v1"),
             Self::Ready | Self::Unknown => ("Status", "v1"),
         }
     }
 
     fn of_object(word: &str) -> Option<Self> {
-        [Self::Services, Self::Slices, Self::Nodes, Self::Namespaces, Self::Events]
-            .into_iter()
-            .find(|kind| kind.names().0 == word)
+        Self::STORED.into_iter().find(|kind| kind.names().0 == word)
     }
+
+    /// Those that there are objects of.
+    const STORED: [Self; 10] = [
+        Self::Services,
+        Self::Slices,
+        Self::Nodes,
+        Self::Namespaces,
+        Self::Events,
+        Self::Pods,
+        Self::Endpoints,
+        Self::Leases,
+        Self::Addresses,
+        Self::Policies,
+    ];
 }
 
 /// Why the fake cannot do what it was told.

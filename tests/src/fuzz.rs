@@ -1,9 +1,9 @@
 //! Broken input for everything that reads: configuration, manifests, HTTP requests.
 //!
-//! A seed decides every input. Inputs that are answered in a new way join the corpus, so that later ones go deeper.
-//! Invariant: whatever the input, the reader neither panics nor takes long nor lets anything past a limit, and the
-//! input that shows otherwise is kept in a file. It does not measure coverage, for which the compiler would have to be
-//! nightly.
+//! A seed decides every input. Inputs that are answered in a new way join the corpus, so that later ones go
+//! deeper. Invariant: whatever the input, the reader neither panics nor takes long nor lets anything past a limit,
+//! and the input that shows otherwise is kept in a file. It does not measure coverage, for which the compiler
+//! would have to be nightly.
 
 mod config;
 mod manifests;

@@ -6,6 +6,7 @@ pub mod bed;
 pub mod fake;
 pub mod fuzz;
 pub mod host;
+pub mod packets;
 pub mod peers;
 pub mod readings;
 pub mod size;

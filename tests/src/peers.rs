@@ -6,16 +6,12 @@
 //! use holdfast_tests::peers::{Cluster, Kind, Part, PeersError, Pod, SOON, until};
 //!
 //! # fn main() -> Result<(), PeersError> {
-//! let cluster = Cluster::start(Layout::default(), 2)?;
-//! let api = cluster.api(1)?;
-//! api.add_node("n1", "zone-a")?;
-//! api.apply(
+//! let cluster = Cluster::start(Layout::default(), 2)?; let api = cluster.api(1)?;
+//! api.add_node("n1", "zone-a")?; api.apply(
 //!     "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80}]}}",
-//! )?;
-//! let pod = Pod { name: "default/web-1", app: "web", node: "n1", address: "10.1.0.1" };
-//! pod.start(&api)?;
-//! pod.report(&api, true)?;
-//! let slice = until(SOON, "a slice", || Ok(api.slices_of("default/web")?.pop()))?;
+//! )?; let pod = Pod { name: "default/web-1", app: "web", node: "n1", address:
+//! "10.1.0.1" }; pod.start(&api)?; pod.report(&api, true)?; let slice =
+//! until(SOON, "a slice", || Ok(api.slices_of("default/web")?.pop()))?;
 //! cluster.stop(Part::Apiserver(0))?;
 //! # Ok(())
 //! # }
@@ -54,6 +50,7 @@ use tempfile::TempDir;
 pub use self::api::{Api, Identity, Kind, Reply};
 pub use self::authority::{Authority, Credential};
 pub use self::crowd::Crowd;
+pub(crate) use self::crowd::mixed;
 pub use self::rules::{Client, Frontend, Way, ways};
 use self::server::Server;
 pub use self::watch::{Seen, Watch};
@@ -222,7 +219,16 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts all parts and waits until each is ready. The layout says what the bed has besides the servers' addresses.
-    pub fn start(mut layout: Layout, apiservers: usize) -> Result<Self, PeersError> {
+    pub fn start(layout: Layout, apiservers: usize) -> Result<Self, PeersError> {
+        Self::start_for(layout, apiservers, None)
+    }
+
+    /// One whose pods have their addresses from these ranges, so that kube-proxy tells them from others.
+    pub fn of_pods(layout: Layout, apiservers: usize, pods: &str) -> Result<Self, PeersError> {
+        Self::start_for(layout, apiservers, Some(pods))
+    }
+
+    fn start_for(mut layout: Layout, apiservers: usize, pods: Option<&str>) -> Result<Self, PeersError> {
         let addresses = ADDRESSES.get(..apiservers).filter(|addresses| !addresses.is_empty());
         let addresses = addresses.ok_or(PeersError::Apiservers { asked: apiservers })?;
         layout.local.push(ADVERTISED_LOCAL);
@@ -233,7 +239,7 @@ impl Cluster {
         let authority = Authority::create(folder.path())?;
         let parts = [Part::Etcd].into_iter().chain((0..apiservers).map(Part::Apiserver));
         let parts: Vec<Part> = parts.chain([Part::Controllers]).collect();
-        let server = |part: &Part| flags::server(*part, folder.path(), &authority, apiservers);
+        let server = |part: &Part| flags::server(*part, folder.path(), &authority, apiservers, pods);
         let servers = parts.iter().chain([&Part::Proxy]).map(server).collect::<Result<_, _>>()?;
         let cluster = Self { servers, authority, folder, bed };
         cluster.start_all(&parts)?;

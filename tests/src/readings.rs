@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdfast::datapath::{DatapathView, RefusalLog};
+use holdfast::diagnose::gather::Gatherer;
 use holdfast::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use holdfast::sources::kubernetes::View;
 use holdfast::state::Written;
@@ -21,6 +22,7 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         refusals: RefusalLog::none(),
         probes: Arc::default(),
         announced: None,
+        overheard: Arc::default(),
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: holdfast::engine::ask::channel().0,
@@ -29,6 +31,8 @@ pub fn of_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -> 
         proxies: watch::channel(Arc::default()).1,
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
+        closed_ports: Arc::default(),
+        gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
         about,

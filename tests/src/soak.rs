@@ -1,5 +1,5 @@
-//! Connects without a pause while the daemon is killed, grows, shrinks, and while lists are replaced as fast as they
-//! can be.
+//! Connects without a pause while the daemon is killed, grows, shrinks, and while lists are replaced as fast as
+//! they can be.
 //!
 //! Invariant: a connect that fails is a failed run, and what the kernel holds after each life is exactly what was asked
 //! for. A seed gives the same orders; when they meet the daemon is up to the machine.

@@ -109,7 +109,7 @@ fn start_engine(
     let (snapshots, snapshots_now) = watch::channel(Arc::default());
     let progress = Arc::new(AtomicU64::new(0));
     let asks = holdfast::engine::ask::channel().1;
-    let ends = Ends { events, asks, snapshots, changes, progress, stop: stop.clone() };
+    let ends = Ends { events, asks, snapshots, changes, progress, steps: Arc::default(), stop: stop.clone() };
     runtime.spawn(run(engine, ends, |_| ()));
     runtime.spawn(Manifests::new(folder).run(events_out, stop.clone()));
     let (recorder, history) = Recorder::new(changed, snapshots_now.clone(), None);

@@ -1,5 +1,5 @@
-//! What somebody else changes in the kernel's maps is told and put back, by a running daemon and by a restart. Needs
-//! root.
+//! What somebody else changes in the kernel's maps is told and put back, by a running daemon and by a
+//! restart. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -87,7 +87,7 @@ fn deeds(index: PortIndex, list: Range, other: PortIndex) -> Vec<(Action, &'stat
     let member =
         MemberKey { port: index, membership: Membership::Serving, backend: "192.0.2.9:80".parse().unwrap() };
     let lost = "frontend 10.96.0.1:1/TCP of default/web-00000 is gone or points elsewhere";
-    let changed = "the backends of port http/TCP of default/web-00000 were changed";
+    let changed = "the backends or sources of port http/TCP of default/web-00000 were changed";
     vec![
         (Action::RemoveFrontend(frontend(0)), lost),
         (Action::InsertFrontend(frontend(0), lead(other)), lost),

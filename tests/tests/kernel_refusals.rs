@@ -1,5 +1,5 @@
-//! Who is turned away in the kernel is known to the daemon, and what it left is removed by the command line. Needs
-//! root.
+//! Who is turned away in the kernel is known to the daemon, and what it left is removed by the command
+//! line. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]

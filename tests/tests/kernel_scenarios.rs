@@ -60,7 +60,9 @@ impl Maps for Kernel {
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         let mut pair = self.pair();
-        let (kernel, memory) = (pair.kernel.dump()?, pair.memory.dump()?);
+        let (mut kernel, memory) = (pair.kernel.dump()?, pair.memory.dump()?);
+        // Without programs at devices nobody asks the kernel's maps for sources, and they keep none.
+        kernel.sources = kernel.sources.or_else(|| memory.sources.clone());
         assert_eq!(kernel, memory, "kernel, memory");
         Ok(kernel)
     }
@@ -79,7 +81,7 @@ impl MapMaker for Kernel {
         let mut maps = self.clone();
         let left = maps.dump().map_err(|error| error.to_string())?;
         // A scenario that fails may leave something; the next one is not to be blamed for it.
-        if left != Dump::default() {
+        if left != (Dump { sources: left.sources.clone().filter(Vec::is_empty), ..Dump::default() }) {
             let kernel = KernelMaps::unattached(maps.capacity()).map_err(|error| error.to_string())?;
             *maps.pair() = Pair { kernel, memory: MemoryMaps::default() };
         }

@@ -1,7 +1,7 @@
 //! How long a line may be, and what comments have to say.
 //!
-//! Invariant: what rustfmt wraps and what nobody can wrap (literals, tables, links, text that is shown as it is) is not
-//! judged here.
+//! Invariant: what rustfmt wraps and what nobody can wrap (literals, tables, links, text that is shown as it is) is
+//! not judged here.
 
 use crate::code::without_literals;
 use crate::tree::{Finding, Source};

@@ -12,12 +12,18 @@ use crate::failure::{Failure, at, output};
 
 /// What tests of a service load balancer may meet: links, the packet stage, connection tables, closing sockets, and a
 /// disk. One that a kernel has built in, or has not, is passed over: a test that needs it says so.
-pub(crate) const WANTED: [&str; 20] = [
+pub(crate) const WANTED: [&str; 26] = [
     "veth",
     "bridge",
     "dummy",
     "vxlan",
     "tun",
+    "8021q",
+    "bonding",
+    "macvlan",
+    "sit",
+    "ip_gre",
+    "ip6_tunnel",
     "nf_conntrack",
     "nf_conntrack_netlink",
     "nf_tables",

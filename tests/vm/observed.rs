@@ -1,7 +1,7 @@
 //! The table of kernels and what was observed in them, as a page shows it.
 //!
-//! Invariant: the page shows what the last run observed, or the run fails: between two marks the page has the table and
-//! nothing else.
+//! Invariant: the page shows what the last run observed, or the run fails: between two marks the page has the table
+//! and nothing else.
 
 use std::fs;
 use std::path::Path;
@@ -14,8 +14,8 @@ const END: &str = "<!-- observed: end -->\n";
 /// What was observed in one kernel: names and values.
 pub(crate) type Column = Vec<(String, String)>;
 
-/// Whether the page shows these columns, each under its heading. With BLESS in the environment the page is written
-/// anew.
+/// Whether the page shows these columns, each under its heading. With BLESS in the environment the page
+/// is written anew.
 pub(crate) fn agrees(page: &Path, columns: &[(String, Column)]) -> Result<bool, Failure> {
     let text = fs::read_to_string(page).map_err(at("read", page))?;
     let wanted =

@@ -88,8 +88,8 @@ pub struct Change {
     pub causes: Vec<Cause>,
     /// How many causes before those did not fit.
     pub suppressed: u32,
-    /// Whether readers see a difference, or the maps were written to. If not, it is no change, but an event to be told
-    /// of.
+    /// Whether readers see a difference, or the maps were written to. If not, it is no change, but an event to
+    /// be told of.
     pub visible: bool,
     /// What readers saw before.
     pub before: Option<Arc<ServiceView>>,

@@ -3,6 +3,7 @@
 //! Invariant: facts are immutable once built; they are shared as `Arc`s between the tables and every snapshot. Nothing
 //! here knows which endpoint gets traffic.
 
+pub mod balancer;
 pub mod endpoints;
 
 use alloc::boxed::Box;
@@ -15,6 +16,7 @@ use core::num::NonZeroU16;
 use crate::dialable::ExternalIps;
 use crate::hold::Policy;
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
+pub use balancer::BalancerFacts;
 pub use endpoints::{Conditions, Endpoint, Endpoints, EndpointsBuilder, HintSet, Target, TargetName};
 
 /// Seconds since the Unix epoch.
@@ -168,6 +170,10 @@ pub struct ServiceFacts {
     pub proxy_name: Option<Arc<str>>,
     /// The annotation `holdfast.io/on-empty` or the setting of the block, as written.
     pub on_empty: Option<Arc<str>>,
+    /// What is to be known of its load balancer and of its end; most services have neither. The state's file has it in
+    /// a place of its own.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub balancer: Option<Box<BalancerFacts>>,
 }
 
 impl ServiceFacts {
@@ -191,6 +197,7 @@ impl ServiceFacts {
             health_check_node_port: None,
             proxy_name: None,
             on_empty: None,
+            balancer: None,
         }
     }
 }
@@ -200,7 +207,8 @@ impl ServiceFacts {
     pub(crate) fn bytes(&self) -> usize {
         let Self { cluster_ips, external_ips, ingress, ports, static_frontends, source_ranges, .. } = self;
         let addresses = cluster_ips.len() + external_ips.len() + ingress.len() + static_frontends.len();
-        (addresses + ports.len() + source_ranges.len()) * ENTRY_BYTES
+        let balancer = self.balancer.as_ref().map_or(0, |balancer| balancer.bytes());
+        (addresses + ports.len() + source_ranges.len()) * ENTRY_BYTES + balancer
     }
 }
 
@@ -268,6 +276,8 @@ pub struct NodeFacts {
     pub zone: Option<Arc<str>>,
     /// The local addresses that answer NodePorts.
     pub node_port_addresses: BTreeSet<IpAddr>,
+    /// It is to be deleted, so load balancers are to send it no new connections. What it serves stays as it is.
+    pub is_leaving: bool,
 }
 
 /// What the configuration decides for all services.

@@ -12,8 +12,15 @@ pub const NAME_LENGTH_MAX: usize = 253;
 /// A service with more ports than this cannot have come from an apiserver (its object would pass 1.5 MiB).
 pub const PORTS_PER_SERVICE_MAX: usize = 4096;
 
-/// External IPs, ingress IPs and source ranges of one service; far above any real one.
+/// External IPs, ingress IPs and source ranges of one service, as they are written; far above any real one.
 pub const ADDRESSES_PER_SERVICE_MAX: usize = 1024;
+
+/// Different source ranges of one family: as many as the maps take for a few ports, and far more than the balancers of
+/// clouds do, whose lists they mirror.
+pub const SOURCE_RANGES_MAX: usize = 256;
+
+/// Ports times source ranges of one family: an eighth of what the maps hold for all services.
+pub const SOURCES_PER_SERVICE_MAX: usize = 1 << 13;
 
 /// Ports times addresses of one service: twice its ports, so that both ClusterIPs of the largest legal object always
 /// fit, while one object cannot use up what all services share.
@@ -70,13 +77,25 @@ pub const REJECTION_REASON_LENGTH_MAX: usize = 300;
 pub const CAUSES_PER_CHANGE_MAX: usize = 8;
 
 /// Work that is done before others are looked at again, in the units of [`FRONTEND_WORK`]: some 250 ports and
-/// frontends, or 4,000 backends, which take about 1 ms of a slow machine. A service that is heavier is carried out in
-/// several pieces.
+/// frontends, or 4,000 backends, which take about 1 ms of a slow machine. A service that is heavier is carried out
+/// in several pieces.
 pub const PIECE_WORK: u64 = 1 << 12;
 
-/// What a frontend or a port costs, if a slot of a list costs 1: look-ups in several tables and a system call, against
-/// a copy.
+/// What a frontend or a port costs, if a slot of a list costs 1: look-ups in several tables and a system call,
+/// against a copy.
 pub const FRONTEND_WORK: u64 = 16;
 
 /// The share of a piece that one namespace gets before the next one's turn, if others wait.
 pub const TURN_SHARE: u64 = 4;
+
+/// Finalizers kept of a Service: real ones have one or two, and a tenant may write any number.
+pub const FINALIZERS_MAX: usize = 8;
+
+/// Host names of balancers kept of a Service; clouds give one, or one for each of a few zones.
+pub const HOSTNAMES_MAX: usize = 4;
+
+/// Managers kept that wrote a Service's status; more than one is worth a word, and more than these say nothing new.
+pub const STATUS_WRITERS_MAX: usize = 4;
+
+/// Bytes of each of those texts: longer than any name in use, and 16 of them are 2 KiB at most.
+pub const BALANCER_TEXT_LENGTH_MAX: usize = 128;

@@ -4,6 +4,7 @@
 //! was not chosen for it can never disagree.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -347,6 +348,13 @@ impl LastList {
                 row.mark_seen_terminating();
             }
         }
+    }
+
+    /// These have been put where proxies are not to look, which is no accident either: they count as seen terminating.
+    pub(crate) fn withdraw(&mut self, withdrawn: &BTreeSet<IpAddr>) {
+        let (Some(last), false) = (&mut self.rows, withdrawn.is_empty()) else { return };
+        let members = Arc::make_mut(last).rows.iter_mut().filter(|row| row.is_chosen());
+        members.filter(|row| withdrawn.contains(&row.address)).for_each(Row::mark_seen_terminating);
     }
 
     /// Whether there ever was a list with a backend in it.

@@ -8,6 +8,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::keys::{Family, FrontendKey};
 use crate::list::{Rows, Scope, Slot, SlotState};
+use crate::sources::SourceRange;
 
 /// A service's place in all tables, stable while the service or any of its slices is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,11 +42,22 @@ pub struct WordFlags {
     pub external_local: bool,
     /// In the cluster word: whoever serves is a member, so who is none does not serve.
     pub members: bool,
+    /// In the cluster word: load-balancer addresses are for the sources of the port alone.
+    pub sources: bool,
+    /// Read from the maps only: somebody else set what no rule sets, so the word is written anew.
+    pub unknown: bool,
 }
 
 impl WordFlags {
-    const NONE: Self =
-        Self { drop: false, internal_local: false, affinity: false, external_local: false, members: false };
+    const NONE: Self = Self {
+        drop: false,
+        internal_local: false,
+        affinity: false,
+        external_local: false,
+        members: false,
+        sources: false,
+        unknown: false,
+    };
     /// A word with [`Self::drop`] and no other flag.
     pub const DROP: Self = Self { drop: true, ..Self::NONE };
     /// A word with [`Self::internal_local`] and no other flag.
@@ -56,6 +68,8 @@ impl WordFlags {
     pub const EXTERNAL_LOCAL: Self = Self { external_local: true, ..Self::NONE };
     /// A word with [`Self::members`] and no other flag.
     pub const MEMBERS: Self = Self { members: true, ..Self::NONE };
+    /// A word with [`Self::sources`] and no other flag.
+    pub const SOURCES: Self = Self { sources: true, ..Self::NONE };
 
     /// With the other's flags as well, if that is `on`.
     #[must_use]
@@ -66,6 +80,8 @@ impl WordFlags {
             affinity: self.affinity || on && other.affinity,
             external_local: self.external_local || on && other.external_local,
             members: self.members || on && other.members,
+            sources: self.sources || on && other.sources,
+            unknown: self.unknown || on && other.unknown,
         }
     }
 
@@ -75,6 +91,12 @@ impl WordFlags {
         Self { internal_local: self.internal_local, external_local: self.external_local, ..Self::NONE }
     }
 
+    /// Only what has clients look further: at the local word, or at the sources.
+    #[must_use]
+    pub const fn leads(self) -> Self {
+        Self { sources: self.sources, ..self.policy() }
+    }
+
     /// Whether all flags of the other are set.
     pub const fn has(self, other: Self) -> bool {
         (self.drop || !other.drop)
@@ -82,6 +104,8 @@ impl WordFlags {
             && (self.affinity || !other.affinity)
             && (self.external_local || !other.external_local)
             && (self.members || !other.members)
+            && (self.sources || !other.sources)
+            && (self.unknown || !other.unknown)
     }
 }
 
@@ -156,8 +180,8 @@ impl FrontendType {
     }
 }
 
-/// What the frontend map says of a key. It is replaced as a whole, so nobody meets half of a frontend that moves to
-/// another port.
+/// What the frontend map says of a key. It is replaced as a whole, so nobody meets half of a frontend that moves
+/// to another port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendValue {
     /// Where its lists are.
@@ -185,6 +209,10 @@ pub enum Action {
     RemoveMember(MemberKey),
     /// Wipes a range that no reader can see any more.
     FreeRange(Range),
+    /// Lets clients of these addresses in, where a port has sources.
+    InsertSource(SourceKey),
+    /// No longer lets them in. Forgetting a source that is not there is no error.
+    RemoveSource(SourceKey),
     /// A local address that answers NodePorts.
     InsertNodeAddress(IpAddr),
     /// No longer such an address.
@@ -211,6 +239,13 @@ pub struct MemberKey {
     pub port: PortIndex,
     pub membership: Membership,
     pub backend: SocketAddr,
+}
+
+/// Clients that a port's load-balancer addresses are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceKey {
+    pub port: PortIndex,
+    pub range: SourceRange,
 }
 
 /// On whose behalf an op is done.
@@ -244,6 +279,8 @@ impl Action {
             Self::RemoveFrontend(..) => "remove frontend",
             Self::RemoveMember(..) => "remove member",
             Self::FreeRange(..) => "free range",
+            Self::InsertSource(..) => "insert source",
+            Self::RemoveSource(..) => "remove source",
             Self::InsertNodeAddress(..) => "insert node address",
             Self::RemoveNodeAddress(..) => "remove node address",
         }
@@ -261,6 +298,8 @@ pub struct Dump {
     pub orphans: alloc::vec::Vec<PortIndex>,
     /// Every member, sorted.
     pub members: alloc::vec::Vec<(MemberKey, SlotState)>,
+    /// Every source, sorted; `None`: these maps keep none, because nobody asks for them.
+    pub sources: Option<alloc::vec::Vec<SourceKey>>,
     /// Every node address, sorted.
     pub node_addresses: alloc::vec::Vec<IpAddr>,
 }
@@ -274,8 +313,8 @@ pub struct Entry {
     pub port: DumpPort,
 }
 
-/// How much more the maps will hold when what is dirty now has been written; at most, since some of it may have its
-/// place.
+/// How much more the maps will hold when what is dirty now has been written; at most, since some of it may
+/// have its place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coming {
     /// Frontends of IPv4 and IPv6.

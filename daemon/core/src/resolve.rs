@@ -18,6 +18,7 @@ use crate::keys::{Family, FrontendKey, PortKey, Protocol, Transport};
 use crate::list::{Row, Scope};
 use crate::op::FrontendType;
 use crate::snapshot::ServiceState;
+use crate::sources::{self, SourceRanges};
 use crate::work;
 
 /// What one service should have in the maps.
@@ -41,6 +42,8 @@ pub struct DesiredPort {
     pub rows: Vec<Row>,
     /// Which lists its frontends use, and what holds when they are empty.
     pub policy: PortPolicy,
+    /// Whom its load-balancer addresses are for, if it has any; `None`: everybody.
+    pub sources: Option<SourceRanges>,
 }
 
 /// What a port's settings make of its lists.
@@ -56,6 +59,8 @@ pub struct PortPolicy {
     pub internal_local: bool,
     /// Some frontend is for traffic from outside.
     pub external: bool,
+    /// Some frontend is an address of a load balancer.
+    pub balanced: bool,
     /// Traffic from outside uses the local list.
     pub external_local: bool,
     /// Seconds; 0: none.
@@ -110,6 +115,7 @@ pub fn resolve(
     };
     let mut frontends = frontends::frontends(service, settings);
     let mut ports = ports(service, &frontends, settings);
+    restrict(&mut ports, service, node);
     let cut = listed::fill(&mut ports, slices, node);
     for port in &mut ports {
         work::done(port.rows.len());
@@ -138,20 +144,31 @@ fn position(frontend: &DesiredFrontend, ports: &[DesiredPort]) -> Option<usize> 
 /// The ports that have frontends, each once.
 fn ports(service: &ServiceFacts, frontends: &[DesiredFrontend], settings: &Settings) -> Vec<DesiredPort> {
     let is_external = |frontend: &DesiredFrontend| !matches!(frontend.kind, FrontendType::ClusterIp);
-    let mut keys: Vec<_> = frontends.iter().filter_map(|it| Some((port_key(it)?, is_external(it)))).collect();
+    let is_balanced = |frontend: &DesiredFrontend| frontend.kind == FrontendType::LoadBalancer;
+    let found = |it: &DesiredFrontend| Some((port_key(it)?, is_external(it), is_balanced(it)));
+    let mut keys: Vec<_> = frontends.iter().filter_map(found).collect();
     keys.sort_unstable();
-    // Those that are external come last.
     keys.dedup_by(|after, first| {
         let same = after.0 == first.0;
         first.1 |= same && after.1;
+        first.2 |= same && after.2;
         same
     });
-    let port = |(key, external): (PortKey, bool)| {
+    let port = |(key, external, balanced): (PortKey, bool, bool)| {
         let keeps_members = key.transport == Transport::Udp || settings.keeps_tcp_members;
-        let policy = PortPolicy { keeps_members, ..policy(service, external) };
-        DesiredPort { policy, key, rows: Vec::new() }
+        let policy = PortPolicy { keeps_members, balanced, ..policy(service, external) };
+        DesiredPort { policy, key, rows: Vec::new(), sources: None }
     };
     keys.into_iter().map(port).collect()
+}
+
+/// Gives the ports with load-balancer addresses their sources. All of one family share them.
+fn restrict(ports: &mut [DesiredPort], service: &ServiceFacts, node: &NodeFacts) {
+    for family in Family::ALL {
+        let sources = sources::of(service, node, family);
+        let of_family = ports.iter_mut().filter(|it| it.policy.balanced && it.key.family == family);
+        of_family.for_each(|port| port.sources.clone_from(&sources));
+    }
 }
 
 fn policy(service: &ServiceFacts, external: bool) -> PortPolicy {
@@ -163,6 +180,7 @@ fn policy(service: &ServiceFacts, external: bool) -> PortPolicy {
         has_any: false,
         internal_local,
         external,
+        balanced: false,
         external_local,
         affinity_timeout: service.affinity_timeout.unwrap_or(0),
         keeps_members: false,

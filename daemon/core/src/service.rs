@@ -20,6 +20,7 @@ use crate::list::{Row, Rows, Scope, SlotState};
 use crate::op::{FrontendType, Membership, PortFacts, PortIndex, Range, Word, WordFlags};
 use crate::resolve::{Desired, DesiredFrontend, PortPolicy};
 use crate::snapshot::{ServiceState, ServiceView, Status};
+use crate::sources::{SourceRange, SourceRanges};
 use crate::work;
 
 /// How far a service was planned that is too heavy for one piece.
@@ -50,6 +51,9 @@ pub(crate) struct RealizedPort {
     pub(crate) members: BTreeMap<(Membership, SocketAddr), SlotState>,
     /// A write failed, so these may be there or not.
     pub(crate) uncertain_members: BTreeSet<(Membership, SocketAddr)>,
+    pub(crate) sources: BTreeSet<SourceRange>,
+    /// A write failed, so these may be there or not either.
+    pub(crate) uncertain_sources: BTreeSet<SourceRange>,
 }
 
 impl RealizedPort {
@@ -80,6 +84,8 @@ impl RealizedPort {
             && self.facts == Some(PortFacts::default())
             && self.members.is_empty()
             && self.uncertain_members.is_empty()
+            && self.sources.is_empty()
+            && self.uncertain_sources.is_empty()
     }
 }
 
@@ -90,6 +96,8 @@ pub(crate) struct Port {
     pub(crate) index: Option<PortIndex>,
     pub(crate) rows: Arc<Rows>,
     pub(crate) policy: PortPolicy,
+    /// Whom its load-balancer addresses are for; `None`: everybody.
+    pub(crate) sources: Option<SourceRanges>,
     pub(crate) kept: Kept,
     pub(crate) realized: RealizedPort,
 }
@@ -101,6 +109,7 @@ impl Port {
             index: None,
             rows: Arc::default(),
             policy: PortPolicy::default(),
+            sources: None,
             kept: Kept::default(),
             realized: RealizedPort::unused(),
         }
@@ -141,6 +150,7 @@ impl Port {
         match scope {
             Scope::Cluster => affinity
                 .with(WordFlags::MEMBERS, policy.keeps_members)
+                .with(WordFlags::SOURCES, self.sources.is_some())
                 .with(WordFlags::INTERNAL_LOCAL, policy.internal_local)
                 .with(WordFlags::EXTERNAL_LOCAL, policy.external_local),
             Scope::Local if policy.local_used => affinity.with(WordFlags::DROP, policy.has_any),
@@ -149,17 +159,30 @@ impl Port {
     }
 
     /// What the word says as long as a frontend that left may still read it: the way for clients from outside stays, if
-    /// none of the service's own frontends goes that way.
+    /// none of the service's own frontends goes that way, and so do the sources without a load-balancer address.
     pub(crate) fn flags_for_now(&self, scope: Scope) -> WordFlags {
         let before = self.realized.list(scope).word.flags;
         match scope {
-            Scope::Local if !self.uses(scope) => before,
-            Scope::Cluster if !self.policy.external => {
-                let kept = before.has(WordFlags::EXTERNAL_LOCAL);
-                self.flags(scope).with(WordFlags::EXTERNAL_LOCAL, kept)
+            Scope::Local if !self.uses(scope) => WordFlags { unknown: false, ..before },
+            Scope::Cluster => {
+                let stays = |flag, unused: bool| unused && before.has(flag);
+                self.flags(scope)
+                    .with(WordFlags::EXTERNAL_LOCAL, stays(WordFlags::EXTERNAL_LOCAL, !self.policy.external))
+                    .with(WordFlags::SOURCES, stays(WordFlags::SOURCES, !self.policy.balanced))
             }
-            _ => self.flags(scope),
+            Scope::Local => self.flags(scope),
         }
+    }
+
+    /// Whom its load-balancer addresses are for.
+    pub(crate) fn sources(&self) -> &[SourceRange] {
+        self.sources.as_deref().unwrap_or_default()
+    }
+
+    /// Whether the maps certainly let this source in.
+    pub(crate) fn lets_in(&self, range: &SourceRange) -> bool {
+        let realized = &self.realized;
+        realized.sources.contains(range) && !realized.uncertain_sources.contains(range)
     }
 
     /// What a backend is known for.
@@ -207,6 +230,8 @@ pub(crate) struct Service {
     pub(crate) dirty: bool,
     /// Its own facts, the node or the settings changed; a claim won or lost needs no new decision.
     pub(crate) stale: bool,
+    /// Its facts were told while their source was being followed, not in a first list.
+    pub(crate) is_live: bool,
     /// The facts that it became dirty with, as long as nobody has decided what it claims by them.
     pub(crate) asked: Option<Arc<ServiceFacts>>,
     /// Others wait for its decision.
@@ -238,6 +263,7 @@ impl Default for Service {
             suppressed: 0,
             dirty: false,
             stale: false,
+            is_live: false,
             asked: None,
             awaited: false,
             unwritten: false,
@@ -279,12 +305,14 @@ impl Service {
             if let Some(past) = past {
                 past.give_to(&mut port);
             }
+            port.sources = wanted.sources;
             port.take(wanted.rows, wanted.policy, case);
             self.ports.push(port);
         }
         for mut port in old.into_values().filter(|port| port.index.is_some()) {
             port.rows = Arc::default();
             port.policy = PortPolicy::default();
+            port.sources = None;
             port.kept.let_go();
             self.ports.push(port);
         }

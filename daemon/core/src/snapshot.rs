@@ -13,6 +13,7 @@ use crate::event::Watched;
 use crate::facts::{NodeFacts, ObjectKey, Rejection, ServiceFacts, Settings, SliceFacts, Timestamp};
 use crate::hold::Hold;
 use crate::keys::{PortKey, Protocol, ServiceKey, Source};
+use crate::lifecycle::Seen;
 use crate::list::{LastList, Row, Rows, Scope};
 use crate::op::{FrontendType, PortIndex, ServiceId};
 use crate::shared_vec::SharedVec;
@@ -310,6 +311,8 @@ pub struct ServiceView {
     pub ports: Box<[PortView]>,
     /// Its frontends, in the order of the table.
     pub frontends: Box<[FrontendView]>,
+    /// What this node saw of its load balancer, where it has one.
+    pub seen: Option<Box<Seen>>,
 }
 
 impl ServiceView {
@@ -442,6 +445,21 @@ impl Snapshot {
     /// Whether every source has delivered.
     pub fn is_synced(&self) -> bool {
         !self.sources.is_empty() && self.sources.values().all(|synced| *synced)
+    }
+
+    /// Whether it says anything that the one before did not, but for the time and that the engine still runs.
+    pub fn is_news_after(&self, before: &Self) -> bool {
+        let Self { services, asks, rejections, node, settings, sources, held, progress, .. } = self;
+        let shares_all = services.is_same(&before.services)
+            && Arc::ptr_eq(rejections, &before.rejections)
+            && Arc::ptr_eq(node, &before.node)
+            && Arc::ptr_eq(settings, &before.settings)
+            && Arc::ptr_eq(held, &before.held);
+        let counters = Counters { batches: before.counters.batches, ..self.counters };
+        let is_as_it_was = (asks, sources, progress) == (&before.asks, &before.sources, &before.progress)
+            && (self.stale_since, self.programmed) == (before.stale_since, before.programmed)
+            && (counters, self.fill, self.checked) == (before.counters, before.fill, before.checked);
+        !(shares_all && is_as_it_was)
     }
 
     /// When it was published, on both clocks.

@@ -7,6 +7,8 @@ use core::fmt;
 use crate::facts::{ServiceType, TrafficPolicy};
 use crate::hold::{Asked, Bound};
 use crate::keys::{Source, Transport};
+use crate::lifecycle::endpoints::EndpointFindingId;
+use crate::lifecycle::{Confidence, FindingId, Severity, State};
 use crate::op::FrontendType;
 use crate::snapshot::{Reason, ServiceState, UnusedBecause, Verdict};
 
@@ -56,11 +58,16 @@ macro_rules! spelled {
 spelled!(
     Asked,
     Bound,
+    Confidence,
+    EndpointFindingId,
+    FindingId,
     FrontendType,
     Reason,
     ServiceState,
     ServiceType,
+    Severity,
     Source,
+    State,
     TrafficPolicy,
     Transport,
     UnusedBecause,

@@ -220,10 +220,12 @@ impl Tables {
         let same_addresses =
             self.settings.bypass.is_empty() || self.node.node_port_addresses == node.node_port_addresses;
         let same_place = self.node.name == node.name && self.node.zone == node.zone && same_addresses;
+        let moved = self.node.node_port_addresses != node.node_port_addresses;
         self.node = node;
-        if !same_place {
-            self.ids().for_each(|id| dirty(id, Cause::NodeApplied));
-        }
+        // A node within the ranges of a service's sources adds to them.
+        let has_sources = |known: &Known| known.facts.as_ref().is_some_and(|it| !it.source_ranges.is_empty());
+        let is_touched = |id: &ServiceId| !same_place || moved && self.get(*id).is_some_and(has_sources);
+        self.ids().filter(is_touched).for_each(|id| dirty(id, Cause::NodeApplied));
     }
 
     fn settings_applied(&mut self, settings: Arc<Settings>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
@@ -233,8 +235,8 @@ impl Tables {
         }
     }
 
-    /// A decision cut the endpoints of so many ports of a service short. What rejects the whole object says more than
-    /// that.
+    /// A decision cut the endpoints of so many ports of a service short. What rejects the whole object says
+    /// more than that.
     pub(crate) fn cut_short(&mut self, id: ServiceId, cut: usize) {
         let Some(known) = self.known(id).filter(|known| known.cut != cut) else { return };
         known.cut = cut;

@@ -100,6 +100,7 @@ impl World {
         if matches!(event, Event::Synced(_)) {
             self.go_on_with_waiting();
         }
+        let is_live = self.tables.is_synced();
         let mut woken = Vec::new();
         let Self { tables, services, turns, .. } = self;
         tables.apply(event, &mut |id, cause| {
@@ -107,6 +108,7 @@ impl World {
                 if let Cause::ServiceApplied(facts) = &cause { Some(Arc::clone(facts)) } else { None };
             services.mark(id, cause, true);
             if let (Some(facts), Some(service)) = (facts, services.get_mut(id)) {
+                service.is_live = is_live;
                 woken.append(&mut service.ask_with(facts, &mut turns.undecided));
             }
         });

@@ -48,8 +48,8 @@ fn rest(engine: &mut Engine<MemoryMaps>) -> Arc<Snapshot> {
     panic!("does not come to rest");
 }
 
-/// What was there before decides what is held, so where order must not matter nothing is: every service asks for
-/// kube-proxy's rules.
+/// What was there before decides what is held, so where order must not matter nothing is: every service asks
+/// for kube-proxy's rules.
 fn refusing(event: Event) -> Event {
     match event {
         Event::ServiceApplied(facts) => {
@@ -91,7 +91,7 @@ fn dialled() -> impl Iterator<Item = FrontendKey> {
     })
 }
 
-fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [Answer; 2]> {
+fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [Answer; 3]> {
     let ask = |key: FrontendKey| {
         CLIENTS.map(|client| maps.lookup(key.address, key.port.get(), key.transport, client))
     };
@@ -101,7 +101,7 @@ fn answers(maps: &MemoryMaps) -> BTreeMap<FrontendKey, [Answer; 2]> {
 /// All that can be told from outside: answers, members behind each frontend, node addresses, rows. No index, no slot.
 #[derive(Debug, PartialEq)]
 struct Picture {
-    answers: BTreeMap<FrontendKey, [Answer; 2]>,
+    answers: BTreeMap<FrontendKey, [Answer; 3]>,
     members: BTreeMap<FrontendKey, Vec<(Membership, std::net::SocketAddr, SlotState)>>,
     node_addresses: Vec<std::net::IpAddr>,
     rows: Vec<String>,

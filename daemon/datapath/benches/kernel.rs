@@ -20,6 +20,9 @@ mod size;
 #[path = "../tests/bed.rs"]
 mod bed;
 
+#[path = "common/clock.rs"]
+mod clock;
+
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -27,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bed::{Bed, Port, address, ask, bed, tcp_backend, udp_backend, udp_client};
+use clock::{median, stay_on_one_cpu, time, used};
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::index::Seed;
@@ -45,30 +49,8 @@ const CONNECTS: usize = 100;
 const FILLS: usize = 7;
 const PAUSE: Duration = Duration::from_millis(2);
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
 fn connect(to: SocketAddr) {
     bed::reset_when_closed(&TcpStream::connect(to).unwrap()).unwrap();
-}
-
-/// What this thread has used of its CPU: whoever else wants it does not count.
-fn used() -> Duration {
-    // SAFETY: zeros are a valid time, and the kernel writes it during the call.
-    let time = unsafe {
-        let mut time: libc::timespec = std::mem::zeroed();
-        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);
-        time
-    };
-    Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
-}
-
-fn time(count: usize, mut act: impl FnMut()) -> f64 {
-    let begun = used();
-    (0..count).for_each(|_| act());
-    (used() - begun).as_secs_f64() / count as f64
 }
 
 /// Runs and nanoseconds of a program.
@@ -216,16 +198,6 @@ fn show<const N: usize>(costs: [Cost<'_>; N]) {
     }
 }
 
-/// Client and server on one CPU: the whole cost of both, and no wake-ups across CPUs that come and go.
-fn stay_on_one_cpu() {
-    // SAFETY: a set of zeros is valid; the kernel reads it only.
-    unsafe {
-        let mut cpus: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(0, &mut cpus);
-        libc::sched_setaffinity(0, size_of_val(&cpus), &raw const cpus);
-    }
-}
-
 /// Where a thread connects to the backend, and how.
 struct Ways<'a> {
     bed: &'a Bed,
@@ -322,8 +294,8 @@ fn in_bed(part: fn(&Bed)) {
     });
 }
 
-/// What a hook costs by the clock, where the rest of connect() is short: there is no route, so it ends after the
-/// programs.
+/// What a hook costs by the clock, where the rest of connect() is short: there is no route, so it ends
+/// after the programs.
 fn nowhere(bed: &Bed) {
     let mut maps = bed.start();
     let (vip, away) = (address("10.96.0.10:80"), address("192.0.2.9:80"));

@@ -1,7 +1,7 @@
 //! Core's values as the bytes that the programs see, and back.
 //!
-//! Invariant: `bpf/include/abi.h` is the only definition; whoever renames, retypes or adds a field there is led here by
-//! the compiler.
+//! Invariant: `bpf/include/abi.h` is the only definition; whoever renames, retypes or adds a field there is led here
+//! by the compiler.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -33,6 +33,10 @@ macro_rules! abi {
         unsafe impl Abi for types::$name {}
     };
 }
+
+pub(crate) mod flow;
+pub(crate) mod packets;
+pub(crate) mod sources;
 
 abi!(frontend4_key { address: u32, port: u16, transport: u8, any: u8 });
 abi!(frontend4_value { address: u32, port: u16, transport: u8, any: u8, target: u64 });
@@ -145,7 +149,7 @@ fn from_address6(address: [u32; 4]) -> Ipv6Addr {
 }
 
 /// One form for both families.
-fn mapped(address: IpAddr) -> [u32; 4] {
+pub(crate) fn mapped(address: IpAddr) -> [u32; 4] {
     match address {
         IpAddr::V4(address) => address6(address.to_ipv6_mapped()),
         IpAddr::V6(address) => address6(address),
@@ -265,12 +269,13 @@ const FLAGS_AT: u32 = types::word_part::WORD_FLAGS_AT.0;
 const COUNTS: u64 = low_bits(FLAGS_AT - COUNT_AT);
 const _: () = assert!(BACKENDS_PER_LIST_MAX as u64 <= COUNTS, "a list is longer than its word can say");
 
-const FLAGS: [(WordFlags, types::word_flag); 5] = [
+const FLAGS: [(WordFlags, types::word_flag); 6] = [
     (WordFlags::DROP, types::word_flag::WORD_DROP),
     (WordFlags::INTERNAL_LOCAL, types::word_flag::WORD_INTERNAL_LOCAL),
     (WordFlags::AFFINITY, types::word_flag::WORD_AFFINITY),
     (WordFlags::EXTERNAL_LOCAL, types::word_flag::WORD_EXTERNAL_LOCAL),
     (WordFlags::MEMBERS, types::word_flag::WORD_MEMBERS),
+    (WordFlags::SOURCES, types::word_flag::WORD_SOURCES),
 ];
 
 /// A list's word as the map holds it: 64 bits, so that one aligned store replaces the list.
@@ -280,12 +285,14 @@ pub(crate) fn word_bits(word: Word) -> u64 {
     u64::from(word.base) | (u64::from(word.count) & COUNTS) << COUNT_AT | flags << FLAGS_AT
 }
 
-/// The inverse of [`word_bits`]. Flags that nobody knows are left out.
+/// The inverse of [`word_bits`]. Of flags that nobody knows it says only that there are some.
 // Each part is masked to its width first.
 #[allow(clippy::cast_possible_truncation)]
 pub(crate) fn word_of(bits: u64) -> Word {
     let is_set = |bit: types::word_flag| bits >> FLAGS_AT & u64::from(bit.0) != 0;
     let flags = FLAGS.iter().fold(WordFlags::default(), |flags, (flag, bit)| flags.with(*flag, is_set(*bit)));
+    let known = FLAGS.iter().fold(0, |known, (_, bit)| known | u64::from(bit.0));
+    let flags = WordFlags { unknown: bits >> FLAGS_AT & !known != 0, ..flags };
     Word { base: (bits & low_bits(COUNT_AT)) as u32, count: (bits >> COUNT_AT & COUNTS) as u32, flags }
 }
 

@@ -12,20 +12,41 @@ use crate::view::View;
 pub(crate) struct Bitmap {
     view: View,
     wanted: Vec<u64>,
+    // What was found beside these, and stays for now.
+    kept: Vec<u64>,
 }
 
 impl Bitmap {
     /// Sets exactly these, whatever was found; none of them is clear meanwhile that was not.
     pub(crate) fn new(view: View, bits: impl Iterator<Item = u32>) -> Self {
+        let bitmap = Self::over(view, bits);
+        bitmap.repair();
+        bitmap
+    }
+
+    /// Sets these, beside what was found.
+    pub(crate) fn beside(view: View, bits: impl Iterator<Item = u32>) -> Self {
+        let mut bitmap = Self::over(view, bits);
+        bitmap.kept = bitmap.view.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        bitmap.repair();
+        bitmap
+    }
+
+    fn over(view: View, bits: impl Iterator<Item = u32>) -> Self {
         let mut wanted = vec![0; view.len()];
         for (at, mask) in bits.map(locate) {
             if let Some(word) = wanted.get_mut(at) {
                 *word |= mask;
             }
         }
-        let bitmap = Self { view, wanted };
-        bitmap.repair();
-        bitmap
+        let kept = vec![0; view.len()];
+        Self { view, wanted, kept }
+    }
+
+    /// Of what was found nothing stays but what has been set since.
+    pub(crate) fn forget_found(&mut self) {
+        self.kept.fill(0);
+        self.repair();
     }
 
     pub(crate) fn set(&mut self, bit: u32) {
@@ -40,20 +61,27 @@ impl Bitmap {
         let (at, mask) = locate(bit);
         if let Some(word) = self.wanted.get_mut(at) {
             *word &= !mask;
-            self.write(at);
         }
+        if let Some(word) = self.kept.get_mut(at) {
+            *word &= !mask;
+        }
+        self.write(at);
     }
 
     /// Writes again what somebody else changed. `true`: there was something.
     pub(crate) fn repair(&self) -> bool {
-        let words = self.view.iter().zip(&self.wanted);
-        let changed = words.filter(|(word, wanted)| word.load(Ordering::Relaxed) != **wanted);
-        changed.map(|(word, wanted)| word.store(*wanted, Ordering::Release)).count() > 0
+        let words = self.view.iter().zip(self.due());
+        let changed = words.filter(|(word, due)| word.load(Ordering::Relaxed) != *due);
+        changed.map(|(word, due)| word.store(due, Ordering::Release)).count() > 0
+    }
+
+    fn due(&self) -> impl Iterator<Item = u64> {
+        self.wanted.iter().zip(&self.kept).map(|(wanted, kept)| wanted | kept)
     }
 
     fn write(&self, at: usize) {
-        if let (Some(word), Some(wanted)) = (self.view.get(at), self.wanted.get(at)) {
-            word.store(*wanted, Ordering::Release);
+        if let (Some(word), Some(due)) = (self.view.get(at), self.due().nth(at)) {
+            word.store(due, Ordering::Release);
         }
     }
 }

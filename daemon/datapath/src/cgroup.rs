@@ -118,8 +118,8 @@ pub(crate) fn root() -> Option<PathBuf> {
     mount_point(&fs::read_to_string("/proc/thread-self/mountinfo").ok()?)
 }
 
-/// From `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: root, where that is, and after the dash the
-/// type.
+/// From `36 35 0:31 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw`: root, where that is, and after the
+/// dash the type.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
     let point = |line: &str| {
         let (mount, kind) = line.split_once(" - ")?;

@@ -77,6 +77,16 @@ pub enum StartError {
         /// What should have been made or removed.
         path: PathBuf,
     },
+    /// What another version of the daemon left, or half of what this one did: its programs cannot be told to drain.
+    #[error(
+        "{} was left by another version of holdfast, or not all of it is there; start this one, which takes it over, \
+         and stop it again, or drain with that one's `holdfast`",
+        path.display()
+    )]
+    OtherVersion {
+        /// The folder of its maps.
+        path: PathBuf,
+    },
     /// Another daemon has the pins.
     #[error("another holdfast runs with the pins in {}; stop it first{}", path.display(), named(*holder))]
     Locked {

@@ -12,8 +12,8 @@ use libbpf_rs::libbpf_sys as sys;
 /// More programs on one hook than any host has; the kernel itself allows 64.
 const PROGRAMS_MAX: usize = 64;
 
-/// The numbers of all programs that are attached at a hook of that very target: an open cgroup, or the number of a
-/// device.
+/// The numbers of all programs that are attached at a hook of that very target: an open cgroup, or the number
+/// of a device.
 pub(crate) fn attached(target: RawFd, hook: sys::bpf_attach_type) -> io::Result<Vec<u32>> {
     let mut programs = [0_u32; PROGRAMS_MAX];
     let mut count = u32::try_from(PROGRAMS_MAX).unwrap_or_default();

@@ -5,10 +5,13 @@
 
 mod dump;
 mod exempt;
+mod flows;
 mod grow;
 mod insert;
+mod packets;
 mod proof;
 mod repair;
+mod sources;
 mod stale;
 mod start;
 mod status;
@@ -35,6 +38,8 @@ use crate::shape::Shape;
 use crate::shared::Shared;
 
 pub use exempt::Served;
+pub use flows::FlowsSeen;
+pub use packets::PacketStatus;
 pub use proof::SelfTestError;
 pub use repair::Repaired;
 pub(crate) use stale::Connection;
@@ -57,6 +62,10 @@ pub struct KernelMaps {
     attached: Option<Attached>,
     stale: Option<stale::Stale>,
     exempt: exempt::Exempt,
+    packets: packets::Packets,
+    // Where packets are translated.
+    flows: Option<flows::Flows>,
+    sources: sources::Sources,
 }
 
 /// What outlives the daemon.
@@ -84,8 +93,13 @@ impl KernelMaps {
         let bytes = FrontendBytes::new(key);
         let put = self.generation.frontends_mut(family).put(bytes.key(), &bytes.with(value));
         put.map_err(|error| refused("insert frontend", FRONTENDS, &error))?;
-        self.shared.note_inserted(key);
+        self.note_inserted(key);
         Ok(())
+    }
+
+    fn note_inserted(&mut self, key: &FrontendKey) {
+        self.shared.note_inserted(key);
+        self.packets.note_inserted(key);
     }
 
     fn remove_frontend(&mut self, key: &FrontendKey) -> Result<(), MapError> {
@@ -169,6 +183,8 @@ impl Maps for KernelMaps {
             Action::RemoveFrontend(key) => self.remove_frontend(key),
             Action::InsertMember(key, state) => self.insert_member(key, *state),
             Action::RemoveMember(key) => self.remove_member(key),
+            Action::InsertSource(key) => self.sources.insert(key),
+            Action::RemoveSource(key) => self.sources.remove(key),
             Action::InsertNodeAddress(address) => self.insert_node_address(*address),
             Action::RemoveNodeAddress(address) => self.remove_node_address(*address),
         }
@@ -217,7 +233,17 @@ fn growth_refused(op: &'static str) -> impl FnOnce(StartError) -> MapError {
 
 #[cfg(test)]
 #[path = "../tests/bed.rs"]
-mod bed;
+pub(crate) mod bed;
+
+#[cfg(test)]
+impl KernelMaps {
+    /// All maps, for programs that a test runs by hand.
+    pub(crate) fn handles_for_tests(
+        &self,
+    ) -> impl Iterator<Item = (&crate::map::Map, &libbpf_rs::MapHandle)> {
+        self.shared.handles().iter().chain(self.generation.handles())
+    }
+}
 
 #[cfg(test)]
 mod tests;

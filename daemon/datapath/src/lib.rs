@@ -1,8 +1,8 @@
 //! Where ops become what a client's connect meets.
 //!
-//! The kernel's side of [`holdfast_core::maps::Maps`]: maps, pins, programs, links. Invariant: an op is executed whole
-//! or refused; two readers never see one half done. This is the only crate where `unsafe` is legal, and it decides
-//! nothing.
+//! The kernel's side of [`holdfast_core::maps::Maps`]: maps, pins, programs, links. Invariant: an op is
+//! executed whole or refused; two readers never see one half done. This is the only crate where `unsafe` is
+//! legal, and it decides nothing.
 
 // The bed of the tests names this crate as its other users do.
 #[cfg(test)]
@@ -12,7 +12,9 @@ mod abi;
 mod bitmap;
 mod cgroup;
 mod counts;
+mod devices;
 mod error;
+mod flows;
 mod foreign;
 mod generation;
 mod grace;
@@ -20,6 +22,7 @@ mod kernel;
 mod links;
 mod load;
 mod map;
+mod packets;
 mod pins;
 mod probe;
 mod publish;
@@ -33,12 +36,18 @@ mod table;
 mod view;
 
 pub use counts::{Counted, Counts};
+pub use devices::{Device, DeviceStatus, HookKind, Side};
 pub use error::StartError;
-pub use kernel::{
-    KernelMaps, Namespaces, Options, Repaired, SelfTestError, Served, StaleSockets, Status, Swept,
-    TakeOverError,
+pub use flows::{
+    Flow, FlowFilter, FlowReport, FlowTable, FlowsSwept, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts,
+    Place, Sampled, Stage, Tally,
 };
-pub use pins::{VERSION as PINS_VERSION, cleanup};
+pub use kernel::{
+    FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, Repaired, SelfTestError, Served, StaleSockets,
+    Status, Swept, TakeOverError,
+};
+pub use packets::PacketOptions;
+pub use pins::{VERSION as PINS_VERSION, cleanup, drain};
 pub use probe::Features;
-pub use refusals::{Denial, Refusal, Refusals};
+pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
 pub use shape::Shape;

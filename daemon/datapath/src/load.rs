@@ -4,17 +4,17 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut};
 
 use crate::error::StartError;
-use crate::map::{self, Handles, Map};
+use crate::map::{self, Handles, Map, Size};
 use crate::probe::Features;
 use crate::shape::Shape;
 use crate::site::Site;
-use crate::skeleton::SocketSkelBuilder;
+use crate::skeleton::{PacketSkelBuilder, SocketSkelBuilder};
 
 /// An object that was read and not loaded.
 type Opened<'a> = Box<dyn Open<'a> + 'a>;
@@ -22,8 +22,8 @@ type Opened<'a> = Box<dyn Open<'a> + 'a>;
 /// Reads one object, with its switches set.
 type Opener = for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<Opened<'a>, StartError>;
 
-/// The objects whose programs hang at sites. All of them use the same maps. (`kept.bpf.c` hangs nowhere, and a kernel
-/// may do without it: `kernel::stale` loads it.)
+/// The objects whose programs hang at sites. All of them use the same maps. (Two are loaded apart, because a kernel may
+/// do without them: `kept.bpf.c` by `kernel::stale`, and `packet.bpf.c` by `packets_at`.)
 const OBJECTS: [Opener; 1] = [socket];
 
 /// A program that uses every switch.
@@ -97,7 +97,7 @@ fn load_each<'a>(
     let mut loaded = Vec::new();
     for (open, memory) in objects.iter().zip(memory) {
         let mut object = open(memory, features)?;
-        prepare(object.object(), shape, maps)?;
+        prepare(object.object(), Size::Generation(shape), maps)?;
         let object = object.load().map_err(StartError::loading)?;
         keep_made(object.object(), maps).map_err(StartError::loading)?;
         loaded.push(object);
@@ -105,13 +105,13 @@ fn load_each<'a>(
     Ok(Programs(loaded))
 }
 
-fn prepare(object: &mut OpenObject, shape: Shape, given: &Handles) -> Result<(), StartError> {
+fn prepare(object: &mut OpenObject, size: Size, given: &Handles) -> Result<(), StartError> {
     for mut map in object.maps_mut() {
         let Some(which) = Map::named(&map.name().to_string_lossy()) else { continue };
         if let Some(given) = given.get(&which) {
             check_kind(&map, which, given)?;
             map.reuse_fd(given.as_fd()).map_err(StartError::loading)?;
-        } else if let Some(entries) = which.entries(&shape) {
+        } else if let Some(entries) = which.entries(size) {
             map.set_max_entries(entries).map_err(StartError::loading)?;
         }
     }
@@ -140,13 +140,99 @@ fn keep_made(object: &Object, maps: &mut Handles) -> Result<(), libbpf_rs::Error
     Ok(())
 }
 
-/// Whether the kernel lets a program load that uses these features. One is enough to know, and the smallest is
-/// quickest.
+/// Where a packet begins at a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Layer {
+    /// With the header of an Ethernet.
+    Ethernet,
+    /// With that of IP: a tunnel.
+    Ip,
+}
+
+impl Layer {
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 2] = [Self::Ethernet, Self::Ip];
+
+    const fn header(self) -> u32 {
+        match self {
+            Self::Ethernet => 14,
+            Self::Ip => 0,
+        }
+    }
+}
+
+/// The programs of a device: for what comes, and for what leaves.
+#[derive(Debug)]
+pub(crate) struct PacketPrograms {
+    pub(crate) layer: Layer,
+    pub(crate) ingress: OwnedFd,
+    pub(crate) egress: OwnedFd,
+}
+
+/// All programs of packets, as [`packets_at`] loads them.
+#[cfg(test)]
+pub(crate) fn packets(given: &Handles, flows: u32) -> Result<(Vec<PacketPrograms>, Handles), StartError> {
+    packets_at(&Layer::ALL, given, flows)
+}
+
+/// Loads the programs of packets, one pair for each of these layers, over the maps of sockets and over those of packets
+/// that are given. The other ones are made, for so many flows; flows that are given stay as many as they are.
+pub(crate) fn packets_at(
+    layers: &[Layer],
+    given: &Handles,
+    flows: u32,
+) -> Result<(Vec<PacketPrograms>, Handles), StartError> {
+    let mut maps = map::copies(given)?;
+    let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
+    let mut programs = Vec::new();
+    for layer in layers.iter().copied() {
+        let mut memory = MaybeUninit::<OpenObject>::uninit();
+        let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
+        if let Some(switches) = open.maps.rodata_data.as_mut() {
+            switches.link_header = layer.header();
+            switches.flows_most = given.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
+        }
+        prepare(open.open_object_mut(), Size::Flows(flows), &maps)?;
+        let loaded = OpenSkel::load(open).map_err(StartError::loading)?;
+        keep_made(loaded.object(), &mut maps).map_err(StartError::loading)?;
+        let [ingress, egress] =
+            [&loaded.progs.packet_in, &loaded.progs.packet_out].map(|it| it.as_fd().try_clone_to_owned());
+        let cloned = |fd: io::Result<OwnedFd>| fd.map_err(|error| StartError::loading(error.into()));
+        programs.push(PacketPrograms { layer, ingress: cloned(ingress)?, egress: cloned(egress)? });
+    }
+    Ok((programs, maps))
+}
+
+/// The maps of packets alone: to load the programs takes seconds.
+#[cfg(test)]
+pub(crate) fn packet_maps(given: &Handles, flows: u32) -> Result<Handles, StartError> {
+    packets_as(given, flows, |mut program| program.set_autoload(false))
+}
+
+/// The maps of packets, and the programs as somebody wants each of them.
+#[cfg(test)]
+pub(crate) fn packets_as(
+    given: &Handles,
+    flows: u32,
+    each: impl FnMut(libbpf_rs::OpenProgramMut<'_>),
+) -> Result<Handles, StartError> {
+    let mut maps = map::copies(given)?;
+    let mut memory = MaybeUninit::<OpenObject>::uninit();
+    let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
+    prepare(open.open_object_mut(), Size::Flows(flows), &maps)?;
+    open.open_object_mut().progs_mut().for_each(each);
+    let loaded = OpenSkel::load(open).map_err(StartError::loading)?;
+    keep_made(loaded.object(), &mut maps).map_err(StartError::loading)?;
+    Ok(maps)
+}
+
+/// Whether the kernel lets a program load that uses these features. One is enough to know, and the
+/// smallest is quickest.
 pub(crate) fn loads_with(features: Features) -> Result<bool, StartError> {
     let tiny = Shape { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
     let mut memory = MaybeUninit::<OpenObject>::uninit();
     let mut open = socket(&mut memory, features)?;
-    prepare(open.object(), tiny, &Handles::new())?;
+    prepare(open.object(), Size::Generation(tiny), &Handles::new())?;
     for mut program in open.object().progs_mut() {
         let is_probe = program.name() == PROBE;
         program.set_autoload(is_probe);
@@ -168,6 +254,10 @@ pub(crate) fn names_of_maps() -> Result<std::collections::BTreeSet<String>, Star
         let said = object.object().maps().map(|map| map.name().to_string_lossy().into_owned());
         names.extend(said.filter(|name| !name.contains('.')));
     }
+    let mut memory = MaybeUninit::<OpenObject>::uninit();
+    let mut packets = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::loading)?;
+    let said = packets.open_object_mut().maps().map(|map| map.name().to_string_lossy().into_owned());
+    names.extend(said.filter(|name| !name.contains('.')).collect::<Vec<_>>());
     Ok(names)
 }
 
@@ -175,6 +265,18 @@ pub(crate) fn names_of_maps() -> Result<std::collections::BTreeSet<String>, Star
 mod tests {
     use super::*;
     use crate::cgroup::{self, Cgroup};
+
+    #[test]
+    fn kernel_packet_programs_load_beside_those_of_sockets() {
+        let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
+        let (made, programs) = load(shape, Features::probe().unwrap(), &Handles::new(), |_, maps| {
+            let (programs, made) = packets(&maps, 64)?;
+            Ok((made, programs))
+        })
+        .unwrap();
+        assert_eq!(programs.len(), Layer::ALL.len());
+        assert!(Map::of_flows().chain(Map::of_packets()).all(|map| made.contains_key(&map)));
+    }
 
     #[test]
     fn kernel_objects_that_are_loaded_together_have_the_same_maps() {

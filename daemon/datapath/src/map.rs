@@ -1,12 +1,14 @@
 //! Every map of the programs: its name, where it is kept, how large it is.
 //!
-//! Invariant: these are the maps of `bpf/maps.h` and no others, and their names stand nowhere else in this crate.
+//! Invariant: these are the maps of `bpf/maps.h`, `bpf/flow_maps.h` and `bpf/opening.h`, and no others, and their names
+//! stand nowhere else in this crate.
 
 use std::collections::BTreeMap;
 use std::io;
 
 use libbpf_rs::MapHandle;
 
+use crate::abi::types;
 use crate::error::StartError;
 use crate::shape::{PROBE_ENTRIES, Shape};
 
@@ -19,7 +21,23 @@ pub(crate) enum Room {
     Shared,
     /// With sockets, which outlive any version of the other maps.
     Sockets,
+    /// Beside all generations of a version, for packets alone.
+    Packets,
+    /// With flows, which outlive any version of the other maps; so large for so many flows.
+    Flows(fn(u32) -> u32),
 }
+
+/// How large the maps are to be that are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Size {
+    /// Those of a generation.
+    Generation(Shape),
+    /// Those of so many flows.
+    Flows(u32),
+}
+
+/// What leads to a flow whose backend is on another node; to another one one less does.
+const ENTRIES_OF_FLOW: u32 = 3;
 
 macro_rules! maps {
     ($($map:ident, $name:literal, $room:expr;)+) => {
@@ -65,6 +83,21 @@ maps! {
     Refusals, "refusals", Room::Shared;
     Control, "control", Room::Shared;
     UdpSockets, "udp_sockets", Room::Sockets;
+    Fragments, "fragments", Room::Packets;
+    Devices, "devices", Room::Packets;
+    SourceRanges4, "source_ranges4", Room::Packets;
+    SourceRanges6, "source_ranges6", Room::Packets;
+    PacketPorts, "packet_ports", Room::Packets;
+    PacketSettings, "packet_settings", Room::Packets;
+    PacketCounts, "packet_counts", Room::Packets;
+    PacketPace, "packet_pace", Room::Packets;
+    Arrivals, "arrivals", Room::Packets;
+    Flows, "flow_table", Room::Flows(|flows| flows);
+    Entries4, "entries4", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));
+    Entries6, "entries6", Room::Flows(|flows| flows.saturating_mul(ENTRIES_OF_FLOW));
+    FreeFlows, "free_flows", Room::Flows(|flows| flows);
+    BackendPorts, "backend_ports", Room::Flows(|_| 1);
+    OpeningFlows, "opening_flows", Room::Flows(|_| types::size::OPENING_FLOWS.0);
 }
 
 impl Map {
@@ -73,9 +106,13 @@ impl Map {
         Self::ALL.iter().copied().find(|map| map.name() == name)
     }
 
-    /// How many entries it is made with; `None`: as many as `bpf/maps.h` says.
-    pub(crate) fn entries(self, shape: &Shape) -> Option<u32> {
-        if let Room::Generation(entries) = self.room() { Some(entries(shape)) } else { None }
+    /// How many entries it is made with; `None`: as many as its header says.
+    pub(crate) fn entries(self, size: Size) -> Option<u32> {
+        match (self.room(), size) {
+            (Room::Generation(entries), Size::Generation(shape)) => Some(entries(&shape)),
+            (Room::Flows(entries), Size::Flows(flows)) => Some(entries(flows)),
+            _ => None,
+        }
     }
 
     /// Those of one generation.
@@ -91,6 +128,16 @@ impl Map {
     /// Those that all versions share.
     pub(crate) fn with_sockets() -> impl Iterator<Item = Self> {
         Self::in_rooms(|room| matches!(room, Room::Sockets))
+    }
+
+    /// Those of packets that all generations of a version share.
+    pub(crate) fn of_packets() -> impl Iterator<Item = Self> {
+        Self::in_rooms(|room| matches!(room, Room::Packets))
+    }
+
+    /// Those that hold flows.
+    pub(crate) fn of_flows() -> impl Iterator<Item = Self> {
+        Self::in_rooms(|room| matches!(room, Room::Flows(_)))
     }
 
     fn in_rooms(wanted: fn(Room) -> bool) -> impl Iterator<Item = Self> {
@@ -118,7 +165,7 @@ pub(crate) fn handle(maps: &Handles, map: Map) -> Result<&MapHandle, StartError>
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use super::*;
     use crate::load;
@@ -130,29 +177,51 @@ mod tests {
         assert_eq!(names, load::names_of_maps().unwrap());
         assert!(Map::ALL.iter().all(|map| Map::named(map.name()) == Some(*map)));
         let rooms = Map::of_generation().chain(Map::shared()).chain(Map::with_sockets());
+        let rooms = rooms.chain(Map::of_packets()).chain(Map::of_flows());
         assert_eq!(rooms.count(), Map::ALL.len(), "each is pinned in one folder");
     }
 
     #[test]
     fn a_map_of_a_generation_is_as_large_as_its_shape_says() {
         let shape = Shape { frontends: [1, 2], ports: 3, slots: [4, 5], members: 6 };
-        let entries: Vec<_> = Map::of_generation().filter_map(|map| map.entries(&shape)).collect();
+        let entries: Vec<_> =
+            Map::of_generation().filter_map(|map| map.entries(Size::Generation(shape))).collect();
         assert_eq!(entries, [1, 2, 3 + PROBE_ENTRIES, 4 + PROBE_ENTRIES, 5 + PROBE_ENTRIES, 6]);
-        assert!(Map::shared().all(|map| map.entries(&shape).is_none()), "shared maps keep their size");
+        assert!(
+            Map::shared().all(|map| map.entries(Size::Generation(shape)).is_none()),
+            "shared maps keep their size"
+        );
     }
 
-    fn sources(folder: &Path) -> Vec<std::path::PathBuf> {
+    #[test]
+    fn whatever_leads_to_flows_has_room_for_as_many_as_there_may_be() {
+        for entries in [Map::Entries4, Map::Entries6] {
+            assert_eq!(entries.entries(Size::Flows(1_000)), Some(3_000));
+        }
+    }
+
+    fn sources(folder: &Path) -> Vec<PathBuf> {
         let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         paths.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+    }
+
+    /// Why a packet was dropped may have the same name.
+    fn may_name_one(line: &str) -> bool {
+        !line.contains("packet_count::")
     }
 
     #[test]
     fn no_other_file_says_the_name_of_a_map() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        for path in sources(&folder).iter().filter(|path| !path.ends_with("src/map.rs")) {
+        let is_other =
+            |path: &&PathBuf| !path.ends_with("src/map.rs") && !path.ends_with("flows/tests/found.rs");
+        for path in sources(&folder).iter().filter(is_other) {
             let text = std::fs::read_to_string(path).unwrap();
-            let said = Map::ALL.iter().find(|map| text.contains(&format!("\"{}\"", map.name())));
-            assert_eq!(said, None, "in {}", path.display());
+            let says = |map: &&Map| {
+                let name = format!("\"{}\"", map.name());
+                text.lines().any(|line| may_name_one(line) && line.contains(&name))
+            };
+            assert_eq!(Map::ALL.iter().find(says), None, "in {}", path.display());
         }
     }
 }

@@ -2,15 +2,20 @@
 //!
 //! ```text
 //! <bpffs>/links/connect4 …       one link per hook; stays while programs and maps are replaced
+//! <bpffs>/links/tc/2/in, out     of each device by which packets come; where the kernel has such links
 //! <bpffs>/sockets1/udp_sockets   what is kept with sockets, which outlive any version of the other maps
-//! <bpffs>/v4/shared/affinity …   maps that keep their size
-//! <bpffs>/v4/g3/frontends4 …     one generation of the maps that grow
-//! <bpffs>/v4/filling/…           a generation that is not whole yet: ignored and removed by a start
-//! <bpffs>/v3/…                   what another version of the daemon left, until this one has taken over
+//! <bpffs>/flows1/flow_table …    flows and what leads to them: so too
+//! <bpffs>/v5/shared/affinity …   maps that keep their size
+//! <bpffs>/v5/packets/devices …   those of packets alone
+//! <bpffs>/v5/g3/frontends4 …     one generation of the maps that grow
+//! <bpffs>/v5/filling/…           a generation that is not whole yet: ignored and removed by a start
+//! <bpffs>/v4/…                   what another version of the daemon left, until this one has taken over
 //! ```
 //!
 //! Invariant: a generation appears under its number by one rename, when it is whole; the highest one counts. It is
 //! there only while clients may be served from it. One daemon at a time holds the lock.
+
+mod removal;
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -24,12 +29,22 @@ use crate::error::StartError;
 use crate::map::{Handles, Map};
 use crate::site::Site;
 
+pub use removal::{cleanup, drain};
+
 /// The version of `bpf/include/abi.h`. A daemon with another one has maps of its own beside these.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The version of what is kept with sockets.
 const SOCKETS_VERSION: u32 = 1;
+/// The version of flows, and of what leads to them.
+const FLOWS_VERSION: u32 = 1;
 const LINKS: &str = "links";
+/// A folder for each device, by its number.
+const DEVICE_LINKS: &str = "tc";
+/// Those that outlive any version of the other maps, each before its own version.
+const SOCKETS: &str = "sockets";
+const FLOWS: &str = "flows";
 const SHARED: &str = "shared";
+const PACKETS: &str = "packets";
 const FILLING: &str = "filling";
 
 /// The pins of one daemon.
@@ -124,22 +139,53 @@ impl Pins {
         Ok(())
     }
 
+    /// The maps of packets that a former daemon left.
+    pub(crate) fn adopt_packets(&self) -> Result<Handles, StartError> {
+        let mut maps = Handles::new();
+        for (folder, which) in self.packet_folders() {
+            adopt_folder(&folder, which, &mut maps)?;
+        }
+        Ok(maps)
+    }
+
+    /// Removes the flows, which are of no use without each other.
+    pub(crate) fn forget_flows(&self) -> Result<(), StartError> {
+        let [_, (flows, _)] = self.packet_folders();
+        remove_folder(&flows).map_err(failed("remove", &flows))
+    }
+
+    /// Whether somebody has unpinned a map of packets.
+    pub(crate) fn packets_are_broken(&self) -> bool {
+        self.packet_folders().into_iter().any(is_broken)
+    }
+
+    /// Pins the maps of packets, those that were adopted only where their pin is missing.
+    pub(crate) fn pin_packets(&self, maps: &mut Handles) -> Result<(), StartError> {
+        pin_folders(self.packet_folders(), maps)
+    }
+
+    /// Where the links of devices are pinned.
+    pub(crate) fn devices(&self) -> PathBuf {
+        device_links(&self.root)
+    }
+
+    fn packet_folders(&self) -> [(PathBuf, Vec<Map>); 2] {
+        [
+            (self.version().join(PACKETS), Map::of_packets().collect()),
+            (self.root.join(format!("{FLOWS}{FLOWS_VERSION}")), Map::of_flows().collect()),
+        ]
+    }
+
     /// Whether somebody has unpinned a map.
     pub(crate) fn are_broken(&self) -> bool {
-        let is_gone =
-            |(folder, maps): (PathBuf, Vec<Map>)| maps.iter().any(|map| !folder.join(map.name()).exists());
-        self.folders().into_iter().any(is_gone)
+        self.folders().into_iter().any(is_broken)
     }
 
     /// Pins what somebody has unpinned.
     pub(crate) fn repair(&self, maps: &mut Handles) -> Result<(), StartError> {
         let links = self.root.join(LINKS);
         fs::create_dir_all(&links).map_err(failed("make", &links))?;
-        for (folder, which) in self.folders() {
-            fs::create_dir_all(&folder).map_err(failed("make", &folder))?;
-            pin_folder(&folder, which, maps)?;
-        }
-        Ok(())
+        pin_folders(self.folders(), maps)
     }
 
     /// Where maps are pinned, and which.
@@ -168,7 +214,7 @@ impl Pins {
 
     /// Removes the pins of other versions' maps. Programs that still use them keep them.
     pub(crate) fn forget_versions(&self) -> Result<(), StartError> {
-        let own = [("v", self.version), ("sockets", SOCKETS_VERSION)];
+        let own = [("v", self.version), (SOCKETS, SOCKETS_VERSION), (FLOWS, FLOWS_VERSION)];
         let is_other = |name: &str| {
             let number = |prefix| name.strip_prefix(prefix)?.parse::<u32>().ok();
             own.iter().any(|(prefix, own)| number(*prefix).is_some_and(|number| number != *own))
@@ -191,8 +237,8 @@ impl Pins {
         self.forget_older();
     }
 
-    /// Removes what no program uses any more. It costs memory and nothing else, so what cannot be removed is kept in
-    /// mind.
+    /// Removes what no program uses any more. It costs memory and nothing else, so what cannot be removed is
+    /// kept in mind.
     pub(crate) fn forget_older(&mut self) {
         let why = self.remove_older().err().map(|error| error.to_string());
         if why.as_deref() != self.leftover() {
@@ -258,7 +304,7 @@ impl Pins {
     }
 
     fn sockets(&self) -> PathBuf {
-        self.root.join(format!("sockets{SOCKETS_VERSION}"))
+        self.root.join(format!("{SOCKETS}{SOCKETS_VERSION}"))
     }
 
     fn numbered(&self, number: u32) -> PathBuf {
@@ -334,6 +380,21 @@ fn holder(folder: &File) -> Option<u32> {
     locks.lines().find_map(process)
 }
 
+fn is_broken((folder, maps): (PathBuf, Vec<Map>)) -> bool {
+    maps.iter().any(|map| !folder.join(map.name()).exists())
+}
+
+fn pin_folders(
+    folders: impl IntoIterator<Item = (PathBuf, Vec<Map>)>,
+    maps: &mut Handles,
+) -> Result<(), StartError> {
+    for (folder, which) in folders {
+        fs::create_dir_all(&folder).map_err(failed("make", &folder))?;
+        pin_folder(&folder, which, maps)?;
+    }
+    Ok(())
+}
+
 fn adopt_folder(
     folder: &Path,
     which: impl IntoIterator<Item = Map>,
@@ -373,28 +434,6 @@ fn remove_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes every pin, and with the links the programs. Collects what could not be removed, and goes on.
-///
-/// Refuses while a daemon holds the pins.
-pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
-    if !root.exists() {
-        return Ok(Vec::new());
-    }
-    let _lock = lock(root)?;
-    let mut errors = Vec::new();
-    // Links first: no program may be left that meets half of its maps.
-    for link in fs::read_dir(root.join(LINKS)).into_iter().flatten().flatten() {
-        errors.extend(detach(&link.path()).err());
-    }
-    for folder in [root.join(LINKS), root.to_owned()] {
-        errors.extend(remove_folder(&folder).map_err(failed("remove", &folder)).err());
-    }
-    Ok(errors)
-}
-
-/// At once: a link that only loses its pin is detached some time later.
-fn detach(pin: &Path) -> Result<(), StartError> {
-    let link = libbpf_rs::Link::open(pin);
-    let detached = link.and_then(|link| link.detach());
-    detached.map_err(|source| StartError::opening(pin, source))
+fn device_links(root: &Path) -> PathBuf {
+    root.join(LINKS).join(DEVICE_LINKS)
 }

@@ -26,11 +26,42 @@ pub enum Denial {
     Dropped,
 }
 
-/// One connect or datagram that was not let through.
+/// Why a client was turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Nobody is in the list that is meant for it.
+    NoBackend,
+    /// It is in none of the ranges of sources that its service allows.
+    Source,
+    /// The table of flows is full.
+    Flows,
+    /// There is no port left by which a backend on another node could answer.
+    Ports,
+}
+
+const CAUSES: [(Cause, types::reason); 4] = [
+    (Cause::NoBackend, types::reason::REASON_NO_BACKEND),
+    (Cause::Source, types::reason::REASON_SOURCE),
+    (Cause::Flows, types::reason::REASON_FLOWS),
+    (Cause::Ports, types::reason::REASON_PORTS),
+];
+
+/// How a client's packet came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    pub source: SocketAddr,
+    /// The number of the device.
+    pub device: u32,
+}
+
+/// One connect, datagram or first packet that was not let through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// When, on the clock that began with the machine.
     pub at: Duration,
+    /// `None`: the client is a process of this node, and was turned away at its socket. Otherwise it is known by its
+    /// packet alone, and what is said of a process is empty.
+    pub arrival: Option<Arrival>,
     /// The client's process, as the host numbers it.
     pub process: u32,
     /// Its thread, numbered likewise.
@@ -47,6 +78,7 @@ pub struct Refusal {
     pub port: PortIndex,
     /// Whether it was told, or left without an answer.
     pub denial: Denial,
+    pub cause: Cause,
 }
 
 /// The ring buffer's reading end.
@@ -77,8 +109,8 @@ impl Refusals {
     }
 }
 
-/// Waits for a record, without a pace of its own: an idle node has nothing to wake up for. `false`: nobody wants one
-/// any more.
+/// Waits for a record, without a pace of its own: an idle node has nothing to wake up for. `false`: nobody wants
+/// one any more.
 fn wait(records: &impl AsFd, stop: &PipeReader) -> Result<bool, libbpf_rs::Error> {
     let mut watched =
         [PollFd::new(stop.as_fd(), PollFlags::POLLIN), PollFd::new(records.as_fd(), PollFlags::POLLIN)];
@@ -94,9 +126,13 @@ fn decode(bytes: &[u8]) -> Option<Refusal> {
     let address = SocketAddr::new(abi::from_mapped(it.address), u16::from_be(it.port));
     let transport: Transport = abi::transport_of(it.transport)?;
     let comm = it.comm.split(|byte| *byte == 0).next().unwrap_or_default();
+    let cause = CAUSES.iter().find(|(_, number)| u32::from(it.reason) == number.0);
+    let source = SocketAddr::new(abi::from_mapped(it.source), u16::from_be(it.source_port));
+    let came = u32::from(it.stage) == types::stage::STAGE_PACKET.0;
     let dropped = u32::from(it.verdict) == types::verdict::VERDICT_DROPPED.0;
     Some(Refusal {
         at: Duration::from_nanos(it.at_ns),
+        arrival: came.then_some(Arrival { source, device: it.device }),
         process: it.process,
         thread: it.thread,
         comm: String::from_utf8_lossy(comm).into_owned(),
@@ -105,6 +141,8 @@ fn decode(bytes: &[u8]) -> Option<Refusal> {
         frontend: FrontendKey { address: address.ip(), port: NonZeroU16::new(address.port())?, transport },
         port: PortIndex(it.port_index),
         denial: if dropped { Denial::Dropped } else { Denial::Refused },
+        // A daemon of before may not know it.
+        cause: cause.map_or(Cause::NoBackend, |(cause, _)| *cause),
     })
 }
 
@@ -130,6 +168,30 @@ mod tests {
         let read = decode(abi::bytes(&refusal)).unwrap();
         assert_eq!((read.comm.as_str(), read.process, read.denial), ("curl", 10, Denial::Dropped));
         assert_eq!(read.frontend.to_string(), "10.96.0.10:443/TCP");
+        assert_eq!((read.arrival, read.cause), (None, Cause::NoBackend));
         assert_eq!(decode(&[0; 8]), None, "half a record is none");
+    }
+
+    #[test]
+    fn a_refused_packet_names_its_source_its_device_and_why() {
+        let causes = [(0, Cause::NoBackend), (1, Cause::Source), (2, Cause::Flows), (3, Cause::Ports)];
+        for (reason, cause) in causes {
+            let refusal = types::refusal {
+                address: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([192, 0, 2, 5])],
+                source: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([203, 0, 113, 9])],
+                port: 30_080_u16.to_be(),
+                source_port: 50_000_u16.to_be(),
+                transport: 17,
+                verdict: 2,
+                stage: 1,
+                reason,
+                device: 3,
+                ..types::refusal::default()
+            };
+            let read = decode(abi::bytes(&refusal)).unwrap();
+            let source = "203.0.113.9:50000".parse().unwrap();
+            assert_eq!((read.arrival, read.cause), (Some(Arrival { source, device: 3 }), cause));
+            assert_eq!((read.process, read.comm.as_str()), (0, ""));
+        }
     }
 }

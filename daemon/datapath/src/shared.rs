@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::atomic::Ordering;
 
 use holdfast_core::keys::FrontendKey;
@@ -33,7 +34,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Over what a former daemon left, for the frontends that were found.
+    /// Over what a former daemon left, for the frontends that were found. The blocks of those that are gone stay until
+    /// it is known whether there are flows to them.
     pub(crate) fn new(maps: &Handles, found: &[FrontendKey]) -> Result<Self, StartError> {
         let shared = Map::shared().chain(Map::with_sockets());
         let handles = map::copies(shared.filter_map(|map| maps.get_key_value(&map)))?;
@@ -43,7 +45,7 @@ impl Shared {
             handles,
             addresses: [table(maps, Map::NodeAddresses4)?, table(maps, Map::NodeAddresses6)?],
             node_ports: Bitmap::new(view(maps, Map::NodePorts)?, wildcards.iter().map(port_bit)),
-            blocks: Bitmap::new(view(maps, Map::FrontendBlocks)?, found.iter().filter_map(block_bit)),
+            blocks: Bitmap::beside(view(maps, Map::FrontendBlocks)?, found.iter().filter_map(block_bit)),
             control: view(maps, Map::Control)?,
             wildcards,
         })
@@ -82,6 +84,23 @@ impl Shared {
         if self.wildcards.remove(key) && !self.wildcards.iter().any(shares_port) {
             self.node_ports.clear(port_bit(key));
         }
+    }
+
+    /// The ports of frontends without an address.
+    pub(crate) fn node_ports(&self) -> impl Iterator<Item = NonZeroU16> {
+        self.wildcards.iter().map(|key| key.port)
+    }
+
+    /// There are flows to these addresses and no others, which need no frontend. Those of the node are found by their
+    /// ports, and nearly all packets are for one of them.
+    pub(crate) fn note_flows(&mut self, frontends: impl IntoIterator<Item = IpAddr>) {
+        for address in frontends {
+            let of_node = self.addresses_mut(address).get(&abi::node_address_bytes(address)).is_some();
+            if !of_node {
+                self.blocks.set(abi::block_of(address));
+            }
+        }
+        self.blocks.forget_found();
     }
 
     pub(crate) fn control(&self) -> types::control {

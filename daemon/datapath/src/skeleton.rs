@@ -7,7 +7,13 @@
 
 include!(concat!(env!("OUT_DIR"), "/socket.skel.rs"));
 
-/// Its types are those of the other one.
+/// Types that the first one does not have too: those of packets.
+pub(crate) mod packet {
+    include!(concat!(env!("OUT_DIR"), "/packet.skel.rs"));
+}
+pub(crate) use packet::PacketSkelBuilder;
+
+/// Its types are those of the first one.
 mod kept {
     include!(concat!(env!("OUT_DIR"), "/kept.skel.rs"));
 }

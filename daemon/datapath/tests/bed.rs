@@ -1,5 +1,5 @@
-//! A bed for one test, which shares nothing with others: network namespace, mount namespace with a BPF file system,
-//! cgroup.
+//! A bed for one test, which shares nothing with others: network namespace, mount namespace with a BPF
+//! file system, cgroup.
 //!
 //! Invariant: nothing outside is changed, and nothing is left. The test runs on a thread of its own, which alone enters
 //! all three; a threaded cgroup makes that possible. Needs root.
@@ -163,6 +163,7 @@ impl Bed {
             mark: MARK,
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
+            packets: None,
         }
     }
 
@@ -532,8 +533,8 @@ pub(crate) fn dropped(maps: &KernelMaps) -> i32 {
     if maps.status().features.set_retval { libc::ETIMEDOUT } else { libc::ECONNREFUSED }
 }
 
-/// What a UDP client that is not served is told: by the call that dials, or else, if its socket is connected, by the
-/// next.
+/// What a UDP client that is not served is told: by the call that dials, or else, if its socket is connected,
+/// by the next.
 #[track_caller]
 pub(crate) fn check_udp_denied(maps: &KernelMaps, frontend: &str, errno: i32) {
     let to = address(frontend);

@@ -17,8 +17,8 @@ const VIP: &str = "10.96.0.10:80";
 const OTHER_VIP: &str = "10.96.0.11:80";
 const UDP: Port<'_> = Port::UDP;
 
-/// The remote ends of this network's TCP sockets, as `ss` and `netstat` have them. The other side may have closed
-/// already.
+/// The remote ends of this network's TCP sockets, as `ss` and `netstat` have them. The other side may
+/// have closed already.
 fn remote_ends() -> Vec<SocketAddr> {
     let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
     let end = |line: &str| {

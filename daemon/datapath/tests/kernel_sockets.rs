@@ -414,8 +414,8 @@ fn check_clients(bed: &Bed, expected: usize) {
     }
 }
 
-/// Ends the wait of a listener's thread for clients: whoever dials `vip` is served by nobody, or meets the listener
-/// itself.
+/// Ends the wait of a listener's thread for clients: whoever dials `vip` is served by nobody, or meets
+/// the listener itself.
 #[track_caller]
 fn check_served(is_served: bool, vip: &str, what: &str) {
     match TcpStream::connect(address(vip)) {

@@ -1,5 +1,5 @@
-//! Conversations over UDP: a socket stays with its backend, and sees what it dialled, whatever else happens. Needs
-//! root.
+//! Conversations over UDP: a socket stays with its backend, and sees what it dialled, whatever else
+//! happens. Needs root.
 
 // Everything here is a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]

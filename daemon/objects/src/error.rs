@@ -68,6 +68,26 @@ pub enum ObjectError {
         /// How many it may have.
         count_max: usize,
     },
+    /// More source ranges than the datapath can look through.
+    #[error("spec.loadBalancerSourceRanges has {count} different {} ranges; at most {count_max} are legal: join \
+             neighbouring ones", family_word(*.family))]
+    Sources {
+        family: Family,
+        /// How many it has.
+        count: usize,
+        /// How many it may have.
+        count_max: usize,
+    },
+    /// As above, for all of its ports.
+    #[error("its ports times the {} ranges of spec.loadBalancerSourceRanges are {count}; at most {count_max} are \
+             legal: join neighbouring ranges, or spread the ports over several services", family_word(*.family))]
+    SourcesOfPorts {
+        family: Family,
+        /// How many they are.
+        count: usize,
+        /// How many they may be.
+        count_max: usize,
+    },
     /// A text longer than a limit allows.
     #[error("{field} has {length} characters; at most {length_max} are legal")]
     TooLong {

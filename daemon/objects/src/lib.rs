@@ -1,5 +1,5 @@
-//! From Kubernetes objects on the wire to facts, as tolerantly as kube-proxy reads them, and from folders of manifests
-//! to events.
+//! From Kubernetes objects on the wire to facts, as tolerantly as kube-proxy reads them, and from folders of
+//! manifests to events.
 //!
 //! Invariant: pure: no file, no socket, no clock. The same object gives the same facts, or one rejection that names it,
 //! says what is wrong and what is legal; no object can harm another.

@@ -5,6 +5,7 @@
 //! they reach a proxy only through slices.
 
 mod addresses;
+mod balancer;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU16;
@@ -54,10 +55,12 @@ fn facts(
     facts.on_empty = metadata.annotations.as_ref().and_then(|notes| meta::text(notes.on_empty.as_ref()));
     addresses::read(&mut facts, spec, wire.status.as_ref(), provenance.defaulting)?;
     facts.ports = ports(spec.ports.as_deref().unwrap_or_default())?;
+    addresses::check_sources(&facts)?;
     facts.internal_policy = policy("spec.internalTrafficPolicy", spec.internal_traffic_policy.as_deref())?;
     facts.external_policy = policy("spec.externalTrafficPolicy", spec.external_traffic_policy.as_deref())?;
     facts.affinity_timeout = affinity_timeout(spec)?;
     facts.health_check_node_port = optional_port("spec.healthCheckNodePort", spec.health_check_node_port)?;
+    facts.balancer = balancer::read(facts.kind, metadata, spec, wire.status.as_ref());
     Ok(facts)
 }
 

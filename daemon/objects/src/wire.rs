@@ -94,6 +94,8 @@ pub struct MetaWire<'a> {
     pub resource_version: Option<Text<'a>>,
     pub generation: Option<i64>,
     pub creation_timestamp: Option<Text<'a>>,
+    pub deletion_timestamp: Option<Text<'a>>,
+    pub finalizers: Option<Vec<Text<'a>>>,
     /// `labels`, the few that are read.
     pub labels: Option<LabelsWire<'a>>,
     /// `annotations`, the few that are read.
@@ -163,6 +165,8 @@ pub struct ServiceSpecWire<'a> {
     pub session_affinity: Option<Text<'a>>,
     pub session_affinity_config: Option<AffinityConfigWire>,
     pub load_balancer_source_ranges: Option<Vec<Text<'a>>>,
+    pub load_balancer_class: Option<Text<'a>>,
+    pub allocate_load_balancer_node_ports: Option<bool>,
     pub health_check_node_port: Option<i64>,
 }
 
@@ -225,6 +229,7 @@ pub struct LoadBalancerWire<'a> {
 )]
 pub struct IngressWire<'a> {
     pub ip: Option<Text<'a>>,
+    pub hostname: Option<Text<'a>>,
     pub ip_mode: Option<Text<'a>>,
 }
 

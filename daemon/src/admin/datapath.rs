@@ -2,6 +2,8 @@
 //!
 //! Invariant: it shows what the engine published last, at most a second old; nothing is read from the kernel here.
 
+mod packets;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,8 +19,11 @@ use super::form::Form;
 use super::query::Query;
 use super::shown::{Cells, Widths};
 use crate::datapath::{DatapathView, KINDS};
+use crate::devices::Decision;
 use crate::proxies::OtherProxy;
 use crate::readings::Readings;
+
+use packets::Packets;
 
 /// What carries the traffic.
 #[derive(Serialize, JsonSchema)]
@@ -69,6 +74,8 @@ struct Kernel<'a> {
     /// Whether datagrams are served by sockets.
     udp_sockets: bool,
     exempt_cgroups: Vec<ExemptCgroup<'a>>,
+    /// Null if the configuration wants none translated.
+    packets: Option<Packets<'a>>,
 }
 
 /// A subtree that is left alone, where it is there.
@@ -102,6 +109,8 @@ struct SharedHook {
 struct Features {
     /// A refusal says its errno (Linux 5.18).
     set_retval: bool,
+    /// Programs of devices have links (Linux 6.6).
+    tcx: bool,
 }
 
 /// How full one map is. Slots are counted in whole blocks.
@@ -142,7 +151,7 @@ pub(super) fn fills(status: &Status, fill: &Fill) -> [MapFill; 6] {
 }
 
 impl<'a> Kernel<'a> {
-    fn of(status: &'a Status, fill: &Fill) -> Self {
+    fn of(status: &'a Status, decisions: &'a [Decision], fill: &Fill) -> Self {
         Self {
             cgroup: status.cgroup.as_deref(),
             own_cgroup_exempt: status.own_cgroup_exempt,
@@ -150,7 +159,7 @@ impl<'a> Kernel<'a> {
             waiting: status.waiting,
             generation: status.generation,
             growths: status.growths,
-            features: Features { set_retval: status.features.set_retval },
+            features: Features { set_retval: status.features.set_retval, tcx: status.features.tcx },
             maps: fills(status, fill).into(),
             broken_hooks: &status.broken_hooks,
             shared_hooks: status
@@ -170,10 +179,11 @@ impl<'a> Kernel<'a> {
             sockets: if status.served.pods { ALL } else { HOST },
             udp_sockets: status.served.udp,
             exempt_cgroups: exempt_cgroups(status),
+            packets: status.packets.as_ref().map(|packets| Packets::of(packets, decisions)),
         }
     }
 
-    fn lines(&self) -> [(&'static str, String); 15] {
+    fn lines(&self) -> [(&'static str, String); 16] {
         let path =
             |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
         let cgroup = path(self.cgroup);
@@ -205,6 +215,7 @@ impl<'a> Kernel<'a> {
             ("hooks behind", behind),
             ("refusals lost", self.refusals_lost.to_string()),
             ("stale sockets", self.stale_sockets.as_ref().map_or_else(|| "stay".to_owned(), spelled)),
+            ("packets", self.packets.as_ref().map_or_else(|| "off".to_owned(), Packets::spelled)),
             ("grace periods", grace),
             ("old maps", self.leftover.map_or_else(|| "removed".to_owned(), |why| format!("stay: {why}"))),
         ]
@@ -234,6 +245,9 @@ impl<'a> Kernel<'a> {
         out.push(b'\n');
         let rows = std::iter::once(heading()).chain(self.maps.iter().map(MapFill::cells));
         aligned(&rows.collect::<Vec<_>>(), out);
+        if let Some(packets) = &self.packets {
+            packets.write(out);
+        }
     }
 }
 
@@ -286,7 +300,7 @@ fn aligned(lines: &[Cells], out: &mut Vec<u8>) {
 pub(super) fn datapath(readings: &Readings, _: Query, form: Form) -> Response {
     let (view, snapshot) = (readings.datapath(), readings.snapshot());
     let proxies = Arc::clone(&readings.proxies.borrow());
-    let kernel = view.status().map(|status| Kernel::of(status, &snapshot.fill));
+    let kernel = view.status().map(|status| Kernel::of(status, view.devices(), &snapshot.fill));
     match form {
         Form::Json => {
             answer::json(StatusCode::OK, &Datapath { kind: view.kind(), other_proxies: &proxies, kernel })

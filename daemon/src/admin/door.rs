@@ -26,6 +26,7 @@ pub(super) struct Door {
     pub(super) way: Way,
     pub(super) connections: Places,
     pub(super) watchers: Places,
+    pub(super) diagnoses: Places,
     questions: Places,
 }
 
@@ -39,6 +40,7 @@ impl Door {
             way,
             connections: places(limits::CONNECTIONS_MAX),
             watchers: places(limits::WATCHERS_MAX),
+            diagnoses: places(limits::DIAGNOSES_MAX),
             questions: places(limits::QUESTIONS_MAX),
         }
     }

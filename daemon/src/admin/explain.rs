@@ -15,11 +15,11 @@ use super::query::{Legal, Query};
 use crate::why::{ReadBack, Walk};
 
 /// What `/explain` understands.
-pub(super) const LEGAL: Legal = Legal { parameters: &["service", "endpoint", "format"], types: &[] };
+pub(super) const LEGAL: Legal = Legal { parameters: &["service", "endpoint", "from", "format"], types: &[] };
 
 /// Finds who is meant, has the maps read, and writes down what came of it.
 pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response {
-    let walk = Walk::begin(visit.readings.snapshot(), query.question());
+    let walk = Walk::begin(visit.readings.snapshot(), query.question(), query.filter.from);
     let read = read_back(&visit, walk.keys()).await;
     let explanation = walk.end(&visit.readings, &read);
     let status = if walk.found_nothing() { StatusCode::NOT_FOUND } else { StatusCode::OK };
@@ -30,7 +30,7 @@ pub(super) async fn explain(visit: Visit, query: Query, form: Form) -> Response 
 }
 
 /// What the maps say of the frontends that the answer is about.
-async fn read_back(visit: &Visit, keys: Vec<FrontendKey>) -> ReadBack {
+pub(super) async fn read_back(visit: &Visit, keys: Vec<FrontendKey>) -> ReadBack {
     let entries = match visit.turn().await {
         Ok(_turn) => visit.readings.engine.read(keys.clone()).await,
         Err(busy) => Err(busy),

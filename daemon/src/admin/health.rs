@@ -2,18 +2,20 @@
 //!
 //! Invariant: the status says it too, 200 or 503, for whoever reads no body.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use holdfast_core::keys::Source;
+use holdfast_core::keys::{ObjectName, Source};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::answer;
 use super::form::Form;
 use super::query::Query;
-use crate::described::Code;
+use crate::described::{Code, Text};
+use crate::kube_proxy::{ClosedPort, Purpose};
 use crate::readings::Readings;
 use crate::recorder::Recorded;
 use crate::rfc3339::Rfc3339;
@@ -63,6 +65,27 @@ pub(super) struct Readiness {
     snapshot: SnapshotRow,
     /// How the recording of changes goes.
     history: HistoryRow,
+    /// Those of kube-proxy's ports that are asked for and cannot be opened; the first ones.
+    closed_ports: Vec<ClosedPortRow>,
+    /// How many more there are.
+    closed_ports_omitted: usize,
+}
+
+/// A port that cannot be opened.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ClosedPort")]
+struct ClosedPortRow {
+    purpose: Code<Purpose>,
+    address: Text<SocketAddr>,
+    /// Whose health check port it is, as `namespace/name`.
+    service: Option<Text<ObjectName>>,
+    why: String,
+}
+
+impl From<ClosedPort> for ClosedPortRow {
+    fn from(ClosedPort { purpose, address, service, why }: ClosedPort) -> Self {
+        Self { purpose: Code(purpose), address: Text(address), service: service.map(Text), why }
+    }
 }
 
 /// What a restart would begin with.
@@ -129,8 +152,16 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     };
     let stale_since = snapshot.stale_since.map(Rfc3339);
     let history = readings.history.recorded().into();
-    answer::json(
-        status,
-        &Readiness { healthy, reason, sources, stale_since, snapshot: snapshot_row, history },
-    )
+    let (closed, closed_ports_omitted) = readings.closed_ports.now();
+    let readiness = Readiness {
+        healthy,
+        reason,
+        sources,
+        stale_since,
+        snapshot: snapshot_row,
+        history,
+        closed_ports: closed.into_iter().map(ClosedPortRow::from).collect(),
+        closed_ports_omitted,
+    };
+    answer::json(status, &readiness)
 }

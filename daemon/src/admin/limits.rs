@@ -51,8 +51,12 @@ pub(super) const BACKENDS_IN_CELL_MAX: usize = 3;
 /// Records of one answer: some 10 MB of JSON. Who wants more asks on from the last one.
 pub(super) const RECORDS_MAX: usize = 10_000;
 
-/// Watchers at one time, for each of the two doors: some people and a program or two, each with a bounded place in
-/// the stream.
+/// Flows of one answer, which is made whole: half a megabyte of JSON, for each connection that reads slowly. Who looks
+/// for some among more of them has filters.
+pub(super) const FLOWS_MAX: usize = 1_000;
+
+/// Watchers at one time, for each of the two doors: some people and a program or two, each with a bounded place
+/// in the stream.
 pub(super) const WATCHERS_MAX: usize = 8;
 
 /// Places of each kind that are root's alone, on the socket: a person who looks, and a program or two of the host.
@@ -61,6 +65,9 @@ pub(super) const FOR_ROOT: usize = 4;
 /// Questions to the engine at one time, for each of the two doors: with those for root, all together are fewer than
 /// the engine lets wait, so no door finds its queue full of the other's.
 pub(super) const QUESTIONS_MAX: usize = 5;
+
+/// Diagnoses at one time, for each of the two doors: each asks the apiserver and dials, and ends within seconds.
+pub(super) const DIAGNOSES_MAX: usize = 4;
 
 /// How long a question waits for its turn: as long as the engine then may take for it.
 pub(super) const QUESTION_WAIT_MAX: Duration = Duration::from_secs(2);

@@ -2,12 +2,14 @@
 //!
 //! Invariant: nothing is ignored. A filter that does nothing would show a table that looks like an answer.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
 use axum::http::StatusCode;
-use holdfast_core::keys::{ObjectName, Protocol};
+use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::Reason;
+use holdfast_core::spelled::Spelled;
+use holdfast_datapath::{FlowFilter, Place, Stage};
 
 use super::answer::Refusal;
 use super::form::{FORMATS, Form};
@@ -33,6 +35,9 @@ impl Legal {
     pub(super) const FORMAT: Self = Self { parameters: &["format"], types: &[] };
 }
 
+/// The legal values of `probe`, and whether connections are tried.
+pub(super) const PROBES: [(&str, bool); 2] = [("connect", true), ("none", false)];
+
 /// What was asked. `None` is no restriction; everything else is exact.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filter {
@@ -40,6 +45,22 @@ pub(super) struct Filter {
     pub(super) kind: Option<&'static str>,
     pub(super) address: Option<IpAddr>,
     pub(super) endpoint: Option<Dialled>,
+    /// The client whose packet to `endpoint` is asked about.
+    pub(super) from: Option<IpAddr>,
+}
+
+impl Filter {
+    /// A client sends to an address of its own family.
+    fn check_from(&self) -> Result<(), Refusal> {
+        let Some(from) = self.from else { return Ok(()) };
+        match &self.endpoint {
+            Some(dialled) if Family::of(dialled.address.ip()) == Family::of(from) => Ok(()),
+            Some(dialled) => {
+                Err(bad(format!("{from} cannot send to {dialled}"), "give two addresses of one family"))
+            }
+            None => Err(bad("`from` is given without what it dials".to_owned(), Hint::Endpoint)),
+        }
+    }
 }
 
 /// A query that was understood.
@@ -48,7 +69,11 @@ pub(super) struct Query {
     pub(super) filter: Filter,
     /// Which records; the service is in the filter.
     pub(super) records: Wanted,
+    /// Which flows; how many is with the records.
+    pub(super) flows: FlowFilter,
     pub(super) form: Option<Form>,
+    /// Whether connections are tried.
+    pub(super) probes: Option<bool>,
 }
 
 impl Query {
@@ -59,6 +84,7 @@ impl Query {
             let (name, value) = (decoded(name)?, decoded(value)?);
             query.take(&name, &value, legal)?;
         }
+        query.filter.check_from()?;
         Ok(query)
     }
 
@@ -80,12 +106,18 @@ impl Query {
             "type" => once(name, &mut self.filter.kind, kind(value, legal)?),
             "address" => once(name, &mut self.filter.address, address(value)?),
             "endpoint" => once(name, &mut self.filter.endpoint, endpoint(value)?),
+            "client" => once(name, &mut self.flows.client, place(value)?),
+            "frontend" => once(name, &mut self.flows.frontend, place(value)?),
+            "backend" => once(name, &mut self.flows.backend, place(value)?),
+            "state" => once(name, &mut self.flows.stage, stage(value)?),
+            "from" => once(name, &mut self.filter.from, client(value)?),
             "since" => once(name, &mut self.records.since, time("since", value)?),
             "until" => once(name, &mut self.records.until, time("until", value)?),
             "reason" => once(name, &mut self.records.reason, reason(value)?),
             "limit" => once(name, &mut self.records.limit, limit(value)?),
             "after" => once(name, &mut self.records.after, after(value)?),
             "format" => once(name, &mut self.form, format(value)?),
+            "probe" => once(name, &mut self.probes, probe(value)?),
             _ => Err(unknown(name, legal)),
         }
     }
@@ -128,6 +160,27 @@ fn address(value: &str) -> Result<IpAddr, Refusal> {
     Ok(address.to_canonical())
 }
 
+/// An address, with a port or without.
+fn place(value: &str) -> Result<Place, Refusal> {
+    let with_port = value.parse::<SocketAddr>().map(|at| (at.ip(), Some(at.port())));
+    let found = with_port.or_else(|_| value.parse::<IpAddr>().map(|address| (address, None)));
+    let hint = "give an IP address, with a port if only that is meant, such as 10.96.0.10, 10.96.0.10:80 or [fd00::a]:80";
+    let (address, port) = found.map_err(|_| bad(format!("{} is no address", quoted(value)), hint))?;
+    Ok(Place { address: address.to_canonical(), port })
+}
+
+fn stage(value: &str) -> Result<Stage, Refusal> {
+    let legal = || format!("legal states: {}", Stage::ALL.map(Stage::as_str).join(", "));
+    Stage::find(value).ok_or_else(|| bad(format!("unknown state {}", quoted(value)), legal()))
+}
+
+fn client(value: &str) -> Result<IpAddr, Refusal> {
+    let refused =
+        || bad(format!("{} is no address", quoted(value)), "give the client's IP address without a port");
+    let address: IpAddr = value.parse().map_err(|_| refused())?;
+    Ok(address.to_canonical())
+}
+
 fn endpoint(value: &str) -> Result<Dialled, Refusal> {
     let refused = || bad(format!("{} is no address with a port", quoted(value)), Hint::Endpoint);
     let (address, protocol) = value.split_once('/').map_or((value, None), |(at, by)| (at, Some(by)));
@@ -149,6 +202,12 @@ fn format(value: &str) -> Result<Form, Refusal> {
     let legal = FORMATS.map(|(name, _)| name).join(", ");
     Form::named(value)
         .ok_or_else(|| bad(format!("unknown format {}", quoted(value)), format!("legal formats: {legal}")))
+}
+
+fn probe(value: &str) -> Result<bool, Refusal> {
+    let found = PROBES.iter().find(|(word, _)| *word == value).map(|(_, are_tried)| *are_tried);
+    let legal = || format!("legal probes: {}", PROBES.map(|(word, _)| word).join(", "));
+    found.ok_or_else(|| bad(format!("unknown probe {}", quoted(value)), legal()))
 }
 
 /// A time, or how long ago.
@@ -244,8 +303,12 @@ mod tests {
     fn a_whole_query_is_read() {
         let query = read("service=a/b&type=NodePort&&address=%3A%3A1&format=wide&").unwrap();
         let service = Some(ObjectName::new("a", "b").unwrap());
-        let filter =
-            Filter { service, kind: Some("NodePort"), address: Some("::1".parse().unwrap()), endpoint: None };
+        let filter = Filter {
+            service,
+            kind: Some("NodePort"),
+            address: Some("::1".parse().unwrap()),
+            ..Filter::default()
+        };
         assert_eq!(query, Query { filter, form: Some(Form::Wide), ..Query::default() });
         assert_eq!(read("").unwrap(), Query::default());
     }
@@ -279,6 +342,18 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_client_sends_to_an_address_of_its_own_family() {
+        let legal = Legal { parameters: &["endpoint", "from"], types: &[] };
+        let read = |text: &str| Query::read(text, &legal).map_err(|refusal| refusal.error);
+        let from = read("endpoint=10.0.0.5:80&from=::ffff:203.0.113.9").unwrap().filter.from;
+        assert_eq!(from, Some("203.0.113.9".parse().unwrap()));
+        let refused = |text| read(text).unwrap_err();
+        assert_eq!(refused("from=203.0.113.9"), "`from` is given without what it dials");
+        assert_eq!(refused("endpoint=10.0.0.5:80&from=fd00::1"), "fd00::1 cannot send to 10.0.0.5:80");
+        assert_eq!(refused("endpoint=10.0.0.5:80&from=web"), "\"web\" is no address");
+    }
+
     const RECORDS: Legal = Legal { parameters: &["since", "until", "reason", "limit", "after"], types: &[] };
 
     #[test]
@@ -302,6 +377,32 @@ mod tests {
         assert!(hint(&refused("reason=bad-luck")).contains("vanished, "), "the legal ones are named");
         assert_eq!(hint(&refused("limit=0")), "give a number from 1 to 10000");
         assert_eq!(refused("after=x").error, "\"x\" is no number of a record");
+    }
+
+    const FLOWS: Legal =
+        Legal { parameters: &["client", "frontend", "backend", "state", "limit"], types: &[] };
+
+    #[test]
+    fn which_flows_is_read() {
+        let text =
+            "client=::ffff:203.0.113.9&frontend=192.0.2.1:80&backend=[fd00::1]:443&state=half-closed&limit=7";
+        let Query { flows, records, .. } = Query::read(text, &FLOWS).unwrap();
+        let place = |address: &str, port| Some(Place { address: address.parse().unwrap(), port });
+        assert_eq!(flows.client, place("203.0.113.9", None));
+        assert_eq!(flows.frontend, place("192.0.2.1", Some(80)));
+        assert_eq!(flows.backend, place("fd00::1", Some(443)));
+        assert_eq!((flows.stage, records.limit), (Some(Stage::HalfClosed), Some(7)));
+    }
+
+    #[test]
+    fn flows_that_cannot_be_meant_are_refused() {
+        let refused = |text: &str| Query::read(text, &FLOWS).unwrap_err();
+        for text in ["client=web", "frontend=1.2.3.4:", "backend=1.2.3.4:70000", "client=[::1]", "client="] {
+            assert!(refused(text).error.ends_with(" is no address"), "{text}");
+        }
+        assert_eq!(refused("state=OPEN").error, "unknown state \"OPEN\"");
+        assert_eq!(hint(&refused("state=")), "legal states: opening, open, half-closed, closed, reset");
+        assert_eq!(refused("client=::1&client=::1").error, "`client` is given twice");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -17,7 +16,7 @@ use super::answer;
 use super::form::Form;
 use super::query::{Filter, Legal, Query};
 use super::shown::{Cells, Widths};
-use crate::datapath::{DENIALS, Denied, LatestRefusals, answering, spelled};
+use crate::datapath::{Cause, DENIALS, Denied, LatestRefusals, Stage, answering, device, spelled};
 use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
@@ -39,7 +38,7 @@ pub(super) struct Refusals<'a> {
     failure: Option<String>,
 }
 
-/// What one process dialled in vain, once or again and again.
+/// What one process, or one address outside, dialled in vain, once or again and again.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Refusal")]
 struct RefusalRow<'a> {
@@ -60,27 +59,34 @@ struct RefusalRow<'a> {
     port_name: Option<&'a str>,
     /// Why the frontend is not served now; null if it is, or if nobody has it.
     reason: Option<Code<Reason>>,
-    /// As the host numbers it.
+    stage: Code<Stage>,
+    /// Why this client was turned away when it was.
+    cause: Code<Cause>,
+    /// Where its last packet came from; null of a process of this node.
+    source: Option<Text<SocketAddr>>,
+    /// By which device that came, or its number if it has gone; null as above.
+    device: Option<String>,
+    /// As the host numbers it; 0 of a packet.
     pid: u32,
+    /// 0 of a packet.
     thread: u32,
-    /// The thread's name.
+    /// The thread's name; empty of a packet.
     comm: &'a str,
-    /// The number of its cgroup: the inode of the folder.
+    /// The number of its cgroup: the inode of the folder; 0 of a packet.
     cgroup: u64,
-    /// The cookie of its network namespace.
+    /// The cookie of its network namespace; 0 of a packet.
     netns: u64,
 }
 
 /// Who has a frontend.
-type Owner<'a> = (&'a ServiceView, &'a FrontendView);
+pub(super) type Owner<'a> = (&'a ServiceView, &'a FrontendView);
 
 /// The frontends that somebody dialled, as far as they are somebody's now.
-struct Owners<'a>(BTreeMap<FrontendKey, Owner<'a>>);
+pub(super) struct Owners<'a>(BTreeMap<FrontendKey, Owner<'a>>);
 
 impl<'a> Owners<'a> {
-    fn of(snapshot: &'a Snapshot, denied: &[Arc<Denied>]) -> Self {
-        let dialled: BTreeSet<FrontendKey> =
-            denied.iter().flat_map(|it| answering(&it.refusal.frontend)).collect();
+    pub(super) fn of(snapshot: &'a Snapshot, dialled: impl Iterator<Item = FrontendKey>) -> Self {
+        let dialled: BTreeSet<FrontendKey> = dialled.flat_map(|key| answering(&key)).collect();
         if dialled.is_empty() {
             return Self(BTreeMap::new());
         }
@@ -91,7 +97,7 @@ impl<'a> Owners<'a> {
     }
 
     /// Exactly this address is somebody's, or the port of any node address is.
-    fn find(&self, dialled: &FrontendKey) -> Option<Owner<'a>> {
+    pub(super) fn find(&self, dialled: &FrontendKey) -> Option<Owner<'a>> {
         answering(dialled).iter().find_map(|key| self.0.get(key).copied())
     }
 }
@@ -119,6 +125,10 @@ impl<'a> RefusalRow<'a> {
             service: owner.map(|(view, _)| Text(&view.key.name)),
             port_name: owner.map(|(_, frontend)| frontend.port_name.as_ref()),
             reason: owner.and_then(|(_, frontend)| frontend.reason.map(Code)),
+            stage: Code(Stage::of(it)),
+            cause: Code(it.cause.into()),
+            source: it.arrival.map(|arrival| Text(arrival.source)),
+            device: it.arrival.map(device),
             pid: it.process,
             thread: it.thread,
             comm: &it.comm,
@@ -138,24 +148,31 @@ impl<'a> RefusalRow<'a> {
         cells.put(self.verdict);
         cells.put(format_args!("{}/{}", SocketAddr::new(self.address, self.port), self.protocol));
         cells.put_optional(self.service);
-        cells.put_optional(self.reason);
+        match self.cause.0 {
+            Cause::NoBackend => cells.put_optional(self.reason),
+            Cause::Source | Cause::Flows | Cause::Ports => cells.put(self.cause),
+        }
         cells.put(self.count);
-        cells.put(self.pid);
+        cells.put_optional(self.source);
+        let is_process = self.stage.0 == Stage::Socket;
+        let of_process = |number: u64| is_process.then_some(number);
+        cells.put_optional(of_process(self.pid.into()));
         if wide {
             cells.put(self.first_time);
             cells.put_optional(self.port_name);
-            cells.put(self.thread);
-            cells.put(self.cgroup);
-            cells.put(self.netns);
+            cells.put_optional(self.device.as_deref());
+            cells.put_optional(of_process(self.thread.into()));
+            cells.put_optional(of_process(self.cgroup));
+            cells.put_optional(of_process(self.netns));
         }
-        cells.put(self.comm);
+        cells.put_optional(is_process.then_some(self.comm));
         cells
     }
 }
 
 fn heading(wide: bool) -> Cells {
-    let first = ["TIME", "VERDICT", "FRONTEND", "SERVICE", "REASON", "COUNT", "PID"];
-    let more = if wide { &["FIRST", "PORT", "THREAD", "CGROUP", "NETNS"][..] } else { &[] };
+    let first = ["TIME", "VERDICT", "FRONTEND", "SERVICE", "REASON", "COUNT", "SOURCE", "PID"];
+    let more = if wide { &["FIRST", "PORT", "DEVICE", "THREAD", "CGROUP", "NETNS"][..] } else { &[] };
     let mut cells = Cells::default();
     first.iter().chain(more).chain(&["COMM"]).for_each(|title| cells.put(title));
     cells
@@ -165,7 +182,7 @@ fn heading(wide: bool) -> Cells {
 pub(super) fn refusals(readings: &Readings, query: Query, form: Form) -> Response {
     let filter = query.filter;
     let (told, snapshot, view) = (readings.refusals.latest(), readings.snapshot(), readings.datapath());
-    let owners = Owners::of(&snapshot, &told.latest);
+    let owners = Owners::of(&snapshot, told.latest.iter().map(|denied| denied.refusal.frontend));
     let rows =
         told.latest.iter().rev().map(|denied| RefusalRow::of(denied, owners.find(&denied.refusal.frontend)));
     let rows: Vec<_> = rows.filter(|row| row.is_asked_for(&filter)).collect();

@@ -1,4 +1,4 @@
-//! The paths.
+//! The paths that are served, each with what it describes of itself.
 //!
 //! Invariant: [`PATHS`] lists every one that can be read; the router, the index and the description are made of it.
 
@@ -18,6 +18,7 @@ use super::apiserver::{self, Apiserver};
 use super::backends::{self, BackendTable};
 use super::datapath::{self, Datapath};
 use super::door::{Visit, Way};
+use super::flows::{self, Flows};
 use super::form::Form;
 use super::frontends::{self, Frontends};
 use super::guard::{form_of, guarded};
@@ -29,7 +30,9 @@ use super::refusals::{self, Refusals};
 use super::services::{self, Services};
 use super::table::{self, Table};
 use super::verify::{self, Verification};
-use super::{explain, forget, history, live, metrics, reload};
+use super::{diagnose, explain, forget, history, live, metrics, reload};
+use crate::diagnose::Diagnosis;
+use crate::exposition::CONTENT_TYPE;
 use crate::readings::Readings;
 use crate::recorder::Record;
 use crate::why::Explanation;
@@ -57,7 +60,7 @@ pub(super) struct Path {
 /// What 503 means where something may not be well.
 const NO: &str = "It is not well; `reason` says why.";
 
-pub(super) static PATHS: [Path; 18] = [
+pub(super) static PATHS: [Path; 20] = [
     Path {
         path: "/",
         about: "this list",
@@ -94,12 +97,26 @@ pub(super) static PATHS: [Path; 18] = [
         answers: Answers::of(schema::<Refusals<'static>>),
     },
     Path {
+        path: "/flows",
+        about: "clients from outside and their backends",
+        legal: flows::LEGAL,
+        answer: Answer::Known(flows::flows),
+        answers: Answers::of(schema::<Flows<'static>>),
+    },
+    Path {
         path: "/explain",
         about: "why a client meets what it meets",
         legal: explain::LEGAL,
         answer: Answer::Asked(|visit, query, form| Box::pin(explain::explain(visit, query, form))),
         answers: Answers::of(schema::<Explanation<'static>>)
             .or("404", "Nobody has it; the answer says what is near."),
+    },
+    Path {
+        path: "/diagnose",
+        about: "what is wrong with a service",
+        legal: diagnose::LEGAL,
+        answer: Answer::Asked(|visit, query, form| Box::pin(diagnose::diagnose(visit, query, form))),
+        answers: Answers::of(schema::<Diagnosis<'static>>).or("404", "There is no such Service."),
     },
     Path {
         path: "/verify",
@@ -241,7 +258,7 @@ fn rows<T: Table>(readings: &Readings, query: Query, form: Form) -> Response {
 fn prometheus(readings: &Readings, _: Query, _: Form) -> Response {
     let snapshot = readings.snapshot();
     let text = metrics::exposition(readings, &snapshot, readings.unready_by(&snapshot).is_none());
-    answer::typed(StatusCode::OK, metrics::CONTENT_TYPE, text)
+    answer::typed(StatusCode::OK, CONTENT_TYPE, text)
 }
 
 fn description(_: &Readings, _: Query, _: Form) -> Response {

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
 use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::time::Now;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ use crate::datapath::{Clients, Counters};
 use crate::described::{Code, Text};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
-use crate::why::{WriteStatus, severity, status};
+use crate::why::{LoadBalancer, WriteStatus, severity, status};
 
 /// What `/services` understands.
 pub(super) const LEGAL: Legal = Legal {
@@ -26,7 +27,10 @@ pub(super) const LEGAL: Legal = Legal {
 };
 
 #[derive(Debug)]
-pub(super) struct Services(Counters);
+pub(super) struct Services {
+    counters: Counters,
+    now: Now,
+}
 
 /// One service, its object and what became of it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -58,6 +62,8 @@ pub(super) struct ServiceRow<'a> {
     external_policy: Option<Code<TrafficPolicy>>,
     affinity_timeout: Option<u32>,
     health_check_node_port: Option<u16>,
+    /// How far its load balancer has come; null: it has none.
+    load_balancer: Option<LoadBalancer<'a>>,
     uid: Option<&'a str>,
     resource_version: Option<&'a str>,
     created: Option<Rfc3339>,
@@ -137,6 +143,7 @@ impl Table for Services {
         wide("INTERNAL"),
         wide("EXTERNAL"),
         wide("AFFINITY"),
+        wide("BALANCER"),
         wide("UID"),
         wide("VERSION"),
         wide("CREATED"),
@@ -149,7 +156,7 @@ impl Table for Services {
     type Row<'a> = ServiceRow<'a>;
 
     fn new(readings: &Readings) -> Self {
-        Self(Counters::of(&readings.datapath()))
+        Self { counters: Counters::of(&readings.datapath()), now: readings.snapshot().clock() }
     }
 
     fn places(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<()>) {
@@ -182,11 +189,12 @@ impl Table for Services {
             frontends: view.frontends.len(),
             backends: backends(view),
             slices: view.slices.len(),
-            clients: self.0.service(view),
+            clients: self.counters.service(view),
             internal_policy: facts.map(|facts| Code(facts.internal_policy)),
             external_policy: facts.map(|facts| Code(facts.external_policy)),
             affinity_timeout: facts.and_then(|facts| facts.affinity_timeout),
             health_check_node_port: facts.and_then(|facts| facts.health_check_node_port).map(Into::into),
+            load_balancer: LoadBalancer::of(view, self.now),
             uid: meta.and_then(|meta| meta.uid.as_deref()),
             resource_version: meta.and_then(|meta| meta.resource_version.as_deref()),
             created: meta.and_then(|meta| meta.created).map(Rfc3339),
@@ -227,6 +235,7 @@ impl ServiceRow<'_> {
         cells.put_optional(self.internal_policy);
         cells.put_optional(self.external_policy);
         cells.put_optional(self.affinity_timeout.map(|seconds| format!("{seconds}s")));
+        cells.put_optional(self.load_balancer.as_ref().map(LoadBalancer::word));
         cells.put_optional(self.uid);
         cells.put_optional(self.resource_version);
         cells.put_optional(self.created);

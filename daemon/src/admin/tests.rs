@@ -1,6 +1,7 @@
 //! The API over real sockets.
 
 mod described;
+mod diagnoses;
 mod doors;
 mod explanations;
 pub(crate) mod fixture;

@@ -16,7 +16,7 @@ use super::answer;
 use super::door::{Visit, Way};
 use super::form::Form;
 use super::query::Query;
-use crate::readings::Comparison;
+use crate::readings::{Comparison, of_flows};
 use crate::sources::kubernetes::Asker;
 
 /// What all comparisons found, those with the apiserver included.
@@ -43,6 +43,7 @@ pub(super) async fn verify(visit: Visit, _: Query, form: Form) -> Response {
     };
     let (kernel, apiserver) = tokio::join!(with_maps(&visit), visit.readings.watches.audit(asker));
     let mut comparisons = vec![kernel];
+    comparisons.extend(of_flows(&visit.readings.datapath()).map(Arc::new));
     let of = |(what, compared)| Arc::new(Comparison::of(format!("apiserver with memory, {what}"), compared));
     comparisons.extend(apiserver.into_iter().map(of));
     let equal = comparisons.iter().all(|it| it.equal == Some(true));

@@ -1,7 +1,7 @@
 //! What is worth an Event, and what of it is new.
 //!
-//! Invariant: a topic is told when it begins; only a hold is told again when it ends, because what follows it matters
-//! to clients.
+//! Invariant: a topic is told when it begins; only a hold is told again when it ends, because what follows it
+//! matters to clients.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -193,8 +193,8 @@ impl Credentials {
         &self.locations
     }
 
-    /// What in files that exist cannot be followed. It takes a few seconds at most; a file that hangs is not waited
-    /// for.
+    /// What in files that exist cannot be followed. It takes a few seconds at most; a file that hangs is
+    /// not waited for.
     pub(super) fn check(&self) -> Result<(), String> {
         match reading::gather_in_time(&self.locations) {
             Some(Err(GatherError::Wrong(why))) => Err(why),

@@ -226,8 +226,8 @@ impl Endpoints {
         row.enter(State::Throttled, now);
     }
 
-    /// A check failed. The port may serve all the same, so one miss of a healthy endpoint changes nothing but the
-    /// record.
+    /// A check failed. The port may serve all the same, so one miss of a healthy endpoint changes nothing
+    /// but the record.
     pub(super) fn check_failed(&mut self, id: EndpointId, trouble: Trouble, now: Instant) {
         let pause = self.jittered(CHECK_EVERY);
         let Some(row) = self.get_mut(id) else { return };

@@ -1,9 +1,9 @@
 //! Addresses of apiservers that the cluster named, with the slice that named each and when; kept over restarts.
 //!
-//! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose or
-//! others need its place, those first that no apiserver wrote. Whether one is named now is another matter than whether
-//! it is known. None is trusted for being here: whoever answers has to show the certificate and the uid of this
-//! cluster.
+//! Invariant: additive. An empty list changes nothing, and an address goes only when it is forgotten on purpose
+//! or others need its place, those first that no apiserver wrote. Whether one is named now is another matter than
+//! whether it is known. None is trusted for being here: whoever answers has to show the certificate and the uid
+//! of this cluster.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -77,8 +77,8 @@ impl Learned {
         Self { address: told.address, since: Some(now), seen: now, slice, standing: Standing::Listed }
     }
 
-    /// What goes last when there are too many, and is dialled last: what no apiserver has written, then what is long
-    /// ago.
+    /// What goes last when there are too many, and is dialled last: what no apiserver has written, then what
+    /// is long ago.
     fn rank(&self) -> (bool, Standing, std::cmp::Reverse<i64>) {
         (self.slice.as_deref() != Some(OWN_SLICE), self.standing, std::cmp::Reverse(self.seen.0))
     }
@@ -226,8 +226,7 @@ fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
     path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
 }
 
-/// At most as many as are remembered, without those that cannot be dialled; first what the apiservers write
-/// themselves.
+/// At most as many as are remembered, without those that cannot be dialled; first what the apiservers write themselves.
 fn most_trusted(listed: &[Listed]) -> Vec<&Listed> {
     let mut told: Vec<&Listed> = Vec::new();
     let (own, others): (Vec<_>, Vec<_>) = listed.iter().partition(|it| &*it.slice == OWN_SLICE);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 /// From the first packet to a finished TLS handshake: three round trips, and a lost packet on top. While another
-/// endpoint waits to be tried, the check of the cluster's identity has to fit in as well. The next one answers within
-/// three seconds.
+/// endpoint waits to be tried, the check of the cluster's identity has to fit in as well. The next one answers
+/// within three seconds.
 pub(super) const DIAL: Duration = Duration::from_millis(2_800);
 
 /// Until the headers of an answer. A loaded apiserver takes seconds to begin a list; a dead one takes for ever.

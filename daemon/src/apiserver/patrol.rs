@@ -1,21 +1,17 @@
 //! What goes on between requests: checks of better endpoints, rotated files, memory, views.
 //!
 //! Invariant: an endpoint is checked as it would be used, with TLS, credentials and the cluster's identity. A
-//! connection that works is not closed for a better endpoint: watches end by themselves every few minutes and go there
-//! then.
+//! connection that works is not closed for a better endpoint: watches end by themselves every few minutes and
+//! go there then.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
-
-use tokio::time::MissedTickBehavior;
 
 use super::lease::Target;
 use super::trouble::Trouble;
 use super::walk::{self, Ask, Patience};
 use super::{Inner, JSON};
-
-/// How often it is looked whether something is due.
-const TICK: Duration = Duration::from_secs(1);
+use crate::beat;
 
 /// How soon a memory that could not be written is written again.
 const WRITE_AGAIN: Duration = Duration::from_secs(60);
@@ -31,24 +27,20 @@ pub(super) async fn run(inner: &Inner) {
 }
 
 async fn publish(inner: &Inner) {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
         inner.publish();
+        beat::next().await;
     }
 }
 
 async fn look(inner: &Inner) {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
         inner.refresh().await;
         let due = inner.endpoints.lock().due(Instant::now());
         for target in due.into_iter().filter_map(|id| inner.endpoints.target(id)) {
             check(inner, &target).await;
         }
+        beat::next().await;
     }
 }
 

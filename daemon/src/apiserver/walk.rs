@@ -59,12 +59,8 @@ pub(super) async fn ask(
         return Ok(reply);
     }
     inner.refresh().await;
-    let (order, patience) = {
-        let (table, now) = (inner.endpoints.lock(), Instant::now());
-        (table.order(now), table.patience(now))
-    };
-    let mut targets = order.into_iter().filter_map(|id| inner.endpoints.target(id)).peekable();
-    let mut failures: Vec<Failure> = patience.into_iter().map(left_alone).collect();
+    let (targets, mut failures) = candidates(inner);
+    let mut targets = targets.into_iter().peekable();
     while let Some(target) = targets.next() {
         let patience = if targets.peek().is_some() { Patience::Short } else { Patience::Long };
         match attempt(inner, &target, ask, patience).await {
@@ -75,7 +71,65 @@ pub(super) async fn ask(
             inner.failovers.fetch_add(1, Ordering::Relaxed);
         }
     }
-    if failures.is_empty() { Err(AccessError::NoEndpoint) } else { Err(AccessError::Failed(failures)) }
+    Err(nobody(failures))
+}
+
+/// A connection to the best endpoint that serves.
+pub(super) async fn connect(inner: &Inner) -> Result<Connection, AccessError> {
+    inner.refresh().await;
+    let (targets, mut failures) = candidates(inner);
+    let mut targets = targets.into_iter().peekable();
+    while let Some(target) = targets.next() {
+        let patience = if targets.peek().is_some() { Patience::Short } else { Patience::Long };
+        match opened_twice(inner, &target, patience).await {
+            Ok(connection) => {
+                target.served();
+                return Ok(connection);
+            }
+            Err(trouble) => {
+                blame(&target, &trouble);
+                failures.push(Failure { endpoint: target.name, trouble });
+            }
+        }
+    }
+    Err(nobody(failures))
+}
+
+/// One question over a connection that is there. Whatever comes of it says nothing about the endpoint: it was asked
+/// for more than it has to answer.
+pub(super) async fn ask_aside(
+    inner: &Inner,
+    ask: &Ask<'_>,
+    connection: Connection,
+) -> Result<Reply, AccessError> {
+    let (name, tier) = (Arc::clone(&connection.target().name), connection.target().tier);
+    let failed = |trouble| AccessError::of(&name, trouble);
+    let asked = inner.asked();
+    let shown = asked.credentials(tier).current(false).await;
+    let shown = shown.map_err(|problem| failed(Trouble::Credentials(problem)))?;
+    connection.ask(ask, &ask.headers(&shown), HEADERS).await.map_err(failed)
+}
+
+/// The endpoints in the order in which they are asked, and those that are left alone.
+fn candidates(inner: &Inner) -> (Vec<Target>, Vec<Failure>) {
+    let (order, patience) = {
+        let (table, now) = (inner.endpoints.lock(), Instant::now());
+        (table.order(now), table.patience(now))
+    };
+    let targets = order.into_iter().filter_map(|id| inner.endpoints.target(id)).collect();
+    (targets, patience.into_iter().map(left_alone).collect())
+}
+
+fn nobody(failures: Vec<Failure>) -> AccessError {
+    if failures.is_empty() { AccessError::NoEndpoint } else { AccessError::Failed(failures) }
+}
+
+/// What is wrong with our own files says nothing about the endpoint.
+fn blame(target: &Target, trouble: &Trouble) {
+    match trouble {
+        Trouble::Credentials(_) => target.noted(trouble.clone()),
+        _ => target.dial_failed(trouble.clone()),
+    }
 }
 
 /// An endpoint that asked to be left alone and is not asked meanwhile.
@@ -111,12 +165,8 @@ async fn attempt(
             }
             Ok(reply)
         }
-        Err(trouble @ Trouble::Credentials(_)) => {
-            target.noted(trouble.clone());
-            Err(trouble)
-        }
         Err(trouble) => {
-            target.dial_failed(trouble.clone());
+            blame(target, &trouble);
             Err(trouble)
         }
     }
@@ -148,10 +198,33 @@ async fn ask_once(
     shown: &Shown,
     patience: Patience,
 ) -> Result<Reply, Trouble> {
-    let opened = tokio::time::timeout(patience.limit(), open(inner, target, shown)).await;
-    let connection = opened.map_err(|_| Trouble::Silent)??;
+    let connection = opened(inner, target, shown, patience).await?;
     let reply = connection.ask(ask, &ask.headers(shown), HEADERS).await?;
     judged(reply, shown).await
+}
+
+/// As [`ask_twice`], without a question.
+async fn opened_twice(inner: &Inner, target: &Target, patience: Patience) -> Result<Connection, Trouble> {
+    let asked = inner.asked();
+    let credentials = asked.credentials(target.tier);
+    let shown = credentials.current(false).await.map_err(Trouble::Credentials)?;
+    match opened(inner, target, &shown, patience).await {
+        Err(Trouble::Unauthorized { .. }) => {
+            let shown = credentials.current(true).await.map_err(Trouble::Credentials)?;
+            opened(inner, target, &shown, patience).await
+        }
+        other => other,
+    }
+}
+
+async fn opened(
+    inner: &Inner,
+    target: &Target,
+    shown: &Shown,
+    patience: Patience,
+) -> Result<Connection, Trouble> {
+    let opened = tokio::time::timeout(patience.limit(), open(inner, target, shown)).await;
+    opened.map_err(|_| Trouble::Silent)?
 }
 
 /// A connection whose server belongs to our cluster.

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use super::AppError;
 use crate::engine::ask::{self, Asker};
 use crate::engine::run;
+use crate::engine::steps::Steps;
 use crate::readings::Liveness;
 use crate::recorder::TimedChange;
 
@@ -26,6 +27,7 @@ const STALLED: Duration = Duration::from_secs(5);
 pub(super) struct EngineThread {
     pub(super) asker: Asker,
     pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+    steps: Arc<Steps>,
     progress: Arc<AtomicU64>,
     started: Instant,
     stop: watch::Sender<bool>,
@@ -43,7 +45,7 @@ impl EngineThread {
         let (changes, changed) = mpsc::channel(run::CHANGES_WAITING_MAX);
         let (snapshots_out, snapshots) = watch::channel(Arc::default());
         let (stop, stopping) = watch::channel(false);
-        let progress = Arc::new(AtomicU64::new(0));
+        let (progress, steps) = (Arc::new(AtomicU64::new(0)), Arc::<Steps>::default());
         let (asker, asks) = ask::channel();
         let ends = run::Ends {
             events,
@@ -51,21 +53,23 @@ impl EngineThread {
             snapshots: snapshots_out,
             changes,
             progress: Arc::clone(&progress),
+            steps: Arc::clone(&steps),
             stop: stopping,
         };
         let work = move || drop(runtime.block_on(run::run(engine, ends, look_after)));
         let thread =
             std::thread::Builder::new().name("engine".to_owned()).spawn(work).map_err(AppError::Runtime)?;
-        Ok((Self { asker, snapshots, progress, started: Instant::now(), stop, thread }, changed))
+        Ok((Self { asker, snapshots, steps, progress, started: Instant::now(), stop, thread }, changed))
     }
 
     /// Tells for how long no event has moved.
     pub(super) fn liveness(&self) -> Liveness {
         let (progress, started) = (Arc::clone(&self.progress), self.started);
-        Liveness::new(move || {
+        let stalled = move || {
             let last = Duration::from_millis(progress.load(Ordering::Relaxed));
             Some(started.elapsed().saturating_sub(last)).filter(|still| *still > STALLED)
-        })
+        };
+        Liveness::new(stalled).with(Arc::clone(&self.steps))
     }
 
     /// Ends the engine's loop; the maps stay as they are.

@@ -10,19 +10,30 @@ use std::sync::Arc;
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Coming, Dump, Entry, Grace, Op};
-use holdfast_datapath::{KernelMaps, Namespaces, Options, Repaired, Served, StaleSockets, StartError};
+use holdfast_datapath::{
+    KernelMaps, Namespaces, Options, PacketOptions, Repaired, Served, StaleSockets, StartError,
+};
 
+use super::packets::Lines;
 use super::patience::{self, Holder};
 use super::{AppError, settings};
 use crate::config::{self, Cgroup, Config, DatapathKind, Protocol, Sockets};
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::devices::{self, Decision};
 use crate::exempt;
 use crate::logging::messages::{self, say};
 
 /// One kind of maps or the other.
 pub(super) enum AppMaps {
     Memory(Box<MemoryMaps>),
-    Kernel(Box<KernelMaps>),
+    Kernel(Box<Kernel>),
+}
+
+/// The kernel's maps, and what was said of their devices.
+pub(super) struct Kernel {
+    maps: KernelMaps,
+    devices: Arc<[Decision]>,
+    told: Lines,
 }
 
 impl AppMaps {
@@ -31,7 +42,10 @@ impl AppMaps {
         let capacity = settings::capacity(config);
         match config.datapath.kind {
             DatapathKind::Memory => Ok(Self::Memory(Box::new(MemoryMaps::new(capacity)))),
-            DatapathKind::Kernel => Ok(Self::Kernel(Box::new(kernel(config, capacity)?))),
+            DatapathKind::Kernel => {
+                let (devices, told) = (Arc::default(), Lines::default());
+                Ok(Self::Kernel(Box::new(Kernel { maps: kernel(config, capacity)?, devices, told })))
+            }
         }
     }
 
@@ -39,7 +53,9 @@ impl AppMaps {
     pub(super) fn view(&self) -> DatapathView {
         match self {
             Self::Memory(_) => DatapathView::memory(),
-            Self::Kernel(maps) => DatapathView::kernel(maps.seen()),
+            Self::Kernel(kernel) => {
+                DatapathView::kernel(kernel.maps.seen()).with_devices(Arc::clone(&kernel.devices))
+            }
         }
     }
 
@@ -47,7 +63,7 @@ impl AppMaps {
     pub(super) fn node_addresses(&self) -> Vec<IpAddr> {
         match self {
             Self::Memory(_) => Vec::new(),
-            Self::Kernel(maps) => maps.node_addresses().unwrap_or_default(),
+            Self::Kernel(kernel) => kernel.maps.node_addresses().unwrap_or_default(),
         }
     }
 
@@ -56,7 +72,9 @@ impl AppMaps {
         let (until, open) = std::io::pipe().map_err(AppError::Runtime)?;
         let log = match self {
             Self::Memory(_) => RefusalLog::none(),
-            Self::Kernel(maps) => RefusalLog::start(maps.refusals()?, until).map_err(AppError::Runtime)?,
+            Self::Kernel(kernel) => {
+                RefusalLog::start(kernel.maps.refusals()?, until).map_err(AppError::Runtime)?
+            }
         };
         Ok((log, open))
     }
@@ -65,14 +83,24 @@ impl AppMaps {
     /// away, and ends sockets whose backend has left, so that their owners connect anew. `is_synced`: what is written
     /// is all that there is.
     pub(super) fn look_after(&mut self, is_whole: bool, is_synced: bool) -> Result<(), AppError> {
-        let Self::Kernel(maps) = self else { return Ok(()) };
+        let Self::Kernel(kernel) = self else { return Ok(()) };
+        let Kernel { maps, devices, told } = kernel.as_mut();
         if !maps.is_waiting() {
             look_after(maps, is_whole && is_synced);
         } else if is_whole {
             maps.take_over()?;
             say!(info, messages::TOOK_OVER);
         }
+        told.tell(maps.packets(), devices);
         Ok(())
+    }
+
+    /// What each device is to packets, from now on.
+    pub(super) fn set_devices(&mut self, decisions: &Arc<[Decision]>) {
+        let Self::Kernel(kernel) = self else { return };
+        kernel.devices = Arc::clone(decisions);
+        let devices: Vec<_> = decisions.iter().filter_map(Decision::device).collect();
+        kernel.maps.set_devices(&devices);
     }
 }
 
@@ -81,14 +109,22 @@ fn look_after(maps: &mut KernelMaps, is_whole: bool) {
         Ok(repaired) => tell_repaired(repaired),
         Err(error) => tracing::warn!(%error, "cannot put back programs or pins"),
     }
+    follow_flows(maps);
     if let Err(error) = maps.end_stale_sockets(is_whole) {
         tracing::warn!(%error, "cannot look for sockets whose backend has left");
     }
 }
 
-fn tell_repaired(Repaired { hooks, pins, bits, leftover }: Repaired) {
-    if !hooks.is_empty() || pins || bits {
-        say!(warn, messages::PROGRAMS_CHANGED, hooks = hooks.join(", "), pins, bits);
+fn follow_flows(maps: &mut KernelMaps) {
+    if let Err(error) = maps.follow_flows() {
+        tracing::warn!(%error, "cannot open the flows: they are not shown, and what has ended is not taken away");
+    }
+}
+
+fn tell_repaired(Repaired { hooks, devices, pins, bits, leftover }: Repaired) {
+    if !hooks.is_empty() || !devices.is_empty() || pins || bits {
+        let (hooks, devices) = (hooks.join(", "), devices.join(", "));
+        say!(warn, messages::PROGRAMS_CHANGED, hooks, devices, pins, bits);
     }
     if let Some(error) = leftover {
         tracing::warn!(error, "maps that no program uses stay in memory");
@@ -107,6 +143,7 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
         mark: exempt::mark_all_with(config.packets.mark).bit(),
         stale_sockets: stale_sockets(&config.datapath.stale_sockets),
         served: served(&config.datapath),
+        packets: packets(&config.packets),
     };
     let mut maps = start(&options)?;
     tell_of_start(&maps);
@@ -114,8 +151,22 @@ fn kernel(config: &Config, capacity: Capacity) -> Result<KernelMaps, AppError> {
         tracing::info!("other programs serve until everything is written");
     } else {
         maps.self_test()?;
+        maps.serve_packets();
+        follow_flows(&mut maps);
     }
     Ok(maps)
+}
+
+fn packets(configured: &config::Packets) -> Option<PacketOptions> {
+    let ports = &configured.snat_ports;
+    if let Some(shared) = devices::shared_with_sockets(ports).filter(|_| configured.enabled) {
+        tracing::warn!(
+            first = shared.start(),
+            last = shared.end(),
+            "the kernel gives ports of packets.snat_ports to sockets of this node; choose others, or name them in net.ipv4.ip_local_reserved_ports"
+        );
+    }
+    configured.enabled.then(|| PacketOptions { flows: configured.flows, snat_ports: ports.ranges().to_vec() })
 }
 
 /// What an operator may not have meant, and nobody would notice.
@@ -170,63 +221,63 @@ impl Maps for AppMaps {
     fn execute(&mut self, action: &Action) -> Result<(), MapError> {
         match self {
             Self::Memory(maps) => maps.execute(action),
-            Self::Kernel(maps) => maps.execute(action),
+            Self::Kernel(kernel) => kernel.maps.execute(action),
         }
     }
 
     fn execute_some(&mut self, inserts: &[Op]) -> Result<usize, MapError> {
         match self {
             Self::Memory(maps) => maps.execute_some(inserts),
-            Self::Kernel(maps) => maps.execute_some(inserts),
+            Self::Kernel(kernel) => kernel.maps.execute_some(inserts),
         }
     }
 
     fn make_room(&mut self, coming: &Coming) -> Result<(), MapError> {
         match self {
             Self::Memory(maps) => maps.make_room(coming),
-            Self::Kernel(maps) => maps.make_room(coming),
+            Self::Kernel(kernel) => kernel.maps.make_room(coming),
         }
     }
 
     fn begin_grace(&mut self) -> Grace {
         match self {
             Self::Memory(maps) => maps.begin_grace(),
-            Self::Kernel(maps) => maps.begin_grace(),
+            Self::Kernel(kernel) => kernel.maps.begin_grace(),
         }
     }
 
     fn is_over(&self, grace: Grace) -> bool {
         match self {
             Self::Memory(maps) => maps.is_over(grace),
-            Self::Kernel(maps) => maps.is_over(grace),
+            Self::Kernel(kernel) => kernel.maps.is_over(grace),
         }
     }
 
     fn dump(&mut self) -> Result<Dump, MapError> {
         match self {
             Self::Memory(maps) => maps.dump(),
-            Self::Kernel(maps) => maps.dump(),
+            Self::Kernel(kernel) => kernel.maps.dump(),
         }
     }
 
     fn read(&mut self, key: &FrontendKey) -> Result<Option<Entry>, MapError> {
         match self {
             Self::Memory(maps) => maps.read(key),
-            Self::Kernel(maps) => maps.read(key),
+            Self::Kernel(kernel) => kernel.maps.read(key),
         }
     }
 
     fn capacity(&self) -> Capacity {
         match self {
             Self::Memory(maps) => maps.capacity(),
-            Self::Kernel(maps) => maps.capacity(),
+            Self::Kernel(kernel) => kernel.maps.capacity(),
         }
     }
 
     fn is_waiting(&self) -> bool {
         match self {
             Self::Memory(maps) => maps.is_waiting(),
-            Self::Kernel(maps) => maps.is_waiting(),
+            Self::Kernel(kernel) => kernel.maps.is_waiting(),
         }
     }
 }

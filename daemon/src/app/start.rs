@@ -32,8 +32,8 @@ pub(super) fn seed() -> u64 {
     getrandom::u64().unwrap_or(0)
 }
 
-/// The folder for this process alone, and what a former one wrote down. Without that the daemon starts as it would on a
-/// new node.
+/// The folder for this process alone, and what a former one wrote down. Without that the daemon starts as it would on
+/// a new node.
 pub(super) fn kept(folder: &state::Folder) -> Result<(state::Claim, Option<state::Kept>), AppError> {
     let taken = |_: &state::Taken| Some(Holder(None));
     let claim = patience::until_free(patience::MOST, "the state", || folder.claim(), taken)?;
@@ -87,13 +87,13 @@ fn kubernetes(config: &Config, node: &NodeName, access: Access, kept: Option<&st
     Kubernetes::new(access, settings)
 }
 
-/// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at which
-/// NodePorts are answered, so that a restart does not move them there and back. Nobody speaks where there is no
-/// cluster.
+/// What is held for the cluster's word on this node until it speaks: the zone of before, and the addresses at
+/// which NodePorts are answered, so that a restart does not move them there and back. Nobody speaks where there
+/// is no cluster.
 pub(super) fn described(config: &Config, maps: &AppMaps, kept: Option<&state::Kept>) -> Described {
     let zone = kept.and_then(|kept| kept.context.zone.clone());
     let addresses = if config.kubernetes.enabled { maps.node_addresses() } else { Vec::new() };
-    Described { zone, addresses }
+    Described { zone, addresses, is_leaving: false }
 }
 
 /// An engine that knows what it must know before it may write anything. What is remembered is decided by the settings
@@ -130,8 +130,8 @@ pub(super) fn keeper(
     state::Keeper::new(folder, snapshots, clusters, odd, Arc::clone(history))
 }
 
-/// The recorder on a thread of its own, because it formats and may wait for the journal; and what tells that it has
-/// ended.
+/// The recorder on a thread of its own, because it formats and may wait for the journal; and what tells that
+/// it has ended.
 pub(super) fn record(
     state: &Path,
     numbers_below: u64,

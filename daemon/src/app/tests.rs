@@ -28,7 +28,10 @@ impl Bed {
         );
         // The engine has gone, and takes nothing.
         let events = mpsc::channel(1).0;
-        Self { reload: Reload::new(&path, config, logging, None, events, told), folder }
+        Self {
+            reload: Reload::new(&path, watch::channel(Arc::new(config)).0, logging, None, events, told),
+            folder,
+        }
     }
 
     async fn reload(&self, text: &str) -> Vec<&'static str> {

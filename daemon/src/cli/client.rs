@@ -27,6 +27,7 @@ use tokio::time::timeout;
 use super::Exit;
 use crate::admin::hint::{COMMAND, WORDS_HEADER};
 use crate::admin::limits::HEADER_BYTES_MAX;
+use crate::diagnose::EXIT_HEADER;
 use stream::{QuestionFirst, Stream, connect_socket, connect_tcp};
 
 /// Longer than the longest comparison that the daemon makes before it answers.
@@ -224,13 +225,22 @@ struct Connection {
 /// What came back: a status, and a body that is read as it comes.
 pub(super) struct Answer {
     pub(super) status: u16,
+    /// How the program ends, if the daemon says so.
+    pub(super) exit: Option<Exit>,
     body: Body,
+}
+
+/// Only what a diagnosis may say.
+fn exit_of(code: &[u8]) -> Option<Exit> {
+    let all = [Exit::Good, Exit::Finding, Exit::Errors, Exit::NoService, Exit::Incomplete];
+    all.into_iter().find(|exit| exit.code().to_string().as_bytes() == code)
 }
 
 impl Answer {
     fn new(answer: Response<Incoming>, connection: Connection) -> Self {
         let status = answer.status().as_u16();
-        Self { status, body: Body { incoming: answer.into_body(), piece: Bytes::new(), connection } }
+        let exit = answer.headers().get(EXIT_HEADER).and_then(|code| exit_of(code.as_bytes()));
+        Self { status, exit, body: Body { incoming: answer.into_body(), piece: Bytes::new(), connection } }
     }
 
     /// The body as it comes.

@@ -33,6 +33,18 @@ struct Readiness {
     stale_since: Option<String>,
     snapshot: Kept,
     history: History,
+    #[serde(default)]
+    closed_ports: Vec<ClosedPort>,
+    #[serde(default)]
+    closed_ports_omitted: u64,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct ClosedPort {
+    purpose: String,
+    address: String,
+    service: Option<String>,
+    why: String,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -129,6 +141,8 @@ struct Status {
     errors: Vec<Failed>,
     rejected: Vec<Rejected>,
     rejected_dropped: u64,
+    closed_ports: Vec<ClosedPort>,
+    closed_ports_omitted: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -208,6 +222,8 @@ impl Status {
             errors,
             rejected,
             rejected_dropped,
+            closed_ports: readiness.closed_ports,
+            closed_ports_omitted: readiness.closed_ports_omitted,
         }
     }
 
@@ -240,7 +256,9 @@ impl Status {
         section(out, "held", self.held.iter().map(NotServing::spelled), 0)?;
         section(out, "not serving", self.not_serving.iter().map(NotServing::spelled), 0)?;
         section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;
-        section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)
+        section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)?;
+        let closed = self.closed_ports.iter().map(ClosedPort::spelled);
+        section(out, "closed ports", closed, self.closed_ports_omitted)
     }
 }
 
@@ -357,6 +375,13 @@ impl From<&Service> for Failed {
 impl Failed {
     fn spelled(&self) -> String {
         format!("{}: {}", self.service, self.error)
+    }
+}
+
+impl ClosedPort {
+    fn spelled(&self) -> String {
+        let Self { purpose, address, service, why } = self;
+        format!("{} {address}: {why}", service.as_deref().unwrap_or(purpose))
     }
 }
 

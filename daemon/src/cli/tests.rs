@@ -82,11 +82,23 @@ fn refusals_name_the_client_and_the_service() {
         &serve(everything()).ask(&["refusals", "--service", "default/gone", "--address", "10.96.0.20"]),
         Exit::Good,
         &expect![[r#"
-            TIME                  VERDICT  FRONTEND           SERVICE       REASON    COUNT  PID   COMM
-            2026-01-08T11:11:57Z  refused  10.96.0.20:80/TCP  default/gone  vanished  2      4701  curl
+            TIME                  VERDICT  FRONTEND           SERVICE       REASON    COUNT  SOURCE  PID   COMM
+            2026-01-08T11:11:57Z  refused  10.96.0.20:80/TCP  default/gone  vanished  2      -       4701  curl
         "#]],
         &expect![""],
     );
+}
+
+#[test]
+fn flows_are_asked_for_with_all_filters() {
+    let served = serve(everything());
+    let asked = ["--client", "203.0.113.9", "--frontend", "[fd00::99]:53", "--backend", "10.1.0.1:8080"];
+    let ran = served.ask(&[&["flows", "--state", "open", "--limit", "7"][..], &asked].concat());
+    let none = expect![["packets are not translated on this node, so there are no flows\n"]];
+    check(&ran, Exit::Good, &none, &expect![""]);
+    let ran = served.ask(&["flows", "--state", "gone"]);
+    assert_eq!(ran.exit, Exit::Usage, "{}", ran.err);
+    assert!(ran.err.contains("legal states: opening, open, half-closed, closed, reset"), "{}", ran.err);
 }
 
 #[test]
@@ -240,6 +252,9 @@ fn status_tells_what_is_not_well() {
               EndpointSlice default/web-a: endpoint 3: "10.1.0.x" is no address
               File half.yaml: line 3: unexpected end
               and 2 more
+
+            closed ports
+              default/web 10.0.0.5:30123: another process listens there
         "#]],
         &expect![""],
     );
@@ -262,6 +277,9 @@ fn status_is_good_when_all_is_well() {
             frontends  3
             backends   6
             verdicts   3 serving
+
+            closed ports
+              default/web 10.0.0.5:30123: another process listens there
         "#]],
         &expect![""],
     );
@@ -375,6 +393,8 @@ fn cleanup_of_what_is_not_there_is_good() {
     let pins = folder.0.join("pins");
     let ran = cleanup(&folder, &pins);
     assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: nothing is there\n", pins.display())));
+    let ran = run(&["cleanup", "--drain", "--config", folder.0.join("config.toml").to_str().unwrap()]);
+    assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: nothing is there\n", pins.display())));
 }
 
 #[test]
@@ -390,6 +410,17 @@ fn cleanup_removes_nothing_that_holdfast_cannot_have_made() {
         ran.err
     );
     assert!(kept.exists());
+}
+
+#[test]
+fn nothing_is_drained_that_holdfast_cannot_have_made() {
+    let folder = Folder::new();
+    let pins = folder.0.join("pins");
+    std::fs::create_dir_all(&pins).unwrap();
+    cleanup(&folder, &pins);
+    let ran = run(&["cleanup", "--drain", "--config", folder.0.join("config.toml").to_str().unwrap()]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Finding, ""));
+    assert!(ran.err.contains("is not on a BPF file system") && pins.exists(), "{}", ran.err);
 }
 
 #[test]
@@ -489,6 +520,36 @@ fn watch_shows_what_happens_until_the_daemon_stops() {
 }
 
 #[test]
+fn explain_tells_what_a_packet_from_outside_meets() {
+    let served = serve(everything());
+    // The maps of these tests are read by nobody.
+    let cannot = "meets what cannot be told now: the maps could not be read: the engine does not answer";
+    for (asked, exit, first) in [
+        (
+            &["192.0.2.10:80", "--from", "203.0.113.9"][..],
+            Exit::Good,
+            format!("A TCP packet from 203.0.113.9 to 192.0.2.10:80 {cannot}"),
+        ),
+        (
+            &["192.0.2.99:1", "--from", "203.0.113.9", "--udp"],
+            Exit::Finding,
+            "A UDP packet from 203.0.113.9 to 192.0.2.99:1 goes on as it is, because no service has that frontend."
+                .to_owned(),
+        ),
+        (&["[fd00::80]:8000", "--from", "203.0.113.9"], Exit::Usage, String::new()),
+        (&["192.0.2.10:80", "--from", "web"], Exit::Usage, String::new()),
+        (&["default/web", "--from", "203.0.113.9"], Exit::Usage, String::new()),
+        (&["default/web", "--udp"], Exit::Usage, String::new()),
+        (&["192.0.2.10:80/TCP", "--udp"], Exit::Usage, String::new()),
+        (&["--from", "203.0.113.9"], Exit::Usage, String::new()),
+    ] {
+        let ran = served.ask(&[&["explain"], asked].concat());
+        assert_eq!(ran.exit, exit, "{asked:?}: {} {}", ran.out, ran.err);
+        assert!(ran.out.starts_with(&first), "{asked:?}: {}", ran.out);
+    }
+}
+
+#[test]
 fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
     let served = serve(everything());
     for (what, exit, first) in [
@@ -536,6 +597,25 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
 }
 
 #[test]
+fn a_diagnosis_ends_by_what_it_found() {
+    let served = serve(everything());
+    for (what, exit, says) in [
+        ("default/web", Exit::Errors, "default/web  LoadBalancer"),
+        ("default/none", Exit::NoService, "There is no Service default/none"),
+        ("default/bad", Exit::NoService, "is rejected"),
+        ("web", Exit::Usage, ""),
+    ] {
+        // Over TCP nobody else is asked, so the two doors need not say the same.
+        let (address, socket) = (served.admin.address().to_string(), served.socket.to_str().unwrap());
+        for reach in [["--tcp", &address], ["--socket", socket]] {
+            let ran = run(&[&["diagnose", what, "--no-probe"], &reach[..]].concat());
+            assert_eq!(ran.exit, exit, "{what}: {}{}", ran.out, ran.err);
+            assert!(ran.out.contains(says), "{what}: {}", ran.out);
+        }
+    }
+}
+
+#[test]
 fn what_is_longer_than_a_question_may_be_is_a_usage_error() {
     let served = serve(everything());
     let ran = served.ask(&["explain", &"x".repeat(9_000)]);
@@ -557,6 +637,7 @@ fn hints_are_in_the_words_of_the_command_line() {
     for (arguments, expected) in [
         (&["explain", "web"][..], "give NAMESPACE/NAME, or an address with its port, such as 10.96.0.10:80"),
         (&["frontends", "--service", "web"], "give the namespace and the name, such as default/kubernetes"),
+        (&["diagnose", "web"], "give the namespace and the name, such as default/kubernetes"),
         (&["history", "web"], "give the namespace and the name, such as default/kubernetes"),
         (&["frontends", "--address", "web"], "such as --address 10.96.0.10"),
         (&["history", "--since", "soon"], "--since 2026-01-08T11:11:55Z"),

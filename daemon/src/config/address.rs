@@ -185,8 +185,8 @@ fn parse_authority(authority: &str) -> Result<SocketAddr, String> {
     alone.map_or_else(|| parse_address_port(authority), |ip| Ok(canonical(SocketAddr::new(ip, HTTPS_PORT))))
 }
 
-/// An IPv4 address in IPv6 form is that IPv4 address, as in the objects of a cluster.
-fn parse_address_port(text: &str) -> Result<SocketAddr, String> {
+/// Any address and port. An IPv4 address in IPv6 form is that IPv4 address, as in the objects of a cluster.
+pub(super) fn parse_address_port(text: &str) -> Result<SocketAddr, String> {
     let address: SocketAddr = text.parse().map_err(|_| why_no_address_port(text))?;
     Ok(canonical(address))
 }

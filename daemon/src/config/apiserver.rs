@@ -93,6 +93,22 @@ pub enum ExternalIps {
     Cidrs(Vec<Cidr>),
 }
 
+/// When Events of the cluster are read. None of them ever changes what is served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EventsRead {
+    Off,
+    /// While somebody asks what is wrong with a service.
+    #[default]
+    OnDemand,
+    /// Then, and as they come, into the journal and the metrics.
+    Watch,
+}
+
+impl Word for EventsRead {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("off", Self::Off), ("on-demand", Self::OnDemand), ("watch", Self::Watch)];
+}
+
 /// The table `[kubernetes]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kubernetes {
@@ -103,6 +119,8 @@ pub struct Kubernetes {
     pub service_proxy_name: Option<String>,
     /// Whether Events are written to the cluster.
     pub events: bool,
+    /// When Events of the cluster are read.
+    pub events_read: EventsRead,
     /// Which addresses `spec.externalIPs` may claim.
     pub external_ips: ExternalIps,
 }
@@ -164,6 +182,7 @@ pub(super) fn read_kubernetes(table: &mut Table<'_, '_, '_>, read: &ReadApiserve
         enabled,
         service_proxy_name,
         events: events.is_some_and(|found| found.value),
+        events_read: table.take("events_read", word).unwrap_or_default(),
         external_ips: table.take("external_ips", external_ips).unwrap_or_default(),
     }
 }

@@ -6,15 +6,18 @@
 //! from the host, is not in it. Nothing can fail: the table holds text, finite numbers, booleans, lists and tables,
 //! which TOML and JSON can always write.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use toml::{Table, Value};
 
+use super::kube_proxy::OFF;
 use super::value::{Word, show_duration, show_word};
 use super::{
     Admin, Apiserver, Cgroup, CheckKind, ClientIdentity, Config, Datapath, DatapathLimits, ExternalIps,
-    HealthCheck, Hold, Kubernetes, Log, Node, NodePortAddresses, Packets, ServiceBlock, StaleSockets,
+    HealthCheck, Hold, KubeProxy, Kubernetes, Log, Node, NodePortAddresses, OuterDevices, Packets,
+    PodDevices, ServiceBlock, StaleSockets,
 };
 
 impl Config {
@@ -27,7 +30,8 @@ impl Config {
             ("manifests", Some(table([("path", self.manifests.path.as_deref().and_then(path))]))),
             ("service", blocks(&self.services)),
             ("datapath", Some(datapath(&self.datapath))),
-            ("packets", Some(packets(self.packets))),
+            ("packets", Some(packets(&self.packets))),
+            ("kube_proxy", Some(kube_proxy(self.kube_proxy))),
             ("hold", Some(hold(&self.hold))),
             ("state", Some(table([("path", path(&self.state.path))]))),
             ("admin", Some(admin(&self.admin))),
@@ -90,6 +94,7 @@ fn kubernetes(kubernetes: &Kubernetes) -> Value {
         ("enabled", Some(kubernetes.enabled.into())),
         ("service_proxy_name", kubernetes.service_proxy_name.as_ref().and_then(text)),
         ("events", Some(kubernetes.events.into())),
+        ("events_read", show_word(kubernetes.events_read).and_then(text)),
         ("external_ips", external_ips),
     ])
 }
@@ -146,8 +151,30 @@ fn datapath(datapath: &Datapath) -> Value {
     ])
 }
 
-fn packets(packets: Packets) -> Value {
-    table([("mark", text(&packets.mark))])
+fn packets(packets: &Packets) -> Value {
+    let devices = match &packets.devices {
+        OuterDevices::Auto => text("auto"),
+        OuterDevices::Named(names) => list(names),
+    };
+    let pod_devices = match &packets.pod_devices {
+        PodDevices::None => text("none"),
+        PodDevices::Auto => text("auto"),
+        PodDevices::Named(patterns) => list(patterns),
+    };
+    let ports: Vec<String> = packets.snat_ports.spelled().collect();
+    table([
+        ("enabled", Some(packets.enabled.into())),
+        ("devices", devices),
+        ("pod_devices", pod_devices),
+        ("snat_ports", if let [ports] = ports.as_slice() { text(ports) } else { list(&ports) }),
+        ("flows", Some(packets.flows.into())),
+        ("mark", text(&packets.mark)),
+    ])
+}
+
+fn kube_proxy(ports: KubeProxy) -> Value {
+    let port = |port: Option<SocketAddr>| port.map_or_else(|| text(OFF), |address| text(&address));
+    table([("health", port(ports.health)), ("metrics", port(ports.metrics))])
 }
 
 fn stale_sockets(sockets: &StaleSockets) -> Value {

@@ -1,5 +1,6 @@
 //! Every bound of a configuration, each with its reason.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// The largest file, in bytes. A hand-written file has a few KiB; 1,000 full service blocks fit with room.
@@ -23,9 +24,25 @@ pub(super) const CIDRS_MAX: usize = 64;
 /// The most subtrees of cgroups that are left alone: what the programs' map holds. A node has a handful of slices.
 pub(super) const EXEMPT_CGROUPS_MAX: usize = 64;
 
-/// How deep such a subtree may begin: programs look at so many levels of each client. A container is at about the
-/// fifth.
+/// How deep such a subtree may begin: programs look at so many levels of each client. A container is at
+/// about the fifth.
 pub(super) const CGROUP_LEVELS_MAX: usize = 16;
+
+/// The most names or patterns of devices: each device is compared with each of them.
+pub(super) const DEVICE_NAMES_MAX: usize = 64;
+
+/// The longest name of a device: `IFNAMSIZ` is 16, one of them the final NUL.
+pub(super) const DEVICE_NAME_BYTES_MAX: usize = 15;
+
+/// The most flows an operator may allow. One costs some 650 bytes of kernel memory at most, so the largest
+/// value is about 2.7 GB.
+pub(super) const FLOWS: (u32, u32) = (1_024, 4_194_304);
+
+/// The most ranges of ports that clients get: as many as the programs have room for.
+pub(super) const SNAT_RANGES_MAX: usize = 4;
+
+/// The ports that an apiserver gives to Services of type NodePort, unless its operator chose others.
+pub(super) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
 /// The most problems a report holds; the rest is counted. More than anyone reads before the first fix.
 pub(super) const PROBLEMS_MAX: usize = 1_000;

@@ -1,9 +1,12 @@
-//! `[packets]`: how packets of this daemon are told from those of others.
+//! `[packets]`: whose packets are translated, and where; and how those of this daemon are told from those of others.
+
+use std::ops::RangeInclusive;
 
 use toml::de::DeValue;
 
+use super::limits::{DEVICE_NAME_BYTES_MAX, DEVICE_NAMES_MAX, FLOWS, NODE_PORTS, SNAT_RANGES_MAX};
 use super::table::Table;
-use super::value::{expected, quote};
+use super::value::{boolean, expected, integer, quote, string};
 
 /// The one bit of a packet's mark that holdfast uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,15 +35,212 @@ impl std::fmt::Display for Mark {
     }
 }
 
+/// The name of a device, or a pattern in which `*` stands for any characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceName(String);
+
+impl DeviceName {
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a device of that name is meant.
+    pub fn covers(&self, name: &str) -> bool {
+        let mut parts = self.0.split('*');
+        let first = parts.next().unwrap_or_default();
+        let Some(mut rest) = name.strip_prefix(first) else { return false };
+        let Some(last) = parts.next_back() else { return rest.is_empty() };
+        for part in parts {
+            let Some((_, after)) = rest.split_once(part) else { return false };
+            rest = after;
+        }
+        rest.ends_with(last)
+    }
+}
+
+impl std::fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// By which devices others reach this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OuterDevices {
+    /// By those that addresses and routes show.
+    #[default]
+    Auto,
+    /// By these and no others.
+    Named(Vec<DeviceName>),
+}
+
+/// By which devices pods are served that sockets do not serve.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PodDevices {
+    /// By none: their sockets are served.
+    #[default]
+    None,
+    /// By each that leads to a pod.
+    Auto,
+    /// By those that one of the patterns names.
+    Named(Vec<DeviceName>),
+}
+
+/// Ports that clients get on their way to backends of other nodes: a few ranges that do not overlap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnatPorts(Vec<RangeInclusive<u16>>);
+
+impl SnatPorts {
+    /// At least one.
+    pub fn ranges(&self) -> &[RangeInclusive<u16>] {
+        &self.0
+    }
+
+    /// As they are written.
+    pub fn spelled(&self) -> impl Iterator<Item = String> {
+        self.0.iter().map(spelled)
+    }
+}
+
+impl Default for SnatPorts {
+    /// What the kernel gives no socket by default, above all node ports.
+    fn default() -> Self {
+        Self(vec![61_000..=65_535])
+    }
+}
+
 /// The table `[packets]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packets {
+    /// Whether packets are translated at all.
+    pub enabled: bool,
+    /// By which devices others reach this node.
+    pub devices: OuterDevices,
+    /// By which devices pods are served that sockets do not serve.
+    pub pod_devices: PodDevices,
+    /// Ports that clients get on their way to backends of other nodes.
+    pub snat_ports: SnatPorts,
+    /// The most flows.
+    pub flows: u32,
     /// The bit that marks the daemon's own sockets.
     pub mark: Mark,
 }
 
+impl Default for Packets {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            devices: OuterDevices::default(),
+            pod_devices: PodDevices::default(),
+            snat_ports: SnatPorts::default(),
+            flows: 65_536,
+            mark: Mark::default(),
+        }
+    }
+}
+
 pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Packets {
-    Packets { mark: table.take("mark", mark).unwrap_or_default() }
+    let default = Packets::default();
+    Packets {
+        enabled: table.take("enabled", boolean).unwrap_or(default.enabled),
+        devices: table.take("devices", outer_devices).unwrap_or(default.devices),
+        pod_devices: table.take("pod_devices", pod_devices).unwrap_or(default.pod_devices),
+        snat_ports: table.take("snat_ports", snat_ports).unwrap_or(default.snat_ports),
+        flows: table.take("flows", integer(FLOWS)).unwrap_or(default.flows),
+        mark: table.take("mark", mark).unwrap_or(default.mark),
+    }
+}
+
+fn outer_devices(value: &DeValue<'_>) -> Result<OuterDevices, String> {
+    const WHAT: &str = "\"auto\" or a list of devices such as [\"eth0\"]";
+    match value {
+        DeValue::String(text) if text == "auto" => Ok(OuterDevices::Auto),
+        DeValue::Array(_) => Ok(OuterDevices::Named(device_names(value, WHAT, false)?)),
+        _ => Err(expected(WHAT, value)),
+    }
+}
+
+fn pod_devices(value: &DeValue<'_>) -> Result<PodDevices, String> {
+    const WHAT: &str = "\"none\", \"auto\" or a list of patterns such as [\"veth*\"]";
+    match value {
+        DeValue::String(text) if text == "none" => Ok(PodDevices::None),
+        DeValue::String(text) if text == "auto" => Ok(PodDevices::Auto),
+        DeValue::Array(_) => Ok(PodDevices::Named(device_names(value, WHAT, true)?)),
+        _ => Err(expected(WHAT, value)),
+    }
+}
+
+/// The items of a list, or why one of them is none.
+fn items<'v, T>(
+    value: &'v DeValue<'_>,
+    what: &str,
+    most: usize,
+    read: impl Fn(&'v DeValue<'_>) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let DeValue::Array(items) = value else { return Err(expected(what, value)) };
+    match items.len() {
+        0 => Err(format!("the list is empty: write {what}")),
+        count if count > most => Err(format!("{count} items are too many: at most {most}")),
+        _ => items.iter().map(|item| read(item.get_ref())).collect(),
+    }
+}
+
+fn device_names(value: &DeValue<'_>, what: &str, are_patterns: bool) -> Result<Vec<DeviceName>, String> {
+    items(value, what, DEVICE_NAMES_MAX, |item| device_name(item, are_patterns))
+}
+
+fn device_name(value: &DeValue<'_>, is_pattern: bool) -> Result<DeviceName, String> {
+    let text = string(value, "a device's name such as \"eth0\"")?;
+    let is_odd = |it: char| it == '/' || it.is_whitespace() || it.is_control() || (it == '*' && !is_pattern);
+    if (1..=DEVICE_NAME_BYTES_MAX).contains(&text.len()) && !text.contains(is_odd) {
+        return Ok(DeviceName(text.to_owned()));
+    }
+    let star = if is_pattern { "" } else { ", \"*\"" };
+    let legal = format!("1 to {DEVICE_NAME_BYTES_MAX} characters without \"/\"{star} and white space");
+    Err(format!("{} is not a device's name: {legal}", quote(text)))
+}
+
+fn spelled(range: &RangeInclusive<u16>) -> String {
+    if range.start() == range.end() {
+        return range.start().to_string();
+    }
+    format!("{}-{}", range.start(), range.end())
+}
+
+fn snat_ports(value: &DeValue<'_>) -> Result<SnatPorts, String> {
+    const WHAT: &str = "ports such as \"61000-65535\", or a list of them";
+    let mut ranges = match value {
+        DeValue::String(_) => vec![port_range(value)?],
+        _ => items(value, WHAT, SNAT_RANGES_MAX, port_range)?,
+    };
+    ranges.sort_unstable_by_key(|range| *range.start());
+    let clash = ranges.iter().zip(ranges.iter().skip(1)).find(|(one, next)| one.end() >= next.start());
+    if let Some((one, next)) = clash {
+        return Err(format!("{} and {} have ports in common", spelled(one), spelled(next)));
+    }
+    Ok(SnatPorts(ranges))
+}
+
+fn port_range(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
+    let text = string(value, "ports such as \"61000-65535\"")?;
+    let number = |text: &str| text.parse::<u16>().ok().filter(|_| text.bytes().all(|it| it.is_ascii_digit()));
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let range = number(first).zip(number(last)).map(|(first, last)| first..=last);
+    let Some(range) = range.filter(|range| !range.is_empty() && *range.start() >= 1024) else {
+        let legal = "write two numbers from 1024 to 65535, the lower one first, such as \"61000-65535\"";
+        return Err(format!("{} is no range of ports: {legal}", quote(text)));
+    };
+    if overlap(&range, &NODE_PORTS) {
+        let taken = spelled(&NODE_PORTS);
+        return Err(format!("{} has node ports in it ({taken}): choose ports above or below", quote(text)));
+    }
+    Ok(range)
+}
+
+/// Whether two ranges have ports in common.
+pub fn overlap(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> bool {
+    one.start() <= other.end() && other.start() <= one.end()
 }
 
 fn hexadecimal(text: &str) -> Option<u32> {
@@ -61,5 +261,27 @@ fn mark(value: &DeValue<'_>) -> Result<Mark, String> {
         (Some(number), _) => Ok(Mark(number)),
         (None, DeValue::String(text)) => Err(format!("{} is not {LEGAL}", quote(text))),
         (None, _) => Err(expected(LEGAL, value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_covers_names_by_its_stars() {
+        for (pattern, name, expected) in [
+            ("eth0", "eth0", true),
+            ("eth0", "eth01", false),
+            ("veth*", "veth12ab", true),
+            ("veth*", "eth0", false),
+            ("*", "anything", true),
+            ("*.100", "eth0.100", true),
+            ("l*c*", "lxc12", true),
+            ("l*c*2", "lxc12", true),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(DeviceName(pattern.to_owned()).covers(name), expected, "{pattern} {name}");
+        }
     }
 }

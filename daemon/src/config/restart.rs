@@ -24,7 +24,7 @@ macro_rules! key {
     };
 }
 
-pub(super) const RESTART_KEYS: [Key; 21] = [
+pub(super) const RESTART_KEYS: [Key; 26] = [
     key!("node.name", node.name),
     key!("kubernetes.enabled", kubernetes.enabled),
     key!("kubernetes.service_proxy_name", kubernetes.service_proxy_name),
@@ -41,7 +41,12 @@ pub(super) const RESTART_KEYS: [Key; 21] = [
     key!("datapath.sockets", datapath.sockets),
     key!("datapath.udp_sockets", datapath.udp_sockets),
     key!("datapath.exempt_cgroups", datapath.exempt_cgroups),
+    key!("packets.enabled", packets.enabled),
+    key!("packets.snat_ports", packets.snat_ports),
+    key!("packets.flows", packets.flows),
     key!("packets.mark", packets.mark),
+    key!("kube_proxy.health", kube_proxy.health),
+    key!("kube_proxy.metrics", kube_proxy.metrics),
     key!("state.path", state.path),
     key!("admin.listen", admin.listen),
     key!("admin.socket", admin.socket),

@@ -11,8 +11,8 @@ use holdfast_core::keys::FrontendKey;
 /// A person who looks at the log sees that it goes on, and can still read everything else.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Frontends that are told apart. More of them refuse at once only in a scan of all addresses, which needs no line
-/// each.
+/// Frontends that are told apart. More of them refuse at once only in a scan of all addresses, which needs
+/// no line each.
 const FRONTENDS_MAX: usize = 256;
 
 #[derive(Debug, Default)]

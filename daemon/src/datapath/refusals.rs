@@ -12,11 +12,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey};
-use holdfast_datapath::{Denial, Refusal, Refusals};
+use holdfast_datapath::{Arrival, Denial, Refusal, Refusals};
+use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
 
 use super::lines::Lines;
 use super::pace::Pace;
+use crate::described::words;
 use crate::logging::messages::{self, say};
 
 /// What a person reads through, and 200 KiB.
@@ -36,9 +38,10 @@ pub struct Denied {
 }
 
 impl Denied {
-    /// Whether this is the same process that met the same at the same frontend.
+    /// Whether this is the same process, or the same address outside, that met the same at the same frontend.
     fn is_again(&self, refusal: &Refusal) -> bool {
-        let same = |it: &Refusal| (it.process, it.frontend, it.denial, it.cgroup);
+        let address = |it: &Refusal| it.arrival.map(|arrival| arrival.source.ip());
+        let same = |it: &Refusal| (it.process, address(it), it.frontend, it.denial, it.cause, it.cgroup);
         same(&self.refusal) == same(refusal)
     }
 }
@@ -166,7 +169,64 @@ pub(crate) const fn spelled(denial: Denial) -> &'static str {
     }
 }
 
+words! {
+    /// Who turned a client away.
+    pub(crate) Stage {
+        /// A program at its socket: the client is a process of this node.
+        Socket = "socket",
+        /// A program at a device: the client is known by its packet.
+        Packet = "packet",
+    }
+}
+
+impl Stage {
+    pub(crate) const fn of(refusal: &Refusal) -> Self {
+        if refusal.arrival.is_some() { Self::Packet } else { Self::Socket }
+    }
+}
+
+words! {
+    /// Why a client was turned away.
+    pub(crate) Cause {
+        /// Nobody was in the list that is meant for it; the reason of the frontend says more.
+        NoBackend = "no-backend",
+        /// Its address is in none of the service's loadBalancerSourceRanges.
+        Source = "source",
+        /// The table of flows was full: raise `flows` under `[packets]`.
+        Flows = "flows",
+        /// No port was left by which a backend on another node could answer: widen `snat_ports` under `[packets]`.
+        Ports = "ports",
+    }
+}
+
+impl From<holdfast_datapath::Cause> for Cause {
+    fn from(cause: holdfast_datapath::Cause) -> Self {
+        match cause {
+            holdfast_datapath::Cause::NoBackend => Self::NoBackend,
+            holdfast_datapath::Cause::Source => Self::Source,
+            holdfast_datapath::Cause::Flows => Self::Flows,
+            holdfast_datapath::Cause::Ports => Self::Ports,
+        }
+    }
+}
+
+/// What a device is called, or its number if it has gone.
+pub(crate) fn device(arrival: Arrival) -> String {
+    let name = if_indextoname(arrival.device).ok().and_then(|name| name.into_string().ok());
+    // The name of a device that is not there may come empty.
+    name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("device {}", arrival.device))
+}
+
 fn write_line(refusal: &Refusal, count: u64) {
+    if let Some(arrival) = refusal.arrival {
+        say!(info, messages::CLIENT_NOT_SERVED, frontend = %refusal.frontend,
+            denial = spelled(refusal.denial),
+            cause = Cause::from(refusal.cause).as_str(),
+            source = %arrival.source,
+            device = %device(arrival),
+            count);
+        return;
+    }
     say!(info, messages::CLIENT_NOT_SERVED, frontend = %refusal.frontend,
         denial = spelled(refusal.denial),
         pid = refusal.process,
@@ -211,7 +271,39 @@ mod tests {
             frontend,
             port: PortIndex(0),
             denial,
+            arrival: None,
+            cause: holdfast_datapath::Cause::NoBackend,
         }
+    }
+
+    fn packet(source: &str, cause: holdfast_datapath::Cause) -> Refusal {
+        let arrival = Some(Arrival { source: source.parse().unwrap(), device: 1 });
+        Refusal { arrival, cause, comm: String::new(), cgroup: 0, netns: 0, ..refusal(0, Denial::Dropped) }
+    }
+
+    #[test]
+    fn clients_outside_are_told_apart_by_their_addresses_and_not_by_their_ports() {
+        use holdfast_datapath::Cause::{NoBackend, Source};
+
+        let log = RefusalLog::none();
+        let tries = [
+            ("203.0.113.9:1", Source),
+            ("203.0.113.8:1", Source),
+            ("203.0.113.9:2", Source),
+            ("203.0.113.9:3", NoBackend),
+        ];
+        tries.into_iter().for_each(|(source, cause)| log.keep(NOW, packet(source, cause)));
+        let kept = log.latest().latest;
+        let kept = kept.iter().map(|it| (it.refusal.arrival.unwrap().source.to_string(), it.count));
+        let expected = [("203.0.113.8:1", 1), ("203.0.113.9:2", 2), ("203.0.113.9:3", 1)];
+        assert_eq!(kept.collect::<Vec<_>>(), expected.map(|(source, count)| (source.to_owned(), count)));
+    }
+
+    #[test]
+    fn a_device_has_its_name_for_as_long_as_it_is_there() {
+        let source = "203.0.113.9:1".parse().unwrap();
+        assert_eq!(device(Arrival { source, device: 1 }), "lo");
+        assert_eq!(device(Arrival { source, device: u32::MAX }), "device 4294967295");
     }
 
     #[test]

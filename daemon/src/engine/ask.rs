@@ -38,6 +38,8 @@ pub type Entries = Vec<Result<Option<Entry>, MapError>>;
 pub enum Ask {
     /// What the maps say of these frontends now.
     Read(Vec<FrontendKey>, oneshot::Sender<Entries>),
+    /// To look after the maps now, and not only within a second: something has changed outside. Nobody waits for it.
+    LookAfter,
     /// What in all of the maps is not as it was written; that is written anew.
     Check(oneshot::Sender<Result<Vec<Drift>, MapError>>),
 }
@@ -69,6 +71,11 @@ impl Asker {
         self.ask(CHECK_PATIENCE, Ask::Check).await
     }
 
+    /// Has the maps looked after now. An engine that is too busy for it does so within a second or two anyway.
+    pub fn look_after(&self) {
+        let _ = self.0.try_send(Ask::LookAfter);
+    }
+
     /// The way itself, for a test that does not wait for its answer.
     #[cfg(test)]
     pub(super) fn raw(&self) -> mpsc::Sender<Ask> {
@@ -92,6 +99,7 @@ impl Ask {
         match self {
             Self::Read(_, answer) => answer.is_closed(),
             Self::Check(answer) => answer.is_closed(),
+            Self::LookAfter => false,
         }
     }
 
@@ -102,6 +110,7 @@ impl Ask {
                 let _ = answer.send(keys.iter().map(|key| engine.maps_mut().read(key)).collect());
             }
             Self::Check(answer) => checks.ask(answer, engine),
+            Self::LookAfter => checks.is_look_due = true,
         }
     }
 }
@@ -111,9 +120,15 @@ impl Ask {
 pub(super) struct Checks {
     waiting: Vec<oneshot::Sender<Result<Vec<Drift>, MapError>>>,
     is_running: bool,
+    is_look_due: bool,
 }
 
 impl Checks {
+    /// Whether somebody wants the maps to be looked after, once.
+    pub(super) fn is_look_due(&mut self) -> bool {
+        std::mem::take(&mut self.is_look_due)
+    }
+
     pub(super) const fn is_running(&self) -> bool {
         self.is_running
     }

@@ -19,6 +19,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
 
 use super::ask::{self, Ask, Checks};
+use super::steps::Steps;
 use crate::recorder::TimedChange;
 
 /// Groups that may wait for the engine. A source that is faster waits, and reads its own input later.
@@ -54,6 +55,8 @@ pub struct Ends {
     /// Milliseconds since the loop's start at the last time when no event waited or one was taken, for whoever watches
     /// that events move.
     pub progress: Arc<AtomicU64>,
+    /// How its work goes, for whoever shows it.
+    pub steps: Arc<Steps>,
     /// The loop ends when this turns true.
     pub stop: watch::Receiver<bool>,
 }
@@ -73,12 +76,13 @@ pub async fn run<M: Maps>(
     let mut was_written = false;
     loop {
         let due = engine.next_due(started.elapsed()).map(|due| due.saturating_sub(started.elapsed()));
+        ends.note_whether_quiet(!was_written || due.is_some_and(|due| due.is_zero()));
         let is_overdue = asked.elapsed() >= ask::WAIT_MAX;
         let turn = next_turn(&mut ends, due.unwrap_or(IDLE), is_overdue, checks.is_running()).await;
         let moves = matches!(turn, Turn::Group(_)) || ends.events.is_empty();
         match turn {
             Turn::End => return engine,
-            Turn::Group(group) => take(&mut engine, group, &mut ends.events),
+            Turn::Group(group) => take(&mut engine, group, &mut ends),
             Turn::Quiet(ask) => {
                 checks.go_on(&mut engine);
                 ask.into_iter().for_each(|ask| ask.answer(&mut engine, &mut checks));
@@ -94,11 +98,13 @@ pub async fn run<M: Maps>(
             let timed = TimedChange { change, at, mono, elapsed: begun.elapsed() };
             dropped += u64::from(ends.changes.try_send(timed).is_err());
         });
-        Arc::make_mut(&mut snapshot).counters.changes_dropped = dropped;
-        ends.snapshots.send_replace(snapshot);
+        let counters = &mut Arc::make_mut(&mut snapshot).counters;
+        counters.changes_dropped = dropped;
+        ends.steps.stepped(counters, begun.elapsed());
+        ends.publish(snapshot);
         let is_first = !was_written && engine.is_whole();
         was_written |= is_first;
-        if looked.elapsed() >= IDLE || looked == started || is_first {
+        if checks.is_look_due() || looked.elapsed() >= IDLE || looked == started || is_first {
             look_after(&mut engine);
             looked = Instant::now();
         }
@@ -109,6 +115,25 @@ pub async fn run<M: Maps>(
         if moves {
             let now = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
             ends.progress.store(now, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Ends {
+    /// Whoever looks sees the latest one; who waits for news is woken by news alone: on a node where nothing happens to
+    /// wake everybody each second would be a third of all work.
+    fn publish(&self, snapshot: Arc<Snapshot>) {
+        self.snapshots.send_if_modified(|before| {
+            let is_news = snapshot.is_news_after(before);
+            *before = snapshot;
+            is_news
+        });
+    }
+
+    /// Whether the maps have everything: nothing waits to be taken in, to be carried out or to be tried again.
+    fn note_whether_quiet(&self, is_due: bool) {
+        if !is_due && self.events.is_empty() && self.snapshots.borrow().fill.retries == 0 {
+            self.steps.caught_up();
         }
     }
 }
@@ -164,7 +189,8 @@ fn next_question(asks: &mut mpsc::Receiver<Ask>) -> Option<Ask> {
 }
 
 /// Takes a group and whatever else has queued up, whole groups only.
-fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, more: &mut mpsc::Receiver<Vec<Event>>) {
+fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, ends: &mut Ends) {
+    ends.steps.took_events();
     let mut taken = 0;
     let mut group = Some(first);
     while let Some(events) = group {
@@ -172,7 +198,7 @@ fn take<M: Maps>(engine: &mut Engine<M>, first: Vec<Event>, more: &mut mpsc::Rec
             taken += weight(&event);
             engine.apply(event);
         }
-        group = if taken < BATCH_EVENTS_MAX { more.try_recv().ok() } else { None };
+        group = if taken < BATCH_EVENTS_MAX { ends.events.try_recv().ok() } else { None };
     }
 }
 

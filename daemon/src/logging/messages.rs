@@ -66,6 +66,12 @@ messages! {
     PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "another program changed our programs, pins or bitmaps; put back";
     /// This version's programs serve instead of another one's.
     TOOK_OVER = "226800a691cbbc93489b46634c5be255", "this version's programs serve now instead of the former ones";
+    /// Programs are at a device now.
+    DEVICE_SERVED = "534ec5f97a08634c7b0e9d5f3f19a6c2", "packets are translated at a device";
+    /// Programs are no longer at a device.
+    DEVICE_LEFT = "0458576a90e13666cbebeac21d036d36", "packets are no longer translated at a device";
+    /// Programs could not be loaded, or not be put at a device.
+    PACKETS_NOT_SERVED = "da4a158cb5ae4a01af946dd10638cc8e", "packets are not translated; sockets are served";
     /// Another proxy was found on this node.
     OTHER_PROXY = "ef24ba3e79f39a7a1e48e02b040101ab", "another proxy serves on this node too";
     /// The snapshot of a former daemon cannot be read.

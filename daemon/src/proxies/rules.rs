@@ -21,7 +21,7 @@ const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 const ANSWER_TIME_MAX: i64 = 1;
 
 /// `NFNL_SUBSYS_NFTABLES`, in the upper byte of a type.
-const NFTABLES: u16 = 10 << 8;
+pub(super) const NFTABLES: u16 = 10 << 8;
 /// The kernel's `NFT_MSG_GETTABLE`.
 const GET_TABLES: u16 = NFTABLES | 1;
 /// The kernel's `NFT_MSG_GETCHAIN`.
@@ -32,15 +32,15 @@ const DUMP: u16 = 0x301;
 const LAST: [u16; 2] = [2, 3];
 /// Of `nlmsghdr`, and of `nfgenmsg` behind it.
 const HEADER_LEN: usize = 16;
-const FAMILY_LEN: usize = 4;
+pub(super) const FAMILY_LEN: usize = 4;
 /// `NFTA_TABLE_NAME` and `NFTA_CHAIN_TABLE`; `NFTA_CHAIN_NAME`.
 const TABLE: u16 = 1;
 const CHAIN: u16 = 3;
 
 /// Which rules of kube-proxy are here.
 pub(super) fn read() -> Vec<(&'static str, String)> {
-    let tables = dump(GET_TABLES).unwrap_or_default();
-    let chains = dump(GET_CHAINS).unwrap_or_default();
+    let tables = dump(GET_TABLES, 0, &[]).unwrap_or_default();
+    let chains = dump(GET_CHAINS, 0, &[]).unwrap_or_default();
     judge(&tables, &chains)
 }
 
@@ -53,18 +53,28 @@ pub(super) fn judge(tables: &[u8], chains: &[u8]) -> Vec<(&'static str, String)>
     table.into_iter().chain(chain).collect()
 }
 
-fn dump(kind: u16) -> nix::Result<Vec<u8>> {
+/// All objects of a kind, of any family or of one, with these attributes.
+pub(super) fn dump(kind: u16, family: u8, asked: &[(u16, &str)]) -> nix::Result<Vec<u8>> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkNetFilter)?;
     setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(ANSWER_TIME_MAX, 0))?;
-    send(netlink.as_raw_fd(), &question(kind), MsgFlags::empty())?;
+    send(netlink.as_raw_fd(), &question(kind, family, asked), MsgFlags::empty())?;
     answer(&netlink)
 }
 
-fn question(kind: u16) -> Vec<u8> {
-    let length = u32::try_from(HEADER_LEN + FAMILY_LEN).unwrap_or_default();
-    // Length, type, flags, sequence and sender; then any family, version 0, no resource.
-    [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8], &[0; FAMILY_LEN]].concat()
+fn question(kind: u16, family: u8, asked: &[(u16, &str)]) -> Vec<u8> {
+    let mut attributes = Vec::new();
+    for (attribute, text) in asked {
+        let length = u16::try_from(4 + text.len() + 1).unwrap_or_default();
+        attributes.extend(length.to_ne_bytes());
+        attributes.extend(attribute.to_ne_bytes());
+        attributes.extend(text.bytes().chain([0]));
+        attributes.resize(attributes.len().next_multiple_of(4), 0);
+    }
+    let length = u32::try_from(HEADER_LEN + FAMILY_LEN + attributes.len()).unwrap_or_default();
+    // Length, type, flags, sequence and sender; then the family, version 0, no resource.
+    let head = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8]].concat();
+    [&head[..], &[family, 0, 0, 0], &attributes].concat()
 }
 
 fn answer(netlink: &OwnedFd) -> nix::Result<Vec<u8>> {
@@ -82,7 +92,7 @@ fn answer(netlink: &OwnedFd) -> nix::Result<Vec<u8>> {
 }
 
 /// Type and body of each message.
-fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
         let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
@@ -100,7 +110,7 @@ fn names(bytes: &[u8], wanted: u16) -> impl Iterator<Item = &str> {
     texts.filter_map(|(_, value)| std::str::from_utf8(value.split(|byte| *byte == 0).next()?).ok())
 }
 
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);

@@ -67,8 +67,15 @@ fn listeners_devices_and_pins_are_seen_and_named_together() {
     };
     let shown = ["listens on port 10249", "nftables table kube-proxy", "/sys/class/net/kube-ipvs0"];
     assert_eq!(
-        look(root.path(), rules),
+        look(root.path(), rules, None),
         [named("Cilium", &["/sys/fs/bpf/cilium"]), named("kube-proxy", &shown)]
     );
-    assert_eq!(look(&root.path().join("nothing"), Vec::new()), []);
+    let own = look(root.path(), Vec::new(), Some(10249));
+    let shown = ["/sys/class/net/kube-ipvs0"];
+    assert_eq!(
+        own,
+        [named("Cilium", &["/sys/fs/bpf/cilium"]), named("kube-proxy", &shown)],
+        "its port is ours"
+    );
+    assert_eq!(look(&root.path().join("nothing"), Vec::new(), None), []);
 }

@@ -6,11 +6,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use holdfast_datapath::Flow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::datapath::DatapathView;
 use crate::rfc3339::{Millis, Rfc3339};
 use crate::sources::kubernetes::Compared;
 
@@ -34,8 +36,8 @@ impl fmt::Debug for Verifications {
 }
 
 impl Verifications {
-    /// The last one if it is fresh, or a new one. If its asker leaves, or it cannot be made, the next one who waits
-    /// begins anew.
+    /// The last one if it is fresh, or a new one. If its asker leaves, or it cannot be made, the next one who
+    /// waits begins anew.
     pub(crate) async fn get(&self, run: impl Future<Output = Comparison>) -> Arc<Comparison> {
         let mut last = self.0.lock().await;
         if let Some((_, fresh)) = last.as_ref().filter(|(ended, _)| ended.elapsed() < FRESH) {
@@ -88,6 +90,20 @@ impl Comparison {
         let at = found.is_ok().then(SystemTime::now);
         Self::of(format!("memory with {kind}"), Compared { found, at, age: Duration::ZERO })
     }
+}
+
+/// What the last look at a few flows has shown, at most a second ago; `None`: packets are not translated.
+pub(crate) fn of_flows(view: &DatapathView) -> Option<Comparison> {
+    let sampled = &view.status()?.flows.as_ref()?.sampled;
+    let astray = |flow: &Flow| {
+        let Flow { client, frontend, transport, .. } = flow;
+        format!(
+            "some packets of {client} to {frontend}/{transport} are not translated: an entry of its flow is missing"
+        )
+    };
+    let found = Ok(sampled.wrong.iter().map(astray).collect());
+    let what = format!("flows with what leads to them, {} looked at", sampled.looked_at);
+    Some(Comparison::of(what, Compared { found, at: Some(SystemTime::now()), age: Duration::ZERO }))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
 
-use holdfast_core::facts::{Conditions, ServiceFacts, SliceFacts};
+use holdfast_core::facts::{BalancerFacts, Conditions, ServiceFacts, SliceFacts};
 use holdfast_core::list::{Row, SlotState};
 
 use super::record::{Changed, Diff, Word};
@@ -117,12 +117,14 @@ pub(super) fn slice_fields(before: Option<&SliceFacts>, after: &SliceFacts) -> V
 /// The fields of a service that are others than before.
 pub(super) fn service_fields(before: Option<&ServiceFacts>, after: &ServiceFacts) -> Vec<Word> {
     let Some(before) = before else { return Vec::new() };
+    let none = BalancerFacts::default();
+    let [old, new] = [before, after].map(|facts| facts.balancer.as_deref().unwrap_or(&none));
     let differing = [
         ("type", before.kind != after.kind),
         ("clusterIPs", before.cluster_ips != after.cluster_ips || before.headless != after.headless),
         ("ipFamilies", before.ip_families != after.ip_families),
         ("externalIPs", before.external_ips != after.external_ips),
-        ("ingress", before.ingress != after.ingress),
+        ("ingress", before.ingress != after.ingress || old.hostnames != new.hostnames),
         ("ports", before.ports != after.ports),
         ("frontends", before.static_frontends != after.static_frontends),
         ("internalTrafficPolicy", before.internal_policy != after.internal_policy),
@@ -132,10 +134,41 @@ pub(super) fn service_fields(before: Option<&ServiceFacts>, after: &ServiceFacts
         ("healthCheckNodePort", before.health_check_node_port != after.health_check_node_port),
         ("service-proxy-name", before.proxy_name != after.proxy_name),
         ("on-empty", before.on_empty != after.on_empty),
+        ("loadBalancerClass", old.class != new.class),
+        ("deletionTimestamp", old.deleted != new.deleted),
+        ("finalizers", old.finalizers != new.finalizers),
     ];
     named(&differing)
 }
 
 fn named(fields: &[(&'static str, bool)]) -> Vec<Word> {
     fields.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_core::facts::{ServiceType, Timestamp};
+    use holdfast_core::keys::{ObjectName, ServiceKey, Source};
+
+    use super::*;
+
+    #[test]
+    fn what_becomes_of_a_load_balancer_is_named() {
+        let name = ObjectName::new("shop", "web").unwrap();
+        let key = ServiceKey { name, source: Source::Kubernetes };
+        let before = ServiceFacts::new(key, ServiceType::LoadBalancer);
+        for (balancer, expected) in [
+            (BalancerFacts::default(), None),
+            (BalancerFacts { hostnames: ["a".into()].into(), ..Default::default() }, Some("ingress")),
+            (BalancerFacts { class: Some("a".into()), ..Default::default() }, Some("loadBalancerClass")),
+            (BalancerFacts { deleted: Some(Timestamp(5)), ..Default::default() }, Some("deletionTimestamp")),
+            (BalancerFacts { finalizers: ["a".into()].into(), ..Default::default() }, Some("finalizers")),
+            // Who wrote, and when, is told with each change.
+            (BalancerFacts { written: Some(Timestamp(5)), ..Default::default() }, None),
+        ] {
+            let after = ServiceFacts { balancer: Some(Box::new(balancer)), ..before.clone() };
+            let found = service_fields(Some(&before), &after);
+            assert_eq!(found, expected.into_iter().map(Word::from).collect::<Vec<_>>());
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! What readers see of the records: the kept ones, and the stream of new ones.
 //!
-//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers; a watcher that
-//! does not keep up loses its place, never the writer's time. The file is never read for them; it is for the next
-//! start.
+//! Invariant: the writer waits for a reader no longer than it takes to copy a bounded list of pointers; a
+//! watcher that does not keep up loses its place, never the writer's time. The file is never read for them; it
+//! is for the next start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

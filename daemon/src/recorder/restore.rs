@@ -24,8 +24,8 @@ const TAIL_BYTES_MAX: u64 = 16 << 20;
 /// The shortest record; so many bytes of a file that cannot be read hold at most so many numbers.
 const RECORD_BYTES_MIN: u64 = 128;
 
-/// How far the name of a file may be ahead of the numbers that are known without it: as many as all files hold, many
-/// times.
+/// How far the name of a file may be ahead of the numbers that are known without it: as many as all files
+/// hold, many times.
 const AHEAD_MAX: u64 = 1 << 24;
 
 /// So much of a file shows its first record.

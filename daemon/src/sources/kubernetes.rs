@@ -11,14 +11,14 @@ mod codec;
 mod delivered;
 mod ending;
 mod envelope;
-mod line;
+pub(crate) mod line;
 mod object;
 mod outlet;
 mod pace;
-mod page;
-mod piece;
+pub(crate) mod page;
+pub(crate) mod piece;
 mod reflector;
-mod resource;
+pub(crate) mod resource;
 mod view;
 
 #[cfg(test)]
@@ -181,8 +181,8 @@ impl Start {
 /// What is watched, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means those without
-    /// it.
+    /// Only Services whose label `service.kubernetes.io/service-proxy-name` has this value; none means
+    /// those without it.
     pub service_proxy_name: Option<String>,
     /// This node's Node object, for its zone and its addresses; none where nobody needs them.
     pub node: Option<NodeName>,

@@ -1,9 +1,9 @@
 //! A folder of Kubernetes manifests, watched.
 //!
-//! Invariant: what one look at the folder finds goes out as one group, at once; only what takes an object away waits
-//! for the file that may have it now, so an object that moves from file to file is never gone in between. The first
-//! group is the whole folder and ends with `Synced`. What cannot be read keeps its last good version. Subfolders are
-//! not read.
+//! Invariant: what one look at the folder finds goes out as one group, at once; only what takes an object away
+//! waits for the file that may have it now, so an object that moves from file to file is never gone in between. The
+//! first group is the whole folder and ends with `Synced`. What cannot be read keeps its last good version.
+//! Subfolders are not read.
 
 mod held;
 mod notice;
@@ -27,15 +27,15 @@ use watching::Watching;
 /// One object per file, for more services than a node usually has.
 const FILES_MAX: usize = 10_000;
 
-/// How often every file is looked at, for what is never noticed (another host's write, a link's target); one `stat`
-/// each.
+/// How often every file is looked at, for what is never noticed (another host's write, a link's target);
+/// one `stat` each.
 const POLL: Duration = Duration::from_secs(3);
 
 /// What rests for so long is complete, where no notice says it; longer than programs pause within one write.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Files between which an object moves (`mv`, `cp *.yaml`, an unpacked archive) are written within so much of each
-/// other.
+/// Files between which an object moves (`mv`, `cp *.yaml`, an unpacked archive) are written within so much
+/// of each other.
 const QUIET: Duration = Duration::from_millis(20);
 
 /// In a folder that never rests an object that goes counts as gone after this.

@@ -13,16 +13,19 @@ use holdfast_core::snapshot::{ServiceView, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::form::odd::{self, OddForm};
-use super::form::{HoldForm3, ServiceForm};
+use super::form::{HoldForm, HoldForm3, ServiceForm};
 use super::{Context, Kept};
 use crate::sources::kubernetes::Oddities;
 
 /// The version of the records that are written.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// The oldest that are read: those of the two versions before, as soon as there are two. Whoever changes a form keeps
 /// the former one beside it, as [`Head3`] is, and a file of it for the tests.
 pub(super) const VERSION_MIN: u32 = 3;
+
+/// The first that has what Services say of their load balancers. After an older one all Services are listed once.
+const HAS_BALANCERS: u32 = 5;
 
 /// As it is now: what it was, and what came after.
 #[derive(Serialize, Deserialize)]
@@ -131,7 +134,8 @@ impl<'a> Reading<'a> {
         let Head3 { boot, cluster, zone, proxy_name, .. } = head;
         self.kept.context = Context { boot, cluster, zone, proxy_name, odd, numbers_below };
         self.kept.remembered.at = Timestamp(head.at);
-        let versions = [(Watched::Services, head.services_version), (Watched::Slices, head.slices_version)];
+        let services_version = head.services_version.filter(|_| self.version >= HAS_BALANCERS);
+        let versions = [(Watched::Services, services_version), (Watched::Slices, head.slices_version)];
         self.kept.remembered.progress =
             versions.into_iter().filter_map(|(watched, version)| Some((watched, version?))).collect();
     }
@@ -140,7 +144,8 @@ impl<'a> Reading<'a> {
 /// What each version wrote of a service, as it is now.
 fn service(version: u32, record: &[u8]) -> Option<ServiceView> {
     match version {
-        VERSION_MIN => postcard::from_bytes::<ServiceForm<HoldForm3>>(record).ok()?.into_view(),
+        VERSION_MIN => postcard::from_bytes::<ServiceForm<HoldForm3, ()>>(record).ok()?.into_view(),
+        ..HAS_BALANCERS => postcard::from_bytes::<ServiceForm<HoldForm, ()>>(record).ok()?.into_view(),
         _ => postcard::from_bytes::<ServiceForm>(record).ok()?.into_view(),
     }
 }

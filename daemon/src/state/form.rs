@@ -1,32 +1,33 @@
-//! How the table looks in the file: facts, rows and frontends as core writes them, and forms of their own for what
-//! differs.
+//! How the table looks in the file: facts, rows and frontends as core writes them, and forms of their own
+//! for what differs.
 //!
 //! Invariant: every form is made from what it stands for, and gives it back unchanged; `None` means that it was never
 //! one. These types and those that core writes are the file's format: a change of one is a new version of it, and the
 //! former one stays beside it. The file has no names of fields; their order stands for them.
 //!
-//! Forms of their own: a service, because its source is written once for it and its slices; a port, because its last
-//! list usually is its rows; a hold, because its times are kept on the clock of a process; and whatever a former
-//! version wrote differently.
+//! Forms of their own: a service, because its source is written once for it and its slices, and what it says of its
+//! load balancer stands at its end; a port, because its last list usually is its rows; a hold, because its times are
+//! kept on the clock of a process; and whatever a former version wrote differently.
 
 mod hold;
 pub(super) mod odd;
 
 use std::sync::Arc;
 
-use holdfast_core::facts::{AddressType, ServiceFacts, SliceFacts};
+use holdfast_core::facts::{AddressType, BalancerFacts, ServiceFacts, SliceFacts};
 use holdfast_core::keys::{Family, ObjectName, PortKey, ServiceKey, Source};
 use holdfast_core::list::{LastList, Row, Rows};
 use holdfast_core::snapshot::{FrontendView, PortView, Reason, ServiceState, ServiceView};
 use holdfast_core::time::Now;
 use serde::{Deserialize, Serialize};
 
-pub(super) use hold::HoldForm3;
-use hold::{Held, HoldForm};
+use hold::Held;
+pub(super) use hold::{HoldForm, HoldForm3};
 
-/// One service as readers see it. Of what it has, only the form of a hold, `H`, has ever changed.
+/// One service as readers see it. Of what it has, only the form of a hold, `H`, has ever changed, and what it says of
+/// its load balancer, `B`, has come to it.
 #[derive(Serialize, Deserialize)]
-pub(super) struct ServiceForm<H = HoldForm> {
+pub(super) struct ServiceForm<H = HoldForm, B = Option<Box<BalancerFacts>>> {
     name: ObjectName,
     source: Source,
     facts: Option<Arc<ServiceFacts>>,
@@ -34,6 +35,25 @@ pub(super) struct ServiceForm<H = HoldForm> {
     state: ServiceState,
     ports: Vec<PortForm<H>>,
     frontends: Box<[FrontendView]>,
+    balancer: B,
+}
+
+/// What a version wrote of load balancers.
+pub(super) trait Balancing {
+    fn into_facts(self) -> Option<Box<BalancerFacts>>;
+}
+
+impl Balancing for Option<Box<BalancerFacts>> {
+    fn into_facts(self) -> Self {
+        self
+    }
+}
+
+/// Versions 3 and 4 wrote nothing, which takes no room.
+impl Balancing for () {
+    fn into_facts(self) -> Option<Box<BalancerFacts>> {
+        None
+    }
 }
 
 impl ServiceForm {
@@ -46,15 +66,17 @@ impl ServiceForm {
             state: view.state,
             ports: view.ports.iter().map(|port| PortForm::new(port, clock)).collect(),
             frontends: view.frontends.clone(),
+            balancer: view.facts.as_ref().and_then(|facts| facts.balancer.clone()),
         }
     }
 }
 
-impl<H: Held> ServiceForm<H> {
+impl<H: Held, B: Balancing> ServiceForm<H, B> {
     pub(super) fn into_view(self) -> Option<ServiceView> {
-        let Self { name, source, mut facts, slices, state, ports, frontends } = self;
-        if let Some(facts) = &mut facts {
-            Arc::make_mut(facts).key.source = source;
+        let Self { name, source, mut facts, slices, state, ports, frontends, balancer } = self;
+        if let Some(facts) = facts.as_mut().map(Arc::make_mut) {
+            facts.key.source = source;
+            facts.balancer = balancer.into_facts();
         }
         Some(ServiceView {
             key: ServiceKey { name, source },
@@ -63,6 +85,8 @@ impl<H: Held> ServiceForm<H> {
             state,
             ports: ports.into_iter().map(|port| port.into_view(source)).collect::<Option<_>>()?,
             frontends,
+            // It is seen anew.
+            seen: None,
         })
     }
 }

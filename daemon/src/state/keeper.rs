@@ -86,6 +86,7 @@ impl Keeper {
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break,
                 changed = self.snapshots.changed() => if changed.is_err() { break },
+                Ok(()) = self.cluster.changed() => {}
             }
             let Some(pause) = self.write_now().await else { continue };
             tokio::select! {

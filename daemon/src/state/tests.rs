@@ -118,6 +118,8 @@ fn check_table(kept: Kept) {
     assert_eq!((kept.remembered.at, &kept.remembered.progress), (expected.at, &expected.progress));
     assert!(expected.services.len() > 4, "the example has several services");
     for (found, mut view) in kept.remembered.services.into_iter().zip(expected.services) {
+        // What was seen of a load balancer is not kept.
+        view.seen = None;
         // What the maps hold is read off the maps.
         for port in &mut view.ports {
             port.index = None;
@@ -155,6 +157,29 @@ fn what_a_former_version_wrote_is_converted() {
     assert_eq!(kept.context, Context { numbers_below: 0, ..context() });
     let ports = kept.remembered.services.iter().flat_map(|view| &view.ports);
     assert_eq!(ports.filter(|port| port.hold.is_some()).count(), 1);
+    check_without_balancers(kept);
+}
+
+/// What they did not know of load balancers comes with a list: no version of the Services is given.
+#[test]
+fn what_the_version_before_wrote_is_converted() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join(FILE), include_bytes!("tests/snapshot.v4")).unwrap();
+    let kept = Folder::new(folder.path()).load().unwrap().unwrap();
+    assert_eq!(kept.context, context());
+    check_without_balancers(kept);
+}
+
+#[track_caller]
+fn check_without_balancers(mut kept: Kept) {
+    assert!(kept.remembered.progress.is_empty(), "the Services are to be listed");
+    kept.remembered.progress = Remembered::from(&snapshot()).progress;
+    for view in &mut kept.remembered.services {
+        let Some(facts) = view.facts.as_mut().map(Arc::make_mut) else { continue };
+        assert_eq!(facts.balancer, None);
+        let known = snapshot().services.iter().find(|known| known.key == view.key).cloned();
+        facts.balancer = known.and_then(|known| known.facts.as_ref()?.balancer.clone());
+    }
     check_table(kept);
 }
 
@@ -207,7 +232,7 @@ fn a_file_that_is_not_whole_is_named_and_not_used() {
         |it| *it = b"[apiserver]\nendpoints = []\n".to_vec(),
         " is not a snapshot of holdfast",
     );
-    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 3 to 4");
+    check_refused("another version", |it| it[12] = 9, " has format 9; this version reads 3 to 5");
     check_refused("cut in the middle", |it| it.truncate(it.len() / 2), damaged);
     check_refused("cut at the end", |it| it.truncate(it.len() - 1), damaged);
     check_refused("cut behind the head", |it| it.truncate(16), damaged);
@@ -277,6 +302,27 @@ async fn the_last_change_is_written_when_the_daemon_stops() {
     assert_eq!(kept.context.cluster.as_deref(), Some("uid"));
     assert_eq!(kept.remembered.services.len(), snapshot().services.iter().count());
     assert_eq!(written.borrow().at, Some(Timestamp(2_000)));
+}
+
+/// On a node where nothing happens no snapshot is news for a long time.
+#[tokio::test]
+async fn a_cluster_that_is_identified_is_written_without_other_news() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = Folder::new(folder.path());
+    let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
+    let (clusters, cluster) = watch::channel(None);
+    let (keeper, mut written) = Keeper::new(state.clone(), reader, cluster, None, Arc::default());
+    let (stop, stopping) = watch::channel(false);
+    let running = tokio::spawn(keeper.run(stopping));
+    snapshots.send_replace(Arc::new(snapshot()));
+    written.changed().await.unwrap();
+    // Until it rests.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    clusters.send_replace(Some("uid".into()));
+    tokio::time::timeout(Duration::from_secs(10), written.changed()).await.unwrap().unwrap();
+    assert_eq!(state.load().unwrap().unwrap().context.cluster.as_deref(), Some("uid"));
+    stop.send_replace(true);
+    running.await.unwrap();
 }
 
 #[tokio::test]

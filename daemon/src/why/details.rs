@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::find::{self, Dialled};
 use super::states::{EndpointState, WriteStatus, state, status};
 use super::{ReadBack, Subject};
-use crate::datapath::{Clients, Counters, DENIALS, Denied, answering, spelled};
+use crate::datapath::{Cause, Clients, Counters, DENIALS, Denied, answering, spelled};
 use crate::described::{Code, words};
 use crate::readings::Readings;
 use crate::rfc3339::Rfc3339;
@@ -96,6 +96,17 @@ pub(crate) struct Applied {
 /// Where a frontend is in the maps, if it can be.
 pub(crate) fn key(it: &FrontendView) -> Option<FrontendKey> {
     Some(FrontendKey { address: it.address, port: it.port, transport: it.protocol.transport()? })
+}
+
+/// What the maps hold at a frontend that they should not; none: all is as it should be.
+pub(crate) fn difference(view: &ServiceView, it: &FrontendView, entry: Option<&Entry>) -> Option<String> {
+    let applied = Applied::read(view, it, entry);
+    match (applied.matches, applied.programmed, applied.backends.is_empty()) {
+        (Some(false), false, _) => Some("it is not there".to_owned()),
+        (Some(false), true, true) => Some("it leads to nobody".to_owned()),
+        (Some(false), true, false) => Some(format!("it leads to {}", applied.backends.join(", "))),
+        (Some(true) | None, ..) => None,
+    }
 }
 
 impl Applied {
@@ -388,6 +399,10 @@ pub(crate) struct RefusedRow {
     #[schemars(extend("enum" = DENIALS))]
     pub(crate) verdict: &'static str,
     pub(crate) frontend: String,
+    pub(crate) cause: Code<Cause>,
+    /// Where its last packet came from; null of a process of this node.
+    pub(crate) source: Option<String>,
+    /// 0 of a packet, as all of a process.
     pub(crate) pid: u32,
     pub(crate) comm: String,
     pub(crate) cgroup: u64,
@@ -404,6 +419,8 @@ pub(crate) fn refusals(readings: &Readings, subject: &Subject) -> Vec<RefusedRow
         count: denied.count,
         verdict: spelled(denied.refusal.denial),
         frontend: denied.refusal.frontend.to_string(),
+        cause: Code(denied.refusal.cause.into()),
+        source: denied.refusal.arrival.map(|arrival| arrival.source.to_string()),
         pid: denied.refusal.process,
         comm: denied.refusal.comm.clone(),
         cgroup: denied.refusal.cgroup,

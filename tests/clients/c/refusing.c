@@ -1,6 +1,6 @@
 /*
- * Runs a program for which the kernel loads no BPF program: `refusing EPERM|EACCES PROGRAM ARGS…`. A locked-down kernel
- * says EPERM, a verifier that finds fault EACCES.
+ * Runs a program for which the kernel loads no BPF program: `refusing EPERM|EACCES PROGRAM ARGS…`.
+ * A locked-down kernel says EPERM, a verifier that finds fault EACCES.
  */
 #include <errno.h>
 #include <linux/bpf.h>

@@ -20,9 +20,10 @@
 //! | `interrupted` | every source may miss something for a while |
 //! | `time +5s` | five seconds pass |
 //! | `restart` | the daemon ends and starts again on the same maps, with what it wrote down |
-//! | `show frontends`, `backends`, `services`, `rejected`, `maps` | what must be seen now |
+//! | `show frontends`, `backends`, `services`, `balancers`, `rejected`, `maps` | what must be seen now |
 //! | `keep running: WHY` | this scenario has no meaning with a restart at every step |
 
+mod clients;
 mod daemon;
 mod diff;
 mod maps;

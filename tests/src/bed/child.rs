@@ -12,7 +12,7 @@ use std::process::Command;
 
 use nix::sched::{CloneFlags, setns};
 
-use super::{crowd, dial, errand, keeper, load, serve};
+use super::{ask, crowd, dial, errand, keeper, load, serve, whom};
 
 /// Does what the arguments say, as `bed_child` gets them. A command that is entered takes this process over.
 pub fn main(arguments: &[OsString]) -> io::Result<()> {
@@ -26,12 +26,14 @@ pub fn main(arguments: &[OsString]) -> io::Result<()> {
             Err(io::Error::new(error.kind(), format!("start {}: {error}", program.display())))
         }
         (["serve", role, name, address], _) => serve::run(role, name, parsed(address)?),
+        (["whom", name, addresses @ ..], _) => whom::run(name, addresses),
+        (["ask"], _) => ask::run(),
         (["dial", address], _) => dial::run(parsed(address)?),
         (["crowd", uid, clients, door, method, path], _) => crowd::run([uid, clients, door, method, path]),
         (["errand", uid, what, address], _) => errand::run(uid, what, parsed(address)?),
         (["load", kind, address], _) => load::run(kind, parsed(address)?),
         _ => Err(io::Error::other(
-            "usage: bed_child keep|enter|serve|load|dial|crowd|errand …; a bed calls it",
+            "usage: bed_child keep|enter|serve|whom|ask|load|dial|crowd|errand …; a bed calls it",
         )),
     }
 }

@@ -54,6 +54,16 @@ impl Client {
         built("refusing", |into| compile("c/refusing.c", into))
     }
 
+    /// Hands over what is sent between two devices; needs `cc`.
+    pub fn tunnel() -> Result<Self, BedError> {
+        built("tunnel", |into| compile("c/tunnel.c", into))
+    }
+
+    /// Takes a program from its hook, as any root may; needs `cc`.
+    pub fn unhook() -> Result<Self, BedError> {
+        built("unhook", |into| compile("c/unhook.c", into))
+    }
+
     /// The Go client; needs `go`.
     pub fn go() -> Result<Self, BedError> {
         built("go-client", |into| {

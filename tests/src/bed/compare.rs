@@ -20,8 +20,8 @@ const PAIRS: usize = 100;
 /// Rounds in a draw: some six seconds.
 const ROUNDS: usize = 9;
 
-/// Draws of the same thing. The median of all possible ones lies between the smallest and the largest of seven with 98
-/// % confidence.
+/// Draws of the same thing. The median of all possible ones lies between the smallest and the largest of seven with
+/// 98 % confidence.
 pub fn draws() -> usize {
     sized(7, 1)
 }

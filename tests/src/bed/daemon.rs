@@ -216,6 +216,21 @@ impl<'a> Daemon<'a> {
         succeed(command, ANSWER_LIMIT).map(drop)
     }
 
+    /// The same, as soon as nobody outside uses it any more: `true` says that it has been.
+    pub fn drain(&self) -> Result<bool, BedError> {
+        let mut command = self.bed.command_in(&self.cgroup, &self.program);
+        command.args(["cleanup", "--drain", "--config"]).arg(self.config());
+        let output = finish(command, ANSWER_LIMIT)?;
+        match output.status.code() {
+            Some(0) => Ok(true),
+            Some(1) if output.stderr.is_empty() => Ok(false),
+            _ => Err(BedError::Unexpected {
+                who: "cleanup".to_owned(),
+                said: String::from_utf8_lossy(&output.stderr).into_owned(),
+            }),
+        }
+    }
+
     /// Ends it at this very moment, wherever it is.
     pub fn kill(&mut self) -> Result<(), BedError> {
         let Some(mut child) = self.child.take() else { return Ok(()) };

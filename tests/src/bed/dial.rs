@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::load::connect_and_reset;
 use super::{BedError, at, spawn};
 
-/// Between two attempts: often enough to meet an outage of a few milliseconds, seldom enough to leave the servers
-/// alone.
+/// Between two attempts: often enough to meet an outage of a few milliseconds, seldom enough to leave
+/// the servers alone.
 const PAUSE: Duration = Duration::from_millis(4);
 
 /// What came of the attempts since the tally before.

@@ -15,6 +15,8 @@ pub struct Layout {
     pub local: Vec<&'static str>,
     /// Other networks, each at the other end of a link.
     pub neighbours: Vec<Neighbour>,
+    /// Further networks, with nothing but a name: whoever asks for them links them.
+    pub apart: Vec<&'static str>,
 }
 
 /// A network of its own, one link away: a pod, another machine.
@@ -60,18 +62,24 @@ fn add(address: &str, interface: &str) -> String {
     format!("address add {address} dev {interface}{at_once}")
 }
 
-fn batch(bed: &Bed, location: Location<'_>, lines: &[String]) -> Result<(), BedError> {
-    let mut command = bed.command(location, "ip")?;
-    command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
-    let mut ip = spawn(&mut command)?;
+pub(super) fn batch(bed: &Bed, location: Location<'_>, lines: &[String]) -> Result<(), BedError> {
     let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
-    if let Some(mut stdin) = ip.stdin.take() {
-        stdin.write_all(text.as_bytes()).map_err(at("write to", "ip".as_ref()))?;
+    feed(bed, location, &["ip", "-batch", "-"], &text)
+}
+
+/// Runs a command that reads what it shall do.
+pub(super) fn feed(bed: &Bed, location: Location<'_>, words: &[&str], text: &str) -> Result<(), BedError> {
+    let (program, arguments) = words.split_first().map_or(("true", words), |(first, rest)| (*first, rest));
+    let mut command = bed.command(location, program)?;
+    command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = spawn(&mut command)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(text.as_bytes()).map_err(at("write to", program.as_ref()))?;
     }
-    let output = ip.wait_with_output().map_err(at("wait for", "ip".as_ref()))?;
+    let output = child.wait_with_output().map_err(at("wait for", program.as_ref()))?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(BedError::Failed { program: format!("ip -batch:\n{text}"), status: output.status, said })
+    Err(BedError::Failed { program: format!("{program}:\n{text}"), status: output.status, said })
 }

@@ -3,7 +3,7 @@
 //! Invariant: between two turns it does nothing, so two of them can take turns without disturbing each other.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,9 +28,16 @@ pub enum Kind {
     Request,
     /// Bytes one way on one connection.
     Stream,
+    /// Connect, one byte there and back, and reset.
+    Exchange,
+    /// One byte there and back by UDP.
+    Datagram,
 }
 
-const KINDS: [Kind; 3] = [Kind::Connect, Kind::Request, Kind::Stream];
+const KINDS: [Kind; 5] = [Kind::Connect, Kind::Request, Kind::Stream, Kind::Exchange, Kind::Datagram];
+
+/// Longer than an answer takes on the busiest machine: a datagram may be lost, and nobody sends it again.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 impl Kind {
     pub(super) fn word(self) -> &'static str {
@@ -38,6 +45,8 @@ impl Kind {
             Self::Connect => "connect",
             Self::Request => "request",
             Self::Stream => "stream",
+            Self::Exchange => "exchange",
+            Self::Datagram => "datagram",
         }
     }
 }
@@ -140,16 +149,35 @@ fn operation(kind: Kind, address: SocketAddr) -> io::Result<Operation> {
             let bytes = vec![0; WRITE_BYTES];
             Box::new(move || Ok(stream.write(&bytes)? as u64))
         }
+        Kind::Exchange => Box::new(move || ask(&mut TcpStream::from(connected(address)?))),
+        Kind::Datagram => {
+            let socket = UdpSocket::bind(SocketAddr::new(unspecified(address), 0))?;
+            socket.connect(address)?;
+            socket.set_read_timeout(Some(ANSWER_MAX))?;
+            Box::new(move || {
+                socket.send(&[0])?;
+                Ok(socket.recv(&mut [0])? as u64)
+            })
+        }
     })
 }
 
-/// A reset leaves no port behind.
+/// Any address of that family.
+fn unspecified(address: SocketAddr) -> IpAddr {
+    if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
 pub(super) fn connect_and_reset(address: SocketAddr) -> io::Result<u64> {
+    connected(address).map(|_| 1)
+}
+
+/// What ends with a reset, which leaves no port behind.
+fn connected(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let socket: OwnedFd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     setsockopt(&socket, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 })?;
     connect(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
-    Ok(1)
+    Ok(socket)
 }
 
 fn ask(stream: &mut TcpStream) -> io::Result<u64> {

@@ -47,9 +47,14 @@ pub enum Role {
     Echo,
     /// TCP: reads and forgets; the other side of a stream.
     Sink,
+    /// TCP: gives back the bytes that come, one connection after the other; the other side of an exchange.
+    Turns,
+    /// UDP: gives back the datagrams that come.
+    Return,
 }
 
-const ROLES: [Role; 6] = [Role::Tcp, Role::Udp, Role::Dns, Role::Accept, Role::Echo, Role::Sink];
+const ROLES: [Role; 8] =
+    [Role::Tcp, Role::Udp, Role::Dns, Role::Accept, Role::Echo, Role::Sink, Role::Turns, Role::Return];
 
 impl Role {
     pub(crate) fn word(self) -> &'static str {
@@ -60,6 +65,8 @@ impl Role {
             Self::Accept => "accept",
             Self::Echo => "echo",
             Self::Sink => "sink",
+            Self::Turns => "turns",
+            Self::Return => "return",
         }
     }
 
@@ -68,7 +75,7 @@ impl Role {
     fn cpu(self) -> Option<Cpu> {
         match self {
             Self::Tcp | Self::Udp | Self::Dns => None,
-            Self::Accept | Self::Echo => Some(Cpu::Last),
+            Self::Accept | Self::Echo | Self::Turns | Self::Return => Some(Cpu::Last),
             Self::Sink => Some(Cpu::First),
         }
     }
@@ -120,7 +127,9 @@ pub(super) fn run(role: &str, name: &str, address: SocketAddr) -> io::Result<()>
             let given: Ipv4Addr = name.parse().map_err(io::Error::other)?;
             datagrams(address, |question| dns_answer(question, given))
         }
+        Role::Return => datagrams(address, |bytes| Some(bytes.to_vec())),
         Role::Accept => accept_all(address),
+        Role::Turns => one_after_the_other(address),
         Role::Tcp | Role::Echo | Role::Sink => connections(role, name, address),
     }
 }
@@ -164,6 +173,16 @@ fn accept_all(address: SocketAddr) -> io::Result<()> {
     listen(&listener, Backlog::new(BACKLOG)?)?;
     ready()?;
     listener.incoming().filter_map(Result::ok).for_each(drop);
+    Ok(())
+}
+
+/// No thread for a connection: that would cost more than all that is measured.
+fn one_after_the_other(address: SocketAddr) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    ready()?;
+    for stream in listener.incoming().filter_map(Result::ok) {
+        let _ = converse(Role::Echo, "", stream);
+    }
     Ok(())
 }
 

@@ -79,6 +79,12 @@ async fn answer(
             writer.chunk(body.as_bytes()).await?;
             return writer.end().await;
         }
+        Some(Fault::Endless(piece)) => {
+            writer.begin().await?;
+            loop {
+                writer.chunk(piece.as_bytes()).await?;
+            }
+        }
         Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
         Some(Fault::CutAfter(bytes)) => writer.cut_after(bytes),
         Some(Fault::Twice) => twice = true,

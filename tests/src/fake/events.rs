@@ -1,7 +1,7 @@
 //! Writes of Events, judged as an apiserver judges them.
 //!
-//! Invariant: what is stored here a real apiserver would have stored; the rules are those of its validation of
-//! `events.k8s.io/v1`.
+//! Invariant: what is stored here a real apiserver would have stored; the rules are those of its
+//! validation of `events.k8s.io/v1`.
 
 use std::io;
 

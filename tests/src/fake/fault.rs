@@ -105,6 +105,8 @@ pub enum Fault {
     CutAfter(usize),
     /// Status 200, this body, and a clean end.
     Say(String),
+    /// Status 200, and a body of these bytes that goes on as long as anybody reads it.
+    Endless(String),
     /// Each event of the watch comes twice.
     Twice,
 }

@@ -32,7 +32,7 @@ pub(super) async fn get<W: AsyncWrite + Unpin>(
     }
     match cluster.object(head.kind, head.name.as_deref().unwrap_or_default()) {
         Some(object) => writer.whole(200, "", &object.typed()).await,
-        None => writer.status(404, "NotFound", None).await,
+        None => writer.missing(head.name.as_deref().unwrap_or_default()).await,
     }
 }
 
@@ -44,6 +44,7 @@ pub(super) async fn list<W: AsyncWrite + Unpin>(
 ) -> io::Result<()> {
     let parsed = Selector::parse(head.parameter("labelSelector"), head.parameter("fieldSelector"));
     let Ok(selector) = parsed else { return writer.status(400, "BadRequest", None).await };
+    let selector = selector.within(head.namespace.as_deref());
     if head.number("resourceVersion").is_some_and(|wanted: u64| wanted > cluster.version()) {
         return writer.status(504, "Timeout", Some(1)).await;
     }

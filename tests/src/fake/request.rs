@@ -28,6 +28,8 @@ pub(super) struct Head {
     pub(super) kind: Kind,
     /// The name of the one object that is asked for; of a new one its namespace.
     pub(super) name: Option<String>,
+    /// The namespace that a list is confined to.
+    pub(super) namespace: Option<String>,
     pub(super) headers: BTreeMap<String, String>,
     /// What is written.
     pub(super) body: Vec<u8>,
@@ -72,14 +74,24 @@ impl Head {
             .filter_map(|pair| pair.split_once('='))
             .map(|(a, b)| (decoded(a), decoded(b)))
             .collect();
-        let (kind, name) = asked_for(path);
+        let Place { kind, name, namespace } = place(path);
+        let kind = kind.unwrap_or(Kind::Unknown);
         let verb = match method {
             "GET" => verb(&query, &headers, kind, name.as_deref()),
             "POST" => Verb::Create,
             "PATCH" => Verb::Patch,
             _ => return None,
         };
-        Some(Self { target: target.to_owned(), verb, kind, name, headers, body: Vec::new(), query })
+        Some(Self {
+            target: target.to_owned(),
+            verb,
+            kind,
+            name,
+            namespace,
+            headers,
+            body: Vec::new(),
+            query,
+        })
     }
 
     /// A parameter's value, empty if it was not given.
@@ -93,29 +105,66 @@ impl Head {
     }
 }
 
-fn asked_for(path: &str) -> (Kind, Option<String>) {
+/// Which objects a path is about.
+#[derive(Debug, Default)]
+struct Place {
+    kind: Option<Kind>,
+    /// The name of the one object, with its namespace.
+    name: Option<String>,
+    /// The namespace that a list is confined to.
+    namespace: Option<String>,
+}
+
+/// Where each group is, and the words of its resources.
+const GROUPS: [(&str, &[(&str, Kind)]); 4] = [
+    (
+        "/api/v1/",
+        &[
+            ("services", Kind::Services),
+            ("nodes", Kind::Nodes),
+            ("pods", Kind::Pods),
+            ("endpoints", Kind::Endpoints),
+            ("events", Kind::Events),
+        ],
+    ),
+    ("/apis/discovery.k8s.io/v1/", &[("endpointslices", Kind::Slices)]),
+    ("/apis/coordination.k8s.io/v1/", &[("leases", Kind::Leases)]),
+    ("/apis/networking.k8s.io/v1/", &[("ipaddresses", Kind::Addresses), ("networkpolicies", Kind::Policies)]),
+];
+
+fn place(path: &str) -> Place {
     if let Some(rest) = path.strip_prefix("/apis/events.k8s.io/v1/namespaces/") {
-        return match rest.split('/').collect::<Vec<_>>().as_slice() {
-            [namespace, "events"] => (Kind::Events, Some((*namespace).to_owned())),
-            [namespace, "events", name] => (Kind::Events, Some(format!("{namespace}/{name}"))),
-            _ => (Kind::Unknown, None),
+        let name = match rest.split('/').collect::<Vec<_>>().as_slice() {
+            [namespace, "events"] => (*namespace).to_owned(),
+            [namespace, "events", name] => format!("{namespace}/{name}"),
+            _ => return Place::default(),
         };
+        return Place { kind: Some(Kind::Events), name: Some(name), namespace: None };
     }
-    let roots = [
-        ("/api/v1/services", Kind::Services),
-        ("/apis/discovery.k8s.io/v1/endpointslices", Kind::Slices),
-        ("/api/v1/nodes", Kind::Nodes),
-        ("/api/v1/namespaces", Kind::Namespaces),
-        ("/readyz", Kind::Ready),
-    ];
-    let under = roots.into_iter().find_map(|(root, kind)| Some((kind, path.strip_prefix(root)?)));
-    match under {
-        Some((kind, "" | "/")) => (kind, None),
-        Some((kind, rest)) => match rest.strip_prefix('/') {
-            Some(name) if !name.contains('/') => (kind, Some(name.to_owned())),
-            _ => (Kind::Unknown, None),
-        },
-        None => (Kind::Unknown, None),
+    if path == "/readyz" {
+        return Place { kind: Some(Kind::Ready), ..Place::default() };
+    }
+    let Some((rest, words)) =
+        GROUPS.iter().find_map(|(root, words)| path.strip_prefix(root).map(|rest| (rest, *words)))
+    else {
+        return Place::default();
+    };
+    let kind = |wanted: &str| words.iter().find(|(word, _)| *word == wanted).map(|(_, kind)| *kind);
+    let segments: Vec<String> = rest.split('/').filter(|it| !it.is_empty()).map(decoded).collect();
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let owned = |text: &str| Some(text.to_owned());
+    match segments.as_slice() {
+        ["namespaces"] => Place { kind: Some(Kind::Namespaces), ..Place::default() },
+        ["namespaces", name] => Place { kind: Some(Kind::Namespaces), name: owned(name), namespace: None },
+        ["namespaces", namespace, word] => {
+            Place { kind: kind(word), name: None, namespace: owned(namespace) }
+        }
+        ["namespaces", namespace, word, name] => {
+            Place { kind: kind(word), name: Some(format!("{namespace}/{name}")), namespace: None }
+        }
+        [word] => Place { kind: kind(word), ..Place::default() },
+        [word, name] => Place { kind: kind(word), name: owned(name), namespace: None },
+        _ => Place::default(),
     }
 }
 
@@ -159,7 +208,14 @@ mod tests {
         check("/api/v1/nodes?fieldSelector=metadata.name%3Da", "", Verb::List, Kind::Nodes);
         check("/api/v1/namespaces/kube-system", "", Verb::Get, Kind::Namespaces);
         check("/readyz", "", Verb::Get, Kind::Ready);
-        check("/api/v1/namespaces/a/services", "", Verb::List, Kind::Unknown);
+        check("/api/v1/namespaces/a/things", "", Verb::List, Kind::Unknown);
+        let head = check("/api/v1/namespaces/a/services", "", Verb::List, Kind::Services);
+        assert_eq!(head.namespace.as_deref(), Some("a"));
+        let head = check("/api/v1/namespaces/a/endpoints/b", "", Verb::Get, Kind::Endpoints);
+        assert_eq!(head.name.as_deref(), Some("a/b"));
+        let head =
+            check("/apis/networking.k8s.io/v1/ipaddresses/fd00%3A%3A1", "", Verb::Get, Kind::Addresses);
+        assert_eq!(head.name.as_deref(), Some("fd00::1"));
         let accept = "Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1\r\n";
         let head = check("/api/v1/services", accept, Verb::Audit, Kind::Services);
         assert!(head.headers.contains_key("accept"));

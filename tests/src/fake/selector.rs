@@ -28,13 +28,20 @@ enum Wanted {
     Absent,
     Equal(String),
     Unequal(String),
+    OneOf(Vec<String>),
 }
 
 /// The fields that apiservers select by, and where they stand.
-const FIELDS: [(&str, &str); 3] = [
+const FIELDS: [(&str, &str); 9] = [
     ("metadata.name", "/metadata/name"),
     ("metadata.namespace", "/metadata/namespace"),
     ("spec.clusterIP", "/spec/clusterIP"),
+    ("spec.nodeName", "/spec/nodeName"),
+    ("involvedObject.kind", "/involvedObject/kind"),
+    ("involvedObject.namespace", "/involvedObject/namespace"),
+    ("involvedObject.name", "/involvedObject/name"),
+    ("reason", "/reason"),
+    ("type", "/type"),
 ];
 
 impl Selector {
@@ -43,9 +50,19 @@ impl Selector {
         let terms = |text: &str| -> Vec<String> {
             text.split(',').filter(|term| !term.is_empty()).map(str::to_owned).collect()
         };
+        if let Some(term) = one_of(labels) {
+            return Ok(Self { terms: vec![term] });
+        }
         let labels = terms(labels).into_iter().map(|term| label(&term));
         let fields = terms(fields).into_iter().map(|term| field(&term).ok_or(term));
         Ok(Self { terms: labels.map(Ok).chain(fields).collect::<Result<_, _>>()? })
+    }
+
+    /// The same, of one namespace only.
+    pub(super) fn within(mut self, namespace: Option<&str>) -> Self {
+        let subject = Subject::Field("/metadata/namespace");
+        self.terms.extend(namespace.map(|it| Term { subject, wanted: Wanted::Equal(it.to_owned()) }));
+        self
     }
 
     /// Whether the object is like that.
@@ -66,6 +83,7 @@ impl Term {
             Wanted::Absent => found.is_none(),
             Wanted::Equal(value) => found.unwrap_or_default() == value,
             Wanted::Unequal(value) => found.unwrap_or_default() != value,
+            Wanted::OneOf(values) => values.iter().any(|value| found == Some(value)),
         }
     }
 }
@@ -96,6 +114,13 @@ fn label(term: &str) -> Term {
         Some((name, wanted)) => Term { subject: Subject::Label(name.to_owned()), wanted },
         None => Term { subject: Subject::Label(term.to_owned()), wanted: Wanted::Present },
     }
+}
+
+/// `name in (a,b)`, where it is the only term.
+fn one_of(labels: &str) -> Option<Term> {
+    let (name, values) = labels.strip_suffix(')')?.split_once(" in (")?;
+    let values = values.split(',').map(str::to_owned).collect();
+    Some(Term { subject: Subject::Label(name.to_owned()), wanted: Wanted::OneOf(values) })
 }
 
 fn field(term: &str) -> Option<Term> {
@@ -136,6 +161,8 @@ mod tests {
         check("", "metadata.name=web", true);
         check("", "metadata.name=web,spec.clusterIP!=None", false);
         check("!b", "metadata.name=other", false);
+        check("app in (b,a)", "", true);
+        check("app in (b,c)", "", false);
     }
 
     #[test]

@@ -194,8 +194,8 @@ impl Server {
         Ok(())
     }
 
-    /// Every packet to it is lost, those of open connections and of new ones, as if its cable was pulled; or arrives
-    /// again.
+    /// Every packet to it is lost, those of open connections and of new ones, as if its cable was pulled;
+    /// or arrives again.
     pub fn drop_packets(&self, dropped: bool) {
         self.command(Command::DropPackets(dropped));
         for socket in lock(&self.state.sockets).values() {

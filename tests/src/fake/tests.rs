@@ -487,7 +487,7 @@ fn what_no_apiserver_could_hold_is_refused() {
     let cluster = Cluster::new("a");
     assert!(matches!(cluster.apply(json!({"kind": "Service"})), Err(FakeError::Object(_))));
     assert!(matches!(
-        cluster.apply(json!({"kind": "Pod", "metadata": {"name": "a"}})),
+        cluster.apply(json!({"kind": "Thing", "metadata": {"name": "a"}})),
         Err(FakeError::Object(_))
     ));
     assert!(matches!(cluster.delete(Kind::Slices, "default/a"), Err(FakeError::Missing(..))));

@@ -4,6 +4,7 @@
 
 use std::io;
 
+use serde_json::json;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use super::fault::status;
@@ -49,6 +50,15 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     ) -> io::Result<()> {
         let headers = retry_after.map_or(String::new(), |seconds| format!("Retry-After: {seconds}\r\n"));
         self.whole(code, &headers, &status(code, reason, reason)).await
+    }
+
+    /// Answers that there is no object of this name: unlike where there is no such path, it is named.
+    pub(super) async fn missing(&mut self, name: &str) -> io::Result<()> {
+        let body = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound",
+            "message": format!("{name:?} not found"), "details": {"name": name}, "code": 404,
+        });
+        self.whole(404, "", &body.to_string()).await
     }
 
     /// The head of an answer whose length nobody knows yet.

@@ -1,5 +1,5 @@
-//! Random services and slices, as an apiserver accepts them: all that decides whom a node's client reaches, in any
-//! mixture.
+//! Random services and slices, as an apiserver accepts them: all that decides whom a node's client reaches,
+//! in any mixture.
 //!
 //! Invariant: the seed alone decides, and no two services want one address. It leaves out what kube-proxy itself
 //! decides by chance (two services with one external address, one endpoint that differs between slices), and a slice
@@ -233,7 +233,7 @@ impl Mood {
 }
 
 /// Each condition likely as it is in good times, or the other way, or not there.
-fn mixed(random: &mut Random) -> Map<String, Value> {
+pub(crate) fn mixed(random: &mut Random) -> Map<String, Value> {
     let mut conditions = Map::new();
     for (condition, good) in [("ready", true), ("serving", true), ("terminating", false)] {
         let value = random.pick(&[None, Some(!good), Some(good), Some(good)]);

@@ -28,12 +28,13 @@ pub(super) fn server(
     folder: &Path,
     authority: &Authority,
     apiservers: usize,
+    pods: Option<&str>,
 ) -> Result<Server, PeersError> {
     let (program, flags) = match part {
         Part::Etcd => ("etcd", etcd(folder)),
         Part::Apiserver(index) => ("kube-apiserver", kube_apiserver(index, folder, authority)?),
         Part::Controllers => ("kube-controller-manager", controllers(authority, apiservers)?),
-        Part::Proxy => ("kube-proxy", kube_proxy(authority, apiservers)?),
+        Part::Proxy => ("kube-proxy", kube_proxy(authority, apiservers, pods)?),
     };
     let arguments = flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect();
     Ok(Server::new(part, program_path(program)?, arguments, folder))
@@ -96,8 +97,9 @@ fn controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersE
     ])
 }
 
-/// It changes no setting of the kernel, and asks the last apiserver as an administrator.
-fn kube_proxy(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
+/// It changes no setting of the kernel, and asks the last apiserver as an administrator. Without the ranges of pods it
+/// tells no pod from others.
+fn kube_proxy(authority: &Authority, apiservers: usize, pods: Option<&str>) -> Result<Flags, PeersError> {
     let kubeconfig = authority.kubeconfig(apiservers.saturating_sub(1), authority.admin())?;
     let mut flags = vec![
         ("kubeconfig", kubeconfig.display().to_string()),
@@ -105,6 +107,7 @@ fn kube_proxy(authority: &Authority, apiservers: usize) -> Result<Flags, PeersEr
         ("hostname-override", NODE.to_owned()),
         ("healthz-bind-address", "127.0.0.1:10256".to_owned()),
     ];
+    flags.extend(pods.map(|pods| ("cluster-cidr", pods.to_owned())));
     flags.extend(CONNTRACK.map(|name| (name, "0".to_owned())));
     Ok(flags)
 }

@@ -43,20 +43,22 @@ pub type Frontend = (SocketAddr, String);
 pub fn ways(cluster: &Cluster, client: Client) -> Result<BTreeMap<Frontend, Way>, PeersError> {
     let mut ways = BTreeMap::new();
     for (family, node) in FAMILIES {
-        let mut nft = cluster.bed().command(Location::OUTSIDE, "nft")?;
-        nft.args(["--json", "list", "table", family, "kube-proxy"]);
-        let text = succeed(nft, LIST_LIMIT)?;
-        let listing: Value =
-            serde_json::from_str(&text).map_err(|error| unknown(&text, &error.to_string()))?;
-        Rules::of(&listing, client).collect(node, &mut ways)?;
+        Rules::of(&listing(cluster, family)?, client).collect(node, &mut ways)?;
     }
     Ok(ways)
 }
 
+fn listing(cluster: &Cluster, family: &str) -> Result<Value, PeersError> {
+    let mut nft = cluster.bed().command(Location::OUTSIDE, "nft")?;
+    nft.args(["--json", "list", "table", family, "kube-proxy"]);
+    let text = succeed(nft, LIST_LIMIT)?;
+    serde_json::from_str(&text).map_err(|error| unknown(&text, &error.to_string()))
+}
+
 /// Whether kube-proxy has come so far that there is something to read.
 pub(super) fn are_written(cluster: &Cluster) -> Result<bool, PeersError> {
-    match ways(cluster, Client::Local) {
-        Ok(_) => Ok(true),
+    match FAMILIES.iter().try_for_each(|(family, _)| listing(cluster, family).map(drop)) {
+        Ok(()) => Ok(true),
         Err(PeersError::Bed(BedError::Failed { .. })) => Ok(false),
         Err(error) => Err(error),
     }
@@ -216,8 +218,8 @@ mod tests {
 
     use super::*;
 
-    /// What kube-proxy wrote for a port with the external policy Local, two endpoints of which one is here, and a port
-    /// with none.
+    /// What kube-proxy wrote for a port with the external policy Local, two endpoints of which one is here, and a
+    /// port with none.
     fn listing() -> Value {
         let elements =
             |goto: &str| json!([[{"concat": ["203.0.113.7", "tcp", 80]}, {"goto": {"target": goto}}]]);

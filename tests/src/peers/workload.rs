@@ -1,5 +1,5 @@
-//! Nodes and pods as kubelet would report them: tests say what a pod is doing, the real controllers draw their
-//! conclusions.
+//! Nodes and pods as kubelet would report them: tests say what a pod is doing, the real controllers
+//! draw their conclusions.
 //!
 //! Invariant: only what kubelet and the scheduler write is written here; slices are never touched. Nothing listens
 //! behind the addresses; a test that dials starts its own servers.

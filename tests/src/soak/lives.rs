@@ -146,6 +146,7 @@ impl Life<'_> {
             mark: 0,
             stale_sockets: StaleSockets::default(),
             served: Served::default(),
+            packets: None,
         })
     }
 }

@@ -26,9 +26,9 @@ const _: () = assert!(SLOTS as usize == BACKENDS.len(), "a range holds all backe
 
 const PORT: PortIndex = PortIndex(1);
 
-/// How often it is asked whether a grace period is over, far less than one takes. A sleep, because two threads that
-/// only yield can keep the CPUs from everybody else for a minute on Linux 6.18, also from the thread that ends grace
-/// periods.
+/// How often it is asked whether a grace period is over, far less than one takes. A sleep, because two threads
+/// that only yield can keep the CPUs from everybody else for a minute on Linux 6.18, also from the thread that
+/// ends grace periods.
 const GRACE_POLL: Duration = Duration::from_micros(200);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +52,7 @@ pub fn replace_again_and_again(
         mark: 0,
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
+        packets: None,
     };
     let mut lists = Lists { maps: KernelMaps::start(&options)?, lists: lists(), waiting: VecDeque::new() };
     lists.replace(0)?;

@@ -10,8 +10,8 @@ use holdfast_tests::bed::{Bed, succeed};
 
 use crate::stage::{Bystander, CHANGES, NOBODY, PROMPT, SOON, service, until};
 
-/// The daemon as a service of systemd has it: root without the power to read what root may not, and what it needs for
-/// its work.
+/// The daemon as a service of systemd has it: root without the power to read what root may not, and what it needs
+/// for its work.
 const SANDBOX: [&str; 3] = ["setpriv", "--bounding-set=-all,+bpf,+net_admin,+perfmon", "--inh-caps=-all"];
 
 /// A daemon in the sandbox, and what it said when it did not start.

@@ -1,7 +1,7 @@
 //! Who is there: a bed with a daemon, a bystander whose changes are timed, an apiserver with a journal, and nobody.
 //!
-//! Invariant: the bystander's service has nothing in common with what is attacked, so whatever delays it is the
-//! attack's doing.
+//! Invariant: the bystander's service has nothing in common with what is attacked, so whatever delays it is
+//! the attack's doing.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -19,8 +19,8 @@ pub(crate) const NOBODY: u32 = 65_534;
 /// The door that everybody of the node may use.
 pub(crate) const TCP: &str = "127.0.0.1:9890";
 
-/// A bystander's change takes some milliseconds; this has room for a busy machine, and none for who waits behind an
-/// attack.
+/// A bystander's change takes some milliseconds; this has room for a busy machine, and none for who waits
+/// behind an attack.
 pub(crate) const PROMPT: Duration = Duration::from_millis(500);
 
 /// Changes that are timed while an attack goes on. Of so many the slowest does not count: where maps have to grow, it
@@ -74,8 +74,8 @@ pub(crate) fn row(daemon: &Daemon<'_>, address: &str) -> Value {
     daemon.ask(&["frontends", "--address", address]).unwrap()["frontends"][0].clone()
 }
 
-/// A tenant whose only fault is to be on the same node: his backend changes, and he waits until it is in the maps and
-/// told.
+/// A tenant whose only fault is to be on the same node: his backend changes, and he waits until it is in the
+/// maps and told.
 pub(crate) struct Bystander<'a> {
     daemon: &'a Daemon<'a>,
     told: BufReader<UnixStream>,

@@ -1,5 +1,5 @@
-//! Two daemons where there is room for one: the second says what it lacks and ends where it must, and the first does
-//! not notice.
+//! Two daemons where there is room for one: the second says what it lacks and ends where it must, and the first
+//! does not notice.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! The hold, for real: lists that are lost by mistake, lists whose backends are dead, and lists that are ended on
-//! purpose.
+//! The hold, for real: lists that are lost by mistake, lists whose backends are dead, and lists that are
+//! ended on purpose.
 
 use std::net::SocketAddr;
 use std::thread;

@@ -1,5 +1,5 @@
-//! The incident, for real: apiservers that share an address, a VIP of our own table before one of them, and the daemon
-//! between.
+//! The incident, for real: apiservers that share an address, a VIP of our own table before one of them, and
+//! the daemon between.
 //!
 //! What is lost by mistake is held: `default/kubernetes` while it flaps, and the VIP while its own slice is away. No
 //! client meets either, no other service is touched, and the daemon keeps its way to repair both.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use holdfast_tests::bed::Layout;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Client, Cluster, Crowd, Frontend, Kind, Part, Way, until, ways};
 use serde_json::{Value, json};
@@ -21,9 +20,6 @@ const SERVICES: usize = 40;
 /// How often the cluster becomes another one, and how much of it.
 const ROUNDS: u64 = 6;
 const CHANGES: usize = 30;
-
-/// Where the node's NodePorts answer.
-const ADDRESS: &str = "192.0.2.7";
 
 /// Nothing is held: kube-proxy holds nothing.
 const REFUSE: &str = "[hold]\non_empty = \"refuse\"\n";
@@ -121,12 +117,8 @@ fn move_to(api: &Api<'_>, zone: &str) {
 
 #[test]
 fn whoever_dials_gets_what_kube_proxy_would_give() {
-    let layout = Layout { local: vec!["192.0.2.7/32"], ..Layout::default() };
-    let cluster = Cluster::start(layout, 1).unwrap();
-    stage::prepare(&cluster, 1);
+    let cluster = stage::of_a_node_with_an_address();
     let api = cluster.api(0).unwrap();
-    let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": ADDRESS}]}});
-    api.merge_status(Kind::Node, stage::NODE, &addresses).unwrap();
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
     let mut crowd = Crowd::new(seed, SERVICES);
     crowd.create(&api).unwrap();

@@ -12,7 +12,13 @@ mod daemon_hold;
 #[cfg(test)]
 mod daemon_incident;
 #[cfg(test)]
+mod daemon_ports;
+#[cfg(test)]
 mod daemon_table;
+#[cfg(test)]
+mod packets;
+#[cfg(test)]
+mod packets_random;
 #[cfg(test)]
 mod peers_access;
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use holdfast_tests::bed::Layout;
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::peers::{Api, Cluster, PeersError, SOON, apiserver, until};
+use holdfast_tests::peers::{Api, Cluster, Kind, PeersError, SOON, apiserver, until};
 use serde_json::{Value, json};
 
 /// What an operator applies before the first daemon.
@@ -29,6 +30,19 @@ pub(crate) const ACCOUNT_USER: &str = "system:serviceaccount:kube-system:holdfas
 pub(crate) fn prepare(cluster: &Cluster, apiservers: usize) {
     permit(cluster, apiservers, MANIFEST, (USER, &[]));
     cluster.api(0).unwrap().add_node(NODE, "zone-a").unwrap();
+}
+
+/// The node's primary address, where one has been given to it: there its NodePorts answer.
+pub(crate) const ADDRESS: &str = "192.0.2.7";
+
+/// A control plane of one apiserver, with a node that has an address.
+pub(crate) fn of_a_node_with_an_address() -> Cluster {
+    let layout = Layout { local: vec!["192.0.2.7/32"], ..Layout::default() };
+    let cluster = Cluster::start(layout, 1).unwrap();
+    prepare(&cluster, 1);
+    let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": ADDRESS}]}});
+    cluster.api(0).unwrap().merge_status(Kind::Node, NODE, &addresses).unwrap();
+    cluster
 }
 
 /// Applies permissions and waits until the first apiservers go by them: each authorizer hears of a role and of its

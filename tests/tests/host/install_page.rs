@@ -1,8 +1,8 @@
 //! docs/install.md, word by word: its own blocks of commands are run, in their order, as a newcomer would.
 //!
-//! Only what the page leaves to its reader is filled in: where the repository is. Left out are lines that need a
-//! cluster or another distribution (`dnf`), and the compiling itself, for which the binary of `HOLDFAST_BINARY` stands
-//! in.
+//! Only what the page leaves to its reader is filled in: where the repository is. Left out are lines that need
+//! a cluster or another distribution (`dnf`), and the compiling itself, for which the binary of
+//! `HOLDFAST_BINARY` stands in.
 
 use std::fs;
 use std::path::Path;

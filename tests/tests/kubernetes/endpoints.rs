@@ -63,8 +63,8 @@ fn a_refused_connection_leads_on_within_50_ms() {
     check_words("refused", "connection refused", |_, server| server.stop());
 }
 
-/// A new access reads its files, and a busy machine makes a TLS handshake slow: more than either takes, less than any
-/// timeout.
+/// A new access reads its files, and a busy machine makes a TLS handshake slow: more than either takes, less
+/// than any timeout.
 const SLACK: Duration = Duration::from_millis(450);
 
 #[test]

@@ -1,5 +1,5 @@
-//! Events for the cluster: one for a trouble, a count when it comes again, none for ordinary changes, and nobody who
-//! waits.
+//! Events for the cluster: one for a trouble, a count when it comes again, none for ordinary changes, and
+//! nobody who waits.
 
 use std::sync::Arc;
 

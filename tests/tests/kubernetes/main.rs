@@ -8,6 +8,7 @@
 #![cfg(test)]
 
 mod credentials;
+mod diagnosed;
 mod endpoints;
 mod events;
 mod hung;

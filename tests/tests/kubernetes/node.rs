@@ -13,9 +13,12 @@ use std::time::{Duration, Instant};
 
 use holdfast::announce::{self, Announced};
 use holdfast::apiserver::{self, Access, Sources};
-use holdfast::config::{Apiserver, ApiserverUrl, ClientIdentity};
+use holdfast::config::{
+    Apiserver, ApiserverUrl, ClientIdentity, Config, EventsRead, Kubernetes as KubernetesTable,
+};
 use holdfast::engine::run::{CHANGES_WAITING_MAX, Ends, GROUPS_WAITING_MAX, run};
 use holdfast::node::NodeReport;
+use holdfast::overheard::{self, Overheard};
 use holdfast::recorder::Recorder;
 use holdfast::rejections;
 use holdfast::sources::kubernetes::{Kubernetes, Resource, Settings, State, Timing, View, Watch};
@@ -257,7 +260,15 @@ impl Node {
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(AtomicU64::new(0));
         let asks = holdfast::engine::ask::channel().1;
-        let ends = Ends { events, asks, snapshots: snapshots_out, changes, progress, stop: stopping };
+        let ends = Ends {
+            events,
+            asks,
+            snapshots: snapshots_out,
+            changes,
+            progress,
+            steps: Arc::default(),
+            stop: stopping,
+        };
         let (recorder, _) = Recorder::new(changed, snapshots.clone(), None);
         runtime.spawn(run(engine, ends, |_| ()));
         runtime.spawn(recorder.run());
@@ -289,6 +300,20 @@ impl Node {
         counts
     }
 
+    /// From now on this node follows what the cluster says.
+    pub(crate) fn overhear(&self) -> Arc<Overheard> {
+        let overheard = Arc::new(Overheard::default());
+        let kubernetes = KubernetesTable { events_read: EventsRead::Watch, ..KubernetesTable::default() };
+        let config = Config { kubernetes, ..Config::default() };
+        let (keep, config) = watch::channel(Arc::new(config));
+        let following = overheard::run(config, self.access.clone(), "n1".into(), Arc::clone(&overheard));
+        self.runtime.spawn(async move {
+            let _keep = keep;
+            following.await;
+        });
+        overheard
+    }
+
     pub(crate) fn server(&self) -> &Server {
         &self.setup.servers[0]
     }
@@ -300,6 +325,11 @@ impl Node {
     /// From now on this service must have a backend at every instant.
     pub(crate) fn guard(&self, number: u8) {
         self.guard.0.lock().unwrap().addresses.insert(vip(number));
+    }
+
+    /// Lets the node live until this is done.
+    pub(crate) fn run<T>(&self, doing: impl Future<Output = T>) -> T {
+        self.runtime.block_on(doing)
     }
 
     /// Lets the node live for a while.

@@ -64,7 +64,7 @@ fn the_machine_stays_as_it_was() {
     let look = || (names("/proc/sys/net/ipv4/conf"), fs::read_to_string("/proc/self/mountinfo").unwrap());
     let (before, cgroups) = (look(), fs::read_to_string("/proc/self/cgroup").unwrap());
     let neighbours = vec![Neighbour { name: "pod", near: vec!["10.1.0.1/24"], far: vec!["10.1.0.2/24"] }];
-    let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32"], neighbours }).unwrap();
+    let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32"], neighbours, ..Layout::default() }).unwrap();
     let top = bed.cgroup().parent().unwrap().to_owned();
     let keeper = bed.bpffs();
     let mut sleeper = sleep_inside(&bed);
@@ -138,7 +138,7 @@ fn a_neighbour_is_one_link_away() {
         },
         Neighbour { name: "machine", near: vec!["10.2.0.1/24"], far: vec!["10.2.0.2/24"] },
     ];
-    let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32"], neighbours }).unwrap();
+    let bed = Bed::lay(&Layout { local: vec!["192.0.2.1/32"], neighbours, ..Layout::default() }).unwrap();
     let _node = bed.serve(Location::NODE, Role::Tcp, "node", address("192.0.2.1:80")).unwrap();
     let _pod = bed.serve(Location::pod("pod"), Role::Tcp, "pod", address("10.1.0.2:80")).unwrap();
     let _pod6 = bed.serve(Location::pod("pod"), Role::Tcp, "pod6", address("[2001:db8:1::2]:80")).unwrap();

@@ -105,8 +105,8 @@ fn invariant_11_the_way_to_the_apiserver_is_never_a_frontend() {
     );
 }
 
-/// The daemon dials two backends to check them: one stands behind an address that another service refuses, at the other
-/// nobody listens.
+/// The daemon dials two backends to check them: one stands behind an address that another service refuses, at the
+/// other nobody listens.
 const CHECKED: &str = "
 [[service]]
 name = \"own\"

@@ -11,6 +11,8 @@ mod daemon;
 #[cfg(test)]
 mod denied;
 #[cfg(test)]
+mod diagnosed;
+#[cfg(test)]
 mod facts;
 #[cfg(test)]
 mod incident;

@@ -39,6 +39,7 @@ impl Node {
             // The daemon is here outside of the node's network.
             stale_sockets: StaleSockets { namespaces: Namespaces::All, ..StaleSockets::default() },
             served: Served::default(),
+            packets: None,
         };
         Self { maps: KernelMaps::start(&options).unwrap(), servers: Vec::new(), bed }
     }

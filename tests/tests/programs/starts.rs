@@ -35,6 +35,7 @@ fn refuse_all(bed: &Bed) -> KernelMaps {
         mark: 1,
         stale_sockets: StaleSockets::default(),
         served: Served::default(),
+        packets: None,
     };
     let mut others = KernelMaps::start(&options).unwrap();
     others.execute(&Action::PublishWord(PortIndex(1), Scope::Cluster, Word::EMPTY)).unwrap();

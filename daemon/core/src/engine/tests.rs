@@ -24,15 +24,19 @@ fn name(name: &str) -> ObjectName {
 }
 
 fn service(service: &str, cluster_ip: &str) -> Event {
+    Event::ServiceApplied(Arc::new(service_facts(service, cluster_ip)))
+}
+
+fn service_facts(service: &str, cluster_ip: &str) -> ServiceFacts {
     let key = ServiceKey { name: name(service), source: Source::Manifests };
     let port = ServicePort { name: "".into(), protocol: Protocol::TCP, port: PORT, node_port: None };
     let cluster_ips = vec![cluster_ip.parse().unwrap()];
-    Event::ServiceApplied(Arc::new(ServiceFacts {
+    ServiceFacts {
         cluster_ips,
         ports: vec![port],
         on_empty: Some("refuse".into()),
         ..ServiceFacts::new(key, ServiceType::ClusterIp)
-    }))
+    }
 }
 
 fn slice(service: &str, endpoints: &[&str]) -> Event {
@@ -310,7 +314,7 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
         drift,
         [
             "frontend 10.0.0.1:80/TCP of default/a is gone or points elsewhere",
-            "the backends of port */TCP of default/b were changed",
+            "the backends or sources of port */TCP of default/b were changed",
             "frontend 10.0.0.9:80/TCP is in the maps, and nobody wrote it",
             "node address 192.0.2.9 was added or removed",
         ]
@@ -325,4 +329,46 @@ fn what_somebody_else_changed_is_found_named_and_repaired() {
     let snapshot = engine.step(Now { wall: Timestamp(NOW.wall.0 + 60), ..NOW }, &mut |_| ());
     assert_eq!(snapshot.checked, Some(Checked { at: Timestamp(NOW.wall.0 + 60), differences: 0 }));
     assert_eq!(snapshot.counters.drift, 4);
+}
+
+#[test]
+fn a_flag_that_nobody_knows_is_found_and_taken_back() {
+    use crate::op::WordFlags;
+
+    let mut engine = engine(vec![service("a", "10.0.0.1"), slice("a", &["1.1.1.1"])]);
+    let dump = engine.maps_mut().dump().unwrap();
+    let word = dump.ports.first().unwrap().cluster.0;
+    let flags = WordFlags { unknown: true, ..word.flags };
+    let foreign = Action::PublishWord(
+        dump.ports.first().unwrap().index,
+        crate::list::Scope::Cluster,
+        crate::op::Word { flags, ..word },
+    );
+    engine.maps_mut().execute(&foreign).unwrap();
+    assert_eq!(engine.check().unwrap().len(), 1);
+    engine.step(NOW, &mut |_| ());
+    let after = engine.maps_mut().dump().unwrap();
+    assert_eq!(after.ports.first().unwrap().cluster.0.flags, word.flags);
+}
+
+#[test]
+fn sources_that_somebody_else_changed_are_written_again() {
+    use crate::op::SourceKey;
+    use crate::sources::SourceRange;
+
+    let mut facts = service_facts("a", "10.0.0.1");
+    facts.ingress = vec![crate::facts::Ingress { address: "10.0.0.9".parse().unwrap(), proxied: false }];
+    facts.source_ranges = vec!["192.0.2.0/24".into()];
+    let mut engine = engine(vec![Event::ServiceApplied(Arc::new(facts)), slice("a", &["1.1.1.1"])]);
+    let before = engine.maps_mut().dump().unwrap();
+    let [own] = before.sources.as_deref().unwrap() else { panic!("{before:?}") };
+    let foreign = SourceKey { range: SourceRange::parse("198.51.100.0/24").unwrap(), ..*own };
+    for (change, gone) in [(Action::InsertSource(foreign), false), (Action::RemoveSource(*own), true)] {
+        engine.maps_mut().execute(&change).unwrap();
+        let drift: Vec<_> = engine.check().unwrap().iter().map(ToString::to_string).collect();
+        assert_eq!(drift, ["the backends or sources of port */TCP of default/a were changed"], "{gone}");
+        engine.step(NOW, &mut |_| ());
+        assert_eq!(engine.maps_mut().dump().unwrap().sources, before.sources);
+    }
+    assert_eq!(engine.check(), Ok(Vec::new()));
 }

@@ -184,8 +184,8 @@ impl Hold {
         self.until(policy).is_some_and(|until| until <= now).then_some(Reason::HoldExpired)
     }
 
-    /// Becomes part of a mass loss, unless it is held for longer or shorter than that by right. `true`: it was none
-    /// before.
+    /// Becomes part of a mass loss, unless it is held for longer or shorter than that by right. `true`: it
+    /// was none before.
     pub(crate) fn join_mass_loss(hold: &mut Arc<Self>) -> bool {
         let joins = hold.bound == Bound::Guarded;
         // Readers share it, so it is copied only where it changes.
@@ -259,6 +259,7 @@ impl Kept {
         case: &Case<'_>,
     ) {
         self.last.observe(listed);
+        self.last.withdraw(&case.withdrawn);
         let Some(last) = self.last.rows() else { return };
         let judgement = match judge(case.evidence(&self.last, listed)) {
             Judgement::Hold(reason, bound) => Some((reason, bound)),

@@ -3,7 +3,9 @@
 //! Invariant: pure. The same evidence gives the same judgement, and every hold has a bound, but for the service that is
 //! the node's own way to the apiserver. Losses of many services at once are the ledger's ([`super::ledger`]).
 
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
+use core::net::IpAddr;
 
 use crate::facts::{Settings, SliceFacts};
 use crate::keys::ServiceKey;
@@ -97,7 +99,7 @@ pub struct Evidence {
     pub is_control: bool,
     /// Endpoints are listed, and none is usable.
     pub is_listed: bool,
-    /// Every member of the last list was seen terminating.
+    /// Every member of the last list was seen terminating, or is in a slice that is not for proxies any more.
     pub is_scaled_down: bool,
     /// The source was interrupted a short time ago.
     pub is_resync: bool,
@@ -187,6 +189,8 @@ pub(crate) struct Case<'a> {
     pub(crate) now: Now,
     /// As they were when its last lists were made.
     pub(crate) slices: Arc<[Arc<SliceFacts>]>,
+    /// Endpoints whose slices are labelled as not for proxies now.
+    pub(crate) withdrawn: BTreeSet<IpAddr>,
     pub(crate) key: ServiceKey,
     pub(crate) settings: &'a Settings,
 }

@@ -154,8 +154,8 @@ impl Ledger {
         self.losses.put(id, holds.filter(is_lost).map(|hold| hold.begun).max());
     }
 
-    /// Whether it is a mass loss that services lost their lists within the window, if there is anything new to say of
-    /// it.
+    /// Whether it is a mass loss that services lost their lists within the window, if there is anything new to
+    /// say of it.
     pub(crate) fn judge_mass(&mut self, policy: &Policy, now: Uptime) -> Option<MassLoss> {
         self.losses.pass(now, policy.mass_loss_window);
         let (lost, populated) = (self.losses.services.len(), self.populated);

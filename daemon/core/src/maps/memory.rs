@@ -14,7 +14,7 @@ use crate::keys::{Family, FrontendKey, Transport};
 use crate::list::{Scope, Slot, SlotState};
 use crate::op::{
     Action, Dump, DumpPort, Entry, FrontendType, FrontendValue, Grace, MemberKey, PortFacts, PortIndex,
-    Range, Word, WordFlags,
+    Range, SourceKey, Word, WordFlags,
 };
 
 /// Who dials: a process or pod of this node, or somebody outside.
@@ -22,7 +22,10 @@ use crate::op::{
 pub enum Client {
     /// On this node.
     Local,
+    /// From an address that every service allows.
     Outside,
+    /// By a packet from this address, which is not of this node.
+    From(IpAddr),
 }
 
 /// What a client meets.
@@ -61,6 +64,7 @@ pub struct MemoryMaps {
     facts: Index<PortIndex, PortFacts>,
     slots: [Vec<Option<Slot>>; 2],
     members: Index<MemberKey, SlotState>,
+    sources: BTreeSet<SourceKey>,
     node_addresses: BTreeSet<IpAddr>,
     // Tickets of readers under way, and the next ticket: a grace period is over when all older tickets are back.
     readers: BTreeSet<u64>,
@@ -85,6 +89,7 @@ impl MemoryMaps {
             facts: Index::new(seed),
             slots: [Vec::new(), Vec::new()],
             members: Index::new(seed),
+            sources: BTreeSet::new(),
             node_addresses: BTreeSet::new(),
             readers: BTreeSet::new(),
             next_ticket: 0,
@@ -97,6 +102,9 @@ impl MemoryMaps {
         let Some(value) = self.frontend(address, port, transport) else {
             return Answer::Passed;
         };
+        if !self.lets_in(*value, client) {
+            return Answer::Dropped;
+        }
         let word = self.word_for(*value, client);
         match word.count {
             0 if word.flags.has(WordFlags::DROP) => Answer::Dropped,
@@ -153,7 +161,7 @@ impl MemoryMaps {
     pub fn entries(&self) -> usize {
         let words = self.words.iter().flatten().filter(|word| **word != Word::EMPTY).count();
         let slots = self.slots.iter().flatten().flatten().count();
-        self.frontends.len() + words + slots + self.members.len() + self.facts.len()
+        self.frontends.len() + words + slots + self.members.len() + self.sources.len() + self.facts.len()
     }
 
     fn word_found(&self, reading: &Reading) -> Word {
@@ -167,10 +175,18 @@ impl MemoryMaps {
         let cluster = self.word(value.port, Scope::Cluster);
         let local = match (value.kind, client) {
             (FrontendType::ClusterIp, _) => cluster.flags.has(WordFlags::INTERNAL_LOCAL),
-            (_, Client::Outside) => cluster.flags.has(WordFlags::EXTERNAL_LOCAL),
+            (_, Client::Outside | Client::From(_)) => cluster.flags.has(WordFlags::EXTERNAL_LOCAL),
             (_, Client::Local) => false,
         };
         if local { self.word(value.port, Scope::Local) } else { cluster }
+    }
+
+    /// Only addresses of a load balancer are for some clients alone.
+    fn lets_in(&self, value: FrontendValue, client: Client) -> bool {
+        let Client::From(address) = client else { return true };
+        let looks = self.word(value.port, Scope::Cluster).flags.has(WordFlags::SOURCES);
+        let own = |source: &SourceKey| source.port == value.port && source.range.has(address);
+        value.kind != FrontendType::LoadBalancer || !looks || self.sources.iter().any(own)
     }
 
     fn frontend(&self, address: IpAddr, port: u16, transport: Transport) -> Option<&FrontendValue> {
@@ -242,7 +258,8 @@ impl MemoryMaps {
             .map(|(index, _)| PortIndex(index));
         let with_members = self.members.sorted().map(|(member, _)| member.port);
         let with_facts = self.facts.sorted().map(|(index, _)| *index);
-        let with_others = with_facts.chain(with_members);
+        let with_sources = self.sources.iter().map(|source| source.port);
+        let with_others = with_facts.chain(with_members).chain(with_sources);
         let orphans: BTreeSet<_> =
             with_words.chain(with_others).filter(|index| !families.contains_key(index)).collect();
         (
@@ -276,6 +293,12 @@ impl Maps for MemoryMaps {
             Action::RemoveMember(key) => {
                 self.members.remove(key);
             }
+            Action::InsertSource(key) => {
+                self.sources.insert(*key);
+            }
+            Action::RemoveSource(key) => {
+                self.sources.remove(key);
+            }
             Action::InsertNodeAddress(address) => {
                 self.node_addresses.insert(*address);
             }
@@ -301,6 +324,7 @@ impl Maps for MemoryMaps {
             ports,
             orphans,
             members: self.members.sorted().map(|(key, state)| (*key, *state)).collect(),
+            sources: Some(self.sources.iter().copied().collect()),
             node_addresses: self.node_addresses.iter().copied().collect(),
         })
     }

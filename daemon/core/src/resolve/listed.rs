@@ -1,9 +1,9 @@
 //! The endpoints of each port of a service, from all of its slices.
 //!
 //! Invariant: no more than [`limits::ROWS_PER_SERVICE_MAX`] rows are made, whatever the slices say. Ports in their
-//! order have all of their endpoints as long as there is room; half of it is divided evenly, so that none has nothing,
-//! and who is most likely to get traffic here comes first: an object that asks for too much makes lists shorter, never
-//! empty.
+//! order have all of their endpoints as long as there is room; half of it is divided evenly, so that none has
+//! nothing, and who is most likely to get traffic here comes first: an object that asks for too much makes lists
+//! shorter, never empty.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -197,6 +197,7 @@ fn invariant_08_what_waits_and_its_source_does_not_know_any_more_is_gone() {
         state: crate::snapshot::ServiceState::NoService,
         ports: Box::default(),
         frontends: Box::default(),
+        seen: None,
     };
     assert!(tables.remember(&view).is_none(), "there is no room");
     assert_eq!(tables.rejections().waiting, 2);

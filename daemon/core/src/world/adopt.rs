@@ -1,8 +1,8 @@
 //! A restart: what the maps hold is what was realized.
 //!
-//! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is that
-//! port's own, and of the same kind, so no client of another service can see its lists. What nobody takes over goes
-//! last.
+//! Invariant: an index found in the maps is taken over by a port only if every frontend that points to it is
+//! that port's own, and of the same kind, so no client of another service can see its lists. What nobody takes
+//! over goes last.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -95,6 +95,11 @@ impl World {
         for (member, state) in &dump.members {
             if let Some(port) = self.adopted.get_mut(member.port) {
                 port.realized.members.insert((member.membership, member.backend), *state);
+            }
+        }
+        for source in dump.sources.iter().flatten() {
+            if let Some(port) = self.adopted.get_mut(source.port) {
+                port.realized.sources.insert(source.range);
             }
         }
         self.node.realized = dump.node_addresses.iter().copied().collect();

@@ -18,8 +18,8 @@ use crate::time::Now;
 use crate::work;
 
 impl World {
-    /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source has
-    /// to tell.
+    /// Decides for the dirty services of the next piece, but for those that wait for the rest of what their source
+    /// has to tell.
     pub(crate) fn decide(&mut self, now: Now) {
         self.expire_holds(now.uptime());
         self.set_aside();

@@ -14,7 +14,8 @@ use crate::keys::{FrontendKey, PortKey, ServiceKey};
 use crate::limits;
 use crate::list::{Scope, Slot, SlotState};
 use crate::op::{Action, Dump, DumpPort, FrontendValue, Membership, Op, Owner, PortIndex, ServiceId, Word};
-use crate::service::{Port, RealizedList};
+use crate::service::{Port, RealizedList, RealizedPort};
+use crate::sources::SourceRange;
 
 /// One thing in the maps that is not as the engine left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub enum Drift {
     Frontend(ServiceKey, FrontendKey),
     /// A frontend that nobody wrote.
     Stray(FrontendKey),
-    /// A list, its word, its facts or its members.
+    /// A list, its word, its facts, its members or its sources.
     Port(ServiceKey, PortKey),
     /// A node address is gone, or was added.
     NodeAddress(IpAddr),
@@ -36,7 +37,9 @@ impl fmt::Display for Drift {
                 write!(f, "frontend {key} of {service} is gone or points elsewhere")
             }
             Self::Stray(key) => write!(f, "frontend {key} is in the maps, and nobody wrote it"),
-            Self::Port(service, port) => write!(f, "the backends of port {port} of {service} were changed"),
+            Self::Port(service, port) => {
+                write!(f, "the backends or sources of port {port} of {service} were changed")
+            }
             Self::NodeAddress(address) => write!(f, "node address {address} was added or removed"),
         }
     }
@@ -44,6 +47,14 @@ impl fmt::Display for Drift {
 
 /// The members of a port.
 type Members = BTreeMap<(Membership, SocketAddr), SlotState>;
+
+/// What the maps say of a port.
+struct Found<'a> {
+    port: &'a DumpPort,
+    members: Members,
+    /// `None`: they keep none.
+    sources: Option<BTreeSet<SourceRange>>,
+}
 
 /// A comparison under way.
 #[derive(Debug)]
@@ -81,12 +92,17 @@ impl Checking {
         self.dump.frontends.get(position).map(|(_, value)| *value)
     }
 
-    fn port(&self, index: PortIndex) -> Option<(&DumpPort, Members)> {
+    fn port(&self, index: PortIndex) -> Option<Found<'_>> {
         let position = self.dump.ports.binary_search_by_key(&index, |port| port.index).ok()?;
         let begin = self.dump.members.partition_point(|(member, _)| member.port < index);
         let members = self.dump.members.iter().skip(begin).take_while(|(member, _)| member.port == index);
         let members = members.map(|(member, state)| ((member.membership, member.backend), *state)).collect();
-        Some((self.dump.ports.get(position)?, members))
+        let sources = self.dump.sources.as_deref().map(|sources| {
+            let begin = sources.partition_point(|source| source.port < index);
+            let own = sources.iter().skip(begin).take_while(|source| source.port == index);
+            own.map(|source| source.range).collect()
+        });
+        Some(Found { port: self.dump.ports.get(position)?, members, sources })
     }
 }
 
@@ -161,8 +177,8 @@ impl World {
         let Some(service) = self.services.get_mut(id) else { return };
         for port in &mut service.ports {
             // A port without a frontend is in no dump; when its frontends are back, the next look sees it.
-            let Some((there, members)) = port.index.and_then(|index| checking.port(index)) else { continue };
-            if check_port(port, there, &members) {
+            let Some(found) = port.index.and_then(|index| checking.port(index)) else { continue };
+            if check_port(port, &found) {
                 checking.drift.push(Drift::Port(known.key.clone(), port.key.clone()));
             }
         }
@@ -186,18 +202,28 @@ impl World {
 }
 
 /// Doubts whatever differs; gives whether anything does.
-fn check_port(port: &mut Port, there: &DumpPort, members: &Members) -> bool {
-    let realized = &mut port.realized;
+fn check_port(port: &mut Port, found: &Found<'_>) -> bool {
+    let (there, realized) = (found.port, &mut port.realized);
     let mut differs = doubt_list(&mut realized.cluster, &there.cluster, Scope::Cluster);
     differs |= doubt_list(&mut realized.local, &there.local, Scope::Local);
     if realized.facts.is_some_and(|facts| facts != there.facts) {
         realized.facts = None;
         differs = true;
     }
+    differs | doubt_members(realized, &found.members) | doubt_sources(realized, found.sources.as_ref())
+}
+
+fn doubt_members(realized: &mut RealizedPort, members: &Members) -> bool {
     let all = realized.members.keys().chain(members.keys());
     let changed = |it: &&(Membership, SocketAddr)| realized.members.get(it) != members.get(it);
     let doubted: Vec<_> = all.filter(changed).copied().collect();
-    differs | doubted.into_iter().fold(false, |any, it| realized.uncertain_members.insert(it) | any)
+    doubted.into_iter().fold(false, |any, it| realized.uncertain_members.insert(it) | any)
+}
+
+fn doubt_sources(realized: &mut RealizedPort, sources: Option<&BTreeSet<SourceRange>>) -> bool {
+    let Some(sources) = sources else { return false };
+    let doubted: Vec<_> = realized.sources.symmetric_difference(sources).copied().collect();
+    doubted.into_iter().fold(false, |any, it| realized.uncertain_sources.insert(it) | any)
 }
 
 fn doubt_list(list: &mut RealizedList, (word, slots): &(Word, Vec<Slot>), scope: Scope) -> bool {

@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use super::World;
 use crate::change::Cause;
@@ -15,6 +15,12 @@ use crate::hold::{Case, Hold, MassLoss, Probed};
 use crate::keys::Source;
 use crate::op::ServiceId;
 use crate::time::{Now, Uptime};
+
+/// Those that stand in slices which are not for proxies, and may have been a moment ago.
+fn withdrawn(slices: &[Arc<SliceFacts>]) -> BTreeSet<IpAddr> {
+    let headless = slices.iter().filter(|slice| slice.headless);
+    headless.flat_map(|slice| slice.endpoints.iter_brief()).map(|(address, _)| address).collect()
+}
 
 impl World {
     /// What the empty lists of this service are judged by.
@@ -26,6 +32,7 @@ impl World {
             own: known.facts.as_deref().and_then(crate::tables::on_empty),
             is_resync: self.ledger.is_resync(known.key.source, now.uptime()),
             now,
+            withdrawn: withdrawn(&known.slices),
             slices: before.map(|view| Arc::clone(&view.slices)).unwrap_or_default(),
             key: known.key.clone(),
             settings,

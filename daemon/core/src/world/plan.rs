@@ -15,7 +15,7 @@ use crate::limits;
 use crate::list::{Row, Scope};
 use crate::op::{
     Action, Coming, FrontendValue, MemberKey, Membership, Op, Owner, PortFacts, PortIndex, Range, ServiceId,
-    Word, WordFlags,
+    SourceKey, Word, WordFlags,
 };
 use crate::resolve::DesiredFrontend;
 use crate::service::{Cursor, Port, Service};
@@ -154,6 +154,7 @@ impl World {
         }
         // Before any client can choose one of them, or go by what the cluster word says of them.
         plan_new_members(port, index, push);
+        plan_sources(port, index, push);
         let slots = space.slots(port.key.family);
         let mut take = |count| slots.take(count);
         for scope in publishing_order(port) {
@@ -370,9 +371,31 @@ fn plan_unused(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
         if word != realized.word {
             push(Action::PublishWord(index, scope, word));
         }
-        if !word.flags.has(realized.word.flags.policy()) {
+        if !word.flags.has(realized.word.flags.leads()) {
             return;
         }
+    }
+    plan_stale_sources(port, index, push);
+}
+
+/// Sources come before the word that has clients look for them. Where clients look for them already, old ones go when
+/// all new ones have come; else they go when no client can be on its way to look for them.
+fn plan_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    let new = port.sources().iter().filter(|range| !port.lets_in(range));
+    new.for_each(|range| push(Action::InsertSource(SourceKey { port: index, range: *range })));
+    let cluster = &port.realized.cluster;
+    let looked_for = !cluster.uncertain && cluster.word.flags.has(WordFlags::SOURCES);
+    if looked_for && port.sources.is_some() {
+        plan_stale_sources(port, index, push);
+    }
+}
+
+fn plan_stale_sources(port: &Port, index: PortIndex, push: &mut dyn FnMut(Action)) {
+    let realized = &port.realized;
+    let known = realized.sources.union(&realized.uncertain_sources);
+    for range in known.filter(|range| port.sources().binary_search(range).is_err()) {
+        work::done(1);
+        push(Action::RemoveSource(SourceKey { port: index, range: *range }));
     }
 }
 
@@ -427,6 +450,7 @@ pub(super) fn plan_wipe(port: &Port, index: PortIndex, push: &mut dyn FnMut(Acti
         }
     }
     plan_stale_members(port, index, push);
+    plan_stale_sources(port, index, push);
     if port.realized.facts != Some(PortFacts::default()) {
         push(Action::WriteFacts(index, PortFacts::default()));
     }

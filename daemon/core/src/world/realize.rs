@@ -52,6 +52,14 @@ impl World {
                 port.realized.uncertain_members.remove(&member(key));
                 port.realized.members.remove(&member(key));
             }),
+            Action::InsertSource(key) => self.with_port(op.owner, key.port, |port| {
+                port.realized.uncertain_sources.remove(&key.range);
+                port.realized.sources.insert(key.range);
+            }),
+            Action::RemoveSource(key) => self.with_port(op.owner, key.port, |port| {
+                port.realized.uncertain_sources.remove(&key.range);
+                port.realized.sources.remove(&key.range);
+            }),
         }
     }
 
@@ -79,6 +87,11 @@ impl World {
                     port.realized.uncertain_members.insert(member(key));
                 });
             }
+            Action::InsertSource(key) | Action::RemoveSource(key) => {
+                self.with_port(op.owner, key.port, |port| {
+                    port.realized.uncertain_sources.insert(key.range);
+                });
+            }
         }
     }
 
@@ -97,9 +110,9 @@ impl World {
         self.space.freed.waiting.front().map(|(grace, _)| *grace)
     }
 
-    /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a piece
-    /// takes. Services whose words no reader is on its way to go on with their removals. `false`: there are more
-    /// ranges.
+    /// The next grace period is over: gives its indices back and the ops that wipe its ranges, as many as a
+    /// piece takes. Services whose words no reader is on its way to go on with their removals. `false`: there
+    /// are more ranges.
     pub(crate) fn end_grace(&mut self, ops: &mut Vec<Op>) -> bool {
         let Some((grace, mut leaving)) = self.space.freed.waiting.pop_front() else { return true };
         self.starved.free(leaving.indices.len());
@@ -133,7 +146,7 @@ impl World {
             let now = word.range(port.family);
             let old = mem::replace(&mut list.word, word);
             let before = old.range(port.family);
-            redirects = mem::take(&mut list.uncertain) || !word.flags.has(old.flags.policy());
+            redirects = mem::take(&mut list.uncertain) || !word.flags.has(old.flags.leads());
             if now != before {
                 list.rows = if now.is_some() { Arc::clone(port.rows) } else { Arc::default() };
             }

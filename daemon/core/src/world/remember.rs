@@ -73,6 +73,8 @@ impl World {
         for frontend in &mut view.frontends {
             frontend.status = Status::Pending;
         }
+        // It was counted on the clock of another process.
+        view.seen = None;
         self.services.mark(id, Cause::Remembered, true);
         let view = Arc::new(view);
         if let Some(service) = self.services.get_mut(id) {

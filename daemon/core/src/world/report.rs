@@ -53,7 +53,7 @@ impl World {
         self.forget_leftovers();
         for id in self.take_piece() {
             self.is_written_out(id);
-            self.report_one(id, now.wall, changed);
+            self.report_one(id, now, changed);
         }
         self.release_gathered();
         self.admit();
@@ -72,7 +72,7 @@ impl World {
         tables.admit(&mut |id, cause| services.mark(id, cause, true));
     }
 
-    fn report_one(&mut self, id: ServiceId, now: Timestamp, changed: &mut dyn FnMut(Change)) {
+    fn report_one(&mut self, id: ServiceId, now: Now, changed: &mut dyn FnMut(Change)) {
         self.drop_wiped(id);
         let view = self.view(id, now).map(Arc::new);
         let gone = view.is_none();
@@ -91,7 +91,7 @@ impl World {
         if let Some(service) = key.filter(|_| is_recorded) {
             self.report.counters.changes += u64::from(visible);
             let after = view;
-            changed(Change { service, at: now, causes, suppressed, visible, before, after, ops, error });
+            changed(Change { service, at: now.wall, causes, suppressed, visible, before, after, ops, error });
         }
         if gone
             && self.services.get_mut(id).is_some_and(|service| service.is_empty())

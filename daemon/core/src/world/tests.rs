@@ -1,6 +1,7 @@
 //! The rules between events and ops, with maps that accept everything or what the test lets them.
 
 mod adopt;
+mod balancers;
 mod bounds;
 mod claims;
 mod doubts;
@@ -11,6 +12,7 @@ mod pieces;
 mod reasons;
 mod renames;
 mod since;
+mod sources;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -29,7 +31,7 @@ use crate::hold::{OnEmpty, Policy};
 use crate::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey};
 use crate::limits;
 use crate::list::{Scope, SlotState};
-use crate::op::{Action, Dump, DumpPort, Grace, MemberKey, Membership, Op};
+use crate::op::{Action, Dump, DumpPort, Grace, MemberKey, Membership, Op, SourceKey};
 use crate::snapshot::{FrontendView, ServiceView, Snapshot};
 use crate::time::Now;
 
@@ -150,6 +152,9 @@ impl Rig {
                     (MemberKey { port: index, membership: *membership, backend: *backend }, *state)
                 };
                 dump.members.extend(port.realized.members.iter().map(member));
+                let sources =
+                    port.realized.sources.iter().map(|range| SourceKey { port: index, range: *range });
+                dump.sources.get_or_insert_default().extend(sources);
             }
         }
         dump.frontends.sort_unstable();

@@ -13,17 +13,19 @@ use core::num::NonZeroU16;
 
 use super::World;
 use super::decide::is_bypassed;
-use crate::facts::Timestamp;
+use crate::facts::{ServiceFacts, Timestamp};
 use crate::keys::Protocol;
+use crate::lifecycle::Seen;
 use crate::list::{Row, Rows, Scope};
 use crate::op::{FrontendValue, PortIndex, ServiceId, WordFlags};
 use crate::resolve::DesiredFrontend;
 use crate::service::{Port, RealizedPort, Service};
 use crate::snapshot::{FrontendView, PortView, Reason, ServiceView, Status, Verdict};
+use crate::time::Now;
 use crate::work;
 
 impl World {
-    pub(super) fn view(&self, id: ServiceId, now: Timestamp) -> Option<ServiceView> {
+    pub(super) fn view(&self, id: ServiceId, now: Now) -> Option<ServiceView> {
         let known = self.tables.get(id)?;
         let service = self.services.get(id)?;
         if known.facts.is_none() && known.slices.is_empty() {
@@ -38,11 +40,12 @@ impl World {
             state: service.state,
             ports,
             frontends: Box::default(),
+            seen: known.facts.as_deref().and_then(|facts| seen(service, before, facts, now)).map(Box::new),
         };
         let done: Vec<_> = service.ports.iter().take(service.wanted).map(is_done).collect();
         let mut before = before.map(|before| Before::new(before, &view));
         let row = |(position, it)| {
-            let mut row = self.frontend_view(id, service, it, &done, now);
+            let mut row = self.frontend_view(id, service, it, &done, now.wall);
             before.iter_mut().for_each(|before| before.since(position, &mut row));
             row
         };
@@ -110,6 +113,12 @@ impl World {
     }
 }
 
+/// What is seen of the load balancer, as it is now.
+fn seen(service: &Service, before: Option<&ServiceView>, facts: &ServiceFacts, now: Now) -> Option<Seen> {
+    let before = before.and_then(|view| Some((view.facts.as_deref()?, view.seen.as_deref())));
+    Seen::after(before, facts, service.is_live, now)
+}
+
 /// A row before it is known what the maps do.
 fn not_programmed(it: &DesiredFrontend, now: Timestamp) -> FrontendView {
     FrontendView {
@@ -148,6 +157,7 @@ fn is_done(port: &Port) -> bool {
     work::done(1 + port.rows.all().len());
     let facts = port.realized.facts == Some(port.facts());
     facts
+        && port.sources().iter().all(|range| port.lets_in(range))
         && Scope::ALL.into_iter().all(|scope| {
             let list = port.realized.list(scope);
             let same = !port.uses(scope)

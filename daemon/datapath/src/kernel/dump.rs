@@ -41,13 +41,16 @@ impl KernelMaps {
         members.sort_unstable();
         let families: BTreeMap<_, _> =
             frontends.iter().map(|(key, value)| (value.port, Family::of(key.address))).collect();
+        let sources = self.sources.read(self.limits.ports)?;
         let told = self.generation.said().chain(members.iter().map(|(member, _)| member.port));
+        let told = told.chain(sources.iter().flatten().map(|source| source.port));
         let orphans: BTreeSet<_> = told.filter(|index| !families.contains_key(index)).collect();
         Ok(Dump {
             frontends,
             ports: families.iter().map(|(index, family)| self.read_port(*index, *family)).collect(),
             orphans: orphans.into_iter().collect(),
             members,
+            sources,
             node_addresses: self.node_addresses()?,
         })
     }

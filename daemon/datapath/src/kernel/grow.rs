@@ -105,6 +105,7 @@ impl KernelMaps {
         if let Some(attached) = attached.as_mut().filter(|attached| attached.links.are_attached()) {
             attached.pins.forget_older();
         }
+        self.move_packets();
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! What somebody else took away from outside: programs, pins, bits that lead to frontends.
 //!
-//! Invariant: clients are served by the old programs until the new ones are in place. What the other maps hold, the
-//! engine compares.
+//! Invariant: clients are served by the old programs until the new ones are in place. What the other maps hold,
+//! the engine compares.
 
 use super::{Attached, KernelMaps};
 use crate::error::StartError;
@@ -10,13 +10,15 @@ use crate::{load, map};
 /// What was put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Repaired {
-    /// Hooks whose program was detached, whose link was unpinned, or whose program had stayed behind when the maps
-    /// grew.
+    /// Hooks whose program was detached, whose link was unpinned, or whose program had stayed behind when
+    /// the maps grew.
     pub hooks: Vec<&'static str>,
     /// Whether maps were unpinned.
     pub pins: bool,
     /// Whether programs would not have looked for every frontend.
     pub bits: bool,
+    /// Devices and directions whose program of packets somebody had taken away.
+    pub devices: Vec<String>,
     /// Why maps stay pinned that no program uses; told once.
     pub leftover: Option<String>,
 }
@@ -47,6 +49,11 @@ impl KernelMaps {
             repaired.hooks = mended?;
         }
         *seen = Some(look);
-        followed.map(|()| repaired)
+        followed?;
+        let mended = self.repair_packets()?;
+        repaired.pins |= mended.pins;
+        repaired.bits |= mended.bits;
+        repaired.devices = mended.hooks;
+        Ok(repaired)
     }
 }

@@ -10,11 +10,11 @@
 //! 4. Ended: in the daemon's own network namespace, or in that of every process (`netns`), the kernel lists the
 //!    connected sockets, and those whose backend has left are ended by their cookies (`diag`). Owners see ECONNABORTED.
 //!
-//! Invariant: only a socket that dialled a frontend is ended, and only if its backend serves in no slice of the service
-//! that the frontend leads to, or nobody has that frontend any more. What is not known is no reason: before the first
-//! whole table no frontend counts as gone, and a port that does not say who serves loses nobody. A socket that dialled
-//! a backend directly is nobody's business. A socket that is not connected needs no end: its next datagram chooses
-//! anew.
+//! Invariant: only a socket that dialled a frontend is ended, and only if its backend serves in no slice of the
+//! service that the frontend leads to, or nobody has that frontend any more. What is not known is no reason: before
+//! the first whole table no frontend counts as gone, and a port that does not say who serves loses nobody. A socket
+//! that dialled a backend directly is nobody's business. A socket that is not connected needs no end: its next
+//! datagram chooses anew.
 
 mod diag;
 mod kept;

@@ -10,6 +10,8 @@ use holdfast_core::maps::Capacity;
 use libbpf_rs::MapHandle;
 
 use super::exempt::{Exempt, Served};
+use super::packets::Packets;
+use super::sources::Sources;
 use super::stale::{Stale, StaleSockets};
 use super::{Attached, KernelMaps, SelfTestError, dump};
 use crate::abi::types;
@@ -20,6 +22,7 @@ use crate::grace::GracePeriods;
 use crate::links::Links;
 use crate::load::{self, Programs};
 use crate::map::{self, Handles};
+use crate::packets::PacketOptions;
 use crate::pins::{Pins, VERSION};
 use crate::probe::Features;
 use crate::shape::Shape;
@@ -41,6 +44,8 @@ pub struct Options {
     pub stale_sockets: StaleSockets,
     /// Whose sockets are served.
     pub served: Served,
+    /// How packets are translated; `None`: only sockets are served.
+    pub packets: Option<PacketOptions>,
 }
 
 /// Why another daemon's programs stay in place.
@@ -74,9 +79,9 @@ impl Attached {
 }
 
 impl Attached {
-    /// Until this daemon takes over, the programs of another version exempt it as if it were theirs: whose daemon they
-    /// were is gone. A version whose control cannot be read has nothing to be told; its programs never lead to an
-    /// apiserver anyway.
+    /// Until this daemon takes over, the programs of another version exempt it as if it were theirs: whose daemon
+    /// they were is gone. A version whose control cannot be read has nothing to be told; its programs never lead to
+    /// an apiserver anyway.
     fn tell_others(&self) {
         for pin in self.pins.other_controls() {
             if let Ok(control) = MapHandle::from_pinned_path(&pin) {
@@ -102,6 +107,12 @@ impl KernelMaps {
         load::load(first, features, &pins.adopt()?, |programs, mut maps| {
             let mut this = Self::over(&maps, features, options.capacity)?;
             let before = this.shared.control();
+            this.packets = Packets::new(options.packets.clone());
+            if options.packets.is_some() {
+                this.sources = Sources::adopt(&pins.adopt_packets()?)?;
+            } else {
+                this.shared.note_flows([]);
+            }
             this.exempt = Exempt::new(&options.served, &maps)?;
             this.exempt.follow()?;
             this.shared.tell(&told);
@@ -156,12 +167,15 @@ impl KernelMaps {
             attached: None,
             stale: None,
             exempt: Exempt::new(&Served::default(), maps)?,
+            packets: Packets::default(),
+            flows: None,
+            sources: Sources::default(),
         })
     }
 }
 
-/// Exempts the daemon's mark and its cgroup. A daemon that is in the very cgroup that it serves has no cgroup of its
-/// own.
+/// Exempts the daemon's mark and its cgroup. A daemon that is in the very cgroup that it serves has no cgroup
+/// of its own.
 fn control(options: &Options, cgroup: &Cgroup) -> types::control {
     let own = cgroup::own_id().filter(|own| *own != cgroup.id());
     types::control {

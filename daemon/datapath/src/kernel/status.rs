@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use holdfast_core::keys::Family;
 use libbpf_rs::MapHandle;
 
-use super::{KernelMaps, Served, Swept};
+use super::{FlowsSeen, KernelMaps, PacketStatus, Served, Swept};
 use crate::counts::Counts;
 use crate::error::StartError;
 use crate::links::Look;
@@ -48,8 +48,8 @@ pub struct Status {
     pub behind_hooks: Vec<&'static str>,
     /// Why maps are still pinned that no program uses.
     pub leftover: Option<String>,
-    /// Whether the cgroup is the root of a cgroup namespace and not of the host's hierarchy, though nobody asked for
-    /// it.
+    /// Whether the cgroup is the root of a cgroup namespace and not of the host's hierarchy, though nobody
+    /// asked for it.
     pub in_cgroup_namespace: bool,
     /// Whose sockets are served.
     pub served: Served,
@@ -61,8 +61,12 @@ pub struct Status {
     pub grace_failure: Option<String>,
     /// What was done about sockets whose backend has left; `None`: nothing is to be done.
     pub stale_sockets: Option<Swept>,
+    /// How packets are translated; `None`: they are not to be.
+    pub packets: Option<PacketStatus>,
     /// The clients of all ports. It goes on counting.
     pub counts: Counts,
+    /// Clients and their backends, where packets are translated; `None`: they are not.
+    pub flows: Option<FlowsSeen>,
 }
 
 impl KernelMaps {
@@ -103,7 +107,9 @@ impl KernelMaps {
             shared_hooks: hooks.shared.clone(),
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::Stale::swept),
+            packets: self.packets.status(),
             counts: self.generation.counts(),
+            flows: self.flows(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU16;
 
-use holdfast_core::facts::{ServiceFacts, ServiceType, Timestamp, TrafficPolicy};
+use holdfast_core::facts::{BalancerFacts, ServiceFacts, ServiceType, Timestamp, TrafficPolicy};
 use holdfast_core::keys::{Family, Protocol};
 use serde_json::{Value, json};
 
@@ -311,4 +311,95 @@ fn an_object_without_a_legal_name_is_named_by_its_place() {
         &shown,
         "metadata: the name has 254 characters; at most 253 are legal",
     );
+}
+
+/// So many ranges of a family, each but for the first one twice.
+fn ranges(v4: usize, v6: usize) -> Vec<String> {
+    let v4 = (0..v4).map(|number| format!("10.{}.{}.0/24", number / 250, number % 250));
+    let v6 = (0..v6).map(|number| format!(" fd00:{number:x}::/32"));
+    v4.clone().chain(v6.clone()).chain(v4.skip(1)).chain(v6.skip(1)).collect()
+}
+
+#[test]
+fn invariant_10_different_source_ranges_of_a_family() {
+    spec(&json!({"loadBalancerSourceRanges": ranges(256, 256), "ports": [{"port": 80}]}));
+    check_spec_refused(
+        &json!({"loadBalancerSourceRanges": ranges(256, 257)}),
+        "spec.loadBalancerSourceRanges has 257 different IPv6 ranges; at most 256 are legal: join neighbouring ones",
+    );
+}
+
+#[test]
+fn invariant_10_ports_times_source_ranges() {
+    let ports =
+        |count: u32| (1..=count).map(|it| json!({"name": format!("p{it}"), "port": it})).collect::<Vec<_>>();
+    spec(&json!({"loadBalancerSourceRanges": ranges(256, 0), "ports": ports(32)}));
+    check_spec_refused(
+        &json!({"loadBalancerSourceRanges": ranges(256, 1), "ports": ports(33)}),
+        "its ports times the IPv4 ranges of spec.loadBalancerSourceRanges are 8448; at most 8192 are legal: join \
+         neighbouring ranges, or spread the ports over several services",
+    );
+}
+
+/// What is told of the load balancer of a Service with this type, metadata and status.
+fn balancer(kind: &str, metadata: &Value, spec: &Value, ingress: &Value) -> Option<BalancerFacts> {
+    let (mut metadata, mut spec) = (metadata.clone(), spec.clone());
+    metadata["name"] = "web".into();
+    spec["type"] = kind.into();
+    let object =
+        json!({"metadata": metadata, "spec": spec, "status": {"loadBalancer": {"ingress": ingress}}});
+    let facts = decode_service(&object, Defaulting::AsApiserver).expect("a legal service");
+    facts.balancer.map(|balancer| *balancer)
+}
+
+#[test]
+fn of_a_load_balancer_all_is_known_that_its_life_needs() {
+    let entry = |manager, subresource: Option<&str>, time| json!({"manager": manager, "operation": "Update", "subresource": subresource, "time": time});
+    let metadata = json!({
+        "deletionTimestamp": "2026-01-10T11:11:55Z",
+        "finalizers": ["service.kubernetes.io/load-balancer-cleanup", "example.com/audit"],
+        "managedFields": [
+            entry("kubectl", None, "2026-01-12T00:00:00Z"),
+            entry("cloud-controller-manager", Some("status"), "2026-01-09T00:00:00Z"),
+            entry("metallb", Some("status"), "2026-01-09T00:00:05Z"),
+            entry("metallb", Some("status"), "never"),
+        ],
+    });
+    let spec = json!({"loadBalancerClass": "example.com/own", "allocateLoadBalancerNodePorts": false});
+    let ingress = json!([{"hostname": "a.example.com"}, {"ip": "192.0.2.1", "hostname": "b.example.com"},
+        {"ip": "", "hostname": "c.example.com"}, {}]);
+    let found = balancer("LoadBalancer", &metadata, &spec, &ingress).expect("a load balancer");
+    assert_eq!(found.deleted, crate::parse_time("2026-01-10T11:11:55Z"));
+    assert!(found.has_balancers_finalizer());
+    assert_eq!((found.finalizers.len(), found.class.as_deref()), (2, Some("example.com/own")));
+    assert!(found.without_node_ports);
+    assert_eq!(&*found.hostnames, ["a.example.com".into(), "c.example.com".into()]);
+    assert_eq!(&*found.writers, ["cloud-controller-manager".into(), "metallb".into()]);
+    assert_eq!(found.written, crate::parse_time("2026-01-09T00:00:05Z"));
+}
+
+/// Ten thousand services without one cost nothing.
+#[test]
+fn who_has_no_load_balancer_and_stays_has_nothing_of_it() {
+    let (none, spec) = (json!({}), json!({"loadBalancerClass": "example.com/own"}));
+    assert_eq!(balancer("ClusterIP", &none, &spec, &json!([{"hostname": "a.example.com"}])), None);
+    assert_eq!(balancer("NodePort", &json!({"finalizers": [""]}), &none, &json!(null)), None);
+    assert_eq!(balancer("ClusterIP", &json!({"deletionTimestamp": "soon"}), &none, &json!(null)), None);
+    let found = balancer("LoadBalancer", &none, &none, &json!(null));
+    assert_eq!(found, Some(BalancerFacts::default()));
+    let found = balancer("ClusterIP", &json!({"finalizers": ["example.com/audit"]}), &none, &json!(null));
+    assert!(!found.expect("a finalizer").has_balancers_finalizer());
+}
+
+#[test]
+fn invariant_10_what_is_kept_of_a_load_balancer() {
+    let many = |what: &str| (0..500).map(|nth| format!("{nth}-{}", what.repeat(300))).collect::<Vec<_>>();
+    let entries = many("m").into_iter().map(|manager| json!({"manager": manager, "subresource": "status"}));
+    let metadata = json!({"finalizers": many("é"), "managedFields": entries.collect::<Vec<_>>()});
+    let ingress: Vec<_> = many("h").into_iter().map(|name| json!({ "hostname": name })).collect();
+    let spec = json!({"loadBalancerClass": "c".repeat(3_000)});
+    let found = balancer("LoadBalancer", &metadata, &spec, &ingress.into()).expect("a load balancer");
+    assert_eq!((found.finalizers.len(), found.hostnames.len(), found.writers.len()), (8, 4, 4));
+    let texts = found.finalizers.iter().chain(&found.hostnames).chain(&found.writers).chain(&found.class);
+    assert!(texts.into_iter().all(|text| text.len() <= 128));
 }

@@ -3,11 +3,17 @@
 use std::fmt::Write as _;
 
 use crate::datapath::Clients;
-use crate::why::{EndpointRow, Explained, Explanation, FrontendRow, ObjectRef, RefusedRow, SliceRef};
+use crate::why::{
+    EndpointRow, Explained, Explanation, FrontendRow, ObjectRef, Packet, PacketShare, RefusedRow, SeenAs,
+    SliceRef,
+};
 
 /// All of it as lines.
 pub(super) fn write(explanation: &Explanation<'_>) -> String {
     let mut out = format!("{}\n", explanation.sentence);
+    if let Some(packet) = &explanation.packet {
+        write_packet(&mut out, packet);
+    }
     for service in &explanation.services {
         write_service(&mut out, service);
     }
@@ -38,8 +44,36 @@ fn line(out: &mut String, depth: usize, text: &str) {
     let _ = writeln!(out, "{}{plain}", "  ".repeat(depth));
 }
 
+/// Each step behind its name, all of them in one column.
+fn write_packet(out: &mut String, packet: &Packet) {
+    line(out, 0, "\nStep by step, from the maps as they are; nothing was sent:");
+    for step in &packet.steps {
+        line(out, 1, &format!("{:<9} {}", step.step.to_string(), step.says));
+    }
+    for it in &packet.backends {
+        line(out, 2, &share_line(it));
+    }
+    if packet.more_backends > 0 {
+        line(out, 2, &format!("and {} more, each alike", packet.more_backends));
+    }
+}
+
+fn share_line(it: &PacketShare) -> String {
+    let node = it.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
+    let draining = if it.draining { ", terminating" } else { "" };
+    let seen = match it.seen_as.0 {
+        SeenAs::Client => "sees the client",
+        SeenAs::Node => "sees this node",
+        SeenAs::Unknown => "sees the client or this node",
+    };
+    format!("{:.1} % {}{node}{draining}, {seen}", it.share * 100.0, it.backend)
+}
+
 fn write_service(out: &mut String, it: &Explained<'_>) {
     line(out, 0, &format!("\nService {} ({}, {})", it.service, it.source, it.state));
+    if let Some(balancer) = &it.load_balancer {
+        line(out, 1, &format!("Load balancer ({}): {}", balancer.state, balancer.sentence(&it.service)));
+    }
     for frontend in &it.frontends {
         write_frontend(out, frontend);
     }
@@ -151,7 +185,11 @@ fn version(object: &ObjectRef<'_>) -> String {
 
 fn refused_line(it: &RefusedRow) -> String {
     let times = if it.count == 1 { String::new() } else { format!(" {} times", it.count) };
-    format!("{} {}{times}: pid {} ({}), last at {}", it.frontend, it.verdict, it.pid, it.comm, it.time)
+    let who = match &it.source {
+        Some(source) => format!("a packet from {source} ({})", it.cause),
+        None => format!("pid {} ({})", it.pid, it.comm),
+    };
+    format!("{} {}{times}: {who}, last at {}", it.frontend, it.verdict, it.time)
 }
 
 fn endpoint_line(it: &EndpointRow<'_>) -> String {

@@ -1,12 +1,12 @@
 //! The way to the apiserver, and each watch; where none is used there is nothing to tell.
 //!
-//! Invariant: as for all metrics, see the parent. No endpoint has a series of its own: how many there are is up to the
-//! cluster.
+//! Invariant: as for all metrics, see the parent. No endpoint has a series of its own: how many there are is up
+//! to the cluster.
 
 use std::time::Instant;
 
-use super::Exposition;
 use crate::apiserver::{State, Tier, View};
+use crate::exposition::Exposition;
 use crate::sources::kubernetes::{self as watching, Watch};
 
 /// Writes how the way to the apiserver is.

@@ -5,9 +5,8 @@
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
-use super::super::process;
-use super::Exposition;
-use crate::readings::{About, Readings};
+use crate::exposition::Exposition;
+use crate::readings::Readings;
 
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot, ready: bool) {
     let labels = [("version", readings.about.version), ("datapath", readings.datapath().kind())];
@@ -30,18 +29,7 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
     out.gauge("holdfast_engine_stalled_seconds", help, stalled);
     let help = "Whether the last reload was refused, so that an older configuration than that of the file is in force.";
     out.gauge("holdfast_reload_refused", help, u8::from(readings.refused_reload.borrow().is_some()));
-}
-
-/// The names that every Prometheus client gives them.
-pub(super) fn usage(out: &mut Exposition, about: &About) {
-    let usage = process::usage();
-    let help = "When the process started.";
-    out.gauge("process_start_time_seconds", help, about.started.0);
-    if let Some(bytes) = usage.resident_bytes {
-        out.gauge("process_resident_memory_bytes", "Resident memory.", bytes);
-    }
-    if let Some(milliseconds) = usage.cpu_milliseconds {
-        let seconds = format!("{}.{:03}", milliseconds / 1000, milliseconds % 1000);
-        out.counter("process_cpu_seconds_total", "User and system time.", seconds);
-    }
+    let (named, more) = readings.closed_ports.now();
+    let help = "Ports of kube-proxy that are asked for and cannot be opened.";
+    out.gauge("holdfast_closed_ports", help, named.len() + more);
 }

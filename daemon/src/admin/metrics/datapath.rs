@@ -6,8 +6,8 @@
 use holdfast_core::snapshot::Snapshot;
 
 use super::super::datapath::fills;
-use super::Exposition;
 use crate::datapath::{DatapathView, spelled};
+use crate::exposition::Exposition;
 use crate::readings::Readings;
 
 /// Writes how full the maps are and whether programs are whole.

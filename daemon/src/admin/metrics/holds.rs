@@ -7,7 +7,8 @@ use holdfast_core::hold::{Bound, Hold, Judgement};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::Uptime;
 
-use super::{Exposition, count};
+use super::count;
+use crate::exposition::Exposition;
 use crate::probes::Probes;
 
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@
 
 use holdfast_core::snapshot::Snapshot;
 
-use super::Exposition;
 use crate::announce::Announced;
+use crate::exposition::Exposition;
 use crate::readings::Readings;
 use crate::recorder::History;
 use crate::state::Written;

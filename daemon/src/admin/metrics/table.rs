@@ -7,7 +7,8 @@ use holdfast_core::keys::Source;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Verdict};
 
-use super::{Exposition, count};
+use super::count;
+use crate::exposition::Exposition;
 use crate::why::{EndpointState, WriteStatus, state, status};
 
 const STATES: [ServiceState; 6] = ServiceState::ALL;

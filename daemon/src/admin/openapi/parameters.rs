@@ -2,15 +2,17 @@
 //!
 //! Invariant: each parameter that some path understands has a meaning here, which a test sees to.
 
+use holdfast_datapath::Stage;
 use serde_json::{Value, json};
 
 use crate::admin::form::FORMATS;
-use crate::admin::limits::RECORDS_MAX;
+use crate::admin::limits::{FLOWS_MAX, RECORDS_MAX};
 use crate::admin::query::Legal;
 
 /// What a parameter means; that of the path itself goes before that of any path.
-const MEANINGS: [(Option<&str>, &str, &str); 15] = [
+const MEANINGS: [(Option<&str>, &str, &str); 23] = [
     (None, "service", "Exactly this service, as namespace/name."),
+    (Some("/diagnose"), "service", "Exactly this service, as namespace/name; it must be given."),
     (
         Some("/history"),
         "service",
@@ -30,12 +32,23 @@ const MEANINGS: [(Option<&str>, &str, &str); 15] = [
         "endpoint",
         "What a client dials, or a backend: an address with its port, and a protocol behind a slash if only that is meant.",
     ),
+    (
+        None,
+        "from",
+        "The address of a client: what its first packet to the endpoint meets, computed without sending one.",
+    ),
     (Some("/apiserver/forget"), "endpoint", "The address with its port."),
     (None, "since", "Not before this time, in RFC 3339, or not longer ago, such as 90s, 15m, 2h, 1d."),
     (None, "until", "Not after this time, in the same forms."),
     (None, "reason", "Only where this reason or rule decided, or clients were told it."),
+    (None, "client", "Exactly this address of the client, or this address and port."),
+    (None, "frontend", "Exactly this address that was dialled, or this address and port."),
+    (None, "backend", "Exactly this address of the backend, or this address and port."),
+    (None, "state", "Only flows that have come so far."),
+    (Some("/flows"), "limit", "So many flows at most; 1000 unless it is given."),
     (None, "limit", "The latest so many; with after, the first so many. Otherwise 1000."),
     (None, "after", "Only records with a higher number than this."),
+    (None, "probe", "Whether connections are tried: over the socket alone, unless it says none."),
     (None, "format", "The form of the answer; otherwise Accept decides, and a table is the default."),
 ];
 
@@ -47,7 +60,7 @@ pub(super) fn parameters(path: &str, legal: &Legal, needed: &[&str]) -> Vec<Valu
             "in": "query",
             "required": needed.contains(name),
             "description": meaning(path, name),
-            "schema": schema(name, legal),
+            "schema": schema(path, name, legal),
         })
     };
     legal.parameters.iter().map(described).collect()
@@ -58,10 +71,12 @@ fn meaning(path: &str, name: &str) -> Option<&'static str> {
     of(Some(path)).or_else(|| of(None)).map(|it| it.2)
 }
 
-fn schema(name: &str, legal: &Legal) -> Value {
+fn schema(path: &str, name: &str, legal: &Legal) -> Value {
     match name {
         "format" => json!({ "type": "string", "enum": FORMATS.map(|(word, _)| word) }),
+        "state" => json!({ "type": "string", "enum": Stage::ALL.map(Stage::as_str) }),
         "type" => json!({ "type": "string", "enum": legal.types }),
+        "limit" if path == "/flows" => json!({ "type": "integer", "minimum": 1, "maximum": FLOWS_MAX }),
         "limit" => json!({ "type": "integer", "minimum": 1, "maximum": RECORDS_MAX }),
         "after" => json!({ "type": "integer" }),
         _ => json!({ "type": "string" }),

@@ -8,8 +8,11 @@ use serde_json::{Value, json};
 use super::fixture::{everything, serve, serve_with};
 use super::tables::rows;
 use super::{doors, fixture::Served};
+use crate::admin::flows;
+use crate::described::Code;
 use crate::recorder::tests::incident_history;
 use crate::recorder::{Changed, Gap, GapCause};
+use crate::why::{PacketShare, SeenAs};
 
 /// Compares the keys of a real value with the schema, and notes which schemas were seen.
 fn compare(value: &Value, schema: &Value, document: &Value, seen: &mut BTreeSet<String>) {
@@ -30,6 +33,7 @@ fn compare(value: &Value, schema: &Value, document: &Value, seen: &mut BTreeSet<
     let kind = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
         Value::Number(_) => "integer",
         Value::String(_) => "string",
         Value::Array(_) => "array",
@@ -100,9 +104,16 @@ fn answers(served: &Served, document: &Value) -> Vec<(Value, Value)> {
     let index = rows(served, "/", "paths");
     let paths =
         index.iter().map(|row| row["path"].as_str().unwrap()).filter(|path| described(path).is_object());
+    // A diagnosis is of a service.
+    let paths = paths.filter(|path| *path != "/diagnose");
     let mut answers: Vec<_> = paths.map(|path| (json(path), described(path))).collect();
+    answers.push((json("/diagnose?service=default/web"), described("/diagnose")));
+    answers.push((json("/diagnose?service=default/nobody"), described("/diagnose")));
     // What is near an address that nobody has, and what is wrong with a question.
     answers.push((json("/explain?endpoint=10.96.0.20:81"), described("/explain")));
+    // No packets are translated here.
+    answers.push((flows::tests::json(), described("/flows")));
+    answers.push((json("/explain?endpoint=10.96.0.20:80&from=203.0.113.9"), described("/explain")));
     answers.push((json("/nowhere?format=json"), json!({ "$ref": "#/components/schemas/Error" })));
     answers
 }
@@ -115,6 +126,12 @@ fn gap() -> Value {
 fn changed() -> Value {
     let address = "192.0.2.9:80".to_owned();
     serde_json::to_value(Changed { address, before: "active".into(), after: "draining".into() }).unwrap()
+}
+
+fn share() -> Value {
+    let (backend, node) = ("10.1.0.1:8080".to_owned(), Some("node-1".to_owned()));
+    let seen_as = Code(SeenAs::Client);
+    serde_json::to_value(PacketShare { backend, share: 0.5, draining: false, node, seen_as }).unwrap()
 }
 
 #[test]
@@ -131,8 +148,11 @@ fn every_answer_is_described_field_by_field() {
     for record in records.lines() {
         compare(&serde_json::from_str(record).unwrap(), schema, &document, &mut seen);
     }
-    // A gap, and a backend that goes from one state to another: nothing of the incident.
-    for (name, part) in [("Gap", gap()), ("Changed", changed())] {
+    // A gap, and a backend that goes from one state to another: nothing of the incident. A backend of a packet: nobody
+    // reads the maps here.
+    // No apiserver was asked for the diagnosis.
+    let api = crate::diagnose::any_api();
+    for (name, part) in [("Gap", gap()), ("Changed", changed()), ("PacketBackend", share()), ("Api", api)] {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
         compare(&part, &schema, &document, &mut seen);
     }

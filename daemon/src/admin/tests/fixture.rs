@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_core::facts::{
-    AddressType, Conditions, Endpoint, EndpointsBuilder, Meta, NodeFacts, ObjectKey, Rejection, ServiceFacts,
-    ServicePort, ServiceType, SliceFacts, SlicePort, Target, Timestamp, TrafficPolicy, endpoints::UidText,
+    AddressType, BalancerFacts, Conditions, Endpoint, EndpointsBuilder, Ingress, Meta, NodeFacts, ObjectKey,
+    Rejection, ServiceFacts, ServicePort, ServiceType, SliceFacts, SlicePort, Target, Timestamp,
+    TrafficPolicy, endpoints::UidText,
 };
 use holdfast_core::keys::{
     Family, FrontendKey, ObjectName, PortKey, Protocol, ServiceKey, SliceKey, Source, Transport,
@@ -19,12 +20,17 @@ use holdfast_core::snapshot::{
     Counters, Fill, FrontendView, PortView, Reason, Rejections, ServiceState, ServiceView, Snapshot, Status,
     Verdict,
 };
-use holdfast_datapath::{Counts, Denial, Features, Refusal, Shape, Swept};
+use holdfast_datapath::{
+    Arrival, Cause, Counts, Denial, DeviceStatus, Features, HookKind, PacketStatus, Refusal, Shape, Swept,
+};
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::{Admin, Settings, start};
 use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, Standing, State, Tier, View};
 use crate::datapath::{DatapathView, RefusalLog};
+use crate::devices::{Class, Decision, Reason as Why};
+use crate::diagnose::gather::Gatherer;
+use crate::kube_proxy::{ClosedPort, ClosedPorts, Purpose};
 use crate::proxies::OtherProxy;
 use crate::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
 use crate::sources::kubernetes::{self as watching, LastError, Resource, View as Watches, Watch};
@@ -75,6 +81,7 @@ impl Given {
             state,
             ports: Box::default(),
             frontends: Box::default(),
+            seen: None,
         };
         Self { view, facts }
     }
@@ -222,6 +229,13 @@ fn unchanged(_: &mut FrontendView) {}
 
 fn intranet() -> Given {
     Given::new("default/kubernetes-intranet", ServiceType::LoadBalancer, ServiceState::Served)
+        .facts(|facts| {
+            let finalizers = ["service.kubernetes.io/load-balancer-cleanup".into()].into();
+            let writers = ["cloud-controller-manager".into()].into();
+            let class = Some("example.com/own".into());
+            let balancer = BalancerFacts { finalizers, writers, class, ..BalancerFacts::default() };
+            facts.balancer = Some(Box::new(balancer));
+        })
         .port("https", "TCP", 443, None)
         .slice("default/kubernetes-intranet-qxgk4", 60002, &[("169.254.128.7", "RS", "")])
         .rows("https/TCP", 60002, &[("169.254.128.7", "RSC", 0, 0)])
@@ -233,6 +247,7 @@ fn web() -> Given {
     Given::new("default/web", ServiceType::LoadBalancer, ServiceState::Served)
         .facts(|facts| {
             facts.external_policy = TrafficPolicy::Local;
+            facts.ingress = vec![Ingress { address: [192, 0, 2, 10].into(), proxied: false }];
             facts.affinity_timeout = Some(10_800);
             facts.source_ranges = vec!["10.0.0.0/8".into(), "192.168.0.0/16".into()];
             facts.health_check_node_port = Some(number(32000));
@@ -478,7 +493,7 @@ impl Drop for Folder {
 pub(crate) fn status() -> holdfast_datapath::Status {
     let first = Shape { frontends: [4096; 2], ports: 4096, slots: [16_384; 2], members: 4096 };
     holdfast_datapath::Status {
-        features: Features { set_retval: true },
+        features: Features { set_retval: true, tcx: true },
         cgroup: Some("/sys/fs/cgroup".into()),
         pins: Some("/sys/fs/bpf/holdfast".into()),
         waiting: false,
@@ -502,8 +517,43 @@ pub(crate) fn status() -> holdfast_datapath::Status {
         shared_hooks: vec![("connect4", 2), ("connect6", 1)],
         grace_failure: None,
         stale_sockets: Some(Swept { sweeps: 7, ended: 2, failure: None }),
+        packets: Some(PacketStatus {
+            flows: 131_072,
+            hooks: Some(HookKind::Tcx),
+            failure: None,
+            repaired: 2,
+            devices: devices()
+                .iter()
+                .filter_map(Decision::device)
+                .map(|device| DeviceStatus {
+                    attached: device.name == "eth0",
+                    others: usize::from(device.name == "eth0"),
+                    error: (device.name != "eth0").then(|| "cannot attach in: busy".to_owned()),
+                    device,
+                })
+                .collect(),
+        }),
         counts: Counts::default(),
+        flows: None,
     }
+}
+
+/// One that leads outside, one that could not be served, and one that is left alone.
+fn devices() -> Arc<[Decision]> {
+    let device = |index, name: &str, class, reason| Decision {
+        index,
+        name: name.to_owned(),
+        class,
+        reason,
+        address4: (class == Class::Outer).then(|| [192, 0, 2, 5].into()),
+        address6: None,
+    };
+    [
+        device(1, "lo", Class::None, Why::Loopback),
+        device(2, "eth0", Class::Outer, Why::Gateway),
+        device(7, "veth7", Class::Pod, Why::LeadsToPod),
+    ]
+    .into()
 }
 
 /// What was dialled, by whom, a second after the one before: refused twice, dropped, serving by now, and nobody's.
@@ -527,6 +577,8 @@ fn refusals() -> Arc<RefusalLog> {
             frontend: FrontendKey { address: dialled.ip(), port: number(dialled.port()), transport },
             port: PortIndex(second),
             denial,
+            arrival: None,
+            cause: Cause::NoBackend,
         };
         let at = Timestamp(THEN.0 + i64::from(second));
         log.keep(at, refusal.clone());
@@ -534,7 +586,27 @@ fn refusals() -> Arc<RefusalLog> {
             log.keep(Timestamp(at.0 + 1), refusal);
         }
     }
+    log.keep(Timestamp(THEN.0 + 5), turned_away_outside());
     log
+}
+
+/// Its packet came by the loopback, which has the same number everywhere.
+fn turned_away_outside() -> Refusal {
+    let dialled =
+        FrontendKey { address: [192, 0, 2, 10].into(), port: number(80), transport: Transport::Tcp };
+    Refusal {
+        at: Duration::from_secs(600),
+        arrival: Some(Arrival { source: "198.51.100.7:50000".parse().unwrap(), device: 1 }),
+        process: 0,
+        thread: 0,
+        comm: String::new(),
+        cgroup: 0,
+        netns: 0,
+        frontend: dialled,
+        port: PortIndex(1),
+        denial: Denial::Dropped,
+        cause: Cause::Source,
+    }
 }
 
 /// The configured endpoint lost its name, the learned one serves, kubelet's token is gone.
@@ -626,6 +698,12 @@ fn proxies() -> Arc<[OtherProxy]> {
     [OtherProxy { proxy: "kube-proxy", evidence }].into()
 }
 
+fn closed_ports() -> Arc<ClosedPorts> {
+    let (address, why) = ("10.0.0.5:30123".parse().unwrap(), "another process listens there".to_owned());
+    let port = ClosedPort { purpose: Purpose::Service, address, service: Some(name("default/web")), why };
+    Arc::new(ClosedPorts::of(vec![port]))
+}
+
 pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     let config = EffectiveConfig {
         text: "[admin]\nlisten = \"127.0.0.1:9890\"\n".to_owned(),
@@ -634,12 +712,13 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     Readings {
         snapshots,
         config: watch::channel(Arc::new(config)).1,
-        datapath: watch::channel(Arc::new(DatapathView::kernel(status()))).1,
+        datapath: watch::channel(Arc::new(DatapathView::kernel(status()).with_devices(devices()))).1,
         apiserver: Some(watch::channel(Arc::new(apiserver())).1),
         watches: watches(),
         refusals: refusals(),
         probes: Arc::default(),
         announced: Some(Arc::default()),
+        overheard: Arc::default(),
         history: Arc::default(),
         written: watch::channel(Written::default()).1,
         engine: crate::engine::ask::channel().0,
@@ -648,6 +727,8 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         proxies: watch::channel(proxies()).1,
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
+        closed_ports: closed_ports(),
+        gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },

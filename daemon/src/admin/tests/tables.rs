@@ -52,9 +52,31 @@ fn memory_maps_say_that_they_touch_nothing() {
         "{\"kind\":\"memory\",\"other_proxies\":[],\"kernel\":null}\n"
     );
     assert_eq!(rows(&served, "/refusals", "refusals").len(), 0);
+    assert_eq!(rows(&served, "/flows", "flows").len(), 0);
     let metrics = served.get("/metrics", "").body;
+    assert!(!metrics.contains("holdfast_flows"), "{metrics}");
     assert!(metrics.contains("holdfast_refusals_total{verdict=\"refused\"} 0\n"), "{metrics}");
     assert!(!metrics.contains("holdfast_map_size"), "{metrics}");
+}
+
+#[test]
+fn where_packets_are_not_translated_flows_say_so() {
+    for served in [serve(everything()), serve_with(everything(), in_memory)] {
+        let none = "packets are not translated on this node, so there are no flows\n";
+        assert_eq!(served.get("/flows?client=10.0.0.1&state=open", "").body, none);
+        let refused = served.get("/flows?limit=1001", "");
+        assert_eq!(
+            (refused.status, refused.body.contains("from 1 to 1000")),
+            (400, true),
+            "{}",
+            refused.body
+        );
+        let json: Value = serde_json::from_str(&served.get("/flows?format=json", "").body).unwrap();
+        assert_eq!(
+            (&json["packets"], &json["max"], &json["swept"]),
+            (&false.into(), &0.into(), &Value::Null)
+        );
+    }
 }
 
 /// Watches know moments of this process only, so the golden pages are without one.

@@ -1,5 +1,5 @@
-//! The configuration in force, written as a file. Every good file of the other tests goes through
-//! [`check_round_trip`] too.
+//! The configuration in force, written as a file. Every good file of the other tests goes
+//! through [`check_round_trip`] too.
 
 use std::collections::BTreeSet;
 
@@ -121,9 +121,14 @@ fn the_text_is_the_files_own() {
         on_empty = "auto"
         probe_interval = "2s"
 
+        [kube_proxy]
+        health = "off"
+        metrics = "off"
+
         [kubernetes]
         enabled = true
         events = false
+        events_read = "on-demand"
         external_ips = "all"
         service_proxy_name = "holdfast"
 
@@ -140,7 +145,12 @@ fn the_text_is_the_files_own() {
         zone = "zone-a"
 
         [packets]
+        devices = "auto"
+        enabled = true
+        flows = 65536
         mark = "0x1000"
+        pod_devices = "none"
+        snat_ports = "61000-65535"
 
         [[service]]
         backends = ["192.0.2.1:8080", "[2001:db8::1]:8080"]

@@ -8,8 +8,8 @@ use crate::config::{Config, ConfigErrors};
 const EXAMPLE: &str = include_str!("../../../../config.example.toml");
 const GOLDEN: &str = include_str!("problems.golden");
 
-/// What is accepted can be written down. A refusal has a reason, in the order of the file, each of one line and inside
-/// the text.
+/// What is accepted can be written down. A refusal has a reason, in the order of the file, each of one line and
+/// inside the text.
 fn check(text: &str) {
     match Config::parse(text, "config.toml") {
         Ok((config, _)) => _ = check_round_trip(config),

@@ -7,8 +7,8 @@ use holdfast_core::hold::OnEmpty;
 
 use super::effective::check_round_trip;
 use crate::config::{
-    CheckKind, ClientIdentity, Config, Discovery, ExternalIps, NodeName, NodePortAddresses, Protocol,
-    ServiceBlock,
+    CheckKind, ClientIdentity, Config, Discovery, EventsRead, ExternalIps, NodeName, NodePortAddresses,
+    Protocol, ServiceBlock,
 };
 
 #[track_caller]
@@ -100,6 +100,27 @@ fn an_apiserver_enables_kubernetes_unless_the_file_says_no() {
     assert!(!read("[apiserver]\ndiscover = [\"kubelet\"]").kubernetes.enabled);
 }
 
+/// kube-proxy's own ports are answered where holdfast stands in its place, and elsewhere if the file says so.
+#[test]
+fn the_ports_of_kube_proxy_are_open_in_its_place_only() {
+    let ports = |text: &str| {
+        let ports = read(text).kube_proxy;
+        [ports.health, ports.metrics].map(|it| it.map_or("off".to_owned(), |it| it.to_string()))
+    };
+    let node = "[apiserver]\nkubeconfig = \"/k\"\n";
+    assert_eq!(ports(node), ["[::]:10256", "127.0.0.1:10249"]);
+    let beside = "[kubernetes]\nservice_proxy_name = \"holdfast\"\n";
+    let not_served = "[datapath]\nkind = \"memory\"\n";
+    let sockets_alone = "[packets]\nenabled = false\n";
+    assert_eq!(ports("[manifests]\npath = \"/m\"\n"), ["off", "off"]);
+    for not_in_its_place in [beside, not_served, sockets_alone] {
+        assert_eq!(ports(&format!("{node}{not_in_its_place}")), ["off", "off"], "{not_in_its_place}");
+    }
+    let said = "[kube_proxy]\nhealth = \"0.0.0.0:10256\"\n";
+    assert_eq!(ports(&format!("{node}{said}metrics = \"off\"\n")), ["0.0.0.0:10256", "off"]);
+    assert_eq!(ports(&format!("{node}{not_served}{said}")), ["0.0.0.0:10256", "off"]);
+}
+
 #[test]
 fn external_ips_are_all_none_or_ranges() {
     let read = |text: &str| read(&format!("[kubernetes]\nexternal_ips = {text}")).kubernetes.external_ips;
@@ -124,6 +145,14 @@ fn events_are_written_only_if_the_file_says_so() {
     let kubeconfig = "[apiserver]\nkubeconfig = \"k\"\n";
     assert!(!read(kubeconfig).kubernetes.events);
     assert!(read(&format!("{kubeconfig}[kubernetes]\nevents = true")).kubernetes.events);
+}
+
+#[test]
+fn events_are_read_while_somebody_asks_unless_the_file_says_otherwise() {
+    let kubeconfig = "[apiserver]\nkubeconfig = \"k\"\n";
+    assert_eq!(read(kubeconfig).kubernetes.events_read, EventsRead::OnDemand);
+    let off = read(&format!("{kubeconfig}[kubernetes]\nevents_read = \"off\""));
+    assert_eq!(off.kubernetes.events_read, EventsRead::Off);
 }
 
 #[test]

@@ -26,7 +26,14 @@ fn only_what_is_read_at_start_needs_a_restart() {
         &["datapath.sockets", "datapath.udp_sockets", "datapath.exempt_cgroups"],
     );
     check("[packets]\nmark = 0x20", &["packets.mark"]);
+    check("[kube_proxy]\nhealth = \"[::]:10256\"", &["kube_proxy.health"]);
+    check("[kube_proxy]\nmetrics = \"127.0.0.1:10249\"", &["kube_proxy.metrics"]);
     check("[packets]\nmark = \"0x1000\"", &[]);
+    check(
+        "[packets]\nenabled = false\nflows = 2048\nsnat_ports = [\"61000-62000\", \"63000\"]",
+        &["packets.enabled", "packets.snat_ports", "packets.flows"],
+    );
+    check("[packets]\ndevices = [\"eth0\"]\npod_devices = \"auto\"", &[]);
     check("[datapath.limits]\nservices = 1", &["datapath.limits.services"]);
     check(
         "[datapath.limits]\nfrontends = 1\nbackends = 1",
@@ -41,10 +48,11 @@ fn only_what_is_read_at_start_needs_a_restart() {
     check("[manifests]\npath = \"/m\"", &["manifests.path"]);
     check("[node]\nname = \"n\"", &["node.name"]);
     check("[kubernetes]\nservice_proxy_name = \"p\"", &["kubernetes.service_proxy_name"]);
-    check("[apiserver]\nkubeconfig = \"/k\"", &["kubernetes.enabled"]);
+    let ports = ["kube_proxy.health", "kube_proxy.metrics"];
+    check("[apiserver]\nkubeconfig = \"/k\"", &["kubernetes.enabled", ports[0], ports[1]]);
     check(
         "[apiserver]\nkubeconfig = \"/k\"\n[kubernetes]\nevents = true",
-        &["kubernetes.enabled", "kubernetes.events"],
+        &["kubernetes.enabled", "kubernetes.events", ports[0], ports[1]],
     );
     check("[log]\nformat = \"json\"\nlevel = \"debug\"", &["log.format"]);
     check("[node]\nzone = \"z\"\nnode_port_addresses = [\"all\"]", &[]);

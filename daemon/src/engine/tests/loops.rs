@@ -90,6 +90,7 @@ fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
         asks: heard,
         changes: changes_in,
         progress: Arc::new(AtomicU64::new(0)),
+        steps: Arc::default(),
         stop: stopping,
     };
     let task = Task { deeds, events, asker, asks, snapshots, stop, changes };
@@ -189,4 +190,19 @@ fn load_without_end_starves_no_question() {
     thread.join().unwrap();
     drop(task.events);
     source.join().unwrap();
+}
+
+#[test]
+fn who_waits_for_news_is_not_woken_by_the_time() {
+    let (mut task, thread) = task(|task| task.events.try_send(vec![service("s", "10.0.0.1")]).unwrap());
+    let runtime = runtime();
+    wait(&runtime, &mut task, |snapshot| snapshot.fill.frontends == 1);
+    std::thread::sleep(Duration::from_millis(1_500));
+    let before = task.snapshots.borrow_and_update().mono;
+    let mut reader = task.snapshots.clone();
+    let woken = async { tokio::time::timeout(Duration::from_millis(2_500), reader.changed()).await.is_ok() };
+    assert!(!runtime.block_on(woken), "nothing is new");
+    assert!(task.snapshots.borrow().mono > before, "and whoever looks sees the time go on");
+    task.stop.send_replace(true);
+    thread.join().unwrap();
 }

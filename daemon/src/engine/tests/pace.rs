@@ -19,6 +19,7 @@ async fn the_maps_are_looked_after_as_soon_as_everything_is_written() {
         snapshots: watch::channel(Arc::default()).0,
         changes: mpsc::channel(16).0,
         progress: Arc::default(),
+        steps: Arc::default(),
         stop: stopping,
     };
     let looks = Arc::new(Mutex::new(Vec::new()));

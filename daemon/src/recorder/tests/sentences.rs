@@ -4,8 +4,8 @@ use expect_test::{Expect, expect};
 
 use super::*;
 
-/// The incident in small: two services with the same backend; one is emptied by a stopping apiserver, the other one is
-/// touched.
+/// The incident in small: two services with the same backend; one is emptied by a stopping apiserver, the other
+/// one is touched.
 pub(super) fn incident() -> Vec<TimedChange> {
     let mut rig = Rig::new();
     let mut told = rig.batch([

@@ -4,9 +4,9 @@
 //! held its place for longer than [`PROMPT_MAX`] waits in the slow lane, which has at most [`SLOW_AT_ONCE_MAX`] places.
 //! So backends that hang, however many, delay one another and nobody else.
 //!
-//! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its place
-//! until it has finished, because its socket is still there. Time is the `Duration` since some fixed start, an
-//! argument.
+//! Invariant: a check is waiting once or running once, never both. A removed check that still runs keeps its
+//! place until it has finished, because its socket is still there. Time is the `Duration` since some fixed
+//! start, an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -64,8 +64,8 @@ pub(super) trait Codec: Debug + Send + Sync + 'static {
     /// Who an object is, whatever the rest of it is.
     fn peek(bytes: &[u8]) -> Option<Identity>;
 
-    /// Whether an event that cannot be read says of its object that it is gone; nothing if it does not say what it
-    /// says.
+    /// Whether an event that cannot be read says of its object that it is gone; nothing if it does not say
+    /// what it says.
     fn is_deletion(bytes: &[u8]) -> Option<bool>;
 
     /// Reads an object.

@@ -183,6 +183,9 @@ impl Delivered {
 
     /// The list has this object, and it is new or changed.
     pub(super) fn list(&mut self, object: Object) {
+        if self.is_foreign(&object) {
+            return;
+        }
         let odd = object.odd();
         match object.name {
             Some((name, version)) => self.listing.pending.push((name, version, odd)),
@@ -231,7 +234,13 @@ impl Delivered {
         self.bad -= usize::from(before.is_some_and(|before| before.is_bad()));
     }
 
-    /// An event brought this object. `false`: it is known already.
+    /// A slice that is not for proxies, and never was as far as is known.
+    fn is_foreign(&self, object: &Object) -> bool {
+        let is_known = object.name.as_ref().is_some_and(|(name, _)| self.kept.contains_key(name));
+        object.is_headless() && !is_known
+    }
+
+    /// An event brought this object. `false`: it is known already, or nothing to us.
     pub(super) fn apply(&mut self, object: &Object) -> bool {
         let Some((name, version)) = &object.name else {
             if self.unnamed.len() < limits::REJECTIONS_MAX {
@@ -239,6 +248,9 @@ impl Delivered {
             }
             return true;
         };
+        if self.is_foreign(object) {
+            return false;
+        }
         if self.version(name).is_some_and(|known| known.is_same(version)) {
             return false;
         }

@@ -11,8 +11,8 @@ use super::envelope::Status;
 use super::page::NoPage;
 use crate::apiserver::{AccessError, Trouble};
 
-/// Endings in a row, from one version and of a kind that the version may be to blame for, after which a list is asked
-/// for.
+/// Endings in a row, from one version and of a kind that the version may be to blame for, after which a list
+/// is asked for.
 const STUCK_MAX: u32 = 2;
 
 /// Why it ended.
@@ -79,8 +79,8 @@ impl Ending {
         matches!(self, Self::Refused { status, .. } if matches!(status.code, Some(400 | 422)))
     }
 
-    /// Whether the very same request may be answered the next time: the server has too much to do, or the answer was
-    /// lost.
+    /// Whether the very same request may be answered the next time: the server has too much to do, or the
+    /// answer was lost.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::NoPage(why) => !matches!(why, NoPage::Endless),

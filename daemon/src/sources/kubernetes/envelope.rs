@@ -66,9 +66,23 @@ pub(super) struct Identity {
     pub(super) name: Option<String>,
     pub(super) uid: Option<String>,
     pub(super) resource_version: Option<String>,
+    labels: Option<Labels>,
+}
+
+/// Those that say whether an object is for proxies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Labels {
+    #[serde(rename = "service.kubernetes.io/headless")]
+    headless: Option<String>,
 }
 
 impl Identity {
+    /// A slice that proxies are to leave alone.
+    pub(super) fn is_headless(&self) -> bool {
+        self.labels.as_ref().is_some_and(|labels| labels.headless.is_some())
+    }
+
     /// Reads no further than the metadata of an object, so that the rest may be wrong or missing.
     pub(super) fn peek(text: &[u8]) -> Option<Self> {
         Glimpse::of(text).identity

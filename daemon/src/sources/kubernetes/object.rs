@@ -84,6 +84,13 @@ impl Object {
         (rejection.is_some() || is_loose).then(|| Odd { version: version.clone(), rejection })
     }
 
+    /// A slice with the label that keeps proxies away from it.
+    pub(super) fn is_headless(&self) -> bool {
+        self.messages
+            .iter()
+            .any(|it| matches!(it, Message::Event(Event::SliceApplied(facts)) if facts.headless))
+    }
+
     /// What could not be understood of it.
     pub(super) fn rejected(&self) -> Option<ObjectKey> {
         self.rejection().map(|rejection| rejection.object.clone())

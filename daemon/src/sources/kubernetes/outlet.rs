@@ -36,8 +36,8 @@ impl Missing {
     }
 }
 
-/// The zone's head start: the first lists wait a moment for it, so that no backend is chosen without it only to be
-/// chosen again.
+/// The zone's head start: the first lists wait a moment for it, so that no backend is chosen without it only to
+/// be chosen again.
 #[derive(Clone, Debug)]
 pub(super) struct HeadStart {
     settled: Arc<watch::Sender<bool>>,

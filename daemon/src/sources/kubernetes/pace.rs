@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-/// After the first short life: long enough for a server that merely restarted its process, short enough for those who
-/// wait.
+/// After the first short life: long enough for a server that merely restarted its process, short enough for
+/// those who wait.
 const WAIT_MIN: Duration = Duration::from_millis(100);
 
 /// The longest of the doubling waits; after an apiserver returns, this is the most that is lost.

@@ -18,7 +18,7 @@ pub(super) const OBJECTS_MAX: u32 = 500_000;
 
 /// What reading at the beginning of a text led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Ahead<T> {
+pub(crate) enum Ahead<T> {
     /// This, from so many bytes.
     Read(T, usize),
     /// It does not end in this text.
@@ -38,7 +38,7 @@ impl<T> Ahead<T> {
 }
 
 /// What takes the items of a page.
-pub(super) trait Items {
+pub(crate) trait Items {
     /// Takes one item, whatever is in it.
     fn take(&mut self, item: Piece<'_>);
 
@@ -60,7 +60,7 @@ impl<Each: FnMut(Piece<'_>)> Items for Each {
 
 /// Why a body is not a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoPage {
+pub(crate) enum NoPage {
     /// Something else, such as the HTML of a proxy.
     #[error("the answer is not a list of objects")]
     NotAList,
@@ -78,20 +78,20 @@ pub(super) enum NoPage {
 /// What a list says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct ListFrame {
+pub(crate) struct ListFrame {
     /// Such as `ServiceList`.
-    kind: String,
-    pub(super) metadata: ListMeta,
+    pub(crate) kind: String,
+    pub(crate) metadata: ListMeta,
 }
 
 /// `metadata` of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct ListMeta {
-    pub(super) resource_version: String,
+pub(crate) struct ListMeta {
+    pub(crate) resource_version: String,
     /// The token for the next page.
     #[serde(rename = "continue")]
-    pub(super) token: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 /// Where the splitter is.
@@ -105,7 +105,7 @@ enum Position {
 
 /// One page that has begun.
 #[derive(Debug, Default)]
-pub(super) struct Page {
+pub(crate) struct Page {
     nesting: Nesting,
     position: Position,
     frame: Vec<u8>,
@@ -117,7 +117,7 @@ pub(super) struct Page {
 
 impl Page {
     /// Takes a chunk, and gives out items that end in it, or in an earlier one.
-    pub(super) fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage> {
+    pub(crate) fn take(&mut self, chunk: &[u8], items: &mut dyn Items) -> Result<(), NoPage> {
         if self.window.is_empty() {
             let read = self.read(chunk, items, PIECE_BYTES_MAX)?;
             self.window.extend_from_slice(chunk.get(read..).unwrap_or_default());
@@ -131,7 +131,7 @@ impl Page {
     }
 
     /// What the page says of itself, if it is complete.
-    pub(super) fn end(mut self, items: &mut dyn Items) -> Result<ListFrame, NoPage> {
+    pub(crate) fn end(mut self, items: &mut dyn Items) -> Result<ListFrame, NoPage> {
         self.read_window(items, 0)?;
         if self.nesting.depth > 0 {
             return Err(NoPage::Truncated);

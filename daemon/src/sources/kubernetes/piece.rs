@@ -7,7 +7,7 @@ pub(super) const PIECE_BYTES_MAX: usize = 4 << 20;
 
 /// What a splitter gives out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(crate) enum Piece<'a> {
     /// All of it.
     Whole(&'a [u8]),
     /// The beginning of one that is too long; the rest was skipped.

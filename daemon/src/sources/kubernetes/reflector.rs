@@ -1,5 +1,5 @@
-//! The loop of one kind of objects: a list, then watches, one after another, and a list again only where nothing else
-//! helps.
+//! The loop of one kind of objects: a list, then watches, one after another, and a list again only where
+//! nothing else helps.
 //!
 //! Invariant: no ending is the last one; what is known stays until a whole list says otherwise. A version is remembered
 //! for the cluster, not for an endpoint: after a failover the watch goes on where it was. Streaming lists are not used,
@@ -81,8 +81,8 @@ struct Failures {
 }
 
 impl Failures {
-    /// How long it is until the next request. A list for which a watch has asked does not wait for what the watch
-    /// waited for.
+    /// How long it is until the next request. A list for which a watch has asked does not wait for what the
+    /// watch waited for.
     fn wait(&mut self, ending: &Ending, was_watch: bool, lived: Duration) -> Duration {
         let paced = self.pace.wait(lived, ending.retry_after(), chance());
         let turns = ending.is_gone() && was_watch && self.pace.turn();
@@ -186,8 +186,8 @@ impl<C: Codec> Reflector<C> {
         );
     }
 
-    /// It may not be read, or there is none: the host's own choice counts from now on, and not what a former process
-    /// knew.
+    /// It may not be read, or there is none: the host's own choice counts from now on, and not what a
+    /// former process knew.
     async fn no_node(&self) -> Result<(), Closed> {
         if self.is_without_node() { self.outlet.tell_of_node(None).await } else { Ok(()) }
     }

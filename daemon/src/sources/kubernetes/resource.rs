@@ -59,10 +59,9 @@ impl Selection {
         Self { what: Resource::Services, labels, fields: "spec.clusterIP!=None".to_owned() }
     }
 
-    /// Slices that are for proxies.
-    pub(super) fn slices() -> Self {
-        let labels = "!service.kubernetes.io/headless".to_owned();
-        Self { what: Resource::Slices, labels, fields: String::new() }
+    /// All of them: one that is labelled as not for proxies would else be gone like one that is deleted.
+    pub(super) const fn slices() -> Self {
+        Self { what: Resource::Slices, labels: String::new(), fields: String::new() }
     }
 
     /// The own Node.
@@ -139,10 +138,10 @@ impl SharedSelection {
 }
 
 /// All but what RFC 3986 calls unreserved.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Adds a parameter that says something, in the characters that a query may have.
-fn push(query: &mut String, name: &str, value: &str) {
+pub(crate) fn push(query: &mut String, name: &str, value: &str) {
     if value.is_empty() {
         return;
     }
@@ -159,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_selectors_are_those_of_kube_proxy() {
+    fn the_selectors_are_those_of_kube_proxy_but_for_slices() {
         assert_eq!(
             Selection::services(None).list(),
             "/api/v1/services?labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
@@ -169,10 +168,7 @@ mod tests {
             Selection::services(Some("edge")).without_fields().unwrap().list(),
             "/api/v1/services?labelSelector=service.kubernetes.io%2Fservice-proxy-name%3Dedge"
         );
-        assert_eq!(
-            Selection::slices().list(),
-            "/apis/discovery.k8s.io/v1/endpointslices?labelSelector=%21service.kubernetes.io%2Fheadless"
-        );
+        assert_eq!(Selection::slices().list(), "/apis/discovery.k8s.io/v1/endpointslices?");
         let node = Selection::node(&NodeName::of_host("n1").unwrap());
         assert_eq!(node.list(), "/api/v1/nodes?fieldSelector=metadata.name%3Dn1");
         assert_eq!((node.without_fields(), Selection::slices().without_fields()), (None, None));
@@ -181,12 +177,10 @@ mod tests {
     #[test]
     fn pages_and_watches_say_where_they_begin() {
         let slices = Selection::slices();
-        assert!(slices.page("").ends_with("headless&limit=500"));
-        assert!(slices.page("a b+/=").ends_with("&limit=500&continue=a%20b%2B%2F%3D"));
-        assert!(
-            slices.watch("17", 240).ends_with(
-                "headless&watch=true&allowWatchBookmarks=true&resourceVersion=17&timeoutSeconds=240"
-            )
-        );
+        assert!(slices.page("").ends_with("endpointslices?limit=500"));
+        assert!(slices.page("a b+/=").ends_with("?limit=500&continue=a%20b%2B%2F%3D"));
+        assert!(slices.watch("17", 240).ends_with(
+            "endpointslices?watch=true&allowWatchBookmarks=true&resourceVersion=17&timeoutSeconds=240"
+        ));
     }
 }

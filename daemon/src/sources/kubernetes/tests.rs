@@ -245,8 +245,8 @@ async fn a_start_from_memory_needs_no_list() {
     assert_eq!((bed.asked("services", "limit").len(), bed.asked("endpointslices", "limit").len()), (0, 0));
 }
 
-/// A bad service whose last good version is in the table, a slice with a bad endpoint, and one that belongs to no
-/// service.
+/// A bad service whose last good version is in the table, a slice with a bad endpoint, and one that belongs
+/// to no service.
 async fn odd_ones() -> (Oddities, [String; 2], [String; 2]) {
     let bad = service("bad", "5", "10.96.0.3").replace("\"ports\":[", "\"ports\":[7,");
     let partly = slice("partly", "6", "10.0.0.1").replace("\"endpoints\":[", "\"endpoints\":[{},");
@@ -366,6 +366,27 @@ async fn a_watch_that_lies_is_found_by_the_audit() {
         services.last_error.unwrap().text.to_string(),
         "the watch missed changes: 1 of services differ: default/a"
     );
+}
+
+/// A slice that is not for proxies is nothing to us, unless it was before: that it is no accident is told then.
+#[tokio::test]
+async fn slices_that_are_not_for_proxies_are_told_of_where_they_were_before() {
+    let headless = |name: &str, version: &str| {
+        slice(name, version, "10.0.0.1")
+            .replace("\"labels\":{", "\"labels\":{\"service.kubernetes.io/headless\":\"\",")
+    };
+    let mut bed = Bed::new();
+    bed.lists("endpointslices", [list("10", &[slice("ours", "3", "10.0.0.1"), headless("never", "4")])]);
+    bed.lists_after("endpointslices", list("15", &[headless("ours", "12"), headless("never", "13")]));
+    let events = [("MODIFIED", "ours", "12"), ("MODIFIED", "never", "13"), ("ADDED", "another", "14")];
+    let events = events.map(|(kind, name, version)| event(kind, &headless(name, version)));
+    bed.watches("endpointslices", [bed::hang(&events)]);
+    let timing = Timing { audit_every: ms(100), audit_again: ms(20), ..bed.timing() };
+    bed.start(Settings { timing, ..Settings::default() }).await;
+    assert_eq!(bed.heard(3).await, ["+ours@3", "synced", "+ours@12"]);
+    bed.until(|watch| watch.what == Resource::Slices && watch.audits > 1).await;
+    let slices = bed.watch(Resource::Slices);
+    assert_eq!((slices.objects, slices.lists, slices.differences, slices.bad), (1, 1, 0, 0));
 }
 
 /// A watch that misses an event, and nobody who looks by himself.

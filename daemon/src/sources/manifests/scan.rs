@@ -198,8 +198,8 @@ impl Scan {
         Some(contents)
     }
 
-    /// Forgets what has been gone for long enough or has only changed its name; says whether others may still come
-    /// back.
+    /// Forgets what has been gone for long enough or has only changed its name; says whether others may
+    /// still come back.
     fn forget(&mut self, listing: &Listing, now: Instant) -> bool {
         let is_renamed = |read: &Stamp| listing.values().flatten().any(|stamp| stamp.is_moved_from(read));
         let mut is_leaving = false;
@@ -243,8 +243,8 @@ fn list(folder: &Path) -> Result<Listing, String> {
 
 const NOT_UTF8: &str = "has a name that is not UTF-8, so it is not read; rename it";
 
-/// `None` for what is not there and for folders; an error for what is never opened, such as a pipe, and for a link to
-/// nowhere.
+/// `None` for what is not there and for folders; an error for what is never opened, such as a pipe, and for a
+/// link to nowhere.
 fn stamp(path: &Path) -> Option<Result<Stamp, String>> {
     let own = fs::symlink_metadata(path).ok()?;
     if !own.is_symlink() {

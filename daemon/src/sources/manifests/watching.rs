@@ -1,8 +1,8 @@
 //! The task that waits for changes of the folder and sends them.
 //!
-//! Invariant: files are looked at on a thread that may block, one look at a time, and for at most half of the time; a
-//! look that does not end is said, and waited for. A folder that rested is looked at as soon as a file in it is
-//! complete.
+//! Invariant: files are looked at on a thread that may block, one look at a time, and for at most half of the
+//! time; a look that does not end is said, and waited for. A folder that rested is looked at as soon as a file in
+//! it is complete.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

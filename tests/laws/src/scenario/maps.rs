@@ -9,12 +9,13 @@ use holdfast_core::op::{Dump, DumpPort, Membership, Word, WordFlags};
 
 use super::show::{list, state};
 
-const FLAGS: [(WordFlags, &str); 5] = [
+const FLAGS: [(WordFlags, &str); 6] = [
     (WordFlags::DROP, "drop"),
     (WordFlags::INTERNAL_LOCAL, "internal-local"),
     (WordFlags::AFFINITY, "affinity"),
     (WordFlags::EXTERNAL_LOCAL, "external-local"),
     (WordFlags::MEMBERS, "members"),
+    (WordFlags::SOURCES, "sources"),
 ];
 
 /// Each port with the frontends that lead to it, in the order of its first frontend; then the node's addresses.
@@ -53,6 +54,8 @@ fn lists(dump: &Dump, port: &DumpPort) -> String {
         };
         lines.push(format!("  {what}: {} {}", member.backend, state(*slot)));
     }
+    let sources = dump.sources.iter().flatten().filter(|source| source.port == port.index);
+    lines.extend(sources.map(|source| format!("  source: {}", source.range)));
     lines.join("\n")
 }
 

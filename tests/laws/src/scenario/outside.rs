@@ -1,7 +1,7 @@
 //! The world outside the daemon: files, an apiserver's objects, the configuration, the node.
 //!
-//! Invariant: it knows everything that a source would send after a restart, read through the same code as the daemon
-//! reads it.
+//! Invariant: it knows everything that a source would send after a restart, read through the same code as the
+//! daemon reads it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

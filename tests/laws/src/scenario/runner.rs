@@ -1,7 +1,7 @@
 //! Runs a scenario: an engine over some maps, and a clock that the scenario moves.
 //!
-//! Invariant: after each step the engine runs until nothing is due, so maps that fail now and then end where good ones
-//! do.
+//! Invariant: after each step the engine runs until nothing is due, so maps that fail now and then end where
+//! good ones do.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -15,13 +15,14 @@ use holdfast_core::hold::{Answer, Probed};
 use holdfast_core::index::Seed;
 use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Faults, FaultyMaps, Maps, MemoryMaps};
+use holdfast_core::op::Dump;
 use holdfast_core::snapshot::{PortView, Snapshot};
 use holdfast_core::time::Now;
 
 use super::daemon::Daemon;
 use super::outside::Outside;
 use super::text::{Command, ScenarioError};
-use super::{View, maps, show};
+use super::{View, clients, maps, show};
 
 /// Where the wall clock stands at the start of each scenario.
 const START: Timestamp = Timestamp(1_767_870_715);
@@ -29,8 +30,8 @@ const START: Timestamp = Timestamp(1_767_870_715);
 /// Steps until nothing is due: far beyond any run of bad luck.
 const STEPS_MAX: usize = 10_000;
 
-/// The engine's longest wait. What is due only then has failed ten times in a row: it is no bad luck, and shows as
-/// error.
+/// The engine's longest wait. What is due only then has failed ten times in a row: it is no bad luck, and
+/// shows as error.
 const HOPELESS: Duration = Duration::from_secs(30);
 
 /// Makes one kind of maps, empty and of its own. Kernel maps come in here.
@@ -140,12 +141,16 @@ impl<'a> Runner<'a> {
             View::Frontends => show::frontends(&self.snapshot),
             View::Backends => show::backends(&self.snapshot),
             View::Services => show::services(&self.snapshot),
+            View::Balancers => show::balancers(&self.snapshot),
             View::Rejected => show::rejected(&self.snapshot),
-            View::Maps => {
-                let engine = self.engine.as_mut().ok_or("no engine")?;
-                maps::maps(&engine.maps_mut().dump().map_err(|error| error.to_string())?)
-            }
+            View::Maps => maps::maps(&self.dump()?),
+            View::From(client) => clients::from(&self.dump()?, client),
         })
+    }
+
+    fn dump(&mut self) -> Result<Dump, String> {
+        let engine = self.engine.as_mut().ok_or("no engine")?;
+        engine.maps_mut().dump().map_err(|error| error.to_string())
     }
 
     /// Everything outside goes; then nothing may be left in tables, maps and allocators.

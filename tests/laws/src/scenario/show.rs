@@ -5,9 +5,10 @@
 
 use holdfast_core::facts::AddressType;
 use holdfast_core::keys::Family;
+use holdfast_core::lifecycle::{Phase, without_events};
 use holdfast_core::list::{Row, Slot, SlotState};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::table::table;
 
@@ -20,10 +21,14 @@ pub enum View {
     Backends,
     /// Every service that is known, served or not.
     Services,
+    /// How far load balancers have come.
+    Balancers,
     /// What was not understood.
     Rejected,
     /// The maps by meaning.
     Maps,
+    /// What a client of this address meets that comes from outside.
+    From(IpAddr),
 }
 
 impl View {
@@ -32,9 +37,13 @@ impl View {
             "frontends" => Ok(Self::Frontends),
             "backends" => Ok(Self::Backends),
             "services" => Ok(Self::Services),
+            "balancers" => Ok(Self::Balancers),
             "rejected" => Ok(Self::Rejected),
             "maps" => Ok(Self::Maps),
-            other => Err(format!("there is no view {other:?}")),
+            other => {
+                let client = other.strip_prefix("from ").and_then(|client| client.parse().ok());
+                client.map(Self::From).ok_or_else(|| format!("there is no view {other:?}"))
+            }
         }
     }
 }
@@ -149,6 +158,25 @@ pub(super) fn services(snapshot: &Snapshot) -> String {
     };
     let rows = services_of(snapshot).into_iter().map(row).collect();
     table(&["SERVICE", "SOURCE", "TYPE", "STATE", "AFFINITY", "RANGES", "HEALTH_PORT", "SLICES"], rows)
+}
+
+/// Those that have a load balancer. For how long is no dump's business.
+pub(super) fn balancers(snapshot: &Snapshot) -> String {
+    let row = |service: &ServiceView| {
+        let facts = service.facts.as_deref().filter(|facts| Phase::of(facts) != Phase::None)?;
+        let balancer = facts.balancer.as_deref();
+        let names = balancer.into_iter().flat_map(|it| &it.hostnames).map(ToString::to_string);
+        let addresses: Vec<_> = facts.ingress.iter().map(|it| it.address.to_string()).chain(names).collect();
+        let found = without_events(facts, service.seen.as_deref(), snapshot.clock());
+        Some(vec![
+            service.key.to_string(),
+            found.state.to_string(),
+            or_dash(Some(addresses.join(",")).filter(|it| !it.is_empty())),
+            or_dash(balancer.and_then(|it| it.class.as_deref()).map(str::to_owned)),
+        ])
+    };
+    let rows = services_of(snapshot).into_iter().filter_map(row).collect();
+    table(&["SERVICE", "STATE", "ADDRESSES", "CLASS"], rows)
 }
 
 pub(super) fn rejected(snapshot: &Snapshot) -> String {

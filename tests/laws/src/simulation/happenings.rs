@@ -1,5 +1,5 @@
-//! What happens outside the engine: objects that change, go and come back, sources that are interrupted, probes that
-//! are answered.
+//! What happens outside the engine: objects that change, go and come back, sources that are interrupted, probes
+//! that are answered.
 //!
 //! Invariant: the facts of the model change with the event that tells of it.
 

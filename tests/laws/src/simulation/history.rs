@@ -1,5 +1,5 @@
-//! What the past says of lists that have nobody: the last list, who of it was seen terminating, and what is held since
-//! when.
+//! What the past says of lists that have nobody: the last list, who of it was seen terminating, and what is
+//! held since when.
 //!
 //! Invariant: it hears what the engine is told and looks at what is listed when the engine decides, and at nothing else
 //! of the engine.
@@ -17,7 +17,7 @@ use holdfast_core::list::{Slot, SlotState};
 use holdfast_core::snapshot::{Reason, ServiceView};
 use holdfast_core::time::Now;
 
-use super::model::{Expected, ExpectedPort, Facts, PortName};
+use super::model::{Expected, ExpectedPort, Facts, PortName, withdrawn};
 use super::policy::{self, Probing, Rule, Signs};
 
 /// Seconds after an interruption in which a loss may come of it.
@@ -323,6 +323,7 @@ impl History {
         let gone = |name: &PortName| expected.is_none_or(|it| !it.ports.contains_key(name));
         pasts.iter_mut().filter(|(name, _)| gone(name)).for_each(|(_, past)| past.leave());
         let hold = &facts.settings.hold;
+        let withdrawn = withdrawn(facts, service);
         let interrupted = self.interrupted.get(&service.source);
         let interrupted = interrupted.is_some_and(|at| seconds(self.now) - at < RESYNC);
         for (name, port) in expected.iter().flat_map(|it| &it.ports) {
@@ -333,7 +334,8 @@ impl History {
             }
             let Some(last) = &past.last else { continue };
             let members = last.iter().map(|it| it.slot.backend());
-            past.terminating.extend(members.filter(|it| port.terminating.contains(it)));
+            let leaves = |it: &SocketAddr| port.terminating.contains(it) || withdrawn.contains(&it.ip());
+            past.terminating.extend(members.filter(leaves));
             let bypassed = |it: &Member| facts.settings.bypass.contains(&it.slot.backend());
             let own = (service.name.namespace(), service.name.name()) == ("default", "kubernetes");
             let signs = Signs {

@@ -19,6 +19,7 @@ use holdfast_core::time::Now;
 
 use super::history::{History, Member, Memory, asks_to_pass};
 use super::policy::Rule;
+use super::population;
 
 /// What all sources say.
 #[derive(Clone, Debug, Default)]
@@ -85,6 +86,8 @@ pub struct Expected {
     pub affinity: u32,
     /// Addresses that a real balancer has too are left to it while nobody is there.
     pub passes: bool,
+    /// Families whose load-balancer addresses are not for [`population::SOURCE`].
+    pub keeps_out: Vec<Family>,
 }
 
 impl ExpectedFrontend {
@@ -123,7 +126,7 @@ impl Expected {
     pub fn is_local(&self, kind: FrontendType, client: Client) -> bool {
         match kind {
             FrontendType::ClusterIp => self.internal_local,
-            _ => client == Client::Outside && self.external_local,
+            _ => client != Client::Local && self.external_local,
         }
     }
 
@@ -142,6 +145,7 @@ impl Expected {
             affinity: service.affinity_timeout.unwrap_or(0),
             ports: BTreeMap::new(),
             passes: asks_to_pass(key, facts),
+            keeps_out: Family::ALL.into_iter().filter(|family| keeps_out(service, *family)).collect(),
         };
         for port in expected.frontends.iter().filter_map(ExpectedFrontend::port) {
             let external = expected
@@ -181,6 +185,13 @@ impl Expected {
         let nobody = |port: &ExpectedPort| port.held.is_some() || !port.has_any;
         self.passes && shared && self.ports.get(port).is_some_and(nobody)
     }
+}
+
+/// Whether ranges are given, none of them is of everybody, and none has the client.
+fn keeps_out(service: &ServiceFacts, family: Family) -> bool {
+    let of_family = |text: &&Arc<str>| text.contains(':') == (family == Family::V6);
+    let mut own = service.source_ranges.iter().filter(of_family).peekable();
+    own.peek().is_some() && own.all(|text| !text.ends_with("/0") && **text != *population::OWN_RANGE)
 }
 
 fn keeps_members((_, transport, _): &PortName, facts: &Facts) -> bool {
@@ -339,15 +350,23 @@ impl Listed<'_> {
     }
 }
 
+fn is_of(slice: &SliceFacts, service: &ServiceKey) -> bool {
+    slice.key.source == service.source
+        && slice.key.name.namespace() == service.name.namespace()
+        && slice.service.as_deref() == Some(service.name.name())
+}
+
+/// Whom a label keeps proxies away from.
+pub fn withdrawn(facts: &Facts, service: &ServiceKey) -> BTreeSet<IpAddr> {
+    let headless = facts.slices.values().filter(|slice| slice.headless && is_of(slice, service));
+    headless.flat_map(|slice| slice.endpoints.iter().map(|it| it.address)).collect()
+}
+
 fn endpoints<'a>(port: &PortName, facts: &'a Facts, service: &ServiceKey) -> Vec<Listed<'a>> {
     let mut found: BTreeMap<(IpAddr, core::num::NonZeroU16), Listed<'a>> = BTreeMap::new();
     let (name, transport, family) = port;
     let own = |slice: &&Arc<SliceFacts>| {
-        slice.key.source == service.source
-            && slice.key.name.namespace() == service.name.namespace()
-            && slice.service.as_deref() == Some(service.name.name())
-            && slice.address_type == AddressType::Ip(*family)
-            && !slice.headless
+        is_of(slice, service) && slice.address_type == AddressType::Ip(*family) && !slice.headless
     };
     for slice in facts.slices.values().filter(own) {
         let joins = |it: &&holdfast_core::facts::SlicePort| {
@@ -529,12 +548,22 @@ impl Model {
         self.answer_of(holder, client).unwrap_or(Answer::Passed)
     }
 
-    /// What a holder's own lists give a client; `None`: the list is not used by anybody, or the address is left to
-    /// another.
+    /// Whether a holder's addresses are not for [`population::SOURCE`].
+    pub fn keeps_out(&self, holder: &Holder) -> bool {
+        let (_, _, family) = holder.port;
+        let expected = self.services.get(&holder.service);
+        holder.kind == FrontendType::LoadBalancer && expected.is_some_and(|it| it.keeps_out.contains(&family))
+    }
+
+    /// What a holder's own lists give a client; `None`: the list is not used by anybody, or the address is
+    /// left to another.
     pub fn answer_of(&self, holder: &Holder, client: Client) -> Option<Answer> {
         let expected = self.services.get(&holder.service)?;
         if expected.is_passing(holder.kind, &holder.port) {
             return None;
+        }
+        if matches!(client, Client::From(_)) && self.keeps_out(holder) {
+            return Some(Answer::Dropped);
         }
         expected.ports.get(&holder.port)?.answer(expected.is_local(holder.kind, client))
     }

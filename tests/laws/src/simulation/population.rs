@@ -46,6 +46,16 @@ const NODE_PORTS: [u16; 2] = [30_080, 30_443];
 const NODES: [&str; 3] = ["", "n1", "n2"];
 const ZONES: [&str; 3] = ["", "z1", "z2"];
 
+/// A client that is in one of `RANGES` and no other.
+pub const SOURCE: IpAddr = v4(203, 0, 113, 9);
+
+/// The range of [`SOURCE`].
+pub const OWN_RANGE: &str = "203.0.113.0/24";
+
+/// Whom load-balancer addresses may be for: two ranges of everybody, and one with addresses of the node.
+const RANGES: [&str; 6] =
+    [OWN_RANGE, OWN_RANGE, "198.51.100.0/24", "192.168.0.0/16", "0.0.0.0/0", "fd00::/64"];
+
 /// The addresses that clients dial.
 pub const VIPS: [IpAddr; 6] =
     [v4(10, 0, 0, 1), v4(10, 0, 0, 2), v4(10, 0, 0, 3), v4(10, 0, 0, 4), v6(1), v6(2)];
@@ -123,7 +133,7 @@ pub fn service(random: &mut Random, position: usize) -> ServiceFacts {
     facts
 }
 
-const SERVICE_FIELDS: usize = 9;
+const SERVICE_FIELDS: usize = 10;
 
 const SETTINGS: [&str; 5] = ["auto", "refuse", "hold", "pass", "keep"];
 
@@ -166,6 +176,7 @@ fn change_service(random: &mut Random, facts: &mut ServiceFacts, field: usize) {
         5 => facts.internal_policy = policy(random),
         6 => facts.external_policy = policy(random),
         7 => facts.on_empty = random.chance(400).then(|| random.pick(&SETTINGS).into()),
+        8 => facts.source_ranges = some(random, 600, |random| random.pick(&RANGES).into()),
         _ => {
             facts.affinity_timeout = random.chance(300).then(|| 60 + u32::from(random.chance(500)));
             facts.proxy_name = random.chance(50).then(|| "other".into());
@@ -423,7 +434,12 @@ fn conditions(random: &mut Random) -> Conditions {
 pub fn node(random: &mut Random) -> NodeFacts {
     let zone = random.chance(700).then(|| random.pick(&ZONES).into());
     let addresses = NODE_ADDRESSES.into_iter().filter(|_| random.chance(700)).collect();
-    NodeFacts { name: random.pick(&["n1", "n1", "n2"]).into(), zone, node_port_addresses: addresses }
+    NodeFacts {
+        name: random.pick(&["n1", "n1", "n2"]).into(),
+        zone,
+        node_port_addresses: addresses,
+        is_leaving: false,
+    }
 }
 
 pub fn settings(random: &mut Random) -> Settings {

@@ -92,7 +92,8 @@ impl Simulation {
         let faulty = watch.faulty;
         let dump = maps.dump().map_err(|error| error.to_string())?;
         let entries = maps.entries();
-        if known > 0 || dump != Dump::default() || (entries > 0 && !faulty) {
+        let empty = Dump { sources: Some(Vec::new()), ..Dump::default() };
+        if known > 0 || dump != empty || (entries > 0 && !faulty) {
             return Err(format!(
                 "everything was deleted, but {known} services, {entries} entries, {dump:?} are left"
             ));
@@ -156,6 +157,14 @@ fn compare_maps(dump: &Dump, model: &Model) -> Result<(), String> {
         let own = dump.members.iter().filter(|(member, _)| member.port == port.index);
         let own = own.map(|(it, state)| (it.membership, it.backend, *state)).collect();
         equal("members", &own, &members(wanted, expected.affinity))?;
+    }
+    for source in dump.sources.iter().flatten() {
+        // Nobody dials an orphan; its service may have lost its addresses to others.
+        let Some((service, _)) = homes.get(&source.port) else { continue };
+        let facts = model.facts.services.get(*service);
+        if facts.is_none_or(|facts| facts.source_ranges.is_empty()) {
+            return Err(format!("nobody asks for {source:?}"));
+        }
     }
     let all =
         model.services.values().flat_map(|it| it.ports.values().map(|port| members(port, it.affinity).len()));

@@ -1,5 +1,5 @@
-//! The rows that readers see, after every step: what they claim must be what clients meet, and their times must be
-//! true.
+//! The rows that readers see, after every step: what they claim must be what clients meet, and their times
+//! must be true.
 //!
 //! Rows that are not done yet are compared at rest.
 
@@ -79,8 +79,8 @@ impl Rows {
     }
 }
 
-/// No list becomes empty, and none is held, but for a reason that the past gives: each row that is done says exactly
-/// that.
+/// No list becomes empty, and none is held, but for a reason that the past gives: each row that is done
+/// says exactly that.
 fn look_at_reasons(view: &ServiceView, watch: &mut Watch) {
     let model = &watch.model;
     let nothing = Expected::default();
@@ -140,7 +140,7 @@ fn look_at_answer(view: &ServiceView, row: &FrontendView, watch: &mut Watch) {
     let Some(transport) = row.protocol.transport() else { return };
     let key = FrontendKey { address: row.address, port: row.port, transport };
     let Some(dialled) = watch.dialled.iter().find(|it| it.key == key) else { return };
-    let [local, outside] = &dialled.actual;
+    let [local, outside, _] = &dialled.actual;
     let (verdict, _, backends, external) = said(view, row);
     let empty = match verdict {
         Verdict::Dropping => Answer::Dropped,

@@ -17,8 +17,8 @@ use super::policy::Rule;
 use super::population;
 use crate::observing::Witness;
 
-/// Both kinds of clients.
-pub const CLIENTS: [Client; 2] = [Client::Local, Client::Outside];
+/// All kinds of clients. The last one is judged by what the one before it meets.
+pub const CLIENTS: [Client; 3] = [Client::Local, Client::Outside, Client::From(population::SOURCE)];
 
 /// One address, port and protocol that clients dial.
 #[derive(Debug)]
@@ -26,8 +26,11 @@ pub struct Dialled {
     /// What they dial.
     pub key: FrontendKey,
     /// What they last met.
-    pub actual: [Answer; 2],
+    pub actual: [Answer; 3],
     holders: Vec<Holder>,
+    // Whether the client at an address was to come in since all was certain last, and whether it was not.
+    let_in: bool,
+    kept_out: bool,
     // Since all was certain last: a refused word may have been published, and an older one may come once more.
     recent: Vec<Answer>,
 }
@@ -66,9 +69,15 @@ impl Watch {
                 transport,
             })
         });
-        let passed = || [Answer::Passed, Answer::Passed];
-        let dialled =
-            keys.map(|key| Dialled { key, actual: passed(), holders: Vec::new(), recent: Vec::new() });
+        let passed = || [Answer::Passed, Answer::Passed, Answer::Passed];
+        let dialled = keys.map(|key| Dialled {
+            key,
+            actual: passed(),
+            holders: Vec::new(),
+            recent: Vec::new(),
+            let_in: false,
+            kept_out: false,
+        });
         Self {
             model: Model::new(rule),
             dialled: dialled.collect(),
@@ -91,6 +100,7 @@ impl Watch {
                 dialled.holders.push(owner.clone());
             }
         }
+        self.wish();
         if self.faulty {
             self.remember();
         }
@@ -119,10 +129,12 @@ impl Watch {
             if CLIENTS.iter().zip(&dialled.actual).all(same) {
                 dialled.holders.clear();
                 dialled.recent.clear();
+                (dialled.let_in, dialled.kept_out) = (false, false);
                 dialled.holders.extend(model.owner(dialled.key).cloned());
             }
         }
         if is_at_rest {
+            self.wish();
             let policy =
                 |(key, it): (&ServiceKey, &Expected)| (key.clone(), (it.internal_local, it.external_local));
             self.policies = self.model.services.iter().map(policy).collect();
@@ -142,7 +154,11 @@ impl Watch {
             let key = dialled.key;
             let now = maps.lookup(key.address, key.port.get(), key.transport, client);
             let Some(before) = dialled.actual.get(which).filter(|before| **before != now) else { continue };
-            if !self.is_legal(dialled, client, &now) {
+            let is_legal = match client {
+                Client::From(_) => self.may_meet(dialled, &now),
+                Client::Local | Client::Outside => self.is_legal(dialled, client, &now),
+            };
+            if !is_legal {
                 let wanted = self.model.answer(key, client);
                 let what = format!(
                     "after {why}, {client:?} client of {key} meets {now:?}; before it was {before:?}, wanted is {wanted:?} of {:?}; it points to {:?} and was held by {:#?}",
@@ -177,6 +193,29 @@ impl Watch {
         former.any(|holder| self.lists(holder).any(|answer| answer == *now))
     }
 
+    /// Whether a client at an address may meet this: what anybody outside meets, if it might come in at any time since
+    /// all was certain, and nothing if it might not. While a frontend changes hands, either.
+    fn may_meet(&self, dialled: &Dialled, now: &Answer) -> bool {
+        let [_, outside, _] = &dialled.actual;
+        let found = self.pointing.get(&dialled.key).or_else(|| self.pointing.get(&wildcard(dialled.key)));
+        let one = if let [one] = &*dialled.holders { Some(one) } else { None };
+        let is_settled = found.zip(one).is_some_and(|(value, holder)| value.kind == holder.kind);
+        let is_kept_out = *now == Answer::Dropped && (!is_settled || dialled.kept_out);
+        is_kept_out || now == outside && (!is_settled || dialled.let_in)
+    }
+
+    /// Whether the client at an address is to come in, of each frontend that is somebody's, or was and goes last.
+    fn wish(&mut self) {
+        let Self { model, dialled, .. } = self;
+        for dialled in dialled {
+            let last = if let [last] = &*dialled.holders { Some(last) } else { None };
+            let Some(owner) = model.owner(dialled.key).or(last) else { continue };
+            let is_in = !model.keeps_out(owner);
+            dialled.let_in |= is_in;
+            dialled.kept_out |= !is_in;
+        }
+    }
+
     /// Whether one policy turns to Local while the other turns to Cluster: no order of two stores is right for both.
     fn crosses(&self, service: &ServiceKey) -> bool {
         let now = self.model.services.get(service).map(|it| (it.internal_local, it.external_local));
@@ -200,6 +239,13 @@ impl Watch {
         if let Some(dialled) = self.dialled.iter().filter(leads).find(kept) {
             let what = format!("{backend} is no member any more and serves behind {}", dialled.key);
             self.blame(|| what);
+        }
+    }
+
+    fn look_at_port(&mut self, maps: &MemoryMaps, index: PortIndex, why: &str) {
+        let keys = self.pointing.iter().filter(|(_, it)| it.port == index).map(|(key, _)| *key);
+        for key in keys.collect::<Vec<_>>() {
+            self.look_at_key(maps, key, why);
         }
     }
 
@@ -239,12 +285,7 @@ impl Witness<MemoryMaps> for Watch {
                 self.pointing.remove(key);
                 self.look_at_key(maps, *key, why);
             }
-            Action::PublishWord(index, ..) => {
-                let keys = self.pointing.iter().filter(|(_, it)| it.port == *index).map(|(key, _)| *key);
-                for key in keys.collect::<Vec<_>>() {
-                    self.look_at_key(maps, key, why);
-                }
-            }
+            Action::PublishWord(index, ..) => self.look_at_port(maps, *index, why),
             Action::InsertNodeAddress(address) | Action::RemoveNodeAddress(address) => {
                 for position in 0..self.dialled.len() {
                     if self.dialled.get(position).is_some_and(|it| it.key.address == *address) {
@@ -261,6 +302,7 @@ impl Witness<MemoryMaps> for Watch {
             | Action::InsertMember(..)
             | Action::RemoveMember(_)
             | Action::WriteFacts(..) => {}
+            Action::InsertSource(key) | Action::RemoveSource(key) => self.look_at_port(maps, key.port, why),
         }
     }
 }

@@ -117,8 +117,8 @@ fn invariant_10_a_list_that_a_word_cannot_count_is_not_written() {
     }
 }
 
-/// A service of ports p0 and on, and a slice of so many endpoints for all of them, the last one ready and the others
-/// not.
+/// A service of ports p0 and on, and a slice of so many endpoints for all of them, the last one ready and
+/// the others not.
 fn wide(ports: u16, slices: u32, endpoints: u32) -> Vec<Event> {
     let name = |number: u16| -> Arc<str> { format!("p{number}").into() };
     let number = |number: u16| NonZeroU16::new(1_000 + number).unwrap();

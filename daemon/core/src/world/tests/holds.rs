@@ -9,8 +9,8 @@ use crate::list::Scope;
 use crate::op::FrontendType;
 use crate::snapshot::{Reason, Verdict};
 
-/// A world in which the evidence decides, with two services that have a list: `a` is looked at, `b` only fills the
-/// node.
+/// A world in which the evidence decides, with two services that have a list: `a` is looked at, `b` only
+/// fills the node.
 fn rig() -> Rig {
     let mut rig = Rig::new();
     rig.turn(vec![

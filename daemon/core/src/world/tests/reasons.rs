@@ -63,6 +63,27 @@ fn reasons_follow_what_was_seen() {
     check("a mark is taken back by being ready again", &back, refused(Reason::Vanished));
 }
 
+/// The label that keeps proxies away is set by somebody who means it, so nothing is held against it.
+#[test]
+fn who_stands_in_a_slice_that_is_not_for_proxies_any_more_has_not_vanished() {
+    let withdrawn = |endpoints: &[&str]| {
+        Event::SliceApplied(Arc::new(SliceFacts { headless: true, ..slice_facts("a", "a", endpoints) }))
+    };
+    for (endpoints, expected) in [
+        (&["1.1.1.1", "1.1.1.2"][..], (Verdict::Refusing, Some(Reason::ScaledDown))),
+        (&["1.1.1.1"], (Verdict::Held, Some(Reason::Resync))),
+        (&[], (Verdict::Held, Some(Reason::Resync))),
+    ] {
+        let mut rig = Rig::new();
+        let facts = service("a", "10.0.0.1", &[]);
+        rig.turn(vec![settings(OnEmpty::Auto), applied(facts), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+        let snapshot = rig.turn(vec![withdrawn(endpoints)]);
+        let view = view(&snapshot, "a");
+        let row = row(&view, "10.0.0.1");
+        assert_eq!((row.verdict, row.reason), expected, "{endpoints:?}");
+    }
+}
+
 #[test]
 fn only_remote_ones_are_dropped_not_refused() {
     let mut rig = Rig::new();

@@ -64,8 +64,8 @@ impl Lists {
         frontend(dialled, transport)
     }
 
-    /// Whether a connected UDP socket is worth a closer look. Those of pods that nobody ends would leave no room for
-    /// others.
+    /// Whether a connected UDP socket is worth a closer look. Those of pods that nobody ends would leave no
+    /// room for others.
     fn may_leave(&self, connection: &Connection) -> bool {
         let is_here = self.netns.is_none_or(|own| own == connection.netns);
         let dialled = frontend(connection.dialled, Transport::Udp);

@@ -152,6 +152,8 @@ impl ModelMaps {
             Action::WriteFacts(..)
             | Action::InsertMember(..)
             | Action::RemoveMember(_)
+            | Action::InsertSource(_)
+            | Action::RemoveSource(_)
             | Action::InsertNodeAddress(_)
             | Action::RemoveNodeAddress(_) => {}
         }
@@ -178,8 +180,8 @@ impl Maps for ModelMaps {
         Ok(())
     }
 
-    /// As the kernel promises: a reader that began before is waited for, one that begins later sees all stores until
-    /// now.
+    /// As the kernel promises: a reader that began before is waited for, one that begins later sees all
+    /// stores until now.
     fn begin_grace(&mut self) -> Grace {
         fence(Ordering::SeqCst);
         self.graces.push(self.memory.reader.load(Ordering::Acquire) == UNDER_WAY);

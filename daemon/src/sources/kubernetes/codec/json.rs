@@ -1,4 +1,4 @@
-//! JSON.
+//! Answers of an apiserver in JSON, taken apart.
 //!
 //! Invariant: the text of an object is checked for UTF-8 once and read once; only one that does not fit is read again,
 //! for the path to what is wrong.
@@ -28,6 +28,12 @@ const ZONE_LABEL: &str = "/metadata/labels/topology.kubernetes.io~1zone";
 
 /// How many addresses of a Node are looked at. A kubelet writes one or two of each kind.
 const NODE_ADDRESSES_MAX: usize = 256;
+
+/// The taint that a node gets before it is taken away.
+const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// How many taints of a Node are looked at. A node has a handful.
+const NODE_TAINTS_MAX: usize = 256;
 
 /// What is wrong where no field is.
 const WHOLE: &str = "the object";
@@ -175,7 +181,16 @@ fn node(node: &Value) -> Message {
     let zone = node.pointer(ZONE_LABEL).and_then(Value::as_str);
     let zone = zone.filter(|zone| !zone.is_empty()).map(Into::into);
     let addresses = node.pointer("/status/addresses").and_then(Value::as_array).map(Vec::as_slice);
-    Message::Node(Described { zone, addresses: primaries(addresses.unwrap_or_default()) })
+    let addresses = primaries(addresses.unwrap_or_default());
+    Message::Node(Described { zone, addresses, is_leaving: is_leaving(node) })
+}
+
+/// As kube-proxy judges it: it is being deleted, or the autoscaler of the cluster has said that it will be.
+fn is_leaving(node: &Value) -> bool {
+    let taints =
+        node.pointer("/spec/taints").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let is_deleted = node.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string);
+    is_deleted || taints.iter().take(NODE_TAINTS_MAX).any(|taint| taint["key"] == TO_BE_DELETED)
 }
 
 /// Of each family the first internal address, else the first external one, as kube-proxy takes them.

@@ -109,8 +109,8 @@ fn is_known(delivered: &Delivered, object: &Object) -> bool {
 
 impl Batch {
     /// A line that cannot be read counts against the object that it names. Where it does not say what happened to
-    /// which object, the watch itself is wrong: it is begun again from before the line, and if that does not help, a
-    /// list follows.
+    /// which object, the watch itself is wrong: it is begun again from before the line, and if that does not help,
+    /// a list follows.
     fn take<C: Codec>(
         &mut self,
         delivered: &mut Delivered,

@@ -53,7 +53,10 @@ fn read(what: Resource, text: &str) -> (Vec<String>, bool, Option<(String, Strin
         Message::Event(Event::ServiceApplied(facts)) => format!("+{}", facts.key),
         Message::Event(Event::SliceApplied(facts)) => format!("+{} {}", facts.key, facts.endpoints.len()),
         Message::Event(Event::Rejected(it)) => format!("!{} {}", it.object, it.reason),
-        Message::Node(node) => format!("zone {:?} {:?}", node.zone, node.addresses),
+        Message::Node(node) => {
+            let leaves = if node.is_leaving { " leaves" } else { "" };
+            format!("zone {:?} {:?}{leaves}", node.zone, node.addresses)
+        }
         other @ Message::Event(_) => format!("{other:?}"),
     });
     let name = object.name.map(|(name, version)| (name.to_string(), version.resource_version.to_string()));
@@ -91,6 +94,26 @@ fn a_node_tells_its_zone() {
     check(Resource::Node, &node(r#"{"topology.kubernetes.io/zone":""}"#), &["zone None []"], false, known);
     check(Resource::Node, &node("null"), &["zone None []"], false, known);
     check(Resource::Node, "{wrong", &[], true, None);
+}
+
+#[track_caller]
+fn check_leaving(more: &str, taints: &str, leaves: bool) {
+    let name = r#""name":"n1","resourceVersion":"3""#;
+    let node = format!(r#"{{"metadata":{{{name}{more}}},"spec":{{"taints":{taints}}}}}"#);
+    let expected = if leaves { "zone None [] leaves" } else { "zone None []" };
+    check(Resource::Node, &node, &[expected], false, Some(("-/n1", "3")));
+}
+
+#[test]
+fn a_node_is_leaving_while_it_is_deleted_or_the_autoscaler_says_so() {
+    let taint = |key: &str| format!(r#"{{"key":"{key}","effect":"NoSchedule"}}"#);
+    let (unready, leaving) = (taint("node.kubernetes.io/not-ready"), taint("ToBeDeletedByClusterAutoscaler"));
+    check_leaving("", &format!("[{unready}]"), false);
+    check_leaving("", &format!("[{unready},{leaving}]"), true);
+    check_leaving(r#","deletionTimestamp":"2026-01-08T11:11:55Z""#, "[]", true);
+    check_leaving(r#","deletionTimestamp":null"#, "null", false);
+    check_leaving("", "[null,7,{},[]]", false);
+    check_leaving("", &format!("[{}{leaving}]", format!("{unready},").repeat(300)), false);
 }
 
 #[track_caller]

@@ -2,17 +2,35 @@
 //!
 //! Where a file cannot be read, the metric is missing.
 
+use holdfast_core::facts::Timestamp;
+
+use super::Exposition;
+
 /// `USER_HZ`, in which `/proc` counts CPU time. It is 100 on every architecture that has eBPF trampolines.
 const TICKS_PER_SECOND: u64 = 100;
 
+/// The names that every Prometheus client gives them.
+pub(crate) fn write(out: &mut Exposition, started: Timestamp) {
+    let usage = usage();
+    let help = "When the process started.";
+    out.gauge("process_start_time_seconds", help, started.0);
+    if let Some(bytes) = usage.resident_bytes {
+        out.gauge("process_resident_memory_bytes", "Resident memory.", bytes);
+    }
+    if let Some(milliseconds) = usage.cpu_milliseconds {
+        let seconds = format!("{}.{:03}", milliseconds / 1000, milliseconds % 1000);
+        out.counter("process_cpu_seconds_total", "User and system time.", seconds);
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Usage {
-    pub(super) resident_bytes: Option<u64>,
-    pub(super) cpu_milliseconds: Option<u64>,
+struct Usage {
+    resident_bytes: Option<u64>,
+    cpu_milliseconds: Option<u64>,
 }
 
 /// As of now.
-pub(super) fn usage() -> Usage {
+fn usage() -> Usage {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     Usage {
         resident_bytes: resident_bytes(&read("/proc/self/status")),

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What a client hears that is refused: of TCP a reset, of UDP that nobody is at that port, from the address that it
+ * dialled. Not more in a second than a node may send to whoever asks: who is asked may not be who is answered.
+ */
+#ifndef HOLDFAST_ANSWER_H
+#define HOLDFAST_ANSWER_H
+
+#include "packet.h"
+
+/* Of one CPU in one second. The kernel sends a thousand errors of its own. */
+#define ANSWERS_MOST 1000
+/* The daemon keeps fewer, and those of sockets are to find room beside. */
+#define REFUSALS_MOST 100
+
+/* Where it stands in the headers of IP. */
+#define ANSWER_TTL 64
+
+INLINE struct pace *pace_of(__u32 second)
+{
+	__u32 zero = 0;
+	struct pace *pace = bpf_map_lookup_elem(&packet_pace, &zero);
+
+	if (pace && pace->second != second) {
+		pace->second = second;
+		pace->answers = pace->refusals = 0;
+	}
+	return pace;
+}
+
+INLINE bool may_answer(__u32 second)
+{
+	struct pace *pace = pace_of(second);
+
+	return pace && pace->answers < ANSWERS_MOST && ++pace->answers;
+}
+
+INLINE bool may_tell(__u32 second)
+{
+	struct pace *pace = pace_of(second);
+
+	return pace && pace->refusals < REFUSALS_MOST && ++pace->refusals;
+}
+
+INLINE __u64 sum_of(const void *from, __u32 size, __u64 sum)
+{
+	const __u16 *words = from;
+
+	for (__u32 at = 0; at < size / 2; at++)
+		sum += words[at];
+	return sum;
+}
+
+/* Back by the way that it came. */
+INLINE int turn_back(struct __sk_buff *skb)
+{
+	struct ethhdr *link;
+	__u8 address[ETH_ALEN];
+
+	if (link_header) {
+		link = data_of(skb);
+		if ((void *)(link + 1) > end_of(skb))
+			return SHOT;
+		__builtin_memcpy(address, link->h_dest, ETH_ALEN);
+		__builtin_memcpy(link->h_dest, link->h_source, ETH_ALEN);
+		__builtin_memcpy(link->h_source, address, ETH_ALEN);
+	}
+	count_packet(COUNT_ANSWERS);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+/* --- TCP. --- */
+
+/*
+ * The SYN itself becomes the answer, as a host gives it where nobody listens. Its length and its options stay, so that
+ * only what is written here changes its sum, which may be one that the network card is still to finish.
+ */
+INLINE bool turn_segment(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct tcphdr *tcp = header(skb, packet->transport, sizeof(*tcp));
+	__u32 at = packet->transport + offsetof(struct tcphdr, check);
+	__u64 sum = 0;
+	__u16 *rest;
+	__u32 number;
+	__u16 flags;
+
+	if (!tcp)
+		return false;
+	number = bpf_htonl(bpf_ntohl(tcp->seq) + 1);
+	rest = (__u16 *)tcp + 6;
+	flags = (*rest & bpf_htons(0xf000)) | bpf_htons(TCP_RST | TCP_ACK);
+	sum = delta(sum, tcp->seq, 0);
+	sum = delta(sum, tcp->ack_seq, number);
+	sum += (__u64)(__u16)~*rest + flags;
+	tcp->source = packet->tuple.destination.port;
+	tcp->dest = packet->tuple.source.port;
+	tcp->seq = 0;
+	tcp->ack_seq = number;
+	*rest = flags;
+	return !bpf_l4_csum_replace(skb, at, 0, fold32(sum), 0);
+}
+
+INLINE bool turn_ip4(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	__u16 *lives;
+	__u16 before;
+
+	if (!ip)
+		return false;
+	lives = (__u16 *)&ip->ttl;
+	before = *lives;
+	ip->ttl = ANSWER_TTL;
+	ip->saddr = packet->tuple.destination.address[3];
+	ip->daddr = packet->tuple.source.address[3];
+	ip->check = ~fold16((__u16)~ip->check + (__u64)(__u16)~before + *lives);
+	return true;
+}
+
+INLINE bool turn_ip6(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+	__u16 *lives;
+	__u16 before, after;
+
+	if (!ip)
+		return false;
+	lives = (__u16 *)&ip->nexthdr;
+	before = *lives;
+	ip->hop_limit = ANSWER_TTL;
+	after = *lives;
+	copy_address(ip->saddr.in6_u.u6_addr32, packet->tuple.destination.address);
+	copy_address(ip->daddr.in6_u.u6_addr32, packet->tuple.source.address);
+	note_change(skb, (__u64)(__u16)~before + after);
+	return true;
+}
+
+INLINE int reset(struct __sk_buff *skb, const struct packet *packet, bool v4)
+{
+	if (v4 ? !turn_ip4(skb, packet) : !turn_ip6(skb, packet))
+		return SHOT;
+	return turn_segment(skb, packet) ? turn_back(skb) : SHOT;
+}
+
+/* --- UDP. --- */
+
+/* What does not fit into the smallest frame with the error before it gets no answer. */
+#define QUOTED_MOST 1200
+
+struct unreachable4 {
+	struct iphdr ip;
+	struct icmp icmp;
+};
+
+struct unreachable6 {
+	struct ipv6hdr ip;
+	struct icmp icmp;
+};
+
+/* Of addresses, length and protocol. */
+INLINE __u64 pseudo_header(const struct tuple *tuple, __u16 length, __u8 protocol, bool v4)
+{
+	__u64 sum = bpf_htons(length) + bpf_htons(protocol);
+
+	for (int at = v4 ? 3 : 0; at < 4; at++)
+		sum += (__u64)tuple->source.address[at] + tuple->destination.address[at];
+	return sum;
+}
+
+/*
+ * The sum of a datagram that is whole: with its pseudo header it makes nothing. So it is known without reading it, also
+ * where the network card is still to finish the sum that stands in it. 0: it has none.
+ */
+INLINE __u16 sum_of_datagram(struct __sk_buff *skb, const struct packet *packet, __u16 length, bool v4)
+{
+	struct udphdr *udp = header(skb, packet->transport, sizeof(*udp));
+
+	if (!udp || !udp->check)
+		return 0;
+	return ~fold16(pseudo_header(&packet->tuple, length, IPPROTO_UDP, v4));
+}
+
+/* Without what fills up a small frame. `length`: of IP. */
+INLINE bool make_quote(struct __sk_buff *skb, const struct packet *packet, __u32 length, __u32 before)
+{
+	if (length > QUOTED_MOST || skb->len < packet->ip + length)
+		return false;
+	if (skb->len > packet->ip + length && bpf_skb_change_tail(skb, packet->ip + length, 0))
+		return false;
+	return !bpf_skb_adjust_room(skb, before, BPF_ADJ_ROOM_MAC, 0);
+}
+
+INLINE void fill_ip4(struct iphdr *ip, const struct tuple *tuple, __u16 length)
+{
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 4;
+	ip->ihl = 5;
+	ip->tot_len = bpf_htons(length);
+	ip->ttl = ANSWER_TTL;
+	ip->protocol = IPPROTO_ICMP;
+	ip->saddr = tuple->destination.address[3];
+	ip->daddr = tuple->source.address[3];
+	ip->check = ~fold16(sum_of(ip, sizeof(*ip), 0));
+}
+
+INLINE int unreachable4(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct iphdr *ip = header(skb, packet->ip, sizeof(*ip));
+	__u32 length = ip ? bpf_ntohs(ip->tot_len) : 0;
+	__u32 of_ip = packet->transport - packet->ip;
+	struct unreachable4 answer;
+	__u16 datagram;
+
+	if (length < of_ip + sizeof(struct udphdr))
+		return SHOT;
+	datagram = sum_of_datagram(skb, packet, length - of_ip, true);
+	if (!datagram || !make_quote(skb, packet, length, sizeof(answer)))
+		return SHOT;
+	fill_ip4(&answer.ip, &packet->tuple, length + sizeof(answer));
+	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
+	answer.icmp.type = ICMP_UNREACHABLE;
+	answer.icmp.code = ICMP_NO_PORT;
+	/* The header of IP that is quoted makes nothing, because it has a sum of its own. */
+	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), datagram));
+	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
+		return SHOT;
+	return turn_back(skb);
+}
+
+INLINE void fill_ip6(struct ipv6hdr *ip, const struct tuple *tuple, __u16 length)
+{
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 6;
+	ip->payload_len = bpf_htons(length);
+	ip->nexthdr = IPPROTO_ICMPV6;
+	ip->hop_limit = ANSWER_TTL;
+	copy_address(ip->saddr.in6_u.u6_addr32, tuple->destination.address);
+	copy_address(ip->daddr.in6_u.u6_addr32, tuple->source.address);
+}
+
+INLINE int unreachable6(struct __sk_buff *skb, const struct packet *packet)
+{
+	struct ipv6hdr *ip = header(skb, packet->ip, sizeof(*ip));
+	__u32 payload = ip ? bpf_ntohs(ip->payload_len) : 0;
+	struct unreachable6 answer;
+	__u16 datagram;
+	__u64 sum;
+
+	/* What stands between the two headers would have to be read to be quoted. */
+	if (packet->transport != packet->ip + sizeof(*ip) || payload < sizeof(struct udphdr))
+		return SHOT;
+	datagram = sum_of_datagram(skb, packet, payload, false);
+	sum = sum_of(ip, sizeof(*ip), datagram);
+	if (!datagram || !make_quote(skb, packet, payload + sizeof(*ip), sizeof(answer)))
+		return SHOT;
+	payload += sizeof(struct ipv6hdr) + sizeof(answer.icmp);
+	fill_ip6(&answer.ip, &packet->tuple, payload);
+	__builtin_memset(&answer.icmp, 0, sizeof(answer.icmp));
+	answer.icmp.type = ICMP6_UNREACHABLE;
+	answer.icmp.code = ICMP6_NO_PORT;
+	sum += pseudo_header(&packet->tuple, payload, IPPROTO_ICMPV6, false);
+	answer.icmp.checksum = ~fold16(sum_of(&answer.icmp, sizeof(answer.icmp), sum));
+	if (bpf_skb_store_bytes(skb, packet->ip, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
+		return SHOT;
+	return turn_back(skb);
+}
+
+/* A packet that was cut into pieces gets none: its other pieces may still be on their way. */
+INLINE int answer(struct __sk_buff *skb, bool v4)
+{
+	struct packet packet = {};
+
+	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_transport(skb, &packet) ||
+	    !may_answer(bpf_ktime_get_ns() / 1000000000)) {
+		count_packet(COUNT_UNANSWERABLE);
+		return SHOT;
+	}
+	if (packet.tuple.transport == IPPROTO_TCP)
+		return reset(skb, &packet, v4);
+	return v4 ? unreachable4(skb, &packet) : unreachable6(skb, &packet);
+}
+
+#endif

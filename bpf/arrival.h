@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The first packet of a client: whom it dialled, whether it may, which backend it gets, and the flow that every packet
+ * after it follows. The order is kube-proxy's: sources first, then whether anybody is there.
+ */
+#ifndef HOLDFAST_ARRIVAL_H
+#define HOLDFAST_ARRIVAL_H
+
+#include "answer.h"
+#include "choose.h"
+#include "lookup.h"
+#include "opening.h"
+#include "packet.h"
+#include "verdict.h"
+
+/* What the kernel calls a UDP socket that is connected. */
+#define CONNECTED 1
+
+/* --- Whom it dialled. --- */
+
+INLINE void dial_of(struct dial *dial, const struct tuple *tuple, bool v4)
+{
+	dial->to = tuple->destination;
+	dial->transport = tuple->transport;
+	dial->v4 = v4;
+	copy_address(dial->client.id, tuple->source.address);
+	dial->client.kind = CLIENT_ADDRESS;
+}
+
+INLINE bool find_frontend(struct dial *dial)
+{
+	if (find_exact(dial))
+		return true;
+	return any_node_port(dial->to.port) && is_node(dial) && find_node_port(dial);
+}
+
+INLINE void socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *tuple, bool v4)
+{
+	if (v4) {
+		socket->ipv4.saddr = tuple->source.address[3];
+		socket->ipv4.daddr = tuple->destination.address[3];
+		socket->ipv4.sport = tuple->source.port;
+		socket->ipv4.dport = tuple->destination.port;
+	} else {
+		copy_address(socket->ipv6.saddr, tuple->source.address);
+		copy_address(socket->ipv6.daddr, tuple->destination.address);
+		socket->ipv6.sport = tuple->source.port;
+		socket->ipv6.dport = tuple->destination.port;
+	}
+}
+
+/*
+ * A process of this node that sends from a port which is also a node port waits for its answers there. Over TCP an
+ * answer is no SYN; a datagram does not say what it is.
+ */
+INLINE bool is_answer_to_own_socket(struct __sk_buff *skb, const struct dial *dial, const struct tuple *tuple, bool v4)
+{
+	struct bpf_sock_tuple asked = {};
+	struct bpf_sock *socket;
+	bool connected;
+
+	if (tuple->transport != IPPROTO_UDP || !is_node(dial))
+		return false;
+	socket_tuple(&asked, tuple, v4);
+	socket = bpf_sk_lookup_udp(skb, &asked, v4 ? sizeof(asked.ipv4) : sizeof(asked.ipv6), BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return false;
+	connected = socket->state == CONNECTED;
+	bpf_sk_release(socket);
+	return connected;
+}
+
+/* --- Whether it may. --- */
+
+INLINE bool is_allowed_source(const struct dial *dial, const __u32 *source, bool v4)
+{
+	if (v4) {
+		struct source4_key key = { .prefix = 64, .port_index = dial->port_index, .address = source[3] };
+
+		return bpf_map_lookup_elem(&source_ranges4, &key) != NULL;
+	} else {
+		struct source6_key key = { .prefix = 160, .port_index = dial->port_index };
+
+		copy_address(key.address, source);
+		return bpf_map_lookup_elem(&source_ranges6, &key) != NULL;
+	}
+}
+
+/* The list that is meant for who sends it. The flags that say so stand in the cluster word. */
+INLINE __u64 read_word_for(const struct arrival *arrival, struct dial *dial, __u64 *cluster)
+{
+	struct port *port = port_of(dial);
+	__u32 asked;
+
+	dial->scope = SCOPE_CLUSTER;
+	*cluster = 0;
+	if (UNLIKELY(!port))
+		return 0;
+	*cluster = READ_ONCE(port->cluster);
+	asked = dial->kind == CLUSTER_IP ? WORD_INTERNAL_LOCAL : WORD_EXTERNAL_LOCAL;
+	if (!(word_flags(*cluster) & asked) || (dial->kind != CLUSTER_IP && arrival->from_pod))
+		return *cluster;
+	dial->scope = SCOPE_LOCAL;
+	return READ_ONCE(*after(&port->local, *cluster));
+}
+
+INLINE void note_refusal(const struct arrival *arrival, const struct dial *dial, enum verdict verdict,
+			 enum reason reason)
+{
+	struct refusal *refusal;
+
+	if (!may_tell(seconds()))
+		return count_lost();
+	refusal = begin_refusal(dial, verdict, STAGE_PACKET);
+	if (!refusal)
+		return;
+	refusal->cgroup = refusal->netns = 0;
+	refusal->process = refusal->thread = 0;
+	__builtin_memset(refusal->comm, 0, sizeof(refusal->comm));
+	copy_address(refusal->source, arrival->packet.tuple.source.address);
+	refusal->source_port = arrival->packet.tuple.source.port;
+	refusal->reason = reason;
+	refusal->device = arrival->device;
+	bpf_ringbuf_submit(refusal, 0);
+}
+
+INLINE int drop(const struct arrival *arrival, const struct dial *dial, enum reason reason, enum packet_count counted)
+{
+	count(dial, VERDICT_DROPPED);
+	count_packet(counted);
+	note_refusal(arrival, dial, VERDICT_DROPPED, reason);
+	return SHOT;
+}
+
+INLINE int refuse(const struct arrival *arrival, const struct dial *dial, __u64 word)
+{
+	enum verdict verdict = verdict_of(word);
+
+	count(dial, verdict);
+	note_refusal(arrival, dial, verdict, REASON_NO_BACKEND);
+	return verdict == VERDICT_DROPPED ? SHOT : REFUSED;
+}
+
+/* --- The flow. --- */
+
+/* As the backend gets the first packet. */
+INLINE int send_first(struct __sk_buff *skb, const struct arrival *arrival, bool v4)
+{
+	struct flow *flow = flow_at(arrival->number);
+	struct tuple to = arrival->packet.tuple;
+
+	if (flow) {
+		to.source.port = flow->through_port;
+		set_place(&to.destination, flow->backend, flow->backend_port);
+		if (rewrite(skb, &arrival->packet, &to, v4))
+			return NEXT;
+	}
+	count_packet(COUNT_UNWRITABLE);
+	return SHOT;
+}
+
+/* Twice, as sockets do: see translate(). */
+INLINE bool choose_twice(const struct arrival *arrival, struct dial *dial, __u64 *word)
+{
+	__u64 cluster;
+
+	for (int attempt = 0; attempt < 2; attempt++) {
+		*word = read_word_for(arrival, dial, &cluster);
+		if (word_count(*word) && choose(dial, *word))
+			return true;
+		if (!find_frontend(dial))
+			return false;
+	}
+	return false;
+}
+
+/* Nobody outside has an address of this node, and the stack drops whoever says so. */
+INLINE bool says_to_be_node(const struct packet *packet, bool v4)
+{
+	const __u32 *address = packet->tuple.source.address;
+
+	return v4 ? is_node4(address[3]) : is_node6(address);
+}
+
+/* Whether it is no client of a frontend, whatever it sends there. */
+INLINE bool is_nobodys(struct __sk_buff *skb, const struct arrival *arrival, const struct dial *dial)
+{
+	const struct packet *packet = &arrival->packet;
+
+	if (dial->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN) {
+		count_packet(COUNT_MIDWAY);
+		return true;
+	}
+	if (!is_answer_to_own_socket(skb, dial, &packet->tuple, dial->v4))
+		return false;
+	count_packet(COUNT_OWN_SOCKET);
+	return true;
+}
+
+/* What clients have goes on; whoever comes now is left to the next in line. */
+INLINE bool is_draining(void)
+{
+	__u32 zero = 0;
+	const struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
+
+	return settings && READ_ONCE(settings->drains);
+}
+
+/* Whether it gets a backend, and which. */
+INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
+{
+	struct device *device = bpf_map_lookup_elem(&devices, &arrival->device);
+	struct dial dial = {};
+	__u64 word, cluster;
+
+	arrival->from_pod = device ? device->flags & DEVICE_POD : 0;
+	dial_of(&dial, &arrival->packet.tuple, v4);
+	if (is_draining() || !find_frontend(&dial) || is_nobodys(skb, arrival, &dial) || says_to_be_node(&arrival->packet, v4))
+		return NEXT;
+	read_word_for(arrival, &dial, &cluster);
+	if (word_flags(cluster) & WORD_SOURCES && dial.kind == LOAD_BALANCER &&
+	    !is_allowed_source(&dial, arrival->packet.tuple.source.address, v4))
+		return drop(arrival, &dial, REASON_SOURCE, COUNT_SOURCE);
+	if (!choose_twice(arrival, &dial, &word))
+		return refuse(arrival, &dial, word);
+	arrival->backend = dial.backend;
+	arrival->port_index = dial.port_index;
+	return CHOSEN;
+}
+
+/* Opens the flow of a client that has got its backend, and sends its packet there. */
+INLINE int begin(struct __sk_buff *skb, struct arrival *arrival, bool v4)
+{
+	struct dial dial = { .port_index = arrival->port_index };
+
+	switch (open_flow(skb, arrival, v4)) {
+	case OPENED:
+		return send_first(skb, arrival, v4);
+	case OPENED_BY_ANOTHER:
+		return FOLLOWS;
+	case NO_ROOM:
+		dial_of(&dial, &arrival->packet.tuple, v4);
+		return drop(arrival, &dial, REASON_FLOWS, COUNT_FULL);
+	default:
+		dial_of(&dial, &arrival->packet.tuple, v4);
+		return drop(arrival, &dial, REASON_PORTS, COUNT_NO_PORT);
+	}
+}
+
+#endif

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Errors about packets of flows: a router that cannot pass one on, a backend with nobody at that port. What an error
+ * quotes is the packet as it was where it went wrong; it becomes the packet as who sent it knows it, so that the path's
+ * MTU is found and a client hears that it was refused.
+ */
+#ifndef HOLDFAST_ERRORS_H
+#define HOLDFAST_ERRORS_H
+
+#include "flow.h"
+#include "packet.h"
+
+INLINE bool is_error(__u8 type, bool v4)
+{
+	if (v4)
+		return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED || type == ICMP_PARAMETER;
+	return type && type < ICMP6_MESSAGES;
+}
+
+/* The packet that an error quotes. Eight bytes behind its header of IP are there: the ports, and of UDP the sum. */
+struct quoted {
+	struct packet packet;
+	/* Where the error has its own sum. */
+	__u32 sum;
+};
+
+INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted, bool v4)
+{
+	__u32 least = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	struct icmp *icmp;
+	__u16 *ports;
+
+	if (!make_readable(skb, packet->transport + sizeof(*icmp)))
+		return false;
+	icmp = header(skb, packet->transport, sizeof(*icmp));
+	if (!icmp || !is_error(icmp->type, v4))
+		return false;
+	quoted->sum = packet->transport + offsetof(struct icmp, checksum);
+	quoted->packet.ip = packet->transport + sizeof(*icmp);
+	if (!make_readable(skb, quoted->packet.ip + least))
+		return false;
+	if (v4 ? !parse4(skb, &quoted->packet) : !parse6(skb, &quoted->packet))
+		return false;
+	if (!is_transport(quoted->packet.tuple.transport) || quoted->packet.part == LATER_FRAGMENT ||
+	    !make_readable(skb, quoted->packet.transport + 8))
+		return false;
+	ports = header(skb, quoted->packet.transport, 8);
+	if (!ports)
+		return false;
+	quoted->packet.tuple.source.port = ports[0];
+	quoted->packet.tuple.destination.port = ports[1];
+	return true;
+}
+
+/* Where there is a packet, who sent it gets the error. */
+INLINE void turned(struct tuple *to, const struct tuple *from)
+{
+	to->source = from->destination;
+	to->destination = from->source;
+	to->transport = from->transport;
+}
+
+INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, const struct tuple *to, bool v4)
+{
+	const struct packet *packet = &quoted->packet;
+	struct change change = change_of(&packet->tuple, to, v4);
+
+	if (v4) {
+		/* Its header has a sum of its own, so the error's does not change. */
+		if (!write_addresses4(skb, packet, to, change.addresses))
+			return false;
+	} else {
+		__u32 both[8];
+
+		copy_address(both, to->source.address);
+		copy_address(both + 4, to->destination.address);
+		if (bpf_skb_store_bytes(skb, packet->ip + offsetof(struct ipv6hdr, saddr), both, sizeof(both), 0) ||
+		    bpf_l4_csum_replace(skb, quoted->sum, 0, fold32(change.addresses), 0))
+			return false;
+	}
+	return write_ports(skb, packet->transport, to) &&
+	       !bpf_l4_csum_replace(skb, quoted->sum, 0, fold32(change.ports), 0);
+}
+
+/* The error itself: who sends it, and to whom. */
+INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, __u32 at_sum,
+			bool v4)
+{
+	struct change change = change_of(&packet->tuple, to, v4);
+
+	if (v4)
+		return write_addresses4(skb, packet, to, change.addresses);
+	return write_addresses6(skb, packet, to, change.addresses) &&
+	       !bpf_l4_csum_replace(skb, at_sum, 0, fold32(change.addresses), BPF_F_PSEUDO_HDR);
+}
+
+/*
+ * An error that comes, about a packet that left: whoever sent that one gets it, be it a backend here or a client. What
+ * it quotes is shown as the stack has seen it.
+ */
+INLINE int error_in(struct __sk_buff *skb, bool v4)
+{
+	struct quoted quoted = {};
+	struct packet packet = {};
+	struct tuple sent, shown, to;
+	struct flow *flow;
+	__u32 *number;
+
+	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
+		return NEXT;
+	turned(&sent, &quoted.packet.tuple);
+	number = find_entry(&sent, LEG_IN, v4);
+	flow = number ? flow_at(*number) : NULL;
+	if (!flow || turn_in(flow, &sent, &shown, v4) == NOWHERE)
+		return NEXT;
+	turned(&to, &shown);
+	if (!write_quoted(skb, &quoted, &to, v4))
+		return SHOT;
+	/* It went to the address that the packet had come from; now to whoever sent it. */
+	to = packet.tuple;
+	copy_address(to.destination.address, shown.destination.address);
+	count_packet(COUNT_ERRORS);
+	return write_outer(skb, &packet, &to, quoted.sum, v4) ? NEXT : SHOT;
+}
+
+/* An error that leaves, about a packet that came: as whoever sent that one knows it. */
+INLINE int error_out(struct __sk_buff *skb, bool v4)
+{
+	struct quoted quoted = {};
+	struct packet packet = {};
+	struct tuple seen, shown, to;
+	struct flow *flow;
+	__u32 *number;
+
+	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
+		return NEXT;
+	turned(&seen, &quoted.packet.tuple);
+	number = find_entry(&seen, LEG_THROUGH, v4);
+	flow = number ? flow_at(*number) : NULL;
+	if (!flow || turn_out(flow, &seen, &shown, v4) == NOWHERE)
+		return NEXT;
+	turned(&to, &shown);
+	if (!write_quoted(skb, &quoted, &to, v4))
+		return SHOT;
+	to = packet.tuple;
+	/* A backend that answers with an error has the address that was dialled, as it has in all its answers. */
+	if (same_address(packet.tuple.source.address, seen.source.address))
+		copy_address(to.source.address, shown.source.address);
+	copy_address(to.destination.address, shown.destination.address);
+	count_packet(COUNT_ERRORS);
+	return write_outer(skb, &packet, &to, quoted.sum, v4) ? NEXT : SHOT;
+}
+
+#endif

@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Flows: found by how a packet looks, kept while they live, ended so that nobody else's is.
+ *
+ * A flow belongs to whoever deletes its entry LEG_THROUGH, which succeeds once. While that entry is there all that the
+ * flow needs is there.
+ */
+#ifndef HOLDFAST_FLOW_H
+#define HOLDFAST_FLOW_H
+
+#include "choose.h"
+#include "packet.h"
+
+/* In which direction a packet of a flow goes. */
+enum direction { NOWHERE, TO_BACKEND, TO_CLIENT };
+
+/*
+ * The second that is on, and in the lower half the kernel's tick in which somebody looked. In one word, so that the two
+ * always belong together. It is 0 before the first look.
+ */
+__u64 looked_at_clock;
+
+/* To look at the clock costs a fifth of what a packet of a flow does, and within a tick nobody needs to. */
+INLINE __u32 seconds(void)
+{
+	__u32 tick = bpf_jiffies64();
+	__u64 looked = READ_ONCE(looked_at_clock);
+	__u64 now;
+
+	if (LIKELY((__u32)looked == tick && looked))
+		return looked >> 32;
+	now = bpf_ktime_get_ns() / NS_PER_SECOND;
+	*(volatile __u64 *)&looked_at_clock = now << 32 | tick;
+	return now;
+}
+
+/* --- Entries. --- */
+
+/* All ones if the source is the greater one. Without branches, as differences() is, and for the same reason. */
+INLINE __u32 is_turned(const struct tuple *tuple, bool v4)
+{
+	__u64 less = 0, equal = 1, a, b;
+
+	for (int at = v4 ? 3 : 0; at < 4; at++) {
+		a = tuple->source.address[at];
+		b = tuple->destination.address[at];
+		less |= equal & (b - a) >> 63;
+		equal &= ((a ^ b) - 1) >> 63;
+	}
+	a = tuple->source.port;
+	b = tuple->destination.port;
+	less |= equal & (b - a) >> 63;
+	return -(__u32)less;
+}
+
+union entry_key {
+	struct entry4_key v4;
+	struct entry6_key v6;
+};
+
+INLINE __u32 either(__u32 a, __u32 b, __u32 mask)
+{
+	return a ^ ((a ^ b) & mask);
+}
+
+INLINE void entry4_of(struct entry4_key *key, const struct tuple *tuple, __u32 turned)
+{
+	const struct place *a = &tuple->source, *b = &tuple->destination;
+
+	key->source = either(a->address[3], b->address[3], turned);
+	key->destination = either(b->address[3], a->address[3], turned);
+	key->source_port = either(a->port, b->port, turned);
+	key->destination_port = either(b->port, a->port, turned);
+	key->pad = 0;
+}
+
+INLINE void entry6_of(struct entry6_key *key, const struct tuple *tuple, __u32 turned)
+{
+	const struct place *a = &tuple->source, *b = &tuple->destination;
+
+	for (int at = 0; at < 4; at++) {
+		key->source[at] = either(a->address[at], b->address[at], turned);
+		key->destination[at] = either(b->address[at], a->address[at], turned);
+	}
+	key->source_port = either(a->port, b->port, turned);
+	key->destination_port = either(b->port, a->port, turned);
+	key->pad = 0;
+}
+
+INLINE void entry_of(union entry_key *key, const struct tuple *tuple, enum leg leg, bool v4)
+{
+	__u32 turned = leg == LEG_THROUGH ? is_turned(tuple, v4) : 0;
+
+	if (v4) {
+		entry4_of(&key->v4, tuple, turned);
+		key->v4.transport = tuple->transport;
+		key->v4.leg = leg;
+	} else {
+		entry6_of(&key->v6, tuple, turned);
+		key->v6.transport = tuple->transport;
+		key->v6.leg = leg;
+	}
+}
+
+INLINE __u32 *find_entry(const struct tuple *tuple, enum leg leg, bool v4)
+{
+	union entry_key key;
+
+	entry_of(&key, tuple, leg, v4);
+	return v4 ? bpf_map_lookup_elem(&entries4, &key) : bpf_map_lookup_elem(&entries6, &key);
+}
+
+/* Only where there is none. */
+INLINE long add_entry(const struct tuple *tuple, enum leg leg, __u32 number, bool v4)
+{
+	union entry_key key;
+
+	entry_of(&key, tuple, leg, v4);
+	return v4 ? bpf_map_update_elem(&entries4, &key, &number, BPF_NOEXIST) :
+		    bpf_map_update_elem(&entries6, &key, &number, BPF_NOEXIST);
+}
+
+/* `true`: it was there, and nobody else took it away. */
+INLINE bool remove_entry(const struct tuple *tuple, enum leg leg, bool v4)
+{
+	union entry_key key;
+
+	entry_of(&key, tuple, leg, v4);
+	return !(v4 ? bpf_map_delete_elem(&entries4, &key) : bpf_map_delete_elem(&entries6, &key));
+}
+
+INLINE struct flow *flow_at(__u32 number)
+{
+	return bpf_map_lookup_elem(&flow_table, &number);
+}
+
+INLINE struct port_bytes *the_backend_ports(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&backend_ports, &zero);
+}
+
+/* From now on packets of that backend are looked at. */
+INLINE void note_backend_port(__u16 port)
+{
+	struct port_bytes *ports = the_backend_ports();
+
+	if (ports && !ports->is_set[port])
+		ports->is_set[port] = 1;
+}
+
+/* Whether a packet that leaves may be of a flow. */
+INLINE bool may_be_of_flow(__u16 source, __u16 destination)
+{
+	const struct port_bytes *ports = the_backend_ports();
+
+	return !ports || ports->is_set[source] | ports->is_set[destination];
+}
+
+/* --- How a flow looks. --- */
+
+INLINE void set_place(struct place *place, const __u32 *address, __u16 port)
+{
+	copy_address(place->address, address);
+	place->port = port;
+}
+
+/* As the client sends. */
+INLINE void from_client(struct tuple *tuple, const struct flow *flow)
+{
+	set_place(&tuple->source, flow->client, flow->client_port);
+	set_place(&tuple->destination, flow->frontend, flow->frontend_port);
+	tuple->transport = flow->transport;
+}
+
+/* As a backend of another node answers. */
+INLINE void from_remote(struct tuple *tuple, const struct flow *flow)
+{
+	set_place(&tuple->source, flow->backend, flow->backend_port);
+	set_place(&tuple->destination, flow->nat, flow->nat_port);
+	tuple->transport = flow->transport;
+}
+
+/* As the stack sees the answer. */
+INLINE void through(struct tuple *tuple, const struct flow *flow)
+{
+	set_place(&tuple->source, flow->backend, flow->backend_port);
+	set_place(&tuple->destination, flow->client, flow->through_port);
+	tuple->transport = flow->transport;
+}
+
+INLINE bool same_place(const struct place *place, const __u32 *address, __u16 port, bool v4)
+{
+	__u32 differs = place->port ^ port;
+
+	return !(differs | (v4 ? place->address[3] ^ address[3] : differences(place->address, address)));
+}
+
+INLINE bool is_v4(const struct flow *flow)
+{
+	return flow->v4;
+}
+
+/* What a packet that comes becomes, if it is of this flow. */
+INLINE enum direction turn_in(const struct flow *flow, const struct tuple *tuple, struct tuple *to, bool v4)
+{
+	__u32 serial = READ_ONCE(flow->serial);
+	enum direction direction = NOWHERE;
+
+	flow = (const struct flow *)after((const __u64 *)flow, serial);
+	if (flow->transport != tuple->transport || flow->v4 != v4)
+		return NOWHERE;
+	*to = *tuple;
+	if (LIKELY(same_place(&tuple->source, flow->client, flow->client_port, v4) &&
+		   same_place(&tuple->destination, flow->frontend, flow->frontend_port, v4))) {
+		to->source.port = flow->through_port;
+		set_place(&to->destination, flow->backend, flow->backend_port);
+		direction = TO_BACKEND;
+	} else if (flow->nat_port && same_place(&tuple->source, flow->backend, flow->backend_port, v4) &&
+		   same_place(&tuple->destination, flow->nat, flow->nat_port, v4)) {
+		set_place(&to->destination, flow->client, flow->through_port);
+		direction = TO_CLIENT;
+	}
+	return serial && READ_ONCE(flow->serial) == serial ? direction : NOWHERE;
+}
+
+/* What a packet that leaves becomes, if it is of this flow and changes here. */
+INLINE enum direction turn_out(const struct flow *flow, const struct tuple *tuple, struct tuple *to, bool v4)
+{
+	__u32 serial = READ_ONCE(flow->serial);
+	enum direction direction = NOWHERE;
+
+	flow = (const struct flow *)after((const __u64 *)flow, serial);
+	if (flow->transport != tuple->transport || flow->v4 != v4)
+		return NOWHERE;
+	*to = *tuple;
+	if (LIKELY(same_place(&tuple->source, flow->backend, flow->backend_port, v4) &&
+		   same_place(&tuple->destination, flow->client, flow->through_port, v4))) {
+		set_place(&to->source, flow->frontend, flow->frontend_port);
+		to->destination.port = flow->client_port;
+		direction = TO_CLIENT;
+	} else if (flow->nat_port && same_place(&tuple->source, flow->client, flow->through_port, v4) &&
+		   same_place(&tuple->destination, flow->backend, flow->backend_port, v4)) {
+		set_place(&to->source, flow->nat, flow->nat_port);
+		direction = TO_BACKEND;
+	}
+	return serial && READ_ONCE(flow->serial) == serial ? direction : NOWHERE;
+}
+
+/* --- Its life. --- */
+
+INLINE bool is_closed(const struct flow *flow)
+{
+	return flow->of_client & flow->of_backend & HEARD_FIN;
+}
+
+/* Somebody has broken it off. Whoever goes on sending all the same has it forgotten. */
+INLINE bool is_reset(const struct flow *flow)
+{
+	return (flow->of_client | flow->of_backend) & HEARD_RST;
+}
+
+/* The backend says so too. In a client's name anybody may send a RST, and who is meant does not believe it. */
+INLINE bool is_broken_off(const struct flow *flow)
+{
+	return flow->of_backend & HEARD_RST || (flow->of_client & HEARD_RST && flow->of_backend & HEARD_FIN);
+}
+
+/* More than a question and its answer. */
+INLINE bool is_stream(const struct flow *flow)
+{
+	return (__s32)(flow->seen - flow->began) > STREAM_AFTER;
+}
+
+/* The daemon judges by the same rule: see `flows/life.rs`. */
+INLINE __u32 lifetime(const struct flow *flow)
+{
+	if (flow->state == FLOW_OPENING)
+		return LIFE_OPENING;
+	if (flow->transport == IPPROTO_UDP)
+		return is_stream(flow) ? LIFE_UDP : LIFE_UDP_BRIEF;
+	if (is_broken_off(flow))
+		return LIFE_RESET;
+	if (is_reset(flow))
+		return LIFE_RESET_BY_CLIENT;
+	if (is_closed(flow))
+		return LIFE_CLOSED;
+	return (flow->of_client | flow->of_backend) & HEARD_FIN ? LIFE_HALF_CLOSED : LIFE_TCP;
+}
+
+/* Of two clocks that are read at about the same time either may be ahead. */
+INLINE __u32 silence(const struct flow *flow, __u32 now)
+{
+	__s32 since = now - READ_ONCE(flow->seen);
+
+	return since > 0 ? since : 0;
+}
+
+INLINE bool has_expired(const struct flow *flow, __u32 now)
+{
+	return silence(flow, now) > lifetime(flow);
+}
+
+INLINE bool is_about_over(const struct flow *flow)
+{
+	if (flow->transport == IPPROTO_UDP)
+		return flow->state == FLOW_OPEN && !is_stream(flow);
+	return is_closed(flow) || is_reset(flow);
+}
+
+/* What is over may be replaced by whoever needs its room. */
+INLINE bool may_go(const struct flow *flow, __u32 now)
+{
+	__u32 since = silence(flow, now);
+
+	return since > lifetime(flow) || (since > LIFE_CROWDED && is_about_over(flow));
+}
+
+/*
+ * The end of a flow that belongs to the caller. What leads to it goes first: whoever is led to a record that is
+ * nobody's may take that entry for one that was left.
+ */
+INLINE void wipe(struct flow *flow, bool v4)
+{
+	struct tuple tuple;
+
+	from_client(&tuple, flow);
+	remove_entry(&tuple, LEG_IN, v4);
+	if (flow->nat_port) {
+		from_remote(&tuple, flow);
+		remove_entry(&tuple, LEG_IN, v4);
+	}
+	flow->serial = 0;
+	flow->state = FLOW_FREE;
+}
+
+/*
+ * Takes a flow away from where packets find it. `true`: it belongs to the caller now, who has its number to give back
+ * or to use. Who read it while somebody wrote another one there has deleted that one's entry, and puts it back.
+ */
+INLINE bool claim_at(__u32 number, __u32 serial, bool v4)
+{
+	struct flow *flow = flow_at(number);
+	struct tuple tuple;
+	__u32 *leads;
+
+	if (!flow)
+		return false;
+	through(&tuple, flow);
+	if (!serial || READ_ONCE(flow->serial) != serial)
+		return false;
+	leads = find_entry(&tuple, LEG_THROUGH, v4);
+	if (!leads || *leads != number || !remove_entry(&tuple, LEG_THROUGH, v4))
+		return false;
+	if (UNLIKELY(READ_ONCE(flow->serial) != serial)) {
+		add_entry(&tuple, LEG_THROUGH, number, v4);
+		return false;
+	}
+	wipe(flow, v4);
+	return true;
+}
+
+ALONE int claim4(__u32 number, __u32 serial)
+{
+	return claim_at(number, serial, true);
+}
+
+ALONE int claim6(__u32 number, __u32 serial)
+{
+	return claim_at(number, serial, false);
+}
+
+INLINE bool claim(__u32 number, __u32 serial, bool v4)
+{
+	return v4 ? claim4(number, serial) : claim6(number, serial);
+}
+
+INLINE void give_back(__u32 number)
+{
+	bpf_map_push_elem(&free_flows, &number, BPF_ANY);
+}
+
+/* `false`: somebody else is at it. */
+INLINE bool end(__u32 number, __u32 serial, bool v4)
+{
+	if (!claim(number, serial, v4))
+		return false;
+	give_back(number);
+	return true;
+}
+
+/* --- What its packets say. --- */
+
+INLINE __u8 heard_in(__u8 flags)
+{
+	return (flags & TCP_SYN ? HEARD_SYN : 0) | (flags & TCP_FIN ? HEARD_FIN : 0) | (flags & TCP_RST ? HEARD_RST : 0);
+}
+
+/*
+ * A write for each packet would have the CPUs wait for each other. What has expired stays so: somebody may be taking
+ * it.
+ */
+INLINE void note_seen(struct flow *flow, __u32 now)
+{
+	if (UNLIKELY(flow->seen != now && !has_expired(flow, now)))
+		flow->seen = now;
+}
+
+INLINE void hear(__u8 *heard, __u8 flags)
+{
+	__u8 now = heard_in(flags);
+	__u8 before = *heard;
+	__u8 after = (now & HEARD_RST ? before : before & ~HEARD_RST) | now;
+
+	if (UNLIKELY(after != before))
+		*heard = after;
+}
+
+INLINE void hear_client(struct flow *flow, const struct packet *packet)
+{
+	if (flow->transport != IPPROTO_TCP)
+		return;
+	hear(&flow->of_client, packet->flags);
+	if (UNLIKELY(flow->state == FLOW_OPENING && flow->of_backend & HEARD_SYN &&
+		     (packet->flags & (TCP_ACK | TCP_RST)) == TCP_ACK))
+		flow->state = FLOW_OPEN;
+}
+
+/*
+ * A backend that says SYN again has not been acknowledged, whatever was sent in the client's name. A client that has
+ * heard it says so again.
+ */
+INLINE void hear_backend(struct flow *flow, const struct packet *packet)
+{
+	if (flow->transport == IPPROTO_TCP) {
+		hear(&flow->of_backend, packet->flags);
+		if (UNLIKELY(packet->flags & TCP_SYN && flow->state == FLOW_OPEN))
+			flow->state = FLOW_OPENING;
+	} else if (UNLIKELY(flow->state == FLOW_OPENING)) {
+		flow->state = FLOW_OPEN;
+	}
+}
+
+/* --- Room. --- */
+
+/* How many of the flows that had no answer when they began are looked at for one that has none still. */
+#define FORGET_TRIES 16
+
+/* Nobody has answered it, and it is no stream that goes on without answers. */
+INLINE bool is_unanswered(const struct flow *flow, __u32 now)
+{
+	if (flow->transport == IPPROTO_UDP && is_stream(flow) && silence(flow, now) <= LIFE_CROWDED)
+		return false;
+	return flow->state == FLOW_OPENING;
+}
+
+/*
+ * The oldest flow that had no answer when it began makes room for the next one, if it still has none: a flood pushes
+ * out nothing but itself. Who needs room in that queue alone has it, whatever it was that stood there; who needs a flow
+ * goes on.
+ */
+ALONE int forget_unanswered(__u32 now, __u32 needs_flow)
+{
+	struct flow *flow;
+	__u64 oldest;
+	__u32 number;
+
+	for (int tries = 0; tries < FORGET_TRIES; tries++) {
+		if (bpf_map_pop_elem(&opening_flows, &oldest))
+			return 0;
+		number = (__u32)oldest;
+		flow = flow_at(number);
+		if (flow && READ_ONCE(flow->serial) == oldest >> 32 && flow->state == FLOW_OPENING) {
+			if (is_unanswered(flow, now))
+				break;
+			bpf_map_push_elem(&opening_flows, &oldest, BPF_ANY);
+		} else if (!needs_flow) {
+			return 0;
+		}
+		flow = NULL;
+	}
+	if (!flow || !end(number, oldest >> 32, flow->v4))
+		return 0;
+	count_packet(COUNT_UNANSWERED);
+	return 1;
+}
+
+INLINE void note_opening(__u32 number, __u32 serial, __u32 now)
+{
+	__u64 opening = (__u64)serial << 32 | number;
+
+	if (LIKELY(!bpf_map_push_elem(&opening_flows, &opening, BPF_ANY)))
+		return;
+	forget_unanswered(now, false);
+	bpf_map_push_elem(&opening_flows, &opening, BPF_EXIST);
+}
+
+#endif

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The packet programs, at the devices by which others reach this node: on its way in a client's packet is sent to a
+ * backend, on its way out the answer gets the address that the client dialled. In between everybody sees client and
+ * backend.
+ */
+#include <linux/if_packet.h>
+#include "arrival.h"
+#include "errors.h"
+#include "flow.h"
+#include "packet.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Makes known to the daemon what no map names. Nobody reads it. */
+const volatile struct told {
+	enum device_flag device_flag;
+	enum leg leg;
+	enum flow_state flow_state;
+	enum heard heard;
+	enum lifetime lifetime;
+	enum packet_count packet_count;
+} told_to_daemon = {};
+
+/* What a node has its own programs for is at another device. The number 0 is a priority and no VLAN. */
+INLINE bool is_of_vlan(const struct __sk_buff *skb)
+{
+	return skb->vlan_present && skb->vlan_tci & 0xfff;
+}
+
+/*
+ * A device that shows all that passes by shows what others get too: the stack drops that. At the port of a bridge what
+ * a pod sends to the bridge looks so as well, because the port has another hardware address.
+ */
+INLINE bool is_for_another_host(const struct __sk_buff *skb)
+{
+	__u32 number = skb->ifindex;
+	struct device *device;
+
+	if (LIKELY(skb->pkt_type != PACKET_OTHERHOST))
+		return false;
+	device = bpf_map_lookup_elem(&devices, &number);
+	return !device || !(device->flags & DEVICE_POD);
+}
+
+INLINE bool any_packet_port(__u16 port)
+{
+	__u32 number = bpf_ntohs(port);
+	__u32 at = number / 64;
+	__u64 *bits = bpf_map_lookup_elem(&packet_ports, &at);
+
+	return bits && READ_ONCE(*bits) >> (number % 64) & 1;
+}
+
+/* What a packet that comes must look like to be of a flow, or to open one. */
+INLINE bool may_be_ours(const __u32 *address, __u16 port, bool v4)
+{
+	struct dial dial = { .v4 = v4 };
+
+	if (any_packet_port(port))
+		return true;
+	copy_address(dial.to.address, address);
+	return may_be_frontend(&dial);
+}
+
+/* A packet as most are: nothing between the header of IP and that of the transport. */
+struct plain4 {
+	struct iphdr ip;
+	__u16 source_port;
+	__u16 destination_port;
+};
+
+struct plain6 {
+	struct ipv6hdr ip;
+	__u16 source_port;
+	__u16 destination_port;
+};
+
+/*
+ * Nearly all packets of a node are none of ours, and must not cost anything: those are known by a few words at places
+ * that are known. Of whatever looks otherwise nothing is said.
+ */
+INLINE const struct plain4 *plain4(const struct __sk_buff *skb)
+{
+	const struct plain4 *packet = header(skb, link_header, sizeof(*packet));
+
+	if (!packet || *(__u8 *)&packet->ip != 0x45 || !is_transport(packet->ip.protocol) ||
+	    packet->ip.frag_off & bpf_htons(MORE_FRAGMENTS | FRAGMENT_OFFSET))
+		return NULL;
+	return packet;
+}
+
+INLINE const struct plain6 *plain6(const struct __sk_buff *skb)
+{
+	const struct plain6 *packet = header(skb, link_header, sizeof(*packet));
+
+	return packet && packet->ip.version == 6 && is_transport(packet->ip.nexthdr) ? packet : NULL;
+}
+
+/* Whose a packet is, by its first look. */
+enum whose { NOBODYS, MAYBE_OURS, UNKNOWN };
+
+INLINE enum whose comes_to4(const struct __sk_buff *skb)
+{
+	const struct plain4 *packet = plain4(skb);
+	__u32 address[4] = {};
+
+	if (!packet)
+		return UNKNOWN;
+	address[3] = packet->ip.daddr;
+	return may_be_ours(address, packet->destination_port, true) ? MAYBE_OURS : NOBODYS;
+}
+
+INLINE enum whose comes_to6(const struct __sk_buff *skb)
+{
+	const struct plain6 *packet = plain6(skb);
+
+	if (!packet)
+		return UNKNOWN;
+	return may_be_ours(packet->ip.daddr.in6_u.u6_addr32, packet->destination_port, false) ? MAYBE_OURS : NOBODYS;
+}
+
+INLINE bool leaves_from_nobody4(const struct __sk_buff *skb)
+{
+	const struct plain4 *packet = plain4(skb);
+
+	return packet && !may_be_of_flow(packet->source_port, packet->destination_port);
+}
+
+INLINE bool leaves_from_nobody6(const struct __sk_buff *skb)
+{
+	const struct plain6 *packet = plain6(skb);
+
+	return packet && !may_be_of_flow(packet->source_port, packet->destination_port);
+}
+
+INLINE int write(struct __sk_buff *skb, const struct packet *packet, const struct tuple *to, bool v4)
+{
+	if (LIKELY(rewrite(skb, packet, to, v4)))
+		return NEXT;
+	count_packet(COUNT_UNWRITABLE);
+	return SHOT;
+}
+
+/*
+ * Whether the backend of a flow serves no more. What counts is the port that the frontend leads to now: the index that
+ * it had when the flow began may be another port's.
+ */
+INLINE bool serves_no_more(__u32 number, bool v4)
+{
+	struct flow *flow = flow_at(number);
+	struct dial dial = {};
+	struct tuple tuple;
+	struct port *port;
+	__u64 word;
+
+	if (!flow)
+		return false;
+	from_client(&tuple, flow);
+	dial_of(&dial, &tuple, v4);
+	if (!find_frontend(&dial))
+		return true;
+	set_place(&dial.backend, flow->backend, flow->backend_port);
+	if (is_member(&dial, SCOPE_SERVING))
+		return false;
+	port = port_of(&dial);
+	word = port ? READ_ONCE(port->cluster) : 0;
+	return !word_count(word) || word_flags(word) & WORD_MEMBERS;
+}
+
+ALONE int serves_no_more4(__u32 number)
+{
+	return serves_no_more(number, true);
+}
+
+ALONE int serves_no_more6(__u32 number)
+{
+	return serves_no_more(number, false);
+}
+
+/* Over UDP a backend that has left is left at once; over TCP only the two can tell whether they are done. */
+INLINE bool has_left(const struct flow *flow, __u32 number, bool v4)
+{
+	return flow->transport == IPPROTO_UDP && (v4 ? serves_no_more4(number) : serves_no_more6(number));
+}
+
+/* A client begins anew with the tuple of a connection that is over. */
+INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
+{
+	return flow->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
+	       (is_closed(flow) || is_broken_off(flow));
+}
+
+/* Whether a packet of a client may not follow its flow any more, which is ended then. */
+INLINE bool ends(struct flow *flow, __u32 number, const struct packet *packet, __u32 now, bool v4)
+{
+	if (LIKELY(flow->seen == now && !is_reset(flow) && !is_closed(flow)))
+		return false;
+	if (!has_expired(flow, now) && !begins_anew(flow, packet) && !has_left(flow, number, v4))
+		return false;
+	end(number, READ_ONCE(flow->serial), v4);
+	return true;
+}
+
+/* A packet that comes, of a flow that is known. `false`: it is of none. */
+INLINE bool follow_in(struct __sk_buff *skb, const struct packet *packet, int *verdict, bool v4)
+{
+	__u32 *entry = find_entry(&packet->tuple, LEG_IN, v4);
+	__u32 number = entry ? *entry : 0;
+	struct flow *flow = entry ? flow_at(number) : NULL;
+	enum direction direction;
+	struct tuple to;
+	__u32 now;
+
+	if (!flow)
+		return false;
+	direction = turn_in(flow, &packet->tuple, &to, v4);
+	if (direction == NOWHERE)
+		return false;
+	if (direction == TO_BACKEND) {
+		now = seconds();
+		if (UNLIKELY(ends(flow, number, packet, now, v4)))
+			return false;
+		if (packet->part != LATER_FRAGMENT)
+			hear_client(flow, packet);
+		note_seen(flow, now);
+	}
+	*verdict = write(skb, packet, &to, v4);
+	return true;
+}
+
+/* What the steps that are to come have to know of it. */
+INLINE int note_arrival(const struct __sk_buff *skb, const struct packet *packet)
+{
+	struct arrival *arrival = the_arrival();
+
+	if (!arrival)
+		return NEXT;
+	arrival->packet = *packet;
+	arrival->device = skb->ifindex;
+	return ARRIVES;
+}
+
+INLINE int come(struct __sk_buff *skb, enum whose whose, bool v4)
+{
+	struct packet packet = {};
+	int verdict = NEXT;
+
+	if (!parse(skb, &packet, v4))
+		return NEXT;
+	if (UNLIKELY(is_icmp(&packet, v4)))
+		return IS_ERROR;
+	if (!is_transport(packet.tuple.transport) || !know_ports(skb, &packet, LEG_IN))
+		return NEXT;
+	if (whose == UNKNOWN && !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port, v4))
+		return NEXT;
+	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
+		remember_fragment(&packet, LEG_IN);
+	if (LIKELY(follow_in(skb, &packet, &verdict, v4)) || packet.part == LATER_FRAGMENT)
+		return verdict;
+	return note_arrival(skb, &packet);
+}
+
+INLINE int choose_backend(struct __sk_buff *skb, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+
+	return arrival ? arrive(skb, arrival, v4) : NEXT;
+}
+
+INLINE int open(struct __sk_buff *skb, bool v4)
+{
+	struct arrival *arrival = the_arrival();
+
+	return arrival ? begin(skb, arrival, v4) : NEXT;
+}
+
+/*
+ * The same two may have a connection without any frontend, and a stranger may have sent the first packet in the
+ * client's name. Until the backend agrees, only what begins a connection, or refuses it, is of the flow. What comes
+ * back from another node has been sent to the port that is the flow's alone.
+ */
+INLINE bool is_of_others(const struct flow *flow, const struct packet *packet, enum direction direction)
+{
+	return flow->transport == IPPROTO_TCP && flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN) &&
+	       !(packet->flags & (TCP_SYN | TCP_RST)) && !(flow->nat_port && direction == TO_CLIENT);
+}
+
+/*
+ * What an answer says of its flow. A late one is passed on, but revives nothing: somebody may be taking it away. What
+ * is said by a backend that serves no more is passed on too, and keeps no client with it.
+ */
+INLINE void note_answer(struct flow *flow, __u32 number, const struct packet *packet, bool v4)
+{
+	__u32 now = seconds();
+	bool is_first = flow->seen != now;
+
+	if (UNLIKELY(is_first && has_expired(flow, now)))
+		return;
+	if (packet->part != LATER_FRAGMENT)
+		hear_backend(flow, packet);
+	if (UNLIKELY(is_first && !has_left(flow, number, v4)))
+		flow->seen = now;
+}
+
+INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 number, struct flow *flow, bool v4)
+{
+	struct tuple to;
+	enum direction direction = turn_out(flow, &packet->tuple, &to, v4);
+
+	if (direction == NOWHERE || UNLIKELY(is_of_others(flow, packet, direction)))
+		return NEXT;
+	if (direction == TO_CLIENT)
+		note_answer(flow, number, packet, v4);
+	return write(skb, packet, &to, v4);
+}
+
+INLINE int leave(struct __sk_buff *skb, bool v4)
+{
+	struct packet packet = {};
+	struct flow *flow;
+	__u32 *entry, number;
+
+	if (!parse(skb, &packet, v4))
+		return NEXT;
+	if (UNLIKELY(is_icmp(&packet, v4)))
+		return IS_ERROR;
+	if (!is_transport(packet.tuple.transport) || !know_ports(skb, &packet, LEG_THROUGH))
+		return NEXT;
+	entry = find_entry(&packet.tuple, LEG_THROUGH, v4);
+	number = entry ? *entry : 0;
+	flow = entry ? flow_at(number) : NULL;
+	if (LIKELY(!flow))
+		return NEXT;
+	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
+		remember_fragment(&packet, LEG_THROUGH);
+	return follow_out(skb, &packet, number, flow, v4);
+}
+
+/* The steps, for each family. */
+#define STEPS(family, v4)                                          \
+	ALONE int come##family(struct __sk_buff *skb, __u32 whose) \
+	{                                                          \
+		return come(skb, whose, v4);                       \
+	}                                                          \
+	ALONE int choose##family(struct __sk_buff *skb)            \
+	{                                                          \
+		return choose_backend(skb, v4);                    \
+	}                                                          \
+	ALONE int open##family(struct __sk_buff *skb)              \
+	{                                                          \
+		return open(skb, v4);                              \
+	}                                                          \
+	ALONE int answer##family(struct __sk_buff *skb)            \
+	{                                                          \
+		return answer(skb, v4);                            \
+	}                                                          \
+	ALONE int leave##family(struct __sk_buff *skb)             \
+	{                                                          \
+		return leave(skb, v4);                             \
+	}                                                          \
+	ALONE int error_in##family(struct __sk_buff *skb)          \
+	{                                                          \
+		return error_in(skb, v4);                          \
+	}                                                          \
+	ALONE int error_out##family(struct __sk_buff *skb)         \
+	{                                                          \
+		return error_out(skb, v4);                         \
+	}
+
+STEPS(4, true)
+STEPS(6, false)
+
+/* A client's first packet. */
+INLINE int let_arrive(struct __sk_buff *skb, bool v4)
+{
+	int next = v4 ? choose4(skb) : choose6(skb);
+
+	if (next == CHOSEN)
+		next = v4 ? open4(skb) : open6(skb);
+	if (next == FOLLOWS)
+		next = v4 ? come4(skb, MAYBE_OURS) : come6(skb, MAYBE_OURS);
+	if (next == REFUSED)
+		next = v4 ? answer4(skb) : answer6(skb);
+	return next >= ARRIVES ? SHOT : next;
+}
+
+INLINE int in(struct __sk_buff *skb, bool v4)
+{
+	enum whose whose = v4 ? comes_to4(skb) : comes_to6(skb);
+	int next;
+
+	if (LIKELY(whose == NOBODYS))
+		return NEXT;
+	next = v4 ? come4(skb, whose) : come6(skb, whose);
+	if (LIKELY(next < ARRIVES))
+		return next;
+	if (next == IS_ERROR)
+		return v4 ? error_in4(skb) : error_in6(skb);
+	return let_arrive(skb, v4);
+}
+
+INLINE int out(struct __sk_buff *skb, bool v4)
+{
+	int next;
+
+	if (LIKELY(v4 ? leaves_from_nobody4(skb) : leaves_from_nobody6(skb)))
+		return NEXT;
+	next = v4 ? leave4(skb) : leave6(skb);
+	if (LIKELY(next != IS_ERROR))
+		return next;
+	return v4 ? error_out4(skb) : error_out6(skb);
+}
+
+SEC("tc")
+int packet_in(struct __sk_buff *skb)
+{
+	if (is_of_vlan(skb) || is_for_another_host(skb))
+		return NEXT;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return in(skb, true);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? in(skb, false) : NEXT;
+}
+
+SEC("tc")
+int packet_out(struct __sk_buff *skb)
+{
+	if (is_of_vlan(skb))
+		return NEXT;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return out(skb, true);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? out(skb, false) : NEXT;
+}

@@ -1,0 +1,89 @@
+//! What a Service says of its load balancer and of its own end: kept for those alone that have one or are going.
+//!
+//! Invariant: every text and every list has a bound, so that no object makes its facts large; what has no room is left
+//! out, and nothing is decided by it that clients meet.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use super::Timestamp;
+use crate::limits;
+
+/// What is known of a Service of type LoadBalancer, or of any Service with a finalizer or a time of deletion.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct BalancerFacts {
+    /// When it was asked to go; it stays as long as a finalizer does.
+    pub deleted: Option<Timestamp>,
+    /// `metadata.finalizers`, the first [`limits::FINALIZERS_MAX`] of them.
+    pub finalizers: Box<[Arc<str>]>,
+    /// `spec.loadBalancerClass`: which controller is to make the balancer.
+    pub class: Option<Arc<str>>,
+    /// `spec.allocateLoadBalancerNodePorts: false`: the balancer must reach pods without a NodePort.
+    pub without_node_ports: bool,
+    /// Entries of `status.loadBalancer.ingress` that have a host name and no address.
+    pub hostnames: Box<[Arc<str>]>,
+    /// Who wrote the status, of `managedFields`: two of them may undo each other's work.
+    pub writers: Box<[Arc<str>]>,
+    /// When any of those did last, as far as they say.
+    pub written: Option<Timestamp>,
+}
+
+/// What names of load balancers' finalizers begin with, or have in them.
+const BALANCERS_BEGIN: [&str; 3] =
+    ["service.k8s.aws/", "gke.networking.io/l4-", "svccontroller.k3s.cattle.io/"];
+const BALANCERS_HAVE: [&str; 2] = ["load-balancer", "loadbalancer"];
+
+/// Whether a finalizer of this name is there to have a load balancer removed.
+fn is_of_a_balancer(finalizer: &str) -> bool {
+    BALANCERS_BEGIN.iter().any(|begin| finalizer.starts_with(begin))
+        || BALANCERS_HAVE.iter().any(|part| finalizer.contains(part))
+}
+
+impl BalancerFacts {
+    /// Whether a controller still has a load balancer to remove before the object may go.
+    pub fn has_balancers_finalizer(&self) -> bool {
+        self.finalizers.iter().any(|name| is_of_a_balancer(name))
+    }
+
+    /// About how much memory it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let texts = self.finalizers.len() + self.hostnames.len() + self.writers.len();
+        size_of::<Self>() + texts * super::ENTRY_BYTES
+    }
+}
+
+/// A text that is kept of an object, cut at a character's end where it is longer than any real one.
+pub fn kept_text(text: &str) -> Arc<str> {
+    text.get(..text.floor_char_boundary(limits::BALANCER_TEXT_LENGTH_MAX)).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finalizers_of_balancers_are_told_from_others() {
+        for (name, expected) in [
+            ("service.kubernetes.io/load-balancer-cleanup", true),
+            ("service.k8s.aws/resources", true),
+            ("gke.networking.io/l4-netlb-v2", true),
+            ("svccontroller.k3s.cattle.io/daemonset", true),
+            ("loadbalancer.example.com/keep", true),
+            ("foregroundDeletion", false),
+            ("example.com/audit", false),
+            ("", false),
+        ] {
+            assert_eq!(is_of_a_balancer(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_cut_between_two_characters() {
+        let most = limits::BALANCER_TEXT_LENGTH_MAX;
+        assert_eq!(&*kept_text("example.com/a"), "example.com/a");
+        assert_eq!(kept_text(&"a".repeat(most + 9)).len(), most);
+        assert_eq!(kept_text(&"é".repeat(most)).len(), most - most % 2);
+        assert_eq!(&*kept_text(&"\u{20ac}".repeat(most)), "\u{20ac}".repeat(most / 3));
+    }
+}

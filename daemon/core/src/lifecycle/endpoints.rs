@@ -1,0 +1,272 @@
+//! What is wrong with the endpoints of one service, as far as its slices and what this node saw can tell.
+//!
+//! Invariant: pure, and each finding names what it rests on, up to a bound. What only a reading can tell (who manages a
+//! slice, whether an Endpoints object was cut) is an argument that may be missing, and then nothing is said of it.
+//! Ages are at least as long as they are said to be: whatever changes of an endpoint begins its age anew.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use super::limits;
+use super::{Confidence, Severity};
+use crate::facts::endpoints::UidText;
+use crate::facts::{Endpoint, SliceFacts, SlicePort, Timestamp};
+use crate::keys::SliceKey;
+use crate::list::Row;
+use crate::time::Uptime;
+
+/// What can be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EndpointFindingId {
+    /// Two targets are said to have one address: one of them is gone.
+    Stale,
+    /// Two slices of the service list one address, and have done so for long.
+    Duplicates,
+    /// Slices of the service are written by more than one manager.
+    Manager,
+    /// A slice of a service with an address is labelled as not for proxies.
+    Hidden,
+    /// Whoever reads the Endpoints object sees a part of them.
+    Truncated,
+    /// An endpoint has been listed for long, and was never ready.
+    NeverReady,
+    /// An endpoint becomes ready and unready again and again.
+    Flapping,
+    /// An endpoint has been terminating for longer than pods do.
+    StuckTerminating,
+}
+
+impl EndpointFindingId {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Stale,
+        Self::Duplicates,
+        Self::Manager,
+        Self::Hidden,
+        Self::Truncated,
+        Self::NeverReady,
+        Self::Flapping,
+        Self::StuckTerminating,
+    ];
+
+    /// The one spelling in tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stale => "slices.stale",
+            Self::Duplicates => "slices.duplicates",
+            Self::Manager => "slices.manager",
+            Self::Hidden => "slices.hidden",
+            Self::Truncated => "endpoints.truncated",
+            Self::NeverReady => "endpoints.never-ready",
+            Self::Flapping => "endpoints.flapping",
+            Self::StuckTerminating => "endpoints.stuck-terminating",
+        }
+    }
+}
+
+/// What a finding rests on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Evidence {
+    /// The endpoint, where it is one.
+    pub address: Option<IpAddr>,
+    /// The slices that say so: the service's own first, then the one that says otherwise.
+    pub slices: Vec<SliceKey>,
+    /// For how many seconds at least; `None`: nobody says.
+    pub age: Option<i64>,
+}
+
+/// Something that is wrong with endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointFinding {
+    pub id: EndpointFindingId,
+    pub severity: Severity,
+    pub confidence: Confidence,
+    /// The first [`limits::NAMED_MAX`], in order.
+    pub evidence: Vec<Evidence>,
+    /// How many more there are.
+    pub more: usize,
+}
+
+/// The finding, if anything speaks for it.
+fn finding(
+    id: EndpointFindingId,
+    severity: Severity,
+    confidence: Confidence,
+    evidence: impl IntoIterator<Item = Evidence>,
+) -> Option<EndpointFinding> {
+    let all: BTreeSet<Evidence> = evidence.into_iter().collect();
+    let more = all.len().saturating_sub(limits::NAMED_MAX);
+    let evidence: Vec<_> = all.into_iter().take(limits::NAMED_MAX).collect();
+    (!evidence.is_empty()).then_some(EndpointFinding { id, severity, confidence, evidence, more })
+}
+
+/// What a backend is dialled by: two targets cannot share it, though all on a node's own network share its address.
+type Place = (SocketAddr, crate::keys::Protocol);
+
+/// The ready endpoints of a slice that say which target they are, at each of its ports.
+fn targets(slice: &SliceFacts) -> impl Iterator<Item = (Place, UidText<'_>)> {
+    let ready = slice.endpoints.iter().filter(|it| it.conditions.ready && !it.conditions.terminating);
+    let known = ready.filter_map(|it| Some((it.address, it.target.map(|target| target.uid)?)));
+    known.filter(|(_, uid)| !uid.is_empty()).flat_map(|(address, uid)| {
+        let place =
+            move |port: &SlicePort| (SocketAddr::new(address, port.port.get()), port.protocol.clone());
+        slice.ports.iter().map(move |port| (place(port), uid))
+    })
+}
+
+/// Addresses that two targets are said to have at the same port, both ready: one of the two is gone. `all`: the slices
+/// of all services, among them the own ones. What another namespace alone says may be made up by a tenant.
+pub fn two_owners<'a>(
+    own: &'a [Arc<SliceFacts>],
+    all: impl IntoIterator<Item = &'a SliceFacts>,
+) -> Option<EndpointFinding> {
+    let mut owners = BTreeMap::<Place, (UidText<'a>, &'a SliceKey)>::new();
+    for (slice, (place, uid)) in own.iter().flat_map(|slice| targets(slice).map(move |it| (slice, it))) {
+        owners.entry(place).or_insert((uid, &slice.key));
+    }
+    let others = all.into_iter().flat_map(|slice| targets(slice).map(move |it| (slice, it)));
+    let mut confidence = Confidence::Likely;
+    let mut evidence = Vec::new();
+    for (slice, (place, uid)) in others {
+        let Some((_, key)) = owners.get(&place).filter(|(owner, _)| *owner != uid) else { continue };
+        if slice.key.name.namespace() == key.name.namespace() {
+            confidence = Confidence::Certain;
+        }
+        let slices = Vec::from([(*key).clone(), slice.key.clone()]);
+        evidence.push(Evidence { address: Some(place.0.ip()), slices, age: None });
+    }
+    finding(EndpointFindingId::Stale, Severity::Error, confidence, evidence)
+}
+
+/// Seconds since the later one of the two was written, by the apiserver's clock.
+fn unwritten_for(a: &SliceFacts, b: &SliceFacts, now: Timestamp) -> Option<i64> {
+    let written = |slice: &SliceFacts| slice.meta.writer.as_ref().and_then(|writer| writer.at);
+    let later = written(a)?.max(written(b)?);
+    Some(now.0.saturating_sub(later.0).max(0))
+}
+
+/// Addresses that two slices of the service list at a port of the same name, for longer than a move takes. Two slices
+/// that do not say the same of one address are more than a move.
+pub fn duplicates(own: &[Arc<SliceFacts>], now: Timestamp) -> Option<EndpointFinding> {
+    let mut known = BTreeMap::<(IpAddr, &str, &crate::keys::Protocol), (&SliceFacts, Endpoint<'_>)>::new();
+    let mut evidence = Vec::new();
+    let mut disagree = false;
+    for (slice, it) in own.iter().flat_map(|slice| slice.endpoints.iter().map(move |it| (&**slice, it))) {
+        for port in &slice.ports {
+            let place = (it.address, &*port.name, &port.protocol);
+            let Some((first, other)) = known.get(&place) else {
+                known.insert(place, (slice, it));
+                continue;
+            };
+            let age = unwritten_for(first, slice, now);
+            if first.key != slice.key && age.is_some_and(|age| age >= limits::DUPLICATE_AFTER) {
+                disagree |= other.conditions != it.conditions;
+                let slices = Vec::from([first.key.clone(), slice.key.clone()]);
+                evidence.push(Evidence { address: Some(it.address), slices, age });
+            }
+        }
+    }
+    let severity = if disagree { Severity::Error } else { Severity::Warning };
+    finding(EndpointFindingId::Duplicates, severity, Confidence::Certain, evidence)
+}
+
+/// Slices that proxies leave alone because of a label, though their service has an address.
+pub fn hidden(own: &[Arc<SliceFacts>], is_headless: bool) -> Option<EndpointFinding> {
+    let hidden = own.iter().filter(|slice| slice.headless && !is_headless);
+    let evidence =
+        hidden.map(|slice| Evidence { address: None, slices: Vec::from([slice.key.clone()]), age: None });
+    finding(EndpointFindingId::Hidden, Severity::Error, Confidence::Certain, evidence)
+}
+
+/// Slices of more than one manager: each takes the other's for its own, or leaves them to rot. `managed`: the label
+/// `endpointslice.kubernetes.io/managed-by` of each slice, as a reading has found it; one without it says nothing.
+pub fn managers<'a>(
+    managed: impl IntoIterator<Item = (&'a SliceKey, Option<&'a str>)>,
+) -> Option<EndpointFinding> {
+    let mut first = BTreeMap::<&str, &SliceKey>::new();
+    for (slice, manager) in managed {
+        let Some(manager) = manager.filter(|manager| !manager.is_empty()) else { continue };
+        let known = first.entry(manager).or_insert(slice);
+        *known = (*known).min(slice);
+    }
+    let several = first.len() > 1;
+    let evidence = first.into_values().filter(|_| several);
+    let evidence =
+        evidence.map(|slice| Evidence { address: None, slices: Vec::from([slice.clone()]), age: None });
+    finding(EndpointFindingId::Manager, Severity::Warning, Confidence::Certain, evidence)
+}
+
+/// Whether the Endpoints object has only a part of the addresses. `over_capacity`: its annotation
+/// `endpoints.kubernetes.io/over-capacity`, as a reading has found it.
+pub fn truncated(over_capacity: Option<&str>) -> Option<EndpointFinding> {
+    let (evidence, more) = (Vec::new(), 0);
+    let (id, severity) = (EndpointFindingId::Truncated, Severity::Warning);
+    let confidence = Confidence::Certain;
+    over_capacity.map(|_| EndpointFinding { id, severity, confidence, evidence, more })
+}
+
+/// A change of an endpoint's readiness, as the history has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Turn {
+    pub address: IpAddr,
+    pub at: Uptime,
+    pub is_ready: bool,
+}
+
+/// Endpoints whose readiness changed again and again lately. What is told twice is one change.
+pub fn flapping(turns: &[Turn], now: Uptime) -> Option<EndpointFinding> {
+    let is_late = |it: &&Turn| now.since(it.at) < limits::READY_FLAPS_WITHIN;
+    let mut late: Vec<_> = turns.iter().filter(is_late).collect();
+    late.sort_unstable();
+    late.dedup_by_key(|it| (it.address, it.is_ready));
+    let mut counts = BTreeMap::<IpAddr, (usize, Uptime)>::new();
+    for it in late {
+        counts.entry(it.address).or_insert((0, it.at)).0 += 1;
+    }
+    let many = counts.into_iter().filter(|(_, (count, _))| *count >= limits::READY_FLAPS_MIN);
+    let evidence = many.map(|(address, (_, begun))| Evidence {
+        address: Some(address),
+        slices: Vec::new(),
+        age: Some(now.since(begun).max(0)),
+    });
+    finding(EndpointFindingId::Flapping, Severity::Warning, Confidence::Certain, evidence)
+}
+
+fn lasting<'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+    now: Timestamp,
+    at_least: i64,
+) -> impl Iterator<Item = Evidence> {
+    let aged = rows.into_iter().map(move |row| (row, now.0.saturating_sub(row.since().0).max(0)));
+    let long = aged.filter(move |(_, age)| *age >= at_least);
+    long.map(|(row, age)| Evidence { address: Some(row.address), slices: Vec::new(), age: Some(age) })
+}
+
+/// Endpoints that were listed long ago and that nobody has seen ready. `turns`: the history, which does not go back for
+/// ever.
+pub fn never_ready<'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+    turns: &[Turn],
+    now: Timestamp,
+) -> Option<EndpointFinding> {
+    let seen: BTreeSet<IpAddr> = turns.iter().filter(|it| it.is_ready).map(|it| it.address).collect();
+    let is_waiting = |row: &&Row| {
+        let conditions = row.conditions();
+        !conditions.ready && !conditions.terminating && !row.is_held() && !row.was_seen_terminating()
+    };
+    let waiting = rows.into_iter().filter(is_waiting).filter(|row| !seen.contains(&row.address));
+    let evidence = lasting(waiting, now, limits::NEVER_READY_AFTER);
+    finding(EndpointFindingId::NeverReady, Severity::Warning, Confidence::Likely, evidence)
+}
+
+/// Endpoints that have been terminating for longer than pods do.
+pub fn stuck_terminating<'a>(
+    rows: impl IntoIterator<Item = &'a Row>,
+    now: Timestamp,
+) -> Option<EndpointFinding> {
+    let going = rows.into_iter().filter(|row| row.conditions().terminating && !row.is_held());
+    let evidence = lasting(going, now, limits::TERMINATING_AFTER);
+    finding(EndpointFindingId::StuckTerminating, Severity::Warning, Confidence::Certain, evidence)
+}

@@ -1,0 +1,312 @@
+//! What is wrong with a load balancer.
+//!
+//! Invariant: a finding that rests on silence is made only where somebody was asked and said nothing; none calls a
+//! balancer stuck because nobody called it done. What needs no Event is said without them, and says so.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use super::state::{self, DEGRADING};
+use super::statement::Known;
+use super::{Case, Controller, Meaning, Phase, State, limits};
+use crate::facts::{BalancerFacts, ServiceFacts};
+
+/// What can be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FindingId {
+    /// It is made, nobody says why it has no address: the status was not written, or somebody took it back.
+    EnsuredNoIngress,
+    /// It could not be made, again and again.
+    Failing,
+    /// There is no node that could take its traffic.
+    NoNodes,
+    /// Nobody acts on it.
+    NoController,
+    /// Nobody acts on its class.
+    ClassUnserved,
+    /// It is being made for too long, without an error.
+    StuckEnsuring,
+    /// It works, and not with the newest Service or nodes.
+    Degraded,
+    /// It is being removed for too long.
+    DeleteStuck,
+    /// What it was made of may stay at the provider, and cost money.
+    OrphanRisk,
+    /// Its address changes again and again: two write it.
+    Flapping,
+    /// It has no address for a long time, whatever the reason.
+    Pending,
+}
+
+impl FindingId {
+    /// All of them, the most specific first: in this order they are told.
+    pub const ALL: [Self; 11] = [
+        Self::EnsuredNoIngress,
+        Self::Failing,
+        Self::NoNodes,
+        Self::NoController,
+        Self::ClassUnserved,
+        Self::StuckEnsuring,
+        Self::Degraded,
+        Self::DeleteStuck,
+        Self::OrphanRisk,
+        Self::Flapping,
+        Self::Pending,
+    ];
+
+    /// The one spelling in tables, JSON and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::EnsuredNoIngress => "lb.ensured-no-ingress",
+            Self::Failing => "lb.failing",
+            Self::NoNodes => "lb.no-nodes",
+            Self::NoController => "lb.no-controller",
+            Self::ClassUnserved => "lb.class-unserved",
+            Self::StuckEnsuring => "lb.stuck-ensuring",
+            Self::Degraded => "lb.degraded",
+            Self::DeleteStuck => "lb.delete-stuck",
+            Self::OrphanRisk => "lb.orphan-risk",
+            Self::Flapping => "lb.flapping",
+            Self::Pending => "lb.pending",
+        }
+    }
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Worth to know.
+    Notice,
+    /// Something does not work as asked for.
+    Warning,
+    /// Clients or operators wait for something that will not come by itself.
+    Error,
+}
+
+impl Severity {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Notice, Self::Warning, Self::Error];
+
+    /// The one spelling in tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Notice => "notice",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// How sure it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confidence {
+    /// Somebody says so, or it stands in the object.
+    Certain,
+    /// Nothing else that was looked at explains it.
+    Likely,
+    /// Events were not read, and might say more.
+    WithoutEvents,
+}
+
+impl Confidence {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Certain, Self::Likely, Self::WithoutEvents];
+
+    /// The one spelling in tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Certain => "certain",
+            Self::Likely => "likely",
+            Self::WithoutEvents => "without-events",
+        }
+    }
+}
+
+/// Something that is wrong with a load balancer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub id: FindingId,
+    pub severity: Severity,
+    pub confidence: Confidence,
+    /// For how many seconds, where somebody says.
+    pub age: Option<i64>,
+    /// Why, by the id that came with what was told.
+    pub cause: Option<Arc<str>>,
+    /// How often it was told; 0: nobody did.
+    pub count: u32,
+}
+
+impl Finding {
+    const fn new(id: FindingId, severity: Severity, age: Option<i64>) -> Self {
+        Self { id, severity, confidence: Confidence::Certain, age, cause: None, count: 0 }
+    }
+}
+
+/// Whether that is known to last for so long.
+fn lasts(age: Option<i64>, at_least: i64) -> bool {
+    age.is_some_and(|age| age >= at_least)
+}
+
+/// What the findings of one load balancer are made from.
+struct Look<'a> {
+    case: &'a Case<'a>,
+    known: &'a Known<'a>,
+    state: State,
+    /// For how many seconds the state is what it is.
+    age: Option<i64>,
+    facts: &'a ServiceFacts,
+    phase: Phase,
+    /// For how many seconds the object shows what it shows.
+    shown: Option<i64>,
+}
+
+/// All that is wrong, the most specific first.
+pub(super) fn findings(case: &Case<'_>, known: &Known<'_>, state: State, age: Option<i64>) -> Vec<Finding> {
+    let Some(facts) = case.facts else { return Vec::new() };
+    let (phase, shown) = (Phase::of(facts), state::age(case, facts));
+    let look = Look { case, known, state, age, facts, phase, shown };
+    FindingId::ALL.into_iter().filter_map(|id| look.find(id)).collect()
+}
+
+impl Look<'_> {
+    fn find(&self, id: FindingId) -> Option<Finding> {
+        match id {
+            FindingId::EnsuredNoIngress => self.ensured_no_ingress(),
+            FindingId::Failing => self.failing(),
+            FindingId::NoNodes => self.no_nodes(),
+            FindingId::NoController => self.unserved(false, id),
+            FindingId::ClassUnserved => self.unserved(true, id),
+            FindingId::StuckEnsuring => self.stuck_ensuring(),
+            FindingId::Degraded => self.degraded(),
+            FindingId::DeleteStuck => self.delete_stuck(),
+            FindingId::OrphanRisk => self.orphan_risk(),
+            FindingId::Flapping => self.flapping(),
+            FindingId::Pending => self.pending(),
+        }
+    }
+
+    fn is_pending(&self) -> bool {
+        self.phase == Phase::Pending
+    }
+
+    fn has_class(&self) -> bool {
+        self.facts.balancer.as_deref().is_some_and(|it| it.class.is_some())
+    }
+
+    fn has_finalizer(&self) -> bool {
+        self.facts.balancer.as_deref().is_some_and(BalancerFacts::has_balancers_finalizer)
+    }
+
+    /// It was called done more than a moment ago, and nothing was begun or has failed since.
+    fn is_called_done(&self) -> Option<i64> {
+        let done = self.known.latest(&[Meaning::Ensured])?;
+        let others = [Meaning::Ensuring, Meaning::Creating, Meaning::SyncFailed];
+        let is_last = self.known.latest(&others).is_none_or(|other| done.is_not_before(Some(&other)));
+        done.age.filter(|_| is_last)
+    }
+
+    fn ensured_no_ingress(&self) -> Option<Finding> {
+        let age = self.is_called_done().filter(|_| self.is_pending());
+        lasts(age, limits::STATUS_WRITTEN_AFTER)
+            .then(|| Finding::new(FindingId::EnsuredNoIngress, Severity::Error, age))
+    }
+
+    /// A retry that has begun is part of failing, until somebody calls it done.
+    fn failing(&self) -> Option<Finding> {
+        const FAILED: [Meaning; 1] = [Meaning::SyncFailed];
+        let failed = self.known.open(&FAILED).filter(|_| self.is_pending())?;
+        let cause = failed.said.cause.clone();
+        let (count, oldest) = self.known.repeated(&FAILED, cause.as_deref());
+        (count >= limits::FAILURES_MIN || lasts(oldest, limits::FAILING_AFTER)).then(|| Finding {
+            cause,
+            count,
+            ..Finding::new(FindingId::Failing, Severity::Error, oldest)
+        })
+    }
+
+    fn no_nodes(&self) -> Option<Finding> {
+        let asks = matches!(self.phase, Phase::Pending | Phase::Addressed);
+        let told = self.known.open(&[Meaning::NoNodes]).filter(|_| asks)?;
+        let (cause, count) = (told.said.cause.clone(), told.said.count.max(1));
+        Some(Finding { cause, count, ..Finding::new(FindingId::NoNodes, Severity::Error, told.oldest) })
+    }
+
+    /// Somebody was asked and nothing was said. With a finalizer somebody was there once: only a Lease that has run out
+    /// tells that nobody is any more.
+    fn unserved(&self, of_a_class: bool, id: FindingId) -> Option<Finding> {
+        let is_dead = self.case.controller == Controller::Silent && !of_a_class;
+        let is_nobodys = !self.has_finalizer() || is_dead;
+        let is_so = self.is_pending()
+            && self.known.is_silent()
+            && self.has_class() == of_a_class
+            && is_nobodys
+            && lasts(self.shown, limits::UNANSWERED_AFTER);
+        let confidence = if is_dead { Confidence::Certain } else { Confidence::Likely };
+        is_so.then(|| Finding { confidence, ..Finding::new(id, Severity::Error, self.shown) })
+    }
+
+    /// Not without Events: an error that nobody read is no silence.
+    fn stuck_ensuring(&self) -> Option<Finding> {
+        let is_at_work = matches!(self.state, State::Ensuring | State::Creating);
+        let is_explained = self.is_called_done().is_some()
+            || self.known.open(&[Meaning::SyncFailed, Meaning::NoNodes]).is_some()
+            || self.unserved(false, FindingId::NoController).is_some();
+        if !is_at_work || !self.known.was_asked() || is_explained || !lasts(self.age, limits::STUCK_AFTER) {
+            return None;
+        }
+        let is_long = lasts(self.age, limits::STUCK_ERROR_AFTER);
+        let severity = if is_long { Severity::Error } else { Severity::Warning };
+        let confidence = Confidence::Likely;
+        Some(Finding { confidence, ..Finding::new(FindingId::StuckEnsuring, severity, self.age) })
+    }
+
+    fn degraded(&self) -> Option<Finding> {
+        let told = self.known.open(&DEGRADING).filter(|_| self.state == State::Degraded)?;
+        let cause = told.said.cause.clone();
+        let (count, oldest) = self.known.repeated(&DEGRADING, cause.as_deref());
+        lasts(oldest, limits::DEGRADED_AFTER).then(|| Finding {
+            cause,
+            count,
+            ..Finding::new(FindingId::Degraded, Severity::Warning, oldest)
+        })
+    }
+
+    /// Counted from when it was asked to go, however often that was tried.
+    fn delete_stuck(&self) -> Option<Finding> {
+        let is_so = self.phase == Phase::Leaving && lasts(self.shown, limits::DELETE_STUCK_AFTER);
+        let newest = self.known.open(&[Meaning::DeleteFailed]);
+        let (cause, count) =
+            (newest.and_then(|it| it.said.cause.clone()), newest.map_or(0, |it| it.said.count));
+        let confidence = self.without_events();
+        let found = Finding::new(FindingId::DeleteStuck, Severity::Warning, self.shown);
+        is_so.then_some(Finding { confidence, cause, count, ..found })
+    }
+
+    fn orphan_risk(&self) -> Option<Finding> {
+        let failed = self.known.open(&[Meaning::DeleteFailed]);
+        let failed = failed.filter(|it| self.state == State::DeleteFailing && it.said.strands)?;
+        let (cause, count) = (failed.said.cause.clone(), failed.said.count.max(1));
+        let confidence = Confidence::Likely;
+        let found = Finding::new(FindingId::OrphanRisk, Severity::Notice, failed.oldest);
+        Some(Finding { confidence, cause, count, ..found })
+    }
+
+    fn flapping(&self) -> Option<Finding> {
+        let is_so = self.case.seen.is_some_and(|seen| seen.is_flapping(self.case.now.uptime()));
+        is_so.then(|| Finding::new(FindingId::Flapping, Severity::Warning, None))
+    }
+
+    fn pending(&self) -> Option<Finding> {
+        let is_so = self.is_pending() && lasts(self.shown, limits::PENDING_AFTER);
+        let confidence = self.without_events();
+        is_so.then(|| Finding {
+            confidence,
+            ..Finding::new(FindingId::Pending, Severity::Warning, self.shown)
+        })
+    }
+
+    /// How sure what the object itself shows is.
+    fn without_events(&self) -> Confidence {
+        if self.known.was_asked() { Confidence::Certain } else { Confidence::WithoutEvents }
+    }
+}

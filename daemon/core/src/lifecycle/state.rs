@@ -1,0 +1,165 @@
+//! How far a load balancer has come.
+//!
+//! Invariant: the same facts and the same words give the same state, in whatever order they were told. What an Event
+//! says never takes back what the object shows: with an address in the status it is ready, whether anybody said
+//! so or not.
+
+use super::seen::age_told;
+use super::statement::{Aged, Known};
+use super::{Case, Meaning, Phase};
+use crate::facts::{BalancerFacts, ServiceFacts};
+
+/// How far a load balancer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The Service asks for none.
+    None,
+    /// It is left to a controller of its own class, which has said nothing.
+    Foreign,
+    /// Nobody has acted on it.
+    Requested,
+    /// A controller is at work on it.
+    Ensuring,
+    /// A balancer is being made.
+    Creating,
+    /// It could not be made; it is tried again.
+    Failing,
+    /// It has an address.
+    Ready,
+    /// It has an address, and a change is being written.
+    Updating,
+    /// It has an address, and does not follow the Service or the nodes.
+    Degraded,
+    /// It is being removed.
+    Deleting,
+    /// It could not be removed; it is tried again.
+    DeleteFailing,
+    /// It is removed, or the Service is.
+    Deleted,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::None,
+        Self::Foreign,
+        Self::Requested,
+        Self::Ensuring,
+        Self::Creating,
+        Self::Failing,
+        Self::Ready,
+        Self::Updating,
+        Self::Degraded,
+        Self::Deleting,
+        Self::DeleteFailing,
+        Self::Deleted,
+    ];
+
+    /// The one spelling in tables and JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Foreign => "foreign",
+            Self::Requested => "requested",
+            Self::Ensuring => "ensuring",
+            Self::Creating => "creating",
+            Self::Failing => "failing",
+            Self::Ready => "ready",
+            Self::Updating => "updating",
+            Self::Degraded => "degraded",
+            Self::Deleting => "deleting",
+            Self::DeleteFailing => "delete-failing",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// What says that something was done.
+const RESULTS: [Meaning; 4] =
+    [Meaning::Ensured, Meaning::Updated, Meaning::Created, Meaning::AddressAssigned];
+
+/// A state, and for how many seconds; `None`: nobody says.
+type Aging = (State, Option<i64>);
+
+/// The state of a load balancer.
+pub(super) fn state(case: &Case<'_>, known: &Known<'_>) -> Aging {
+    let removed = || known.latest(&[Meaning::Deleted]);
+    let Some(facts) = case.facts else { return (State::Deleted, removed().and_then(|it| it.age)) };
+    let phase = Phase::of(facts);
+    match phase {
+        Phase::None => unasked(known),
+        Phase::Left => (State::Deleted, age(case, facts)),
+        Phase::Leaving => leaving(known, age(case, facts)),
+        Phase::Addressed => addressed(facts, known, case, age(case, facts)),
+        Phase::Pending => pending(facts, known, age(case, facts)),
+    }
+}
+
+/// For how many seconds the object shows what it shows.
+pub(super) fn age(case: &Case<'_>, facts: &ServiceFacts) -> Option<i64> {
+    match case.seen {
+        Some(seen) => Some(seen.age(case.now.uptime())),
+        None => age_told(Phase::of(facts), facts, case.now.wall),
+    }
+}
+
+/// A Service that asks for no load balancer may have had one a moment ago.
+fn unasked(known: &Known<'_>) -> Aging {
+    let begun = known.latest(&[Meaning::Ensuring, Meaning::Creating]);
+    match known.latest(&[Meaning::Deleted]).filter(|it| it.is_not_before(begun.as_ref())) {
+        Some(removed) => (State::Deleted, removed.age),
+        None => (State::None, None),
+    }
+}
+
+fn leaving(known: &Known<'_>, age: Option<i64>) -> Aging {
+    match known.open(&[Meaning::DeleteFailed]) {
+        Some(failed) => (State::DeleteFailing, failed.oldest),
+        None => (State::Deleting, age),
+    }
+}
+
+/// What keeps an address from being what was asked for.
+pub(super) const DEGRADING: [Meaning; 3] = [Meaning::UpdateFailed, Meaning::SyncFailed, Meaning::NoNodes];
+
+fn addressed(facts: &ServiceFacts, known: &Known<'_>, case: &Case<'_>, age: Option<i64>) -> Aging {
+    if let Some(failed) = known.open(&DEGRADING) {
+        return (State::Degraded, failed.oldest);
+    }
+    match updating(facts, known, case) {
+        Some(begun) => (State::Updating, begun.age),
+        None => (State::Ready, age),
+    }
+}
+
+/// A change that was begun and that nobody has called done. Where nothing ever is called done, such as with controllers
+/// that leave the balancer to others, nothing is expected to be.
+fn updating<'a>(facts: &ServiceFacts, known: &Known<'a>, case: &Case<'_>) -> Option<Aged<'a>> {
+    let begun = known.latest(&[Meaning::Ensuring])?;
+    let done = known.latest(&RESULTS)?;
+    let written = facts.balancer.as_deref().and_then(|it: &BalancerFacts| it.written);
+    let is_written = written.is_some_and(|at| begun.age.is_some_and(|age| at.0 >= case.now.wall.0 - age));
+    (begun.is_after(Some(&done)) && !is_written).then_some(begun)
+}
+
+fn pending(facts: &ServiceFacts, known: &Known<'_>, age: Option<i64>) -> Aging {
+    let begun = known.latest(&[Meaning::Ensuring, Meaning::Creating]);
+    let done = known.latest(&RESULTS);
+    let failed = known.open(&[Meaning::SyncFailed]);
+    let is_newest = |it: &Aged<'_>| it.is_not_before(begun.as_ref()) && it.is_not_before(done.as_ref());
+    if let Some(failed) = failed.filter(is_newest) {
+        return (State::Failing, failed.oldest);
+    }
+    if let Some(begun) = begun.filter(|it| it.is_after(done.as_ref())) {
+        let is_made = begun.said.meaning == Meaning::Creating;
+        return (if is_made { State::Creating } else { State::Ensuring }, begun.age);
+    }
+    let balancer = facts.balancer.as_deref();
+    let is_acted_on = known.has_any() || balancer.is_some_and(BalancerFacts::has_balancers_finalizer);
+    let is_of_a_class = balancer.is_some_and(|it| it.class.is_some());
+    match (is_acted_on, is_of_a_class) {
+        (true, _) => (State::Ensuring, age),
+        (false, true) => (State::Foreign, age),
+        (false, false) => (State::Requested, age),
+    }
+}

@@ -1,0 +1,195 @@
+//! What others say of a load balancer: Events by their meaning, and whether its controller is alive.
+//!
+//! Invariant: the order in which it is told makes no difference, and no time in it can make anything older than it is
+//! or lie ahead. Whoever was not asked has said nothing, which is not the same as no.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::facts::Timestamp;
+
+/// What an Event about a load balancer means. Whoever reads Events knows the words; here they have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Meaning {
+    /// A controller begins to bring the balancer in line with the Service.
+    Ensuring,
+    /// The balancer is in line with the Service.
+    Ensured,
+    /// A balancer is being made.
+    Creating,
+    /// A balancer is made.
+    Created,
+    /// The balancer knows the nodes as they are.
+    Updated,
+    /// It does not.
+    UpdateFailed,
+    /// The balancer could not be made or changed, or no address could be had for it.
+    SyncFailed,
+    /// The balancer is being removed.
+    Deleting,
+    /// It is removed.
+    Deleted,
+    /// It could not be removed, whatever the Event was called.
+    DeleteFailed,
+    /// No node or no helper is there that could take its traffic.
+    NoNodes,
+    /// An address was chosen.
+    AddressAssigned,
+    /// A controller said something else about it: somebody is there.
+    Other,
+}
+
+impl Meaning {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Ensuring,
+        Self::Ensured,
+        Self::Creating,
+        Self::Created,
+        Self::Updated,
+        Self::UpdateFailed,
+        Self::SyncFailed,
+        Self::Deleting,
+        Self::Deleted,
+        Self::DeleteFailed,
+        Self::NoNodes,
+        Self::AddressAssigned,
+        Self::Other,
+    ];
+}
+
+/// One Event about a Service, as far as it is about the load balancer. It must be about this very object: whoever reads
+/// Events leaves out those of a former one of the same name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    pub meaning: Meaning,
+    /// When it was said first and last, by the clock of whoever said it.
+    pub first: Timestamp,
+    pub last: Timestamp,
+    /// How often it was said; 0, which no apiserver writes, is once.
+    pub count: u32,
+    /// Nothing that was said later has ended it.
+    pub is_open: bool,
+    /// Why, by an id that means something to whoever knows the words.
+    pub cause: Option<Arc<str>>,
+    /// Why a deletion with this cause may leave something at the provider: somebody needs it, or the right is missing.
+    pub strands: bool,
+}
+
+/// What Events say.
+#[derive(Clone, Copy, Debug)]
+pub enum Heard<'a> {
+    /// They were not read, or may not be.
+    NotAsked,
+    /// These and no others were there. Events live for an hour; whoever reads them bounds how many.
+    All(&'a [Statement]),
+}
+
+/// Whether the controller of load balancers is alive, by its Lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Controller {
+    /// Nobody asked, or no Lease says so.
+    #[default]
+    Unknown,
+    /// It has renewed its Lease.
+    Alive,
+    /// Its Lease has run out.
+    Silent,
+}
+
+/// Seconds from a time in an Event until now; `None`: it says none. One that lies ahead is now.
+fn age(at: Timestamp, now: Timestamp) -> Option<i64> {
+    (at.0 > 0).then(|| now.0.saturating_sub(at.0).max(0))
+}
+
+/// One Event with its ages. Without a time it is older than all that have one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Aged<'a> {
+    pub(super) said: &'a Statement,
+    /// Since it was said last.
+    pub(super) age: Option<i64>,
+    /// Since it was said first.
+    pub(super) oldest: Option<i64>,
+}
+
+impl Aged<'_> {
+    /// Whether it was said later than the other; `None` there: nothing was.
+    pub(super) fn is_after(&self, other: Option<&Self>) -> bool {
+        other.is_none_or(|other| self.place() < other.place())
+    }
+
+    /// The same, or at the same time.
+    pub(super) fn is_not_before(&self, other: Option<&Self>) -> bool {
+        other.is_none_or(|other| self.place() <= other.place())
+    }
+
+    fn place(&self) -> i64 {
+        self.age.unwrap_or(i64::MAX)
+    }
+}
+
+/// All that was told, each kind looked up by what it means.
+#[derive(Clone, Debug)]
+pub(super) struct Known<'a> {
+    /// `None`: nobody was asked.
+    all: Option<Vec<Aged<'a>>>,
+}
+
+impl<'a> Known<'a> {
+    pub(super) fn of(heard: Heard<'a>, now: Timestamp) -> Self {
+        let Heard::All(told) = heard else { return Self { all: None } };
+        let aged = |told: &'a Statement| {
+            let last = age(told.last, now);
+            // A first time after the last one is as wrong as one that lies ahead.
+            let oldest = age(told.first, now).max(last);
+            Aged { said: told, age: last, oldest }
+        };
+        Self { all: Some(told.iter().map(aged).collect()) }
+    }
+
+    /// Whether Events were read and there was none at all.
+    pub(super) fn is_silent(&self) -> bool {
+        self.all.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    pub(super) const fn was_asked(&self) -> bool {
+        self.all.is_some()
+    }
+
+    pub(super) fn has_any(&self) -> bool {
+        self.iter().next().is_some()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Aged<'a>> {
+        self.all.iter().flatten().copied()
+    }
+
+    /// The latest with one of these meanings. Of several at the same time the one that tells most is taken, so that
+    /// their order makes no difference.
+    pub(super) fn latest(&self, meanings: &[Meaning]) -> Option<Aged<'a>> {
+        latest(self.iter().filter(|it| meanings.contains(&it.said.meaning)))
+    }
+
+    /// The same among those that nothing has ended.
+    pub(super) fn open(&self, meanings: &[Meaning]) -> Option<Aged<'a>> {
+        latest(self.iter().filter(|it| it.said.is_open && meanings.contains(&it.said.meaning)))
+    }
+
+    /// How often the same thing was said, and for how long, over all Events that say it with this cause.
+    pub(super) fn repeated(&self, meanings: &[Meaning], cause: Option<&str>) -> (u32, Option<i64>) {
+        let same = |it: &Aged<'_>| {
+            it.said.is_open && meanings.contains(&it.said.meaning) && it.said.cause.as_deref() == cause
+        };
+        self.iter().filter(same).fold((0, None), |(count, oldest), it| {
+            (u32::saturating_add(count, it.said.count.max(1)), oldest.max(it.oldest))
+        })
+    }
+}
+
+fn latest<'a>(among: impl Iterator<Item = Aged<'a>>) -> Option<Aged<'a>> {
+    among.min_by(|a, b| {
+        let rest = |it: &Aged<'a>| (it.said.count, it.oldest, it.said.meaning, it.said.strands);
+        let last = a.place().cmp(&b.place());
+        last.then_with(|| rest(b).cmp(&rest(a))).then_with(|| a.said.cause.cmp(&b.said.cause))
+    })
+}

@@ -1,0 +1,123 @@
+//! What holds for any object, any words and any times.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn any_time() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![
+        (-4_000_i64..4_000).prop_map(|ago| Timestamp(WALL - ago)),
+        any::<i64>().prop_map(Timestamp),
+        Just(Timestamp(-62_135_596_800)),
+    ]
+}
+
+fn any_statement() -> impl Strategy<Value = Statement> {
+    let cause = prop_oneof![Just(None), Just(Some(Arc::from("a"))), Just(Some(Arc::from("b")))];
+    let meaning = (0..Meaning::ALL.len()).prop_map(|nth| Meaning::ALL[nth]);
+    (meaning, any_time(), any_time(), any::<u32>(), any::<bool>(), cause, any::<bool>()).prop_map(
+        |(meaning, first, last, count, is_open, cause, strands)| Statement {
+            meaning,
+            first,
+            last,
+            count,
+            is_open,
+            cause,
+            strands,
+        },
+    )
+}
+
+fn any_object() -> impl Strategy<Value = ServiceFacts> {
+    let words =
+        ["lb", "cleanup", "other", "class", "ip", "host"].map(|word| prop_oneof![Just(word), Just("")]);
+    (words, any_time(), any_time(), any_time(), any::<[bool; 3]>()).prop_map(|(words, a, b, c, has)| {
+        let mut facts = service(&words.join(" "));
+        facts.meta.created = has[0].then_some(a);
+        let balancer = facts.balancer.as_mut().unwrap();
+        balancer.deleted = has[1].then_some(b);
+        balancer.written = has[2].then_some(c);
+        facts
+    })
+}
+
+fn any_controller() -> impl Strategy<Value = Controller> {
+    prop_oneof![Just(Controller::Unknown), Just(Controller::Alive), Just(Controller::Silent)]
+}
+
+fn any_now() -> impl Strategy<Value = Now> {
+    (any_time(), 0_u64..1 << 40).prop_map(|(wall, mono)| Now { wall, mono: Duration::from_secs(mono) })
+}
+
+/// A finding that says that something does not move.
+fn is_of_silence(it: &Finding) -> bool {
+    matches!(it.id, FindingId::NoController | FindingId::ClassUnserved | FindingId::StuckEnsuring)
+}
+
+proptest! {
+    #[test]
+    fn the_order_of_what_was_told_makes_no_difference(
+        facts in any_object(),
+        told in prop::collection::vec(any_statement(), 0..8),
+        places in prop::collection::vec(any::<prop::sample::Index>(), 8),
+        controller in any_controller(),
+        now in any_now(),
+    ) {
+        let mut other = told.clone();
+        for (position, place) in places.iter().enumerate().take(other.len()) {
+            let place = place.index(other.len());
+            other.swap(position, place);
+        }
+        let look = |told| {
+            load_balancer(&Case { facts: Some(&facts), seen: None, heard: Heard::All(told), controller, now })
+        };
+        prop_assert_eq!(look(&told), look(&other));
+        // What is written down follows the wall clock, and does not lie ahead of it.
+        prop_assert!(look(&told).since.is_none_or(|since| since <= now.wall));
+    }
+
+    #[test]
+    fn without_events_only_what_the_object_shows_is_found(
+        facts in any_object(),
+        controller in any_controller(),
+        now in any_now(),
+    ) {
+        let seen = Seen::after(None, &facts, false, now);
+        for seen in [None, seen.as_ref()] {
+            let case = Case { facts: Some(&facts), seen, heard: Heard::NotAsked, controller, now };
+            let legal = [FindingId::Pending, FindingId::DeleteStuck, FindingId::Flapping];
+            prop_assert!(load_balancer(&case).findings.iter().all(|it| legal.contains(&it.id)));
+        }
+    }
+
+    /// A lost Event is nothing that anybody said.
+    #[test]
+    fn nothing_with_an_address_is_ever_stuck_and_a_missing_word_makes_nothing_so(
+        facts in any_object(),
+        told in prop::collection::vec(any_statement(), 0..8),
+        controller in any_controller(),
+        now in any_now(),
+    ) {
+        let case = |heard| Case { facts: Some(&facts), seen: None, heard, controller, now };
+        if Phase::of(&facts) != Phase::Pending {
+            prop_assert!(!load_balancer(&case(Heard::All(&told))).findings.iter().any(is_of_silence));
+            let left: Vec<_> = told.iter().filter(|it| it.meaning != Meaning::Ensured).cloned().collect();
+            prop_assert!(!load_balancer(&case(Heard::All(&left))).findings.iter().any(is_of_silence));
+        }
+    }
+
+    #[test]
+    fn what_is_seen_has_an_age_at_any_time(
+        objects in prop::collection::vec((any_object(), any::<bool>()), 1..8),
+        times in prop::collection::vec(any_now(), 8),
+    ) {
+        let mut before: Option<(ServiceFacts, Option<Seen>)> = None;
+        for ((facts, is_live), now) in objects.into_iter().zip(times) {
+            let known = before.as_ref().map(|(facts, seen)| (facts, seen.as_ref()));
+            let seen = Seen::after(known, &facts, is_live, now);
+            prop_assert_eq!(seen.is_none(), Phase::of(&facts) == Phase::None);
+            without_events(&facts, seen.as_ref(), now);
+            before = Some((facts, seen));
+        }
+    }
+}

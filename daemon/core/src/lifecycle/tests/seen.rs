@@ -1,0 +1,124 @@
+//! What a node sees itself, by a clock that never steps.
+
+use super::*;
+use crate::time::Uptime;
+
+fn at(mono: u64, wall: i64) -> Now {
+    Now { wall: Timestamp(wall), mono: Duration::from_secs(mono) }
+}
+
+fn addressed(last: u8) -> ServiceFacts {
+    let mut facts = service("lb age=600");
+    facts.ingress.push(Ingress { address: [203, 0, 113, last].into(), proxied: false });
+    facts
+}
+
+#[test]
+fn no_load_balancer_is_nothing_to_see() {
+    assert_eq!(Seen::after(None, &service("age=100"), true, NOW), None);
+    let (old, seen) = (service("lb age=100"), Seen::after(None, &service("lb age=100"), true, NOW));
+    assert_eq!(Seen::after(Some((&old, seen.as_ref())), &service("age=100"), true, NOW), None);
+}
+
+/// Its creation is by the clock of the apiserver.
+#[test]
+fn a_service_that_comes_while_it_is_watched_is_new_whatever_its_creation_says() {
+    for (said, is_live, expected) in [
+        ("lb age=3600", true, 5_000),
+        ("lb age=3600", false, 1_400),
+        ("lb age=-3600", false, 5_000),
+        ("lb", false, 5_000),
+        ("lb age=900 written=700 ip", false, 4_300),
+        ("lb age=900 ip", false, 4_100),
+        ("lb cleanup age=900 deleted=50", false, 4_950),
+        ("cleanup age=900", false, 5_000),
+    ] {
+        let seen = Seen::after(None, &service(said), is_live, NOW).unwrap();
+        assert_eq!(seen.since, Uptime(expected), "{said} {is_live}");
+    }
+}
+
+#[test]
+fn what_is_remembered_is_as_old_as_the_object_says() {
+    let facts = service("lb age=900");
+    let seen = Seen::after(Some((&facts, None)), &facts, false, NOW).unwrap();
+    assert_eq!(seen.since, Uptime(4_100));
+}
+
+#[test]
+fn a_step_of_the_wall_clock_makes_nothing_older_or_younger() {
+    let facts = service("lb age=10");
+    let seen = Seen::after(None, &facts, true, at(5_000, WALL)).unwrap();
+    for wall in [WALL, WALL + 86_400, WALL - 86_400, 0, i64::MAX, i64::MIN] {
+        let found = without_events(&facts, Some(&seen), at(5_599, wall));
+        assert_eq!(shown(&found.findings), [""; 0], "{wall}");
+        assert_eq!(found.since, Some(Timestamp(wall.saturating_sub(599))));
+        let found = without_events(&facts, Some(&seen), at(5_600, wall));
+        assert_eq!(shown(&found.findings), ["pending warning"], "{wall}");
+    }
+}
+
+#[test]
+fn a_phase_begins_when_it_is_seen_to_begin() {
+    let (asked, made) = (service("lb age=100"), addressed(1));
+    let first = Seen::after(None, &asked, true, at(100, 1_000)).unwrap();
+    let same = Seen::after(Some((&asked, Some(&first))), &asked, true, at(150, 1_050)).unwrap();
+    assert_eq!(same, first);
+    let then = Seen::after(Some((&asked, Some(&first))), &made, true, at(160, 1_060)).unwrap();
+    assert_eq!(then.since, Uptime(160));
+    let typed = Seen::after(Some((&service("age=100"), None)), &asked, true, at(170, 1_070)).unwrap();
+    assert_eq!(typed.since, Uptime(170));
+}
+
+#[test]
+fn another_object_of_the_same_name_begins_anew() {
+    let (mut old, mut new) = (addressed(1), addressed(2));
+    (old.meta.uid, new.meta.uid) = (Some("a".into()), Some("b".into()));
+    let mut seen = Seen::after(None, &old, true, at(100, 1_000)).unwrap();
+    for mono in 101..110 {
+        seen = Seen::after(Some((&old, Some(&seen))), &new, true, at(mono, 1_000)).unwrap();
+        assert_eq!(seen.since, Uptime(i64::try_from(mono).unwrap()));
+        core::mem::swap(&mut old, &mut new);
+    }
+    assert!(!seen.is_flapping(Uptime(110)));
+}
+
+/// Changes at these seconds; whether they are too many at the end.
+#[track_caller]
+fn check_flaps(changes: &[u64], end: u64, expected: bool) {
+    let mut old = addressed(0);
+    let mut seen = Seen::after(None, &old, true, at(0, 1_000)).unwrap();
+    for (last, mono) in (1..).zip(changes) {
+        let new = addressed(last);
+        seen = Seen::after(Some((&old, Some(&seen))), &new, true, at(*mono, 1_000)).unwrap();
+        old = new;
+    }
+    let found = without_events(&old, Some(&seen), at(end, 1_000));
+    let flapping = shown(&found.findings).contains(&"flapping warning".to_owned());
+    assert_eq!(flapping, expected, "{changes:?} at {end}");
+    assert_eq!(found.state, State::Ready);
+}
+
+#[test]
+fn an_address_that_changes_three_times_in_ten_minutes_is_flapping() {
+    check_flaps(&[10, 20], 30, false);
+    check_flaps(&[10, 20, 30], 30, true);
+    check_flaps(&[10, 20, 30], 609, true);
+    check_flaps(&[10, 20, 30], 610, false);
+    check_flaps(&[10, 310, 620], 630, false);
+    check_flaps(&[10, 310, 320, 330, 340], 900, true);
+}
+
+#[test]
+fn a_name_that_stands_for_an_address_counts_like_one() {
+    let mut old = service("lb age=600 host");
+    let mut seen = Seen::after(None, &old, true, at(0, 1_000)).unwrap();
+    for mono in 1..=3 {
+        let mut new = old.clone();
+        let name = alloc::format!("web-{mono}.example.com");
+        new.balancer.as_mut().unwrap().hostnames = [name.as_str().into()].into();
+        seen = Seen::after(Some((&old, Some(&seen))), &new, true, at(mono, 1_000)).unwrap();
+        old = new;
+    }
+    assert!(seen.is_flapping(Uptime(4)));
+}

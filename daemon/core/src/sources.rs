@@ -1,0 +1,101 @@
+//! Which clients the load-balancer addresses of a service are for.
+//!
+//! Invariant: a family without a range lets everybody in, and so does one with a range of all addresses; where ranges
+//! are given that nobody can read, nobody gets in.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::facts::{NodeFacts, ServiceFacts};
+use crate::keys::Family;
+
+/// A network of one family, without host bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceRange {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl SourceRange {
+    /// The network of so many bits that the address is in. `None`: addresses of its family have fewer.
+    pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
+        let address = match address {
+            IpAddr::V4(address) => {
+                let others = 32_u32.checked_sub(bits.into())?;
+                let mask = u32::MAX.checked_shl(others).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() & mask))
+            }
+            IpAddr::V6(address) => {
+                let others = 128_u32.checked_sub(bits.into())?;
+                let mask = u128::MAX.checked_shl(others).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
+            }
+        };
+        Some(Self { address, bits })
+    }
+
+    /// This address and no other.
+    pub const fn exactly(address: IpAddr) -> Self {
+        let bits = match Family::of(address) {
+            Family::V4 => 32,
+            Family::V6 => 128,
+        };
+        Self { address, bits }
+    }
+
+    /// `None`: this is no network such as 10.0.0.0/8.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = text.split_once('/')?;
+        Self::new(address.parse().ok()?, bits.parse().ok()?)
+    }
+
+    pub const fn address(self) -> IpAddr {
+        self.address
+    }
+
+    /// How many bits of the address count.
+    pub const fn bits(self) -> u8 {
+        self.bits
+    }
+
+    pub const fn family(self) -> Family {
+        Family::of(self.address)
+    }
+
+    pub fn has(self, address: IpAddr) -> bool {
+        self.family() == Family::of(address) && Self::new(address, self.bits) == Some(self)
+    }
+}
+
+impl fmt::Display for SourceRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+/// Ranges as the maps have them: each once, in their order.
+pub type SourceRanges = Arc<[SourceRange]>;
+
+/// The clients of one family that may use the service's load-balancer addresses; `None`: everybody.
+pub fn of(service: &ServiceFacts, node: &NodeFacts, family: Family) -> Option<SourceRanges> {
+    let is_own = |text: &&Arc<str>| text.contains(':') == (family == Family::V6);
+    let texts = || service.source_ranges.iter().filter(is_own);
+    texts().next()?;
+    let mut ranges: BTreeSet<_> = texts().filter_map(|text| SourceRange::parse(text)).collect();
+    if ranges.iter().any(|range| range.bits == 0) {
+        return None;
+    }
+    let is_allowed = |address: &IpAddr| ranges.iter().any(|range| range.has(*address));
+    if node.node_port_addresses.iter().any(is_allowed) {
+        // What this node sends to such an address may come back to it with that address as its source.
+        let ingress = service.ingress.iter().filter(|ingress| !ingress.proxied);
+        let own = ingress.map(|ingress| ingress.address).filter(|it| Family::of(*it) == family);
+        ranges.extend(own.map(SourceRange::exactly));
+    }
+    Some(ranges.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! A program that makes a packet anew and hands it on, so that a test run can be repeated: the programs of packets
+//! write into what they are given, and the next one would be another packet.
+//!
+//! Invariant: what it adds to a run depends on its frame and its clients alone, so two of them with different targets
+//! differ by what the targets do.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
+
+/// Where the header of IP begins.
+const IP: usize = 14;
+
+/// The client's address and port in a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Client {
+    IsSource,
+    IsDestination,
+}
+
+impl Client {
+    /// The last byte of its address, and its port.
+    fn places(self, frame: &[u8]) -> [usize; 2] {
+        match (frame[IP] >> 4, self) {
+            (4, Self::IsSource) => [IP + 15, IP + 20],
+            (4, Self::IsDestination) => [IP + 19, IP + 22],
+            (_, Self::IsSource) => [IP + 23, IP + 40],
+            (_, Self::IsDestination) => [IP + 39, IP + 42],
+        }
+    }
+}
+
+/// Packets of so many clients in turn, a power of two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clients {
+    pub(crate) at: Client,
+    pub(crate) count: u32,
+}
+
+/// What a program made of the last packet of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Last {
+    pub(crate) verdict: i32,
+    pub(crate) frame: Vec<u8>,
+}
+
+pub(crate) struct Feeder {
+    program: OwnedFd,
+    turn: MapHandle,
+    _target: MapHandle,
+    frame: Vec<u8>,
+    device: u32,
+}
+
+impl Feeder {
+    /// Frames of clients for a program, as they come by a device or leave by it.
+    pub(crate) fn new(frame: &[u8], clients: Option<Clients>, target: BorrowedFd<'_>, device: u32) -> Self {
+        let map = |kind, name| {
+            let options = sys::bpf_map_create_opts {
+                sz: size_of::<sys::bpf_map_create_opts>() as _,
+                ..Default::default()
+            };
+            MapHandle::create(kind, Some(name), 4, 4, 1, &options).unwrap()
+        };
+        let (turn, targets) = (map(MapType::Array, "turn"), map(MapType::ProgArray, "target"));
+        let fd = target.as_raw_fd().to_ne_bytes();
+        targets.update(&0_u32.to_ne_bytes(), &fd, MapFlags::ANY).unwrap();
+        let program = load(&code(frame, clients, &turn, &targets));
+        Self { program, turn, _target: targets, frame: frame.to_vec(), device }
+    }
+
+    /// The next packet is that of this client.
+    pub(crate) fn turn_to(&self, client: u32) {
+        self.turn.update(&0_u32.to_ne_bytes(), &client.to_ne_bytes(), MapFlags::ANY).unwrap();
+    }
+
+    /// What became of the last one of so many packets.
+    pub(crate) fn run(&self, repeat: u32) -> Last {
+        test_run(self.program.as_fd(), &self.frame, self.device, repeat)
+    }
+}
+
+/// Has a program run over a frame again and again.
+fn test_run(program: BorrowedFd<'_>, frame: &[u8], device: u32, repeat: u32) -> Last {
+    let mut out = vec![0_u8; 4096];
+    // The beginning of the kernel's struct __sk_buff, where the device's number is the eleventh word.
+    let mut context = [0_u32; 16];
+    context[10] = device;
+    let mut options = sys::bpf_test_run_opts {
+        sz: size_of::<sys::bpf_test_run_opts>() as _,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: u32::try_from(frame.len()).unwrap(),
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: u32::try_from(out.len()).unwrap(),
+        ctx_in: context.as_ptr().cast(),
+        ctx_size_in: u32::try_from(size_of_val(&context)).unwrap(),
+        repeat: repeat.cast_signed(),
+        ..Default::default()
+    };
+    // SAFETY: all that the options point to lives through the call.
+    let returned = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+    assert_eq!(returned, 0, "{}", io::Error::last_os_error());
+    out.truncate(options.data_size_out as usize);
+    Last { verdict: options.retval.cast_signed(), frame: out }
+}
+
+/// A program that lets everything pass.
+pub(crate) fn empty() -> OwnedFd {
+    load(&[instruction(0xb7, 0, 0, 0, -1), EXIT])
+}
+
+fn load(code: &[u64]) -> OwnedFd {
+    // SAFETY: instructions and strings, which end in zero, outlive the call; no options are given.
+    let program = unsafe {
+        sys::bpf_prog_load(
+            sys::BPF_PROG_TYPE_SCHED_CLS,
+            c"feeder".as_ptr(),
+            c"GPL".as_ptr(),
+            code.as_ptr().cast(),
+            code.len() as _,
+            std::ptr::null_mut(),
+        )
+    };
+    assert!(program >= 0, "{}", io::Error::from_raw_os_error(-program));
+    // SAFETY: a new file descriptor that nobody else owns.
+    unsafe { OwnedFd::from_raw_fd(program) }
+}
+
+const EXIT: u64 = instruction(0x95, 0, 0, 0, 0);
+
+/// One instruction, as the kernel lays it out.
+const fn instruction(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
+    let registers = (from << 4 | to) as u64;
+    code as u64
+        | registers << 8
+        | (offset.cast_unsigned() as u64) << 16
+        | (number.cast_unsigned() as u64) << 32
+}
+
+/// A 64-bit number, a map (1) or the place of its first value (2).
+fn wide(to: u8, what: u8, number: u64) -> [u64; 2] {
+    let [low, high] = [number, number >> 32].map(|half| (half as u32).cast_signed());
+    [instruction(0x18, to, what, 0, low), instruction(0, 0, 0, 0, high)]
+}
+
+/// Registers: 6 is the context, 7 where the packet begins, 2 and 3 are for the moment.
+fn code(frame: &[u8], clients: Option<Clients>, turn: &MapHandle, targets: &MapHandle) -> Vec<u64> {
+    let fd = |map: &MapHandle| u64::try_from(map.as_fd().as_raw_fd()).unwrap();
+    let mut made = write(frame);
+    made.extend(clients.map(|clients| write_client(frame, clients, fd(turn))).unwrap_or_default());
+    let (data, end, length) = (76, 80, i32::try_from(frame.len()).unwrap());
+    let mut code = vec![
+        instruction(0xbf, 6, 1, 0, 0),
+        instruction(0x61, 7, 1, data, 0),
+        instruction(0x61, 3, 1, end, 0),
+        instruction(0xbf, 2, 7, 0, 0),
+        instruction(0x07, 2, 0, 0, length),
+        // Past what is made: a packet that is too short.
+        instruction(0x2d, 2, 3, i16::try_from(made.len()).unwrap(), 0),
+    ];
+    code.append(&mut made);
+    code.push(instruction(0xbf, 1, 6, 0, 0));
+    code.extend(wide(2, 1, fd(targets)));
+    let tail_call = instruction(0x85, 0, 0, 0, 12);
+    code.extend([instruction(0xb7, 3, 0, 0, 0), tail_call, instruction(0xb7, 0, 0, 0, -2), EXIT]);
+    code
+}
+
+/// In parts of eight bytes from the header of IP on: no field spans two of them, so whoever reads one does not wait for
+/// two stores.
+fn write(frame: &[u8]) -> Vec<u64> {
+    let mut code = Vec::new();
+    let mut at = IP;
+    while at < frame.len() {
+        let (size, store) = match frame.len() - at {
+            8.. => (8, 0x7b),
+            4.. => (4, 0x63),
+            2.. => (2, 0x6b),
+            _ => (1, 0x73),
+        };
+        let mut bytes = [0; 8];
+        bytes[..size].copy_from_slice(&frame[at..at + size]);
+        code.extend(wide(2, 0, u64::from_le_bytes(bytes)));
+        code.push(instruction(store, 7, 2, i16::try_from(at).unwrap(), 0));
+        at += size;
+    }
+    code
+}
+
+/// Whose turn it is goes into the client's port and the last byte of its address.
+fn write_client(frame: &[u8], clients: Clients, turn: u64) -> Vec<u64> {
+    let [address, port] = clients.at.places(frame).map(|at| i16::try_from(at).unwrap());
+    let mask = i32::try_from(clients.count - 1).unwrap();
+    let mut code = wide(1, 2, turn).to_vec();
+    code.extend([
+        instruction(0x61, 2, 1, 0, 0),
+        instruction(0xbf, 3, 2, 0, 0),
+        instruction(0x07, 3, 0, 0, 1),
+        instruction(0x63, 1, 3, 0, 0),
+        instruction(0x57, 2, 0, 0, mask),
+        instruction(0x6b, 7, 2, port, 0),
+        instruction(0x77, 2, 0, 0, 16),
+        // No client has the number 0.
+        instruction(0x07, 2, 0, 0, 1),
+        instruction(0x73, 7, 2, address, 0),
+    ]);
+    code
+}

@@ -1,0 +1,82 @@
+//! What flows take of the memory, and going over them of a CPU.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::MapHandle;
+
+use crate::bed::Bed;
+use crate::node::{NEAR, Node, field};
+use crate::size::sized;
+
+const FLOWS: u32 = 65_536;
+const SWEPT: u32 = 1_000_000;
+/// Two passes over the whole table, and a little more.
+const WATCHED: Duration = Duration::from_secs(22);
+
+/// What the kernel says that the maps take which are pinned there.
+fn memory_of(pins: &Path) -> u64 {
+    let maps =
+        fs::read_dir(pins).unwrap().flatten().map(|entry| MapHandle::from_pinned_path(entry.path()).unwrap());
+    maps.map(|map| {
+        let told = fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd())).unwrap();
+        field(&told, "memlock:").unwrap()
+    })
+    .sum()
+}
+
+/// Without flows, and with as many as there may be: over IPv4, and over IPv6.
+pub(crate) fn memory(bed: &Bed) {
+    let flows = sized(FLOWS, 1024);
+    let node = Node::new(bed, flows);
+    let megabytes = |node: &Node| memory_of(&node.flow_pins()) as f64 / 1e6;
+    let before = megabytes(&node);
+    let [half, rest] = [flows / 2, flows - flows / 2];
+    node.open(&NEAR[0], 0..half);
+    let mixed = megabytes(&node);
+    node.open(&NEAR[1], 0..rest);
+    let after = megabytes(&node);
+    println!(
+        "{flows} flows: {before:.1} MB without any, {mixed:.1} MB with half of them over IPv4, {after:.1} MB with the \
+         rest over IPv6 (goal 20)"
+    );
+}
+
+/// What the thread that sweeps has used of a CPU.
+fn sweeper_used(thread: &Path) -> Duration {
+    let told = fs::read_to_string(thread.join("schedstat")).unwrap();
+    Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// It names itself, a moment after it was started.
+fn sweeper() -> PathBuf {
+    let is_named =
+        |thread: &PathBuf| fs::read_to_string(thread.join("comm")).is_ok_and(|it| it.trim() == "flows");
+    loop {
+        let threads = fs::read_dir("/proc/self/task").unwrap().flatten().map(|entry| entry.path());
+        if let Some(found) = { threads }.find(is_named) {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// At the pace of the daemon's own sweep, over a table of living flows.
+pub(crate) fn sweep(bed: &Bed) {
+    let flows = sized(SWEPT, 1024);
+    let mut node = Node::new(bed, flows);
+    node.open(&NEAR[0], 0..flows);
+    node.maps.follow_flows().unwrap();
+    let (thread, begun) = (sweeper(), Instant::now());
+    std::thread::sleep(sized(WATCHED, Duration::from_millis(1100)));
+    let (used, whole) = (sweeper_used(&thread), begun.elapsed());
+    let swept = node.maps.flows().unwrap().swept;
+    assert_eq!(swept.ended, 0, "all of them live");
+    println!(
+        "sweep of {flows} flows: {:.3} % of a CPU over {} passes (goal 0.5)",
+        used.as_secs_f64() / whole.as_secs_f64() * 100.0,
+        swept.passes
+    );
+}

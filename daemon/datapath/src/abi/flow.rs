@@ -1,0 +1,169 @@
+//! Flows, and the entries that lead to them, as the programs of packets see them.
+//!
+//! Invariant: as for the rest of what both sides see, and that a record is read whole or not at all.
+
+use std::array;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use holdfast_core::keys::Family;
+
+pub(crate) use super::packets::types;
+use super::{Abi, bytes, from_mapped};
+
+abi!(entry4_key {
+    source: u32,
+    destination: u32,
+    source_port: u16,
+    destination_port: u16,
+    transport: u8,
+    leg: u8,
+    pad: u16,
+});
+abi!(entry6_key {
+    source: [u32; 4],
+    destination: [u32; 4],
+    source_port: u16,
+    destination_port: u16,
+    transport: u8,
+    leg: u8,
+    pad: u16,
+});
+
+/// The 64-bit words of a record.
+pub(crate) const WORDS: usize = size_of::<types::flow>() / 8;
+/// The word that ends with the serial.
+pub(crate) const SERIAL: usize = std::mem::offset_of!(types::flow, serial) / 8;
+/// The word with what may still change of a flow, but for `seen`: its state, and what was heard.
+pub(crate) const STATE: usize = std::mem::offset_of!(types::flow, state) / 8;
+/// The word that begins with `seen`.
+pub(crate) const SEEN: usize = std::mem::offset_of!(types::flow, seen) / 8;
+
+const _: () = assert!(std::mem::offset_of!(types::flow, serial) == SERIAL * 8 + 4);
+const _: () = assert!(std::mem::offset_of!(types::flow, seen) == SEEN * 8);
+
+/// One record, where programs read and write it.
+pub(crate) type Cells = [AtomicU64; WORDS];
+
+/// The value of these words.
+#[allow(unsafe_code)]
+pub(crate) fn of_words(words: [u64; WORDS]) -> types::flow {
+    // SAFETY: a flow has exactly so many words, as `abi!` and `WORDS` prove, and any bytes are one.
+    unsafe { std::mem::transmute::<[u64; WORDS], types::flow>(words) }
+}
+
+/// A serial as it stands in its word. Needs no order of bytes: the same struct says where it is.
+fn serial_of(word: u64) -> u32 {
+    let mut words = [0; WORDS];
+    words[SERIAL] = word;
+    of_words(words).serial
+}
+
+/// Says whose it is; 0: it is nobody's, or is being written.
+pub(crate) fn serial(cells: &Cells) -> u32 {
+    serial_of(cells[SERIAL].load(Ordering::Acquire))
+}
+
+/// A copy of a record; `None`: it is nobody's, or was written meanwhile.
+pub(crate) fn read(cells: &Cells) -> Option<types::flow> {
+    let before = serial(cells);
+    if before == 0 {
+        return None;
+    }
+    let words = array::from_fn(|at| cells.get(at).map_or(0, |cell| cell.load(Ordering::Relaxed)));
+    fence(Ordering::Acquire);
+    let flow = of_words(words);
+    let is_whole = serial_of(cells[SERIAL].load(Ordering::Relaxed)) == before && flow.serial == before;
+    (is_whole && u32::from(flow.state) != types::flow_state::FLOW_FREE.0).then_some(flow)
+}
+
+/// Makes a record nobody's. The serial goes first.
+pub(crate) fn free(cells: &Cells) {
+    cells[SERIAL].store(0, Ordering::Release);
+    fence(Ordering::Release);
+    cells[STATE].store(0, Ordering::Relaxed);
+}
+
+/// The key of an entry, of either family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EntryKey {
+    V4(types::entry4_key),
+    V6(types::entry6_key),
+}
+
+impl EntryKey {
+    fn new(flow: &types::flow, source: End, destination: End, leg: types::leg) -> Self {
+        let leg = u8::try_from(leg.0).unwrap_or_default();
+        let ((from, source_port), (to, destination_port)) = (source, destination);
+        let (transport, pad) = (flow.transport, 0);
+        if flow.v4 != 0 {
+            let ([.., source], [.., destination]) = (from, to);
+            return Self::V4(types::entry4_key {
+                source,
+                destination,
+                source_port,
+                destination_port,
+                transport,
+                leg,
+                pad,
+            });
+        }
+        let (source, destination) = (from, to);
+        Self::V6(types::entry6_key {
+            source,
+            destination,
+            source_port,
+            destination_port,
+            transport,
+            leg,
+            pad,
+        })
+    }
+
+    pub(crate) fn family(&self) -> Family {
+        match self {
+            Self::V4(_) => Family::V4,
+            Self::V6(_) => Family::V6,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::V4(key) => bytes(key),
+            Self::V6(key) => bytes(key),
+        }
+    }
+}
+
+/// An address and a port, as they stand in a record.
+pub(crate) type End = ([u32; 4], u16);
+
+/// By which the client's packets lead to the flow.
+pub(crate) fn entry_of_client(flow: &types::flow) -> EntryKey {
+    let (client, frontend) = ((flow.client, flow.client_port), (flow.frontend, flow.frontend_port));
+    EntryKey::new(flow, client, frontend, types::leg::LEG_IN)
+}
+
+/// By which answers to the address that the client was given lead to the flow, where it was given one.
+pub(crate) fn entry_of_nat(flow: &types::flow) -> Option<EntryKey> {
+    let (backend, nat) = ((flow.backend, flow.backend_port), (flow.nat, flow.nat_port));
+    (flow.nat_port != 0).then(|| EntryKey::new(flow, backend, nat, types::leg::LEG_IN))
+}
+
+/// By which packets between backend and client lead to the flow, in both directions: the lesser end comes first, as the
+/// numbers stand in the record. Whoever deletes it ends the flow.
+pub(crate) fn entry_between(flow: &types::flow) -> EntryKey {
+    let (backend, client) = ((flow.backend, flow.backend_port), (flow.client, flow.through_port));
+    EntryKey::new(flow, backend.min(client), backend.max(client), types::leg::LEG_THROUGH)
+}
+
+/// As people write it.
+pub(crate) fn shown((address, port): End) -> SocketAddr {
+    SocketAddr::new(from_mapped(address), u16::from_be(port))
+}
+
+/// As a record has it.
+#[cfg(test)]
+pub(crate) fn end(shown: SocketAddr) -> End {
+    (super::mapped(shown.ip()), shown.port().to_be())
+}

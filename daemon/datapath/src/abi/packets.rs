@@ -1,0 +1,104 @@
+//! What only packets need of the bytes that both sides see.
+//!
+//! Invariant: as for [`super`]; its types are those of `packet.bpf.c`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+
+use super::{Abi, address4, address6, from_mapped};
+pub(crate) use crate::skeleton::packet::types;
+
+abi!(device { address4: u32, address6: [u32; 4], flags: u32 });
+abi!(port_range { first: u16, count: u16 });
+abi!(packet_settings { snat_ports: u32, snat: [types::port_range; 4], drains: u32 });
+abi!(flow {
+    client: [u32; 4],
+    frontend: [u32; 4],
+    backend: [u32; 4],
+    nat: [u32; 4],
+    client_port: u16,
+    frontend_port: u16,
+    backend_port: u16,
+    nat_port: u16,
+    through_port: u16,
+    transport: u8,
+    state: u8,
+    of_client: u8,
+    of_backend: u8,
+    v4: u8,
+    pad: u8,
+    port_index: u32,
+    serial: u32,
+    seen: u32,
+    began: u32,
+});
+
+/// What the programs know of a device: whether it leads outside, and whose address others see.
+pub(crate) fn device(
+    outer: bool,
+    address4_seen: Option<Ipv4Addr>,
+    address6_seen: Option<Ipv6Addr>,
+) -> types::device {
+    let flag = if outer { types::device_flag::DEVICE_OUTER } else { types::device_flag::DEVICE_POD };
+    types::device {
+        address4: address4_seen.map_or(0, address4),
+        address6: address6_seen.map_or([0; 4], address6),
+        flags: flag.0,
+    }
+}
+
+/// As many ranges as the programs have room for.
+pub(crate) fn settings(ranges: &[RangeInclusive<u16>]) -> types::packet_settings {
+    let mut settings = types::packet_settings::default();
+    for (place, range) in settings.snat.iter_mut().zip(ranges) {
+        // All of 65,536 would be no number of 16 bits; 0 is no port that anybody gets.
+        let count = range.end().saturating_sub(*range.start()).saturating_add(1);
+        *place = types::port_range { first: *range.start(), count };
+        settings.snat_ports += u32::from(count);
+    }
+    settings
+}
+
+/// Where packets of a flow arrive at this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrivals {
+    pub(crate) frontend: IpAddr,
+    pub(crate) frontend_port: u16,
+    /// Where a backend of another node answers; `None`: it answers the client.
+    pub(crate) nat_port: Option<u16>,
+}
+
+/// Of a record that is somebody's.
+pub(crate) fn arrivals(flow: &types::flow) -> Arrivals {
+    Arrivals {
+        frontend: from_mapped(flow.frontend),
+        frontend_port: u16::from_be(flow.frontend_port),
+        nat_port: (flow.nat != [0; 4]).then(|| u16::from_be(flow.nat_port)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_ports_are_told_by_their_first_and_their_count() {
+        let told = settings(&[61_000..=65_535, 1024..=1024]);
+        assert_eq!(told.snat_ports, 4537);
+        let pairs = told.snat.map(|it| (it.first, it.count));
+        assert_eq!(pairs, [(61_000, 4536), (1024, 1), (0, 0), (0, 0)]);
+    }
+
+    #[test]
+    fn packets_of_a_flow_arrive_at_its_frontend_and_where_another_node_answers() {
+        let live = types::flow {
+            frontend: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes([10, 0, 0, 5])],
+            frontend_port: 30_080_u16.to_be(),
+            ..types::flow::default()
+        };
+        let here = Arrivals { frontend: [10, 0, 0, 5].into(), frontend_port: 30_080, nat_port: None };
+        assert_eq!(arrivals(&live), here);
+        let elsewhere = types::flow { nat: live.frontend, nat_port: 61_001_u16.to_be(), ..live };
+        assert_eq!(arrivals(&elsewhere), Arrivals { nat_port: Some(61_001), ..here });
+    }
+}

@@ -1,0 +1,25 @@
+//! Bytes of keys are what `bpf/include/abi.h` says, and sources come back as they were.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::abi::tests::hex;
+
+#[test]
+fn a_source_is_its_port_and_then_its_address() {
+    let key = |range| SourceKey { port: PortIndex(7), range: SourceRange::parse(range).unwrap() };
+    assert_eq!(hex(&key_bytes(&key("192.0.2.0/24"))), "3800000007000000c0000200");
+    assert_eq!(hex(&key_bytes(&key("2001:db8::/32"))), "400000000700000020010db8000000000000000000000000");
+    let strange = bytes(&types::source4_key { prefix: 65, port_index: 7, address: 0 }).to_vec();
+    assert_eq!(key_of(Family::V4, &strange), None, "more bits than an address has");
+}
+
+proptest! {
+    #[test]
+    fn sources_come_back(address: IpAddr, index: u32, bits: u8) {
+        if let Some(range) = SourceRange::new(address, bits) {
+            let key = SourceKey { port: PortIndex(index), range };
+            prop_assert_eq!(key_of(Family::of(address), &key_bytes(&key)), Some(key));
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! The programs of packets, at the devices that they are for.
+//!
+//! Invariant: a device that has programs of ours has them at every moment; new ones replace the old ones in one step.
+//! What the programs have to know of a device is written before they are there, and wiped when they are gone. One
+//! device that fails stops no other, and is tried again. Programs of others stay, and still run. Nothing is done to a
+//! device that nobody named.
+
+mod clsact;
+mod link_layer;
+mod tcx;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::libbpf_sys;
+
+use crate::abi::{self, packets};
+use crate::load::{Layer, PacketPrograms};
+use crate::table::Table;
+
+pub(crate) use tcx::is_there as has_tcx;
+
+/// Which way packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    In,
+    Out,
+}
+
+impl Direction {
+    const ALL: [Self; 2] = [Self::In, Self::Out];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::In => "in",
+            Self::Out => "out",
+        }
+    }
+}
+
+/// One hook of one device.
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    index: u32,
+    direction: Direction,
+}
+
+impl Spot {
+    fn both(index: u32) -> [Self; 2] {
+        Direction::ALL.map(|direction| Self { index, direction })
+    }
+
+    /// As the kernel takes it; it has no greater numbers.
+    fn target(self) -> i32 {
+        i32::try_from(self.index).unwrap_or(i32::MAX)
+    }
+}
+
+/// Who sends by a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// Somebody outside of this node.
+    Outer,
+    /// A pod of this node.
+    Pod,
+}
+
+/// A device at which packets are translated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its number in this network namespace.
+    pub index: u32,
+    /// What people call it. It may change.
+    pub name: String,
+    /// Who sends by it.
+    pub side: Side,
+    /// What backends of other nodes see of IPv4 clients whose packets leave by it, and a pod that reaches itself.
+    pub address4: Option<Ipv4Addr>,
+    /// As above, of IPv6.
+    pub address6: Option<Ipv6Addr>,
+}
+
+/// A device at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceStatus {
+    pub device: Device,
+    /// Whether both programs are in place.
+    pub attached: bool,
+    /// How many programs and filters of others are there too; of an outer device.
+    pub others: usize,
+    /// Why a program is not in place.
+    pub error: Option<String>,
+}
+
+/// What programs hang by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookKind {
+    /// By links of their own (Linux 6.6).
+    Tcx,
+    /// By a filter among those of others.
+    Clsact,
+}
+
+/// One device and what is known of it.
+#[derive(Debug)]
+struct Place {
+    device: Device,
+    // Of tcx: in and out.
+    links: [Option<tcx::Link>; 2],
+    // Which programs are to be there, in and out, as they were when they were last put there: to ask the kernel each
+    // second what kind of device it is would be most of the work of a node on which nothing happens.
+    own: [Option<u32>; 2],
+    attached: bool,
+    others: usize,
+    // In how many rounds they are counted again.
+    others_again: u32,
+    error: Option<String>,
+}
+
+/// Those of others are only told of, and to ask for filters takes a listing: each tenth round will do.
+const OTHERS_AGAIN: u32 = 10;
+
+/// All devices with programs of ours.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    kind: HookKind,
+    // Of the links' pins.
+    folder: PathBuf,
+    programs: Vec<PacketPrograms>,
+    // The map by which programs know a device.
+    entries: Table,
+    places: BTreeMap<u32, Place>,
+    repaired: u64,
+}
+
+impl Devices {
+    /// Takes over what a former daemon left. Where the programs can know the device already they are replaced at once;
+    /// others stay until [`Self::set`] says what becomes of them.
+    pub(crate) fn adopt(
+        kind: HookKind,
+        folder: &Path,
+        programs: Vec<PacketPrograms>,
+        entries: Table,
+    ) -> Self {
+        let places = BTreeMap::new();
+        let mut devices = Self { kind, folder: folder.to_owned(), programs, entries, places, repaired: 0 };
+        for index in devices.left() {
+            let is_known = devices.entries.get(&index.to_ne_bytes()).is_some();
+            let mut place = devices.place(unnamed(index));
+            if is_known {
+                devices.put(&mut place);
+            }
+            devices.places.insert(index, place);
+        }
+        devices
+    }
+
+    /// The devices at which a former daemon left programs, as far as the devices are still there.
+    fn left(&self) -> Vec<u32> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let pinned = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let known = self.entries.entries().unwrap_or_default().into_iter();
+        let known = known.filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
+        let mut all: Vec<u32> = match self.kind {
+            HookKind::Tcx => pinned.collect(),
+            HookKind::Clsact => known.filter(|index| has_filter(*index)).collect(),
+        };
+        all.sort_unstable();
+        all
+    }
+
+    fn place(&self, device: Device) -> Place {
+        let opened = |spot: Spot| tcx::Link::open(&self.pin(spot)).ok();
+        let links = match self.kind {
+            HookKind::Tcx => Spot::both(device.index).map(opened),
+            HookKind::Clsact => [None, None],
+        };
+        Place { device, links, own: [None; 2], attached: false, others: 0, others_again: 0, error: None }
+    }
+
+    /// These are the devices from now on. What is attached or not is in [`Self::status`].
+    pub(crate) fn set(&mut self, devices: &[Device]) {
+        let wanted: BTreeMap<u32, &Device> = devices.iter().map(|device| (device.index, device)).collect();
+        let gone: Vec<u32> =
+            self.places.keys().copied().filter(|index| !wanted.contains_key(index)).collect();
+        gone.into_iter().for_each(|index| self.withdraw(index));
+        self.forget_unknown(&wanted);
+        for (index, device) in wanted {
+            let mut place = self.places.remove(&index).unwrap_or_else(|| self.place(device.clone()));
+            place.device = device.clone();
+            self.put(&mut place);
+            self.places.insert(index, place);
+        }
+    }
+
+    /// Other programs for all devices. Where that fails the former one stays, and [`Self::repair`] goes on with it.
+    pub(crate) fn update(&mut self, programs: Vec<PacketPrograms>) {
+        self.programs = programs;
+        self.each(Self::put);
+    }
+
+    /// Puts back what somebody took away, tries again what failed, and says at which hooks something was put right.
+    pub(crate) fn repair(&mut self) -> Vec<String> {
+        let mut mended = Vec::new();
+        self.each(|devices, place| {
+            let was_attached = place.attached;
+            let broken: Vec<_> = Spot::both(place.device.index)
+                .into_iter()
+                .filter(|spot| !devices.is_right(place, *spot))
+                .map(|spot| format!("{} {}", place.device.name, spot.direction.name()))
+                .collect();
+            if !broken.is_empty() || !was_attached {
+                devices.put(place);
+            }
+            if was_attached && place.attached {
+                mended.extend(broken);
+            }
+            if place.others_again == 0 {
+                place.others = devices.others(&place.device);
+                place.others_again = OTHERS_AGAIN;
+            }
+            place.others_again -= 1;
+        });
+        self.repaired = self.repaired.saturating_add(mended.len() as u64);
+        mended
+    }
+
+    fn each(&mut self, mut act: impl FnMut(&mut Self, &mut Place)) {
+        let mut places = std::mem::take(&mut self.places);
+        places.values_mut().for_each(|place| act(self, place));
+        self.places = places;
+    }
+
+    /// What the programs know of a device comes first. A failure is kept with the device.
+    fn put(&mut self, place: &mut Place) {
+        place.own = Spot::both(place.device.index).map(|spot| number_of(self.program(spot).ok()?));
+        let put = self.tell(&place.device).and_then(|()| self.attach(place));
+        place.attached = put.is_ok();
+        place.error = put.err().map(|error| error.to_string());
+    }
+
+    /// Of a device that has no name yet the programs know what a former daemon told them.
+    fn tell(&mut self, device: &Device) -> io::Result<()> {
+        if device.name.is_empty() {
+            return Ok(());
+        }
+        let value = packets::device(device.side == Side::Outer, device.address4, device.address6);
+        let put = self.entries.put(&device.index.to_ne_bytes(), abi::bytes(&value));
+        put.map_err(|error| io::Error::other(format!("cannot tell the programs of it: {error:#}")))
+    }
+
+    /// Both ways, or as far as it goes.
+    fn attach(&self, place: &mut Place) -> io::Result<()> {
+        let mut attached = Ok(());
+        for spot in Spot::both(place.device.index) {
+            if !self.is_right(place, spot) {
+                let done = self.attach_at(place, spot);
+                attached = attached.and(done.map_err(|error| not_attached(spot.direction, &error)));
+            }
+        }
+        attached
+    }
+
+    fn attach_at(&self, place: &mut Place, spot: Spot) -> io::Result<()> {
+        let program = self.program(spot)?;
+        match self.kind {
+            HookKind::Clsact => clsact::put(program, &spot),
+            HookKind::Tcx => self.link(place, spot, program),
+        }
+    }
+
+    /// A link that is there gets the program; one whose device has gone, or that somebody cut, is replaced.
+    fn link(&self, place: &mut Place, spot: Spot, program: BorrowedFd<'_>) -> io::Result<()> {
+        let pin = self.pin(spot);
+        let [way_in, way_out] = &mut place.links;
+        let link = if spot.direction == Direction::In { way_in } else { way_out };
+        let is_here = link.as_ref().is_some_and(|link| link.program_at(&spot).is_some());
+        if let Some(link) = link.as_ref().filter(|_| is_here) {
+            link.update(program)?;
+            return if pin.exists() { Ok(()) } else { self.keep(link, &pin) };
+        }
+        let new = tcx::Link::create(program, &spot)?;
+        match fs::remove_file(&pin) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => self.keep(&new, &pin)?,
+        }
+        *link = Some(new);
+        Ok(())
+    }
+
+    fn keep(&self, link: &tcx::Link, pin: &Path) -> io::Result<()> {
+        pin.parent().map_or(Ok(()), fs::create_dir_all)?;
+        link.pin(pin)
+    }
+
+    /// Detached, then forgotten. What the kernel does not detach now is detached when its link goes.
+    fn withdraw(&mut self, index: u32) {
+        let Some(place) = self.places.remove(&index) else { return };
+        for spot in Spot::both(index) {
+            if self.kind == HookKind::Clsact {
+                let _ = clsact::remove(&spot);
+            }
+        }
+        place.links.iter().flatten().for_each(|link| drop(link.detach()));
+        let _ = fs::remove_dir_all(self.folder.join(index.to_string()));
+        let _ = self.entries.remove(&index.to_ne_bytes());
+    }
+
+    /// What stands in the map of a device that went while no daemon was there.
+    fn forget_unknown(&mut self, wanted: &BTreeMap<u32, &Device>) {
+        let entries = self.entries.entries().unwrap_or_default();
+        let indices =
+            entries.iter().filter_map(|(key, _)| Some(u32::from_ne_bytes(key.as_ref().try_into().ok()?)));
+        for index in indices.filter(|index| !wanted.contains_key(index)) {
+            let _ = self.entries.remove(&index.to_ne_bytes());
+        }
+    }
+
+    /// Whether the program of now is at that hook, and would outlive this daemon.
+    fn is_right(&self, place: &Place, spot: Spot) -> bool {
+        let ([own_in, own_out], [link_in, link_out]) = (place.own, &place.links);
+        let (own, link) = match spot.direction {
+            Direction::In => (own_in, link_in),
+            Direction::Out => (own_out, link_out),
+        };
+        let found = match self.kind {
+            HookKind::Clsact => clsact::program_at(&spot),
+            HookKind::Tcx => link.as_ref().and_then(|link| link.program_at(&spot)),
+        };
+        own.is_some() && found == own && (self.kind == HookKind::Clsact || self.pin(spot).exists())
+    }
+
+    fn program(&self, spot: Spot) -> io::Result<BorrowedFd<'_>> {
+        let layer = link_layer::layer_of(spot.index)?;
+        let pair = self.programs.iter().find(|pair| pair.layer == layer);
+        let pair = pair.ok_or_else(|| io::Error::other("its programs are not loaded"))?;
+        Ok(match spot.direction {
+            Direction::In => pair.ingress.as_fd(),
+            Direction::Out => pair.egress.as_fd(),
+        })
+    }
+
+    fn pin(&self, spot: Spot) -> PathBuf {
+        self.folder.join(spot.index.to_string()).join(spot.direction.name())
+    }
+
+    /// Pods have many devices, so only the few others are asked.
+    fn others(&self, device: &Device) -> usize {
+        if device.side == Side::Pod {
+            return 0;
+        }
+        let filters = |spot: &Spot| clsact::others(spot).unwrap_or(0);
+        let of = |spot: Spot| match self.kind {
+            HookKind::Tcx => tcx::count(&spot).saturating_sub(1) + filters(&spot),
+            HookKind::Clsact => filters(&spot),
+        };
+        Spot::both(device.index).map(of).iter().sum()
+    }
+
+    pub(crate) fn kind(&self) -> HookKind {
+        self.kind
+    }
+
+    /// Whether programs are loaded for all of these devices. One that is not there needs none.
+    pub(crate) fn are_enough_for(&self, devices: &[Device]) -> bool {
+        let is_loaded = |layer| self.programs.iter().any(|pair| pair.layer == layer);
+        layers_of(devices).into_iter().all(is_loaded)
+    }
+
+    /// How often something was put back that somebody else had taken away.
+    pub(crate) fn repaired(&self) -> u64 {
+        self.repaired
+    }
+
+    /// Each device, as it was when it was last looked at.
+    pub(crate) fn status(&self) -> Vec<DeviceStatus> {
+        let named = self.places.values().filter(|place| !place.device.name.is_empty());
+        let status = |place: &Place| DeviceStatus {
+            device: place.device.clone(),
+            attached: place.attached,
+            others: place.others,
+            error: place.error.clone(),
+        };
+        named.map(status).collect()
+    }
+}
+
+/// Where packets begin at these devices; a node without any has others soon.
+pub(crate) fn layers_of(devices: &[Device]) -> Vec<Layer> {
+    let found: BTreeSet<Layer> =
+        devices.iter().filter_map(|device| link_layer::layer_of(device.index).ok()).collect();
+    if found.is_empty() { vec![Layer::Ethernet] } else { found.into_iter().collect() }
+}
+
+/// A device of which only the number is known.
+fn unnamed(index: u32) -> Device {
+    Device { index, name: String::new(), side: Side::Outer, address4: None, address6: None }
+}
+
+fn not_attached(direction: Direction, error: &io::Error) -> io::Error {
+    io::Error::other(format!("cannot attach {}: {error}", direction.name()))
+}
+
+fn has_filter(index: u32) -> bool {
+    Spot::both(index).iter().any(|spot| clsact::program_at(spot).is_some())
+}
+
+/// By what number the kernel knows a program.
+#[allow(unsafe_code)]
+fn number_of(program: BorrowedFd<'_>) -> Option<u32> {
+    use std::os::fd::AsRawFd;
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut length = u32::try_from(size_of_val(&info)).unwrap_or_default();
+    // SAFETY: the kernel writes at most `length` bytes to `info`, which asks for no arrays.
+    let returned =
+        unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length) };
+    (returned == 0).then_some(info.id)
+}
+
+/// Whether any device has a program of ours. Links are asked for wherever their devices are.
+pub(crate) fn are_anywhere(folder: &Path) -> bool {
+    libbpf_rs::set_print(None);
+    let pinned = fs::read_dir(folder).into_iter().flatten().flatten();
+    let pinned = pinned.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let has_link = |spot: Spot| {
+        let pin = folder.join(spot.index.to_string()).join(spot.direction.name());
+        tcx::Link::open(&pin).is_ok_and(|link| link.program_at(&spot).is_some())
+    };
+    pinned.flat_map(Spot::both).any(has_link) || link_layer::all().into_iter().any(has_filter)
+}
+
+/// Removes our programs from all devices of this network namespace, and the links that are pinned there. Collects what
+/// could not be removed, and goes on.
+pub(crate) fn remove_all(folder: &Path) -> Vec<(PathBuf, io::Error)> {
+    libbpf_rs::set_print(None);
+    let mut errors = Vec::new();
+    let pinned = fs::read_dir(folder).into_iter().flatten().flatten();
+    let pins = pinned.flat_map(|entry| Direction::ALL.map(|it| entry.path().join(it.name())));
+    for pin in pins.filter(|pin| pin.exists()) {
+        let detached = tcx::Link::open(&pin).and_then(|link| link.detach());
+        errors.extend(detached.err().map(|error| (pin, error)));
+    }
+    for spot in link_layer::all().into_iter().flat_map(Spot::both) {
+        let removed = clsact::remove(&spot);
+        errors.extend(removed.err().map(|error| (PathBuf::from(format!("device {}", spot.index)), error)));
+    }
+    errors
+}

@@ -1,0 +1,160 @@
+//! Filters of ours at devices (clsact), for kernels without tcx.
+//!
+//! Invariant: our filter has a priority and a handle of its own, so it is replaced in place and nobody else's is
+//! touched. The queueing discipline that filters hang at is made where it is missing, and never removed: whether
+//! somebody else is about to use it, nobody can know.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libbpf_rs::libbpf_sys as sys;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+
+use super::{Direction, Spot};
+
+/// Before the filters of those who do not choose, which the kernel puts at 49,152 and below, and after the first
+/// hundred, where those who want to be first are.
+const PRIORITY: u32 = 104;
+/// "hold", so that nobody has it by chance.
+const HANDLE: u32 = 0x686f_6c64;
+
+/// From `linux/rtnetlink.h`, `linux/netlink.h` and `linux/pkt_sched.h`.
+const RTM_NEWTFILTER: u16 = 44;
+const RTM_GETTFILTER: u16 = 46;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+const DUMP: u16 = 0x301;
+const CLSACT_INGRESS: u32 = 0xffff_fff2;
+const CLSACT_EGRESS: u32 = 0xffff_fff3;
+const HEADER: usize = 16;
+/// Of `struct tcmsg`.
+const MESSAGE: usize = 20;
+
+/// Filters that are counted: more than any device has.
+const FILTERS_MAX: usize = 1024;
+
+fn hook(spot: &Spot) -> sys::bpf_tc_hook {
+    sys::bpf_tc_hook {
+        sz: size_of::<sys::bpf_tc_hook>() as sys::size_t,
+        ifindex: spot.target(),
+        attach_point: match spot.direction {
+            Direction::In => sys::BPF_TC_INGRESS,
+            Direction::Out => sys::BPF_TC_EGRESS,
+        },
+        ..Default::default()
+    }
+}
+
+fn ours() -> sys::bpf_tc_opts {
+    sys::bpf_tc_opts {
+        sz: size_of::<sys::bpf_tc_opts>() as sys::size_t,
+        handle: HANDLE,
+        priority: PRIORITY,
+        ..Default::default()
+    }
+}
+
+/// An error of libbpf; `also`: an errno that is fine.
+fn checked(returned: i32, also: i32) -> io::Result<()> {
+    if returned == 0 || returned == -also {
+        return Ok(());
+    }
+    Err(io::Error::from_raw_os_error(-returned))
+}
+
+/// Puts the program into our filter, in one step where the filter is there already.
+pub(super) fn put(program: BorrowedFd<'_>, spot: &Spot) -> io::Result<()> {
+    let mut hook = hook(spot);
+    let mut filter =
+        sys::bpf_tc_opts { prog_fd: program.as_raw_fd(), flags: sys::BPF_TC_F_REPLACE, ..ours() };
+    // SAFETY: both structs outlive the calls, which read and write within what their sizes say.
+    unsafe {
+        checked(sys::bpf_tc_hook_create(&raw mut hook), libc::EEXIST)?;
+        checked(sys::bpf_tc_attach(&raw const hook, &raw mut filter), 0)
+    }
+}
+
+/// The number of our filter's program; `None`: there is no filter of ours.
+pub(super) fn program_at(spot: &Spot) -> Option<u32> {
+    let (hook, mut filter) = (hook(spot), ours());
+    // SAFETY: both structs outlive the call, which reads and writes within what their sizes say.
+    let returned = unsafe { sys::bpf_tc_query(&raw const hook, &raw mut filter) };
+    (returned == 0).then_some(filter.prog_id)
+}
+
+/// Removes our filter. One that is not there is gone already, and with its device all filters are.
+pub(super) fn remove(spot: &Spot) -> io::Result<()> {
+    if program_at(spot).is_none() {
+        return Ok(());
+    }
+    let (hook, filter) = (hook(spot), ours());
+    // SAFETY: both structs outlive the call, which only reads them.
+    checked(unsafe { sys::bpf_tc_detach(&raw const hook, &raw const filter) }, libc::ENODEV)
+}
+
+/// How many filters of others are there.
+pub(super) fn others(spot: &Spot) -> io::Result<usize> {
+    let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkRoute);
+    let mut kernel: File = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?.into();
+    kernel.write_all(&question(spot))?;
+    let (mut buffer, mut count) = (vec![0; 1 << 16], 0);
+    while count < FILTERS_MAX {
+        let length = kernel.read(&mut buffer)?;
+        let (more, is_last) = filters_in(buffer.get(..length).unwrap_or_default());
+        count += more;
+        if is_last || length == 0 {
+            break;
+        }
+    }
+    Ok(count)
+}
+
+fn question(spot: &Spot) -> Vec<u8> {
+    let parent = if spot.direction == Direction::In { CLSACT_INGRESS } else { CLSACT_EGRESS };
+    let mut message = Vec::with_capacity(HEADER + MESSAGE);
+    message.extend(u32::try_from(HEADER + MESSAGE).unwrap_or_default().to_ne_bytes());
+    message.extend(RTM_GETTFILTER.to_ne_bytes());
+    message.extend(DUMP.to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend([0; 4]);
+    message.extend(spot.target().to_ne_bytes());
+    message.extend([0; 4]);
+    message.extend(parent.to_ne_bytes());
+    message.extend([0; 4]);
+    message
+}
+
+/// How many filters are told that are not ours, and whether these were the last. An error ends the answer too: where
+/// there is no discipline, there are no filters.
+fn filters_in(mut rest: &[u8]) -> (usize, bool) {
+    let mut count = 0;
+    while let Some((kind, body, next)) = divide(rest) {
+        match kind {
+            NLMSG_DONE | NLMSG_ERROR => return (count, true),
+            RTM_NEWTFILTER => count += usize::from(is_of_others(body)),
+            _ => {}
+        }
+        rest = next;
+    }
+    (count, false)
+}
+
+/// The first message: its kind, its body, and what comes after it.
+fn divide(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = usize::try_from(u32::from_ne_bytes(messages.first_chunk().copied()?)).ok()?;
+    let kind = u16::from_ne_bytes(messages.get(4..6)?.try_into().ok()?);
+    let body = messages.get(HEADER..length)?;
+    Some((kind, body, messages.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// A filter without a handle is the head of a list, and filters nothing.
+fn is_of_others(body: &[u8]) -> bool {
+    let word =
+        |at: usize| body.get(at..).and_then(|it| it.first_chunk()).map_or(0, |it| u32::from_ne_bytes(*it));
+    let (handle, priority) = (word(8), word(16) >> 16);
+    handle != 0 && (handle, priority) != (HANDLE, PRIORITY)
+}

@@ -1,0 +1,214 @@
+//! Flows as the daemon sees them: which client has which backend, kept by the programs of packets alone.
+//!
+//! Invariant: a flow that lives is never taken away. Programs make flows and change them; here they are read,
+//! counted, and ended when nothing can use them any more (`sweep`). Who ends a flow deletes the entry between backend
+//! and client first: the one whose delete succeeds owns the record.
+
+mod count;
+mod entries;
+mod find;
+mod life;
+mod records;
+mod sample;
+mod sweep;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use holdfast_core::keys::Transport;
+use holdfast_core::op::PortIndex;
+use libbpf_rs::{MapCore, MapHandle};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::abi::flow::{self, types};
+use crate::abi::packets::types::packet_count;
+use crate::abi::transport_of;
+use crate::error::StartError;
+use crate::map::{Handles, Map, handle};
+
+pub use count::{PACKET_DROPS, PACKET_EVENTS, PacketCounts, Tally};
+use entries::Entries;
+pub use find::{FlowFilter, FlowReport, Place};
+pub use life::Stage;
+#[cfg(test)]
+pub(crate) use life::tests::LIFETIMES;
+use records::Records;
+pub use sample::Sampled;
+pub use sweep::FlowsSwept;
+pub(crate) use sweep::Sweeping;
+
+/// What one side of a TCP connection was heard to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// It asked for a connection, or agreed to one.
+    pub syn: bool,
+    /// It has said its last.
+    pub fin: bool,
+    /// It broke the connection off.
+    pub rst: bool,
+}
+
+impl Heard {
+    fn of(bits: u8) -> Self {
+        let has = |bit: types::heard| u32::from(bits) & bit.0 != 0;
+        Self {
+            syn: has(types::heard::HEARD_SYN),
+            fin: has(types::heard::HEARD_FIN),
+            rst: has(types::heard::HEARD_RST),
+        }
+    }
+}
+
+/// A client, what it dialled, and the backend that it got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Where its packets come from.
+    pub client: SocketAddr,
+    /// Where it asked to go, as it wrote it.
+    pub frontend: SocketAddr,
+    /// Who was chosen to answer.
+    pub backend: SocketAddr,
+    /// What the backend sees instead of the client; `None`: the client.
+    pub nat: Option<SocketAddr>,
+    /// The client's port as this node's own stack sees it: another than its own where two flows would look alike.
+    pub through_port: u16,
+    /// What it speaks.
+    pub transport: Transport,
+    /// How far it has come.
+    pub stage: Stage,
+    /// What was heard of the client.
+    pub client_heard: Heard,
+    /// What was heard of the backend.
+    pub backend_heard: Heard,
+    /// The port behind the frontend, when the flow began.
+    pub port: PortIndex,
+    /// How long ago its last packet was, as far as a second matters.
+    pub idle: Duration,
+    /// How long ago it began.
+    pub age: Duration,
+    /// How long it may be idle before it has ended.
+    pub lifetime: Duration,
+}
+
+impl Flow {
+    /// `None`: no program of this version wrote that.
+    fn of(it: &types::flow, now: u32) -> Option<Self> {
+        let transport = transport_of(it.transport)?;
+        let stage = Stage::of(it)?;
+        let ago = |then: u32| Duration::from_secs(now.saturating_sub(then).into());
+        Some(Self {
+            client: flow::shown((it.client, it.client_port)),
+            frontend: flow::shown((it.frontend, it.frontend_port)),
+            backend: flow::shown((it.backend, it.backend_port)),
+            nat: (it.nat_port != 0).then(|| flow::shown((it.nat, it.nat_port))),
+            through_port: u16::from_be(it.through_port),
+            transport,
+            stage,
+            client_heard: Heard::of(it.of_client),
+            backend_heard: Heard::of(it.of_backend),
+            port: PortIndex(it.port_index),
+            idle: ago(it.seen),
+            age: ago(it.began),
+            lifetime: Duration::from_secs(life::lifetime(it)?.into()),
+        })
+    }
+}
+
+/// The table of flows, open. Copies share it.
+#[derive(Clone, Debug)]
+pub struct FlowTable(Arc<Maps>);
+
+#[derive(Debug)]
+struct Maps {
+    records: Records,
+    entries: Entries,
+    // Numbers of records that nobody has.
+    free: MapHandle,
+    counts: MapHandle,
+    // How many flows had begun in all before the last pass found none.
+    still_since: AtomicU64,
+    clock: fn() -> u32,
+}
+
+/// No pass has found the table empty.
+const NOT_STILL: u64 = u64::MAX;
+
+impl FlowTable {
+    /// Over the maps of packets.
+    pub(crate) fn new(maps: &Handles) -> Result<Self, StartError> {
+        Self::with_clock(maps, since_boot)
+    }
+
+    fn with_clock(maps: &Handles, clock: fn() -> u32) -> Result<Self, StartError> {
+        let copy = |map| MapHandle::try_from(handle(maps, map)?).map_err(StartError::Load);
+        Ok(Self(Arc::new(Maps {
+            records: Records::new(maps)?,
+            entries: Entries::new([copy(Map::Entries4)?, copy(Map::Entries6)?]),
+            free: copy(Map::FreeFlows)?,
+            counts: copy(Map::PacketCounts)?,
+            still_since: AtomicU64::new(NOT_STILL),
+            clock,
+        })))
+    }
+
+    /// Seconds on the programs' clock.
+    fn now(&self) -> u32 {
+        (self.0.clock)()
+    }
+
+    /// Whether there is nothing to look at: a pass has found no flow, and none has begun since. A node without clients
+    /// outside has no work with flows.
+    fn is_still(&self) -> bool {
+        let since = self.0.still_since.load(Ordering::Relaxed);
+        since != NOT_STILL && since == self.begun()
+    }
+
+    /// How many flows have begun, as far as the programs count them.
+    fn begun(&self) -> u64 {
+        self.packet_count(packet_count::COUNT_FLOWS)
+    }
+
+    /// How many flows there may be.
+    pub fn max(&self) -> u32 {
+        self.0.records.len()
+    }
+
+    /// The rest of a flow's end, in this order: what leads to it, the record, its number. Who is killed meanwhile
+    /// leaves a record that the next pass finds; only before the last step its number is lost, and blocks nobody. Only
+    /// for who has deleted the entry between backend and client.
+    fn finish(&self, number: u32, ended: &types::flow) -> Result<(), libbpf_rs::Error> {
+        let Maps { records, entries, .. } = &*self.0;
+        entries.remove(&flow::entry_of_client(ended), number)?;
+        if let Some(key) = flow::entry_of_nat(ended) {
+            entries.remove(&key, number)?;
+        }
+        records.free(number);
+        self.give_back(number)
+    }
+
+    /// A number that nobody has any more.
+    fn give_back(&self, number: u32) -> Result<(), libbpf_rs::Error> {
+        self.0.free.update(&[], &number.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
+    }
+}
+
+/// Equal are tables over the very same maps.
+impl PartialEq for FlowTable {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for FlowTable {}
+
+/// The programs' clock, in seconds.
+fn since_boot() -> u32 {
+    // The kernel always has this clock; at 0 nothing is old enough to end.
+    let since_boot = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    u32::try_from(since_boot.as_secs()).unwrap_or(u32::MAX)
+}

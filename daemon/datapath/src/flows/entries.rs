@@ -1,0 +1,66 @@
+//! What leads to flows.
+//!
+//! Invariant: an entry is taken away only where it leads to the flow that is meant; one of another flow, put in its
+//! place meanwhile, stays or is put back at once.
+
+use holdfast_core::keys::Family;
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+
+use crate::abi::flow::EntryKey;
+
+/// The entries of both families.
+#[derive(Debug)]
+pub(super) struct Entries([MapHandle; 2]);
+
+impl Entries {
+    /// Those of IPv4 come first.
+    pub(super) fn new(maps: [MapHandle; 2]) -> Self {
+        Self(maps)
+    }
+
+    fn of(&self, key: &EntryKey) -> &MapHandle {
+        let [v4, v6] = &self.0;
+        if key.family() == Family::V4 { v4 } else { v6 }
+    }
+
+    /// The number of the flow that it leads to.
+    pub(super) fn get(&self, key: &EntryKey) -> Result<Option<u32>, libbpf_rs::Error> {
+        Ok(number(self.of(key).lookup(key.bytes(), MapFlags::ANY)?))
+    }
+
+    /// `false`: there is one already.
+    pub(super) fn insert(&self, key: &EntryKey, to: u32) -> Result<bool, libbpf_rs::Error> {
+        match self.of(key).update(key.bytes(), &to.to_ne_bytes(), MapFlags::NO_EXIST) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `true`: it led there, nobody else has deleted it, and it is gone.
+    pub(super) fn remove(&self, key: &EntryKey, to: u32) -> Result<bool, libbpf_rs::Error> {
+        if self.get(key)? != Some(to) {
+            return Ok(false);
+        }
+        match self.of(key).lookup_and_delete(key.bytes()) {
+            Ok(found) => match number(found) {
+                Some(other) if other != to => self.insert(key, other).map(|_| false),
+                found => Ok(found.is_some()),
+            },
+            // Before Linux 5.14 a hash map does not tell what it gives up.
+            Err(_) => self.delete(key),
+        }
+    }
+
+    fn delete(&self, key: &EntryKey) -> Result<bool, libbpf_rs::Error> {
+        match self.of(key).delete(key.bytes()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn number(value: Option<Vec<u8>>) -> Option<u32> {
+    Some(u32::from_ne_bytes(value?.try_into().ok()?))
+}

@@ -1,0 +1,82 @@
+//! Which flows there are, for people who look for some.
+//!
+//! Invariant: the table is read once and nothing is written; what is given is bounded by who asks.
+
+use std::net::IpAddr;
+
+use super::count::Tally;
+use super::life::{Stage, is_expired};
+use super::{Flow, FlowTable, Maps};
+use crate::abi::flow::{End, types};
+use crate::abi::mapped;
+
+/// An address, of which any port is meant or one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Never an IPv4 one in the shape of IPv6.
+    pub address: IpAddr,
+    /// The only one that is meant; `None`: any of them.
+    pub port: Option<u16>,
+}
+
+impl Place {
+    /// Compared as they are written: most flows are not looked for.
+    fn is(self, (address, port): End) -> bool {
+        mapped(self.address) == address && self.port.is_none_or(|wanted| wanted.to_be() == port)
+    }
+}
+
+/// Which flows are looked for. `None` is no restriction; everything else is exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowFilter {
+    /// Where its packets come from.
+    pub client: Option<Place>,
+    /// Where it asked to go, as it wrote it.
+    pub frontend: Option<Place>,
+    /// Who was chosen to answer.
+    pub backend: Option<Place>,
+    /// How far it has come.
+    pub stage: Option<Stage>,
+}
+
+impl FlowFilter {
+    fn takes(&self, it: &types::flow) -> bool {
+        let is = |wanted: Option<Place>, end| wanted.is_none_or(|place| place.is(end));
+        is(self.client, (it.client, it.client_port))
+            && is(self.frontend, (it.frontend, it.frontend_port))
+            && is(self.backend, (it.backend, it.backend_port))
+            && self.stage.is_none_or(|stage| Stage::of(it) == Some(stage))
+    }
+}
+
+/// The table at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowReport {
+    /// All flows, counted.
+    pub tally: Tally,
+    /// Those that were looked for, the first ones of the table.
+    pub found: Vec<Flow>,
+    /// How many more there are of these.
+    pub more: u64,
+}
+
+impl FlowTable {
+    /// Counts all flows, and finds so many.
+    pub fn report(&self, filter: &FlowFilter, limit: usize) -> FlowReport {
+        let mut report = FlowReport::default();
+        let now = self.now();
+        let Maps { records, .. } = &*self.0;
+        for (_, record) in records.some(0, records.len()) {
+            report.tally.add(&record, now);
+            if is_expired(&record, now, 0) || !filter.takes(&record) {
+                continue;
+            }
+            if report.found.len() >= limit {
+                report.more += 1;
+            } else {
+                report.found.extend(Flow::of(&record, now));
+            }
+        }
+        report
+    }
+}

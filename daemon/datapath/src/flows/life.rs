@@ -1,0 +1,201 @@
+//! How long a flow lives without a packet.
+//!
+//! Invariant: programs judge by the same rule (`bpf/flow.h`), and nobody here takes a flow before [`MARGIN`] more than
+//! that has passed: so no program can give new life to what is being taken.
+
+use holdfast_core::keys::Transport;
+use holdfast_core::spelled::Spelled;
+
+use crate::abi::flow::types::{self, flow_state, heard, lifetime as life};
+use crate::abi::transport_of;
+
+/// Seconds. A program that has just found a flow alive is through with its packet long before.
+pub(super) const MARGIN: u32 = 2;
+
+/// How far a flow has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The client has been heard, and the two have not agreed yet.
+    Opening,
+    /// Both have been heard.
+    Open,
+    /// One side of a TCP connection has said its last.
+    HalfClosed,
+    /// Both sides have.
+    Closed,
+    /// One side has broken the connection off.
+    Reset,
+}
+
+impl Stage {
+    /// Each of them.
+    pub const ALL: [Self; 5] = [Self::Opening, Self::Open, Self::HalfClosed, Self::Closed, Self::Reset];
+
+    /// The one spelling in tables, JSON and metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Open => "open",
+            Self::HalfClosed => "half-closed",
+            Self::Closed => "closed",
+            Self::Reset => "reset",
+        }
+    }
+
+    /// `None`: the record is nobody's, or no program wrote it.
+    pub(super) fn of(flow: &types::flow) -> Option<Self> {
+        let [client, backend] = [flow.of_client, flow.of_backend];
+        // Datagrams say nothing of the kind, whatever is written.
+        let is_tcp = transport_of(flow.transport) == Some(Transport::Tcp);
+        if !is_in(flow, flow_state::FLOW_OPENING) && !is_in(flow, flow_state::FLOW_OPEN) {
+            None
+        } else if is_tcp && has(client | backend, heard::HEARD_RST) {
+            Some(Self::Reset)
+        } else if is_in(flow, flow_state::FLOW_OPENING) {
+            Some(Self::Opening)
+        } else if is_tcp && has(client & backend, heard::HEARD_FIN) {
+            Some(Self::Closed)
+        } else if is_tcp && has(client | backend, heard::HEARD_FIN) {
+            Some(Self::HalfClosed)
+        } else {
+            Some(Self::Open)
+        }
+    }
+}
+
+impl Spelled for Stage {
+    const ALL: &'static [Self] = &Self::ALL;
+
+    fn spelling(self) -> &'static str {
+        self.as_str()
+    }
+}
+
+/// Seconds without a packet after which this flow has ended; `None`: no program wrote it.
+pub(super) fn lifetime(flow: &types::flow) -> Option<u32> {
+    let seconds = match (Stage::of(flow)?, transport_of(flow.transport)?) {
+        (Stage::Opening, _) => life::LIFE_OPENING,
+        (_, Transport::Udp) if is_stream(flow) => life::LIFE_UDP,
+        (_, Transport::Udp) => life::LIFE_UDP_BRIEF,
+        (Stage::Open, Transport::Tcp) => life::LIFE_TCP,
+        (Stage::HalfClosed, Transport::Tcp) => life::LIFE_HALF_CLOSED,
+        (Stage::Closed, Transport::Tcp) => life::LIFE_CLOSED,
+        (Stage::Reset, Transport::Tcp) if is_in(flow, flow_state::FLOW_OPENING) => life::LIFE_OPENING,
+        (Stage::Reset, Transport::Tcp) if is_broken_off(flow) => life::LIFE_RESET,
+        (Stage::Reset, Transport::Tcp) => life::LIFE_RESET_BY_CLIENT,
+    };
+    Some(seconds.0)
+}
+
+/// More than a question and its answer.
+fn is_stream(flow: &types::flow) -> bool {
+    flow.seen.wrapping_sub(flow.began).cast_signed() > life::STREAM_AFTER.0.cast_signed()
+}
+
+/// The backend says so too. In a client's name anybody may send a RST.
+fn is_broken_off(flow: &types::flow) -> bool {
+    has(flow.of_backend, heard::HEARD_RST) || has(flow.of_backend, heard::HEARD_FIN)
+}
+
+fn is_in(flow: &types::flow, state: flow_state) -> bool {
+    u32::from(flow.state) == state.0
+}
+
+fn has(bits: u8, bit: heard) -> bool {
+    u32::from(bits) & bit.0 != 0
+}
+
+/// Whether it has been idle for longer than its lifetime and so many seconds more. A packet that was seen after `now`
+/// was read, on another processor, is none too old.
+pub(super) fn is_expired(flow: &types::flow, now: u32, margin: u32) -> bool {
+    lifetime(flow).is_some_and(|lifetime| now.saturating_sub(flow.seen) > lifetime.saturating_add(margin))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+    const OPENING: u8 = 1;
+    const OPEN: u8 = 2;
+    const SYN: u8 = 1;
+    const FIN: u8 = 2;
+    const RST: u8 = 4;
+
+    /// Transport, state, what was heard of client and backend; for how long it had packets; its lifetime. Programs are
+    /// held to it too.
+    pub(crate) const LIFETIMES: [([u8; 4], u32, u32); 24] = [
+        ([TCP, OPENING, 0, 0], 0, 30),
+        ([TCP, OPENING, SYN, 0], 0, 30),
+        ([TCP, OPENING, SYN, SYN], 9, 30),
+        ([TCP, OPENING, SYN | FIN, 0], 0, 30),
+        ([TCP, OPENING, SYN, RST], 0, 30),
+        ([TCP, OPENING, SYN | RST, SYN], 0, 30),
+        ([TCP, OPEN, SYN, SYN], 0, 86_400),
+        ([TCP, OPEN, 0, 0], 9, 86_400),
+        ([TCP, OPEN, SYN | FIN, SYN], 0, 3_600),
+        ([TCP, OPEN, SYN, SYN | FIN], 9, 3_600),
+        ([TCP, OPEN, SYN | FIN, SYN | FIN], 9, 120),
+        ([TCP, OPEN, RST, SYN], 9, 600),
+        ([TCP, OPEN, SYN | FIN | RST, SYN], 0, 600),
+        ([TCP, OPEN, SYN, RST], 9, 30),
+        ([TCP, OPEN, SYN | RST, SYN | FIN], 9, 30),
+        ([TCP, OPEN, SYN | FIN, SYN | FIN | RST], 9, 30),
+        ([UDP, OPENING, 0, 0], 0, 30),
+        ([UDP, OPENING, 0, 0], 9, 30),
+        // Another processor's clock was a second behind.
+        ([UDP, OPEN, 0, 0], u32::MAX, 30),
+        ([UDP, OPEN, 0, 0], 0, 30),
+        ([UDP, OPEN, 0, 0], 2, 30),
+        ([UDP, OPEN, 0, 0], 3, 120),
+        ([UDP, OPEN, SYN | FIN, FIN], 9, 120),
+        ([UDP, OPEN, RST, 0], 9, 120),
+    ];
+
+    fn flow([transport, state, of_client, of_backend]: [u8; 4], lived: u32) -> types::flow {
+        let began = 1_000_u32.wrapping_sub(lived);
+        types::flow { transport, state, of_client, of_backend, seen: 1_000, began, ..types::flow::default() }
+    }
+
+    #[test]
+    fn a_flow_lives_as_long_as_what_was_heard_of_it_says() {
+        for (case, lived, expected) in LIFETIMES {
+            assert_eq!(lifetime(&flow(case, lived)), Some(expected), "{case:?} after {lived} s");
+        }
+    }
+
+    #[test]
+    fn a_flow_has_ended_after_its_lifetime_and_not_in_the_last_second_of_it() {
+        for (case, lived, seconds) in LIFETIMES {
+            let flow = flow(case, lived);
+            let ends = flow.seen + seconds;
+            for (now, margin, expected) in [
+                (flow.seen, 0, false),
+                // Another processor was a second ahead.
+                (flow.seen - 1, 0, false),
+                (0, 0, false),
+                (ends, 0, false),
+                (ends + 1, 0, true),
+                (ends + 1, MARGIN, false),
+                (ends + MARGIN, MARGIN, false),
+                (ends + MARGIN + 1, MARGIN, true),
+            ] {
+                assert_eq!(is_expired(&flow, now, margin), expected, "{case:?} at {now} and {margin}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_stages_are_spelled_alike() {
+        assert!(Stage::ALL.iter().all(|stage| Stage::find(stage.as_str()) == Some(*stage)));
+    }
+
+    #[test]
+    fn what_no_program_wrote_has_no_lifetime_and_never_ends() {
+        for strange in [[TCP, 0, 0, 0], [TCP, 3, 0, 0], [0, OPEN, 0, 0], [132, OPENING, 0, 0]] {
+            assert_eq!(lifetime(&flow(strange, 0)), None, "{strange:?}");
+            assert!(!is_expired(&flow(strange, 0), u32::MAX, 0), "{strange:?}");
+        }
+    }
+}

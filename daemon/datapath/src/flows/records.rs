@@ -1,0 +1,51 @@
+//! The array of records, mapped.
+//!
+//! Invariant: nothing is written to a record that somebody has, but by its owner. How a record is read whole,
+//! [`crate::abi::flow`] says.
+
+use crate::abi::flow::{self, Cells, WORDS, types};
+use crate::error::StartError;
+use crate::generation::view;
+use crate::map::{Handles, Map};
+use crate::view::View;
+
+/// As many as there may be flows, whoever has them.
+#[derive(Debug)]
+pub(super) struct Records(View);
+
+impl Records {
+    pub(super) fn new(maps: &Handles) -> Result<Self, StartError> {
+        view(maps, Map::Flows).map(Self)
+    }
+
+    fn all(&self) -> &[Cells] {
+        let (all, _) = self.0.as_chunks::<WORDS>();
+        all
+    }
+
+    /// How many there are, somebody's or not.
+    pub(super) fn len(&self) -> u32 {
+        u32::try_from(self.all().len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn cells(&self, number: u32) -> Option<&Cells> {
+        self.all().get(number as usize)
+    }
+
+    /// Those that are somebody's, of so many from that number on.
+    pub(super) fn some(&self, from: u32, count: u32) -> impl Iterator<Item = (u32, types::flow)> {
+        let cells = self.all().iter().skip(from as usize).take(count as usize);
+        (from..).zip(cells).filter_map(|(number, cells)| Some((number, flow::read(cells)?)))
+    }
+
+    /// Whether it is still that very flow's.
+    pub(super) fn is_of(&self, number: u32, it: &types::flow) -> bool {
+        self.cells(number).is_some_and(|cells| flow::serial(cells) == it.serial)
+    }
+
+    pub(super) fn free(&self, number: u32) {
+        if let Some(cells) = self.cells(number) {
+            flow::free(cells);
+        }
+    }
+}

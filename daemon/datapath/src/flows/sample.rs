@@ -1,0 +1,76 @@
+//! Whether flows are what their entries say: a few of them at a time.
+//!
+//! Invariant: nothing is written. A flow that ends while it is looked at is none that is wrong.
+
+use std::net::SocketAddr;
+
+use holdfast_core::keys::Transport;
+use holdfast_core::op::PortIndex;
+
+use super::life::is_expired;
+use super::{Flow, FlowTable, Maps};
+use crate::abi::flow::{entry_between, entry_of_client, entry_of_nat, types};
+
+/// How many records are looked at for one sample: a millisecond's work where all of them are nobody's.
+const RECORDS_MAX: u32 = 1 << 16;
+
+/// Seconds after which nobody is at work on what leads to a flow any more.
+const SETTLED: u32 = 2;
+
+/// What a sample of the flows has shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sampled {
+    /// Flows that were looked at.
+    pub looked_at: u32,
+    /// Those that some entry does not lead to, so that some of their packets are not translated.
+    pub wrong: Vec<Flow>,
+    /// Conversations over UDP whose backend serves no more.
+    pub without_backend: u32,
+    /// Where the next sample may begin.
+    pub next: u32,
+}
+
+impl FlowTable {
+    /// Looks at so many flows that live, from that record on. `serves` says whether a backend serves a port.
+    pub(crate) fn sample(
+        &self,
+        from: u32,
+        most: u32,
+        serves: impl Fn(PortIndex, SocketAddr) -> bool,
+    ) -> Sampled {
+        if self.is_still() {
+            return Sampled::default();
+        }
+        let (now, from) = (self.now(), if from < self.max() { from } else { 0 });
+        let mut sampled = Sampled { next: from.saturating_add(RECORDS_MAX), ..Sampled::default() };
+        let mut astray = Vec::new();
+        for (number, record) in self.0.records.some(from, RECORDS_MAX) {
+            if is_expired(&record, now, 0) || now.saturating_sub(record.began) < SETTLED {
+                continue;
+            }
+            let Some(flow) = Flow::of(&record, now) else { continue };
+            sampled.looked_at += 1;
+            if self.is_astray(number, &record) {
+                astray.push((number, record, flow));
+            } else if flow.transport == Transport::Udp && !serves(flow.port, flow.backend) {
+                sampled.without_backend += 1;
+            }
+            if sampled.looked_at >= most {
+                sampled.next = number.saturating_add(1);
+                break;
+            }
+        }
+        // A program may just have been at it: what is still so is wrong.
+        let still = astray.into_iter().filter(|(number, record, _)| self.is_astray(*number, record));
+        sampled.wrong.extend(still.map(|(.., flow)| flow));
+        sampled
+    }
+
+    /// Whether some entry does not lead to a flow that is still there. One that cannot be read says nothing.
+    fn is_astray(&self, number: u32, flow: &types::flow) -> bool {
+        let Maps { records, entries, .. } = &*self.0;
+        let keys = entry_of_nat(flow).into_iter().chain([entry_between(flow), entry_of_client(flow)]);
+        let is_elsewhere = |key| entries.get(&key).is_ok_and(|found| found != Some(number));
+        keys.into_iter().any(is_elsewhere) && records.is_of(number, flow)
+    }
+}

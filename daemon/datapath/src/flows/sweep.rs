@@ -1,0 +1,232 @@
+//! Takes away the flows that have ended, on a thread of its own.
+//!
+//! Invariant: it works in slices and rests between them, so it takes no more of a processor than [`REST`] says, and it
+//! shares nothing with the engine. What a program takes away at the same moment is the program's.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::life::{MARGIN, is_expired};
+use super::{FlowTable, Maps, NOT_STILL};
+use crate::abi::flow::{entry_between, types};
+
+/// A whole table is gone over in so many parts, one each second. Programs use no flow that has ended, so nothing but
+/// its room waits for this.
+const PARTS: u32 = 10;
+const PART_REST: Duration = Duration::from_secs(1);
+
+/// Of one piece of work. The thread is never away from its stop for longer.
+const SLICE: Duration = Duration::from_millis(5);
+
+/// After a slice that was full the thread rests so many times as long: it costs a tenth of a processor at most.
+const REST: u32 = 9;
+
+/// How many records are looked at between two looks at the clock: with each of them ended, less than a millisecond.
+const AT_ONCE: u32 = 64;
+
+/// Records whose entry somebody has deleted without doing the rest, as a process does that is killed at that moment. So
+/// many are remembered at once; more of them are found by the next pass.
+const LEFT_MAX: usize = 1024;
+
+/// Seconds after which nobody is at it any more: a program needs microseconds.
+const LEFT_AFTER: u32 = 5;
+
+/// A record without the entry that says whose it is to take away.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    serial: u32,
+    since: u32,
+    // When it was seen last.
+    pass: u64,
+}
+
+/// What the sweep has done since the daemon started.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowsSwept {
+    /// How often the whole table was gone over.
+    pub passes: u64,
+    /// Flows that were taken away.
+    pub ended: u64,
+    /// Those of them that somebody else had begun to take away and left.
+    pub left: u64,
+    /// Why some flows stay that have ended; `None`: the last pass met no error.
+    pub failure: Option<String>,
+}
+
+/// Goes over the table again and again.
+#[derive(Debug)]
+pub(super) struct Sweep {
+    table: FlowTable,
+    // The next record.
+    at: u32,
+    // Of this pass: how many flows had begun before it, and how many it has found.
+    begun: u64,
+    found: u64,
+    // By their numbers.
+    left: BTreeMap<u32, Left>,
+    // Of this pass.
+    failure: Option<String>,
+    pub(super) swept: FlowsSwept,
+}
+
+impl Sweep {
+    pub(super) fn new(table: FlowTable) -> Self {
+        let (left, swept) = (BTreeMap::new(), FlowsSwept::default());
+        Self { table, at: 0, begun: 0, found: 0, left, failure: None, swept }
+    }
+
+    /// One part of the table, or as much of it as fits before that time. `false`: the part is not done.
+    pub(super) fn some(&mut self, count: u32, until: Instant) -> bool {
+        let mut remaining = count;
+        if self.at == 0 && !self.begin_pass() {
+            return true;
+        }
+        while remaining > 0 {
+            let (from, next) = (self.at, remaining.min(AT_ONCE));
+            self.look_at(from, next);
+            self.at = from.saturating_add(next);
+            remaining -= next;
+            if self.at >= self.table.max() {
+                self.end_pass();
+                return true;
+            }
+            if Instant::now() >= until {
+                return remaining == 0;
+            }
+        }
+        true
+    }
+
+    /// `false`: there is nothing to look at.
+    fn begin_pass(&mut self) -> bool {
+        if self.table.is_still() {
+            return false;
+        }
+        (self.begun, self.found) = (self.table.begun(), 0);
+        true
+    }
+
+    fn look_at(&mut self, from: u32, count: u32) {
+        let (table, now) = (self.table.clone(), self.table.now());
+        let Maps { records, .. } = &*table.0;
+        for (number, flow) in records.some(from, count) {
+            self.found += 1;
+            if !is_expired(&flow, now, MARGIN) {
+                continue;
+            }
+            if let Err(error) = self.end(number, &flow) {
+                self.failure = Some(format!("{error:#}"));
+            }
+        }
+    }
+
+    /// Ends a flow that is too old, if it is still there and nobody else is at it.
+    pub(super) fn end(&mut self, number: u32, flow: &types::flow) -> Result<(), libbpf_rs::Error> {
+        if self.table.claim(number, flow)? {
+            self.table.finish(number, flow)?;
+            self.swept.ended += 1;
+            return Ok(());
+        }
+        if self.table.0.records.is_of(number, flow) && self.is_left(number, flow.serial) {
+            self.table.finish(number, flow)?;
+            self.swept.ended += 1;
+            self.swept.left += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether that record has been without its entry for long.
+    fn is_left(&mut self, number: u32, serial: u32) -> bool {
+        let (now, pass) = (self.table.now(), self.swept.passes);
+        let known = self.left.get(&number).copied();
+        let since = known.filter(|left| left.serial == serial).map_or(now, |left| left.since);
+        if known.is_some() || self.left.len() < LEFT_MAX {
+            self.left.insert(number, Left { serial, since, pass });
+        }
+        now.saturating_sub(since) >= LEFT_AFTER
+    }
+
+    fn end_pass(&mut self) {
+        self.at = 0;
+        let still_since = if self.found == 0 { self.begun } else { NOT_STILL };
+        self.table.0.still_since.store(still_since, Ordering::Relaxed);
+        let pass = self.swept.passes;
+        self.left.retain(|_, left| left.pass == pass);
+        self.swept.failure = self.failure.take();
+        self.swept.passes += 1;
+    }
+}
+
+impl FlowTable {
+    /// `true`: this flow is ours to finish.
+    pub(super) fn claim(&self, number: u32, flow: &types::flow) -> Result<bool, libbpf_rs::Error> {
+        let Maps { records, entries, .. } = &*self.0;
+        let key = entry_between(flow);
+        if !entries.remove(&key, number)? {
+            return Ok(false);
+        }
+        if records.is_of(number, flow) {
+            return Ok(true);
+        }
+        // A program ended it, and began another that looks the same in the same record.
+        entries.insert(&key, number)?;
+        Ok(false)
+    }
+}
+
+/// The thread, as its owner holds it.
+#[derive(Debug)]
+pub(crate) struct Sweeping {
+    swept: Arc<Mutex<FlowsSwept>>,
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sweeping {
+    /// Begins; it ends when this is dropped.
+    pub(crate) fn start(table: FlowTable) -> io::Result<Self> {
+        let (stop, stopped) = sync_channel(0);
+        let swept = Arc::<Mutex<FlowsSwept>>::default();
+        let told = Arc::clone(&swept);
+        let work = move || run(Sweep::new(table), &told, &stopped);
+        let thread = std::thread::Builder::new().name("flows".to_owned()).spawn(work)?;
+        Ok(Self { swept, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// What it has done so far.
+    pub(crate) fn swept(&self) -> FlowsSwept {
+        locked(&self.swept).clone()
+    }
+}
+
+impl Drop for Sweeping {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn locked(swept: &Mutex<FlowsSwept>) -> MutexGuard<'_, FlowsSwept> {
+    // Nothing in a change can panic half-way, so what is there is whole.
+    swept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run(mut sweep: Sweep, told: &Mutex<FlowsSwept>, stopped: &Receiver<()>) {
+    let part = sweep.table.max().div_ceil(PARTS);
+    loop {
+        let began = Instant::now();
+        let is_done = sweep.some(part, began + SLICE);
+        *locked(told) = sweep.swept.clone();
+        let rest = if is_done { PART_REST } else { began.elapsed() * REST };
+        if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What is said of the flows is what is there.
+
+use super::super::life::Stage;
+use super::*;
+
+fn place(text: &str) -> Option<Place> {
+    let at = text.parse::<SocketAddr>().map(|at| Place { address: at.ip(), port: Some(at.port()) });
+    Some(at.unwrap_or_else(|_| Place { address: text.parse().unwrap(), port: None }))
+}
+
+#[test]
+fn kernel_a_flow_is_told_with_all_that_is_known_of_it() {
+    let bed = Bed::new(8);
+    let it = types::flow { of_client: SYN | FIN, of_backend: SYN, ..flow(6, TCP, NOW - 7) };
+    bed.begin(it);
+    let heard = Heard { syn: true, ..Heard::default() };
+    let expected = Flow {
+        client: "203.0.113.9:1030".parse().unwrap(),
+        frontend: "192.0.2.10:443".parse().unwrap(),
+        backend: "10.1.0.7:8443".parse().unwrap(),
+        nat: Some("192.0.2.1:32774".parse().unwrap()),
+        through_port: 1_030,
+        transport: Transport::Tcp,
+        stage: Stage::HalfClosed,
+        client_heard: Heard { fin: true, ..heard },
+        backend_heard: heard,
+        port: PortIndex(5),
+        idle: Duration::from_secs(7),
+        age: Duration::from_secs(17),
+        lifetime: Duration::from_secs(3_600),
+    };
+    let report = bed.table.report(&FlowFilter::default(), 10);
+    assert_eq!((report.found, report.more), (vec![expected], 0));
+}
+
+#[test]
+fn kernel_flows_are_found_by_client_frontend_backend_and_stage() {
+    let bed = Bed::new(16);
+    for n in 0..10 {
+        bed.begin(flow(n, UDP, NOW));
+    }
+    bed.begin(types::flow { state: OPENING, ..flow(10, TCP, NOW) });
+    bed.begin(flow(12, UDP, 1));
+    let any = FlowFilter::default();
+    for (filter, expected) in [
+        (any, 11),
+        (FlowFilter { client: place("203.0.113.9"), ..any }, 6),
+        (FlowFilter { client: place("203.0.113.9:1026"), ..any }, 1),
+        (FlowFilter { client: place("[2001:db8::9]:1025"), ..any }, 1),
+        (FlowFilter { client: place("203.0.113.9:1036"), ..any }, 0),
+        (FlowFilter { frontend: place("2001:db8:1::10"), ..any }, 5),
+        (FlowFilter { frontend: place("192.0.2.10:80"), ..any }, 0),
+        (FlowFilter { backend: place("10.1.0.7:8443"), ..any }, 4),
+        (FlowFilter { backend: place("10.1.0.207"), ..any }, 2),
+        (FlowFilter { stage: Some(Stage::Opening), ..any }, 1),
+        (FlowFilter { stage: Some(Stage::Opening), backend: place("fd00::7"), ..any }, 0),
+    ] {
+        let report = bed.table.report(&filter, 100);
+        assert_eq!((report.found.len(), report.more), (expected, 0), "{filter:?}");
+        assert_eq!(report.tally.live(), 11, "all are counted");
+        let report = bed.table.report(&filter, 2);
+        assert_eq!((report.found.len(), report.more as usize), (expected.min(2), expected.saturating_sub(2)));
+    }
+}
+
+#[test]
+fn kernel_flows_are_counted_by_what_they_are() {
+    let bed = Bed::new(16);
+    assert_eq!((bed.table.tally(), bed.table.max()), (Tally::default(), 16));
+    for n in 0..4 {
+        bed.begin(flow(n, UDP, NOW));
+    }
+    bed.begin(types::flow { of_client: FIN, of_backend: FIN, ..flow(4, TCP, NOW) });
+    bed.begin(types::flow { state: OPENING, ..flow(5, TCP, NOW) });
+    bed.begin(flow(6, UDP, NOW - 121));
+    let tally = bed.table.tally();
+    let counted: Vec<_> = tally.stages().filter(|(.., count)| *count > 0).collect();
+    let expected = [
+        (Transport::Tcp, Stage::Opening, 1),
+        (Transport::Tcp, Stage::Closed, 1),
+        (Transport::Udp, Stage::Open, 4),
+    ];
+    assert_eq!(counted, expected);
+    assert_eq!((tally.live(), tally.families, tally.nat, tally.expired), (6, [3, 3], 2, 1));
+}
+
+#[test]
+fn kernel_packets_are_counted_over_all_processors() {
+    let bed = Bed::new(4);
+    assert_eq!(bed.table.packet_counts(), PacketCounts::default());
+    let counts = &bed.handles[&Map::PacketCounts];
+    let which = types::packet_count::COUNT_NO_PORT.0.to_ne_bytes();
+    let mut each = counts.lookup_percpu(&which, MapFlags::ANY).unwrap().unwrap();
+    each.iter_mut().for_each(|count| *count = 3_u64.to_ne_bytes().to_vec());
+    counts.update_percpu(&which, &each, MapFlags::ANY).unwrap();
+    let told = bed.table.packet_counts();
+    assert_eq!(
+        told.dropped,
+        [("source", 0), ("flows", 0), ("ports", 3 * each.len() as u64), ("unwritable", 0)]
+    );
+    assert_eq!(told.events, PacketCounts::default().events);
+}
+
+#[test]
+fn kernel_a_sample_finds_flows_to_which_an_entry_does_not_lead() {
+    let bed = Bed::new(64);
+    let all: Vec<_> = (0..20).map(|n| flow(n, UDP, NOW)).collect();
+    for it in &all {
+        bed.begin(*it);
+    }
+    bed.begin(flow(40, UDP, 1));
+    bed.begin(types::flow { began: NOW - 1, ..flow(42, UDP, NOW) });
+    let serves = |_, backend: SocketAddr| backend.is_ipv4();
+    let sampled = bed.table.sample(0, 100, serves);
+    assert_eq!((sampled.looked_at, sampled.wrong.len(), sampled.without_backend), (20, 0, 10));
+    bed.entries(&all[3]).delete(&keys(&all[3])[2]).unwrap();
+    bed.entries(&all[4]).update(&keys(&all[4])[1], &9_u32.to_ne_bytes(), MapFlags::ANY).unwrap();
+    let wrong = bed.table.sample(0, 100, serves).wrong;
+    let ports: Vec<_> = wrong.iter().map(|flow| flow.client.port()).collect();
+    assert_eq!(ports, [1_027, 1_028]);
+    let (first, second) = (bed.table.sample(0, 12, serves), bed.table.sample(12, 12, serves));
+    assert_eq!((first.looked_at, first.next, second.looked_at), (12, 12, 8), "it goes on where it ended");
+    assert_eq!(bed.table.sample(u32::MAX, 1, serves).looked_at, 1, "and begins again");
+}

@@ -1,0 +1,279 @@
+//! What has ended is taken away, and nothing else.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::super::life::{MARGIN, lifetime};
+use super::super::sweep::Sweep;
+use super::*;
+
+fn pass(sweep: &mut Sweep) {
+    let passes = sweep.swept.passes;
+    while sweep.swept.passes == passes {
+        sweep.some(7, Instant::now() + Duration::from_secs(60));
+    }
+}
+
+fn sweep(bed: &Bed) -> Sweep {
+    Sweep::new(bed.table.clone())
+}
+
+#[test]
+fn kernel_what_has_ended_is_taken_away_with_all_that_led_there_and_what_lives_stays() {
+    let bed = Bed::new(32);
+    let mut begun = Vec::new();
+    for (n, transport) in (0..6).flat_map(|n| [(n, TCP), (n, UDP)]) {
+        let life = lifetime(&flow(n, transport, NOW)).unwrap();
+        let old = flow(n, transport, NOW - life - MARGIN - 1);
+        let young = types::flow { seen: NOW - life - MARGIN, ..flow(n + 100, transport, 0) };
+        begun.extend([old, young].map(|it| (bed.begin(it), it)));
+    }
+    let mut sweep = sweep(&bed);
+    pass(&mut sweep);
+    for (at, (number, it)) in begun.iter().enumerate() {
+        if at.is_multiple_of(2) { bed.check_gone(*number, it) } else { bed.check_whole(*number, it) }
+    }
+    assert_eq!(sweep.swept, FlowsSwept { passes: 1, ended: 12, ..FlowsSwept::default() });
+    pass(&mut sweep);
+    assert_eq!(sweep.swept.ended, 12, "once is enough");
+    assert_eq!(bed.free(), 32 - 12, "their numbers can be had again");
+}
+
+#[test]
+fn kernel_a_flow_that_a_program_takes_away_at_that_moment_is_the_programs() {
+    let bed = Bed::new(4);
+    let it = flow(0, UDP, 1);
+    let number = bed.begin(it);
+    bed.entries(&it).delete(&keys(&it)[0]).unwrap();
+    let mut sweep = sweep(&bed);
+    pass(&mut sweep);
+    assert_eq!(bytes(&bed.record(number)), bytes(&it), "the record is left alone");
+    assert_eq!(bed.leads(&it), [None, Some(number), Some(number)]);
+    assert_eq!((sweep.swept.ended, bed.free()), (0, 3), "nobody gives its number back twice");
+}
+
+#[test]
+fn kernel_what_somebody_began_to_take_away_and_left_is_finished_later() {
+    let bed = Bed::new(4);
+    let left = flow(0, UDP, 1);
+    let number = bed.begin(left);
+    bed.entries(&left).delete(&keys(&left)[0]).unwrap();
+    let mut sweep = sweep(&bed);
+    pass(&mut sweep);
+    CLOCK.set(NOW + 4);
+    pass(&mut sweep);
+    assert_eq!((sweep.swept.ended, bed.free()), (0, 3), "somebody may still be at it");
+    CLOCK.set(NOW + 5);
+    pass(&mut sweep);
+    bed.check_gone(number, &left);
+    assert_eq!((sweep.swept.ended, sweep.swept.left, bed.free()), (1, 1, 1));
+}
+
+/// As when a daemon is killed: from some step on nothing is done.
+#[test]
+fn kernel_an_end_that_is_broken_off_leaves_a_record_that_the_next_pass_finds() {
+    let bed = Bed::new(4);
+    let it = flow(0, UDP, 1);
+    let number = bed.begin(it);
+    bed.entries(&it).freeze().unwrap();
+    bed.table.finish(number, &it).unwrap_err();
+    assert_eq!(bytes(&bed.record(number)), bytes(&it));
+    assert_eq!(bed.free(), 3);
+}
+
+#[test]
+fn kernel_what_is_new_in_the_same_record_is_not_taken_for_what_was_left() {
+    let bed = Bed::new(1);
+    assert_eq!(bed.free(), 1);
+    let mut sweep = sweep(&bed);
+    for n in 0..4 {
+        let it = flow(n, UDP, 1);
+        bed.write(0, it);
+        CLOCK.set(NOW + 10 * u32::from(n));
+        pass(&mut sweep);
+        assert_eq!(bytes(&bed.record(0)), bytes(&it), "each is seen without its entry for the first time");
+    }
+    CLOCK.set(NOW + 100);
+    pass(&mut sweep);
+    assert_eq!((sweep.swept.left, bed.free()), (1, 1));
+}
+
+#[test]
+fn kernel_a_flow_that_began_with_the_same_addresses_keeps_what_leads_to_it() {
+    let bed = Bed::new(4);
+    let (old, new) = (flow(0, UDP, 1), types::flow { serial: 7, ..flow(0, UDP, NOW) });
+    let number = bed.begin(old);
+    // In the same record, since the old one was read.
+    bed.write(number, new);
+    let mut sweep = sweep(&bed);
+    sweep.end(number, &old).unwrap();
+    bed.check_whole(number, &new);
+    // In another record, whose entries stand in the place of the old ones.
+    bed.write(number, old);
+    bed.write(2, new);
+    for key in keys(&new) {
+        bed.entries(&new).update(&key, &2_u32.to_ne_bytes(), MapFlags::ANY).unwrap();
+    }
+    pass(&mut sweep);
+    CLOCK.set(NOW + 10);
+    pass(&mut sweep);
+    bed.check_whole(2, &new);
+    assert_eq!(bed.record(number).serial, 0, "the old one has gone");
+}
+
+#[test]
+fn kernel_a_record_that_is_being_written_is_nobodys() {
+    let bed = Bed::new(2);
+    for strange in [
+        types::flow { serial: 0, ..flow(0, UDP, 1) },
+        types::flow { state: 0, ..flow(0, UDP, 1) },
+        types::flow { state: 9, ..flow(0, UDP, 1) },
+        types::flow { transport: 132, ..flow(0, UDP, 1) },
+    ] {
+        bed.write(1, strange);
+        let mut sweep = sweep(&bed);
+        pass(&mut sweep);
+        bed.count_begun();
+        pass(&mut sweep);
+        assert_eq!(bytes(&bed.record(1)), bytes(&strange));
+        assert_eq!(sweep.swept.ended, 0);
+    }
+}
+
+#[test]
+fn kernel_a_slice_ends_in_time_however_much_there_is_to_do() {
+    let bed = Bed::new(20_000);
+    for n in 0..20_000 {
+        bed.begin(flow(n, UDP, 1));
+    }
+    let mut sweep = sweep(&bed);
+    let (begun, mut slices) = (Instant::now(), 0);
+    while sweep.swept.passes == 0 {
+        sweep.some(20_000, Instant::now() + Duration::from_millis(5));
+        slices += 1;
+    }
+    assert!(slices > 1, "{slices}");
+    let longest = begun.elapsed() / slices;
+    assert!(longest < Duration::from_millis(25), "a slice took {longest:?} in the mean");
+    assert_eq!(sweep.swept.ended, 20_000);
+}
+
+#[test]
+fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
+    let bed = Bed::new(64);
+    let old = flow(0, UDP, 1);
+    let number = bed.begin(old);
+    let sweeping = Sweeping::start(bed.table.clone()).unwrap();
+    let begun = Instant::now();
+    while sweeping.swept().ended == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    bed.check_gone(number, &old);
+    drop(sweeping);
+    assert!(begun.elapsed() < Duration::from_secs(30), "it does not finish its rest first");
+}
+
+/// As a program does that meets the same clients again and again: ends what is too old, and begins anew. Gives who
+/// lives at the end.
+fn programs(bed: &Bed, stop: &AtomicBool) -> Vec<(u32, types::flow)> {
+    let mut living: Vec<Option<(u32, types::flow)>> = vec![None; 8];
+    let mut serial = 1;
+    while !stop.load(Ordering::Relaxed) {
+        for (n, place) in (0..).zip(&mut living) {
+            if let Some((number, it)) = *place {
+                // Its packet comes just as it is about to be swept.
+                bed.write(number, types::flow { seen: 1, ..it });
+                if bed.entries(&it).delete(&keys(&it)[0]).is_ok() {
+                    bed.table.finish(number, &it).unwrap();
+                }
+                // Where the sweep was first, its end is waited for, as a program would find no number.
+                while bed.leads(&it).iter().any(Option::is_some) || bed.record(number).serial == it.serial {}
+            }
+            serial += 1;
+            let it = types::flow { serial, ..flow(n, UDP, NOW) };
+            *place = Some((bed.begin(it), it));
+        }
+    }
+    living.into_iter().flatten().collect()
+}
+
+#[test]
+fn kernel_beside_programs_that_end_and_begin_the_same_flows_none_is_lost() {
+    let bed = Bed::new(64);
+    let stop = AtomicBool::new(false);
+    let mut sweep = sweep(&bed);
+    let living = std::thread::scope(|scope| {
+        let programs = scope.spawn(|| programs(&bed, &stop));
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1) {
+            pass(&mut sweep);
+        }
+        stop.store(true, Ordering::Relaxed);
+        programs.join().unwrap()
+    });
+    assert!(sweep.swept.passes > 10, "{:?}", sweep.swept);
+    for (number, it) in &living {
+        bed.check_whole(*number, it);
+    }
+    assert_eq!(bed.free(), 64 - living.len(), "{:?}", sweep.swept);
+}
+
+fn any_flow() -> impl Strategy<Value = types::flow> {
+    let kinds = (any::<bool>(), prop::sample::select(vec![OPENING, OPEN]), 0_u8..8, 0_u8..8);
+    let ages = prop::sample::select(vec![
+        0, 29, 30, 31, 32, 33, 119, 121, 122, 123, 3_602, 3_603, 86_402, 86_403, 190_000,
+    ]);
+    (kinds, ages).prop_map(|((udp, state, of_client, of_backend), age)| types::flow {
+        state,
+        of_client,
+        of_backend,
+        ..flow(0, if udp { UDP } else { TCP }, NOW - age)
+    })
+}
+
+#[test]
+fn kernel_no_flow_that_lives_is_ever_taken_away() {
+    let bed = Bed::new(64);
+    let mut runner = TestRunner::new(ProptestConfig { cases: 200, ..ProptestConfig::default() });
+    let ran = runner.run(&prop::collection::vec(any_flow(), 1..40), |kinds| {
+        let begin = |(n, kind): (u16, types::flow)| {
+            let types::flow { transport, state, of_client, of_backend, seen, .. } = kind;
+            let it = types::flow { state, of_client, of_backend, ..flow(n, transport, seen) };
+            (bed.begin(it), it)
+        };
+        let all: Vec<_> = (0..).zip(kinds).map(begin).collect();
+        let mut sweep = sweep(&bed);
+        pass(&mut sweep);
+        for (number, it) in &all {
+            if NOW - it.seen > lifetime(it).unwrap() + MARGIN {
+                bed.check_gone(*number, it);
+            } else {
+                bed.check_whole(*number, it);
+            }
+        }
+        CLOCK.set(2 * NOW);
+        pass(&mut sweep);
+        CLOCK.set(NOW);
+        prop_assert_eq!((sweep.swept.ended as usize, bed.table.tally()), (all.len(), Tally::default()));
+        Ok(())
+    });
+    ran.unwrap();
+    assert_eq!(bed.free(), 64);
+}
+
+#[test]
+fn kernel_a_table_without_flows_is_gone_over_once_until_one_begins() {
+    let bed = Bed::new(16);
+    let mut sweep = sweep(&bed);
+    let mut parts = |count: usize| {
+        (0..count).for_each(|_| assert!(sweep.some(16, Instant::now() + Duration::from_secs(1))));
+        sweep.swept.passes
+    };
+    assert_eq!(parts(5), 1, "nothing was found, and nothing has begun");
+    bed.begin(flow(0, UDP, NOW));
+    assert_eq!(parts(5), 6, "as long as there is one");
+}

@@ -1,0 +1,59 @@
+//! The flows of these maps, where packets are translated.
+//!
+//! Invariant: they are opened once, and swept as long as these maps are open.
+
+use holdfast_core::op::{MemberKey, Membership};
+
+use super::KernelMaps;
+use crate::abi;
+use crate::error::StartError;
+use crate::flows::{FlowTable, FlowsSwept, Sampled, Sweeping};
+
+/// Flows that are looked at each second: a fraction of a millisecond of the engine's time.
+const SAMPLE: u32 = 32;
+
+/// The table, who sweeps it, and what the last look at a few of them has shown.
+#[derive(Debug)]
+pub(super) struct Flows {
+    table: FlowTable,
+    sweeping: Sweeping,
+    sampled: Sampled,
+}
+
+/// What is known of the flows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowsSeen {
+    /// The flows themselves.
+    pub table: FlowTable,
+    /// What was done about those that have ended.
+    pub swept: FlowsSwept,
+    /// What the last look at a few of them has shown.
+    pub sampled: Sampled,
+}
+
+impl KernelMaps {
+    /// The flows; `None`: no packets are translated.
+    pub fn flows(&self) -> Option<FlowsSeen> {
+        let Flows { table, sweeping, sampled } = self.flows.as_ref()?;
+        Some(FlowsSeen { table: table.clone(), swept: sweeping.swept(), sampled: sampled.clone() })
+    }
+
+    /// Opens the flows once there are any, and looks at a few of them. To be called about once a second.
+    pub fn follow_flows(&mut self) -> Result<(), StartError> {
+        if self.flows.is_none()
+            && let Some(handles) = self.packets.handles()
+        {
+            let table = FlowTable::new(handles)?;
+            let failed = |error: std::io::Error| StartError::Load(error.into());
+            let sweeping = Sweeping::start(table.clone()).map_err(failed)?;
+            self.flows = Some(Flows { table, sweeping, sampled: Sampled::default() });
+        }
+        let Self { flows: Some(flows), generation, .. } = self else { return Ok(()) };
+        let serves = |port, backend| {
+            let key = MemberKey { port, membership: Membership::Serving, backend };
+            generation.members.get(abi::bytes(&abi::member_bytes(&key))).is_some()
+        };
+        flows.sampled = flows.table.sample(flows.sampled.next, SAMPLE, serves);
+        Ok(())
+    }
+}

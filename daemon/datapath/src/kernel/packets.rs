@@ -1,0 +1,271 @@
+//! Packets beside sockets: programs at devices, over the same tables.
+//!
+//! Invariant: whatever fails here leaves sockets served; it is kept as text and tried again, ever more seldom. Programs
+//! of packets read the generation that is written, or it is said that they do not.
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use holdfast_core::keys::FrontendKey;
+use libbpf_rs::{MapCore, MapHandle};
+
+use super::KernelMaps;
+use crate::bitmap::Bitmap;
+use crate::devices::{self, Device, DeviceStatus, Devices, HookKind};
+use crate::error::StartError;
+use crate::generation::table;
+use crate::load::{self, Layer};
+use crate::map::{self, Handles, Map};
+use crate::packets::{self, PacketOptions};
+
+/// After a failure the next attempt waits for one look more than the last one did, twice as many each time, up to this:
+/// loading costs a good part of a second, and what the kernel refused once it refuses again.
+const LOOKS_MAX: u32 = 256;
+
+/// Packets at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketStatus {
+    /// How many flows there may be; 0: packets are not translated.
+    pub flows: u32,
+    /// What the programs hang by; `None`: packets are not translated.
+    pub hooks: Option<HookKind>,
+    /// Why packets are not translated, or are by programs that read tables of before.
+    pub failure: Option<String>,
+    /// How often a program was put back that somebody else had taken away.
+    pub repaired: u64,
+    /// The devices, by their numbers.
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// What is to be done for packets, and how far it has come.
+#[derive(Debug, Default)]
+pub(super) struct Packets {
+    options: Option<PacketOptions>,
+    // What was asked for last; nothing yet: what a former daemon left stays.
+    wanted: Option<Vec<Device>>,
+    running: Option<Running>,
+    // Whether the programs read tables that are no longer written.
+    behind: bool,
+    failure: Option<String>,
+    retry: Retry,
+    // Whether what a former daemon left was taken away, where packets are not to be translated.
+    is_withdrawn: bool,
+}
+
+/// Packets are translated.
+#[derive(Debug)]
+struct Running {
+    handles: Handles,
+    ports: Bitmap,
+    devices: Devices,
+}
+
+/// When to try again.
+#[derive(Debug, Default)]
+struct Retry {
+    pause: u32,
+    left: u32,
+}
+
+impl Retry {
+    fn is_due(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
+
+    fn failed(&mut self) {
+        self.pause = self.pause.saturating_mul(2).clamp(1, LOOKS_MAX);
+        self.left = self.pause;
+    }
+}
+
+impl Packets {
+    pub(super) fn new(options: Option<PacketOptions>) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// A frontend has come. Its bit is never taken back.
+    pub(super) fn note_inserted(&mut self, key: &FrontendKey) {
+        if let Some(running) = self.running.as_mut().filter(|_| key.address.is_unspecified()) {
+            running.ports.set(key.port.get().into());
+        }
+    }
+
+    /// What programs have to be loaded for. A verifier takes half a second for each.
+    fn layers(&self) -> Vec<Layer> {
+        devices::layers_of(self.wanted.as_deref().unwrap_or_default())
+    }
+
+    fn conclude(&mut self, outcome: Result<(), StartError>) {
+        match outcome {
+            Ok(()) => (self.failure, self.retry) = (None, Retry::default()),
+            Err(error) => {
+                self.failure = Some(error.to_string());
+                self.retry.failed();
+            }
+        }
+    }
+
+    /// The maps of packets, those of flows among them; `None`: packets are not translated.
+    pub(super) fn handles(&self) -> Option<&Handles> {
+        self.running.as_ref().map(|running| &running.handles)
+    }
+
+    pub(super) fn status(&self) -> Option<PacketStatus> {
+        self.options.as_ref()?;
+        let devices = self.running.as_ref().map(|running| &running.devices);
+        Some(PacketStatus {
+            flows: self
+                .running
+                .as_ref()
+                .map_or(0, |running| running.handles.get(&Map::Flows).map_or(0, MapHandle::max_entries)),
+            hooks: devices.map(Devices::kind),
+            failure: self.failure.clone(),
+            repaired: devices.map_or(0, Devices::repaired),
+            devices: devices.map(Devices::status).unwrap_or_default(),
+        })
+    }
+}
+
+/// What was put right.
+#[derive(Debug, Default)]
+pub(super) struct Mended {
+    pub(super) hooks: Vec<String>,
+    pub(super) pins: bool,
+    pub(super) bits: bool,
+}
+
+impl KernelMaps {
+    /// Translates packets too from now on, if that is asked for and sockets are served. What keeps it from doing so is
+    /// in the status, and [`Self::repair`] tries again.
+    pub fn serve_packets(&mut self) {
+        if self.packets.options.is_none() && !self.packets.is_withdrawn && self.is_serving() {
+            self.packets.is_withdrawn = true;
+            self.withdraw_packets();
+        }
+        let is_wanted = self.packets.options.is_some() && self.packets.running.is_none();
+        if is_wanted && self.is_serving() && self.packets.retry.is_due() {
+            let begun = self.begin_packets();
+            self.packets.conclude(begun);
+        }
+    }
+
+    /// The devices at which packets are translated from now on.
+    pub fn set_devices(&mut self, devices: &[Device]) {
+        self.packets.wanted = Some(devices.to_vec());
+        if self.packets.running.as_ref().is_some_and(|running| !running.devices.are_enough_for(devices)) {
+            self.move_packets();
+        }
+        if let Some(running) = &mut self.packets.running {
+            running.devices.set(devices);
+        }
+    }
+
+    /// How packets are translated; `None`: they are not to be.
+    pub fn packets(&self) -> Option<PacketStatus> {
+        self.packets.status()
+    }
+
+    fn is_serving(&self) -> bool {
+        self.attached.as_ref().is_some_and(|attached| attached.links.are_attached())
+    }
+
+    /// Takes from devices what a former daemon left there. Its flows stay for one that wants them.
+    fn withdraw_packets(&self) {
+        let Some(attached) = &self.attached else { return };
+        let found = attached.pins.adopt_packets().ok();
+        if let Some(entries) = found.and_then(|found| table(&found, Map::Devices).ok()) {
+            Devices::adopt(self.hook_kind(), &self.device_pins(), Vec::new(), entries).set(&[]);
+        }
+    }
+
+    const fn hook_kind(&self) -> HookKind {
+        if self.features.tcx { HookKind::Tcx } else { HookKind::Clsact }
+    }
+
+    fn begin_packets(&mut self) -> Result<(), StartError> {
+        let Some((attached, options)) = self.attached.as_ref().zip(self.packets.options.clone()) else {
+            return Ok(());
+        };
+        let found = packets::whole(attached.pins.adopt_packets()?);
+        let are_new = !found.contains_key(&Map::Flows);
+        if are_new {
+            attached.pins.forget_flows()?;
+        }
+        if found.contains_key(&Map::PacketSettings) {
+            // Also where nothing newer can be loaded: programs that were left to drain serve everybody again.
+            packets::tell(&found, &options)?;
+        }
+        let given = map::copies(self.shared.handles().iter().chain(self.generation.handles()).chain(&found))?;
+        let (programs, maps) = load::packets_at(&self.packets.layers(), &given, options.flows)?;
+        let mut handles = own(&maps)?;
+        if are_new {
+            packets::fill_numbers(&handles)?;
+        }
+        packets::tell(&handles, &options)?;
+        let adopted = packets::adopted(&handles)?;
+        let ports = packets::ports(&handles, &options, self.shared.node_ports(), &adopted)?;
+        self.sources.begin(&handles)?;
+        attached.pins.pin_packets(&mut handles)?;
+        let kind = self.hook_kind();
+        let entries = table(&handles, Map::Devices)?;
+        self.shared.note_flows(adopted.frontends);
+        let mut devices = Devices::adopt(kind, &self.device_pins(), programs, entries);
+        if let Some(wanted) = &self.packets.wanted {
+            devices.set(wanted);
+        }
+        self.packets.running = Some(Running { handles, ports, devices });
+        Ok(())
+    }
+
+    fn device_pins(&self) -> PathBuf {
+        self.attached.as_ref().map(|attached| attached.pins.devices()).unwrap_or_default()
+    }
+
+    /// The tables have moved, or devices need further programs: all of them are loaded anew. Until that works they are
+    /// behind.
+    pub(super) fn move_packets(&mut self) {
+        if self.packets.running.is_some() {
+            self.packets.behind = true;
+            let moved = self.load_packets_anew();
+            self.packets.conclude(moved);
+        }
+    }
+
+    fn load_packets_anew(&mut self) -> Result<(), StartError> {
+        let layers = self.packets.layers();
+        let Some(running) = &mut self.packets.running else { return Ok(()) };
+        let all = self.shared.handles().iter().chain(self.generation.handles()).chain(&running.handles);
+        let (programs, _) = load::packets_at(&layers, &map::copies(all)?, 0)?;
+        running.devices.update(programs);
+        self.packets.behind = false;
+        Ok(())
+    }
+
+    /// Does what could not be done yet, and puts back what somebody took away.
+    pub(super) fn repair_packets(&mut self) -> Result<Mended, StartError> {
+        self.serve_packets();
+        if self.packets.behind && self.packets.retry.is_due() {
+            self.move_packets();
+        }
+        let mut mended = Mended::default();
+        let (Some(running), Some(attached)) = (&mut self.packets.running, &self.attached) else {
+            return Ok(mended);
+        };
+        mended.bits = running.ports.repair();
+        mended.hooks = running.devices.repair();
+        if attached.pins.packets_are_broken() {
+            attached.pins.pin_packets(&mut map::copies(&running.handles)?)?;
+            mended.pins = true;
+        }
+        Ok(mended)
+    }
+}
+
+/// Of all maps those that are for packets alone.
+fn own(maps: &Handles) -> Result<Handles, StartError> {
+    let own = Map::of_packets().chain(Map::of_flows());
+    map::copies(own.filter_map(|map| maps.get_key_value(&map)))
+}

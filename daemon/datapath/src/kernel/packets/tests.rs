@@ -1,0 +1,616 @@
+//! Programs of packets at devices of a network namespace of their own, with links and with filters. Needs root.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use holdfast_core::maps::Maps;
+use holdfast_core::op::Coming;
+use libbpf_rs::{Link, MapFlags, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, libbpf_sys as sys};
+
+use super::*;
+use crate::abi;
+use crate::abi::packets::types;
+use crate::devices::Side;
+use crate::foreign;
+use crate::kernel::bed::{Bed, NONE, Port, bed, pinned};
+use crate::pins::{VERSION, cleanup, drain};
+use crate::probe::Features;
+use holdfast_core::op::FrontendType;
+
+const KINDS: [HookKind; 2] = [HookKind::Tcx, HookKind::Clsact];
+const FLOWS: u32 = 64;
+
+/// Everything is tested with both kinds of hooks, each in a bed of its own.
+#[track_caller]
+fn with_each(test: fn(&Bed, HookKind)) {
+    for kind in KINDS {
+        bed(move |bed| {
+            run("ip", "link add left index 70 type veth peer name right index 71");
+            run("ip", "address add 10.9.0.1/24 dev left");
+            run("ip", "link set left up");
+            run("ip", "link set right up");
+            test(bed, kind);
+        });
+    }
+}
+
+#[track_caller]
+fn run(program: &str, arguments: &str) -> String {
+    let done = Command::new(program).args(arguments.split(' ')).output().unwrap();
+    let error = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{program} {arguments}: {error}");
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+fn start(bed: &Bed, kind: HookKind) -> KernelMaps {
+    let mut maps = begin(bed, kind);
+    maps.serve_packets();
+    assert_eq!(packets_of(&maps).failure, None);
+    maps
+}
+
+/// Sockets are served, and packets are not yet.
+fn begin(bed: &Bed, kind: HookKind) -> KernelMaps {
+    let packets = Some(PacketOptions { flows: FLOWS, snat_ports: vec![61_000..=61_003] });
+    let options = super::super::Options { packets, ..bed.options() };
+    let features = Features { tcx: kind == HookKind::Tcx, ..Features::probe().unwrap() };
+    libbpf_rs::set_print(None);
+    KernelMaps::start_as(&options, features, VERSION).unwrap()
+}
+
+fn packets_of(maps: &KernelMaps) -> PacketStatus {
+    maps.status().packets.unwrap()
+}
+
+fn outer(index: u32, name: &str) -> Device {
+    let address4 = Some([10, 9, 0, 1].into());
+    Device { index, name: name.to_owned(), side: Side::Outer, address4, address6: None }
+}
+
+fn errors(maps: &KernelMaps) -> BTreeMap<u32, Option<String>> {
+    packets_of(maps).devices.into_iter().map(|it| (it.device.index, it.error)).collect()
+}
+
+/// The numbers of our programs, in and out; 0 where there is none.
+fn ours(kind: HookKind, name: &str, index: i32) -> [u32; 2] {
+    let first = |hook| foreign::attached(index, hook).unwrap().first().copied().unwrap_or(0);
+    match kind {
+        HookKind::Tcx => [sys::BPF_TCX_INGRESS, sys::BPF_TCX_EGRESS].map(first),
+        HookKind::Clsact => ["ingress", "egress"].map(|way| {
+            let shown = run("tc", &format!("filter show dev {name} {way}"));
+            let line = shown.lines().find(|line| line.contains("handle 0x686f6c64"));
+            let number = line.and_then(|line| line.split(" id ").nth(1)?.split(' ').next()?.parse().ok());
+            number.unwrap_or(0)
+        }),
+    }
+}
+
+#[track_caller]
+fn check_attached(maps: &KernelMaps, kind: HookKind, name: &str, index: u32) -> [u32; 2] {
+    let programs = ours(kind, name, i32::try_from(index).unwrap());
+    assert!(programs.iter().all(|number| *number != 0), "{kind:?} {name}: {programs:?}");
+    let status = packets_of(maps);
+    let told = status.devices.iter().find(|it| it.device.index == index).unwrap();
+    assert!(told.attached && told.error.is_none(), "{told:?}");
+    assert_eq!(status.hooks, Some(kind));
+    programs
+}
+
+/// What the programs know of a device.
+fn entry(maps: &KernelMaps, index: u32) -> Option<types::device> {
+    let running = maps.packets.running.as_ref().unwrap();
+    let map = running.handles.get(&Map::Devices).unwrap();
+    abi::value(&map.lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap()?)
+}
+
+#[test]
+fn kernel_a_device_has_both_programs_and_is_known_as_long_as_it_is_named() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        assert_eq!(ours(kind, "left", 70), [0, 0], "nobody has named it");
+        maps.set_devices(&[outer(70, "left")]);
+        check_attached(&maps, kind, "left", 70);
+        let known = entry(&maps, 70).unwrap();
+        let flag = types::device_flag::DEVICE_OUTER.0;
+        assert_eq!((known.address4.to_ne_bytes(), known.flags), ([10, 9, 0, 1], flag));
+        let pod = Device { side: Side::Pod, address4: None, ..outer(70, "renamed") };
+        maps.set_devices(std::slice::from_ref(&pod));
+        assert_eq!(entry(&maps, 70).unwrap().flags, types::device_flag::DEVICE_POD.0);
+        assert_eq!(packets_of(&maps).devices[0].device, pod);
+        maps.set_devices(&[]);
+        assert_eq!(ours(kind, "left", 70), [0, 0]);
+        assert!(entry(&maps, 70).is_none() && packets_of(&maps).devices.is_empty());
+        let left = bed.options().bpffs.join("links/tc/70");
+        assert!(!left.exists(), "no pin is left");
+    });
+}
+
+#[test]
+fn kernel_a_device_that_fails_stops_no_other_and_says_why() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(69, "gone"), outer(70, "left"), outer(71, "right")]);
+        check_attached(&maps, kind, "left", 70);
+        check_attached(&maps, kind, "right", 71);
+        let said = errors(&maps);
+        assert!(said[&69].as_ref().unwrap().contains("No such device"), "{said:?}");
+        run("ip", "link add gone index 69 type bridge");
+        assert_eq!(maps.repair().unwrap().devices, Vec::<String>::new(), "nobody took anything away");
+        check_attached(&maps, kind, "gone", 69);
+    });
+}
+
+/// A program of somebody else, which gives every packet that answer.
+#[allow(unsafe_code)]
+fn program_of_others(answer: i32) -> OwnedFd {
+    let registers = || sys::__BindgenBitfieldUnit::new([0]);
+    let instruction =
+        |code, imm| sys::bpf_insn { code, _bitfield_align_1: [], _bitfield_1: registers(), off: 0, imm };
+    let code = [instruction(0xb7, answer), instruction(0x95, 0)];
+    let (kind, licence) = (sys::BPF_PROG_TYPE_SCHED_CLS, c"GPL".as_ptr());
+    // SAFETY: all that is given outlives the call, and what is not negative is a descriptor of ours.
+    unsafe {
+        let fd = sys::bpf_prog_load(kind, std::ptr::null(), licence, code.as_ptr(), 2, std::ptr::null_mut());
+        assert!(fd >= 0, "{fd}");
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+/// A filter of somebody else, at the left one.
+fn filter(way: TcAttachPoint, priority: u32, answer: i32) -> TcHook {
+    let program = program_of_others(answer);
+    let mut hook = TcHook::new(program.as_fd());
+    hook.ifindex(70).attach_point(way).priority(priority).handle(1).replace(true);
+    hook.create().unwrap();
+    hook.attach().unwrap();
+    hook
+}
+
+const GOES_ON: i32 = -1;
+const DROPPED: i32 = 2;
+
+/// How many packets the right one gets when one is sent by the left one.
+fn received() -> u64 {
+    let counted = || -> u64 {
+        let shown = run("ip", "-s link show right");
+        let mut lines = shown.lines().skip_while(|line| !line.trim().starts_with("RX:")).skip(1);
+        lines.next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    run("ip", "neighbour replace 10.9.0.2 lladdr 02:00:00:00:00:02 dev left");
+    let before = counted();
+    for _ in 0..10 {
+        UdpSocket::bind("10.9.0.1:0").unwrap().send_to(b"x", "10.9.0.2:9").unwrap();
+    }
+    counted() - before
+}
+
+#[test]
+fn kernel_programs_of_others_stay_and_run_before_and_after_ours() {
+    with_each(|bed, kind| {
+        filter(TC_EGRESS, 1, GOES_ON);
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        check_attached(&maps, kind, "left", 70);
+        assert!(received() >= 10, "neither of the two keeps packets from going on");
+        let mut after = filter(TC_EGRESS, 200, DROPPED);
+        assert!(received() < 10, "the one behind ours still decides");
+        maps.repair().unwrap();
+        assert_eq!(packets_of(&maps).devices[0].others, 2);
+        after.detach().unwrap();
+        let mut before = filter(TC_EGRESS, 1, DROPPED);
+        assert!(received() < 10, "and the one before");
+        maps.set_devices(&[]);
+        assert!(before.query().is_ok(), "it is still there");
+        before.detach().unwrap();
+    });
+}
+
+#[test]
+fn kernel_a_device_that_is_made_anew_gets_its_programs_again() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        run("ip", "link delete left");
+        assert_eq!(maps.repair().unwrap().devices, Vec::<String>::new());
+        assert!(errors(&maps)[&70].is_some(), "it is not there");
+        run("ip", "link add left index 70 type bridge");
+        maps.set_devices(&[outer(70, "left")]);
+        check_attached(&maps, kind, "left", 70);
+        run("ip", "link delete left");
+        run("ip", "link add left index 72 type bridge");
+        maps.set_devices(&[outer(72, "left")]);
+        check_attached(&maps, kind, "left", 72);
+        assert!(entry(&maps, 70).is_none(), "the former one is forgotten");
+        assert!(!bed.options().bpffs.join("links/tc/70").exists());
+    });
+}
+
+/// Somebody takes the programs of the left one away, or their pins.
+fn take_away(bed: &Bed, kind: HookKind) -> usize {
+    let pin = |way: &str| bed.options().bpffs.join("links/tc/70").join(way);
+    match kind {
+        HookKind::Tcx => {
+            Link::open(pin("in")).unwrap().detach().unwrap();
+            std::fs::remove_file(pin("out")).unwrap();
+        }
+        HookKind::Clsact => drop(run("tc", "qdisc delete dev left clsact")),
+    }
+    2
+}
+
+#[test]
+fn kernel_what_somebody_took_from_a_device_is_put_back_and_counted() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        assert!(maps.repair().unwrap().devices.is_empty());
+        let taken = take_away(bed, kind);
+        assert_eq!(maps.repair().unwrap().devices, ["left in", "left out"]);
+        check_attached(&maps, kind, "left", 70);
+        assert_eq!(packets_of(&maps).repaired, taken as u64);
+        assert!(maps.repair().unwrap().devices.is_empty(), "once is enough");
+    });
+}
+
+/// The number of the link that is pinned there.
+fn link(bed: &Bed, way: &str) -> u32 {
+    let pin = bed.options().bpffs.join("links/tc/70").join(way);
+    Link::open(pin).unwrap().info().unwrap().id
+}
+
+#[test]
+fn kernel_a_restart_replaces_the_programs_of_devices_without_a_gap() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left"), outer(71, "right")]);
+        let before = check_attached(&maps, kind, "left", 70);
+        let links = (kind == HookKind::Tcx).then(|| ["in", "out"].map(|way| link(bed, way)));
+        drop(maps);
+        assert_eq!(ours(kind, "left", 70), before, "they outlive the daemon");
+        let mut maps = start(bed, kind);
+        let after = ours(kind, "left", 70);
+        assert!(after.iter().zip(before).all(|(after, before)| *after != 0 && *after != before));
+        assert_eq!((kind == HookKind::Tcx).then(|| ["in", "out"].map(|way| link(bed, way))), links);
+        assert!(packets_of(&maps).devices.is_empty(), "nobody has named them to this one");
+        run("ip", "link delete left");
+        maps.set_devices(&[]);
+        let entries = table(&maps.packets.running.as_ref().unwrap().handles, Map::Devices).unwrap();
+        assert_eq!(entries.used(), 0, "what the former one knew and nobody names is forgotten");
+    });
+}
+
+#[test]
+fn kernel_a_daemon_that_translates_no_packets_takes_the_programs_of_a_former_one_away() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        check_attached(&maps, kind, "left", 70);
+        drop(maps);
+        let features = Features { tcx: kind == HookKind::Tcx, ..Features::probe().unwrap() };
+        let mut maps = KernelMaps::start_as(&bed.options(), features, VERSION).unwrap();
+        assert_eq!(maps.repair().unwrap(), super::super::Repaired::default());
+        assert_eq!((ours(kind, "left", 70), maps.packets()), ([0, 0], None));
+    });
+}
+
+#[test]
+fn kernel_growth_moves_the_programs_of_devices_too() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        let before = check_attached(&maps, kind, "left", 70);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Whoever looks meanwhile finds a program.
+            let watching = scope.spawn(|| {
+                let mut looks = 0_u32;
+                while !done.load(Ordering::Relaxed) {
+                    assert!(ours(kind, "left", 70).iter().all(|number| *number != 0));
+                    looks += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                looks
+            });
+            maps.make_room(&Coming { frontends: [10_000, 0], ..Coming::default() }).unwrap();
+            done.store(true, Ordering::Relaxed);
+            assert!(watching.join().unwrap() > 0);
+        });
+        assert_eq!((maps.status().growths, packets_of(&maps).failure), (1, None));
+        let after = check_attached(&maps, kind, "left", 70);
+        assert!(
+            after.iter().zip(before).all(|(after, before)| *after != before),
+            "they read the larger maps"
+        );
+        assert!(!maps.packets.behind && packets_of(&maps).failure.is_none());
+        assert!(maps.repair().unwrap().devices.is_empty());
+    });
+}
+
+#[test]
+fn kernel_cleanup_takes_the_programs_off_all_devices_and_leaves_those_of_others() {
+    with_each(|bed, kind| {
+        let mut others = filter(TC_INGRESS, 200, GOES_ON);
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left"), outer(71, "right")]);
+        drop(maps);
+        let errors = cleanup(&bed.options().bpffs).unwrap();
+        assert!(errors.is_empty(), "{errors:?}");
+        for (name, index) in [("left", 70), ("right", 71)] {
+            assert_eq!(ours(kind, name, index), [0, 0], "{kind:?} {name}");
+        }
+        assert!(others.query().is_ok(), "it is still there");
+        assert!(!bed.options().bpffs.exists());
+    });
+}
+
+/// Somebody's connection, or nobody's.
+fn write_flow(bed: &Bed, serial: u32) {
+    let pin = bed.options().bpffs.join("flows1").join(Map::Flows.name());
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+    let seen = u32::try_from(now.tv_sec()).unwrap();
+    let state = types::flow_state::FLOW_OPEN.0.try_into().unwrap();
+    let flow = types::flow { transport: 6, v4: 1, state, serial, seen, began: seen, ..Default::default() };
+    let map = libbpf_rs::MapHandle::from_pinned_path(pin).unwrap();
+    map.update(&3_u32.to_ne_bytes(), abi::bytes(&flow), MapFlags::ANY).unwrap();
+}
+
+fn drains(maps: &KernelMaps) -> u32 {
+    let settings = maps.packets.running.as_ref().unwrap().handles.get(&Map::PacketSettings).unwrap();
+    let found = settings.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+    abi::value::<types::packet_settings>(&found).unwrap().drains
+}
+
+#[test]
+fn kernel_a_drain_lets_clients_go_on_and_a_start_serves_everybody_again() {
+    with_each(|bed, kind| {
+        let root = bed.options().bpffs;
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        write_flow(bed, 1);
+        assert!(drain(&root).is_err(), "not while a daemon runs");
+        drop(maps);
+        assert_eq!((drain(&root).unwrap(), drain(&root).unwrap()), (1, 1));
+        assert!(ours(kind, "left", 70).iter().all(|number| *number != 0), "{kind:?}");
+        let links = std::fs::read_dir(root.join("links")).unwrap().flatten();
+        assert!(
+            links.map(|it| it.file_name()).all(|name| name == "tc"),
+            "processes of the node are left alone"
+        );
+        write_flow(bed, 0);
+        assert_eq!(drain(&root).unwrap(), 0);
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        assert_eq!(drains(&maps), 0);
+        check_attached(&maps, kind, "left", 70);
+    });
+}
+
+#[test]
+fn kernel_a_drain_waits_for_no_flow_that_no_program_follows() {
+    with_each(|bed, kind| {
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        write_flow(bed, 1);
+        drop(maps);
+        let features = Features { tcx: kind == HookKind::Tcx, ..Features::probe().unwrap() };
+        let mut sockets = KernelMaps::start_as(&bed.options(), features, VERSION).unwrap();
+        sockets.serve_packets();
+        drop(sockets);
+        assert_eq!(ours(kind, "left", 70), [0, 0], "packets are not served any more");
+        assert_eq!(drain(&bed.options().bpffs).unwrap(), 0, "{kind:?}");
+    });
+}
+
+#[test]
+fn kernel_programs_that_cannot_be_told_to_drain_are_not_taken_for_none() {
+    with_each(|bed, kind| {
+        let root = bed.options().bpffs;
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(70, "left")]);
+        write_flow(bed, 1);
+        drop(maps);
+        std::fs::remove_dir_all(root.join(format!("v{VERSION}")).join("packets")).unwrap();
+        let said = || drain(&root).unwrap_err().to_string();
+        assert!(
+            said().contains(&format!("/v{VERSION} was left by another version of holdfast")),
+            "{}",
+            said()
+        );
+        std::fs::create_dir_all(root.join("v1").join("packets")).unwrap();
+        assert!(said().contains("/v1 was left by another version of holdfast"), "{}", said());
+        start(bed, kind).set_devices(&[outer(70, "left")]);
+        assert_eq!(drain(&root).unwrap(), 1, "{kind:?}: a start takes it over");
+    });
+}
+
+#[test]
+fn kernel_a_device_without_a_link_layer_has_programs_too() {
+    with_each(|bed, kind| {
+        run("ip", "tuntap add dev tunnel mode tun");
+        let tunnel = nix::net::if_::if_nametoindex("tunnel").unwrap();
+        let mut maps = start(bed, kind);
+        maps.set_devices(&[outer(tunnel, "tunnel"), outer(70, "left")]);
+        let programs =
+            [("tunnel", tunnel), ("left", 70)].map(|(name, at)| check_attached(&maps, kind, name, at));
+        assert!(programs[0][0] != programs[1][0], "they begin to read elsewhere");
+    });
+}
+
+fn bit(maps: &Handles, map: Map, bit: u32) -> bool {
+    let view = crate::generation::view(maps, map).unwrap();
+    view[bit as usize / 64].load(Ordering::Relaxed) >> (bit % 64) & 1 == 1
+}
+
+/// In the map that is pinned.
+fn set_bit(bed: &Bed, bit: u32) {
+    let pin = bed.options().bpffs.join(pinned("shared")).join(Map::FrontendBlocks.name());
+    let view = crate::view::View::new(&MapHandle::from_pinned_path(pin).unwrap()).unwrap();
+    view[bit as usize / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);
+}
+
+/// A client of 192.0.2.200:443 whose backend is elsewhere, and one of a node port.
+fn write_flows(handles: &Handles) {
+    let mapped = |address: [u8; 4]| [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes(address)];
+    let state = u8::try_from(types::flow_state::FLOW_OPEN.0).unwrap();
+    let vip = types::flow {
+        frontend: mapped([192, 0, 2, 200]),
+        frontend_port: 443_u16.to_be(),
+        nat: mapped([10, 9, 0, 1]),
+        nat_port: 50_000_u16.to_be(),
+        state,
+        serial: 7,
+        ..types::flow::default()
+    };
+    let node_port = types::flow {
+        frontend: mapped([10, 9, 0, 1]),
+        frontend_port: 30_080_u16.to_be(),
+        state,
+        serial: 8,
+        ..types::flow::default()
+    };
+    let flows = handles.get(&Map::Flows).unwrap();
+    for (number, flow) in [(3_u32, vip), (4, node_port)] {
+        flows.update(&number.to_ne_bytes(), abi::bytes(&flow), MapFlags::ANY).unwrap();
+    }
+}
+
+#[test]
+fn kernel_flows_of_a_former_daemon_are_found_and_their_numbers_are_handed_out_once() {
+    bed(|bed| {
+        let mut maps = start(bed, HookKind::Tcx);
+        let node_port = Port { frontends: &["0.0.0.0:30099"], kind: FrontendType::NodePort, ..Port::TCP };
+        node_port.serve(&mut maps);
+        let address = [10, 9, 0, 1].into();
+        maps.execute(&holdfast_core::op::Action::InsertNodeAddress(address)).unwrap();
+        let handles = &maps.packets.running.as_ref().unwrap().handles;
+        for (port, expected) in
+            [(61_000, true), (61_003, true), (61_004, false), (30_099, true), (443, false)]
+        {
+            assert_eq!(bit(handles, Map::PacketPorts, port), expected, "{port}");
+        }
+        let settings = handles.get(&Map::PacketSettings).unwrap();
+        let settings = settings.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+        assert_eq!(abi::value::<types::packet_settings>(&settings).unwrap().snat_ports, 4);
+        write_flows(handles);
+        drop(maps);
+        let of_gone = abi::block_of([192, 0, 2, 200].into());
+        set_bit(bed, of_gone);
+        let unused = abi::block_of([172, 31, 0, 1].into());
+        set_bit(bed, unused);
+        let mut maps = begin(bed, HookKind::Tcx);
+        for bit_of in [of_gone, unused] {
+            let is_set = bit(maps.shared.handles(), Map::FrontendBlocks, bit_of);
+            assert!(is_set, "until its programs are loaded those of the former daemon look at it");
+        }
+        maps.serve_packets();
+        assert!(!bit(maps.shared.handles(), Map::FrontendBlocks, unused), "nobody needs it");
+        let handles = &maps.packets.running.as_ref().unwrap().handles;
+        for port in [443, 50_000, 30_080, 30_099, 61_000] {
+            assert!(bit(handles, Map::PacketPorts, port), "{port}");
+        }
+        let block = |address: [u8; 4]| abi::block_of(address.into());
+        assert!(bit(maps.shared.handles(), Map::FrontendBlocks, block([192, 0, 2, 200])));
+        assert!(
+            !bit(maps.shared.handles(), Map::FrontendBlocks, block([10, 9, 0, 1])),
+            "an address of the node"
+        );
+        let numbers = handles.get(&Map::FreeFlows).unwrap();
+        let taken = (0..2 * FLOWS).filter_map(|_| numbers.lookup_and_delete(&[]).unwrap());
+        let taken: Vec<_> = taken.map(|it| u32::from_ne_bytes(it.try_into().unwrap())).collect();
+        assert_eq!(taken, (0..FLOWS).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn kernel_flows_of_which_a_part_is_lost_are_made_anew() {
+    bed(|bed| {
+        drop(start(bed, HookKind::Tcx));
+        let flows = bed.options().bpffs.join("flows1");
+        std::fs::remove_file(flows.join(Map::Entries4.name())).unwrap();
+        let mut maps = start(bed, HookKind::Tcx);
+        assert!(flows.join(Map::Entries4.name()).exists());
+        assert_eq!(maps.repair().unwrap(), super::super::Repaired::default());
+        let numbers = maps.packets.running.as_ref().unwrap().handles.get(&Map::FreeFlows).unwrap();
+        let pinned = MapHandle::from_pinned_path(flows.join(Map::FreeFlows.name())).unwrap();
+        assert_eq!(pinned.info().unwrap().info.id, numbers.info().unwrap().info.id, "what is used is pinned");
+        let packets = bed.options().bpffs.join(format!("v{VERSION}/packets"));
+        for pin in [flows.join(Map::Flows.name()), packets.join(Map::Devices.name())] {
+            std::fs::remove_file(&pin).unwrap();
+            assert!(maps.repair().unwrap().pins && pin.exists(), "{}", pin.display());
+        }
+    });
+}
+
+#[test]
+fn kernel_flows_of_another_version_are_forgotten_and_the_own_ones_kept() {
+    bed(|bed| {
+        drop(start(bed, HookKind::Tcx));
+        let folder = bed.options().bpffs;
+        let flows = MapHandle::from_pinned_path(folder.join("flows1").join(Map::Flows.name())).unwrap();
+        std::fs::create_dir(folder.join("flows99")).unwrap();
+        let maps = start(bed, HookKind::Tcx);
+        assert!(!folder.join("flows99").exists());
+        let kept = &maps.packets.running.as_ref().unwrap().handles[&Map::Flows];
+        assert_eq!(kept.info().unwrap().info.id, flows.info().unwrap().info.id);
+    });
+}
+
+#[test]
+fn kernel_a_failure_of_packets_leaves_sockets_served_and_is_tried_again() {
+    bed(|bed| {
+        let packets = Some(PacketOptions { flows: FLOWS, snat_ports: vec![] });
+        let options = super::super::Options { packets, ..bed.options() };
+        let folder = bed.options().bpffs;
+        std::fs::create_dir_all(folder.join("links")).unwrap();
+        let mut maps = KernelMaps::start(&options).unwrap();
+        // Something else stands where the maps are to be pinned: a folder of that name.
+        let occupied = folder.join("flows1/flow_table");
+        std::fs::create_dir_all(&occupied).unwrap();
+        maps.serve_packets();
+        let failure = packets_of(&maps).failure.unwrap();
+        assert!(failure.contains("flows1"), "{failure}");
+        assert_eq!((packets_of(&maps).flows, maps.status().broken_hooks), (0, vec![]));
+        bed.join(&bed.cgroup);
+        let backends = [crate::kernel::bed::tcp_backend("127.0.0.2:0")];
+        Port { frontends: &["10.96.0.10:80"], backends: &backends, flags: NONE, ..Port::TCP }
+            .serve(&mut maps);
+        crate::kernel::bed::dial("10.96.0.10:80");
+        std::fs::remove_dir(&occupied).unwrap();
+        maps.repair().unwrap();
+        let status = packets_of(&maps);
+        assert_eq!((status.failure, status.flows), (None, FLOWS));
+    });
+}
+
+#[test]
+fn attempts_are_made_ever_more_seldom() {
+    let mut retry = Retry::default();
+    let mut due = Vec::new();
+    for look in 0..600 {
+        if retry.is_due() {
+            due.push(look);
+            retry.failed();
+        }
+    }
+    assert_eq!(due, [0, 1, 3, 7, 15, 31, 63, 127, 255, 511]);
+}
+
+#[test]
+fn kernel_flows_are_shown_as_long_as_packets_are_translated() {
+    bed(|bed| {
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        maps.follow_flows().unwrap();
+        assert_eq!(maps.status().flows, None, "packets are left alone");
+        drop(maps);
+        let mut maps = start(bed, HookKind::Tcx);
+        maps.follow_flows().unwrap();
+        let seen = maps.status().flows.unwrap();
+        assert_eq!((seen.table.max(), seen.table.tally().live()), (FLOWS, 0));
+        maps.follow_flows().unwrap();
+        assert_eq!(maps.flows().unwrap().table, seen.table, "they are opened once");
+    });
+}

@@ -1,0 +1,147 @@
+//! Real tries. Needs root.
+
+use std::collections::BTreeSet;
+
+use holdfast_core::op::PortIndex;
+use holdfast_core::sources::SourceRange;
+use libbpf_rs::MapType;
+
+use super::*;
+use crate::KernelMaps;
+use crate::abi::sources::types;
+
+/// The two maps alone, as `bpf/flow_maps.h` has them.
+fn tries(entries: u32) -> Handles {
+    let make = |map: Map, key: usize| {
+        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
+            map_flags: libbpf_rs::libbpf_sys::BPF_F_NO_PREALLOC,
+            ..Default::default()
+        };
+        let key = u32::try_from(key).unwrap();
+        (map, MapHandle::create(MapType::LpmTrie, Some(map.name()), key, 4, entries, &options).unwrap())
+    };
+    [
+        make(Map::SourceRanges4, size_of::<types::source4_key>()),
+        make(Map::SourceRanges6, size_of::<types::source6_key>()),
+    ]
+    .into()
+}
+
+fn key(port: u32, range: &str) -> SourceKey {
+    SourceKey { port: PortIndex(port), range: SourceRange::parse(range).unwrap() }
+}
+
+/// As a program looks a client up.
+fn lets_in(maps: &Handles, port: u32, client: &str) -> bool {
+    let exact = SourceKey { port: PortIndex(port), range: SourceRange::exactly(client.parse().unwrap()) };
+    let map = map_of(maps, exact.range.family()).unwrap();
+    map.lookup(&key_bytes(&exact), MapFlags::ANY).unwrap().is_some()
+}
+
+#[test]
+fn kernel_a_source_lets_in_its_range_at_its_own_port_alone() {
+    let maps = tries(16);
+    for (port, range) in [(1, "192.0.2.0/24"), (1, "10.0.0.0/8"), (2, "2001:db8::/32"), (3, "10.1.2.3/32")] {
+        insert(&maps, &key(port, range)).unwrap();
+    }
+    let clients = [
+        (1, "192.0.2.255", true),
+        (1, "192.0.3.0", false),
+        (1, "10.200.0.1", true),
+        (2, "192.0.2.1", false),
+        (2, "2001:db8:ffff::1", true),
+        (1, "2001:db8:ffff::1", false),
+        (2, "2001:db9::1", false),
+        (3, "10.1.2.3", true),
+        (3, "10.1.2.2", false),
+        (257, "10.0.0.1", false),
+    ];
+    for (port, client, expected) in clients {
+        assert_eq!(lets_in(&maps, port, client), expected, "{client} at {port}");
+    }
+    remove(&maps, &key(1, "10.0.0.0/8")).unwrap();
+    remove(&maps, &key(1, "10.0.0.0/8")).unwrap();
+    assert!(!lets_in(&maps, 1, "10.200.0.1") && lets_in(&maps, 1, "192.0.2.1"));
+}
+
+#[test]
+fn kernel_sources_are_read_back_as_they_were_written() {
+    let maps = tries(4096);
+    let mut wanted = BTreeSet::new();
+    for number in 0..500_u32 {
+        let (a, b) = (number % 7, number % 200);
+        wanted.insert(key(number % 40, &format!("10.{a}.{b}.0/{}", 8 + number % 25)));
+        wanted.insert(key(number % 40, &format!("fd00:{a}::{b}/{}", 1 + number % 128)));
+    }
+    wanted.iter().for_each(|key| insert(&maps, key).unwrap());
+    assert_eq!(all(&maps).unwrap(), wanted.iter().copied().collect::<Vec<_>>());
+    let gone: Vec<_> = wanted.iter().copied().step_by(2).collect();
+    gone.iter().for_each(|key| remove(&maps, key).unwrap());
+    gone.iter().for_each(|key| assert!(wanted.remove(key)));
+    assert_eq!(all(&maps).unwrap(), wanted.into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn kernel_a_source_that_finds_no_room_says_how_many_fit() {
+    let maps = tries(2);
+    for range in ["192.0.2.0/24", "10.0.0.0/8"] {
+        insert(&maps, &key(1, range)).unwrap();
+    }
+    let error = insert(&maps, &key(1, "203.0.113.0/24")).unwrap_err().to_string();
+    let told = "65536 of a family fit, each counted once for each port of its service";
+    assert!(error.starts_with("cannot insert source: ") && error.ends_with(told), "{error}");
+}
+
+#[test]
+fn kernel_maps_without_packets_take_sources_and_keep_none() {
+    use holdfast_core::maps::{Capacity, Maps};
+    use holdfast_core::op::Action;
+
+    let mut maps = KernelMaps::unattached(Capacity { slots: 8, ports: 8, services: 8 }).unwrap();
+    maps.execute(&Action::InsertSource(key(1, "192.0.2.0/24"))).unwrap();
+    assert_eq!(maps.dump().unwrap().sources, None);
+    maps.execute(&Action::RemoveSource(key(1, "192.0.2.0/24"))).unwrap();
+}
+
+#[test]
+fn kernel_sources_are_there_before_programs_however_late_those_come() {
+    let (early, late, gone) = (key(1, "192.0.2.0/24"), key(1, "10.0.0.0/8"), key(2, "2001:db8::/32"));
+    let mut sources = Sources::adopt(&Handles::new()).unwrap();
+    for key in [&early, &gone] {
+        sources.insert(key).unwrap();
+    }
+    sources.remove(&gone).unwrap();
+    assert_eq!(sources.read(u32::MAX).unwrap(), None, "there are no maps yet");
+    let maps = tries(16);
+    insert(&maps, &gone).unwrap();
+    sources.begin(&maps).unwrap();
+    assert_eq!(all(&maps).unwrap(), [early], "what nobody asks for has gone");
+    sources.insert(&late).unwrap();
+    assert_eq!(all(&maps).unwrap(), [late, early]);
+
+    let mut next = Sources::adopt(&maps).unwrap();
+    assert_eq!(next.read(u32::MAX).unwrap(), Some(vec![late, early]), "a restart finds them");
+    assert_eq!(next.read(1).unwrap(), Some(vec![]), "but none of ports that cannot be");
+    next.begin(&maps).unwrap();
+    assert_eq!(all(&maps).unwrap(), [late, early], "and takes none away before the engine says so");
+    let anew = tries(16);
+    next.begin(&anew).unwrap();
+    assert_eq!(all(&anew).unwrap(), [late, early], "also where the maps are made anew");
+}
+
+/// Tenants write ranges also while programs are not loaded yet; what would not fit then keeps nobody's packets away.
+#[test]
+fn sources_that_wait_for_the_maps_are_not_more_than_will_fit() {
+    let mut sources = Sources::default();
+    let numbered = |number: u32| SourceKey {
+        port: PortIndex(1),
+        range: SourceRange::exactly(std::net::Ipv4Addr::from_bits(number).into()),
+    };
+    let most = u32::try_from(MOST).unwrap();
+    (0..most).for_each(|number| sources.insert(&numbered(number)).unwrap());
+    let error = sources.insert(&numbered(most)).unwrap_err().to_string();
+    assert!(error.contains("wait for the maps; 65536 of a family fit"), "{error}");
+    sources.remove(&numbered(0)).unwrap();
+    sources.insert(&numbered(most)).unwrap();
+}

@@ -1,0 +1,94 @@
+//! The maps of packets, and what the daemon tells their programs at its start.
+//!
+//! Invariant: flows of a former daemon stay, and their packets are looked at: at the ports and in the blocks of
+//! addresses where they arrive. The numbers of flows are handed out once, when the flows are made.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::abi::{self, flow, packets};
+use crate::bitmap::Bitmap;
+use crate::error::StartError;
+use crate::generation::view;
+use crate::map::{Handles, Map, handle};
+
+/// What the datapath has to know to translate packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketOptions {
+    /// How many flows there may be. Those that are there already keep the room that they have.
+    pub flows: u32,
+    /// The ports that clients get on their way to backends of other nodes; the first four ranges count.
+    pub snat_ports: Vec<RangeInclusive<u16>>,
+}
+
+/// Where packets of a former daemon's flows arrive.
+#[derive(Debug, Default)]
+pub(crate) struct Adopted {
+    ports: BTreeSet<u16>,
+    pub(crate) frontends: BTreeSet<IpAddr>,
+}
+
+/// Flows are one set: where a part of it is missing, the rest leads nowhere, and all of it is made anew.
+pub(crate) fn whole(mut found: Handles) -> Handles {
+    if !Map::of_flows().all(|map| found.contains_key(&map)) {
+        found.retain(|map, _| Map::of_flows().all(|flows| flows != *map));
+    }
+    found
+}
+
+/// Hands out the number of each flow.
+pub(crate) fn fill_numbers(maps: &Handles) -> Result<(), StartError> {
+    let numbers = handle(maps, Map::FreeFlows)?;
+    for number in 0..handle(maps, Map::Flows)?.max_entries() {
+        let pushed = numbers.update(&[], &number.to_ne_bytes(), MapFlags::ANY);
+        pushed.map_err(|error| StartError::Map {
+            attempt: "fill",
+            map: Map::FreeFlows.name(),
+            source: std::io::Error::other(format!("{error:#}")),
+        })?;
+    }
+    Ok(())
+}
+
+/// Which ports clients may get.
+pub(crate) fn tell(maps: &Handles, options: &PacketOptions) -> Result<(), StartError> {
+    let settings = view(maps, Map::PacketSettings)?;
+    for (cell, word) in settings.iter().zip(abi::words(&packets::settings(&options.snat_ports))) {
+        cell.store(word, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// Where packets of the flows arrive that are there.
+pub(crate) fn adopted(maps: &Handles) -> Result<Adopted, StartError> {
+    let mut adopted = Adopted::default();
+    let records = view(maps, Map::Flows)?;
+    let (records, _) = records.as_chunks();
+    for found in records.iter().filter_map(flow::read) {
+        let arrivals = packets::arrivals(&found);
+        adopted.ports.extend([arrivals.frontend_port].into_iter().chain(arrivals.nat_port));
+        adopted.frontends.insert(arrivals.frontend);
+    }
+    Ok(adopted)
+}
+
+/// The ports at which packets for the node itself are looked at: those that clients get, node ports, and those of flows
+/// that were found. None is taken back before the next start, since flows outlive their service.
+pub(crate) fn ports(
+    maps: &Handles,
+    options: &PacketOptions,
+    node_ports: impl Iterator<Item = NonZeroU16>,
+    adopted: &Adopted,
+) -> Result<Bitmap, StartError> {
+    let given = options.snat_ports.iter().cloned().flatten();
+    let all = given.chain(node_ports.map(NonZeroU16::get)).chain(adopted.ports.iter().copied());
+    Ok(Bitmap::new(view(maps, Map::PacketPorts)?, all.map(u32::from)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,17 @@
+//! What the packet programs make of a packet, judged by an observer who knows nothing of them. Needs root.
+//!
+//! Each packet is given to a program by the kernel's test run, in a network of its own: nothing is attached or sent.
+
+#![allow(unsafe_code)]
+
+mod answers;
+mod craft;
+mod errors;
+mod flows;
+mod fuzz;
+mod hard;
+mod judge;
+mod lives;
+mod network;
+mod node;
+mod verified;

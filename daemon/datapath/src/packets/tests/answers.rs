@@ -1,0 +1,75 @@
+//! What whoever is not served hears.
+
+use holdfast_core::op::{FrontendType, WordFlags};
+
+use super::craft::{ACK, RST, SYN, Sent, address, see};
+use super::node::{Node, REDIRECTED, SHOT};
+use crate::kernel::bed::Port;
+
+const CLIENTS: [(&str, &str); 2] =
+    [("198.51.100.7:40000", "203.0.113.10:80"), ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80")];
+
+fn refuse(node: &mut Node, flags: WordFlags) {
+    for (index, (_, frontend)) in (1..).zip(CLIENTS) {
+        let kind = FrontendType::LoadBalancer;
+        node.serve(&Port { index, kind, frontends: &[frontend], flags, ..Port::TCP });
+        node.serve(&Port { index: index + 2, kind, frontends: &[frontend], flags, ..Port::UDP });
+    }
+}
+
+#[test]
+fn kernel_who_finds_nobody_is_refused_from_the_address_that_it_dialled() {
+    Node::test(|node| {
+        refuse(node, WordFlags::default());
+        for (client, frontend) in CLIENTS {
+            let (verdict, frame) = node.come(&Sent::tcp(client, frontend, SYN).frame());
+            assert_eq!(verdict, REDIRECTED);
+            let seen = see(&frame, true);
+            assert_eq!((seen.from, seen.to), (address(frontend), address(client)));
+            assert_eq!((seen.flags, seen.is_valid), (RST | ACK, true), "{seen:?}");
+            let number = if client.starts_with('[') { 14 + 40 + 8 } else { 14 + 20 + 8 };
+            assert_eq!(frame[number..number + 4], [0, 0, 0, 8], "it acknowledges the SYN");
+            assert_eq!(frame[..6], [2, 0, 0, 0, 0, 2], "back to whose it came from");
+            for size in [0, 1, 7, 100, 1100] {
+                let sent = Sent::udp(client, frontend, &vec![0xa5; size]);
+                let (verdict, frame) = node.come(&sent.frame());
+                assert_eq!(verdict, REDIRECTED, "{size} bytes");
+                let seen = see(&frame, true);
+                assert_eq!((seen.from.ip(), seen.to.ip()), (address(frontend).ip(), address(client).ip()));
+                assert!(seen.is_valid, "{size} bytes: {seen:?}");
+                let (kind, code, quoted) = seen.error.unwrap();
+                let expected = if client.starts_with('[') { (1, 4) } else { (3, 3) };
+                assert_eq!((kind, code), expected);
+                assert_eq!((quoted.from, quoted.to), (address(client), address(frontend)));
+            }
+        }
+    });
+}
+
+#[test]
+fn kernel_who_is_dropped_hears_nothing() {
+    Node::test(|node| {
+        refuse(node, WordFlags::DROP);
+        for (client, frontend) in CLIENTS {
+            assert_eq!(node.come(&Sent::tcp(client, frontend, SYN).frame()).0, SHOT);
+            assert_eq!(node.come(&Sent::udp(client, frontend, b"x").frame()).0, SHOT);
+        }
+    });
+}
+
+#[test]
+fn kernel_no_more_answers_than_a_node_may_give() {
+    Node::test(|node| {
+        refuse(node, WordFlags::default());
+        let (client, frontend) = CLIENTS[0];
+        let frame = Sent::tcp(client, frontend, SYN).frame();
+        let mut answered = 0;
+        let began = std::time::Instant::now();
+        for _ in 0..20_000 {
+            answered += u32::from(node.come(&frame).0 == REDIRECTED);
+        }
+        let seconds = u32::try_from(began.elapsed().as_secs()).unwrap() + 2;
+        let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+        assert!(answered <= 1000 * seconds * cpus && answered >= 1000, "{answered} in {seconds} s");
+    });
+}

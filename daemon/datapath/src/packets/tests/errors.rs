@@ -1,0 +1,118 @@
+//! Errors about packets that were translated.
+
+use holdfast_core::op::FrontendType;
+
+use super::craft::{ACK, SYN, Sent, address, error, see};
+use super::node::{NEXT, Node};
+use crate::kernel::bed::Port;
+
+struct Case {
+    client: &'static str,
+    frontend: &'static str,
+    backend: &'static str,
+    router: &'static str,
+    too_big: (u8, u8),
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        client: "198.51.100.7:40000",
+        frontend: "203.0.113.10:80",
+        backend: "10.1.0.5:8080",
+        router: "198.51.100.254",
+        too_big: (3, 4),
+    },
+    Case {
+        client: "198.51.100.7:40000",
+        frontend: "203.0.113.11:80",
+        backend: "10.2.0.5:8080",
+        router: "198.51.100.254",
+        too_big: (3, 4),
+    },
+    Case {
+        client: "[2001:db8:1::7]:40000",
+        frontend: "[2001:db8:f::10]:80",
+        backend: "[fd01::5]:8080",
+        router: "2001:db8:1::fe",
+        too_big: (2, 0),
+    },
+    Case {
+        client: "[2001:db8:1::7]:40000",
+        frontend: "[2001:db8:f::11]:80",
+        backend: "[fd02::5]:8080",
+        router: "2001:db8:1::fe",
+        too_big: (2, 0),
+    },
+];
+
+fn ip(address: &str) -> String {
+    super::craft::address(address).ip().to_string()
+}
+
+/// `packet_in` and `packet_out` see one error after the other, as the stack would lead it.
+#[test]
+fn kernel_errors_reach_whoever_sent_the_packet_and_show_it_as_it_was_sent() {
+    for udp in [false, true] {
+        Node::test(move |node| {
+            for (index, case) in (1..).zip(&CASES) {
+                let base = if udp { Port::UDP } else { Port::TCP };
+                let backends = [address(case.backend)];
+                let kind = FrontendType::LoadBalancer;
+                let port = Port {
+                    index,
+                    kind,
+                    frontends: &[case.frontend],
+                    backends: &backends,
+                    base: index,
+                    ..base
+                };
+                node.serve(&port);
+                check_errors(node, case, udp);
+            }
+        });
+    }
+}
+
+fn packet(udp: bool, from: &str, to: &str, flags: u8) -> Sent {
+    let payload = b"abcdefgh".to_vec();
+    if udp { Sent::udp(from, to, &payload) } else { Sent { payload, ..Sent::tcp(from, to, flags) } }
+}
+
+fn check_errors(node: &Node, case: &Case, udp: bool) {
+    let Case { client, frontend, backend, router, too_big } = *case;
+    let is_remote = backend.contains("10.2") || backend.contains("fd02");
+    node.comes(&packet(udp, client, frontend, SYN));
+    let at_backend = match is_remote {
+        true => node.leaves(&packet(udp, client, backend, SYN)).from.to_string(),
+        false => client.to_owned(),
+    };
+    for quoted in [if client.starts_with('[') { 48 } else { 28 }, 1000] {
+        // A router before the client: the answer was too big for it.
+        let answer = packet(udp, frontend, client, ACK);
+        let (verdict, frame) = node.come(&error(router, &ip(frontend), too_big, &answer.packet(), quoted));
+        let seen = see(&frame, true);
+        assert_eq!((verdict, seen.is_valid), (NEXT, true), "{seen:?}");
+        assert_eq!((seen.from.ip().to_string(), seen.to.ip().to_string()), (router.to_owned(), ip(backend)));
+        let (.., about) = seen.error.clone().unwrap();
+        assert_eq!((about.from, about.to), (address(backend), address(client)), "as the stack saw it");
+        if is_remote {
+            let (_, frame) = node.leave(&frame);
+            let seen = see(&frame, true);
+            assert!(seen.is_valid, "{seen:?}");
+            let (.., about) = seen.error.unwrap();
+            assert_eq!((about.from, about.to), (address(backend), address(&at_backend)), "as it sent it");
+            assert_eq!(seen.to.ip(), address(backend).ip());
+        }
+        // The backend, or a router before it: nobody there, or too big.
+        let request = packet(udp, &at_backend, backend, SYN);
+        let code = if client.starts_with('[') { (1, 4) } else { (3, 3) };
+        let sent = error(&ip(backend), &ip(&at_backend), code, &request.packet(), quoted);
+        let frame = if is_remote { node.come(&sent).1 } else { sent };
+        let (verdict, frame) = node.leave(&frame);
+        let seen = see(&frame, true);
+        assert_eq!((verdict, seen.is_valid), (NEXT, true), "{seen:?}");
+        assert_eq!((seen.from.ip(), seen.to.ip()), (address(frontend).ip(), address(client).ip()));
+        let (.., about) = seen.error.unwrap();
+        assert_eq!((about.from, about.to), (address(client), address(frontend)), "as the client sent it");
+    }
+}

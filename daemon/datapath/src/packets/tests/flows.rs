@@ -1,0 +1,277 @@
+//! Packets of clients and backends that agree.
+
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::list::Scope;
+use holdfast_core::op::{FrontendType, WordFlags};
+
+use super::craft::{ACK, FIN, RST, SYN, Seen, Sent, address, see};
+use super::node::{NEXT, Node, POD_GATE, POD_GATE6, SHOT, SNAT_FIRST};
+use crate::abi::packets::types::packet_count;
+use crate::kernel::bed::Port;
+
+const CLIENT: &str = "198.51.100.7:40000";
+const CLIENT6: &str = "[2001:db8:1::7]:40000";
+
+/// Frontend, kind, backend; the first two backends are pods here, the others are on another node.
+const WAYS: [(&str, FrontendType, &str, &str); 4] = [
+    ("203.0.113.10:80", FrontendType::LoadBalancer, "10.1.0.5:8080", CLIENT),
+    ("203.0.113.11:80", FrontendType::ExternalIp, "10.2.0.5:8080", CLIENT),
+    ("[2001:db8:f::10]:80", FrontendType::LoadBalancer, "[fd01::5]:8080", CLIENT6),
+    ("[2001:db8:f::11]:80", FrontendType::ExternalIp, "[fd02::5]:8080", CLIENT6),
+];
+
+fn is_remote(backend: &str) -> bool {
+    backend.starts_with("10.2") || backend.starts_with("[fd02")
+}
+
+/// A whole conversation, seen at each of the four places. Returns what a backend sees as its client.
+#[track_caller]
+fn check_conversation(node: &Node, client: &str, frontend: &str, backend: &str, tcp: bool) -> SocketAddr {
+    let packet = |from: &str, to: &str, flags, payload: &[u8]| match tcp {
+        true => Sent { payload: payload.to_vec(), ..Sent::tcp(from, to, flags) },
+        false => Sent::udp(from, to, payload),
+    };
+    let mut remote = None;
+    for (flags, payload) in [(SYN, b"".as_slice()), (ACK, b"ask"), (ACK, b"more")] {
+        let seen = node.comes(&packet(client, frontend, flags, payload));
+        assert_eq!((seen.from, seen.to), (address(client), address(backend)), "inside: {frontend}");
+        assert!(seen.is_valid && seen.payload == payload, "{seen:?}");
+        let mut at_backend = seen.from;
+        if is_remote(backend) {
+            let seen = node.leaves(&packet(client, backend, flags, payload));
+            assert_eq!(seen.to, address(backend));
+            assert!(seen.is_valid && seen.payload == payload, "{seen:?}");
+            assert_ne!(seen.from, address(client), "the backend's node would answer past this one");
+            assert_eq!(*remote.get_or_insert(seen.from), seen.from, "the same for the whole flow");
+            at_backend = seen.from;
+            let seen = node.comes(&packet(backend, &at_backend.to_string(), flags | ACK, b"answer"));
+            assert_eq!((seen.from, seen.to), (address(backend), address(client)), "back inside");
+            assert!(seen.is_valid);
+        }
+        let seen = node.leaves(&packet(backend, client, flags | ACK, b"answer"));
+        assert_eq!((seen.from, seen.to), (address(frontend), address(client)), "the answer");
+        assert!(seen.is_valid && seen.payload == b"answer", "{seen:?}");
+        if remote.is_none() {
+            assert_eq!(at_backend, address(client), "to a pod of this node the client stays who it is");
+        }
+    }
+    remote.unwrap_or(address(client))
+}
+
+fn serve(node: &mut Node, tcp: bool) {
+    for (at, (frontend, kind, backend, _)) in WAYS.into_iter().enumerate() {
+        let base = if tcp { Port::TCP } else { Port::UDP };
+        let index = u32::try_from(at).unwrap() + 1;
+        let backends = [address(backend)];
+        node.serve(&Port { index, kind, frontends: &[frontend], backends: &backends, base: index, ..base });
+    }
+}
+
+#[test]
+fn kernel_invariant_14_what_is_translated_one_way_is_translated_back() {
+    for tcp in [true, false] {
+        Node::test(move |node| {
+            serve(node, tcp);
+            for (frontend, _, backend, client) in WAYS {
+                let seen = check_conversation(node, client, frontend, backend, tcp);
+                if is_remote(backend) {
+                    assert!((SNAT_FIRST..SNAT_FIRST + 64).contains(&seen.port()), "{seen}");
+                }
+            }
+            assert_eq!(node.counted(packet_count::COUNT_FLOWS), 4);
+        });
+    }
+}
+
+#[test]
+fn kernel_a_node_port_is_answered_at_each_address_of_the_node() {
+    Node::test(|node| {
+        let kind = FrontendType::NodePort;
+        let backends = [address("10.1.0.5:8080")];
+        node.serve(&Port { kind, frontends: &["0.0.0.0:30080"], backends: &backends, ..Port::TCP });
+        check_conversation(node, CLIENT, "192.0.2.1:30080", "10.1.0.5:8080", true);
+        node.check_passed(&Sent::tcp(CLIENT, "198.51.100.9:30080", SYN));
+        node.check_passed(&Sent::tcp(CLIENT, "0.0.0.0:30080", SYN));
+    });
+}
+
+#[test]
+fn kernel_invariant_13_what_is_no_frontends_goes_on_untouched() {
+    Node::test(|node| {
+        serve(node, true);
+        for sent in [
+            Sent::tcp(CLIENT, "203.0.113.10:81", SYN),
+            Sent::tcp(CLIENT, "203.0.113.12:80", SYN),
+            Sent::udp(CLIENT, "203.0.113.10:80", b"x"),
+            Sent::tcp(CLIENT6, "[2001:db8:f::10]:81", SYN),
+            Sent::tcp("10.1.0.5:8080", CLIENT, ACK),
+            // Of connections that began with another proxy: their translation is the stack's.
+            Sent::tcp(CLIENT, "203.0.113.10:80", ACK),
+            Sent::tcp(CLIENT, "203.0.113.10:80", SYN | ACK),
+            Sent::tcp(CLIENT, "203.0.113.10:80", RST),
+        ] {
+            node.check_passed(&sent);
+        }
+        assert_eq!(node.counted(packet_count::COUNT_MIDWAY), 3);
+        assert_eq!(node.counted(packet_count::COUNT_FLOWS), 0);
+    });
+}
+
+/// cilium#42632, calico#4661: who comes from one port to two frontends with one backend.
+#[test]
+fn kernel_one_port_of_a_client_serves_for_two_frontends_with_one_backend() {
+    Node::test(|node| {
+        let backends = [address("10.1.0.5:8080")];
+        let frontends = ["203.0.113.10:80", "203.0.113.11:80"];
+        node.serve(&Port { frontends: &frontends, backends: &backends, ..Port::TCP });
+        check_conversation(node, CLIENT, frontends[0], "10.1.0.5:8080", true);
+        let seen = node.comes(&Sent::tcp(CLIENT, frontends[1], SYN));
+        assert_eq!((seen.from.ip(), seen.to), (address(CLIENT).ip(), address("10.1.0.5:8080")));
+        assert_ne!(seen.from, address(CLIENT), "the first one has that port");
+        let answer = node.leaves(&Sent::tcp("10.1.0.5:8080", &seen.from.to_string(), SYN | ACK));
+        assert_eq!((answer.from, answer.to), (address(frontends[1]), address(CLIENT)));
+        assert!(answer.is_valid);
+        check_conversation(node, CLIENT, frontends[0], "10.1.0.5:8080", true);
+    });
+}
+
+/// cilium#10984, #32472, calico#4661: a client that takes its port again at once.
+#[test]
+fn kernel_a_syn_on_a_connection_that_is_over_begins_anew() {
+    Node::test(|node| {
+        let (frontend, old, new) = ("203.0.113.10:80", "10.1.0.5:8080", "10.1.0.6:8080");
+        let port = Port { frontends: &[frontend], ..Port::TCP };
+        node.serve(&Port { backends: &[address(old)], ..port });
+        check_conversation(node, CLIENT, frontend, old, true);
+        node.serve(&Port { frontends: &[frontend], backends: &[address(new)], ..Port::TCP });
+        let to = |node: &Node, flags| node.comes(&Sent::tcp(CLIENT, frontend, flags)).to;
+        assert_eq!(to(node, ACK), address(old), "a connection stays where it is");
+        assert_eq!(to(node, SYN), address(old), "a SYN of somebody else ends nothing");
+        assert_eq!(to(node, FIN | ACK), address(old));
+        assert_eq!(to(node, SYN), address(old), "one side is not the end");
+        node.leaves(&Sent::tcp(old, CLIENT, FIN | ACK));
+        assert_eq!(to(node, ACK), address(old), "the last segment");
+        assert_eq!(to(node, SYN), address(new), "both sides are");
+        node.leaves(&Sent::tcp(new, CLIENT, RST | ACK));
+        node.serve(&Port { frontends: &[frontend], backends: &[address(old)], ..Port::TCP });
+        assert_eq!(to(node, SYN), address(old), "so is a reset");
+    });
+}
+
+#[test]
+fn kernel_a_datagram_leaves_a_backend_that_serves_no_more() {
+    Node::test(|node| {
+        let (frontend, old, new) = ("203.0.113.10:53", "10.1.0.5:53", "10.1.0.6:53");
+        let port = |backends| Port { frontends: &["203.0.113.10:53"], backends, ..Port::UDP };
+        let (olds, news) = ([address(old)], [address(new)]);
+        node.serve(&port(&olds));
+        let to = |node: &Node| node.comes(&Sent::udp(CLIENT, frontend, b"x")).to;
+        assert_eq!(to(node), address(old));
+        port(&news).publish_beside(&mut node.maps, Scope::Cluster, &olds);
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        assert_eq!(to(node), address(old), "it still serves, though nobody new gets it");
+        port(&news).publish(&mut node.maps, Scope::Cluster);
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        assert_eq!(to(node), address(new));
+    });
+}
+
+#[test]
+fn kernel_a_full_table_keeps_what_lives_and_counts_the_rest() {
+    Node::test(|node| {
+        let frontend = "203.0.113.10:80";
+        node.serve(&Port { frontends: &[frontend], backends: &[address("10.1.0.5:8080")], ..Port::TCP });
+        let client = |at: usize| format!("198.51.100.7:{}", 40_000 + at);
+        for at in 0..64 {
+            check_conversation(node, &client(at), frontend, "10.1.0.5:8080", true);
+        }
+        for at in 64..80 {
+            assert_eq!(node.come(&Sent::tcp(&client(at), frontend, SYN).frame()).0, SHOT);
+        }
+        assert_eq!(node.counted(packet_count::COUNT_FULL), 16);
+        for at in 0..64 {
+            check_conversation(node, &client(at), frontend, "10.1.0.5:8080", true);
+        }
+        // What both sides have closed goes after ten seconds; what was reset after thirty: not within this test.
+        assert_eq!(node.counted(packet_count::COUNT_RECLAIMED), 0);
+    });
+}
+
+/// Policy Local is for those outside; a pod of this node gets any backend, and is known to it.
+#[test]
+fn kernel_policy_local_is_for_clients_outside() {
+    Node::test(|node| {
+        let (frontend, here, away) = ("203.0.113.10:80", "10.1.0.5:8080", "10.2.0.5:8080");
+        let kind = FrontendType::LoadBalancer;
+        let (frontends, flags) = ([frontend], WordFlags::EXTERNAL_LOCAL);
+        let port = |index, base| Port { index, kind, frontends: &frontends, flags, base, ..Port::TCP };
+        let (heres, aways) = ([address(here)], [address(away)]);
+        node.serve(&Port { backends: &aways, ..port(1, 8) });
+        let outside = Sent::tcp(CLIENT, frontend, SYN);
+        let local = |backends| Port { backends, flags: WordFlags::DROP, ..port(1, 16) };
+        local(&[]).publish(&mut node.maps, Scope::Local);
+        assert_eq!(node.come(&outside.frame()).0, SHOT, "none here");
+        let (verdict, frame) = node.come_from_pod(&Sent::tcp("10.1.0.9:40000", frontend, SYN).frame());
+        assert_eq!((verdict, see(&frame, true).to), (NEXT, address(away)));
+        let seen = node.leaves(&Sent::tcp("10.1.0.9:40000", away, SYN));
+        assert_eq!(seen.from, address("10.1.0.9:40000"), "every node knows it");
+        local(&heres).publish(&mut node.maps, Scope::Local);
+        let seen = node.comes(&outside);
+        assert_eq!((seen.from, seen.to), (address(CLIENT), address(here)));
+    });
+}
+
+/// What a pod sends, as it goes on.
+#[track_caller]
+fn of_pod(node: &Node, from: SocketAddr, to: SocketAddr) -> Seen {
+    let sent = Sent::udp(&from.to_string(), &to.to_string(), b"x");
+    let (verdict, frame) = node.come_from_pod(&sent.frame());
+    assert_eq!(verdict, NEXT, "{sent:?}");
+    see(&frame, true)
+}
+
+/// A pod drops what says that it comes from the pod. From the port at which it serves itself, request and answer would
+/// be one and the same between the devices.
+#[track_caller]
+fn check_hairpin(node: &Node, frontend: &str, backend: &str, port: u16, gate: IpAddr) {
+    let (frontend, backend) = (address(frontend), address(backend));
+    let client = SocketAddr::new(backend.ip(), port);
+    let leaves =
+        |from: SocketAddr, to: SocketAddr| node.leaves(&Sent::udp(&from.to_string(), &to.to_string(), b"x"));
+    for _ in 0..2 {
+        let inside = of_pod(node, client, frontend);
+        assert_eq!((inside.from.ip(), inside.to, inside.is_valid), (client.ip(), backend, true));
+        assert_ne!(inside.from, backend);
+        let seen = leaves(inside.from, backend);
+        assert_eq!((seen.from.ip(), seen.to, seen.is_valid), (gate, backend, true));
+        let back = of_pod(node, backend, seen.from);
+        assert_eq!((back.from, back.to, back.is_valid), (backend, inside.from, true));
+        let answer = leaves(backend, inside.from);
+        assert_eq!((answer.from, answer.to, answer.is_valid), (frontend, client, true));
+    }
+}
+
+#[test]
+fn kernel_a_pod_that_reaches_itself_sees_an_address_of_the_node() {
+    Node::test(|node| {
+        serve(node, false);
+        for port in [40_000, 8080] {
+            check_hairpin(node, "203.0.113.10:80", "10.1.0.5:8080", port, POD_GATE.into());
+            check_hairpin(node, "[2001:db8:f::10]:80", "[fd01::5]:8080", port, POD_GATE6.into());
+        }
+        assert_eq!(node.counted(packet_count::COUNT_FLOWS), 4);
+    });
+}
+
+#[test]
+fn kernel_ports_for_other_nodes_run_out_by_name() {
+    Node::test(|node| {
+        let (frontend, backend) = ("203.0.113.11:80", "10.2.0.5:8080");
+        node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+        let settings = crate::abi::packets::types::packet_settings::default();
+        node.put(crate::map::Map::PacketSettings, &0_u32.to_ne_bytes(), crate::abi::bytes(&settings));
+        assert_eq!(node.come(&Sent::tcp(CLIENT, frontend, SYN).frame()).0, SHOT);
+        assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
+    });
+}

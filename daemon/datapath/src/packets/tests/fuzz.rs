@@ -1,0 +1,264 @@
+//! Packets as nobody has thought of them: of flows and of none, whole and spoilt, as a seed decides.
+//!
+//! Each goes through both programs, and [`Judge`] says whether what they made of it may be. `SEED` chooses other ones,
+//! and `FUZZ_SECONDS` goes on for as long.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use holdfast_core::keys::Transport;
+use holdfast_core::op::{FrontendType, WordFlags};
+use holdfast_laws::simulation::Random;
+
+use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error};
+use super::judge::{Judge, Known, NODE6, Service, Way};
+use super::node::{NEXT, Node};
+use crate::flows::{FlowFilter, FlowTable};
+use crate::kernel::bed::Port;
+
+/// A part of a run, after which all flows are looked at.
+const PACKETS: usize = 2_000;
+const PARTS: usize = 10;
+
+/// More than may be unanswered at once, so that the table is never full.
+const FLOWS: u32 = 32_768;
+
+/// Frontends, and who is behind each: TCP and UDP, pods here and on another node, or nobody.
+const SERVICES: [(&str, &[&str], WordFlags); 11] = [
+    ("203.0.113.10:80", &["10.1.0.5:8080", "10.1.0.6:8080"], NOTHING),
+    ("203.0.113.11:80", &["10.2.0.5:8080"], NOTHING),
+    ("203.0.113.12:80", &[], NOTHING),
+    ("203.0.113.13:80", &[], WordFlags::DROP),
+    ("203.0.113.14:80", &["10.1.0.7:8080"], NOTHING),
+    ("0.0.0.0:30080", &["10.1.0.5:8080"], NOTHING),
+    ("[2001:db8:f::10]:80", &["[fd01::5]:8080", "[fd01::6]:8080"], NOTHING),
+    ("[2001:db8:f::11]:80", &["[fd02::5]:8080"], NOTHING),
+    ("[2001:db8:f::12]:80", &[], NOTHING),
+    ("[2001:db8:f::13]:80", &[], WordFlags::DROP),
+    ("[2001:db8:f::14]:80", &["[fd01::5]:8080"], NOTHING),
+];
+const NOTHING: WordFlags = crate::kernel::bed::NONE;
+
+const CLIENTS: [[&str; 3]; 2] =
+    [["198.51.100.7", "198.51.100.8", "10.1.0.9"], ["2001:db8:1::7", "2001:db8:1::8", "fd01::9"]];
+/// Of no frontend and of no flow.
+const STRANGERS: [[&str; 4]; 2] = [
+    ["203.0.113.10:81", "10.1.0.5:8080", "192.0.2.1:61001", "224.0.0.1:80"],
+    ["[2001:db8:f::10]:81", "[fd01::5]:8080", "[2001:db8::1]:61001", "[ff02::1]:80"],
+];
+
+fn serve(node: &mut Node) -> Judge {
+    let mut judge = Judge::default();
+    for (transport, base) in [(TCP, Port::TCP), (UDP, Port::UDP)] {
+        for (frontend, backends, flags) in SERVICES {
+            let index = u32::try_from(judge.services.len()).unwrap() + 1;
+            let backends: Vec<SocketAddr> = backends.iter().map(|it| address(it)).collect();
+            let is_node_port = frontend.starts_with("0.0.0.0");
+            let kind = if is_node_port { FrontendType::NodePort } else { FrontendType::LoadBalancer };
+            let frontends = [frontend];
+            node.serve(&Port {
+                index,
+                kind,
+                frontends: &frontends,
+                backends: &backends,
+                base: index * 4,
+                flags,
+                ..base
+            });
+            judge.services.push(Service {
+                transport,
+                frontend: address(frontend),
+                is_remote: backends.iter().any(|it| is_remote(*it)),
+                is_silent: flags.drop,
+                backends,
+            });
+        }
+    }
+    judge
+}
+
+fn is_remote(backend: SocketAddr) -> bool {
+    ["10.2.0.5:8080", "[fd02::5]:8080"].map(address).contains(&backend)
+}
+
+/// One of them, whatever they are.
+fn one<'a, T>(random: &mut Random, of: &'a [T]) -> &'a T {
+    &of[random.below(of.len())]
+}
+
+/// From where to where, of which transport, and about what flow.
+struct Sender<'a> {
+    random: &'a mut Random,
+    judge: &'a Judge,
+}
+
+impl Sender<'_> {
+    fn frame(&mut self) -> Vec<u8> {
+        let mut frame = match self.random.below(8) {
+            0 | 1 => self.error(),
+            _ => self.packet().frame(),
+        };
+        for _ in 0..*one(self.random, &[0, 0, 0, 1, 1, 2, 4]) {
+            self.spoil(&mut frame);
+        }
+        frame
+    }
+
+    fn packet(&mut self) -> Sent {
+        let (transport, from, to) = self.ends();
+        let flags = *one(self.random, &[SYN, SYN, ACK, ACK, SYN | ACK, FIN | ACK, RST, RST | ACK, 0, 0xff]);
+        let sent = Sent::tcp(&from.to_string(), &to.to_string(), flags);
+        let payload: Vec<u8> = (0..self.random.below(80)).map(|_| self.byte()).collect();
+        let fragment = self.random.chance(150).then(|| self.part());
+        let (options, extensions) = match (from.is_ipv4(), self.random.chance(150)) {
+            (true, true) => (vec![1; self.random.below(11) * 4], Vec::new()),
+            (false, true) => (Vec::new(), self.extensions()),
+            _ => (Vec::new(), Vec::new()),
+        };
+        let no_sum = transport == UDP && self.random.chance(50);
+        Sent { transport, payload, fragment, options, extensions, no_sum, ..sent }
+    }
+
+    fn ends(&mut self) -> (u8, SocketAddr, SocketAddr) {
+        let Some(known) = self.known().filter(|_| !self.random.chance(300)) else { return self.stranger() };
+        let Known { transport, client, frontend, backend, through, nat, .. } = known;
+        let (from, to) = match self.random.below(4) {
+            0 => (client, frontend),
+            1 => (backend, through),
+            2 => (through, backend),
+            _ => nat.map_or((frontend, client), |nat| (backend, nat)),
+        };
+        (transport, from, to)
+    }
+
+    /// Of the first ones and of the last ones: those between may have been pushed out.
+    fn known(&mut self) -> Option<Known> {
+        let all = &self.judge.known;
+        let within = all.len().min(100);
+        let at = self.random.below(within);
+        let at = if self.random.chance(500) { at } else { all.len().saturating_sub(at + 1) };
+        all.get(at).copied()
+    }
+
+    fn stranger(&mut self) -> (u8, SocketAddr, SocketAddr) {
+        let service = one(self.random, &self.judge.services).clone();
+        let v4 = service.frontend.is_ipv4();
+        let family = usize::from(!v4);
+        let client = one(self.random, &CLIENTS[family]).parse().unwrap();
+        let port = u16::try_from(40_000 + self.random.below(3_000)).unwrap();
+        let node = if v4 { "192.0.2.1" } else { NODE6 };
+        let to = match service.frontend.ip() {
+            ip if ip.is_unspecified() => SocketAddr::new(node.parse().unwrap(), service.frontend.port()),
+            _ => service.frontend,
+        };
+        let is_elsewhere = self.random.chance(200);
+        let to = if is_elsewhere { address(STRANGERS[family][self.random.below(4)]) } else { to };
+        (service.transport, SocketAddr::new(client, port), to)
+    }
+
+    /// One of a few datagrams, so that parts of one meet.
+    fn part(&mut self) -> (u16, u16, bool) {
+        let id = u16::try_from(self.random.below(6)).unwrap();
+        let offset = *one(self.random, &[0, 0, 0, 8, 16, 1480]);
+        (id, offset, offset == 0 || self.random.chance(500))
+    }
+
+    fn extensions(&mut self) -> Vec<(u8, Vec<u8>)> {
+        let count = self.random.below(8);
+        let header = |random: &mut Random| {
+            let kind = *one(random, &[0, 43, 60, 51]);
+            let length = u8::try_from(random.below(4)).unwrap();
+            let bytes =
+                if kind == 51 { (usize::from(length) + 2) * 4 } else { (usize::from(length) + 1) * 8 };
+            let mut header = vec![0; bytes];
+            header[1] = length;
+            (kind, header)
+        };
+        (0..count).map(|_| header(self.random)).collect()
+    }
+
+    fn error(&mut self) -> Vec<u8> {
+        let about = Sent { has_ethernet: false, ..self.packet() };
+        let v4 = about.from.is_ipv4();
+        let routers = if v4 { ["198.51.100.254", "10.1.0.5"] } else { ["2001:db8:1::fe", "fd01::5"] };
+        let from = *one(self.random, &routers);
+        let kind = match v4 {
+            true => *one(self.random, &[(3, 4), (3, 3), (11, 0), (12, 0), (8, 0)]),
+            false => *one(self.random, &[(1, 4), (2, 0), (3, 0), (4, 0), (128, 0)]),
+        };
+        let quoted = 20 + self.random.below(200);
+        error(from, &about.from.ip().to_string(), kind, &about.packet(), quoted)
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.random.number().to_le_bytes()[0]
+    }
+
+    fn spoil(&mut self, frame: &mut Vec<u8>) {
+        let at = 12 + self.random.below(frame.len().saturating_sub(14).min(120));
+        match self.random.below(7) {
+            0 => frame[at] ^= 1 << self.random.below(8),
+            1 => frame[at] = *one(self.random, &[0, 1, 0x0f, 0x2c, 0x3a, 0x45, 0x4f, 0x6f, 0xff]),
+            2 => frame.truncate(15 + self.random.below(frame.len())),
+            3 => frame.extend((0..self.random.below(64)).map(|it| u8::try_from(it).unwrap())),
+            4 => frame.splice(at..at, [0; 4]).for_each(drop),
+            5 => {
+                let other = 12 + self.random.below(frame.len().saturating_sub(14));
+                frame.swap(at, other);
+            }
+            _ => {
+                let value = *one(self.random, &[0_u16, 1, 7, 8, 20, 40, 512, 0x8000, 0xffff]);
+                frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+            }
+        }
+    }
+}
+
+/// Each flow is of somebody who dialled, and leads where that one may go.
+fn check_flows(node: &Node, judge: &Judge) {
+    let table = FlowTable::new(&node.handles).unwrap();
+    let report = table.report(&FlowFilter::default(), FLOWS as usize);
+    assert_eq!(report.more, 0);
+    for flow in report.found {
+        let transport = if flow.transport == Transport::Tcp { TCP } else { UDP };
+        assert!(judge.dialled.contains(&(transport, flow.client, flow.frontend)), "nobody dialled: {flow:?}");
+        let behind = judge.services.iter().filter(|it| it.transport == transport);
+        assert!(
+            behind.flat_map(|it| &it.backends).any(|it| *it == flow.backend),
+            "nobody's backend: {flow:?}"
+        );
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap())
+}
+
+#[test]
+fn kernel_invariant_13_no_packet_changes_unless_a_frontend_or_a_flow_says_so() {
+    Node::test_with(FLOWS, |node| {
+        let (seed, until) = (number("SEED").unwrap_or(1), number("FUZZ_SECONDS").map(Duration::from_secs));
+        let (mut random, mut judge) = (Random::new(seed), serve(node));
+        let (began, mut taken, mut part) = (Instant::now(), 0_u64, 0);
+        while part < PARTS || until.is_some_and(|until| began.elapsed() < until) {
+            for _ in 0..PACKETS {
+                let frame = Sender { random: &mut random, judge: &judge }.frame();
+                let Some(made) = node.take(&frame) else { continue };
+                taken += 1;
+                for (way, made) in [Way::In, Way::Out].iter().zip(&made) {
+                    if let Err(what) = judge.judge(*way, &frame, made) {
+                        panic!("seed {seed}, packet {taken}, {way:?}: {what}\n{frame:02x?}\n{made:02x?}");
+                    }
+                }
+            }
+            check_flows(node, &judge);
+            part += 1;
+        }
+        assert!(taken > u64::try_from(part * PACKETS * 9 / 10).unwrap(), "{taken} packets are taken");
+        assert!(judge.changed > taken / 8, "hardly any of {taken} is changed: {}", judge.changed);
+        assert!(judge.known.iter().any(|known| known.nat.is_some()), "none went to another node");
+        let last = Sent::tcp("198.51.100.9:50000", "203.0.113.14:80", SYN);
+        assert_eq!(node.come(&last.frame()).0, NEXT);
+        assert_ne!(node.comes(&last).to, last.to, "and it goes on");
+    });
+}

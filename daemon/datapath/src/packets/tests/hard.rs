@@ -1,0 +1,160 @@
+//! Packets that are not simple: fragments, options, extensions, no Ethernet, nonsense.
+
+use holdfast_core::op::FrontendType;
+
+use super::craft::{SYN, Sent, address};
+use super::node::{NEXT, Node};
+use crate::abi::packets::types::packet_count;
+use crate::kernel::bed::Port;
+
+fn serve(node: &mut Node) {
+    let kind = FrontendType::LoadBalancer;
+    for (index, (frontend, backend)) in
+        (1..).zip([("203.0.113.10:80", "10.1.0.5:8080"), ("[2001:db8:f::10]:80", "[fd01::5]:8080")])
+    {
+        let backends = [address(backend)];
+        let (frontends, base) = ([frontend], index);
+        node.serve(&Port { index, kind, frontends: &frontends, backends: &backends, base, ..Port::TCP });
+        let index = index + 2;
+        node.serve(&Port {
+            index,
+            kind,
+            frontends: &frontends,
+            backends: &backends,
+            base: index,
+            ..Port::UDP
+        });
+    }
+}
+
+const WAYS: [(&str, &str, &str); 2] = [
+    ("198.51.100.7:40000", "203.0.113.10:80", "10.1.0.5:8080"),
+    ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080"),
+];
+
+#[test]
+fn kernel_options_and_extensions_are_stepped_over() {
+    Node::test(|node| {
+        serve(node);
+        let (client, frontend, backend) = WAYS[0];
+        for words in 1..=10 {
+            let sent = Sent { options: vec![1; words * 4], ..Sent::tcp(client, frontend, SYN) };
+            let seen = node.comes(&sent);
+            assert_eq!((seen.to, seen.is_valid), (address(backend), true), "{words} words of options");
+        }
+        let (client, frontend, backend) = WAYS[1];
+        let hop = |length: u8| (0, [vec![0, length], vec![1; usize::from(length) * 8 + 6]].concat());
+        let (routing, options) = ((43, vec![0; 8]), (60, vec![0, 0, 1, 4, 0, 0, 0, 0]));
+        for extensions in [vec![hop(0)], vec![hop(2), options.clone()], vec![hop(1), routing, options]] {
+            let sent = Sent { extensions, ..Sent::tcp(client, frontend, SYN) };
+            let seen = node.comes(&sent);
+            assert_eq!((seen.to, seen.is_valid), (address(backend), true), "{sent:?}");
+        }
+        let endless = Sent { extensions: vec![hop(0); 7], ..Sent::tcp(client, frontend, SYN) };
+        node.check_passed(&endless);
+    });
+}
+
+#[test]
+fn kernel_fragments_follow_their_first_one_both_ways() {
+    Node::test(|node| {
+        serve(node);
+        for (client, frontend, backend) in WAYS {
+            let part = |from: &str, to: &str, offset: u16, more, payload: &[u8]| Sent {
+                fragment: Some((7, offset, more)),
+                ..Sent::udp(from, to, payload)
+            };
+            let early = part(client, frontend, 16, false, b"and the rest");
+            node.check_passed(&early);
+            let seen = node.comes(&part(client, frontend, 0, true, b"12345678"));
+            assert_eq!((seen.from, seen.to), (address(client), address(backend)));
+            for (offset, more) in [(16, true), (32, false)] {
+                let seen = node.comes(&part(client, frontend, offset, more, b"and the rest"));
+                assert_eq!(seen.to.ip(), address(backend).ip(), "the part at {offset}");
+                assert_eq!((seen.from.ip(), seen.is_valid), (address(client).ip(), true));
+                assert_eq!(seen.payload, b"and the rest");
+            }
+            let seen = node.leaves(&part(backend, client, 0, true, b"12345678"));
+            assert_eq!((seen.from, seen.to), (address(frontend), address(client)));
+            let seen = node.leaves(&part(backend, client, 16, false, b"the end"));
+            assert_eq!((seen.from.ip(), seen.is_valid), (address(frontend).ip(), true));
+        }
+        assert!(node.counted(packet_count::COUNT_FRAGMENTS) >= 2);
+    });
+}
+
+/// A device that shows all that passes by shows it too.
+#[test]
+fn kernel_a_frame_for_another_host_is_left_alone() {
+    Node::test(|node| {
+        serve(node);
+        for (client, frontend, _) in WAYS {
+            let mut frame = Sent::tcp(client, frontend, SYN).frame();
+            frame[5] ^= 0x10;
+            assert_eq!(node.come(&frame), (NEXT, frame.clone()));
+        }
+        assert_eq!(node.counted(packet_count::COUNT_FLOWS), 0);
+    });
+}
+
+#[test]
+fn kernel_a_datagram_without_a_sum_gets_none() {
+    Node::test(|node| {
+        serve(node);
+        let (client, frontend, backend) = WAYS[0];
+        let seen = node.comes(&Sent { no_sum: true, ..Sent::udp(client, frontend, b"x") });
+        assert_eq!((seen.to, seen.is_valid), (address(backend), true));
+    });
+}
+
+/// A sum that was wrong is wrong afterwards: whoever checks it finds what went wrong on the way here.
+#[test]
+fn kernel_invariant_13_a_wrong_sum_stays_wrong() {
+    Node::test(|node| {
+        serve(node);
+        for (client, frontend, _) in WAYS {
+            for sent in [Sent::tcp(client, frontend, SYN), Sent::udp(client, frontend, b"xyz")] {
+                let mut frame = sent.frame();
+                let at = frame.len() - 1;
+                frame[at] ^= 0x55;
+                let (_, out) = node.come(&frame);
+                assert!(!super::craft::see(&out, true).is_valid, "{sent:?}");
+            }
+        }
+    });
+}
+
+const SPOILERS: [u8; 8] = [0, 1, 0x0f, 0x2c, 0x45, 0x4f, 0x6f, 0xff];
+
+/// Each byte of a frame from the kind of its packet on, spoilt.
+fn spoilt(frame: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+    let at = (12..frame.len()).flat_map(|at| SPOILERS.map(|value| (at, value)));
+    at.map(|(at, value)| {
+        let mut spoilt = frame.to_vec();
+        spoilt[at] = value;
+        spoilt
+    })
+}
+
+/// Each beginning of a packet, and each byte of its headers spoilt: nobody falls, nothing is read beyond the end.
+#[test]
+fn kernel_nonsense_is_survived() {
+    Node::test(|node| {
+        serve(node);
+        let mut taken = 0;
+        for (client, frontend, _) in WAYS {
+            for sent in [Sent::tcp(client, frontend, SYN), Sent::udp(client, frontend, b"xyz")] {
+                let frame = sent.frame();
+                for end in 15..frame.len() - sent.payload.len() {
+                    let Some([came, left]) = node.take(&frame[..end]) else { continue };
+                    taken += 1;
+                    assert_eq!((came.1.as_slice(), left.1.as_slice()), (&frame[..end], &frame[..end]));
+                }
+                taken += spoilt(&frame).filter_map(|frame| node.take(&frame)).count();
+            }
+        }
+        assert!(taken > 1500, "{taken}");
+        let (client, frontend, backend) = WAYS[0];
+        assert_eq!(node.comes(&Sent::tcp(client, frontend, SYN)).to, address(backend), "and it goes on");
+    });
+}

@@ -1,0 +1,551 @@
+//! Who tells whether the programs may have made of a packet what they made of it.
+//!
+//! Invariant: nothing here is read from the maps. What was dialled, and what came of it, is remembered from the packets
+//! alone; sums are added up over all that they cover.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::craft::{ACK, RST, SYN, TCP, UDP, folded, see};
+use super::node::{NEXT, NODE, REDIRECTED, SHOT, SNAT_COUNT, SNAT_FIRST};
+
+pub(super) const NODE6: &str = "2001:db8::1";
+const ETHERNET: usize = 14;
+
+/// Which program looks at a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    In,
+    Out,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    First,
+    Later,
+}
+
+/// From where to where, as one place sees it.
+type Pair = (SocketAddr, SocketAddr);
+
+/// A packet of IP in a frame, as far as anybody can tell.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    v4: bool,
+    ip: usize,
+    transport: usize,
+    protocol: u8,
+    from: IpAddr,
+    to: IpAddr,
+    part: Part,
+    id: u32,
+}
+
+fn bytes<const N: usize>(frame: &[u8], at: usize) -> Option<[u8; N]> {
+    frame.get(at..at + N)?.try_into().ok()
+}
+
+fn u16_at(frame: &[u8], at: usize) -> Option<u16> {
+    bytes(frame, at).map(u16::from_be_bytes)
+}
+
+impl Read {
+    fn frame(frame: &[u8]) -> Option<Self> {
+        match u16_at(frame, 12)? {
+            0x0800 => Self::v4(frame, ETHERNET),
+            0x86dd => Self::v6(frame, ETHERNET),
+            _ => None,
+        }
+    }
+
+    fn v4(frame: &[u8], ip: usize) -> Option<Self> {
+        let header: [u8; 20] = bytes(frame, ip)?;
+        let length = usize::from(header[0] & 15) * 4;
+        let place = u16::from_be_bytes([header[6], header[7]]);
+        let part = match (place & 0x1fff, place & 0x2000) {
+            (0, 0) => Part::Whole,
+            (0, _) => Part::First,
+            _ => Part::Later,
+        };
+        (header[0] >> 4 == 4 && length >= 20).then(|| Self {
+            v4: true,
+            ip,
+            transport: ip + length,
+            protocol: header[9],
+            from: IpAddr::from([header[12], header[13], header[14], header[15]]),
+            to: IpAddr::from([header[16], header[17], header[18], header[19]]),
+            part,
+            id: u32::from(u16::from_be_bytes([header[4], header[5]])),
+        })
+    }
+
+    fn v6(frame: &[u8], ip: usize) -> Option<Self> {
+        let header: [u8; 40] = bytes(frame, ip)?;
+        let address = |at| bytes::<16>(&header, at).map(IpAddr::from);
+        let mut read = Self {
+            v4: false,
+            ip,
+            transport: ip + 40,
+            protocol: header[6],
+            from: address(8)?,
+            to: address(24)?,
+            part: Part::Whole,
+            id: 0,
+        };
+        while read.part != Part::Later && [0, 43, 44, 51, 60].contains(&read.protocol) {
+            read.step(bytes(frame, read.transport)?);
+        }
+        (header[0] >> 4 == 6).then_some(read)
+    }
+
+    /// Over an extension header.
+    fn step(&mut self, header: [u8; 8]) {
+        let length = usize::from(header[1]);
+        self.transport += match self.protocol {
+            44 => 8,
+            51 => (length + 2) * 4,
+            _ => (length + 1) * 8,
+        };
+        if self.protocol == 44 {
+            let place = u16::from_be_bytes([header[2], header[3]]);
+            let is_first = place & 1 != 0;
+            self.id = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+            self.part = match place & 0xfff8 {
+                0 if is_first => Part::First,
+                0 => self.part,
+                _ => Part::Later,
+            };
+        }
+        self.protocol = header[0];
+    }
+
+    /// The packet that an error quotes.
+    fn quoted(&self, frame: &[u8]) -> Option<Self> {
+        let kind = *frame.get(self.transport)?;
+        let is_error = match (self.v4, self.protocol) {
+            (true, 1) => [3, 11, 12].contains(&kind),
+            (false, 58) => kind != 0 && kind < 128,
+            _ => false,
+        };
+        let at = self.transport + 8;
+        let quoted = if self.v4 { Self::v4(frame, at)? } else { Self::v6(frame, at)? };
+        let is_known = self.part == Part::Whole && quoted.part != Part::Later && quoted.is_transport();
+        (is_error && is_known).then_some(quoted)
+    }
+
+    fn is_transport(&self) -> bool {
+        [TCP, UDP].contains(&self.protocol)
+    }
+
+    fn pair(&self, ports: (u16, u16)) -> Pair {
+        (SocketAddr::new(self.from, ports.0), SocketAddr::new(self.to, ports.1))
+    }
+
+    fn ports(&self, frame: &[u8]) -> Option<(u16, u16)> {
+        Some((u16_at(frame, self.transport)?, u16_at(frame, self.transport + 2)?))
+    }
+
+    fn flags(&self, frame: &[u8]) -> u8 {
+        frame.get(self.transport + 13).copied().unwrap_or(0)
+    }
+
+    fn sum_at(&self) -> usize {
+        self.transport + if self.protocol == TCP { 16 } else { 6 }
+    }
+
+    fn addresses(&self) -> std::ops::Range<usize> {
+        if self.v4 { self.ip + 12..self.ip + 20 } else { self.ip + 8..self.ip + 40 }
+    }
+
+    /// By how much the header's own sum is off, and that of what it covers. A right one is 0.
+    fn header_sum(&self, frame: &[u8]) -> u16 {
+        let header = frame.get(self.ip..self.transport.min(frame.len())).unwrap_or_default();
+        if self.v4 { folded(0, header) % 0xffff } else { 0 }
+    }
+
+    /// With the addresses, and without what never changes.
+    fn segment_sum(&self, frame: &[u8]) -> u16 {
+        let segment = frame.get(self.transport..).unwrap_or_default();
+        let addresses = folded(0, frame.get(self.addresses()).unwrap_or_default());
+        folded(u32::from(addresses), segment) % 0xffff
+    }
+
+    fn has_no_sum(&self, frame: &[u8]) -> bool {
+        self.protocol == UDP && u16_at(frame, self.sum_at()) == Some(0)
+    }
+}
+
+fn wipe(frame: &mut [u8], range: std::ops::Range<usize>) {
+    let end = range.end.min(frame.len());
+    frame.get_mut(range.start.min(end)..end).unwrap_or_default().fill(0);
+}
+
+/// Without what a translation may change.
+fn rest(frame: &[u8], read: &Read) -> Vec<u8> {
+    let mut rest = frame.to_vec();
+    wipe(&mut rest, read.addresses());
+    if read.v4 {
+        wipe(&mut rest, read.ip + 10..read.ip + 12);
+    }
+    if let Some(quoted) = read.quoted(frame) {
+        wipe(&mut rest, read.transport + 2..read.transport + 4);
+        wipe(&mut rest, quoted.addresses());
+        wipe(&mut rest, quoted.transport..quoted.transport + 4);
+        if quoted.v4 {
+            wipe(&mut rest, quoted.ip + 10..quoted.ip + 12);
+        }
+    } else if read.part != Part::Later {
+        wipe(&mut rest, read.transport..read.transport + 4);
+        wipe(&mut rest, read.sum_at()..read.sum_at() + 2);
+    }
+    rest
+}
+
+/// What somebody serves.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    pub(super) transport: u8,
+    pub(super) frontend: SocketAddr,
+    pub(super) backends: Vec<SocketAddr>,
+    /// Its backends are on another node.
+    pub(super) is_remote: bool,
+    /// Where nobody is there, nobody hears that.
+    pub(super) is_silent: bool,
+}
+
+impl Service {
+    fn is_at(&self, transport: u8, to: SocketAddr) -> bool {
+        let is_there = match self.frontend.ip() {
+            address if address.is_unspecified() => to.ip() == IpAddr::from(NODE),
+            address => address == to.ip(),
+        };
+        self.transport == transport && is_there && self.frontend.port() == to.port()
+    }
+}
+
+/// A client with its backend, as the packets showed it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) transport: u8,
+    pub(super) client: SocketAddr,
+    pub(super) frontend: SocketAddr,
+    pub(super) backend: SocketAddr,
+    /// The client as the stack sees it.
+    pub(super) through: SocketAddr,
+    /// The client as a backend of another node sees it, once it was seen.
+    pub(super) nat: Option<SocketAddr>,
+    is_remote: bool,
+}
+
+/// By transport, from where, and to where.
+type Index = BTreeMap<(u8, SocketAddr, SocketAddr), Vec<usize>>;
+
+/// One datagram that comes in parts: its way, from whom, to whom, its number and transport.
+type Parted = (Way, IpAddr, IpAddr, u32, u8);
+
+/// Remembers what was dialled.
+#[derive(Debug, Default)]
+pub(super) struct Judge {
+    pub(super) services: Vec<Service>,
+    pub(super) known: Vec<Known>,
+    by_client: Index,
+    by_backend: Index,
+    /// Of datagrams in parts: the ports of their first ones.
+    parts: BTreeMap<Parted, BTreeSet<(u16, u16)>>,
+    /// Whoever sent what may open a flow, and where to.
+    pub(super) dialled: BTreeSet<(u8, SocketAddr, SocketAddr)>,
+    pub(super) changed: u64,
+}
+
+fn is_given(address: SocketAddr, v4: bool) -> bool {
+    let own: IpAddr = if v4 { NODE.into() } else { NODE6.parse().unwrap() };
+    address.ip() == own && (SNAT_FIRST..SNAT_FIRST + SNAT_COUNT).contains(&address.port())
+}
+
+fn turned((from, to): Pair) -> Pair {
+    (to, from)
+}
+
+impl Judge {
+    fn service(&self, transport: u8, to: SocketAddr) -> Option<&Service> {
+        self.services.iter().find(|service| service.is_at(transport, to))
+    }
+
+    fn of(&self, index: &Index, key: (u8, SocketAddr, SocketAddr)) -> Vec<usize> {
+        index.get(&key).cloned().unwrap_or_default()
+    }
+
+    /// Whether a flow that is known makes that of a packet.
+    fn follows(&mut self, way: Way, transport: u8, (from, to): Pair, made: Pair) -> bool {
+        match way {
+            Way::In => {
+                let of_client = self.of(&self.by_client, (transport, from, to));
+                of_client.iter().any(|at| (self.known[*at].through, self.known[*at].backend) == made)
+                    || self.answers_to_nat(transport, (from, to), made)
+            }
+            Way::Out => {
+                let answers = self.of(&self.by_backend, (transport, from, to));
+                answers.iter().any(|at| (self.known[*at].frontend, self.known[*at].client) == made)
+                    || self.leaves_as_nat(transport, (from, to), made)
+            }
+        }
+    }
+
+    fn answers_to_nat(&mut self, transport: u8, (from, to): Pair, made: Pair) -> bool {
+        let candidates = self.of(&self.by_backend, (transport, from, made.1));
+        made.0 == from && candidates.iter().any(|at| self.shows_nat(*at, to))
+    }
+
+    fn leaves_as_nat(&mut self, transport: u8, (from, to): Pair, made: Pair) -> bool {
+        let candidates = self.of(&self.by_backend, (transport, to, from));
+        made.1 == to && candidates.iter().any(|at| self.shows_nat(*at, made.0))
+    }
+
+    /// Whether that is the client as its backend sees it. Where it was not seen yet it may be any that is given.
+    fn shows_nat(&mut self, at: usize, shown: SocketAddr) -> bool {
+        let known = &mut self.known[at];
+        let may_be = known.is_remote && is_given(shown, known.client.is_ipv4());
+        may_be && *known.nat.get_or_insert(shown) == shown
+    }
+
+    /// Whether that is how a client gets a backend.
+    fn begins(&mut self, transport: u8, (client, frontend): Pair, (through, backend): Pair) -> bool {
+        let Some(service) = self.service(transport, frontend) else { return false };
+        let has_port = through.port() == client.port()
+            || (SNAT_FIRST..SNAT_FIRST + SNAT_COUNT).contains(&through.port());
+        if !service.backends.contains(&backend) || through.ip() != client.ip() || !has_port {
+            return false;
+        }
+        let is_remote = service.is_remote;
+        let at = self.known.len();
+        self.by_client.entry((transport, client, frontend)).or_default().push(at);
+        self.by_backend.entry((transport, backend, through)).or_default().push(at);
+        self.known.push(Known { transport, client, frontend, backend, through, nat: None, is_remote });
+        true
+    }
+
+    /// All pairs of ports that a packet may have.
+    fn ports(&mut self, way: Way, frame: &[u8], read: &Read) -> Vec<(u16, u16)> {
+        let key = (way, read.from, read.to, read.id, read.protocol);
+        let own = read.ports(frame);
+        match read.part {
+            Part::Later => self.parts.get(&key).into_iter().flatten().copied().collect(),
+            part => {
+                if part == Part::First {
+                    self.parts.entry(key).or_default().extend(own);
+                }
+                own.into_iter().collect()
+            }
+        }
+    }
+
+    /// What was made of a frame; an error says what is wrong with that.
+    pub(super) fn judge(
+        &mut self,
+        way: Way,
+        sent: &[u8],
+        (verdict, got): &(i32, Vec<u8>),
+    ) -> Result<(), &'static str> {
+        let read = Read::frame(sent);
+        if let Some(read) = read.filter(|it| way == Way::In && it.is_transport()) {
+            self.note_dialled(sent, &read);
+        }
+        let ports = read.map(|read| self.ports(way, sent, &read)).unwrap_or_default();
+        match (*verdict, read) {
+            (NEXT, _) if sent == got => Ok(()),
+            (NEXT, Some(read)) => self.judge_changed(way, sent, got, &read, &ports),
+            (SHOT, Some(read)) if way == Way::In => self.judge_dropped(sent, &read),
+            (REDIRECTED, Some(read)) if way == Way::In => self.judge_answer(sent, got, &read),
+            _ => Err("that verdict is nobody's"),
+        }
+    }
+
+    fn may_begin(&self, way: Way, sent: &[u8], read: &Read) -> bool {
+        let opens = read.protocol == UDP || read.flags(sent) & (SYN | ACK | RST) == SYN;
+        way == Way::In && read.part != Part::Later && opens
+    }
+
+    /// A flow that was over may have begun anew, to the same backend by another port.
+    fn forget_nat(&mut self, client: (u8, SocketAddr, SocketAddr)) {
+        for at in self.of(&self.by_client, client) {
+            self.known[at].nat = None;
+        }
+    }
+
+    fn note_dialled(&mut self, sent: &[u8], read: &Read) {
+        if let Some(ports) = read.ports(sent).filter(|_| self.may_begin(Way::In, sent, read)) {
+            let (client, frontend) = read.pair(ports);
+            self.dialled.insert((read.protocol, client, frontend));
+        }
+    }
+
+    fn judge_changed(
+        &mut self,
+        way: Way,
+        sent: &[u8],
+        got: &[u8],
+        read: &Read,
+        ports: &[(u16, u16)],
+    ) -> Result<(), &'static str> {
+        self.changed += 1;
+        if sent.len() != got.len() {
+            return Err("it is longer or shorter");
+        }
+        let made = Read::frame(got).ok_or("it is no packet any more")?;
+        if rest(sent, read) != rest(got, &made) {
+            return Err("something else changed than addresses, ports and sums");
+        }
+        if read.header_sum(sent) != made.header_sum(got) {
+            return Err("the sum of its header is off by something else than before");
+        }
+        match (read.quoted(sent), made.quoted(got)) {
+            (Some(about), Some(shown)) => self.judge_error(way, (sent, read, &about), (got, &made, &shown)),
+            (None, None) if read.is_transport() => self.judge_packet(way, sent, got, read, &made, ports),
+            _ => Err("it is neither of a flow nor about one"),
+        }
+    }
+
+    fn judge_packet(
+        &mut self,
+        way: Way,
+        sent: &[u8],
+        got: &[u8],
+        read: &Read,
+        made: &Read,
+        ports: &[(u16, u16)],
+    ) -> Result<(), &'static str> {
+        if read.part == Part::Later {
+            return self.judge_later(way, read, made, ports);
+        }
+        if read.has_no_sum(sent) != made.has_no_sum(got) {
+            return Err("a datagram without a sum has one, or the other way round");
+        }
+        if !read.has_no_sum(sent) && read.segment_sum(sent) != made.segment_sum(got) {
+            return Err("its sum is off by something else than before");
+        }
+        let Some((before, after)) = ports.first().zip(made.ports(got)) else { return Err("it has no ports") };
+        let (pair, made) = (read.pair(*before), made.pair(after));
+        if self.follows(way, read.protocol, pair, made) {
+            if self.may_begin(way, sent, read) {
+                self.forget_nat((read.protocol, pair.0, pair.1));
+            }
+            return Ok(());
+        }
+        let begins = self.may_begin(way, sent, read) && self.begins(read.protocol, pair, made);
+        if begins { Ok(()) } else { Err("no flow and no frontend says so") }
+    }
+
+    /// Its ports are those of the first part, before and after.
+    fn judge_later(
+        &mut self,
+        way: Way,
+        read: &Read,
+        made: &Read,
+        ports: &[(u16, u16)],
+    ) -> Result<(), &'static str> {
+        let is_so = |known: &Known, pair: Pair| {
+            let (from, to) = match way {
+                Way::In if pair == (known.client, known.frontend) => (known.through, known.backend),
+                Way::In if pair.0 == known.backend && Some(pair.1) == known.nat => (pair.0, known.through),
+                Way::Out if pair == (known.backend, known.through) => (known.frontend, known.client),
+                Way::Out if pair == (known.through, known.backend) => match known.nat {
+                    Some(nat) => (nat, pair.1),
+                    None => return known.is_remote,
+                },
+                _ => return false,
+            };
+            (from.ip(), to.ip()) == (made.from, made.to)
+        };
+        let of_transport = |known: &&Known| known.transport == read.protocol;
+        let found = ports.iter().map(|ports| read.pair(*ports)).any(|pair| {
+            // What answers to a port that was not shown yet is of no flow that is known by it.
+            let is_hidden = way == Way::In && is_given(pair.1, read.v4);
+            is_hidden || self.known.iter().filter(of_transport).any(|known| is_so(known, pair))
+        });
+        if found { Ok(()) } else { Err("no flow says so of the part of a datagram") }
+    }
+
+    fn judge_error(
+        &mut self,
+        way: Way,
+        (sent, read, about): (&[u8], &Read, &Read),
+        (got, made, shown): (&[u8], &Read, &Read),
+    ) -> Result<(), &'static str> {
+        if about.header_sum(sent) != shown.header_sum(got) {
+            return Err("the sum of the header that it quotes is off by something else than before");
+        }
+        let of_control = |read: &Read, frame: &[u8]| match read.v4 {
+            true => folded(0, frame.get(read.transport..).unwrap_or_default()) % 0xffff,
+            false => read.segment_sum(frame),
+        };
+        if of_control(read, sent) != of_control(made, got) {
+            return Err("the sum of the error is off by something else than before");
+        }
+        let Some((before, after)) = about.ports(sent).zip(shown.ports(got)) else {
+            return Err("what it quotes has no ports");
+        };
+        let (before, after) = (turned(about.pair(before)), turned(shown.pair(after)));
+        if !self.follows(way, about.protocol, before, after) {
+            return Err("it quotes nothing of a flow");
+        }
+        let by_backend = way == Way::Out && read.from == before.0.ip();
+        let by = if by_backend { after.0.ip() } else { read.from };
+        // To whoever sent what it quotes.
+        if (made.from, made.to) == (by, after.1.ip()) { Ok(()) } else { Err("it goes astray") }
+    }
+
+    fn judge_dropped(&self, sent: &[u8], read: &Read) -> Result<(), &'static str> {
+        let dialled = self.dialled_service(sent, read).ok_or("it is dropped, and for no frontend")?;
+        let of_transport = self.services.iter().filter(|it| it.transport == dialled.transport);
+        let beside = of_transport.filter(|it| it.frontend != dialled.frontend).flat_map(|it| &it.backends);
+        // Who comes to one backend by two frontends needs one of the few ports that are given.
+        let needs_port = dialled.is_remote || beside.into_iter().any(|it| dialled.backends.contains(it));
+        let may_drop = dialled.backends.is_empty() || needs_port;
+        if may_drop { Ok(()) } else { Err("it is dropped, and there are backends") }
+    }
+
+    fn dialled_service(&self, sent: &[u8], read: &Read) -> Option<&Service> {
+        let (client, frontend) = read.pair(read.ports(sent)?);
+        let is_dialled = self.dialled.contains(&(read.protocol, client, frontend));
+        self.service(read.protocol, frontend).filter(|_| is_dialled && read.is_transport())
+    }
+
+    fn judge_answer(&self, sent: &[u8], got: &[u8], read: &Read) -> Result<(), &'static str> {
+        let service = self.dialled_service(sent, read).ok_or("it is answered, and for no frontend")?;
+        if !service.backends.is_empty() || service.is_silent || read.part != Part::Whole {
+            return Err("it is answered, and should not be");
+        }
+        let made = Read::frame(got).ok_or("the answer is no packet")?;
+        if (made.from, made.to) != (read.to, read.from) || got[..6] != sent[6..12] || got[6..12] != sent[..6]
+        {
+            return Err("the answer goes somewhere else");
+        }
+        match read.protocol {
+            TCP => judge_reset(sent, got, read, &made),
+            _ if is_right(sent, read) && !see(got, true).is_valid => Err("the answer's sums are wrong"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn judge_reset(sent: &[u8], got: &[u8], read: &Read, made: &Read) -> Result<(), &'static str> {
+    let turned = read.ports(sent).map(|(from, to)| (to, from));
+    if sent.len() != got.len() || made.ports(got) != turned || made.flags(got) != RST | ACK {
+        return Err("it is no reset of that segment");
+    }
+    let sums = |read: &Read, frame: &[u8]| (read.header_sum(frame), read.segment_sum(frame));
+    if sums(read, sent) == sums(made, got) { Ok(()) } else { Err("a reset's sums are off by something else") }
+}
+
+/// Whether a datagram is as long as it says, with right sums.
+fn is_right(sent: &[u8], read: &Read) -> bool {
+    let size = if read.v4 {
+        u16_at(sent, read.ip + 2).map(|total| usize::from(total) + read.ip)
+    } else {
+        u16_at(sent, read.ip + 4).map(|payload| usize::from(payload) + read.ip + 40)
+    };
+    let is_whole = size.is_some_and(|end| end <= sent.len() && end >= read.transport + 8);
+    let length = u16_at(sent, read.transport + 4).map(usize::from);
+    is_whole && length == size.map(|end| end.saturating_sub(read.transport)) && see(sent, true).is_valid
+}

@@ -1,0 +1,453 @@
+//! How long flows live, who ends them, and whose packets are none of theirs.
+
+use holdfast_core::list::Scope;
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::craft::{ACK, FIN, RST, SYN, Sent, address};
+use super::node::{NEXT, Node, SHOT};
+use crate::abi::flow::types::{self, flow_state, heard};
+use crate::abi::flow::{end, entry_between, entry_of_client};
+use crate::abi::packets::types::{packet_count, packet_settings, port_range};
+use crate::abi::{bytes, value};
+use crate::flows::LIFETIMES;
+use crate::kernel::bed::Port;
+use crate::map::{self, Map};
+
+const CLIENT: &str = "198.51.100.7:40000";
+const OTHER: &str = "198.51.100.8:40000";
+const FRONTEND: &str = "203.0.113.10:80";
+const HERE: &str = "10.1.0.5:8080";
+const HERE_TOO: &str = "10.1.0.6:8080";
+const AWAY: &str = "10.2.0.5:8080";
+
+const TCP: Port<'_> = Port { frontends: &[FRONTEND], ..Port::TCP };
+const UDP: Port<'_> = Port { frontends: &[FRONTEND], ..Port::UDP };
+
+fn map(node: &Node, map: Map) -> &libbpf_rs::MapHandle {
+    map::handle(&node.handles, map).unwrap()
+}
+
+fn now() -> u32 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+    u32::try_from(now.tv_sec()).unwrap()
+}
+
+/// The flow of a client, and its number.
+fn found(node: &Node, client: &str) -> Option<(u32, types::flow)> {
+    let client = end(address(client));
+    let record = |number: u32| -> types::flow {
+        value(&map(node, Map::Flows).lookup(&number.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap()).unwrap()
+    };
+    let all = (0..map(node, Map::Flows).max_entries()).map(|number| (number, record(number)));
+    all.into_iter().find(|(_, it)| it.serial != 0 && (it.client, it.client_port) == client)
+}
+
+#[track_caller]
+fn flow_of(node: &Node, client: &str) -> types::flow {
+    found(node, client).unwrap().1
+}
+
+/// Changes what is written of a flow.
+#[track_caller]
+fn change(node: &Node, client: &str, change: impl FnOnce(&mut types::flow)) {
+    let (number, mut flow) = found(node, client).unwrap();
+    change(&mut flow);
+    node.put(Map::Flows, &number.to_ne_bytes(), bytes(&flow));
+}
+
+/// So many seconds pass for that flow.
+#[track_caller]
+fn age(node: &Node, client: &str, seconds: u32) {
+    change(node, client, |flow| {
+        [flow.seen, flow.began] = [flow.seen, flow.began].map(|at| at.wrapping_sub(seconds));
+    });
+}
+
+fn packet(tcp: bool, from: &str, to: &str, flags: u8) -> Sent {
+    if tcp { Sent::tcp(from, to, flags) } else { Sent::udp(from, to, b"x") }
+}
+
+/// Where a client's packet goes that goes on.
+#[track_caller]
+fn goes(node: &Node, tcp: bool, client: &str, flags: u8) -> std::net::SocketAddr {
+    node.comes(&packet(tcp, client, FRONTEND, flags)).to
+}
+
+/// A client and a backend of this node agree.
+#[track_caller]
+fn agree(node: &Node, tcp: bool, client: &str, backend: &str) {
+    assert_eq!(goes(node, tcp, client, SYN), address(backend));
+    assert_eq!(node.leaves(&packet(tcp, backend, client, SYN | ACK)).from, address(FRONTEND));
+    assert_eq!(goes(node, tcp, client, ACK), address(backend));
+}
+
+#[track_caller]
+fn left_as_it_was(node: &Node, sent: &Sent) {
+    let frame = sent.frame();
+    assert_eq!(node.leave(&frame), (NEXT, frame), "{sent:?}");
+}
+
+fn begun(node: &Node) -> u64 {
+    node.counted(packet_count::COUNT_FLOWS)
+}
+
+#[test]
+fn kernel_programs_and_daemon_have_flows_live_equally_long() {
+    Node::test(|node| {
+        node.serve(&Port { index: 1, backends: &[address(HERE)], ..TCP });
+        node.serve(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
+        for (case, lived, seconds) in LIFETIMES {
+            let [transport, state, of_client, of_backend] = case;
+            let tcp = transport == 6;
+            let flags = if tcp { SYN } else { 0 };
+            if found(node, CLIENT).is_none_or(|(_, flow)| flow.transport != transport) {
+                if found(node, CLIENT).is_some() {
+                    age(node, CLIENT, 100_000);
+                    node.come(&packet(!tcp, CLIENT, FRONTEND, ACK).frame());
+                }
+                assert_eq!(goes(node, tcp, CLIENT, flags), address(HERE));
+            }
+            let set = |idle: u32| {
+                change(node, CLIENT, |flow| {
+                    let seen = now().wrapping_sub(idle);
+                    *flow = types::flow {
+                        state,
+                        of_client,
+                        of_backend,
+                        seen,
+                        began: seen.wrapping_sub(lived),
+                        ..*flow
+                    };
+                });
+            };
+            let before = (begun(node), node.counted(packet_count::COUNT_MIDWAY));
+            set(seconds - 5);
+            node.come(&packet(tcp, CLIENT, FRONTEND, ACK).frame());
+            let after = (begun(node), node.counted(packet_count::COUNT_MIDWAY));
+            assert_eq!(after, before, "{case:?} and {lived} lives for {seconds} s");
+            set(seconds + 1);
+            node.come(&packet(tcp, CLIENT, FRONTEND, ACK).frame());
+            let after = (begun(node), node.counted(packet_count::COUNT_MIDWAY));
+            assert_ne!(after, before, "{case:?} and {lived} ends after {seconds} s");
+        }
+    });
+}
+
+/// As a daemon leaves it that is killed while it takes a flow away.
+#[test]
+fn kernel_an_entry_that_leads_to_nobody_keeps_no_client_away() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        let ((client, client_port), (frontend, frontend_port)) =
+            (end(address(CLIENT)), end(address(FRONTEND)));
+        let flow = types::flow {
+            client,
+            client_port,
+            frontend,
+            frontend_port,
+            transport: 6,
+            v4: 1,
+            ..types::flow::default()
+        };
+        let key = entry_of_client(&flow);
+        for number in [63_u32, 1_000_000] {
+            node.put(Map::Entries4, key.bytes(), &number.to_ne_bytes());
+            agree(node, true, CLIENT, HERE);
+            age(node, CLIENT, 100_000);
+            node.check_passed(&Sent::tcp(CLIENT, FRONTEND, ACK));
+        }
+        agree(node, true, OTHER, HERE);
+        let (number, _) = found(node, OTHER).unwrap();
+        node.put(Map::Entries4, key.bytes(), &number.to_ne_bytes());
+        agree(node, true, CLIENT, HERE);
+        agree(node, true, OTHER, HERE);
+    });
+}
+
+#[test]
+fn kernel_as_many_flows_as_there_may_be_lead_to_other_nodes() {
+    Node::test(|node| {
+        let all: Vec<_> =
+            (0..8).map(|at| (format!("203.0.113.{at}:80"), format!("10.2.0.{}:80", at + 5))).collect();
+        for (index, (frontend, backend)) in (1..).zip(&all) {
+            node.serve(&Port {
+                index,
+                base: index,
+                frontends: &[frontend],
+                backends: &[address(backend)],
+                ..Port::TCP
+            });
+        }
+        for client in 0..map(node, Map::Flows).max_entries() {
+            let (frontend, backend) = &all[client as usize % all.len()];
+            let seen = node.comes(&Sent::tcp(&format!("198.51.100.7:{}", 40_000 + client), frontend, SYN));
+            assert_eq!(seen.to, address(backend), "the {client}th");
+        }
+        assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 0);
+    });
+}
+
+/// Where entries find no room it is no port that is missing, and what is over makes room.
+#[test]
+fn kernel_a_client_without_room_for_what_leads_to_it_takes_that_of_what_is_over() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(AWAY)], ..TCP });
+        assert_eq!(goes(node, true, CLIENT, SYN), address(AWAY));
+        let entries = map(node, Map::Entries4);
+        for at in 0..10 * entries.max_entries() {
+            let key = types::entry4_key { source: at, ..types::entry4_key::default() };
+            let _ = entries.update(bytes(&key), &0_u32.to_ne_bytes(), MapFlags::ANY);
+        }
+        let syn = Sent::tcp(OTHER, FRONTEND, SYN).frame();
+        assert_eq!(node.come(&syn).0, SHOT);
+        let counted = |what| node.counted(what);
+        assert_eq!((counted(packet_count::COUNT_FULL), counted(packet_count::COUNT_NO_PORT)), (1, 0));
+        age(node, CLIENT, 31);
+        // By chance: it looks at a few flows each time, or is given the very port of the one that is over.
+        assert!((0..5000).any(|_| node.come(&syn).0 == NEXT));
+        assert_eq!(counted(packet_count::COUNT_NO_PORT), 0);
+    });
+}
+
+/// cilium#8740, #33074: ports ran out until somebody swept.
+#[test]
+fn kernel_a_port_is_taken_from_a_flow_that_is_over() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(AWAY)], ..TCP });
+        let mut settings = packet_settings { snat_ports: 1, ..Default::default() };
+        settings.snat[0] = port_range { first: 61_000, count: 1 };
+        node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+        let nat = "192.0.2.1:61000";
+        assert_eq!(goes(node, true, CLIENT, SYN), address(AWAY));
+        for (from, flags) in [(nat, SYN), (nat, FIN | ACK)] {
+            assert_eq!(node.leaves(&Sent::tcp(CLIENT, AWAY, flags)).from, address(from));
+            assert_eq!(node.comes(&Sent::tcp(AWAY, nat, flags | ACK)).to, address(CLIENT));
+            assert_eq!(node.leaves(&Sent::tcp(AWAY, CLIENT, flags | ACK)).from, address(FRONTEND));
+            assert_eq!(goes(node, true, CLIENT, FIN | ACK), address(AWAY));
+        }
+        let other = Sent::tcp(OTHER, FRONTEND, SYN);
+        assert_eq!(node.come(&other.frame()).0, SHOT, "its last segments are under way");
+        assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
+        age(node, CLIENT, 11);
+        assert_eq!(node.comes(&other).to, address(AWAY));
+        assert_eq!(node.leaves(&Sent::tcp(OTHER, AWAY, SYN)).from, address(nat));
+        assert_eq!(node.comes(&Sent::tcp(AWAY, nat, SYN | ACK)).to, address(OTHER));
+        assert!(found(node, CLIENT).is_none(), "nothing is left of the one before");
+    });
+}
+
+#[test]
+fn kernel_a_node_that_drains_opens_no_flow_and_keeps_those_that_it_has() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        assert_eq!(goes(node, true, CLIENT, SYN), address(HERE));
+        let settings = packet_settings { drains: 1, ..Default::default() };
+        node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+        assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, SYN | ACK)).from, address(FRONTEND));
+        for flags in [ACK, FIN | ACK] {
+            assert_eq!(goes(node, true, CLIENT, flags), address(HERE));
+            assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, flags)).from, address(FRONTEND));
+        }
+        assert_eq!(goes(node, true, OTHER, SYN), address(FRONTEND), "the next in line translates it");
+        assert_eq!(goes(node, true, CLIENT, SYN), address(FRONTEND), "who begins anew does so there, too");
+        assert_eq!(node.counted(packet_count::COUNT_FLOWS), 1);
+    });
+}
+
+#[test]
+fn kernel_two_packets_of_a_stranger_cut_no_connection() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        agree(node, true, CLIENT, HERE);
+        node.serve(&Port { backends: &[address(HERE_TOO)], ..TCP });
+        for flags in [RST, SYN, ACK, RST] {
+            assert_eq!(goes(node, true, CLIENT, flags), address(HERE), "{flags}");
+        }
+        age(node, CLIENT, 500);
+        assert_eq!(node.leaves(&Sent::tcp(HERE, CLIENT, ACK)).from, address(FRONTEND), "it has been idle");
+        assert_eq!(goes(node, true, CLIENT, ACK), address(HERE));
+        node.leaves(&Sent::tcp(HERE, CLIENT, FIN | ACK));
+        assert_eq!(goes(node, true, CLIENT, RST), address(HERE));
+        assert_eq!(goes(node, true, CLIENT, SYN), address(HERE_TOO), "both have ended it");
+    });
+}
+
+#[test]
+fn kernel_who_acknowledges_blindly_opens_nothing_for_long() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        let state = |node: &Node| u32::from(flow_of(node, CLIENT).state);
+        agree(node, true, CLIENT, HERE);
+        assert_eq!(state(node), flow_state::FLOW_OPEN.0);
+        for flags in [RST, SYN | ACK] {
+            node.leaves(&Sent::tcp(HERE, CLIENT, flags));
+        }
+        assert_eq!(state(node), flow_state::FLOW_OPENING.0, "the backend knows of no connection yet");
+        assert_eq!(goes(node, true, CLIENT, ACK), address(HERE));
+        assert_eq!(state(node), flow_state::FLOW_OPEN.0, "who did get its answer acknowledges it again");
+    });
+}
+
+/// The client and the backend of a flow may have a connection without any frontend, and anybody may have sent the first
+/// packet.
+#[test]
+fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
+    for (client, frontend, backend) in [
+        (CLIENT, FRONTEND, HERE),
+        (CLIENT, FRONTEND, AWAY),
+        ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080"),
+    ] {
+        Node::test(move |node| {
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            assert_eq!(node.comes(&Sent::tcp(client, frontend, SYN)).to, address(backend));
+            let is_here = backend != AWAY;
+            for flags in [ACK, FIN | ACK] {
+                left_as_it_was(node, &Sent::tcp(client, backend, flags));
+                if is_here {
+                    left_as_it_was(node, &Sent::tcp(backend, client, flags));
+                }
+            }
+            assert_eq!(u32::from(found(node, client).unwrap().1.of_backend), 0);
+            for (flags, said) in
+                [(RST | ACK, heard::HEARD_RST.0), (SYN | ACK, heard::HEARD_SYN.0), (ACK, heard::HEARD_SYN.0)]
+            {
+                assert_eq!(
+                    node.leaves(&Sent::tcp(backend, client, flags)).from,
+                    address(frontend),
+                    "{flags}"
+                );
+                assert_eq!(u32::from(found(node, client).unwrap().1.of_backend), said);
+            }
+        });
+    }
+}
+
+#[test]
+fn kernel_who_says_to_be_the_node_itself_gets_no_flow() {
+    Node::test(|node| {
+        node.serve(&Port { index: 1, backends: &[address(HERE)], ..TCP });
+        node.serve(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
+        for tcp in [true, false] {
+            node.check_passed(&packet(tcp, "192.0.2.1:40000", FRONTEND, SYN));
+        }
+        assert_eq!(begun(node), 0);
+    });
+}
+
+#[test]
+fn kernel_questions_that_were_answered_make_room_and_conversations_do_not() {
+    for (lived, expected) in [(1, NEXT), (3, SHOT)] {
+        Node::test(move |node| {
+            node.serve(&Port { backends: &[address(HERE)], ..UDP });
+            for client in 0..map(node, Map::Flows).max_entries() {
+                let client = format!("198.51.100.7:{}", 40_000 + client);
+                agree(node, false, &client, HERE);
+                change(node, &client, |flow| flow.began = flow.began.wrapping_sub(lived));
+                age(node, &client, 11);
+            }
+            assert_eq!(node.come(&Sent::udp(OTHER, FRONTEND, b"x").frame()).0, expected, "{lived}");
+        });
+    }
+}
+
+/// The oldest of those whom nobody has answered makes room, in a table of any size.
+#[test]
+fn kernel_a_full_table_forgets_who_had_no_answer() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        let most = map(node, Map::Flows).max_entries();
+        let client = |at: u32| format!("198.51.100.7:{}", 40_000 + at);
+        for at in 0..5 {
+            agree(node, true, &client(at), HERE);
+        }
+        (5..most + 20).for_each(|at| assert_eq!(goes(node, true, &client(at), SYN), address(HERE), "{at}"));
+        assert_eq!(node.counted(packet_count::COUNT_UNANSWERED), 20);
+        assert_eq!(node.counted(packet_count::COUNT_FULL), 0);
+        for at in 0..most + 20 {
+            assert_eq!(found(node, &client(at)).is_some(), !(5..25).contains(&at), "{at}");
+        }
+    });
+}
+
+/// As logs and measurements are sent: nobody ever answers, and who sends is no flood.
+#[test]
+fn kernel_a_stream_that_nobody_answers_makes_no_room_while_it_flows() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(HERE)], ..UDP });
+        let most = map(node, Map::Flows).max_entries();
+        assert_eq!(goes(node, false, CLIENT, 0), address(HERE));
+        change(node, CLIENT, |flow| flow.began = flow.began.wrapping_sub(10));
+        let other = |at: u32| format!("198.51.100.8:{}", 40_000 + at);
+        (0..3 * most).for_each(|at| assert_eq!(goes(node, false, &other(at), 0), address(HERE), "{at}"));
+        assert!(found(node, CLIENT).is_some());
+        age(node, CLIENT, 12);
+        (0..most).for_each(|at| assert_eq!(goes(node, false, &other(at), 0), address(HERE), "{at}"));
+        assert!(found(node, CLIENT).is_none(), "it has fallen silent");
+    });
+}
+
+/// A client that asks once a second of a backend that says a thousand things.
+#[test]
+fn kernel_a_backend_that_serves_no_more_is_left_however_much_it_says() {
+    Node::test(|node| {
+        let port = |backends| Port { backends, ..UDP };
+        let (olds, news) = ([address(HERE)], [address(HERE_TOO)]);
+        node.serve(&port(&olds));
+        agree(node, false, CLIENT, HERE);
+        port(&news).publish(&mut node.maps, Scope::Cluster);
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        let last = node.leaves(&Sent::udp(HERE, CLIENT, b"x"));
+        assert_eq!((last.from, last.to), (address(FRONTEND), address(CLIENT)), "what is under way arrives");
+        assert_eq!(goes(node, false, CLIENT, 0), address(HERE_TOO));
+    });
+}
+
+/// The index of a port is given to another one when its service has gone.
+#[test]
+fn kernel_a_conversation_is_judged_by_the_port_that_its_frontend_has_now() {
+    Node::test(|node| {
+        let (backends, others) = ([address(HERE)], [address(HERE_TOO)]);
+        node.serve(&Port { backends: &backends, ..UDP });
+        agree(node, false, CLIENT, HERE);
+        node.serve(&Port { index: 2, base: 8, backends: &backends, ..UDP });
+        node.serve(&Port { frontends: &["203.0.113.99:80"], backends: &others, ..Port::UDP });
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        assert_eq!(goes(node, false, CLIENT, 0), address(HERE));
+        assert_eq!(begun(node), 1, "it is the same conversation");
+        node.serve(&Port { index: 2, base: 8, backends: &others, ..UDP });
+        node.serve(&Port { frontends: &["203.0.113.99:80"], backends: &backends, ..Port::UDP });
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        assert_eq!(
+            goes(node, false, CLIENT, 0),
+            address(HERE_TOO),
+            "of the other port it is no backend any more"
+        );
+    });
+}
+
+#[test]
+fn kernel_a_late_answer_arrives_and_revives_nobody() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(HERE)], ..UDP });
+        assert_eq!(goes(node, false, CLIENT, 0), address(HERE));
+        age(node, CLIENT, 40);
+        let before = flow_of(node, CLIENT);
+        assert_eq!(node.leaves(&Sent::udp(HERE, CLIENT, b"x")).from, address(FRONTEND));
+        assert_eq!(bytes(&flow_of(node, CLIENT)), bytes(&before), "somebody may be taking it away");
+    });
+}
+
+/// What looks the same may have begun anew in another record since.
+#[test]
+fn kernel_who_ends_a_flow_takes_no_entry_of_another_one() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        agree(node, true, CLIENT, HERE);
+        let key = entry_between(&flow_of(node, CLIENT));
+        node.put(Map::Entries4, key.bytes(), &17_u32.to_ne_bytes());
+        age(node, CLIENT, 100_000);
+        node.check_passed(&Sent::tcp(CLIENT, FRONTEND, ACK));
+        let leads = map(node, Map::Entries4).lookup(key.bytes(), MapFlags::ANY).unwrap();
+        assert_eq!(leads, Some(17_u32.to_ne_bytes().to_vec()));
+    });
+}

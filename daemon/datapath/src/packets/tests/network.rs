@@ -1,0 +1,40 @@
+//! The network around the node of crafted packets: a device to the outside, one to a pod, and ways beyond them.
+//!
+//! Invariant: it is laid in the network namespace of the thread, which is the caller's own.
+
+use std::fs;
+use std::process::Command;
+
+/// The numbers of the two devices.
+pub(crate) const OUTER: u32 = 70;
+pub(crate) const PODS: u32 = 71;
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {arguments}");
+}
+
+pub(crate) fn lay() {
+    // Frames are for these hardware addresses.
+    ip(&format!("link add outer index {OUTER} address 02:00:00:00:00:01 type veth peer name fabric"));
+    ip(&format!("link add pods index {PODS} address 02:00:00:00:00:01 type veth peer name pod"));
+    for arguments in [
+        "addr add 192.0.2.1/24 dev outer",
+        "addr add 2001:db8::1/64 dev outer nodad",
+        "addr add 10.1.0.1/24 dev pods",
+        "addr add fd01::1/64 dev pods nodad",
+        "link set outer up",
+        "link set pods up",
+        "link set fabric up",
+        "link set pod up",
+        "route add 10.2.0.0/24 via 192.0.2.2 dev outer",
+        "route add fd02::/64 via 2001:db8::2 dev outer",
+        "route add 198.51.100.0/24 via 192.0.2.3 dev outer",
+        "route add 2001:db8:1::/48 via 2001:db8::3 dev outer",
+    ] {
+        ip(arguments);
+    }
+    for switch in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+        fs::write(format!("/proc/sys/{switch}"), "1").unwrap();
+    }
+}

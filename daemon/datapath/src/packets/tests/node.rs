@@ -1,0 +1,215 @@
+//! A node whose programs are run by hand.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use holdfast_core::maps::Maps;
+use holdfast_core::op::{Action, FrontendType};
+use libbpf_rs::{MapCore, MapFlags, libbpf_sys as sys};
+
+use super::craft::{Seen, Sent, see};
+use super::network::{self, OUTER, PODS};
+use crate::abi;
+use crate::abi::packets::{self, types};
+use crate::kernel::KernelMaps;
+use crate::kernel::bed::{Bed, CAPACITY, Port, bed};
+use crate::load::{self, Layer, PacketPrograms};
+use crate::map::{self, Handles, Map};
+
+/// What a program returns where the packet goes on, ends, or is sent back.
+pub(super) const NEXT: i32 = -1;
+pub(super) const SHOT: i32 = 2;
+pub(super) const REDIRECTED: i32 = 7;
+
+const FLOWS: u32 = 64;
+/// The node's address outside, and what backends of other nodes see.
+pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The node's addresses at the device of its pods.
+pub(super) const POD_GATE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
+pub(super) const POD_GATE6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
+pub(super) const SNAT_FIRST: u16 = 61_000;
+pub(super) const SNAT_COUNT: u16 = 64;
+
+/// The programs over maps of their own, in a network with an outer device and a device of pods.
+pub(super) struct Node {
+    pub(super) maps: KernelMaps,
+    pub(super) handles: Handles,
+    programs: Vec<PacketPrograms>,
+}
+
+impl Node {
+    /// Runs a test on a node of its own.
+    pub(super) fn test(test: impl FnOnce(&mut Self) + Send + 'static) {
+        Self::test_with(FLOWS, test);
+    }
+
+    /// The same, with room for so many flows.
+    pub(super) fn test_with(flows: u32, test: impl FnOnce(&mut Self) + Send + 'static) {
+        bed(move |bed| test(&mut Self::new(bed, flows)));
+    }
+
+    fn new(_bed: &Bed, flows: u32) -> Self {
+        network::lay();
+        let maps = KernelMaps::unattached(CAPACITY).unwrap();
+        let given = map::copies(maps.handles_for_tests()).unwrap();
+        let (programs, handles) = load::packets(&given, flows).unwrap();
+        let mut node = Self { maps, handles, programs };
+        node.tell(flows);
+        node
+    }
+
+    fn tell(&mut self, flows: u32) {
+        for number in 0..flows {
+            self.put(Map::FreeFlows, &[], &number.to_ne_bytes());
+        }
+        let device = types::device {
+            address4: u32::from_ne_bytes(NODE.octets()),
+            address6: [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+                .as_chunks()
+                .0
+                .iter()
+                .map(|part| u32::from_ne_bytes(*part))
+                .collect::<Vec<_>>()
+                .try_into()
+                .unwrap(),
+            flags: types::device_flag::DEVICE_OUTER.0,
+        };
+        self.put(Map::Devices, &OUTER.to_ne_bytes(), abi::bytes(&device));
+        let mut settings = types::packet_settings { snat_ports: SNAT_COUNT.into(), ..Default::default() };
+        settings.snat[0] = types::port_range { first: SNAT_FIRST, count: SNAT_COUNT };
+        self.put(Map::PacketSettings, &0_u32.to_ne_bytes(), abi::bytes(&settings));
+        self.maps.execute(&Action::InsertNodeAddress(NODE.into())).unwrap();
+        self.maps.execute(&Action::InsertNodeAddress("2001:db8::1".parse().unwrap())).unwrap();
+        (SNAT_FIRST..SNAT_FIRST + SNAT_COUNT).for_each(|port| self.watch(port));
+    }
+
+    /// Packets to that port of the node are looked at.
+    pub(super) fn watch(&self, port: u16) {
+        let key = u32::from(port / 64).to_ne_bytes();
+        let map = map::handle(&self.handles, Map::PacketPorts).unwrap();
+        let before = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        let bits = u64::from_ne_bytes(before.try_into().unwrap()) | 1 << (port % 64);
+        self.put(Map::PacketPorts, &key, &bits.to_ne_bytes());
+    }
+
+    pub(super) fn put(&self, map: Map, key: &[u8], value: &[u8]) {
+        let map = map::handle(&self.handles, map).unwrap();
+        map.update(key, value, MapFlags::ANY).unwrap();
+    }
+
+    /// How often that was counted, on all CPUs.
+    pub(super) fn counted(&self, what: types::packet_count) -> u64 {
+        let map = map::handle(&self.handles, Map::PacketCounts).unwrap();
+        let each = map.lookup_percpu(&what.0.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+        each.iter().map(|count| u64::from_ne_bytes(count.as_slice().try_into().unwrap())).sum()
+    }
+
+    pub(super) fn serve(&mut self, port: &Port<'_>) {
+        port.serve(&mut self.maps);
+        if port.kind == FrontendType::NodePort {
+            port.frontends.iter().for_each(|it| self.watch(it.parse::<SocketAddr>().unwrap().port()));
+        }
+    }
+
+    fn program(&self, has_ethernet: bool) -> &PacketPrograms {
+        let layer = if has_ethernet { Layer::Ethernet } else { Layer::Ip };
+        self.programs.iter().find(|programs| programs.layer == layer).unwrap()
+    }
+
+    /// What becomes of a frame that comes by the outer device.
+    #[track_caller]
+    pub(super) fn come(&self, frame: &[u8]) -> (i32, Vec<u8>) {
+        run(&self.program(true).ingress, frame, OUTER).unwrap()
+    }
+
+    /// What becomes of a frame that a pod of this node sends.
+    #[track_caller]
+    pub(super) fn come_from_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
+        let device = packets::device(false, Some(POD_GATE), Some(POD_GATE6));
+        self.put(Map::Devices, &PODS.to_ne_bytes(), abi::bytes(&device));
+        run(&self.program(true).ingress, frame, PODS).unwrap()
+    }
+
+    /// What becomes of a frame that leaves by the outer device.
+    #[track_caller]
+    pub(super) fn leave(&self, frame: &[u8]) -> (i32, Vec<u8>) {
+        run(&self.program(true).egress, frame, OUTER).unwrap()
+    }
+
+    /// The same, of whatever somebody may send; `None`: the kernel's test run takes no such frame.
+    pub(super) fn take(&self, frame: &[u8]) -> Option<[(i32, Vec<u8>); 2]> {
+        let programs = self.program(true);
+        Some([run(&programs.ingress, frame, OUTER).ok()?, run(&programs.egress, frame, OUTER).ok()?])
+    }
+
+    /// A packet that goes on, as it is seen then.
+    #[track_caller]
+    pub(super) fn comes(&self, sent: &Sent) -> Seen {
+        let (verdict, frame) = self.come(&sent.frame());
+        assert_eq!(verdict, NEXT, "{sent:?}");
+        see(&frame, true)
+    }
+
+    #[track_caller]
+    pub(super) fn leaves(&self, sent: &Sent) -> Seen {
+        let (verdict, frame) = self.leave(&sent.frame());
+        assert_eq!(verdict, NEXT, "{sent:?}");
+        see(&frame, true)
+    }
+
+    /// It goes on, and not a byte is another.
+    #[track_caller]
+    pub(super) fn check_passed(&self, sent: &Sent) {
+        let frame = sent.frame();
+        assert_eq!(self.come(&frame), (NEXT, frame.clone()), "comes: {sent:?}");
+        assert_eq!(self.leave(&frame), (NEXT, frame), "leaves: {sent:?}");
+    }
+}
+
+/// Whether there is more than IP says. That is cut off before it is quoted, and the kernel then forgets the sum of all.
+fn is_filled_up(frame: &[u8]) -> bool {
+    let ip = match frame.get(12..14) {
+        Some([0x08, 0x00] | [0x86, 0xdd]) => &frame[14..],
+        _ => frame,
+    };
+    let (before, at) = if ip.first().is_some_and(|first| first >> 4 == 6) { (40, 4) } else { (0, 2) };
+    let length = ip.get(at..at + 2).map_or(0, |it| usize::from(u16::from_be_bytes([it[0], it[1]])));
+    before + length < ip.len()
+}
+
+/// Runs a program once, over a packet of which a network card has made the sum; that has to be the packet's afterwards,
+/// too. Kernels before 6.17 know no such packets.
+fn run(program: &OwnedFd, frame: &[u8], device: u32) -> std::io::Result<(i32, Vec<u8>)> {
+    let flag = if is_filled_up(frame) { 0 } else { sys::BPF_F_TEST_SKB_CHECKSUM_COMPLETE };
+    let summed = run_with(program, frame, device, flag);
+    match summed.as_ref().err().and_then(std::io::Error::raw_os_error) {
+        Some(libc::EINVAL) => run_with(program, frame, device, 0),
+        Some(libc::EBADMSG) => panic!("the sum of the whole packet is not the packet's: {frame:02x?}"),
+        _ => summed,
+    }
+}
+
+fn run_with(program: &OwnedFd, frame: &[u8], device: u32, flags: u32) -> std::io::Result<(i32, Vec<u8>)> {
+    let mut out = vec![0_u8; 4096];
+    // The beginning of the kernel's struct __sk_buff, where the device's number is the eleventh word.
+    let mut context = [0_u32; 16];
+    context[10] = device;
+    // SAFETY: zeros are options that ask for nothing.
+    let mut options: sys::bpf_test_run_opts = unsafe { std::mem::zeroed() };
+    options.sz = size_of::<sys::bpf_test_run_opts>() as u64;
+    options.data_in = frame.as_ptr().cast();
+    options.data_size_in = u32::try_from(frame.len()).unwrap();
+    options.data_out = out.as_mut_ptr().cast();
+    options.data_size_out = u32::try_from(out.len()).unwrap();
+    options.ctx_in = context.as_ptr().cast();
+    options.ctx_size_in = u32::try_from(size_of_val(&context)).unwrap();
+    options.repeat = 1;
+    options.flags = flags;
+    // SAFETY: all that the options point to lives through the call.
+    let returned = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+    if returned != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    out.truncate(options.data_size_out as usize);
+    Ok((options.retval.cast_signed(), out))
+}

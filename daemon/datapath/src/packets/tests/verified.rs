@@ -1,0 +1,63 @@
+//! How much of the verifier's patience the programs of packets take.
+
+use std::io::Write;
+
+use libbpf_rs::{AsRawLibbpf, libbpf_sys as sys};
+
+use crate::kernel::KernelMaps;
+use crate::kernel::bed::CAPACITY;
+use crate::{load, map};
+
+/// What the kernel is asked for: statistics alone.
+const STATISTICS: u32 = 4;
+
+/// The kernel's own limit, and what the programs may take of it: another kernel or compiler may need some more.
+const LIMIT: u64 = 1_000_000;
+const MOST: u64 = LIMIT / 4;
+
+/// How exactly the guide tells it: a new compiler changes a few instructions.
+const STEP: u64 = 100_000;
+
+/// What the kernel wrote, once a program is loaded.
+type Log = (String, Vec<u8>);
+
+fn logs() -> Vec<Log> {
+    let maps = KernelMaps::unattached(CAPACITY).unwrap();
+    let given = map::copies(maps.handles_for_tests()).unwrap();
+    let mut logs = Vec::new();
+    load::packets_as(&given, 64, |mut program| {
+        let mut log = vec![0_u8; 4096];
+        program.set_log_level(STATISTICS);
+        // SAFETY: the bytes stay where they are until the programs are loaded, also when their owner moves.
+        let set = unsafe {
+            let program = program.as_libbpf_object().as_ptr();
+            sys::bpf_program__set_log_buf(program, log.as_mut_ptr().cast(), log.len() as sys::size_t)
+        };
+        assert_eq!(set, 0);
+        logs.push((program.name().to_string_lossy().into_owned(), log));
+    })
+    .unwrap();
+    logs
+}
+
+/// The number that stands after a word.
+fn after(log: &str, word: &str) -> u64 {
+    let rest = log.split_once(word).unwrap_or_else(|| panic!("no {word}in {log:?}")).1;
+    rest.split(|it: char| !it.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+/// A run in several kernels makes a table of these lines, and compares it with the guide.
+#[test]
+fn kernel_the_verifier_has_room_for_more_than_the_programs_take() {
+    let logs = logs();
+    assert_eq!(logs.len(), 2, "what comes, and what leaves");
+    for (name, log) in logs {
+        let log = String::from_utf8_lossy(&log);
+        let (instructions, took) = (after(&log, "processed "), after(&log, "verification time "));
+        println!("{name}: {instructions} instructions in {took} \u{b5}s");
+        assert!(instructions < MOST, "{name}: {instructions}");
+        let value = format!("less than {},000", (instructions / STEP + 1) * STEP / 1000);
+        let title = "what the verifier looks at, of 1,000,000 instructions";
+        writeln!(std::io::stdout(), "\nobserved\t`{name}`: {title}\t{value}").unwrap();
+    }
+}

@@ -1,0 +1,103 @@
+//! What a daemon left is taken out of the kernel: all at once, or what clients outside still use only when they are
+//! through with it.
+//!
+//! Invariant: links go before maps, so no program is left that meets half of its maps. A daemon that runs keeps what it
+//! has.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::{DEVICE_LINKS, LINKS, PACKETS, Pins, VERSION, device_links, failed, lock, remove_folder};
+use crate::abi::{self, packets::types};
+use crate::devices;
+use crate::error::StartError;
+use crate::flows::FlowTable;
+use crate::map::{Handles, Map, handle};
+
+/// Removes every pin, and with the links the programs. Collects what could not be removed, and goes on.
+///
+/// Refuses while a daemon holds the pins.
+pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
+    let withdrawn = |(path, source)| StartError::Pin { attempt: "detach", path, source };
+    if !root.exists() {
+        return Ok(devices::remove_all(&device_links(root)).into_iter().map(withdrawn).collect());
+    }
+    let _lock = lock(root)?;
+    let mut errors = detach_sockets(root);
+    errors.extend(devices::remove_all(&device_links(root)).into_iter().map(withdrawn));
+    for folder in [root.join(LINKS), root.to_owned()] {
+        errors.extend(remove_folder(&folder).map_err(failed("remove", &folder)).err());
+    }
+    Ok(errors)
+}
+
+/// From now on whoever comes is left to the next in line. What clients outside have goes on, because nobody else knows
+/// their backends. Gives how many flows that are, if programs at devices follow them; of 0 nothing is left that anybody
+/// would miss.
+///
+/// Refuses while a daemon holds the pins. A daemon that starts serves everybody again.
+pub fn drain(root: &Path) -> Result<u64, StartError> {
+    if !root.exists() {
+        return Ok(0);
+    }
+    let pins = Pins {
+        root: root.to_owned(),
+        version: VERSION,
+        generation: 0,
+        highest: 0,
+        leftover: None,
+        _lock: lock(root)?,
+    };
+    if !devices::are_anywhere(&pins.devices()) {
+        return Ok(0);
+    }
+    let maps = pins.adopt_packets()?;
+    if !maps.contains_key(&Map::PacketSettings) {
+        let path = packets_of_another(&pins).unwrap_or_else(|| pins.version());
+        return Err(StartError::OtherVersion { path });
+    }
+    let flows = FlowTable::new(&maps)?;
+    open_no_more(&maps)?;
+    detach_sockets(root).into_iter().next().map_or(Ok(()), Err)?;
+    Ok(flows.tally().in_use())
+}
+
+/// Only the daemon that pinned them knows how they look.
+fn packets_of_another(pins: &Pins) -> Option<PathBuf> {
+    let entries = fs::read_dir(&pins.root).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).find(|path| *path != pins.version() && path.join(PACKETS).exists())
+}
+
+fn open_no_more(maps: &Handles) -> Result<(), StartError> {
+    let map = handle(maps, Map::PacketSettings)?;
+    let failed = |attempt| {
+        move |error: libbpf_rs::Error| StartError::Map {
+            attempt,
+            map: Map::PacketSettings.name(),
+            source: io::Error::other(format!("{error:#}")),
+        }
+    };
+    let zero = 0_u32.to_ne_bytes();
+    let found = map.lookup(&zero, MapFlags::ANY).map_err(failed("read"))?.unwrap_or_default();
+    let settings = abi::value::<types::packet_settings>(&found).unwrap_or_default();
+    let drains = types::packet_settings { drains: 1, ..settings };
+    map.update(&zero, abi::bytes(&drains), MapFlags::ANY).map_err(failed("write"))
+}
+
+/// Collects what could not be detached.
+fn detach_sockets(root: &Path) -> Vec<StartError> {
+    let links = fs::read_dir(root.join(LINKS)).into_iter().flatten().flatten();
+    let links = links.filter(|link| link.file_name() != DEVICE_LINKS);
+    links.filter_map(|link| detach(&link.path()).err()).collect()
+}
+
+/// At once: a link that only loses its pin is detached some time later. Then the pin is of no use.
+fn detach(pin: &Path) -> Result<(), StartError> {
+    let link = libbpf_rs::Link::open(pin);
+    let detached = link.and_then(|link| link.detach());
+    detached.map_err(|source| StartError::opening(pin, source))?;
+    fs::remove_file(pin).map_err(failed("remove", pin))
+}

@@ -1,0 +1,66 @@
+//! What a Service says of its load balancer and of its own end.
+//!
+//! Invariant: no value here rejects an object, because nothing of it is served: what cannot be understood is not known,
+//! and what is beyond a limit is left out.
+
+use std::sync::Arc;
+
+use holdfast_core::facts::balancer::kept_text;
+use holdfast_core::facts::{BalancerFacts, ServiceType};
+use holdfast_core::limits;
+
+use crate::rfc3339;
+use crate::wire::{IngressWire, ManagedFieldsWire, MetaWire, ServiceSpecWire, ServiceStatusWire, Text};
+
+/// `None` for all that have neither a load balancer nor anything that keeps them from going.
+pub(super) fn read(
+    kind: ServiceType,
+    metadata: &MetaWire<'_>,
+    spec: &ServiceSpecWire<'_>,
+    status: Option<&ServiceStatusWire<'_>>,
+) -> Option<Box<BalancerFacts>> {
+    let finalizers = kept(metadata.finalizers.iter().flatten(), limits::FINALIZERS_MAX);
+    let deleted = metadata.deletion_timestamp.as_deref().and_then(rfc3339::parse);
+    if kind != ServiceType::LoadBalancer && finalizers.is_empty() && deleted.is_none() {
+        return None;
+    }
+    let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
+    let entries = metadata.managed_fields.as_deref().unwrap_or_default();
+    Some(Box::new(BalancerFacts {
+        deleted,
+        finalizers,
+        class: spec.load_balancer_class.as_deref().filter(|class| !class.is_empty()).map(kept_text),
+        without_node_ports: spec.allocate_load_balancer_node_ports == Some(false),
+        hostnames: kept(ingress.unwrap_or_default().iter().filter_map(hostname), limits::HOSTNAMES_MAX),
+        writers: writers(entries),
+        written: of_status(entries).filter_map(|entry| rfc3339::parse(entry.time.as_deref()?)).max(),
+    }))
+}
+
+/// What stands for an address where there is none.
+fn hostname<'a>(entry: &'a IngressWire<'_>) -> Option<&'a Text<'a>> {
+    let has_address = entry.ip.as_deref().is_some_and(|ip| !ip.is_empty());
+    entry.hostname.as_ref().filter(|_| !has_address)
+}
+
+fn kept<'a>(texts: impl Iterator<Item = &'a Text<'a>>, most: usize) -> Box<[Arc<str>]> {
+    texts.filter(|text| !text.is_empty()).take(most).map(|text| kept_text(text)).collect()
+}
+
+/// Only controllers of load balancers write there; what they wrote is in a part of the entry that is not read.
+fn of_status<'a, 'w>(
+    entries: &'a [ManagedFieldsWire<'w>],
+) -> impl Iterator<Item = &'a ManagedFieldsWire<'w>> {
+    entries.iter().filter(|entry| entry.subresource.as_deref() == Some("status"))
+}
+
+fn writers(entries: &[ManagedFieldsWire<'_>]) -> Box<[Arc<str>]> {
+    let mut names: Vec<Arc<str>> = Vec::new();
+    for manager in of_status(entries).filter_map(|entry| entry.manager.as_deref()) {
+        let name = kept_text(manager);
+        if names.len() < limits::STATUS_WRITERS_MAX && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.into()
+}

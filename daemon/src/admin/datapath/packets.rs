@@ -1,0 +1,134 @@
+//! The part of `/datapath` about packets: each device of the node, what it is to packets, and why.
+//!
+//! Invariant: a device is listed whether or not anything is done there, so that an operator sees what was passed over.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use holdfast_datapath::{DeviceStatus, HookKind, PacketStatus};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::super::shown::Cells;
+use super::aligned;
+use crate::devices::{CLASSES, Class, Decision};
+
+/// What hangs at a device.
+const HOOKS: [&str; 2] = [TCX, CLSACT];
+const TCX: &str = "tcx";
+const CLSACT: &str = "clsact";
+
+/// How packets are translated.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Packets<'a> {
+    /// Why packets are not translated, or are by programs that read tables of before; tried again.
+    failure: Option<&'a str>,
+    /// What programs hang by: links, or filters before Linux 6.6. Null while packets are not translated.
+    #[schemars(extend("enum" = [TCX, CLSACT, None::<&str>]))]
+    hook: Option<&'static str>,
+    /// The most flows; 0 while packets are not translated.
+    flows: u32,
+    /// How often a program was put back that somebody else had taken from a device.
+    repaired: u64,
+    devices: Vec<Device<'a>>,
+}
+
+/// A device of this node.
+#[derive(Serialize, JsonSchema)]
+struct Device<'a> {
+    name: &'a str,
+    /// Its number; 0 if the configuration names it and it is not there.
+    index: u32,
+    /// What it is to packets: others reach this node by it, it leads to a pod, or nothing is done there.
+    #[schemars(extend("enum" = CLASSES))]
+    class: &'static str,
+    /// Why it is that.
+    why: &'static str,
+    /// Whether the programs are there, for what comes and for what leaves.
+    attached: bool,
+    /// As whom backends of other nodes see IPv4 clients, of an outer one; as whom a pod sees itself, of a pod's.
+    address4: Option<Ipv4Addr>,
+    /// As whom backends of other nodes see IPv6 clients, of an outer one; as whom a pod sees itself, of a pod's.
+    address6: Option<Ipv6Addr>,
+    /// How many programs and filters of others are there, of an outer one. They still run.
+    others: usize,
+    /// Why the programs are not there; tried again each second.
+    error: Option<&'a str>,
+}
+
+impl<'a> Packets<'a> {
+    pub(super) fn of(status: &'a PacketStatus, decisions: &'a [Decision]) -> Self {
+        let [tcx, clsact] = HOOKS;
+        let hook = |kind| if kind == HookKind::Tcx { tcx } else { clsact };
+        Self {
+            failure: status.failure.as_deref(),
+            hook: status.hooks.map(hook),
+            flows: status.flows,
+            repaired: status.repaired,
+            devices: decisions.iter().map(|decision| Device::of(decision, &status.devices)).collect(),
+        }
+    }
+
+    pub(super) fn spelled(&self) -> String {
+        match (self.hook, self.failure) {
+            (None, None) => "not yet translated".to_owned(),
+            (None, Some(why)) => format!("not translated: {why}"),
+            (Some(hook), None) => format!("up to {} flows, by {hook}{}", self.flows, self.put_back()),
+            (Some(hook), Some(why)) => format!("by {hook}, from tables of before: {why}"),
+        }
+    }
+
+    fn put_back(&self) -> String {
+        if self.repaired == 0 { String::new() } else { format!(", {} programs put back", self.repaired) }
+    }
+
+    /// The table of devices.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        if self.devices.is_empty() {
+            return;
+        }
+        out.push(b'\n');
+        let rows = std::iter::once(heading()).chain(self.devices.iter().map(Device::cells));
+        aligned(&rows.collect::<Vec<_>>(), out);
+    }
+}
+
+impl<'a> Device<'a> {
+    fn of(decision: &'a Decision, statuses: &'a [DeviceStatus]) -> Self {
+        let served = decision.class != Class::None;
+        let status = statuses.iter().find(|it| served && it.device.index == decision.index);
+        Self {
+            name: &decision.name,
+            index: decision.index,
+            class: decision.class.as_str(),
+            why: decision.reason.as_str(),
+            attached: status.is_some_and(|status| status.attached),
+            address4: decision.address4,
+            address6: decision.address6,
+            others: status.map_or(0, |status| status.others),
+            error: status.and_then(|status| status.error.as_deref()),
+        }
+    }
+
+    fn cells(&self) -> Cells {
+        let mut cells = Cells::default();
+        cells.put(self.name);
+        cells.put(self.class);
+        cells.put(if self.attached { "yes" } else { "no" });
+        cells.put(self.others);
+        cells.put(self.address4.map_or_else(|| "-".to_owned(), |it| it.to_string()));
+        cells.put(self.address6.map_or_else(|| "-".to_owned(), |it| it.to_string()));
+        cells.put(match self.error {
+            None => self.why.to_owned(),
+            Some(error) => format!("{}; {error}", self.why),
+        });
+        cells
+    }
+}
+
+fn heading() -> Cells {
+    let mut cells = Cells::default();
+    for title in ["DEVICE", "CLASS", "ATTACHED", "OTHERS", "IPV4", "IPV6", "WHY"] {
+        cells.put(title);
+    }
+    cells
+}

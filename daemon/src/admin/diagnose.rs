@@ -1,0 +1,108 @@
+//! `/diagnose`: what is wrong with a service, and what to do.
+//!
+//! Invariant: it changes nothing. Whoever comes by TCP, which may be anybody on this host, is told what this node knows
+//! by itself; only for those of the socket the apiserver is asked, this host looked at and connections tried. What the
+//! maps say is read in a turn of this door, and belongs to the snapshot that it is compared with.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use holdfast_core::keys::ObjectName;
+
+use super::answer::{self, Refusal};
+use super::door::{Visit, Way};
+use super::explain::read_back;
+use super::form::Form;
+use super::hint::Hint;
+use super::limits::DIAGNOSES_MAX;
+use super::query::{Legal, Query};
+use crate::diagnose::gather::{Asks, Outside};
+use crate::diagnose::{Diagnosis, EXIT_HEADER, Known, Material, judge, text};
+use crate::readings::Readings;
+use crate::rfc3339::Millis;
+
+/// What `/diagnose` understands.
+pub(super) const LEGAL: Legal = Legal { parameters: &["service", "probe", "format"], types: &[] };
+
+/// Looks at the maps that are taken, at most, until nothing changes during one.
+const LOOKS_MAX: usize = 3;
+
+/// Gathers, judges, and writes down what came of it.
+pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response {
+    let Some(name) = query.filter.service else {
+        return Refusal::new(StatusCode::BAD_REQUEST, "no service is named", Hint::Service).into_response();
+    };
+    let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
+        let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
+        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
+            .into_response();
+    };
+    let material = gathered(&visit, &name, query.probes.unwrap_or(true)).await;
+    let version = visit.readings.about.version;
+    // With many services it takes as long as a large table, and nobody else is to wait for it.
+    let written = tokio::task::spawn_blocking(move || written(&material, version, form));
+    written.await.unwrap_or_else(|error| {
+        answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the diagnosis ended: {error}\n"))
+    })
+}
+
+fn written(material: &Material, version: &'static str, form: Form) -> Response {
+    let judged = judge(material);
+    let diagnosis = Diagnosis::of(material, &judged, version);
+    let status = if judged.found_service() { StatusCode::OK } else { StatusCode::NOT_FOUND };
+    let mut response = match form {
+        Form::Json => answer::json(status, &diagnosis),
+        Form::Table => answer::text(status, text::write(&diagnosis, false)),
+        Form::Wide => answer::text(status, text::write(&diagnosis, true)),
+    };
+    let exit = HeaderValue::from(u16::from(diagnosis.exit));
+    response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), exit);
+    response
+}
+
+async fn gathered(visit: &Visit, name: &ObjectName, probes: bool) -> Material {
+    let outside = outside(visit, name, probes).await;
+    let (known, read) = looked(visit, name).await;
+    let taken = Millis::of(SystemTime::now()).seconds();
+    let mut material = known.material(&visit.readings, &read, taken);
+    if let Some(Outside { cluster, host, probes }) = outside {
+        (material.cluster, material.host, material.probes) = (cluster, host, probes);
+    }
+    material
+}
+
+/// What others say, for whoever may have them asked.
+async fn outside(visit: &Visit, name: &ObjectName, probes: bool) -> Option<Outside> {
+    if visit.door.way != Way::Unix {
+        return None;
+    }
+    let (readings, snapshot) = (&visit.readings, visit.readings.snapshot());
+    let asks = Asks { api: true, probes, frontends_not: undialled(readings) };
+    Some(readings.gatherer.outside(name, &snapshot, asks).await)
+}
+
+/// Why a connection of this daemon to a frontend would say nothing.
+fn undialled(readings: &Readings) -> Option<&'static str> {
+    let view = readings.datapath();
+    match view.status() {
+        None => Some("tables in memory translate nothing"),
+        Some(status) if status.own_cgroup_exempt => Some("connections of this daemon are not translated"),
+        Some(_) => None,
+    }
+}
+
+/// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.
+async fn looked(visit: &Visit, name: &ObjectName) -> (Known, crate::why::ReadBack) {
+    let mut looks = 0;
+    loop {
+        let snapshot = visit.readings.snapshot();
+        let known = Known::of(name.clone(), Arc::clone(&snapshot));
+        let read = read_back(visit, known.keys()).await;
+        looks += 1;
+        if looks == LOOKS_MAX || !visit.readings.snapshot().is_news_after(&snapshot) {
+            return (known, read);
+        }
+    }
+}

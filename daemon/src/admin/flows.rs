@@ -1,0 +1,432 @@
+//! `/flows`: which client has which backend through packets, and what happened to packets.
+//!
+//! Invariant: it is read off the table at that moment, and bounded by a limit; what was not shown is counted. A service
+//! is named by who has the frontend now: a flow outlives it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
+use holdfast_datapath::{
+    Flow, FlowReport, FlowsSwept, Heard, PACKET_DROPS, PACKET_EVENTS, PacketCounts, Stage,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::answer::{self, Refusal};
+use super::form::Form;
+use super::limits::FLOWS_MAX;
+use super::query::{Legal, Query};
+use super::refusals::{Owner, Owners};
+use super::shown::{Cells, Widths};
+use crate::described::{Code, Text};
+use crate::readings::Readings;
+
+/// What `/flows` understands.
+pub(super) const LEGAL: Legal =
+    Legal { parameters: &["client", "frontend", "backend", "state", "limit", "format"], types: &[] };
+
+/// The table of flows at this moment.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Flows<'a> {
+    /// Whether packets are translated at all. If not, there are no flows.
+    packets: bool,
+    /// How many flows there may be.
+    max: u32,
+    /// How many there are.
+    live: u64,
+    /// How many have ended, and are about to be taken away. They are in no other number.
+    expired: u64,
+    /// How many have a port of this node, by which a backend of another node answers.
+    snat_ports: u64,
+    states: Vec<StateCount>,
+    /// Packets that were dropped, since the maps were made.
+    dropped: Vec<DropCount>,
+    /// What else happened to packets, since the maps were made.
+    events: Vec<EventCount>,
+    swept: Option<Swept>,
+    flows: Vec<FlowRow<'a>>,
+    /// How many more there are like those in `flows`.
+    omitted: u64,
+}
+
+/// How many flows have come so far.
+#[derive(Serialize, JsonSchema)]
+struct StateCount {
+    protocol: Code<Transport>,
+    state: Code<Stage>,
+    count: u64,
+}
+
+/// How many packets were dropped for that reason.
+#[derive(Serialize, JsonSchema)]
+struct DropCount {
+    #[schemars(extend("enum" = PACKET_DROPS))]
+    reason: &'static str,
+    count: u64,
+}
+
+/// How often that happened.
+#[derive(Serialize, JsonSchema)]
+struct EventCount {
+    #[schemars(extend("enum" = PACKET_EVENTS))]
+    event: &'static str,
+    count: u64,
+}
+
+/// What was done about flows that have ended, since the daemon started.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FlowsSwept")]
+struct Swept {
+    /// How often the whole table was gone over.
+    passes: u64,
+    /// Flows that were taken away.
+    ended: u64,
+    /// Why some stay that have ended; null if the last pass met no error.
+    failure: Option<String>,
+}
+
+/// A client, what it dialled, and the backend that it got.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Flow")]
+struct FlowRow<'a> {
+    protocol: Code<Transport>,
+    client_address: IpAddr,
+    client_port: u16,
+    frontend_address: IpAddr,
+    frontend_port: u16,
+    backend_address: IpAddr,
+    backend_port: u16,
+    /// What the backend sees instead of the client; null: the client itself.
+    nat_address: Option<IpAddr>,
+    nat_port: Option<u16>,
+    /// The client's port as this node's own stack sees it.
+    through_port: u16,
+    state: Code<Stage>,
+    client_heard: Vec<Said>,
+    backend_heard: Vec<Said>,
+    /// Since its last packet, as far as a second matters.
+    idle_seconds: u64,
+    /// How long it may be idle before it ends.
+    lifetime_seconds: u64,
+    age_seconds: u64,
+    /// `namespace/name` of the service that has the frontend now; null if none has.
+    service: Option<Text<&'a ObjectName>>,
+    port_name: Option<&'a str>,
+}
+
+/// What one side of a TCP connection was heard to say.
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Said {
+    Syn,
+    Fin,
+    Rst,
+}
+
+impl Said {
+    fn of(heard: Heard) -> Vec<Self> {
+        let all = [(heard.syn, Self::Syn), (heard.fin, Self::Fin), (heard.rst, Self::Rst)];
+        all.into_iter().filter(|(was_heard, _)| *was_heard).map(|(_, said)| said).collect()
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Syn => "syn",
+            Self::Fin => "fin",
+            Self::Rst => "rst",
+        }
+    }
+}
+
+/// What a client dialled, as frontends are known by.
+fn dialled(flow: &Flow) -> Option<FrontendKey> {
+    let port = NonZeroU16::new(flow.frontend.port())?;
+    Some(FrontendKey { address: flow.frontend.ip(), port, transport: flow.transport })
+}
+
+impl<'a> FlowRow<'a> {
+    fn of(flow: &Flow, owner: Option<Owner<'a>>) -> Self {
+        Self {
+            protocol: Code(flow.transport),
+            client_address: flow.client.ip(),
+            client_port: flow.client.port(),
+            frontend_address: flow.frontend.ip(),
+            frontend_port: flow.frontend.port(),
+            backend_address: flow.backend.ip(),
+            backend_port: flow.backend.port(),
+            nat_address: flow.nat.map(|nat| nat.ip()),
+            nat_port: flow.nat.map(|nat| nat.port()),
+            through_port: flow.through_port,
+            state: Code(flow.stage),
+            client_heard: Said::of(flow.client_heard),
+            backend_heard: Said::of(flow.backend_heard),
+            idle_seconds: flow.idle.as_secs(),
+            lifetime_seconds: flow.lifetime.as_secs(),
+            age_seconds: flow.age.as_secs(),
+            service: owner.map(|(view, _)| Text(&view.key.name)),
+            port_name: owner.map(|(_, frontend)| frontend.port_name.as_ref()),
+        }
+    }
+
+    fn cells(&self, wide: bool) -> Cells {
+        let at = |address, port| SocketAddr::new(address, port);
+        let mut cells = Cells::default();
+        cells.put(at(self.client_address, self.client_port));
+        cells.put(format_args!("{}/{}", at(self.frontend_address, self.frontend_port), self.protocol));
+        cells.put(at(self.backend_address, self.backend_port));
+        cells.put(self.state);
+        cells.put(format_args!("{} s", self.idle_seconds));
+        if wide {
+            let nat = self.nat_address.zip(self.nat_port);
+            cells.put_optional(nat.map(|(address, port)| at(address, port)));
+            cells.put(self.through_port);
+            cells.put(words(&self.client_heard));
+            cells.put(words(&self.backend_heard));
+            cells.put(format_args!("{} s", self.age_seconds));
+            cells.put(format_args!("{} s", self.lifetime_seconds));
+            cells.put_optional(self.port_name);
+        }
+        cells.put_optional(self.service);
+        cells
+    }
+}
+
+fn words(said: &[Said]) -> String {
+    said.iter().map(|it| it.as_str()).collect::<Vec<_>>().join(",")
+}
+
+fn heading(wide: bool) -> Cells {
+    let first = ["CLIENT", "FRONTEND", "BACKEND", "STATE", "IDLE"];
+    let more = ["SEEN AS", "THROUGH", "CLIENT SAID", "BACKEND SAID", "AGE", "ENDS AFTER", "PORT"];
+    let mut cells = Cells::default();
+    first
+        .iter()
+        .chain(if wide { &more[..] } else { &[] })
+        .chain(&["SERVICE"])
+        .for_each(|title| cells.put(title));
+    cells
+}
+
+impl<'a> Flows<'a> {
+    /// Without `seen`, how many there may be and what was swept, packets are not translated.
+    fn of(
+        seen: Option<(u32, FlowsSwept)>,
+        report: &FlowReport,
+        counts: &PacketCounts,
+        owners: &Owners<'a>,
+    ) -> Self {
+        let FlowReport { tally, found, more } = report;
+        let row = |flow: &Flow| FlowRow::of(flow, dialled(flow).and_then(|key| owners.find(&key)));
+        let state =
+            |(protocol, state, count)| StateCount { protocol: Code(protocol), state: Code(state), count };
+        let swept = |it: FlowsSwept| Swept { passes: it.passes, ended: it.ended, failure: it.failure };
+        Self {
+            packets: seen.is_some(),
+            max: seen.as_ref().map_or(0, |(max, _)| *max),
+            live: tally.live(),
+            expired: tally.expired,
+            snat_ports: tally.nat,
+            states: tally.stages().map(state).collect(),
+            dropped: counts.dropped.map(|(reason, count)| DropCount { reason, count }).into(),
+            events: counts.events.map(|(event, count)| EventCount { event, count }).into(),
+            swept: seen.map(|(_, it)| swept(it)),
+            flows: found.iter().map(row).collect(),
+            omitted: *more,
+        }
+    }
+
+    fn text(&self, wide: bool) -> Vec<u8> {
+        if !self.packets {
+            return b"packets are not translated on this node, so there are no flows\n".to_vec();
+        }
+        let mut out = self.summary().into_bytes();
+        let lines: Vec<Cells> =
+            std::iter::once(heading(wide)).chain(self.flows.iter().map(|row| row.cells(wide))).collect();
+        let mut widths = Widths::default();
+        lines.iter().for_each(|cells| widths.observe(cells));
+        lines.iter().for_each(|cells| widths.line(cells, &mut out));
+        if self.omitted > 0 {
+            out.extend(format!("\nand {} more; filters show them\n", self.omitted).bytes());
+        }
+        out
+    }
+
+    /// What is worth knowing before any single flow.
+    fn summary(&self) -> String {
+        let states = self.states.iter().filter(|it| it.count > 0);
+        let states = states.map(|it| format!(", {} {} {}", it.count, it.protocol, it.state));
+        let dropped = self.dropped.iter().map(|it| format!("{} {}", it.reason, it.count));
+        let events = self.events.iter().map(|it| format!("{} {}", it.event, it.count));
+        let mut text = format!(
+            "flows       {} of {}{}\nSNAT ports  {}\ndropped     {}\nevents      {}\n",
+            self.live,
+            self.max,
+            states.collect::<String>(),
+            self.snat_ports,
+            dropped.collect::<Vec<_>>().join(", "),
+            events.collect::<Vec<_>>().join(", "),
+        );
+        if let Some(failure) = self.swept.as_ref().and_then(|swept| swept.failure.as_ref()) {
+            text += &format!("sweep       cannot take away what has ended: {failure}\n");
+        }
+        text + "\n"
+    }
+}
+
+/// The whole answer, in the order of the table.
+pub(super) fn flows(readings: &Readings, query: Query, form: Form) -> Response {
+    let (view, snapshot) = (readings.datapath(), readings.snapshot());
+    let seen = view.status().and_then(|status| status.flows.as_ref());
+    let Query { flows: filter, records, .. } = query;
+    let limit = records.limit.unwrap_or(FLOWS_MAX);
+    if limit > FLOWS_MAX {
+        let hint = format!("give a number from 1 to {FLOWS_MAX}, and filters for the rest");
+        let error = format!("{limit} flows are too many for one answer");
+        return Refusal::new(StatusCode::BAD_REQUEST, error, hint).into_response();
+    }
+    let report = seen.map(|seen| seen.table.report(&filter, limit)).unwrap_or_default();
+    let counts = seen.map(|seen| seen.table.packet_counts()).unwrap_or_default();
+    let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
+    let seen = seen.map(|seen| (seen.table.max(), seen.swept.clone()));
+    let flows = Flows::of(seen, &report, &counts, &owners);
+    match form {
+        Form::Json => answer::json(StatusCode::OK, &flows),
+        Form::Table | Form::Wide => answer::text(StatusCode::OK, flows.text(form == Form::Wide)),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use expect_test::expect;
+    use holdfast_core::op::PortIndex;
+
+    use super::super::tests::fixture::everything;
+    use super::*;
+
+    fn flow(client: &str, frontend: &str, backend: &str, stage: Stage) -> Flow {
+        let heard = Heard { syn: true, ..Heard::default() };
+        let is_half = stage == Stage::HalfClosed;
+        Flow {
+            client: client.parse().unwrap(),
+            frontend: frontend.parse().unwrap(),
+            backend: backend.parse().unwrap(),
+            nat: None,
+            through_port: 40_001,
+            transport: Transport::Tcp,
+            stage,
+            client_heard: heard,
+            backend_heard: Heard { fin: is_half, rst: !is_half, ..heard },
+            port: PortIndex(1),
+            idle: Duration::from_secs(7),
+            age: Duration::from_secs(61),
+            lifetime: Duration::from_secs(3_600),
+        }
+    }
+
+    fn report() -> FlowReport {
+        let found = vec![
+            Flow {
+                nat: Some("192.0.2.5:61007".parse().unwrap()),
+                ..flow("203.0.113.9:40001", "192.0.2.5:30080", "10.1.0.1:8080", Stage::HalfClosed)
+            },
+            flow("[2001:db8::9]:40001", "[fd00::99]:53", "[fd00::7]:53", Stage::Open),
+        ];
+        let mut report = FlowReport { found, ..FlowReport::default() };
+        report.found.iter().for_each(|flow| report.tally.note(flow.transport, flow.stage));
+        report.tally.note(Transport::Udp, Stage::Open);
+        (report.tally.nat, report.more) = (1, 1);
+        report
+    }
+
+    fn shown<T>(failure: Option<&str>, show: impl FnOnce(&Flows<'_>) -> T) -> T {
+        let (snapshot, report) = (everything(), report());
+        let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
+        let failure = failure.map(str::to_owned);
+        let swept = FlowsSwept { passes: 3, ended: 5, left: 0, failure };
+        let mut counts = PacketCounts::default();
+        counts.dropped[1].1 = 4;
+        show(&Flows::of(Some((131_072, swept)), &report, &counts, &owners))
+    }
+
+    /// As where packets are translated, for whoever has no kernel.
+    pub(in crate::admin) fn json() -> serde_json::Value {
+        shown(None, |flows| serde_json::to_value(flows).unwrap())
+    }
+
+    fn text(failure: Option<&str>, wide: bool) -> String {
+        shown(failure, |flows| String::from_utf8(flows.text(wide)).unwrap())
+    }
+
+    #[test]
+    fn flows_are_counted_first_and_then_told_one_by_one() {
+        expect![[r#"
+            flows       3 of 131072, 1 TCP open, 1 TCP half-closed, 1 UDP open
+            SNAT ports  1
+            dropped     source 0, flows 4, ports 0, unwritable 0
+            events      begun 0, midway 0, own-socket 0, unanswered 0, reclaimed 0, fragment 0, answer 0, unanswerable 0, icmp-error 0
+
+            CLIENT               FRONTEND             BACKEND        STATE        IDLE  SERVICE
+            203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   default/web
+            [2001:db8::9]:40001  [fd00::99]:53/TCP    [fd00::7]:53   open         7 s   -
+
+            and 1 more; filters show them
+        "#]].assert_eq(&text(None, false));
+    }
+
+    #[test]
+    fn a_wide_table_has_all_that_is_known() {
+        let text = text(None, true);
+        let rows: String = text.lines().skip(5).take(3).map(|line| format!("{line}\n")).collect();
+        expect![[r#"
+            CLIENT               FRONTEND             BACKEND        STATE        IDLE  SEEN AS          THROUGH  CLIENT SAID  BACKEND SAID  AGE   ENDS AFTER  PORT  SERVICE
+            203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   192.0.2.5:61007  40001    syn          syn,fin       61 s  3600 s      http  default/web
+            [2001:db8::9]:40001  [fd00::99]:53/TCP    [fd00::7]:53   open         7 s   -                40001    syn          syn,rst       61 s  3600 s      -     -
+        "#]].assert_eq(&rows);
+    }
+
+    #[test]
+    fn programs_are_told_all_of_it() {
+        let told = json();
+        assert_eq!(told["max"], 131_072);
+        assert_eq!((&told["live"], &told["snat_ports"], &told["omitted"]), (&3.into(), &1.into(), &1.into()));
+        expect![[r#"
+            {
+              "age_seconds": 61,
+              "backend_address": "10.1.0.1",
+              "backend_heard": [
+                "syn",
+                "fin"
+              ],
+              "backend_port": 8080,
+              "client_address": "203.0.113.9",
+              "client_heard": [
+                "syn"
+              ],
+              "client_port": 40001,
+              "frontend_address": "192.0.2.5",
+              "frontend_port": 30080,
+              "idle_seconds": 7,
+              "lifetime_seconds": 3600,
+              "nat_address": "192.0.2.5",
+              "nat_port": 61007,
+              "port_name": "http",
+              "protocol": "TCP",
+              "service": "default/web",
+              "state": "half-closed",
+              "through_port": 40001
+            }"#]]
+        .assert_eq(&serde_json::to_string_pretty(&told["flows"][0]).unwrap());
+        assert_eq!(told["dropped"][1], serde_json::json!({ "reason": "flows", "count": 4 }));
+    }
+
+    #[test]
+    fn what_keeps_flows_that_have_ended_is_told() {
+        let text = text(Some("EPERM"), false);
+        assert!(text.contains("\nsweep       cannot take away what has ended: EPERM\n\nCLIENT"), "{text}");
+    }
+}

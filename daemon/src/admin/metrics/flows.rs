@@ -1,0 +1,40 @@
+//! Flows, and what happened to packets.
+//!
+//! Invariant: as for all metrics, see the parent. Where packets are not translated, all of it is 0.
+
+use super::Exposition;
+use crate::datapath::DatapathView;
+
+/// Writes how many flows there are and may be, and what was dropped. With memory maps there is nothing to tell.
+pub(super) fn write(out: &mut Exposition, view: &DatapathView) {
+    let Some(status) = view.status() else { return };
+    let seen = status.flows.as_ref();
+    let tally = seen.map(|seen| seen.table.tally()).unwrap_or_default();
+    out.begin(
+        "holdfast_flows",
+        "gauge",
+        "Clients with a backend through packets, by how far they have come.",
+    );
+    for (transport, stage, count) in tally.stages() {
+        let labels = [("transport", transport.as_str()), ("state", stage.as_str())];
+        out.sample("holdfast_flows", &labels, count);
+    }
+    out.gauge("holdfast_flows_max", "Flows that there may be.", seen.map_or(0, |seen| seen.table.max()));
+    let help = "Flows that have ended and are about to be taken away.";
+    out.gauge("holdfast_flows_expired", help, tally.expired);
+    let help = "Flows by whose port of this node a backend of another node answers.";
+    out.gauge("holdfast_snat_ports_in_use", help, tally.nat);
+    let swept = seen.map(|seen| seen.swept.clone()).unwrap_or_default();
+    out.counter("holdfast_flows_swept_total", "Flows that were taken away after their end.", swept.ended);
+    let help = "Whether some flows cannot be taken away after their end.";
+    out.gauge("holdfast_flows_sweep_failed", help, u8::from(swept.failure.is_some()));
+    let counts = seen.map(|seen| seen.table.packet_counts()).unwrap_or_default();
+    out.begin("holdfast_packets_dropped_total", "counter", "Packets that were dropped, by reason.");
+    for (reason, count) in counts.dropped {
+        out.sample("holdfast_packets_dropped_total", &[("reason", reason)], count);
+    }
+    out.begin("holdfast_packet_events_total", "counter", "What else happened to packets.");
+    for (event, count) in counts.events {
+        out.sample("holdfast_packet_events_total", &[("event", event)], count);
+    }
+}

@@ -1,0 +1,93 @@
+//! By which devices others reach this node, and pods the node.
+//!
+//! Invariant: what a device is, is decided by a pure function of what the kernel lists (links, addresses, routes) and
+//! of the configuration; names count only where the configuration has some. A change is followed at once, and many
+//! changes as one. Nothing is done to a device here: the engine is told.
+
+mod decide;
+mod netlink;
+mod ports;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::engine::ask::Asker;
+
+pub(crate) use decide::CLASSES;
+pub use decide::{Class, Decision, Reason};
+pub(crate) use ports::shared_with_sockets;
+
+use decide::Listed;
+use netlink::Notices;
+
+/// How long changes are collected: a pod's device comes in several.
+const BURST: Duration = Duration::from_millis(50);
+
+/// One part of the time, at most, goes into listing: a router may have a million routes that change all the time.
+const SHARE: u32 = 20;
+
+/// However long a listing took, the next one comes by then.
+const REST_MAX: Duration = Duration::from_secs(10);
+
+/// What no notice told is found by then.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Decides now and after each change, until nobody listens any more.
+pub async fn run(
+    mut config: watch::Receiver<Arc<Config>>,
+    decisions: watch::Sender<Arc<[Decision]>>,
+    engine: Asker,
+) {
+    let mut notices = None;
+    loop {
+        // What changes from here on is noticed, so the list that comes next lacks nothing.
+        notices = notices.or_else(|| Notices::open().map_err(|error| tell("follow", &error)).ok());
+        let begun = Instant::now();
+        let listed = tokio::task::spawn_blocking(netlink::list).await;
+        match listed {
+            Ok(Ok(listed)) => publish(&listed, &config.borrow_and_update().clone(), &decisions, &engine),
+            Ok(Err(error)) => tell("list", &error),
+            Err(_) => return,
+        }
+        tokio::time::sleep((begun.elapsed() * SHARE).clamp(BURST, REST_MAX)).await;
+        tokio::select! {
+            changed = config.changed() => if changed.is_err() { return },
+            () = changed(&mut notices) => {}
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        }
+        tokio::time::sleep(BURST).await;
+        if let Some(notices) = &mut notices {
+            notices.forget();
+        }
+    }
+}
+
+fn tell(attempt: &str, error: &std::io::Error) {
+    tracing::warn!(%error, "cannot {attempt} devices, addresses and routes; this is tried again within a minute");
+}
+
+/// Until something has changed; for ever where nobody can tell.
+async fn changed(notices: &mut Option<Notices>) {
+    match notices {
+        Some(notices) => notices.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn publish(listed: &Listed, config: &Config, decisions: &watch::Sender<Arc<[Decision]>>, engine: &Asker) {
+    let now: Arc<[Decision]> = decide::decide(listed, &config.packets).into();
+    let is_news = decisions.send_if_modified(|before| {
+        let is_news = *before != now;
+        *before = now;
+        is_news
+    });
+    if is_news {
+        // It looks once a second anyway.
+        engine.look_after();
+    }
+}

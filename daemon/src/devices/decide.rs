@@ -1,0 +1,292 @@
+//! What each device is to packets, and why.
+//!
+//! Invariant: pure, and the same for equal lists in any order. A device of which nothing shows that others come by it
+//! is left alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use holdfast_datapath::{Device, Side};
+
+use crate::config::{DeviceName, OuterDevices, Packets, PodDevices};
+
+/// A device as the kernel lists it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    /// What made it: "veth", "bridge" …; empty for hardware.
+    pub(super) kind: String,
+    pub(super) is_loopback: bool,
+    /// Whether its packets have an Ethernet header, so that a "tun" is a tap.
+    pub(super) is_ethernet: bool,
+    /// The device that it belongs to.
+    pub(super) master: Option<u32>,
+}
+
+/// An address that may be given to others: global, and neither old nor for a short time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) index: u32,
+    pub(super) address: IpAddr,
+}
+
+/// What the kernel lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) links: Vec<Link>,
+    /// In the kernel's order: the first one of a device and family is the primary.
+    pub(super) addresses: Vec<Address>,
+    /// Devices by which a route leads to a gateway.
+    pub(super) gateways: BTreeSet<u32>,
+    /// Those of them by which a default route does.
+    pub(super) defaults: BTreeSet<u32>,
+}
+
+/// What a device is to packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Others reach this node by it.
+    Outer,
+    /// It leads to a pod that is served by its packets.
+    Pod,
+    /// Nothing is done there.
+    None,
+}
+
+impl Class {
+    /// As answers spell it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Outer => "outer",
+            Self::Pod => "pod",
+            Self::None => "none",
+        }
+    }
+}
+
+/// All that [`Class::as_str`] gives.
+pub(crate) const CLASSES: [&str; 3] = [Class::Outer.as_str(), Class::Pod.as_str(), Class::None.as_str()];
+
+/// Why a device is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    Named,
+    Address,
+    Gateway,
+    PodNamed,
+    LeadsToPod,
+    Loopback,
+    Member,
+    Dummy,
+    PodSide,
+    NoAddress,
+    OthersNamed,
+    Absent,
+}
+
+impl Reason {
+    /// What an operator reads.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Named => "packets.devices names it",
+            Self::Address => "it has a global address",
+            Self::Gateway => "a route leads to a gateway by it",
+            Self::PodNamed => "packets.pod_devices names it",
+            Self::LeadsToPod => "it leads to a pod",
+            Self::Loopback => "it is the loopback",
+            Self::Member => "it belongs to another device, which counts in its place",
+            Self::Dummy => "no packet ever comes by a dummy",
+            Self::PodSide => "it leads to pods of this node alone: no route leads to a gateway by it",
+            Self::NoAddress => "it has no global address, and no route leads to a gateway by it",
+            Self::OthersNamed => "packets.devices names others",
+            Self::Absent => "packets.devices names it, and it is not there",
+        }
+    }
+}
+
+/// One device, what it is, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Its number; 0: it is not there.
+    pub index: u32,
+    pub name: String,
+    pub class: Class,
+    pub reason: Reason,
+    /// What backends of other nodes see of clients, if it is an outer one; of a pod's, what the pod sees of itself.
+    pub address4: Option<Ipv4Addr>,
+    pub address6: Option<Ipv6Addr>,
+}
+
+impl Decision {
+    /// For the datapath; `None`: nothing is done there.
+    pub fn device(&self) -> Option<Device> {
+        let side = match self.class {
+            Class::Outer => Side::Outer,
+            Class::Pod => Side::Pod,
+            Class::None => return None,
+        };
+        let (address4, address6) = (self.address4, self.address6);
+        Some(Device { index: self.index, name: self.name.clone(), side, address4, address6 })
+    }
+}
+
+/// What each device is, in the order of their numbers; then what the configuration names and is not there.
+pub(super) fn decide(listed: &Listed, config: &Packets) -> Vec<Decision> {
+    let world = World::new(listed);
+    let mut links: Vec<&Link> = listed.links.iter().collect();
+    links.sort_unstable_by_key(|link| link.index);
+    let judged: Vec<_> = links.into_iter().map(|link| (link, world.judge(link, config))).collect();
+    let outer = judged.iter().filter(|(_, (class, _))| *class == Class::Outer);
+    let of_node = world.of_node(outer.map(|(link, _)| link.index));
+    let there = judged
+        .iter()
+        .map(|(link, (class, reason))| decision(link, *class, *reason, world.seen_by(link, *class, of_node)));
+    there.chain(absent(listed, config)).collect()
+}
+
+fn decision(link: &Link, class: Class, reason: Reason, seen: Seen) -> Decision {
+    let (index, name) = (link.index, link.name.clone());
+    Decision { index, name, class, reason, address4: seen.v4, address6: seen.v6 }
+}
+
+fn absent<'a>(listed: &'a Listed, config: &'a Packets) -> impl Iterator<Item = Decision> + 'a {
+    let named: &[DeviceName] = match &config.devices {
+        OuterDevices::Auto => &[],
+        OuterDevices::Named(names) => names,
+    };
+    let is_absent = |name: &&DeviceName| listed.links.iter().all(|link| link.name != name.as_str());
+    named.iter().filter(is_absent).map(|name| {
+        let link = Link { name: name.as_str().to_owned(), ..Link::default() };
+        decision(&link, Class::None, Reason::Absent, Seen::default())
+    })
+}
+
+/// The addresses by which clients are known to others.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    v4: Option<Ipv4Addr>,
+    v6: Option<Ipv6Addr>,
+}
+
+impl Seen {
+    fn or(self, other: Self) -> Self {
+        Self { v4: self.v4.or(other.v4), v6: self.v6.or(other.v6) }
+    }
+
+    fn with(self, address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => self.or(Self { v4: Some(address), v6: None }),
+            IpAddr::V6(address) => self.or(Self { v4: None, v6: Some(address) }),
+        }
+    }
+}
+
+/// The lists, by device.
+struct World<'a> {
+    listed: &'a Listed,
+    by_index: BTreeMap<u32, &'a Link>,
+    addresses: BTreeMap<u32, Seen>,
+    // Bridges that hardware belongs to, or what stands for it.
+    uplinks: BTreeSet<u32>,
+}
+
+impl<'a> World<'a> {
+    fn new(listed: &'a Listed) -> Self {
+        let by_index = listed.links.iter().map(|link| (link.index, link)).collect();
+        let mut addresses: BTreeMap<u32, Seen> = BTreeMap::new();
+        for it in &listed.addresses {
+            let seen = addresses.entry(it.index).or_default();
+            *seen = seen.with(it.address);
+        }
+        let hardware =
+            listed.links.iter().filter(|link| matches!(link.kind.as_str(), "" | "bond" | "team" | "vlan"));
+        let uplinks = hardware.filter_map(|link| link.master).collect();
+        Self { listed, by_index, addresses, uplinks }
+    }
+
+    fn judge(&self, link: &Link, config: &Packets) -> (Class, Reason) {
+        if link.is_loopback {
+            return (Class::None, Reason::Loopback);
+        }
+        let (class, reason) = match &config.devices {
+            OuterDevices::Named(names) if names.iter().any(|name| name.covers(&link.name)) => {
+                (Class::Outer, Reason::Named)
+            }
+            OuterDevices::Named(_) => (Class::None, Reason::OthersNamed),
+            OuterDevices::Auto => self.judge_by_routes(link),
+        };
+        if class == Class::Outer {
+            return (class, reason);
+        }
+        self.pod(link, &config.pod_devices).map_or((class, reason), |reason| (Class::Pod, reason))
+    }
+
+    fn judge_by_routes(&self, link: &Link) -> (Class, Reason) {
+        let has_gateway = self.listed.gateways.contains(&link.index);
+        let has_address = self.addresses.contains_key(&link.index);
+        if self.is_member(link) {
+            (Class::None, Reason::Member)
+        } else if link.kind == "dummy" {
+            (Class::None, Reason::Dummy)
+        } else if has_gateway {
+            (Class::Outer, Reason::Gateway)
+        } else if self.is_pod_side(link) {
+            (Class::None, Reason::PodSide)
+        } else if has_address {
+            (Class::Outer, Reason::Address)
+        } else {
+            (Class::None, Reason::NoAddress)
+        }
+    }
+
+    /// Packets of a bridge's or a bond's member come by the bridge or bond as well. A member of a VRF is met itself:
+    /// the VRF takes packets only after the hook.
+    fn is_member(&self, link: &Link) -> bool {
+        let master = link.master.map(|master| self.by_index.get(&master));
+        master.is_some_and(|master| master.is_none_or(|master| master.kind != "vrf"))
+    }
+
+    /// Of a kind that may lead to pods, without hardware behind it.
+    fn is_pod_side(&self, link: &Link) -> bool {
+        leads_to_one(link) || (link.kind == "bridge" && !self.uplinks.contains(&link.index))
+    }
+
+    fn pod(&self, link: &Link, config: &PodDevices) -> Option<Reason> {
+        match config {
+            PodDevices::None => None,
+            // A gateway stands for others, in a container's only device too.
+            PodDevices::Auto if self.listed.gateways.contains(&link.index) => None,
+            PodDevices::Auto => leads_to_one(link).then_some(Reason::LeadsToPod),
+            PodDevices::Named(patterns) => {
+                let is_named = patterns.iter().any(|pattern| pattern.covers(&link.name));
+                is_named.then_some(Reason::PodNamed)
+            }
+        }
+    }
+
+    fn seen(&self, index: u32) -> Seen {
+        self.addresses.get(&index).copied().unwrap_or_default()
+    }
+
+    /// A pod's device has an address of its own, or the bridge has one that it belongs to; either is near to the pod.
+    fn seen_by(&self, link: &Link, class: Class, of_node: Seen) -> Seen {
+        let own = self.seen(link.index);
+        match class {
+            Class::Outer => own.or(of_node),
+            Class::Pod => own.or(link.master.map_or_else(Seen::default, |it| self.seen(it))).or(of_node),
+            Class::None => Seen::default(),
+        }
+    }
+
+    /// The node's own: those of the devices that lead everywhere go first.
+    fn of_node(&self, outer: impl Iterator<Item = u32> + Clone) -> Seen {
+        let first = outer.clone().filter(|index| self.listed.defaults.contains(index));
+        first.chain(outer).map(|index| self.seen(index)).fold(Seen::default(), Seen::or)
+    }
+}
+
+/// A device with one pod or virtual machine at its other end.
+fn leads_to_one(link: &Link) -> bool {
+    matches!(link.kind.as_str(), "veth" | "netkit" | "macvtap") || (link.kind == "tun" && link.is_ethernet)
+}

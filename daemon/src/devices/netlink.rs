@@ -1,0 +1,291 @@
+//! Links, addresses and routes as the kernel lists them over netlink, and its notices that one of them has changed.
+//!
+//! Invariant: bounded in time and bytes, whatever is there. A listing that the kernel could not give whole is an error
+//! and no list. What a notice says is not read: each is a reason to list again, and so is one that was lost.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, send, setsockopt, socket,
+};
+use nix::sys::time::TimeVal;
+use tokio::net::UnixDatagram;
+
+use super::decide::{Address, Link, Listed};
+
+/// A router with a million routes has some 100 MB of them; each datagram is looked at and forgotten.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// One datagram of a dump.
+const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+/// The kernel answers at once.
+const ANSWER_TIME_MAX: i64 = 1;
+/// Devices that are looked at; those of a node with a thousand pods.
+const LINKS_MAX: usize = 4096;
+/// Addresses that are looked at: a node that had IPVS keeps one of each Service on one device.
+const ADDRESSES_MAX: usize = 65_536;
+/// How often a list is begun anew that changes while it is read.
+const TRIES: usize = 5;
+/// Notices that are taken at once, so that a storm of them ends.
+const NOTICES_MAX: usize = 4096;
+
+/// From `linux/rtnetlink.h` and `linux/netlink.h`.
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+const DUMP: u16 = 0x301;
+/// `NLM_F_DUMP_INTR`: something has changed while the kernel was listing.
+const INTERRUPTED: u16 = 0x10;
+/// `RTMGRP_LINK`, `_IPV4_IFADDR`, `_IPV4_ROUTE`, `_IPV6_IFADDR` and `_IPV6_ROUTE`.
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
+const HEADER: usize = 16;
+
+/// From `linux/if_link.h`, `linux/if_addr.h` and `linux/rtnetlink.h`.
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MASTER: u16 = 10;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_VIA: u16 = 18;
+const RTN_UNICAST: u8 = 1;
+const RT_TABLE_LOCAL: u8 = 255;
+const RT_SCOPE_UNIVERSE: u8 = 0;
+/// `IFA_F_DADFAILED`, `_DEPRECATED` and `_TENTATIVE`; in IPv6 `_TEMPORARY` too, whose bit says in IPv4 that another
+/// address of the same network is the primary one.
+const UNFIT: u32 = 0x08 | 0x20 | 0x40 | 0x01;
+/// Of `ifinfomsg`, `ifaddrmsg`, `rtmsg` and `rtnexthop`.
+const LINK: usize = 16;
+const ADDRESS: usize = 8;
+const ROUTE: usize = 12;
+const HOP: usize = 8;
+
+/// Notices of the kernel: datagrams, as if of a socket that this runtime knows how to wait for.
+#[derive(Debug)]
+pub(super) struct Notices(UnixDatagram);
+
+impl Notices {
+    pub(super) fn open() -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+        bind(netlink.as_raw_fd(), &NetlinkAddr::new(0, GROUPS))?;
+        UnixDatagram::from_std(netlink.into()).map(Self)
+    }
+
+    /// Until there is one.
+    pub(super) async fn changed(&mut self) {
+        if self.0.readable().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What has come by now is covered by the next listing. Notices that were lost are an error, which is taken too.
+    pub(super) fn forget(&mut self) {
+        let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
+        for _ in 0..NOTICES_MAX {
+            let taken = self.0.try_recv(&mut datagram);
+            if taken.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                return;
+            }
+        }
+    }
+}
+
+/// All that is there now.
+pub(super) fn list() -> io::Result<Listed> {
+    let links = dump_whole((RTM_GETLINK, RTM_NEWLINK), (LINK, LINKS_MAX), link)?;
+    let addresses = dump_whole((RTM_GETADDR, RTM_NEWADDR), (ADDRESS, ADDRESSES_MAX), address)?;
+    let mut listed = Listed { links, addresses, ..Listed::default() };
+    // Where routes never rest no list of them is whole, and none needs to be: devices have many, or ones that stay.
+    dump(RTM_GETROUTE, ROUTE, |kind, body| {
+        if kind == RTM_NEWROUTE {
+            route(body, &mut listed.gateways, &mut listed.defaults);
+        }
+    })?;
+    Ok(listed)
+}
+
+/// What changes while it is listed is listed anew.
+fn dump_whole<T>(
+    (question, answer): (u16, u16),
+    (header, most): (usize, usize),
+    read: impl Fn(&[u8]) -> Option<T>,
+) -> io::Result<Vec<T>> {
+    for _ in 0..TRIES {
+        let mut listed = Vec::new();
+        let take = |kind, body: &[u8]| {
+            let one = (kind == answer && listed.len() < most).then(|| read(body)).flatten();
+            listed.extend(one);
+        };
+        if dump(question, header, take)? {
+            return Ok(listed);
+        }
+    }
+    Err(io::Error::other("they change faster than they are listed"))
+}
+
+/// `false`: something has changed meanwhile, so the list may lack something.
+fn dump(question: u16, header: usize, mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
+    let netlink =
+        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
+    setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(ANSWER_TIME_MAX, 0))?;
+    let length = u32::try_from(HEADER + header).unwrap_or_default();
+    let asked = [&length.to_ne_bytes()[..], &question.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8]].concat();
+    send(netlink.as_raw_fd(), &[asked, vec![0; header]].concat(), MsgFlags::empty())?;
+    let mut answer = std::fs::File::from(netlink);
+    let (mut datagram, mut total, mut is_whole) = (vec![0; DATAGRAM_BYTES_MAX], 0, true);
+    while total < ANSWER_BYTES_MAX {
+        let count = answer.read(&mut datagram)?;
+        total += count.max(1);
+        for (kind, flags, body) in messages(datagram.get(..count).unwrap_or_default()) {
+            is_whole &= flags & INTERRUPTED == 0;
+            match kind {
+                NLMSG_DONE | NLMSG_ERROR => return ended(number(body, 0).cast_signed()).map(|()| is_whole),
+                _ => each(kind, body),
+            }
+        }
+    }
+    Err(io::Error::other("the kernel's list has no end"))
+}
+
+/// What a list ends with: 0, or why it is not whole.
+fn ended(errno: i32) -> io::Result<()> {
+    if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.saturating_neg())) }
+}
+
+/// Type, flags and body of each message.
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
+        let half = |at: usize| Some(u16::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
+        let (kind, flags) = (half(4)?, half(6)?);
+        let body = rest.get(HEADER..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, flags, body))
+    })
+}
+
+/// Type and value of each attribute, without the flag of those that hold others.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & 0x3fff;
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// 32 bits at that place; 0 where there are none.
+fn number(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |four| u32::from_ne_bytes(*four))
+}
+
+/// The kernel lets a name hold anything but "/", ":" and white space.
+fn text(value: &[u8]) -> String {
+    let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).replace(char::is_control, "?")
+}
+
+/// From an `ifinfomsg`; `None`: it is cut off.
+fn link(body: &[u8]) -> Option<Link> {
+    let kind_of_layer = u16::from_ne_bytes(*body.get(2..)?.first_chunk()?);
+    let mut link = Link {
+        index: number(body, 4),
+        is_ethernet: kind_of_layer == nix::libc::ARPHRD_ETHER,
+        is_loopback: kind_of_layer == nix::libc::ARPHRD_LOOPBACK,
+        ..Link::default()
+    };
+    for (kind, value) in attributes(body.get(LINK..)?) {
+        match kind {
+            IFLA_IFNAME => link.name = text(value),
+            IFLA_MASTER => link.master = Some(number(value, 0)).filter(|master| *master != 0),
+            IFLA_LINKINFO => {
+                let kind = attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND);
+                link.kind = kind.map(|(_, value)| text(value)).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+/// An `ifaddrmsg`; `None`: others are not to see it.
+fn address(body: &[u8]) -> Option<Address> {
+    let (mut flags, scope, index) = (u32::from(*body.get(2)?), *body.get(3)?, number(body, 4));
+    let (mut own, mut other) = (None, None);
+    for (kind, value) in attributes(body.get(ADDRESS..)?) {
+        match kind {
+            IFA_LOCAL => own = ip(value),
+            IFA_ADDRESS => other = ip(value),
+            IFA_FLAGS => flags = number(value, 0),
+            _ => {}
+        }
+    }
+    let address = own.or(other).filter(|address| is_global(*address))?;
+    (scope == RT_SCOPE_UNIVERSE && flags & UNFIT == 0).then_some(Address { index, address })
+}
+
+fn is_global(address: IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
+}
+
+fn ip(value: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
+    v4().or_else(|| <[u8; 16]>::try_from(value).ok().map(IpAddr::from))
+}
+
+/// An `rtmsg`: by which devices it leads to a gateway.
+fn route(body: &[u8], gateways: &mut BTreeSet<u32>, defaults: &mut BTreeSet<u32>) {
+    let (Some(bits), Some(table), Some(kind)) = (body.get(1), body.get(4), body.get(7)) else { return };
+    if *kind != RTN_UNICAST || *table == RT_TABLE_LOCAL {
+        return;
+    }
+    let attributes_of = || attributes(body.get(ROUTE..).unwrap_or_default());
+    let mut found = BTreeSet::new();
+    let is_led = attributes_of().any(|(kind, _)| leads(kind));
+    for (kind, value) in attributes_of() {
+        match kind {
+            RTA_OIF if is_led => _ = found.insert(number(value, 0)),
+            RTA_MULTIPATH => found.extend(hops(value)),
+            _ => {}
+        }
+    }
+    if *bits == 0 {
+        defaults.extend(&found);
+    }
+    gateways.append(&mut found);
+}
+
+const fn leads(kind: u16) -> bool {
+    matches!(kind, RTA_GATEWAY | RTA_VIA)
+}
+
+/// The devices of a route with several ways, of those ways that lead to a gateway.
+fn hops(mut rest: &[u8]) -> impl Iterator<Item = u32> {
+    let next = move || {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let hop = rest.get(..length).filter(|_| length >= HOP)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        let is_led = attributes(hop.get(HOP..)?).any(|(kind, _)| leads(kind));
+        Some(is_led.then(|| number(hop, 4)))
+    };
+    std::iter::from_fn(next).flatten()
+}

@@ -1,0 +1,286 @@
+//! What devices are, by tables of links, addresses and routes; and what the kernel lists of a network namespace.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::decide::{Address, Decision, Link, Listed, decide};
+use super::ports::shared;
+use crate::config::Config;
+use crate::engine::ask;
+
+/// A world in lines: `INDEX NAME KIND [in MASTER] [ADDRESS …] [gateway|default]`. A kind of "-" is hardware, "tap" a
+/// "tun" with an Ethernet header.
+fn listed(text: &str) -> Listed {
+    let mut listed = Listed::default();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let mut words = line.split(' ');
+        let index: u32 = words.next().unwrap().parse().unwrap();
+        let name = words.next().unwrap().to_owned();
+        let kind = words.next().unwrap();
+        let mut link = Link {
+            index,
+            name,
+            kind: kind.replace('-', "").replace("tap", "tun").replace("loopback", ""),
+            is_loopback: kind == "loopback",
+            is_ethernet: !matches!(kind, "tun" | "wireguard" | "loopback"),
+            master: None,
+        };
+        while let Some(word) = words.next() {
+            match word {
+                "in" => link.master = words.next().map(|master| master.parse().unwrap()),
+                "gateway" => _ = listed.gateways.insert(index),
+                "default" => {
+                    listed.gateways.insert(index);
+                    listed.defaults.insert(index);
+                }
+                address => listed.addresses.push(Address { index, address: address.parse().unwrap() }),
+            }
+        }
+        listed.links.push(link);
+    }
+    listed
+}
+
+fn decided(packets: &str, world: &Listed) -> Vec<Decision> {
+    let text = format!("[manifests]\npath = \"/m\"\n[packets]\n{packets}\n");
+    let (config, _) = Config::parse(&text, "config.toml").unwrap();
+    decide(world, &config.packets)
+}
+
+/// The decisions in lines: `NAME CLASS REASON [ADDRESS …]`, the reason as the code calls it.
+fn shown(decisions: &[Decision]) -> String {
+    decisions.iter().fold(String::new(), |mut out, it| {
+        write!(out, "{} {} {:?}", it.name, it.class.as_str(), it.reason).unwrap();
+        it.address4.iter().for_each(|address| write!(out, " {address}").unwrap());
+        it.address6.iter().for_each(|address| write!(out, " {address}").unwrap());
+        out + "\n"
+    })
+}
+
+#[track_caller]
+fn check(packets: &str, world: &str, expected: &str) {
+    let trimmed =
+        |text: &str| text.lines().map(str::trim).filter(|it| !it.is_empty()).collect::<Vec<_>>().join("\n");
+    let mut world = listed(world);
+    assert_eq!(trimmed(&shown(&decided(packets, &world))), trimmed(expected), "{packets}");
+    world.links.reverse();
+    assert_eq!(trimmed(&shown(&decided(packets, &world))), trimmed(expected), "in another order");
+}
+
+#[test]
+fn a_plain_node_has_one_outer_device() {
+    check(
+        "",
+        "1 lo loopback
+         2 eth0 - 10.0.0.5 fd00::5 fd00::6 default
+         3 eth1 -
+         4 kube-ipvs0 dummy 10.96.0.1
+         5 docker0 bridge 172.17.0.1
+         6 cni0 bridge 10.244.0.1
+         7 veth1 veth in 6
+         8 veth2 veth 10.244.0.1",
+        "lo none Loopback
+         eth0 outer Gateway 10.0.0.5 fd00::5
+         eth1 none NoAddress
+         kube-ipvs0 none Dummy
+         docker0 none PodSide
+         cni0 none PodSide
+         veth1 none Member
+         veth2 none PodSide",
+    );
+}
+
+#[test]
+fn what_a_device_is_made_of_does_not_keep_others_from_coming_by_it() {
+    check(
+        "",
+        "1 lo loopback 10.9.9.9
+         2 eth0 - in 4
+         3 eth1 - in 4
+         4 bond0 bond
+         5 bond0.100 vlan 10.0.0.5 default
+         6 br0 bridge 192.168.1.5
+         7 eth2 - in 6
+         8 tap0 tap in 6
+         9 wg0 wireguard 10.8.0.1
+         10 tun0 tun 10.7.0.1
+         11 flannel.1 vxlan 10.244.0.0 gateway
+         12 eth3 - 10.1.0.5 in 13
+         13 red vrf
+         14 macvlan0 macvlan fd00::9",
+        "lo none Loopback
+         eth0 none Member
+         eth1 none Member
+         bond0 none NoAddress
+         bond0.100 outer Gateway 10.0.0.5 fd00::9
+         br0 outer Address 192.168.1.5 fd00::9
+         eth2 none Member
+         tap0 none Member
+         wg0 outer Address 10.8.0.1 fd00::9
+         tun0 outer Address 10.7.0.1 fd00::9
+         flannel.1 outer Gateway 10.244.0.0 fd00::9
+         eth3 outer Address 10.1.0.5 fd00::9
+         red none NoAddress
+         macvlan0 outer Address 10.0.0.5 fd00::9",
+    );
+}
+
+#[test]
+fn a_veth_or_a_bridge_with_a_gateway_behind_it_is_an_outer_one() {
+    check(
+        "",
+        "2 eth0 veth 172.18.0.2 default
+         3 br0 bridge 10.0.0.5 gateway",
+        "eth0 outer Gateway 172.18.0.2
+         br0 outer Gateway 10.0.0.5",
+    );
+}
+
+#[test]
+fn a_device_without_an_address_has_that_of_the_device_that_leads_everywhere() {
+    check(
+        "",
+        "2 eth0 - 10.0.0.5
+         3 eth1 - 10.1.0.5 default
+         4 eth2 - gateway",
+        "eth0 outer Address 10.0.0.5
+         eth1 outer Gateway 10.1.0.5
+         eth2 outer Gateway 10.1.0.5",
+    );
+}
+
+#[test]
+fn names_of_the_configuration_go_before_everything_else() {
+    check("devices = [\"lo\"]", "1 lo loopback 10.9.9.9", "lo none Loopback");
+    check(
+        "devices = [\"eth1\", \"eth9\"]\npod_devices = [\"veth*\", \"eth1\"]",
+        "1 lo loopback
+         2 eth0 - 10.0.0.5 default
+         3 eth1 -
+         4 veth7 veth",
+        "lo none Loopback
+         eth0 none OthersNamed
+         eth1 outer Named
+         veth7 pod PodNamed
+         eth9 none Absent",
+    );
+}
+
+#[test]
+fn pods_are_served_at_each_device_that_leads_to_one() {
+    check(
+        "pod_devices = \"auto\"",
+        "1 lo loopback
+         2 eth0 - 10.0.0.5 default
+         3 cni0 bridge 10.244.0.9
+         4 veth1 veth in 3
+         5 ptp1 veth 10.244.0.1
+         6 tap7 tap
+         7 nk0 netkit
+         8 up veth 172.18.0.2 gateway",
+        "lo none Loopback
+         eth0 outer Gateway 10.0.0.5
+         cni0 none PodSide
+         veth1 pod LeadsToPod 10.244.0.9
+         ptp1 pod LeadsToPod 10.244.0.1
+         tap7 pod LeadsToPod 10.0.0.5
+         nk0 pod LeadsToPod 10.0.0.5
+         up outer Gateway 172.18.0.2",
+    );
+}
+
+/// A container's only way out is a veth too.
+#[test]
+fn what_leads_to_a_gateway_leads_to_no_pod_whatever_else_is_named() {
+    check(
+        "devices = [\"eth1\"]\npod_devices = \"auto\"",
+        "2 eth0 veth 172.18.0.2 default
+         3 eth1 veth 172.19.0.2
+         4 veth7 veth",
+        "eth0 none OthersNamed
+         eth1 outer Named 172.19.0.2
+         veth7 pod LeadsToPod 172.19.0.2",
+    );
+}
+
+#[test]
+fn ports_that_sockets_get_as_well_are_found() {
+    let ranges = [61_000..=65_535, 40_000..=40_010];
+    assert_eq!(shared(&ranges, "32768\t60999\n", ""), Some(40_000..=40_010));
+    assert_eq!(shared(&ranges[..1], "32768\t60999\n", ""), None);
+    assert_eq!(shared(&ranges[..1], "1024 65535", ""), Some(61_000..=65_535));
+    assert_eq!(shared(&ranges[..1], "1024 62000", "61000-61998\n"), Some(61_999..=62_000));
+    assert_eq!(shared(&ranges[..1], "1024 65535", "8080,61000-65535"), None);
+    assert_eq!(shared(&ranges, "", ""), None);
+}
+
+#[test]
+fn the_kernel_lists_this_network_namespace_whole() {
+    let listed = super::netlink::list().unwrap();
+    let indices: BTreeSet<u32> = listed.links.iter().map(|link| link.index).collect();
+    assert_eq!(indices.len(), listed.links.len(), "each once");
+    assert!(listed.links.iter().any(|link| link.is_loopback && link.name == "lo"));
+    assert!(listed.addresses.iter().all(|it| indices.contains(&it.index)));
+    assert!(listed.gateways.is_superset(&listed.defaults) && listed.gateways.is_subset(&indices));
+}
+
+fn ip(arguments: &str) {
+    let done = std::process::Command::new("ip").args(arguments.split(' ')).output().unwrap();
+    assert!(done.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A network namespace of its own, of which this thread's runtime decides.
+async fn follow(test: impl AsyncFnOnce(&mut watch::Receiver<Arc<[Decision]>>, &watch::Sender<Arc<Config>>)) {
+    let (config, configs) = watch::channel(Arc::new(Config::default()));
+    let (decisions, mut now) = watch::channel(Arc::default());
+    let (engine, mut asked) = ask::channel();
+    let following = tokio::spawn(super::run(configs, decisions, engine));
+    test(&mut now, &config).await;
+    assert!(asked.try_recv().is_ok(), "the engine is told at once");
+    following.abort();
+}
+
+/// Waits for a decision, and gives how long it took.
+async fn until(now: &mut watch::Receiver<Arc<[Decision]>>, expected: &str) -> Duration {
+    let begun = Instant::now();
+    let holds = now.wait_for(|decisions| shown(decisions).contains(expected));
+    let decided = tokio::time::timeout(Duration::from_secs(20), holds).await.is_ok();
+    assert!(decided, "{expected:?} is awaited, and there is:\n{}", shown(&now.borrow()));
+    begun.elapsed()
+}
+
+#[test]
+fn kernel_devices_are_followed_as_they_come_change_and_go() {
+    let test = || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(follow(async |now, config| {
+            until(now, "lo none Loopback\n").await;
+            ip("link add near type veth peer name away");
+            until(now, "near none PodSide\n").await;
+            ip("address add 10.9.0.1/24 dev near");
+            ip("address add 10.9.0.9/24 dev near");
+            ip("link set near up");
+            ip("route add default via 10.9.0.2 dev near");
+            let took = until(now, "near outer Gateway 10.9.0.1\n").await;
+            assert!(took < Duration::from_secs(3), "by the kernel's notice: {took:?}");
+            ip("link set near name uplink");
+            until(now, "uplink outer Gateway 10.9.0.1\n").await;
+            let (named, _) = Config::parse("[packets]\npod_devices = [\"aw*\"]\n", "config.toml").unwrap();
+            config.send_replace(Arc::new(named));
+            until(now, "away pod PodNamed 10.9.0.1\n").await;
+            ip("route delete default");
+            until(now, "uplink none PodSide\n").await;
+            ip("route add 10.8.0.0/16 nexthop via 10.9.0.3 dev uplink nexthop via 10.9.0.4 dev uplink");
+            until(now, "uplink outer Gateway 10.9.0.1\n").await;
+            ip("link delete uplink");
+            let gone = now.wait_for(|decisions| !shown(decisions).contains("uplink"));
+            tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap().unwrap();
+        }));
+    };
+    std::thread::spawn(test).join().unwrap();
+}

@@ -1,0 +1,30 @@
+//! What is wrong with a service, from the node where it hurts.
+//!
+//! Everything is gathered first, into `Material`; then each of `checks` judges it, `answer` puts what they found
+//! together, and `json` and `text` write it down.
+//!
+//! Invariant: judging asks nobody, changes nothing and says the same of the same material. No text of somebody else
+//! reaches a reader uncleaned, and none a command unless it passes the grammar of names.
+
+mod answer;
+mod case;
+mod checks;
+mod command;
+mod finding;
+pub mod gather;
+mod json;
+mod known;
+pub(crate) mod limits;
+pub(crate) mod material;
+mod shown;
+pub(crate) mod text;
+
+pub(crate) use answer::answer as judge;
+pub(crate) use json::Diagnosis;
+#[cfg(test)]
+pub(crate) use json::any_api;
+pub(crate) use known::Known;
+pub(crate) use material::Material;
+
+/// The header of an answer that says how the command line ends.
+pub(crate) const EXIT_HEADER: &str = "holdfast-exit";

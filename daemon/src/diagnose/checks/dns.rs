@@ -1,0 +1,65 @@
+//! The cluster's DNS, as far as it can be seen from the tables, and what kubelet will say of this node's own.
+//!
+//! Invariant: nothing is asked of any name server.
+
+use holdfast_core::snapshot::Verdict;
+
+use crate::diagnose::case::{Case, missing};
+use crate::diagnose::finding::{Judgement, Remedy};
+
+/// What nearly every cluster calls its DNS, whatever serves it.
+const SERVICE: (&str, &str) = ("kube-system", "kube-dns");
+
+/// What a pod's resolver takes; kubelet adds three search domains of its own to the node's.
+const NAMESERVERS_MAX: usize = 3;
+const SEARCH_DOMAINS_MAX: usize = 29;
+const SEARCH_BYTES_MAX: usize = 2_048;
+
+pub(super) fn service(case: &Case<'_>) -> Judgement {
+    let is_it = |name: &holdfast_core::keys::ObjectName| (name.namespace(), name.name()) == SERVICE;
+    let services = &case.material.snapshot.services;
+    let Some(view) = services.iter().find(|view| is_it(&view.key.name)) else {
+        return Judgement::skipped(
+            "This node knows no Service kube-system/kube-dns; DNS may have another name.",
+        );
+    };
+    let serves = |verdict| matches!(verdict, Verdict::Serving | Verdict::Draining | Verdict::Held);
+    match view.frontends.iter().find(|it| !serves(it.verdict)) {
+        None => Judgement::ok("kube-system/kube-dns is served."),
+        Some(frontend) => Judgement::error(crate::why::sentence_of(view, frontend))
+            .remedy(Remedy::safe("No pod resolves a name meanwhile: diagnose kube-system/kube-dns.")),
+    }
+}
+
+pub(super) fn node(case: &Case<'_>) -> Judgement {
+    let Some(resolver) = case.host().resolver.answer() else {
+        return missing(&case.host().resolver, "This node's resolv.conf");
+    };
+    if resolver.missing {
+        return Judgement::error("There is no resolv.conf on this node: kubelet starts no new pod.")
+            .remedy(Remedy::safe("Restore the file, or point kubelet's resolvConf to one that is there."));
+    }
+    let over = [
+        (
+            resolver.nameservers > NAMESERVERS_MAX,
+            format!("{} name servers of {NAMESERVERS_MAX}", resolver.nameservers),
+        ),
+        (
+            resolver.search_domains > SEARCH_DOMAINS_MAX,
+            format!("{} search domains of {SEARCH_DOMAINS_MAX}", resolver.search_domains),
+        ),
+        (
+            resolver.search_bytes > SEARCH_BYTES_MAX,
+            format!("{} bytes of search domains of {SEARCH_BYTES_MAX}", resolver.search_bytes),
+        ),
+    ];
+    let over: Vec<String> = over.into_iter().filter(|(is_over, _)| *is_over).map(|(_, what)| what).collect();
+    match over.is_empty() {
+        true => Judgement::ok("This node's resolv.conf is within what pods take."),
+        false => Judgement::warning(format!(
+            "This node's resolv.conf has more than pods take: {}.",
+            over.join(", ")
+        ))
+        .remedy(Remedy::safe("Shorten it, or point kubelet's resolvConf to a shorter one.")),
+    }
+}

@@ -1,0 +1,198 @@
+//! Whether this daemon can be trusted with the rest of the answer.
+//!
+//! Invariant: looks at what the daemon says of itself; a source that is not configured is no fault.
+
+use std::time::Duration;
+
+use crate::apiserver::{EndpointView, State, Tier, View};
+use crate::diagnose::case::Case;
+use crate::diagnose::command::{Command, Word};
+use crate::diagnose::finding::{Judgement, Remedy};
+use crate::diagnose::material::WatchSeen;
+use crate::diagnose::shown::{some, span};
+use crate::rfc3339::Rfc3339;
+use holdfast_core::snapshot::Status;
+use serde_json::json;
+
+/// Bookmarks come about once a minute.
+const SILENT_WARNING: Duration = Duration::from_secs(90);
+const SILENT_ERROR: Duration = Duration::from_secs(300);
+
+/// Maps grow by themselves up to their limits; this much of a limit is time to raise it.
+const FULL_PERCENT: u64 = 80;
+
+fn journal() -> Remedy {
+    let words = ["journalctl", "-u", "holdfast", "-n", "50"].map(Word::Ours);
+    Remedy::safe("Read the daemon's journal.").by(Command::of(&words))
+}
+
+fn restart() -> Remedy {
+    let words = ["systemctl", "restart", "holdfast"].map(Word::Ours);
+    Remedy::disruptive("Restart holdfast; connections that are open stay.").by(Command::of(&words))
+}
+
+pub(super) fn ready(case: &Case<'_>) -> Judgement {
+    let own = &case.material.own;
+    if let Some(stalled) = own.stalled {
+        let sentence =
+            format!("The engine has not moved for {} s: changes do not reach clients.", stalled.as_secs());
+        return Judgement::error(sentence).remedy(journal()).remedy(restart());
+    }
+    match (&own.unready, case.material.snapshot.stale_since) {
+        (Some(why), _) => Judgement::error(format!("The daemon is not ready: {why}.")).remedy(journal()),
+        (None, Some(since)) => {
+            let since = Rfc3339(since);
+            Judgement::warning(format!(
+                "This node serves what it remembered at {since}; a source has not spoken since."
+            ))
+            .remedy(Remedy::safe("See self.control for the way to the apiserver."))
+        }
+        (None, None) => Judgement::ok("Every source has delivered, and the maps follow the rules."),
+    }
+}
+
+pub(super) fn watch(case: &Case<'_>) -> Judgement {
+    let watches = &case.material.own.watches;
+    let relevant = || watches.iter().filter(|it| matches!(it.what.as_str(), "services" | "endpointslices"));
+    let silence = |it: &WatchSeen| it.silent.unwrap_or(Duration::MAX);
+    let Some(worst) = relevant().max_by_key(|it| silence(it)) else {
+        return Judgement::skipped("No apiserver is watched.");
+    };
+    let Some(silent) = worst.silent else {
+        let why = worst.error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
+        return Judgement::error(format!("The watch of {} has heard nothing yet{why}.", worst.what))
+            .remedy(Remedy::safe("See self.control for the way to the apiserver."));
+    };
+    let seconds = i64::try_from(silent.as_secs()).unwrap_or(i64::MAX);
+    if silent <= SILENT_WARNING {
+        return Judgement::ok("The watches of services and slices are alive.")
+            .with("silent_seconds", seconds);
+    }
+    let why = worst.error.as_deref().map(|error| format!(" ({error})")).unwrap_or_default();
+    let sentence = format!(
+        "The watch of {} has been silent for {}{why}: what this node knows may be old.",
+        worst.what,
+        span(seconds)
+    );
+    Judgement::error_if(silent > SILENT_ERROR, sentence).with("silent_seconds", seconds).remedy(
+        Remedy::safe("See self.control for the way to the apiserver.")
+            .by(Command::of(&[Word::Ours("holdfast"), Word::Ours("apiserver")])),
+    )
+}
+
+pub(super) fn control(case: &Case<'_>) -> Judgement {
+    let Some(view) = case.material.own.apiserver.as_deref() else {
+        return Judgement::skipped("No apiserver is configured.");
+    };
+    let healthy: Vec<&EndpointView> = view.endpoints.iter().filter(|it| it.state == State::Healthy).collect();
+    let shown = Command::of(&[Word::Ours("holdfast"), Word::Ours("apiserver")]);
+    let Some(used) = healthy.iter().find(|it| it.active).or(healthy.first()) else {
+        return Judgement::error(format!("No apiserver answers: {}.", errors(view)))
+            .with("endpoints", addresses(view))
+            .remedy(
+                Remedy::safe("Look at the way from this node to each address, and at its credentials.")
+                    .by(shown),
+            );
+    };
+    let is_fallback =
+        used.tier != Tier::Configured && view.endpoints.iter().any(|it| it.tier == Tier::Configured);
+    if is_fallback {
+        return Judgement::warning(format!(
+            "A fallback is in use, {}, because: {}.",
+            used.address,
+            errors(view)
+        ))
+        .with("endpoints", addresses(view))
+        .remedy(Remedy::safe("Mend the configured address, or its certificate.").by(shown));
+    }
+    Judgement::ok(format!("The apiserver at {} answers.", used.address))
+}
+
+fn addresses(view: &View) -> Vec<String> {
+    view.endpoints.iter().map(|it| it.address.to_string()).collect()
+}
+
+fn errors(view: &View) -> String {
+    let failed = view.endpoints.iter().filter(|it| it.state != State::Healthy);
+    let failed = failed.map(|it| match &it.last_error {
+        Some((error, _)) => format!("{}: {error}", it.address),
+        None => format!("{} was not reached yet", it.address),
+    });
+    some(failed)
+}
+
+pub(super) fn hooks(case: &Case<'_>) -> Judgement {
+    let Some(status) = case.material.own.datapath.status() else {
+        return Judgement::info("Tables are in memory only: no program touches traffic.");
+    };
+    let cgroup = status.cgroup.as_ref().map_or_else(|| "no cgroup".to_owned(), |it| it.display().to_string());
+    if status.waiting {
+        return Judgement::error("Another version's programs still serve.").remedy(journal());
+    }
+    if !status.broken_hooks.is_empty() {
+        let hooks = status.broken_hooks.join(", ");
+        return Judgement::error(format!(
+            "Programs are not attached to {cgroup}: {hooks}. Local clients are not served."
+        ))
+        .with("missing", json!(status.broken_hooks))
+        .remedy(restart())
+        .remedy(journal());
+    }
+    if !status.behind_hooks.is_empty() {
+        let hooks = status.behind_hooks.join(", ");
+        return Judgement::error(format!("Programs read maps that are no longer written: {hooks}."))
+            .with("behind", json!(status.behind_hooks))
+            .remedy(journal())
+            .remedy(restart());
+    }
+    let judgement = match status.shared_hooks.is_empty() {
+        true => Judgement::ok(format!("Every program is attached to {cgroup}.")),
+        false => {
+            Judgement::info(format!("Every program is attached to {cgroup}; others have programs there too."))
+        }
+    };
+    judgement.with("shared", json!(status.shared_hooks))
+}
+
+pub(super) fn maps(case: &Case<'_>) -> Judgement {
+    let refused = case.frontends().filter_map(|it| match &it.status {
+        Status::Error(error) => Some((it, error)),
+        Status::Pending | Status::Done => None,
+    });
+    let refused: Vec<_> = refused.collect();
+    if let Some((frontend, error)) = refused.first() {
+        let count = refused.len();
+        let address = std::net::SocketAddr::new(frontend.address, frontend.port.get());
+        return Judgement::error(format!("The maps refused the last change of {address}: {error}."))
+            .with("frontends", count)
+            .with("error", &***error)
+            .remedy(Remedy::safe(
+                "Raise the limit that the error names, under [datapath] of the configuration.",
+            ))
+            .remedy(restart());
+    }
+    let Some(status) = case.material.own.datapath.status() else {
+        return Judgement::skipped("There are no maps in the kernel.");
+    };
+    let used: u64 = status.frontends.iter().map(|it| u64::from(*it)).sum();
+    let room: u64 = status.limits.frontends.iter().map(|it| u64::from(*it)).sum();
+    if room > 0 && used.saturating_mul(100) >= room.saturating_mul(FULL_PERCENT) {
+        return Judgement::warning(format!("{used} of {room} frontends are in use."))
+            .remedy(Remedy::safe("Raise `frontends_max` under [datapath] before it is full."));
+    }
+    Judgement::ok("The maps took the last change, and have room.").with("frontends", used).with("room", room)
+}
+
+pub(super) fn node(case: &Case<'_>) -> Judgement {
+    let node = &case.material.snapshot.node;
+    if node.name.is_empty() {
+        return Judgement::error("This node's name is not known: no endpoint counts as local.")
+            .remedy(Remedy::safe("Set the node's name in the configuration, as kubelet registered it."));
+    }
+    let has_hints = case.endpoints().values().any(|it| it.hints.is_some_and(|hints| !hints.zones.is_empty()));
+    if has_hints && node.zone.is_none() {
+        return Judgement::warning(format!("Endpoints have hints, and node {} has no zone.", node.name))
+            .remedy(Remedy::safe("Label the node with topology.kubernetes.io/zone."));
+    }
+    Judgement::ok(format!("This is node {}.", node.name))
+}

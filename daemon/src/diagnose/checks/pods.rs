@@ -1,0 +1,232 @@
+//! The pods behind the selector: are there any, do they run, are they ready, do they have the port.
+//!
+//! Invariant: without an answer of the apiserver nothing is said about pods. Pods that have ended or are going are not
+//! counted among those that should serve.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use holdfast_core::snapshot::{FrontendView, Reason, Verdict};
+use serde_json::json;
+
+use super::selector::written;
+use crate::diagnose::case::{Case, missing};
+use crate::diagnose::command::{Command, Word};
+use crate::diagnose::finding::{Judgement, Remedy};
+use crate::diagnose::limits::NAMED_MAX;
+use crate::diagnose::material::{EventSeen, Pod, Pods, TargetPort};
+use crate::diagnose::shown::{count, some};
+use crate::rfc3339::Rfc3339;
+
+/// The pods, or why there is nothing to say of them.
+fn list<'a>(case: &Case<'a>, what: &str) -> Result<&'a Pods, Judgement> {
+    if case.selector().is_some_and(BTreeMap::is_empty) {
+        return Err(Judgement::skipped("There is no selector, so no pods belong to it."));
+    }
+    case.pods().ok_or_else(|| missing(&case.cluster().pods, what))
+}
+
+fn names<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Vec<&'a str> {
+    pods.into_iter().map(|pod| pod.name.as_str()).take(NAMED_MAX).collect()
+}
+
+fn describe(case: &Case<'_>, pod: &Pod) -> Option<Command> {
+    Command::kubectl(case.namespace(), &[Word::Ours("describe"), Word::Ours("pod"), Word::Name(&pod.name)])
+}
+
+/// Whether each endpoint was seen terminating before it went: somebody meant it.
+pub(super) fn was_scaled_down(case: &Case<'_>) -> bool {
+    scaled_down(case).is_some()
+}
+
+/// While a terminating one is left, somebody serves.
+fn scaled_down<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
+    let is_down =
+        |it: &&FrontendView| it.reason == Some(Reason::ScaledDown) && it.verdict != Verdict::Draining;
+    case.frontends().find(is_down)
+}
+
+pub(super) fn matched(case: &Case<'_>) -> Judgement {
+    let pods = match list(case, "Which pods the selector matches") {
+        Ok(pods) => pods,
+        Err(judgement) => return judgement,
+    };
+    let selector = case.selector().map(written).unwrap_or_default();
+    let more = if pods.more { "at least " } else { "" };
+    match pods.list.len() {
+        0 if was_scaled_down(case) => {
+            Judgement::info(format!("Selector {selector} matches 0 pods: it was scaled down."))
+        }
+        0 if pods.more => Judgement::unknown("Its pods cannot be read as pods."),
+        0 => Judgement::error(format!("Selector {selector} matches 0 pods.")).with("matched", 0).remedy(
+            Remedy::safe(
+                "Look at the labels of the pods that are meant, and whether their workload has replicas.",
+            )
+            .by(Command::kubectl(
+                case.namespace(),
+                &[Word::Ours("get"), Word::Ours("pods"), Word::Ours("--show-labels")],
+            )),
+        ),
+        number => Judgement::ok(format!("Selector {selector} matches {more}{}.", count(number, "pod")))
+            .with("matched", number),
+    }
+}
+
+pub(super) fn scaled_to_zero(case: &Case<'_>) -> Judgement {
+    let Some(frontend) = scaled_down(case) else {
+        return Judgement::ok("It was not scaled down to nothing.");
+    };
+    Judgement::info(format!(
+        "Scaled to zero at {}: each endpoint was seen terminating before it went.",
+        Rfc3339(frontend.since)
+    ))
+    .remedy(Remedy::disruptive("Scale the workload up again, if that was not meant."))
+}
+
+pub(super) fn pending(case: &Case<'_>) -> Judgement {
+    if let Err(judgement) = list(case, "Whether pods have addresses") {
+        return judgement;
+    }
+    let living = case.living();
+    let without: Vec<&Pod> = living.iter().copied().filter(|pod| pod.ips.is_empty()).collect();
+    let Some(first) = without.first() else { return Judgement::ok("Every pod has an address.") };
+    let why = first.waiting.as_ref().or(first.reason.as_ref());
+    let why = why.map_or_else(|| first.phase.clone(), |why| format!("{}, {why}", first.phase));
+    Judgement::error_if(
+        without.len() == living.len(),
+        format!(
+            "{} of {} have no address yet: {} ({why}).",
+            without.len(),
+            count(living.len(), "pod"),
+            some(names(without.iter().copied()))
+        ),
+    )
+    .with("pods", json!(names(without.iter().copied())))
+    .remedy(
+        Remedy::safe("Look at the Events of the pod: scheduling, image, sandbox.").by(describe(case, first)),
+    )
+}
+
+pub(super) fn unready(case: &Case<'_>) -> Judgement {
+    if let Err(judgement) = list(case, "Whether pods are ready") {
+        return judgement;
+    }
+    let with_address: Vec<&Pod> = case.living().into_iter().filter(|pod| !pod.ips.is_empty()).collect();
+    let unready: Vec<&Pod> = with_address.iter().copied().filter(|pod| !pod.is_ready()).collect();
+    let Some(first) = unready.first() else { return Judgement::ok("Every pod with an address is ready.") };
+    if case.seen().is_some_and(|seen| seen.publishes_not_ready) {
+        return Judgement::info(
+            "Pods that are not ready get traffic all the same; see policy.publish-not-ready.",
+        );
+    }
+    Judgement::error_if(
+        unready.len() == with_address.len(),
+        format!(
+            "{} of {} not ready: {}, because {}.",
+            unready.len(),
+            are(with_address.len()),
+            some(names(unready.iter().copied())),
+            why(case, first)
+        ),
+    )
+    .with("pods", json!(names(unready.iter().copied())))
+    .remedy(
+        Remedy::safe("Mend what keeps the pod from being ready; see its Events and its log.")
+            .by(describe(case, first)),
+    )
+}
+
+fn are(number: usize) -> String {
+    format!("{} {}", count(number, "pod"), if number == 1 { "is" } else { "are" })
+}
+
+/// The commonest reasons, the surest first.
+fn why(case: &Case<'_>, pod: &Pod) -> String {
+    let node = pod.node.as_deref().and_then(|node| case.node(node));
+    if let Some(node) = node.filter(|node| node.ready.as_ref().is_some_and(|ready| !ready.is_true)) {
+        return format!("its node {} is not ready", node.name);
+    }
+    if let Some(waiting) = &pod.waiting {
+        return format!("a container of {} waits: {waiting}", pod.name);
+    }
+    if !pod.unset_gates.is_empty() {
+        return format!("its readiness gate {} is not set", some(&pod.unset_gates));
+    }
+    let events = case.cluster().events.answer().into_iter().flatten();
+    let is_of_it = |it: &&EventSeen| it.object.kind == "Pod" && it.object.name == pod.name;
+    let said = events.filter(is_of_it).filter(|it| it.reason == "Unhealthy" && it.component == "kubelet");
+    match said.filter(|it| it.open).max_by_key(|it| it.last) {
+        Some(event) => format!("kubelet says \"{}\"", event.message.trim_end_matches('.')),
+        None => "its readiness probe has not succeeded".to_owned(),
+    }
+}
+
+pub(super) fn named_port(case: &Case<'_>) -> Judgement {
+    if let Err(judgement) = list(case, "Whether pods have the named port") {
+        return judgement;
+    }
+    let Some(seen) = case.seen() else { return missing(&case.cluster().service, "Its target ports") };
+    let living = case.living();
+    for port in &seen.ports {
+        let TargetPort::Name(wanted) = &port.target else { continue };
+        let has = |pod: &&&Pod| pod.ports.iter().any(|it| it.name == *wanted && it.protocol == port.protocol);
+        let lacking = living.len() - living.iter().filter(has).count();
+        if lacking > 0 {
+            return Judgement::error_if(
+                lacking == living.len(),
+                format!(
+                    "Target port {wanted} is declared by no container of {lacking} of {}.",
+                    count(living.len(), "pod")
+                ),
+            )
+            .with("target_port", &**wanted)
+            .with("protocol", &*port.protocol)
+            .remedy(Remedy::disruptive(
+                "Name the container's port so, or use its number as the Service's targetPort.",
+            ));
+        }
+    }
+    Judgement::ok("Every named target port is declared by the pods.")
+}
+
+pub(super) fn numeric_port(case: &Case<'_>) -> Judgement {
+    if let Err(judgement) = list(case, "Whether pods declare the port") {
+        return judgement;
+    }
+    let Some(seen) = case.seen() else { return missing(&case.cluster().service, "Its target ports") };
+    let living = case.living();
+    let declared: BTreeSet<u16> = living.iter().flat_map(|pod| &pod.ports).map(|port| port.number).collect();
+    let numbers = seen.ports.iter().filter_map(|port| match port.target {
+        TargetPort::Number(number) => Some(number),
+        TargetPort::Name(_) => None,
+    });
+    let unknown: Vec<u16> = numbers.filter(|number| !declared.contains(number)).collect();
+    match unknown.is_empty() || living.is_empty() || declared.is_empty() {
+        true => Judgement::ok("The target ports are those that pods declare, or pods declare none."),
+        false => Judgement::info(format!(
+            "No pod declares port {}, which is legal: look whether anybody listens there.",
+            some(&unknown)
+        ))
+        .with("ports", json!(unknown)),
+    }
+}
+
+pub(super) fn terminal(case: &Case<'_>) -> Judgement {
+    let pods = match list(case, "Whether pods have ended") {
+        Ok(pods) => pods,
+        Err(judgement) => return judgement,
+    };
+    let ended: Vec<&Pod> = pods.list.iter().filter(|pod| pod.has_ended()).collect();
+    match ended.is_empty() {
+        true => Judgement::ok("No pod of it has ended."),
+        false => Judgement::info(format!(
+            "{} ended and will serve nobody: {}.",
+            have(ended.len()),
+            some(names(ended.iter().copied()))
+        ))
+        .with("pods", json!(names(ended))),
+    }
+}
+
+fn have(number: usize) -> String {
+    format!("{} {}", count(number, "pod"), if number == 1 { "has" } else { "have" })
+}

@@ -1,0 +1,166 @@
+//! What connections of this node found out.
+//!
+//! Invariant: a probe is one connection at one moment from this host. What other hosts and pods meet may differ, and
+//! the sentences say so where it matters.
+
+use std::collections::BTreeSet;
+
+use holdfast_core::keys::{Protocol, Transport};
+use serde_json::json;
+
+use crate::diagnose::case::{Case, missing};
+use crate::diagnose::finding::{Judgement, Remedy};
+use crate::diagnose::limits::NAMED_MAX;
+use crate::diagnose::material::{Probe, ProbeOf, ProbeOutcome};
+use crate::diagnose::shown::{count, some};
+
+impl ProbeOutcome {
+    /// In a word or two.
+    pub(crate) fn word(&self) -> &str {
+        match self {
+            Self::Connected => "connected",
+            Self::Refused => "refused",
+            Self::TimedOut => "timed out",
+            Self::Unreachable(_) => "unreachable",
+            Self::NotPermitted => "not permitted",
+            Self::NotTried(_) => "not tried",
+        }
+    }
+
+    const fn was_tried(&self) -> bool {
+        !matches!(self, Self::NotTried(_))
+    }
+}
+
+fn tried<'a>(case: &Case<'a>, of_backends: bool) -> Vec<&'a Probe> {
+    let wanted =
+        |it: &&Probe| matches!(it.of, ProbeOf::Backend { .. }) == of_backends && it.outcome.was_tried();
+    case.probes().filter(wanted).collect()
+}
+
+fn failed<'a>(tried: &[&'a Probe]) -> Vec<&'a Probe> {
+    tried.iter().copied().filter(|it| it.outcome != ProbeOutcome::Connected).collect()
+}
+
+fn said(probes: &[&Probe]) -> String {
+    some(probes.iter().map(|it| format!("{} {}", it.to, it.outcome.word())))
+}
+
+fn untried(case: &Case<'_>, what: &str) -> Judgement {
+    let is_udp = |protocol: &Protocol| *protocol == Protocol::Transport(Transport::Udp);
+    match case.material.probes.answer() {
+        None => missing(&case.material.probes, what),
+        Some(_) if case.frontends().next().is_some() && case.frontends().all(|it| is_udp(&it.protocol)) => {
+            Judgement::skipped("UDP cannot be probed: silence may be an answer.")
+        }
+        Some(_) => Judgement::skipped("There was nothing to be tried."),
+    }
+}
+
+pub(super) fn frontend(case: &Case<'_>) -> Judgement {
+    let all = tried(case, false);
+    if all.is_empty() {
+        return untried(case, "Whether its frontends answer");
+    }
+    let failed = failed(&all);
+    let Some(first) = failed.first() else {
+        return Judgement::ok(format!("Each of {} answers from this host.", count(all.len(), "frontend")));
+    };
+    let behind = tried(case, true);
+    let all_answer = !behind.is_empty() && behind.iter().all(|it| it.outcome == ProbeOutcome::Connected);
+    let judgement = match &first.outcome {
+        ProbeOutcome::NotPermitted => Judgement::error(format!(
+            "{} is not permitted to this host: a program of somebody else forbids it{}.",
+            first.to,
+            programs(case)
+        ))
+        .remedy(Remedy::safe("Look which programs are attached to the cgroup: bpftool cgroup tree.")),
+        _ if all_answer => Judgement::error(format!(
+            "{}, although each backend answers: the fault is on this node.",
+            said(&failed)
+        ))
+        .remedy(Remedy::safe("See self.hooks, self.maps, view.table-kernel and foreign.*.")),
+        _ => Judgement::error(format!("{} from this host.", said(&failed)))
+            .remedy(Remedy::safe("See the findings on its endpoints.")),
+    };
+    judgement.with("failed", listed(&failed))
+}
+
+fn programs(case: &Case<'_>) -> String {
+    let shared =
+        case.material.own.datapath.status().map(|status| status.shared_hooks.clone()).unwrap_or_default();
+    match shared.is_empty() {
+        true => String::new(),
+        false => format!(" (others have programs at {})", some(shared.iter().map(|(hook, _)| hook))),
+    }
+}
+
+fn listed(probes: &[&Probe]) -> serde_json::Value {
+    let one = |it: &&Probe| json!({ "to": it.to.to_string(), "result": it.outcome.word() });
+    json!(probes.iter().take(NAMED_MAX).map(one).collect::<Vec<_>>())
+}
+
+pub(super) fn backend(case: &Case<'_>) -> Judgement {
+    let all = tried(case, true);
+    if all.is_empty() {
+        return untried(case, "Whether its backends answer");
+    }
+    let failed = failed(&all);
+    if failed.is_empty() {
+        return Judgement::ok(format!("Each of {} answers this host.", count(all.len(), "backend")));
+    }
+    let (meaning, remedy) = reading(&all, &failed);
+    let sentence =
+        format!("{} of {} fail: {}. {meaning}", failed.len(), count(all.len(), "backend"), said(&failed));
+    // Where policies rule, this host may be kept out while clients are let in.
+    let has_policies = case.cluster().policies.answer().is_some_and(|number| *number > 0);
+    let is_error = failed.len() == all.len() && !has_policies;
+    let judgement = match has_policies {
+        true => Judgement::warning(format!(
+            "{sentence} A NetworkPolicy may keep this host out and let clients in."
+        ))
+        .possible(),
+        false => Judgement::error_if(is_error, sentence),
+    };
+    let judgement =
+        judgement.with("failed", listed(&failed)).with("tried", all.len()).remedy(Remedy::safe(remedy));
+    // Whoever refuses is there; silence may be a policy's, of which nobody said that there is none.
+    let may_be_kept_out = failed.iter().any(|it| it.outcome != ProbeOutcome::Refused);
+    let is_open = may_be_kept_out && case.cluster().policies.answer().is_none();
+    if is_open { judgement.likely() } else { judgement }
+}
+
+/// What it means that these failed.
+fn reading(all: &[&Probe], failed: &[&Probe]) -> (String, &'static str) {
+    let is_all = failed.len() == all.len();
+    let of = |local: bool| all.iter().filter(move |it| it.of == ProbeOf::Backend { local });
+    let fails =
+        |local: bool| of(local).count() > 0 && of(local).all(|it| it.outcome != ProbeOutcome::Connected);
+    let ports: BTreeSet<u16> = failed.iter().map(|it| it.to.port()).collect();
+    if failed.iter().all(|it| it.outcome == ProbeOutcome::Refused) {
+        let meaning = format!("The application does not listen on {} (the target port).", some(&ports));
+        return (
+            meaning,
+            "Look at which port the application listens, and correct targetPort or the application.",
+        );
+    }
+    let (meaning, remedy) = match (is_all, fails(true), fails(false)) {
+        (_, false, true) if of(true).count() > 0 => (
+            "Those here answer and those on other nodes do not.",
+            "Look at the network between nodes: tunnel or routes of the CNI plug-in, firewalls.",
+        ),
+        (_, true, false) if of(false).count() > 0 => (
+            "Those on other nodes answer and those here do not.",
+            "Look at NetworkPolicies and at this host's firewall.",
+        ),
+        (false, ..) => (
+            "As many of a client's connections fail.",
+            "Look at those pods and their nodes: are they up, does a NetworkPolicy or a firewall stand before them?",
+        ),
+        (true, ..) => (
+            "None can be reached from this host.",
+            "Look at the pods, at the network between nodes, at NetworkPolicies and firewalls.",
+        ),
+    };
+    (meaning.to_owned(), remedy)
+}

@@ -1,0 +1,313 @@
+//! The Service itself: is it there, is it ours, does it say what it means.
+//!
+//! Invariant: a service is found by its exact name alone; what is only near is called near.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::keys::{Family, ObjectName, Protocol, Source};
+use holdfast_core::snapshot::{ServiceState, ServiceView, Verdict};
+use serde_json::json;
+
+use super::selector::distance;
+use crate::diagnose::case::{Case, missing};
+use crate::diagnose::command::{Command, Word};
+use crate::diagnose::finding::{Judgement, Remedy};
+use crate::diagnose::limits::NAMED_MAX;
+use crate::diagnose::shown::{clean, some, span};
+
+/// How long a difference with the apiserver is only news on its way.
+const LAG_SECONDS: u64 = 5;
+
+/// A slip of two letters.
+const SLIP_MAX: usize = 2;
+
+pub(super) fn exists(case: &Case<'_>) -> Judgement {
+    let name = &case.material.name;
+    if case.facts().is_some() {
+        return Judgement::ok(format!("{name} is known."));
+    }
+    let of_it = |it: &&Rejection| matches!(&it.object, ObjectKey::Service(key) if key.name == *name);
+    if let Some(rejection) = case.material.snapshot.rejections.named.values().find(of_it) {
+        return Judgement::error(format!("{name} is rejected: {}.", rejection.reason))
+            .remedy(Remedy::safe("Correct what the sentence names; the object is taken as soon as it is."));
+    }
+    match case.cluster().service.answer() {
+        Some(Some(_)) => {
+            Judgement::error(format!("The apiserver has {name}, and this node does not know it."))
+                .remedy(Remedy::safe("See self.watch and self.control: the news has not come."))
+        }
+        Some(None) => unknown(case, "the apiserver has no such Service"),
+        None => unknown(case, "this node knows no such Service").likely(),
+    }
+}
+
+fn unknown(case: &Case<'_>, why: &str) -> Judgement {
+    let name = &case.material.name;
+    let near = near(case);
+    let meant = if near.is_empty() { String::new() } else { format!(" Did you mean {}?", some(&near)) };
+    let gone = case.material.history.iter().rev().find(|record| record.rule == "service-gone");
+    let before = gone.map(|record| format!(" {}", record.sentence())).unwrap_or_default();
+    Judgement::error(format!("There is no Service {name}: {why}.{meant}{before}"))
+        .with("near", json!(near))
+        .remedy(Remedy::safe("Look at the name and the namespace, or apply the Service's manifest again."))
+}
+
+/// The same name in another namespace, and names that differ by a slip.
+fn near(case: &Case<'_>) -> Vec<String> {
+    let wanted = &case.material.name;
+    let is_near = |name: &ObjectName| {
+        let same = name.name() == wanted.name();
+        let slip =
+            || name.namespace() == wanted.namespace() && distance(name.name(), wanted.name()) <= SLIP_MAX;
+        name != wanted && (same || slip())
+    };
+    let services = case.material.snapshot.services.iter().map(|view| &view.key.name);
+    let near: BTreeSet<String> = services.filter(|name| is_near(name)).map(ToString::to_string).collect();
+    near.into_iter().take(NAMED_MAX).collect()
+}
+
+pub(super) fn understood(case: &Case<'_>) -> Judgement {
+    let Some(view) = case.view else { return Judgement::skipped("There is no object to understand.") };
+    let slices: BTreeSet<_> = view.slices.iter().map(|slice| &slice.key).collect();
+    let of_it = |it: &&Rejection| match &it.object {
+        ObjectKey::Service(key) => *key == view.key,
+        ObjectKey::Slice(key) => slices.contains(key),
+        _ => false,
+    };
+    let named = case.material.snapshot.rejections.named.values().filter(of_it);
+    let words: Vec<String> = named.map(|it| format!("{}: {}", it.object, it.reason)).collect();
+    match words.is_empty() {
+        true => Judgement::ok("Its objects are understood."),
+        false => Judgement::warning(format!("Something of its objects is left out: {}.", some(&words)))
+            .with("rejected", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+            .remedy(Remedy::safe(
+                "Correct what the sentence names; the last good version counts until then.",
+            )),
+    }
+}
+
+pub(super) fn cache_lag(case: &Case<'_>) -> Judgement {
+    let is_of_cluster = case.view.is_some_and(|view| view.key.source == Source::Kubernetes);
+    if is_of_cluster && case.facts().is_some() && matches!(case.cluster().service.answer(), Some(None)) {
+        return Judgement::warning(
+            "The apiserver has no such Service any more, and this node still serves it.",
+        )
+        .remedy(Remedy::safe("See self.watch and self.control: the news has not come."));
+    }
+    let (Some(facts), Some(seen)) = (case.facts(), case.seen()) else {
+        return missing(&case.cluster().service, "The Service was not compared");
+    };
+    let ours = facts.meta.resource_version.as_deref();
+    if ours.is_none() || ours == Some(&*seen.resource_version) {
+        return Judgement::ok("This node has the version that the apiserver has.");
+    }
+    let silent = |it: &crate::diagnose::material::WatchSeen| {
+        it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS)
+    };
+    let is_silent = case.material.own.watches.iter().any(|it| it.what == "services" && silent(it));
+    let sentence = format!(
+        "The apiserver has version {} of the Service, this node {}.",
+        seen.resource_version,
+        ours.unwrap_or_default()
+    );
+    match is_silent {
+        true => Judgement::warning(sentence).remedy(Remedy::safe("See self.watch: the news has not come.")),
+        false => Judgement::info(format!("{sentence} The news is on its way.")),
+    }
+}
+
+pub(super) fn handled(case: &Case<'_>) -> Judgement {
+    let Some(view) = case.view else { return Judgement::skipped("There is no Service.") };
+    let label = || view.facts.as_ref().and_then(|facts| facts.proxy_name.clone()).unwrap_or_default();
+    match view.state {
+        ServiceState::Served => Judgement::ok("This node serves it."),
+        ServiceState::NoAddress => Judgement::warning("It has no address that a client could dial.")
+            .remedy(Remedy::safe("Look whether the apiserver has given it a cluster IP.")),
+        ServiceState::Headless => Judgement::info(
+            "It is headless: clients find its endpoints by DNS, and no proxy has to do with it.",
+        ),
+        ServiceState::ExternalName => {
+            Judgement::info("It is an alias in DNS, and no proxy has to do with it.")
+        }
+        ServiceState::OtherProxy => Judgement::info(format!(
+            "It belongs to another proxy: its label service.kubernetes.io/service-proxy-name is {:?}.",
+            clean(&label())
+        )),
+        ServiceState::NoService => {
+            Judgement::warning("Only EndpointSlices name it; there is no Service for this node.")
+                .remedy(Remedy::safe("Apply the Service's manifest, or remove the slices."))
+        }
+    }
+}
+
+pub(super) fn deleting(case: &Case<'_>) -> Judgement {
+    let Some(seen) = case.seen() else {
+        return missing(&case.cluster().service, "Whether it is being deleted");
+    };
+    let Some(deletion) = seen.deletion else { return Judgement::ok("It is not being deleted.") };
+    let age = span(case.age(deletion));
+    let finalizers = if seen.finalizers.is_empty() { "none".to_owned() } else { some(&seen.finalizers) };
+    Judgement::info(format!("It has been in deletion for {age}; finalizers that are left: {finalizers}."))
+        .with("finalizers", json!(seen.finalizers.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+}
+
+pub(super) fn ports(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::skipped("Its ports are not known.") };
+    let other = facts.ports.iter().filter(|port| port.protocol.transport().is_none());
+    let other: Vec<String> = other.map(|port| format!("{}/{}", port.port, port.protocol)).collect();
+    if !other.is_empty() {
+        return Judgement::warning(format!("Only TCP and UDP are translated; {} is not.", some(&other)))
+            .with("ports", json!(other))
+            .remedy(Remedy::safe(
+                "Serve that protocol by other means, such as hostNetwork or endpoints by DNS.",
+            ));
+    }
+    let mut known: BTreeSet<(u16, &Protocol)> = BTreeSet::new();
+    let twice = facts.ports.iter().find(|port| !known.insert((port.port.get(), &port.protocol)));
+    match (twice, facts.ports.is_empty()) {
+        (Some(port), _) => {
+            Judgement::warning(format!("Port {}/{} is there twice.", port.port, port.protocol))
+                .remedy(Remedy::safe("Remove one of the two."))
+        }
+        (None, true) => Judgement::warning("It has no port.").remedy(Remedy::safe("Give it a port.")),
+        (None, false) => Judgement::ok("Its ports can be served.").with("ports", facts.ports.len()),
+    }
+}
+
+pub(super) fn families(case: &Case<'_>) -> Judgement {
+    let Some(facts) = case.facts() else { return Judgement::skipped("Its families are not known.") };
+    let have = case.families();
+    let lacking: Vec<&str> = facts
+        .ip_families
+        .iter()
+        .filter(|family| !have.contains(family))
+        .map(|family| word(*family))
+        .collect();
+    match lacking.is_empty() || have.is_empty() {
+        true => Judgement::ok("Its cluster IPs fit its families."),
+        false => {
+            Judgement::warning(format!("It asks for {} and has no cluster IP of it.", lacking.join(" and ")))
+                .remedy(Remedy::disruptive(
+                    "Create the Service anew, so that it gets an address of each family.",
+                ))
+        }
+    }
+}
+
+pub(super) const fn word(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+pub(super) fn selector(case: &Case<'_>) -> Judgement {
+    let Some(selector) = case.selector() else { return missing(&case.cluster().service, "Its selector") };
+    if case.view.is_none() {
+        return Judgement::skipped("This node does not know it.");
+    }
+    if !selector.is_empty() {
+        return Judgement::ok(format!("It selects pods by {}.", super::selector::written(selector)));
+    }
+    if case.slices().next().is_some() {
+        return Judgement::info(
+            "It has no selector: somebody other than Kubernetes' controllers writes its slices.",
+        );
+    }
+    Judgement::error("It has no selector and no EndpointSlice: nobody says who is behind it.")
+        .remedy(Remedy::safe("Write EndpointSlices for it, or give it a selector."))
+}
+
+pub(super) fn collision(case: &Case<'_>) -> Judgement {
+    let lost: Vec<_> = case.frontends().filter(|it| it.verdict == Verdict::Conflict).collect();
+    let Some(first) = lost.first() else { return Judgement::ok("No other service claims its addresses.") };
+    let owner = first.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
+    let address = SocketAddr::new(first.address, first.port.get());
+    let all = lost.iter().map(|it| format!("{}/{}", SocketAddr::new(it.address, it.port.get()), it.protocol));
+    Judgement::error(format!("{address}/{} belongs to {owner}, which has the older claim.", first.protocol))
+        .with("owner", owner)
+        .with("frontends", json!(all.take(NAMED_MAX).collect::<Vec<_>>()))
+        .remedy(Remedy::disruptive("Change the address or the port of one of the two."))
+}
+
+pub(super) fn cluster_ip(case: &Case<'_>) -> Judgement {
+    let asked = &case.cluster().address;
+    let name = &case.material.name;
+    match asked.answer() {
+        None => missing(asked, "Who has its cluster IP by the books"),
+        Some(None) => Judgement::warning(
+            "The apiserver keeps no IPAddress object for its cluster IP: the address may be given away.",
+        )
+        .remedy(Remedy::safe("Wait for the apiserver's repair, which runs every 3 minutes, and look again."))
+        .remedy(Remedy::disruptive("Create the Service anew.")),
+        Some(Some(of)) if (of.namespace.as_str(), of.name.as_str()) == (name.namespace(), name.name()) => {
+            Judgement::ok(format!("{} is given to it.", of.address))
+        }
+        Some(Some(of)) => Judgement::error(format!(
+            "By the apiserver's books {} belongs to {}/{}.",
+            of.address, of.namespace, of.name
+        ))
+        .with("owner", format!("{}/{}", of.namespace, of.name))
+        .remedy(Remedy::disruptive("Create the younger of the two Services anew.")),
+    }
+}
+
+/// Other services that lead to the same backends.
+pub(super) fn shared_backends(case: &Case<'_>) -> Judgement {
+    let Some(own) = case.view else { return Judgement::skipped("There is no Service.") };
+    let backends = case.backends();
+    let shares = |view: &&ServiceView| {
+        view.key != own.key
+            && view.ports.iter().any(|port| backends.iter().any(|backend| port.rows.find(*backend).is_some()))
+    };
+    let services = case.material.snapshot.services.iter().map(AsRef::as_ref);
+    let others: Vec<&ObjectName> = services.filter(shares).map(|view| &view.key.name).collect();
+    if others.is_empty() {
+        return Judgement::ok("Its backends are nobody else's.");
+    }
+    let mut named: Vec<String> = others.iter().map(ToString::to_string).collect();
+    named.sort();
+    let listed = json!(named.iter().take(NAMED_MAX).collect::<Vec<_>>());
+    let judgement = match confusable(case, &others) {
+        None => Judgement::info(format!("{} leads to the same backends.", some(&named))),
+        Some(other) => Judgement::warning(format!(
+            "{other} leads to the same backends, one name begins with the other, and Cilium runs here: some of its \
+             versions take the endpoints of one for those of the other."
+        ))
+        .possible()
+        .remedy(Remedy::safe("Have Cilium leave Services alone, or update it.")),
+    };
+    judgement.with("services", listed)
+}
+
+fn confusable<'a>(case: &Case<'_>, others: &[&'a ObjectName]) -> Option<&'a ObjectName> {
+    let own = &case.material.name;
+    let begins =
+        |other: &ObjectName| other.name().starts_with(own.name()) || own.name().starts_with(other.name());
+    let runs = case.material.own.proxies.iter().any(|it| it.proxy == "Cilium");
+    let other = others.iter().find(|other| other.namespace() == own.namespace() && begins(other));
+    other.copied().filter(|_| runs)
+}
+
+pub(super) fn namespace(case: &Case<'_>) -> Judgement {
+    let asked = &case.cluster().namespace;
+    match asked.answer() {
+        None => missing(asked, "Whether its namespace is going"),
+        Some(Some(false)) => Judgement::ok("Its namespace is active."),
+        Some(Some(true)) => {
+            Judgement::warning("Its namespace is terminating: the apiserver refuses new endpoints there.")
+                .remedy(Remedy::safe("Wait until it is gone, or look at what keeps it.").by(Command::of(&[
+                    Word::Ours("kubectl"),
+                    Word::Ours("get"),
+                    Word::Ours("namespace"),
+                    Word::Name(case.namespace()),
+                    Word::Ours("-o"),
+                    Word::Ours("yaml"),
+                ])))
+        }
+        Some(None) => Judgement::warning("The apiserver has no such namespace.")
+            .remedy(Remedy::safe("Look at the name of the namespace.")),
+    }
+}

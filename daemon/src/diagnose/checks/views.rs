@@ -1,0 +1,157 @@
+//! Whether apiserver, table and kernel say the same, and what clients meet.
+//!
+//! Invariant: verdicts and reasons are the product's own words, and so are their sentences.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use holdfast_core::facts::SliceFacts;
+use holdfast_core::snapshot::{FrontendView, Reason, Verdict};
+use serde_json::json;
+
+use super::host::at;
+use crate::diagnose::case::{Case, missing};
+use crate::diagnose::command::{Command, Word};
+use crate::diagnose::finding::{Judgement, Remedy};
+use crate::diagnose::limits::NAMED_MAX;
+use crate::diagnose::material::SliceSeen;
+use crate::diagnose::shown::some;
+use crate::why::{severity, why};
+
+/// How long a difference with the apiserver is only news on its way.
+const LAG_SECONDS: u64 = 5;
+
+/// Addresses with what decides whether they get traffic.
+type Listed = BTreeSet<(std::net::IpAddr, bool, bool)>;
+
+fn as_seen(slice: &SliceSeen) -> Listed {
+    let endpoints = slice.endpoints.iter();
+    endpoints
+        .filter_map(|it| Some((it.address?, it.ready.unwrap_or(true), it.terminating.unwrap_or(false))))
+        .collect()
+}
+
+fn as_known(slice: &SliceFacts) -> Listed {
+    slice.endpoints.iter_brief().map(|(address, it)| (address, it.ready, it.terminating)).collect()
+}
+
+pub(super) fn api_cache(case: &Case<'_>) -> Judgement {
+    let Some(seen) = case.cluster().slices.answer() else {
+        return missing(&case.cluster().slices, "Whether this node has the slices that the apiserver has");
+    };
+    let seen: BTreeMap<&str, Listed> =
+        seen.iter().map(|slice| (slice.name.as_str(), as_seen(slice))).collect();
+    let known = case.view.into_iter().flat_map(|view| view.slices.iter());
+    let known: BTreeMap<&str, Listed> = known.map(|slice| (slice.key.name.name(), as_known(slice))).collect();
+    let names: BTreeSet<&str> = seen.keys().chain(known.keys()).copied().collect();
+    let differs = |name: &&str| {
+        let none = Listed::new();
+        seen.get(name).unwrap_or(&none) != known.get(name).unwrap_or(&none)
+    };
+    let differing: Vec<&str> = names.into_iter().filter(differs).collect();
+    if differing.is_empty() {
+        return Judgement::ok("This node has the slices that the apiserver has.");
+    }
+    let silent = case
+        .material
+        .own
+        .watches
+        .iter()
+        .filter(|it| it.what == "endpointslices")
+        .any(|it| it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS));
+    let sentence = format!("The apiserver has other endpoints than this node in {}.", some(&differing));
+    let judgement = match silent {
+        true => Judgement::error(sentence)
+            .remedy(Remedy::safe("See self.watch and self.control: the news has not come."))
+            .remedy(verify()),
+        false => Judgement::info(format!("{sentence} The news is on its way.")),
+    };
+    judgement.with("slices", json!(differing.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+}
+
+fn verify() -> Remedy {
+    Remedy::safe("Have everything compared; what differs is mended by that.")
+        .by(Command::of(&[Word::Ours("holdfast"), Word::Ours("verify")]))
+}
+
+pub(super) fn table_kernel(case: &Case<'_>) -> Judgement {
+    let Some(rows) = case.material.kernel.answer() else {
+        return missing(&case.material.kernel, "What the maps hold");
+    };
+    let differing: Vec<_> = rows.iter().filter(|row| row.difference.is_some()).collect();
+    let words = differing
+        .iter()
+        .map(|row| format!("{}: {}", row.frontend, row.difference.as_deref().unwrap_or_default()));
+    let words: Vec<String> = words.collect();
+    match words.is_empty() {
+        true => Judgement::ok("The maps hold what the table wants.").with("frontends", rows.len()),
+        false => Judgement::error(format!(
+            "{} of {} frontends are not in the maps as they should be: {}.",
+            words.len(),
+            rows.len(),
+            some(&words)
+        ))
+        .with("differences", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+        .remedy(verify())
+        .remedy(Remedy::safe("See self.maps for why a write failed.")),
+    }
+}
+
+pub(super) fn drift(case: &Case<'_>) -> Judgement {
+    match case.material.snapshot.counters.drift {
+        0 => Judgement::ok("Nobody else has changed the maps since the start."),
+        times => Judgement::warning(format!(
+            "Somebody else has changed the maps {times} times since the start; it was mended."
+        ))
+        .with("times", times)
+        .remedy(Remedy::safe("Look who writes to pinned maps below /sys/fs/bpf/holdfast.")),
+    }
+}
+
+pub(super) fn hold(case: &Case<'_>) -> Judgement {
+    let held: Vec<&FrontendView> = case.frontends().filter(|it| it.verdict == Verdict::Held).collect();
+    let Some(first) = held.first() else { return Judgement::ok("No list is held.") };
+    let since = crate::rfc3339::Rfc3339(first.since);
+    Judgement::warning(format!(
+        "Its list is held since {since}: new connections go to the last known backends, because {}.",
+        why(first.reason)
+    ))
+    .with("reason", first.reason.map(Reason::as_str))
+    .with("since", since.to_string())
+    .remedy(Remedy::safe("Find out who withdrew the endpoints; the history names the writer.").by(
+        Command::of(&[
+            Word::Ours("holdfast"),
+            Word::Ours("history"),
+            Word::Ours("--since"),
+            Word::Ours("1h"),
+        ]),
+    ))
+}
+
+/// The frontend that is worst for its clients.
+pub(crate) fn worst<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
+    case.frontends()
+        .max_by(|a, b| severity(a.verdict).cmp(&severity(b.verdict)).then_with(|| at(b).cmp(&at(a))))
+}
+
+pub(super) fn verdict(case: &Case<'_>) -> Judgement {
+    let (Some(view), Some(frontend)) = (case.view, worst(case)) else {
+        return Judgement::skipped("It has no frontend on this node.");
+    };
+    let sentence = crate::why::sentence_of(view, frontend);
+    let judgement = match frontend.verdict {
+        Verdict::Serving | Verdict::Bypassed => Judgement::ok(sentence),
+        Verdict::Passing => Judgement::info(sentence),
+        Verdict::Held | Verdict::Draining => {
+            Judgement::warning(sentence).remedy(Remedy::safe("See the findings on pods and slices for why."))
+        }
+        Verdict::Refusing | Verdict::Dropping | Verdict::Conflict | Verdict::Unprogrammed => {
+            Judgement::error(sentence).remedy(Remedy::safe("See the findings on pods and slices for why."))
+        }
+    };
+    let dialled: SocketAddr = at(frontend);
+    judgement
+        .with("frontend", dialled.to_string())
+        .with("verdict", frontend.verdict.as_str())
+        .with("reason", frontend.reason.map(Reason::as_str))
+}

@@ -1,0 +1,124 @@
+//! Gathers what a diagnosis is made of: from the tables, the maps, the history, the apiserver, this host.
+//!
+//! Invariant: it asks and changes nothing, and ends within `TOTAL` whoever is silent. Diagnoses
+//! do not wait for each other. Nothing that a tenant wrote decides whom it asks or dials, but for the addresses of the
+//! service's own endpoints.
+
+mod cluster;
+mod host;
+mod probes;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::{ServiceView, Snapshot};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::limits::{RESERVE, TOTAL};
+use super::material::{Asked, Cluster, Host, Probe};
+use crate::apiserver::Access;
+use crate::config::{Config, EventsRead};
+use crate::rfc3339::Millis;
+use cluster::{Events, Subject};
+use host::Wanted;
+use probes::Target;
+
+/// Where everything is asked that the daemon does not know by itself. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Gatherer {
+    access: Option<Access>,
+    node: Arc<str>,
+    config: watch::Receiver<Arc<Config>>,
+    events: Arc<Events>,
+}
+
+/// What to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asks {
+    /// Whether anything is asked of an apiserver.
+    pub api: bool,
+    /// Whether connections are tried.
+    pub probes: bool,
+    /// Why frontends are not dialled from here.
+    pub frontends_not: Option<&'static str>,
+}
+
+/// What others said.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    pub(crate) cluster: Cluster,
+    pub(crate) host: Host,
+    pub(crate) probes: Asked<Vec<Probe>>,
+}
+
+impl Gatherer {
+    /// `config` says whether Events are read, `node` which node is the own one.
+    pub fn new(access: Option<Access>, node: Arc<str>, config: watch::Receiver<Arc<Config>>) -> Self {
+        Self { access, node, config, events: Arc::default() }
+    }
+
+    /// Asks all at once, within the time of a diagnosis.
+    pub(crate) async fn outside(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> Outside {
+        let deadline = Instant::now() + TOTAL.saturating_sub(RESERVE);
+        let views = views(name, snapshot);
+        let own = host::addresses().unwrap_or_default();
+        let backends = probes::backends(&views, &self.node, &own);
+        let wanted = Wanted::of(&views, &backends);
+        let (cluster, host, probes) = tokio::join!(
+            self.cluster(name, &views, asks, deadline),
+            host::gather(wanted, deadline),
+            probe(snapshot, &views, backends, asks, deadline)
+        );
+        Outside { cluster, host, probes }
+    }
+
+    /// The same, for whoever only shows it.
+    pub async fn ask(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> impl fmt::Debug + use<> {
+        self.outside(name, snapshot, asks).await
+    }
+
+    async fn cluster(
+        &self,
+        name: &ObjectName,
+        views: &[Arc<ServiceView>],
+        asks: Asks,
+        deadline: Instant,
+    ) -> Cluster {
+        match &self.access {
+            Some(access) if asks.api => {
+                let now = Timestamp(Millis::of(SystemTime::now()).0 / 1_000);
+                let subject = Subject { name, views, node: &self.node, now };
+                let reads_events = self.config.borrow().kubernetes.events_read != EventsRead::Off;
+                cluster::gather(access, (&self.events, reads_events), subject, deadline).await
+            }
+            Some(_) => cluster::not("the apiserver was not to be asked"),
+            None => cluster::not("no apiserver is used"),
+        }
+    }
+}
+
+async fn probe(
+    snapshot: &Snapshot,
+    views: &[Arc<ServiceView>],
+    backends: Vec<Target>,
+    asks: Asks,
+    deadline: Instant,
+) -> Asked<Vec<Probe>> {
+    if !asks.probes {
+        return Asked::Not("no connection was to be tried");
+    }
+    let mut targets = probes::frontends(views, snapshot, asks.frontends_not);
+    targets.extend(backends);
+    Asked::Answered(probes::dial(targets, deadline).await)
+}
+
+/// All services of a name, one for each source that has it.
+pub(crate) fn views(name: &ObjectName, snapshot: &Snapshot) -> Vec<Arc<ServiceView>> {
+    snapshot.services.iter().filter(|view| view.key.name == *name).map(Arc::clone).collect()
+}

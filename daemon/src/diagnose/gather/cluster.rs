@@ -1,0 +1,164 @@
+//! What the apiserver says of one service: a few questions, those that matter most first.
+//!
+//! Invariant: at most [`REQUESTS_MAX`] requests, all ended at one deadline, over two connections that no watch uses. An
+//! answer asks for nothing but names that it checks; a question that was left out says so.
+
+mod ask;
+mod beside;
+mod events;
+mod judged;
+mod network;
+mod objects;
+mod paths;
+mod workload;
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use holdfast_core::facts::{ServiceFacts, ServiceType, Timestamp};
+use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::ServiceView;
+use holdfast_knowledge::Knowledge;
+use tokio::time::Instant;
+
+use crate::apiserver::Access;
+use crate::diagnose::limits::REQUESTS_MAX;
+use crate::diagnose::material::{Asked, Cluster, Right};
+use ask::{Bounds, Lane, Question};
+use network::Network;
+use paths::Name;
+use workload::Workload;
+
+pub(super) use events::Events;
+
+/// The service that is asked about, and what this node knows of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'a> {
+    pub(super) name: &'a ObjectName,
+    pub(super) views: &'a [Arc<ServiceView>],
+    /// The own node.
+    pub(super) node: &'a str,
+    pub(super) now: Timestamp,
+}
+
+impl Subject<'_> {
+    fn is_balancer(&self) -> bool {
+        self.facts().any(|facts| facts.kind == ServiceType::LoadBalancer)
+    }
+
+    fn facts(&self) -> impl Iterator<Item = &ServiceFacts> {
+        self.views.iter().filter_map(|view| view.facts.as_deref())
+    }
+
+    /// Whether it may meet the host ports of pods: at an address of this host.
+    fn has_host_ports(&self) -> bool {
+        self.facts().any(|facts| {
+            facts.ports.iter().any(|port| port.node_port.is_some())
+                || !facts.external_ips.is_empty()
+                || !facts.ingress.is_empty()
+        })
+    }
+
+    fn cluster_ip(&self) -> Option<IpAddr> {
+        self.facts().find_map(|facts| facts.cluster_ips.first().copied())
+    }
+}
+
+/// The names that every path begins with.
+#[derive(Clone, Copy, Debug)]
+struct Names<'a> {
+    namespace: Name<'a>,
+    service: Name<'a>,
+}
+
+impl Names<'_> {
+    /// A question about the namespace's objects of one kind.
+    fn question(&self, name: &'static str, path: String, mut right: Right) -> Question {
+        right.namespace = Some(self.namespace.as_str().into());
+        Question { name, path, right }
+    }
+}
+
+/// The right to do this with that, everywhere.
+const fn right(group: &'static str, resource: &'static str, verbs: &'static str) -> Right {
+    Right { group, resource, verbs, namespace: None }
+}
+
+/// Asks until everything is answered or the time is over.
+pub(super) async fn gather(
+    access: &Access,
+    (events, reads_events): (&Events, bool),
+    subject: Subject<'_>,
+    deadline: Instant,
+) -> Cluster {
+    let names = (Name::new(subject.name.namespace()), Name::new(subject.name.name()));
+    let (Some(namespace), Some(service)) = names else { return none("no object can have this name") };
+    let names = Names { namespace, service };
+    let bounds = Bounds::new(deadline, REQUESTS_MAX);
+    let (mut first, mut second) = (Lane::new(access, &bounds), Lane::new(access, &bounds));
+    if let Err(error) = first.open().await {
+        return none(&error);
+    }
+    let reading = events.begin(reads_events, Instant::now());
+    let (workload, network) = tokio::join!(
+        workload::ask(&mut first, &reading, names),
+        network::ask(&mut second, &reading, names, subject)
+    );
+    let mut cluster = together(workload, network, subject);
+    beside::ask(&mut first, names, subject, &mut cluster).await;
+    cluster.requests = first.requests.into_iter().chain(second.requests).collect();
+    cluster
+}
+
+fn together(workload: Workload, network: Network, subject: Subject<'_>) -> Cluster {
+    let Workload { service, pods, near, events: of_pods } = workload;
+    let Network { slices, events, leases, nodes } = network;
+    let heard = events.with(of_pods);
+    let uid = service.answer().and_then(|it| Some(it.as_ref()?.uid.as_str()));
+    let judge = |events| judged::judge(Knowledge::built_in(), events, (subject.name, uid), subject.now);
+    let events = heard.list.map(judge);
+    Cluster {
+        service,
+        pods,
+        near,
+        slices,
+        leases,
+        nodes,
+        events,
+        more_events: heard.more,
+        ..Cluster::default()
+    }
+}
+
+/// Nobody was asked.
+pub(super) fn not(why: &'static str) -> Cluster {
+    all(&Asked::Not(why))
+}
+
+/// No apiserver answers, for this reason.
+fn none(error: &str) -> Cluster {
+    all(&Asked::Failed(error.into()))
+}
+
+/// All questions have the same answer, which is none.
+fn all(asked: &Asked<Infallible>) -> Cluster {
+    fn same<T>(asked: &Asked<Infallible>) -> Asked<T> {
+        asked.clone().map(|never| match never {})
+    }
+    Cluster {
+        service: same(asked),
+        slices: same(asked),
+        pods: same(asked),
+        near: same(asked),
+        endpoints: same(asked),
+        hosted: same(asked),
+        nodes: same(asked),
+        leases: same(asked),
+        address: same(asked),
+        policies: same(asked),
+        namespace: same(asked),
+        events: same(asked),
+        ..Cluster::default()
+    }
+}

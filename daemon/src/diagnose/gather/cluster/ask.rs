@@ -1,0 +1,310 @@
+//! One question to the apiserver: bounded in bytes, objects, requests and time, and never in the way of a watch.
+//!
+//! Invariant: a question takes no longer than [`QUESTION`], all of a diagnosis together end at one deadline, and no
+//! more requests are sent than its bounds allow, those that prove the cluster included. A body is read piece by piece;
+//! one that does not end is cut.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+use crate::apiserver::{Access, Connection, JSON, Reply};
+use crate::diagnose::limits::{ANSWER_BYTES_MAX, OBJECT_BYTES_MAX, PAGES_MAX, QUESTION, REFUSAL_BYTES_MAX};
+use crate::diagnose::material::{Asked, Request, Right};
+use crate::sources::kubernetes::page::Page;
+use crate::sources::kubernetes::piece::Piece;
+use crate::sources::kubernetes::resource::push;
+
+/// What an apiserver answers to whoever may not.
+const FORBIDDEN: u16 = 403;
+
+/// Characters of what an apiserver says of a refusal.
+const MESSAGE_LENGTH_MAX: usize = 200;
+
+const NO_REQUEST: &str = "other questions went before it: a diagnosis asks twelve times at most";
+const NO_TIME: &str = "no time left";
+
+/// What all questions of one diagnosis share.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    deadline: Instant,
+    left: AtomicUsize,
+}
+
+impl Bounds {
+    pub(super) fn new(deadline: Instant, requests: usize) -> Self {
+        Self { deadline, left: AtomicUsize::new(requests) }
+    }
+
+    /// Whether a request may be sent, which counts.
+    fn take(&self) -> Result<(), Why> {
+        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        taken.map(drop).map_err(|_| Why::NoRequest)
+    }
+}
+
+/// What is asked for, and the right that it takes.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    /// As it is shown: `service`, `pods`, …
+    pub(super) name: &'static str,
+    pub(super) path: String,
+    pub(super) right: Right,
+}
+
+/// In which form a list is asked for, and the kind that it then has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Form {
+    pub(super) accept: &'static str,
+    pub(super) kind: &'static str,
+}
+
+impl Form {
+    /// Nothing of each object but who it is.
+    pub(super) const NAMES: Self = Self {
+        accept: "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        kind: "PartialObjectMetadataList",
+    };
+
+    /// Objects with all that they have.
+    pub(super) const fn whole(kind: &'static str) -> Self {
+        Self { accept: JSON, kind }
+    }
+}
+
+/// A list, as far as it was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Listing {
+    /// There are more objects than were read, or some could not be read.
+    pub(super) more: bool,
+    /// Where the next page begins.
+    token: Option<String>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Why {
+    /// A diagnosis has asked as often as it may.
+    NoRequest,
+    NoTime,
+    Forbidden,
+    Failed(String),
+}
+
+/// The part of a `Status` that counts here.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Refusal {
+    message: String,
+    details: Option<Details>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    name: String,
+}
+
+/// A connection, for question after question.
+#[derive(Debug)]
+pub(super) struct Lane<'a> {
+    access: &'a Access,
+    bounds: &'a Bounds,
+    kept: Option<Connection>,
+    pub(super) requests: Vec<Request>,
+}
+
+impl<'a> Lane<'a> {
+    pub(super) const fn new(access: &'a Access, bounds: &'a Bounds) -> Self {
+        Self { access, bounds, kept: None, requests: Vec::new() }
+    }
+
+    /// Connects; an apiserver that is away is found out once and not by each question.
+    pub(super) async fn open(&mut self) -> Result<(), String> {
+        let until = self.bounds.deadline.min(Instant::now() + QUESTION);
+        match timeout_at(until, self.connection()).await {
+            Ok(Ok(connection)) => {
+                self.kept = Some(connection);
+                Ok(())
+            }
+            Ok(Err(Why::Failed(error))) => Err(error),
+            Ok(Err(_)) => Err(NO_REQUEST.to_owned()),
+            Err(_) => Err(format!("the apiserver does not answer within {} s", QUESTION.as_secs())),
+        }
+    }
+
+    /// One object; none: the apiserver has no such object.
+    pub(super) async fn get<T: DeserializeOwned>(&mut self, question: &Question) -> Asked<Option<T>> {
+        let begun = Instant::now();
+        let answer = in_time(self.bounds.deadline, self.object(&question.path)).await;
+        self.noted(question, begun, answer)
+    }
+
+    /// The first page of a list; each object is given out alone, and `false` says that it cannot be read.
+    pub(super) async fn list(
+        &mut self,
+        question: &Question,
+        form: Form,
+        each: impl FnMut(&[u8]) -> bool + Send,
+    ) -> Asked<Listing> {
+        let begun = Instant::now();
+        let answer = in_time(self.bounds.deadline, self.page(&question.path, form, each)).await;
+        self.noted(question, begun, answer)
+    }
+
+    /// As [`Self::list`], with a few pages more. Those that do not come leave what came before.
+    pub(super) async fn pages(
+        &mut self,
+        question: &Question,
+        form: Form,
+        mut each: impl FnMut(&[u8]) -> bool + Send,
+    ) -> Asked<Listing> {
+        let mut asked = self.list(question, form, &mut each).await;
+        for _ in 1..PAGES_MAX {
+            let Asked::Answered(Listing { token: Some(token), .. }) = &asked else { break };
+            let mut next = question.clone();
+            push(&mut next.path, "continue", token);
+            match self.list(&next, form, &mut each).await {
+                Asked::Answered(listing) => asked = Asked::Answered(listing),
+                _ => break,
+            }
+        }
+        asked
+    }
+
+    async fn object<T: DeserializeOwned>(&mut self, path: &str) -> Result<Option<T>, Why> {
+        let reply = self.reply(JSON, path).await?;
+        match reply.status {
+            200 => {
+                let body = self.body(reply, OBJECT_BYTES_MAX).await?;
+                let read = serde_json::from_slice(&body);
+                read.map(Some)
+                    .map_err(|error| Why::Failed(format!("the answer is not what was asked for: {error}")))
+            }
+            404 => self.missing(reply).await.map(|()| None),
+            _ => Err(self.refused(reply).await),
+        }
+    }
+
+    async fn page(
+        &mut self,
+        path: &str,
+        form: Form,
+        mut each: impl FnMut(&[u8]) -> bool + Send,
+    ) -> Result<Listing, Why> {
+        let mut reply = self.reply(form.accept, path).await?;
+        if reply.status != 200 {
+            return Err(self.refused(reply).await);
+        }
+        let (mut page, mut bytes, mut odd) = (Page::default(), 0, false);
+        let mut take = |piece: Piece<'_>| match piece {
+            Piece::Whole(object) => odd |= !each(object),
+            Piece::Cut(_) => odd = true,
+        };
+        while let Some(chunk) = reply.chunk(QUESTION).await.map_err(failed)? {
+            page.take(&chunk, &mut take).map_err(failed)?;
+            bytes += chunk.len();
+            if bytes > ANSWER_BYTES_MAX {
+                return Ok(Listing { more: true, token: None });
+            }
+        }
+        let frame = page.end(&mut take).map_err(failed)?;
+        if frame.kind != form.kind {
+            return Err(Why::Failed(format!("the answer is not a {}", form.kind)));
+        }
+        self.kept = Some(reply.into_connection());
+        let token = frame.metadata.token.filter(|token| !token.is_empty());
+        Ok(Listing { more: odd || token.is_some(), token })
+    }
+
+    /// An object that is not there is an answer; an API that is not there is none.
+    async fn missing(&mut self, reply: Reply) -> Result<(), Why> {
+        let body = self.body(reply, REFUSAL_BYTES_MAX).await?;
+        let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
+        match refusal.details {
+            Some(details) if !details.name.is_empty() => Ok(()),
+            _ => Err(Why::Failed("this apiserver has no such kind of objects".to_owned())),
+        }
+    }
+
+    async fn refused(&mut self, reply: Reply) -> Why {
+        let status = reply.status;
+        let body = match self.body(reply, REFUSAL_BYTES_MAX).await {
+            Ok(body) => body,
+            Err(_) if status == FORBIDDEN => return Why::Forbidden,
+            Err(why) => return why,
+        };
+        if status == FORBIDDEN {
+            return Why::Forbidden;
+        }
+        let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
+        let message: String = refusal.message.chars().take(MESSAGE_LENGTH_MAX).collect();
+        let colon = if message.is_empty() { "" } else { ": " };
+        Why::Failed(format!("the apiserver answers {status}{colon}{message}"))
+    }
+
+    /// An answer over the connection that is kept, or else over a new one.
+    async fn reply(&mut self, accept: &'static str, path: &str) -> Result<Reply, Why> {
+        if let Some(kept) = self.kept.take() {
+            self.bounds.take()?;
+            // One that was closed meanwhile says nothing.
+            if let Ok(reply) = self.access.ask_aside(accept, path, kept).await {
+                return Ok(reply);
+            }
+        }
+        let connection = self.connection().await?;
+        self.bounds.take()?;
+        self.access.ask_aside(accept, path, connection).await.map_err(failed)
+    }
+
+    /// Whoever answers has proven which cluster it belongs to, which is a request as well.
+    async fn connection(&self) -> Result<Connection, Why> {
+        self.bounds.take()?;
+        self.access.connect().await.map_err(failed)
+    }
+
+    /// The whole of a short body; its connection is kept.
+    async fn body(&mut self, mut reply: Reply, most: usize) -> Result<Vec<u8>, Why> {
+        let mut whole = Vec::new();
+        while let Some(chunk) = reply.chunk(QUESTION).await.map_err(failed)? {
+            if whole.len().saturating_add(chunk.len()) > most {
+                return Err(Why::Failed(format!("the answer has more than {most} bytes")));
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        self.kept = Some(reply.into_connection());
+        Ok(whole)
+    }
+
+    /// The answer as it is judged, and a line of what was asked.
+    fn noted<T>(&mut self, question: &Question, begun: Instant, answer: Result<T, Why>) -> Asked<T> {
+        let asked = match answer {
+            Ok(answer) => Asked::Answered(answer),
+            Err(Why::Forbidden) => Asked::Forbidden(question.right.clone()),
+            Err(Why::NoRequest) => return Asked::Not(NO_REQUEST),
+            Err(Why::NoTime) => return Asked::Failed(NO_TIME.into()),
+            Err(Why::Failed(error)) => Asked::Failed(error.into()),
+        };
+        let (took, error) = (begun.elapsed(), asked.why_not());
+        self.requests.push(Request { what: question.name.to_owned(), took, error });
+        asked
+    }
+}
+
+/// A question that began in time and ended by its own bound has not been answered; one that did not begin was not
+/// asked.
+async fn in_time<T>(deadline: Instant, asking: impl Future<Output = Result<T, Why>>) -> Result<T, Why> {
+    let now = Instant::now();
+    if now >= deadline {
+        return Err(Why::NoTime);
+    }
+    let until = deadline.min(now + QUESTION);
+    let answer = timeout_at(until, asking).await;
+    answer.unwrap_or_else(|_| Err(Why::Failed(format!("no answer within {} ms", (until - now).as_millis()))))
+}
+
+fn failed(error: impl std::fmt::Display) -> Why {
+    Why::Failed(error.to_string())
+}

@@ -1,0 +1,81 @@
+//! What else may matter, as far as requests are left: host ports, the namespace, the older Endpoints, policies, the
+//! address.
+//!
+//! Invariant: a question is left out where its answer could not change anything.
+
+use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod as PodObject};
+use k8s_openapi::api::networking::v1::IPAddress;
+
+use super::ask::{Form, Lane, Question};
+use super::paths::Name;
+use super::{Names, Subject, objects, paths, right};
+use crate::diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, HostPort};
+
+pub(super) async fn ask(lane: &mut Lane<'_>, names: Names<'_>, subject: Subject<'_>, cluster: &mut Cluster) {
+    cluster.hosted = hosted(lane, subject).await;
+    cluster.namespace = match is_in_doubt(cluster) {
+        true => namespace(lane, names).await,
+        false => Asked::Not("what is to be there is there, so the namespace is alive"),
+    };
+    cluster.endpoints = endpoints(lane, names).await;
+    cluster.policies = policies(lane, names).await;
+    cluster.address = address(lane, subject).await;
+}
+
+/// Nothing new can come to be in a namespace that is going.
+fn is_in_doubt(cluster: &Cluster) -> bool {
+    let service = cluster.service.answer().and_then(Option::as_ref);
+    let is_going = service.is_none_or(|service| service.deletion.is_some());
+    let has_slices = cluster.slices.answer().is_some_and(|slices| !slices.is_empty());
+    let has_no_pods = cluster.pods.answer().is_some_and(|pods| pods.list.is_empty());
+    is_going || !has_slices || has_no_pods
+}
+
+async fn hosted(lane: &mut Lane<'_>, subject: Subject<'_>) -> Asked<Vec<HostPort>> {
+    let (true, Some(node)) = (subject.has_host_ports(), Name::new(subject.node)) else {
+        return Asked::Not("the service has no port at an address of this host");
+    };
+    let right = right("", "pods", "list");
+    let question = Question { name: "pods of this node", path: paths::pods_on(node), right };
+    let mut ports = Vec::new();
+    let asked = lane.list(&question, Form::whole("PodList"), |object| {
+        let Ok(pod) = serde_json::from_slice::<PodObject>(object) else { return false };
+        if !objects::has_ended(&pod) {
+            ports.extend(objects::host_ports(&pod));
+        }
+        true
+    });
+    asked.await.map(|_| ports)
+}
+
+async fn namespace(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Option<bool>> {
+    let path = paths::namespace(names.namespace);
+    let question = Question { name: "namespace", path, right: right("", "namespaces", "get") };
+    lane.get::<Namespace>(&question).await.map(|found| found.map(|it| objects::is_terminating(&it)))
+}
+
+async fn endpoints(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Option<EndpointsSeen>> {
+    let path = paths::endpoints(names.namespace, names.service);
+    let question = names.question("endpoints", path, right("", "endpoints", "get"));
+    lane.get::<Endpoints>(&question).await.map(|found| found.map(objects::endpoints))
+}
+
+async fn policies(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<usize> {
+    let path = paths::policies(names.namespace);
+    let question = names.question("policies", path, right("networking.k8s.io", "networkpolicies", "list"));
+    let mut count = 0;
+    let asked = lane.list(&question, Form::NAMES, |_| {
+        count += 1;
+        true
+    });
+    asked.await.map(|_| count)
+}
+
+async fn address(lane: &mut Lane<'_>, subject: Subject<'_>) -> Asked<Option<AddressSeen>> {
+    let Some(address) = subject.cluster_ip() else {
+        return Asked::Not("the service has no cluster IP");
+    };
+    let right = right("networking.k8s.io", "ipaddresses", "get");
+    let question = Question { name: "address", path: paths::ip_address(address), right };
+    lane.get::<IPAddress>(&question).await.map(|found| found.map(objects::ip_address))
+}

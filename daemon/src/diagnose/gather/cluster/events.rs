@@ -1,0 +1,154 @@
+//! Events of the cluster, read on demand: seldom, bounded, and kept for a while.
+//!
+//! Invariant: an apiserver keeps no cache of Events, so each question costs it a look at all of a namespace: whoever
+//! asks, one diagnosis in [`EVENTS_PACE`] reads any, and what was read is kept for [`EVENTS_KEPT`]. Nobody waits for
+//! a turn. What an Event says is text of whoever wrote it, and decides nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdfast_knowledge::ClusterEvent;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::ask::{Form, Lane, Question};
+use super::paths::{self, Name};
+use super::right;
+use crate::diagnose::limits::{EVENTS_KEPT, EVENTS_KEPT_MAX, EVENTS_PACE, EVENTS_QUESTIONS_MAX};
+use crate::diagnose::material::{Asked, Right};
+
+/// What was heard.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heard {
+    pub(super) list: Asked<Vec<ClusterEvent>>,
+    /// There are more than were read, or not all that were asked for could be.
+    pub(super) more: bool,
+}
+
+impl Heard {
+    const fn without(list: Asked<Vec<ClusterEvent>>) -> Self {
+        Self { list, more: false }
+    }
+
+    /// Those that are about something of ours.
+    pub(super) fn only(self, is_wanted: impl Fn(&ClusterEvent) -> bool) -> Self {
+        let list = self.list.map(|list| list.into_iter().filter(|event| is_wanted(event)).collect());
+        Self { list, more: self.more }
+    }
+
+    /// Both; what one of them lacks is missing from the whole.
+    pub(super) fn with(self, other: Self) -> Self {
+        match (self.list, other.list) {
+            (Asked::Answered(mut list), Asked::Answered(others)) => {
+                list.extend(others);
+                Self { list: Asked::Answered(list), more: self.more || other.more }
+            }
+            (list, Asked::Not(_)) => Self { list, more: self.more },
+            (Asked::Answered(list), _) => Self { list: Asked::Answered(list), more: true },
+            (list, _) => Self { list, more: self.more },
+        }
+    }
+}
+
+/// What was read lately, and when; shared by all diagnoses.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    read: Option<Instant>,
+    answers: BTreeMap<String, (Instant, Arc<[ClusterEvent]>, bool)>,
+}
+
+/// One diagnosis, and whether it may ask.
+#[derive(Debug)]
+pub(super) struct Reading<'a> {
+    events: &'a Events,
+    is_on: bool,
+    begun: Instant,
+    /// How long ago another diagnosis asked.
+    wait: Option<Duration>,
+}
+
+impl Events {
+    /// A diagnosis begins; who comes too soon after another one gets what is kept.
+    pub(super) fn begin(&self, is_on: bool, now: Instant) -> Reading<'_> {
+        let mut known = self.known();
+        let since = known.read.map(|read| now.saturating_duration_since(read));
+        let wait = since.filter(|since| *since < EVENTS_PACE);
+        if is_on && wait.is_none() {
+            known.read = Some(now);
+        }
+        known.answers.retain(|_, (read, ..)| now.saturating_duration_since(*read) < EVENTS_KEPT);
+        Reading { events: self, is_on, begun: now, wait }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, path: String, at: Instant, list: &[ClusterEvent], more: bool) {
+        let mut known = self.known();
+        let oldest = known.answers.iter().min_by_key(|(_, (read, ..))| *read).map(|(path, _)| path.clone());
+        if let Some(oldest) = oldest.filter(|_| known.answers.len() >= EVENTS_QUESTIONS_MAX) {
+            known.answers.remove(&oldest);
+        }
+        known.answers.insert(path, (at, list.into(), more));
+    }
+}
+
+impl Reading<'_> {
+    /// Events whose fields are like this, at most the latest [`EVENTS_KEPT_MAX`].
+    pub(super) async fn ask(
+        &self,
+        lane: &mut Lane<'_>,
+        name: &'static str,
+        namespace: Name<'_>,
+        fields: &[(&str, &str)],
+    ) -> Heard {
+        if !self.is_on {
+            return Heard::without(Asked::Not("[kubernetes] events_read is \"off\""));
+        }
+        let path = paths::events(namespace, fields);
+        if let Some((_, list, more)) = self.events.known().answers.get(&path) {
+            return Heard { list: Asked::Answered(list.to_vec()), more: *more };
+        }
+        if let Some(since) = self.wait {
+            return Heard::without(Asked::Failed(too_soon(since).into()));
+        }
+        let right = Right { namespace: Some(namespace.as_str().into()), ..right("", "events", "list") };
+        let heard = read(lane, &Question { name, path: path.clone(), right }).await;
+        if let Asked::Answered(list) = &heard.list {
+            self.events.keep(path, self.begun, list, heard.more);
+        }
+        heard
+    }
+}
+
+fn too_soon(since: Duration) -> String {
+    let (ago, left) = (since.as_secs(), EVENTS_PACE.saturating_sub(since).as_secs() + 1);
+    format!("another diagnosis read Events {ago} s ago; ask again in {left} s")
+}
+
+/// Pages until there is none, or as many as are read.
+async fn read(lane: &mut Lane<'_>, question: &Question) -> Heard {
+    let mut list: Vec<ClusterEvent> = Vec::new();
+    let asked = lane.pages(question, Form::whole("EventList"), |object| {
+        let read = serde_json::from_slice::<Value>(object);
+        let is_read = read.is_ok();
+        list.extend(read.map(|value| ClusterEvent::from_json(&value)));
+        is_read
+    });
+    let asked = asked.await;
+    list.sort_by_key(|event| Reverse(event.last.map(|last| last.0)));
+    let is_cut = list.len() > EVENTS_KEPT_MAX;
+    list.truncate(EVENTS_KEPT_MAX);
+    match asked {
+        Asked::Answered(listing) => Heard { list: Asked::Answered(list), more: listing.more || is_cut },
+        other => Heard::without(other.map(|_| Vec::new())),
+    }
+}

@@ -1,0 +1,156 @@
+//! The slices of a Service, what is said of it, and who is behind both: controllers and nodes.
+//!
+//! Invariant: nodes are found by the names that slices say, each checked; one that was not found by its label is asked
+//! for by its name before it is called gone.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::coordination::v1::Lease as LeaseObject;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use super::ask::{Form, Lane, Question};
+use super::events::{Heard, Reading};
+use super::paths::Name;
+use super::{Names, Subject, objects, paths, right};
+use crate::diagnose::limits::{ENDPOINTS_MAX, NODES_MAX};
+use crate::diagnose::material::{Asked, Lease, NodeSeen, SliceSeen};
+
+/// What was answered.
+#[derive(Debug, Default)]
+pub(super) struct Network {
+    pub(super) slices: Asked<Vec<SliceSeen>>,
+    pub(super) events: Heard,
+    pub(super) leases: Asked<Vec<Lease>>,
+    pub(super) nodes: Asked<Vec<NodeSeen>>,
+}
+
+/// Kinds of objects that an Event of this name may be about; a Deployment may have the name too.
+const KINDS: [&str; 3] = ["Service", "Endpoints", "EndpointSlice"];
+
+pub(super) async fn ask(
+    lane: &mut Lane<'_>,
+    reading: &Reading<'_>,
+    names: Names<'_>,
+    subject: Subject<'_>,
+) -> Network {
+    let slices = slices(lane, names).await;
+    let fields = [("involvedObject.name", names.service.as_str())];
+    let events = reading.ask(lane, "events", names.namespace, &fields).await;
+    let events = events.only(|event| KINDS.contains(&event.object.kind.as_str()));
+    let leases = leases(lane, subject.is_balancer()).await;
+    let wanted = node_names(&slices, subject);
+    let nodes = nodes(lane, &wanted).await;
+    let of_node = match ill(&nodes) {
+        Some(name) => of_node(lane, reading, name).await,
+        None => Heard::default(),
+    };
+    Network { slices, events: events.with(of_node), leases, nodes }
+}
+
+async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> {
+    let path = paths::slices(names.service, names.namespace);
+    let question = names.question("slices", path, right("discovery.k8s.io", "endpointslices", "list"));
+    let (mut list, mut endpoints) = (Vec::new(), 0);
+    let asked = lane.list(&question, Form::whole("EndpointSliceList"), |object| {
+        let read = serde_json::from_slice::<EndpointSlice>(object).map(objects::slice);
+        let is_read = read.is_ok();
+        endpoints += read.as_ref().map_or(0, |slice| slice.endpoints.len());
+        list.extend(read.ok().filter(|_| endpoints <= ENDPOINTS_MAX));
+        is_read && endpoints <= ENDPOINTS_MAX
+    });
+    match asked.await {
+        // Whoever compares needs all of them.
+        Asked::Answered(listing) if listing.more => {
+            Asked::Failed("it has more slices than are read, or one that cannot be read".into())
+        }
+        asked => asked.map(|_| list),
+    }
+}
+
+/// Those of the controllers that the service depends on, of which some may run elsewhere.
+async fn leases(lane: &mut Lane<'_>, is_balancer: bool) -> Asked<Vec<Lease>> {
+    let controllers = ["kube-controller-manager", "cloud-controller-manager"];
+    let mut found = Vec::new();
+    for controller in controllers.into_iter().take(if is_balancer { 2 } else { 1 }) {
+        let mut right = right("coordination.k8s.io", "leases", "get");
+        right.namespace = Some("kube-system".into());
+        let question = Question { name: "lease", path: paths::lease(controller), right };
+        match lane.get::<LeaseObject>(&question).await.map(|found| found.map(objects::lease)) {
+            Asked::Answered(lease) => found.extend(lease),
+            other => return other.map(|_| Vec::new()),
+        }
+    }
+    Asked::Answered(found)
+}
+
+/// The own node first, then those of endpoints that are not ready, then the others.
+fn node_names<'a>(slices: &'a Asked<Vec<SliceSeen>>, subject: Subject<'a>) -> Vec<Name<'a>> {
+    let endpoints = || slices.answer().into_iter().flatten().flat_map(|slice| &slice.endpoints);
+    let unready = endpoints().filter(|it| it.ready == Some(false));
+    let listed = unready.chain(endpoints()).filter_map(|it| it.node.as_deref());
+    let known = subject.views.iter().flat_map(|view| view.slices.iter());
+    let known = known.flat_map(|slice| slice.endpoints.iter()).filter_map(|endpoint| endpoint.node);
+    let known = known.take(if slices.answer().is_some() { 0 } else { ENDPOINTS_MAX });
+    let mut seen = BTreeSet::new();
+    let all = std::iter::once(subject.node).chain(listed).chain(known);
+    all.filter(|name| seen.insert(*name)).filter_map(Name::new).take(NODES_MAX).collect()
+}
+
+const NODE: &str = "node";
+
+/// One by its name; several by their label, and by their names those that this did not find.
+async fn nodes(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> {
+    let mut found = match names {
+        [_] => Vec::new(),
+        several => match labelled(lane, several).await {
+            Asked::Answered(found) => found,
+            other => return other,
+        },
+    };
+    for name in names.iter().take(NODES_MAX) {
+        if found.iter().any(|node| node.name == name.as_str()) {
+            continue;
+        }
+        match one(lane, *name).await {
+            Asked::Answered(node) => found.push(node),
+            other if found.is_empty() => return other.map(|_| Vec::new()),
+            // Those that are known are worth more than none.
+            _ => break,
+        }
+    }
+    Asked::Answered(found)
+}
+
+async fn labelled(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> {
+    let question = Question { name: "nodes", path: paths::nodes(names), right: right("", "nodes", "list") };
+    let mut found = Vec::new();
+    let asked = lane.list(&question, Form::whole("NodeList"), |object| {
+        let read = serde_json::from_slice::<Node>(object).map(objects::node);
+        let is_read = read.is_ok();
+        found.extend(read.ok().filter(|node| names.iter().any(|name| name.as_str() == node.name)));
+        is_read
+    });
+    asked.await.map(|_| found)
+}
+
+async fn one(lane: &mut Lane<'_>, name: Name<'_>) -> Asked<NodeSeen> {
+    let question = Question { name: NODE, path: paths::node(name), right: right("", "nodes", "get") };
+    let gone = || NodeSeen { name: name.as_str().to_owned(), ..NodeSeen::default() };
+    lane.get::<Node>(&question).await.map(|found| found.map_or_else(gone, objects::node))
+}
+
+/// The first that is there and not ready.
+fn ill(nodes: &Asked<Vec<NodeSeen>>) -> Option<&str> {
+    let is_ill = |node: &&NodeSeen| node.ready.as_ref().is_some_and(|ready| !ready.is_true);
+    nodes.answer()?.iter().find(is_ill).map(|node| node.name.as_str())
+}
+
+/// Objects without a namespace have their Events in `default`.
+async fn of_node(lane: &mut Lane<'_>, reading: &Reading<'_>, name: &str) -> Heard {
+    let (Some(name), Some(namespace)) = (Name::new(name), Name::new("default")) else {
+        return Heard::default();
+    };
+    let fields = [("involvedObject.kind", "Node"), ("involvedObject.name", name.as_str())];
+    reading.ask(lane, "events of a node", namespace, &fields).await
+}

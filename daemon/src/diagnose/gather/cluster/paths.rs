@@ -1,0 +1,177 @@
+//! Where each question goes: paths and selectors.
+//!
+//! Invariant: a path has no segment that is not a name by Kubernetes' grammar, a selector no term that is not one label
+//! or field, and all of it is percent-encoded. So what a tenant wrote asks for what it names and for nothing else.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use percent_encoding::utf8_percent_encode;
+
+use crate::diagnose::limits::{NAME_LENGTH_MAX, PAGE_ITEMS, QUERY_BYTES_MAX};
+use crate::sources::kubernetes::resource::{ENCODED, push};
+
+/// A label's value has as many characters at most; so has the part of its name behind the slash.
+const LABEL_LENGTH_MAX: usize = 63;
+
+/// A name that may be a segment of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name<'a>(&'a str);
+
+impl<'a> Name<'a> {
+    pub(super) fn new(text: &'a str) -> Option<Self> {
+        let is_legal = !text.is_empty()
+            && text.len() <= NAME_LENGTH_MAX
+            && !matches!(text, "." | "..")
+            && text.bytes().all(is_name_byte);
+        is_legal.then_some(Self(text))
+    }
+
+    pub(super) const fn as_str(self) -> &'a str {
+        self.0
+    }
+}
+
+const fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_')
+}
+
+const CORE: &str = "/api/v1";
+
+/// An object in a namespace.
+pub(super) fn object(root: &str, namespace: Name<'_>, resource: &str, name: Name<'_>) -> String {
+    format!("{root}/namespaces/{}/{resource}/{}", namespace.0, name.0)
+}
+
+pub(super) fn service(namespace: Name<'_>, name: Name<'_>) -> String {
+    object(CORE, namespace, "services", name)
+}
+
+pub(super) fn endpoints(namespace: Name<'_>, name: Name<'_>) -> String {
+    object(CORE, namespace, "endpoints", name)
+}
+
+pub(super) fn namespace(name: Name<'_>) -> String {
+    format!("{CORE}/namespaces/{}", name.0)
+}
+
+pub(super) fn node(name: Name<'_>) -> String {
+    format!("{CORE}/nodes/{}", name.0)
+}
+
+/// Of a controller of the control plane.
+pub(super) fn lease(name: &str) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/{name}")
+}
+
+/// The object that stands for a cluster IP.
+pub(super) fn ip_address(address: IpAddr) -> String {
+    let name = address.to_string();
+    format!("/apis/networking.k8s.io/v1/ipaddresses/{}", utf8_percent_encode(&name, ENCODED))
+}
+
+pub(super) fn slices(of: Name<'_>, namespace: Name<'_>) -> String {
+    let path = format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", namespace.0);
+    list(&path, &format!("kubernetes.io/service-name={}", of.0), "")
+}
+
+pub(super) fn policies(namespace: Name<'_>) -> String {
+    list(&format!("/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies", namespace.0), "", "")
+}
+
+/// Those that a selector matches; none: it is no selector that an apiserver would have taken.
+pub(super) fn pods(namespace: Name<'_>, selector: &BTreeMap<String, String>) -> Option<String> {
+    let is_legal = selector.iter().all(|(key, value)| is_label(key) && is_label_value(value));
+    let terms: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let query = list(&pods_of(namespace), &terms.join(","), "");
+    (is_legal && query.len() <= QUERY_BYTES_MAX).then_some(query)
+}
+
+pub(super) fn all_pods(namespace: Name<'_>) -> String {
+    list(&pods_of(namespace), "", "")
+}
+
+pub(super) fn pods_on(node: Name<'_>) -> String {
+    list(&format!("{CORE}/pods"), "", &format!("spec.nodeName={}", node.0))
+}
+
+/// Several in one question, by the label that kubelet gives each: mostly its name.
+pub(super) fn nodes(names: &[Name<'_>]) -> String {
+    let names: Vec<&str> = names.iter().map(|name| name.0).filter(|name| is_label_value(name)).collect();
+    list(&format!("{CORE}/nodes"), &format!("kubernetes.io/hostname in ({})", names.join(",")), "")
+}
+
+/// Of one object of a name, whatever its kind, and what else they must be like.
+pub(super) fn events(namespace: Name<'_>, fields: &[(&str, &str)]) -> String {
+    let fields: Vec<String> = fields.iter().map(|(field, value)| format!("{field}={value}")).collect();
+    list(&format!("{CORE}/namespaces/{}/events", namespace.0), "", &fields.join(","))
+}
+
+fn pods_of(namespace: Name<'_>) -> String {
+    format!("{CORE}/namespaces/{}/pods", namespace.0)
+}
+
+fn list(path: &str, labels: &str, fields: &str) -> String {
+    let mut query = format!("{path}?");
+    push(&mut query, "labelSelector", labels);
+    push(&mut query, "fieldSelector", fields);
+    push(&mut query, "limit", &PAGE_ITEMS.to_string());
+    query
+}
+
+fn is_label(key: &str) -> bool {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let is_name = !name.is_empty() && is_label_value(name);
+    is_name && prefix.is_none_or(|prefix| Name::new(prefix).is_some())
+}
+
+fn is_label_value(value: &str) -> bool {
+    value.len() <= LABEL_LENGTH_MAX && value.bytes().all(is_name_byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name<'_> {
+        Name::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_segment_of_a_path_is_a_name() {
+        for text in ["", ".", "..", "a/b", "a%2fb", "a?b", "a b", "ä", "a\n", &"x".repeat(254)] {
+            assert_eq!(Name::new(text), None, "{text:?}");
+        }
+        assert_eq!(service(name("shop"), name("web")), "/api/v1/namespaces/shop/services/web");
+        assert_eq!(
+            ip_address("fd00::1".parse().unwrap()),
+            "/apis/networking.k8s.io/v1/ipaddresses/fd00%3A%3A1"
+        );
+    }
+
+    #[test]
+    fn a_selector_asks_for_what_it_names_and_nothing_else() {
+        let selector = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            pods(name("shop"), &pairs.collect())
+        };
+        let wanted = "/api/v1/namespaces/shop/pods?labelSelector=app%3Dweb%2Cx.y%2Ftier%3D&limit=500";
+        assert_eq!(selector(&[("app", "web"), ("x.y/tier", "")]).as_deref(), Some(wanted));
+        for (key, value) in [("app", "a,!b"), ("app", "a&limit=1"), ("!app", ""), ("a/b/c", "d"), ("", "a")] {
+            assert_eq!(selector(&[(key, value)]), None, "{key}={value}");
+        }
+        let many: Vec<String> = (0..100).map(|number| format!("{number}{}", "x".repeat(50))).collect();
+        let many: Vec<(&str, &str)> = many.iter().map(|key| (key.as_str(), "y")).collect();
+        assert_eq!(selector(&many), None, "longer than proxies take");
+    }
+
+    #[test]
+    fn several_nodes_are_one_question() {
+        let long = "n".repeat(64);
+        let asked = nodes(&[name("n1"), name(&long), name("n2")]);
+        assert_eq!(
+            asked,
+            "/api/v1/nodes?labelSelector=kubernetes.io%2Fhostname%20in%20%28n1%2Cn2%29&limit=500"
+        );
+    }
+}

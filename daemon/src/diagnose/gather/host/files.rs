@@ -1,0 +1,163 @@
+//! What files of the kernel and of the host say, below a root.
+//!
+//! Invariant: pure but for reading; a file that cannot be read is said so, and is never taken for an empty one. No more
+//! is read than [`FILE_BYTES_MAX`].
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::diagnose::limits::FILE_BYTES_MAX;
+use crate::diagnose::material::{Asked, Conntrack, Resolver, ReversePath};
+
+/// The text of a file, as far as it is read.
+pub(super) fn text(root: &Path, path: &str) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(root.join(path))?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn asked<T>(root: &Path, path: &str, read: impl FnOnce(&str) -> Option<T>) -> Asked<T> {
+    match text(root, path) {
+        Ok(text) => read(&text).map_or_else(|| failed(path, &"it is not understood"), Asked::Answered),
+        Err(error) => failed(path, &error),
+    }
+}
+
+fn failed<T>(path: &str, error: &dyn std::fmt::Display) -> Asked<T> {
+    Asked::Failed(format!("/{path}: {error}").into())
+}
+
+/// The ports that the kernel gives to connections.
+pub(super) fn port_range(root: &Path) -> Asked<(u16, u16)> {
+    asked(root, "proc/sys/net/ipv4/ip_local_port_range", |text| {
+        let mut words = text.split_whitespace().map(str::parse);
+        Some((words.next()?.ok()?, words.next()?.ok()?))
+    })
+}
+
+/// Those that it keeps.
+pub(super) fn reserved(root: &Path) -> Asked<Vec<(u16, u16)>> {
+    asked(root, "proc/sys/net/ipv4/ip_local_reserved_ports", |text| {
+        let ranges = text.trim().split(',').filter(|range| !range.is_empty());
+        ranges
+            .map(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+            })
+            .collect()
+    })
+}
+
+pub(super) fn forwards(root: &Path) -> Asked<bool> {
+    asked(root, "proc/sys/net/ipv4/ip_forward", |text| Some(text.trim().parse::<u8>().ok()? != 0))
+}
+
+/// How a device judges where packets come from: what is stricter, its own setting or that of all.
+pub(super) fn reverse_path(root: &Path, device: &str) -> Option<ReversePath> {
+    let mode = |name: &str| {
+        text(root, &format!("proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()?.trim().parse::<u8>().ok()
+    };
+    Some(ReversePath { device: device.to_owned(), mode: mode(device)?.max(mode("all")?) })
+}
+
+pub(super) fn conntrack(root: &Path) -> Asked<Conntrack> {
+    const COUNT: &str = "proc/sys/net/netfilter/nf_conntrack_count";
+    const MOST: &str = "proc/sys/net/netfilter/nf_conntrack_max";
+    if !root.join(COUNT).exists() {
+        return Asked::Not("the kernel tracks no connections here");
+    }
+    let number = |path| asked(root, path, |text| text.trim().parse().ok());
+    match (number(COUNT), number(MOST)) {
+        (Asked::Answered(entries), most) => most.map(|entries_max| Conntrack { entries, entries_max }),
+        (other, _) => other.map(|_: u64| Conntrack { entries: 0, entries_max: 0 }),
+    }
+}
+
+/// The node's own `resolv.conf`.
+pub(super) fn resolver(root: &Path) -> Asked<Resolver> {
+    const PATH: &str = "etc/resolv.conf";
+    match text(root, PATH) {
+        Ok(text) => Asked::Answered(resolver_of(&text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Asked::Answered(Resolver { missing: true, ..Resolver::default() })
+        }
+        Err(error) => failed(PATH, &error),
+    }
+}
+
+/// The last line of search domains counts, as in the C library.
+fn resolver_of(text: &str) -> Resolver {
+    let lines = || text.lines().map(str::split_whitespace);
+    let of = |wanted: &'static str| {
+        lines().filter_map(move |mut words| (words.next()? == wanted).then(|| words.collect::<Vec<_>>()))
+    };
+    let search = of("search").next_back().unwrap_or_default();
+    Resolver {
+        missing: false,
+        nameservers: of("nameserver").filter(|words| !words.is_empty()).count(),
+        search_domains: search.len(),
+        search_bytes: search.join(" ").len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn ports_of_the_kernel_are_ranges() {
+        let range = "proc/sys/net/ipv4/ip_local_port_range";
+        let kept = "proc/sys/net/ipv4/ip_local_reserved_ports";
+        let there = root(&[(range, "32768\t60999\n"), (kept, "30000-32767,8080\n")]);
+        assert_eq!(port_range(there.path()), Asked::Answered((32768, 60999)));
+        assert_eq!(reserved(there.path()), Asked::Answered(vec![(30000, 32767), (8080, 8080)]));
+        let empty = root(&[(range, "x"), (kept, "\n")]);
+        assert_eq!(reserved(empty.path()), Asked::Answered(Vec::new()));
+        let why = port_range(empty.path()).why_not().unwrap();
+        assert_eq!(why, format!("/{range}: it is not understood"));
+        assert!(matches!(port_range(root(&[]).path()), Asked::Failed(_)), "not there is not none");
+    }
+
+    #[test]
+    fn the_stricter_of_two_filters_counts() {
+        let conf = |device: &str| format!("proc/sys/net/ipv4/conf/{device}/rp_filter");
+        let (all, own) = (conf("all"), conf("eth0"));
+        let root = root(&[(&all, "2\n"), (&own, "1\n")]);
+        assert_eq!(reverse_path(root.path(), "eth0").unwrap().mode, 2);
+        assert_eq!(reverse_path(root.path(), "eth1"), None);
+    }
+
+    #[test]
+    fn connections_are_counted_where_any_are_tracked() {
+        let files = [
+            ("proc/sys/net/netfilter/nf_conntrack_count", "12"),
+            ("proc/sys/net/netfilter/nf_conntrack_max", "100"),
+        ];
+        let found = conntrack(root(&files).path());
+        assert_eq!(found, Asked::Answered(Conntrack { entries: 12, entries_max: 100 }));
+        assert!(matches!(conntrack(root(&[]).path()), Asked::Not(_)));
+    }
+
+    #[test]
+    fn the_last_search_line_counts() {
+        let file =
+            "# a\nnameserver 10.0.0.1\nsearch a b\nnameserver 10.0.0.2\noptions ndots:5\nsearch c.d e\n";
+        let root = root(&[("etc/resolv.conf", file)]);
+        let expected = Resolver { missing: false, nameservers: 2, search_domains: 2, search_bytes: 5 };
+        assert_eq!(resolver(root.path()), Asked::Answered(expected));
+        assert!(resolver(self::root(&[]).path()).answer().unwrap().missing);
+    }
+}

@@ -1,0 +1,188 @@
+//! Who listens at some ports of this host, as the kernel lists its sockets (sock_diag), and which process that is.
+//!
+//! Invariant: bounded in bytes, time, processes and descriptors. A process that may not be looked at has no name; a
+//! list that the kernel did not end is an error and no list.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use holdfast_core::keys::Transport;
+use nix::libc;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+};
+use nix::sys::time::TimeVal;
+
+use super::netlink::{DUMP, HEADER, Part, messages};
+use crate::diagnose::limits::{DESCRIPTORS_MAX, NETLINK_BYTES_MAX, PROCESSES_MAX};
+use crate::diagnose::material::Listener;
+
+/// A kind of message, from `linux/sock_diag.h`.
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// From `net/tcp_states.h`: LISTEN, and what a UDP socket without a peer is.
+const LISTEN: u32 = 1 << 10;
+const UNCONNECTED: u32 = 1 << 7;
+/// The length of an `inet_diag_req_v2`.
+const QUESTION_LEN: usize = 56;
+
+/// A socket as the kernel lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Socket {
+    address: IpAddr,
+    port: u16,
+    inode: u32,
+}
+
+/// Sockets at these ports, with their processes as far as they may be seen.
+pub(super) fn at(root: &Path, ports: &BTreeSet<(Transport, u16)>) -> io::Result<Vec<Listener>> {
+    let mut found = Vec::new();
+    for transport in [Transport::Tcp, Transport::Udp] {
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let sockets = list(transport, u8::try_from(family).unwrap_or_default())?;
+            let wanted = sockets.into_iter().filter(|it| ports.contains(&(transport, it.port)));
+            found.extend(wanted.map(|socket| (transport, socket)));
+        }
+    }
+    let inodes: BTreeSet<u32> = found.iter().map(|(_, socket)| socket.inode).collect();
+    let owners = if inodes.is_empty() { BTreeMap::new() } else { owners(&root.join("proc"), &inodes) };
+    Ok(found.into_iter().map(|(transport, socket)| listener(transport, socket, &owners)).collect())
+}
+
+fn listener(transport: Transport, socket: Socket, owners: &BTreeMap<u32, (u32, String)>) -> Listener {
+    let owner = owners.get(&socket.inode);
+    Listener {
+        port: socket.port,
+        protocol: match transport {
+            Transport::Tcp => "TCP".to_owned(),
+            Transport::Udp => "UDP".to_owned(),
+        },
+        address: socket.address,
+        process: owner.map(|(_, name)| name.clone()),
+        pid: owner.map(|(pid, _)| *pid),
+        own: owner.is_some_and(|(pid, _)| *pid == std::process::id()),
+    }
+}
+
+fn list(transport: Transport, family: u8) -> io::Result<Vec<Socket>> {
+    let (flags, protocol) = (SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag);
+    let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+    setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(1, 0))?;
+    send(netlink.as_raw_fd(), &question(transport, family), MsgFlags::empty())?;
+    let (mut found, mut total, mut datagram) = (Vec::new(), 0, vec![0; 64 << 10]);
+    while total < NETLINK_BYTES_MAX {
+        let count = recv(netlink.as_raw_fd(), &mut datagram, MsgFlags::empty())?;
+        total += count.max(1);
+        for message in messages(datagram.get(..count).unwrap_or_default()) {
+            match message {
+                Part::End(ended) => return ended.map(|()| found),
+                Part::Body(body) => found.extend(decode(body)),
+            }
+        }
+    }
+    Err(io::Error::other("the kernel's list of sockets has no end"))
+}
+
+fn question(transport: Transport, family: u8) -> Vec<u8> {
+    let (protocol, states) = match transport {
+        Transport::Tcp => (libc::IPPROTO_TCP, LISTEN),
+        Transport::Udp => (libc::IPPROTO_UDP, UNCONNECTED),
+    };
+    let length = u32::try_from(HEADER + QUESTION_LEN).unwrap_or_default();
+    let head = [&length.to_ne_bytes()[..], &SOCK_DIAG_BY_FAMILY.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8]];
+    let asked = [family, u8::try_from(protocol).unwrap_or_default(), 0, 0];
+    [&head.concat()[..], &asked, &states.to_ne_bytes(), &[0; 48]].concat()
+}
+
+/// A `struct inet_diag_msg`.
+fn decode(message: &[u8]) -> Option<Socket> {
+    let port = u16::from_be_bytes(*message.get(4..)?.first_chunk()?);
+    let address = if i32::from(*message.first()?) == libc::AF_INET {
+        IpAddr::from(*message.get(8..)?.first_chunk::<4>()?)
+    } else {
+        IpAddr::from(*message.get(8..)?.first_chunk::<16>()?)
+    };
+    let inode = u32::from_ne_bytes(*message.get(68..)?.first_chunk()?);
+    Some(Socket { address, port, inode })
+}
+
+/// Process and name of each socket that some process holds open, this one's first.
+fn owners(proc: &Path, wanted: &BTreeSet<u32>) -> BTreeMap<u32, (u32, String)> {
+    let own = std::process::id();
+    let listed = fs::read_dir(proc).into_iter().flatten().take(PROCESSES_MAX).filter_map(Result::ok);
+    let others =
+        listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|pid| *pid != own);
+    let (mut found, mut left) = (BTreeMap::new(), DESCRIPTORS_MAX);
+    for pid in std::iter::once(own).chain(others) {
+        let sockets = sockets_of(&proc.join(pid.to_string()), wanted, &mut left);
+        if !sockets.is_empty() {
+            let name = fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+            let name = name.trim().replace(char::is_control, "?");
+            sockets.into_iter().for_each(|inode| _ = found.entry(inode).or_insert((pid, name.clone())));
+        }
+        if left == 0 || found.len() == wanted.len() {
+            break;
+        }
+    }
+    found
+}
+
+fn sockets_of(process: &Path, wanted: &BTreeSet<u32>, left: &mut usize) -> Vec<u32> {
+    let open = fs::read_dir(process.join("fd")).into_iter().flatten().filter_map(Result::ok).take(*left);
+    let mut looked = 0;
+    let found =
+        open.inspect(|_| looked += 1).filter_map(|it| inode(fs::read_link(it.path()).ok()?.to_str()?));
+    let found = found.filter(|inode| wanted.contains(inode)).collect();
+    *left -= looked;
+    found
+}
+
+/// Of a link such as `socket:[4711]`.
+fn inode(link: &str) -> Option<u32> {
+    link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn kernel_own_listeners_are_found_with_process_and_family() {
+        let four = TcpListener::bind("127.0.0.1:0").unwrap();
+        let six = UdpSocket::bind("[::1]:0").unwrap();
+        let ports = [four.local_addr().unwrap(), six.local_addr().unwrap()];
+        let wanted = BTreeSet::from([(Transport::Tcp, ports[0].port()), (Transport::Udp, ports[1].port())]);
+        let found = at(Path::new("/"), &wanted).unwrap();
+        let seen: Vec<_> = found.iter().map(|it| (it.address, it.port, it.protocol.as_str())).collect();
+        let expected = [(ports[0].ip(), ports[0].port(), "TCP"), (ports[1].ip(), ports[1].port(), "UDP")];
+        assert_eq!(seen, expected);
+        assert!(found.iter().all(|it| it.own && it.pid == Some(std::process::id())), "{found:?}");
+        let other = BTreeSet::from([(Transport::Udp, ports[0].port())]);
+        assert_eq!(at(Path::new("/"), &other).unwrap(), [], "TCP is not UDP");
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_socket() {
+        for length in 0..72 {
+            assert_eq!(decode(&vec![2; length]), None, "{length}");
+        }
+        assert_eq!((inode("socket:[12]"), inode("pipe:[12]"), inode("socket:[x]")), (Some(12), None, None));
+    }
+
+    #[test]
+    fn a_process_that_may_not_be_seen_has_no_name() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir_all(proc.path().join("7/fd")).unwrap();
+        std::os::unix::fs::symlink("socket:[5]", proc.path().join("7/fd/3")).unwrap();
+        fs::write(proc.path().join("7/comm"), "evil\x1b[31m\n").unwrap();
+        fs::create_dir_all(proc.path().join("8")).unwrap();
+        let found = owners(proc.path(), &BTreeSet::from([5, 6]));
+        assert_eq!(found, BTreeMap::from([(5, (7, "evil?[31m".to_owned()))]));
+    }
+}

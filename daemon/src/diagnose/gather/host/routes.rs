@@ -1,0 +1,136 @@
+//! By which device this host reaches an address, and how much fits into a packet there: the kernel's own answer.
+//!
+//! Invariant: the kernel is asked and nothing is sent; that there is no route is an answer.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+
+use nix::libc;
+use nix::net::if_::if_indextoname;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
+use nix::sys::time::TimeVal;
+
+use super::netlink::{HEADER, Part, REQUEST, attributes, messages};
+use crate::diagnose::material::Route;
+
+/// Kinds of messages and attributes, from `linux/rtnetlink.h`.
+const RTM_GETROUTE: u16 = 26;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_METRICS: u16 = 8;
+const RTAX_MTU: u16 = 2;
+const RTM_GETLINK: u16 = 18;
+const IFLA_MTU: u16 = 4;
+/// Of `rtmsg` and `ifinfomsg`.
+const ROUTE: usize = 12;
+const LINK: usize = 16;
+
+/// The route to each of these.
+pub(super) fn to(addresses: &[IpAddr]) -> io::Result<Vec<Route>> {
+    let mut netlink = open()?;
+    addresses.iter().map(|address| one(&mut netlink, *address)).collect()
+}
+
+fn open() -> io::Result<File> {
+    let (flags, protocol) = (SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute);
+    let netlink = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+    setsockopt(&netlink, ReceiveTimeout, &TimeVal::new(1, 0))?;
+    Ok(File::from(netlink))
+}
+
+fn one(netlink: &mut File, to: IpAddr) -> io::Result<Route> {
+    let none = Route { to, device: None, mtu: None, unreachable: None };
+    let (index, mtu) = match ask(netlink, RTM_GETROUTE, &of_address(to))? {
+        Ok(body) => route(&body),
+        Err(error) => return Ok(Route { unreachable: Some(error.to_string()), ..none }),
+    };
+    let Some(index) = index else { return Ok(none) };
+    let of_device = ask(netlink, RTM_GETLINK, &of_link(index))?.ok().and_then(|body| link_mtu(&body));
+    Ok(Route { device: device(index), mtu: mtu.or(of_device), ..none })
+}
+
+/// What the kernel answers, or refuses with.
+fn ask(netlink: &mut File, kind: u16, asked: &[u8]) -> io::Result<Result<Vec<u8>, io::Error>> {
+    let length = u32::try_from(HEADER + asked.len()).unwrap_or_default();
+    let head = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &REQUEST.to_ne_bytes(), &[0; 8]].concat();
+    netlink.write_all(&[&head, asked].concat())?;
+    let mut datagram = vec![0; 16 << 10];
+    let count = netlink.read(&mut datagram)?;
+    match messages(datagram.get(..count).unwrap_or_default()).next() {
+        Some(Part::Body(body)) => Ok(Ok(body.to_vec())),
+        Some(Part::End(Err(error))) => Ok(Err(error)),
+        Some(Part::End(Ok(()))) | None => Err(io::Error::other("the kernel gave no answer")),
+    }
+}
+
+/// An `rtmsg` with the address.
+fn of_address(to: IpAddr) -> Vec<u8> {
+    let (family, address) = match to {
+        IpAddr::V4(to) => (libc::AF_INET, to.octets().to_vec()),
+        IpAddr::V6(to) => (libc::AF_INET6, to.octets().to_vec()),
+    };
+    let bits = u8::try_from(address.len() * 8).unwrap_or_default();
+    let attribute = u16::try_from(address.len() + 4).unwrap_or_default();
+    let mut asked = vec![u8::try_from(family).unwrap_or_default(), bits];
+    asked.resize(ROUTE, 0);
+    asked.extend(attribute.to_ne_bytes());
+    asked.extend(RTA_DST.to_ne_bytes());
+    asked.extend(address);
+    asked
+}
+
+/// An `ifinfomsg` with the index.
+fn of_link(index: u32) -> Vec<u8> {
+    [&[0; 4][..], &index.to_ne_bytes(), &[0; LINK - 8]].concat()
+}
+
+/// The device that an `rtmsg` leads to, and the size that the route has, if it has one.
+fn route(body: &[u8]) -> (Option<u32>, Option<u32>) {
+    let (mut index, mut mtu) = (None, None);
+    for (kind, value) in attributes(body.get(ROUTE..).unwrap_or_default()) {
+        match kind {
+            RTA_OIF => index = number(value),
+            RTA_METRICS => {
+                let metric = attributes(value).find(|(kind, _)| *kind == RTAX_MTU);
+                mtu = metric.and_then(|(_, value)| number(value)).filter(|mtu| *mtu != 0);
+            }
+            _ => {}
+        }
+    }
+    (index, mtu)
+}
+
+/// What the device of an `ifinfomsg` carries at once.
+fn link_mtu(body: &[u8]) -> Option<u32> {
+    let (_, value) = attributes(body.get(LINK..)?).find(|(kind, _)| *kind == IFLA_MTU)?;
+    number(value)
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    value.first_chunk().map(|four| u32::from_ne_bytes(*four))
+}
+
+fn device(index: u32) -> Option<String> {
+    Some(if_indextoname(index).ok()?.to_string_lossy().replace(char::is_control, "?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_the_way_to_itself_is_the_loopback() {
+        let found = to(&[IpAddr::from([127, 0, 0, 1])]).unwrap();
+        assert_eq!((found[0].device.as_deref(), found[0].unreachable.as_deref()), (Some("lo"), None));
+        assert!(found[0].mtu.is_some_and(|mtu| mtu > 1_000), "{found:?}");
+    }
+
+    #[test]
+    fn a_route_that_is_cut_off_says_nothing() {
+        for length in 0..40 {
+            let _ = (route(&vec![4; length]), link_mtu(&vec![4; length]));
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Whether backends and frontends of this service take a connection.
+//!
+//! Invariant: a backend is dialled only if the slices of this service list it and it is an address that a pod can have:
+//! neither a loopback nor a link-local one, and none of this host's own unless a pod of this host is said to have it.
+//! At most [`PODS_MAX`] of them and as many frontends, [`PROBES_AT_ONCE`] at a time, each for [`PROBE`]; nothing is
+//! sent over what was connected but the one question to the own health port.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use holdfast_core::dialable::is_reserved;
+use holdfast_core::keys::Transport;
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status, Verdict};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, timeout_at};
+
+use crate::diagnose::limits::{HEALTH_BYTES_MAX, PODS_MAX, PROBE, PROBES_AT_ONCE};
+use crate::diagnose::material::{Asked, Listener, Probe, ProbeOf, ProbeOutcome};
+use crate::exempt;
+
+/// Something to dial, or why it is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) to: SocketAddr,
+    pub(super) of: ProbeOf,
+    pub(super) not: Option<&'static str>,
+}
+
+impl Target {
+    pub(super) const fn address(&self) -> IpAddr {
+        self.to.ip()
+    }
+}
+
+/// Backends of a service, those that are ready first, each once.
+pub(super) fn backends(views: &[Arc<ServiceView>], node: &str, own: &[IpAddr]) -> Vec<Target> {
+    let mut all: Vec<(bool, Target)> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for view in views {
+        for port in view.ports.iter().filter(|port| port.key.transport == Transport::Tcp) {
+            for row in port.rows.all().iter().filter(|row| !row.is_held()) {
+                if seen.len() >= LOOKED_AT_MAX || !seen.insert(row.backend()) {
+                    continue;
+                }
+                let endpoint =
+                    port.slice_of(row, &view.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
+                let local = endpoint.as_ref().is_some_and(|it| it.node == Some(node));
+                let is_pod = endpoint.and_then(|it| it.target).is_some_and(|target| target.kind == "Pod");
+                let not = barred(row.address, own, local && is_pod);
+                let target = Target { to: row.backend(), of: ProbeOf::Backend { local }, not };
+                all.push((!row.conditions().ready, target));
+            }
+        }
+    }
+    all.sort_by_key(|(is_unready, _)| *is_unready);
+    all.into_iter().map(|(_, target)| target).take(PODS_MAX).collect()
+}
+
+/// Rows that are looked at for those that are ready.
+const LOOKED_AT_MAX: usize = 20_000;
+
+fn barred(address: IpAddr, own: &[IpAddr], is_own_pod: bool) -> Option<&'static str> {
+    match address.to_canonical() {
+        address if is_reserved(address) => Some("no pod can have this address"),
+        address if own.contains(&address) && !is_own_pod => {
+            Some("it is an address of this host, and no pod of this host is said to have it")
+        }
+        _ => None,
+    }
+}
+
+/// Frontends that are in the maps here.
+pub(super) fn frontends(
+    views: &[Arc<ServiceView>],
+    snapshot: &Snapshot,
+    not: Option<&'static str>,
+) -> Vec<Target> {
+    let all = views.iter().flat_map(|view| view.frontends.iter());
+    let programmed = all.filter(|it| it.protocol.transport() == Some(Transport::Tcp) && is_programmed(it));
+    let target = |it: &FrontendView| {
+        let address = match it.kind {
+            FrontendType::NodePort => node_address(snapshot, it.address)?,
+            _ => it.address,
+        };
+        Some(Target { to: SocketAddr::new(address, it.port.get()), of: ProbeOf::Frontend, not })
+    };
+    programmed.filter_map(target).take(PODS_MAX).collect()
+}
+
+fn is_programmed(frontend: &FrontendView) -> bool {
+    let is_served = !matches!(
+        frontend.verdict,
+        Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed
+    );
+    is_served && frontend.status == Status::Done
+}
+
+/// Where a NodePort of this family is dialled.
+fn node_address(snapshot: &Snapshot, any: IpAddr) -> Option<IpAddr> {
+    let all = snapshot.node.node_port_addresses.iter();
+    all.filter(|it| it.is_ipv4() == any.is_ipv4()).find(|it| !it.is_loopback()).copied()
+}
+
+/// Dials all of them.
+pub(super) async fn dial(targets: Vec<Target>, deadline: Instant) -> Vec<Probe> {
+    let probes = futures_util::stream::iter(targets).map(|target| one(target, deadline));
+    probes.buffered(PROBES_AT_ONCE).collect().await
+}
+
+async fn one(Target { to, of, not }: Target, deadline: Instant) -> Probe {
+    let begun = Instant::now();
+    let outcome = match not {
+        Some(why) => ProbeOutcome::NotTried(why),
+        None if begun >= deadline => ProbeOutcome::NotTried("no time left"),
+        None => connected(to, of, deadline.min(begun + PROBE)).await,
+    };
+    Probe { to, of, outcome, took: begun.elapsed() }
+}
+
+async fn connected(to: SocketAddr, of: ProbeOf, until: Instant) -> ProbeOutcome {
+    let dialled = async {
+        match of {
+            ProbeOf::Backend { .. } => exempt::connect(to).await,
+            ProbeOf::Frontend => as_a_client(to).await,
+        }
+    };
+    match timeout_at(until, dialled).await {
+        Ok(Ok(_stream)) => ProbeOutcome::Connected,
+        Ok(Err(error)) => outcome(&error),
+        Err(_) => ProbeOutcome::TimedOut,
+    }
+}
+
+fn outcome(error: &io::Error) -> ProbeOutcome {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => ProbeOutcome::Refused,
+        io::ErrorKind::TimedOut => ProbeOutcome::TimedOut,
+        io::ErrorKind::PermissionDenied => ProbeOutcome::NotPermitted,
+        _ => ProbeOutcome::Unreachable(error.to_string()),
+    }
+}
+
+/// From a socket without the mark, as any other process would.
+async fn as_a_client(to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.connect(to).await
+}
+
+/// The HTTP status that the health port answers with here.
+pub(super) async fn health(port: u16, listeners: Option<&Vec<Listener>>, until: Instant) -> Asked<u16> {
+    let listening = listeners.into_iter().flatten().find(|it| it.port == port && it.protocol == "TCP");
+    let Some(listening) = listening else {
+        return Asked::Failed(format!("nobody is known to listen at port {port}").into());
+    };
+    let address = match listening.address {
+        IpAddr::V4(address) if address.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        address => address,
+    };
+    match timeout_at(until.min(Instant::now() + PROBE), status_of(SocketAddr::new(address, port))).await {
+        Ok(Ok(status)) => Asked::Answered(status),
+        Ok(Err(error)) => Asked::Failed(error.to_string().into()),
+        Err(_) => Asked::Failed("no answer within a second".into()),
+    }
+}
+
+async fn status_of(address: SocketAddr) -> io::Result<u16> {
+    let mut stream = exempt::connect(address).await?;
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+    let mut answer = Vec::new();
+    stream.take(HEALTH_BYTES_MAX).read_to_end(&mut answer).await?;
+    let line = String::from_utf8_lossy(&answer);
+    let status =
+        line.split(' ').nth(1).filter(|_| line.starts_with("HTTP/1.")).and_then(|it| it.parse().ok());
+    status.ok_or_else(|| io::Error::other("the answer is no HTTP"))
+}

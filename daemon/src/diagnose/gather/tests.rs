@@ -1,0 +1,158 @@
+//! Whom a diagnosis dials, and what it makes of the answers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::engine::Engine;
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::{ObjectName, Source};
+use holdfast_core::maps::MemoryMaps;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_core::time::Now;
+use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_value, service, slice};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::probes::{self, Target};
+use super::{Asks, Gatherer, views};
+use crate::diagnose::material::{Asked, ProbeOf, ProbeOutcome};
+
+const NODE: &str = "node-1";
+
+fn name() -> ObjectName {
+    ObjectName::new("shop", "web").unwrap()
+}
+
+/// A service with these endpoints: address, node, kind of its target.
+fn snapshot(endpoints: &[(&str, &str, &str)]) -> Arc<Snapshot> {
+    let provenance = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };
+    let (mut engine, _) =
+        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Kubernetes]).unwrap();
+    let object = json!({
+        "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
+                 "ports": [{"protocol": "TCP", "port": 80, "nodePort": 30080}]},
+    });
+    let wire: ServiceWire = from_value(&object).unwrap();
+    engine.apply(Event::ServiceApplied(Arc::new(service(&wire, &provenance).unwrap())));
+    let endpoints: Vec<Value> = endpoints
+        .iter()
+        .map(|(address, node, kind)| {
+            json!({"addresses": [address], "nodeName": node, "targetRef": {"kind": kind, "name": "a"},
+                   "conditions": {"ready": *kind != "Unready"}})
+        })
+        .collect();
+    let object = json!({
+        "kind": "EndpointSlice",
+        "metadata": {"namespace": "shop", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "endpoints": endpoints,
+        "ports": [{"name": "", "protocol": "TCP", "port": 8080}],
+    });
+    let wire: SliceWire = from_value(&object).unwrap();
+    engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
+    engine.apply(Event::Synced(Source::Kubernetes));
+    engine.step(Now { wall: Timestamp(1), mono: Duration::ZERO }, &mut |_| ())
+}
+
+fn targets(endpoints: &[(&str, &str, &str)], own: &[&str]) -> Vec<Target> {
+    let own: Vec<IpAddr> = own.iter().map(|address| address.parse().unwrap()).collect();
+    probes::backends(&views(&name(), &snapshot(endpoints)), NODE, &own)
+}
+
+#[track_caller]
+fn check(endpoints: &[(&str, &str, &str)], own: &[&str], dialled: &[&str]) {
+    let found = targets(endpoints, own).into_iter().filter(|it| it.not.is_none());
+    let found: Vec<String> = found.map(|target| target.address().to_string()).collect();
+    assert_eq!(found, dialled, "{endpoints:?}");
+}
+
+#[test]
+fn only_endpoints_of_the_service_are_dialled_that_a_pod_can_be() {
+    check(&[("10.0.0.1", "node-2", "Pod"), ("10.0.0.2", NODE, "Pod")], &[], &["10.0.0.1", "10.0.0.2"]);
+    check(&[("127.0.0.1", NODE, "Pod"), ("169.254.169.254", NODE, "Pod")], &[], &[]);
+    let own = &["192.0.2.1"];
+    check(&[("192.0.2.1", "node-2", "Pod")], own, &[]);
+    check(&[("192.0.2.1", NODE, "Thing")], own, &[]);
+    check(&[("192.0.2.1", NODE, "Pod")], own, &["192.0.2.1"]);
+}
+
+#[test]
+fn twenty_are_dialled_and_those_that_are_ready_first() {
+    let addresses: Vec<String> = (1..=60).map(|number| format!("10.0.0.{number}")).collect();
+    let kind = |number: usize| if number < 45 { "Unready" } else { "Pod" };
+    let all: Vec<_> =
+        addresses.iter().enumerate().map(|(at, address)| (address.as_str(), "node-2", kind(at))).collect();
+    let found = targets(&all, &[]);
+    assert_eq!(found.len(), 20);
+    let ready = found.iter().take(15).map(|target| target.address().to_string());
+    assert_eq!(ready.collect::<Vec<_>>(), addresses[45..], "the fifteen that are");
+}
+
+#[tokio::test]
+async fn kernel_an_answer_is_told_from_a_refusal() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let open = listener.local_addr().unwrap();
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let refused = closed.local_addr().unwrap();
+    drop(closed);
+    let target = |to: SocketAddr| Target { to, of: ProbeOf::Backend { local: false }, not: None };
+    let barred = Target { not: Some("because"), ..target(open) };
+    let begun = Instant::now();
+    let targets = vec![target(open), target(refused), barred];
+    let found = probes::dial(targets, begun + Duration::from_secs(4)).await;
+    assert_eq!(found[0].outcome, ProbeOutcome::Connected);
+    assert_eq!(found[1].outcome, ProbeOutcome::Refused);
+    assert_eq!(found[2].outcome, ProbeOutcome::NotTried("because"));
+    let late = probes::dial(vec![target(open)], begun).await;
+    assert_eq!(late[0].outcome, ProbeOutcome::NotTried("no time left"));
+}
+
+#[tokio::test]
+async fn without_an_apiserver_or_leave_to_ask_nothing_is_asked() {
+    let gatherer = Gatherer::new(None, NODE.into(), tokio::sync::watch::channel(Arc::default()).1);
+    let snapshot = snapshot(&[("10.0.0.1", NODE, "Pod")]);
+    let asks = Asks { api: true, probes: false, frontends_not: None };
+    let found = gatherer.outside(&name(), &snapshot, asks).await;
+    assert_eq!(found.cluster.pods.why_not().unwrap(), "no apiserver is used");
+    assert!(matches!(found.probes, Asked::Not(_)));
+    assert!(found.host.port_range.answer().is_some(), "{:?}", found.host);
+    assert!(found.host.addresses.answer().is_some_and(|all| !all.is_empty()));
+    assert!(matches!(found.host.health, Asked::Not(_)));
+}
+
+#[tokio::test]
+async fn kernel_a_frontend_is_dialled_only_from_where_clients_dial() {
+    let snapshot = snapshot(&[("10.0.0.1", NODE, "Pod")]);
+    let found = probes::frontends(&views(&name(), &snapshot), &snapshot, Some("our cgroup is exempt"));
+    let found = probes::dial(found, Instant::now() + Duration::from_secs(1)).await;
+    let cluster_ip = found.iter().find(|it| it.to == "10.96.0.1:80".parse().unwrap()).unwrap();
+    assert_eq!(cluster_ip.of, ProbeOf::Frontend);
+    assert_eq!(cluster_ip.outcome, ProbeOutcome::NotTried("our cgroup is exempt"));
+}
+
+#[tokio::test]
+async fn kernel_the_health_port_is_asked_where_it_listens() {
+    use tokio::io::AsyncWriteExt;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answer = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    };
+    let listening = crate::diagnose::material::Listener {
+        port,
+        protocol: "TCP".to_owned(),
+        address: "127.0.0.1".parse().unwrap(),
+        process: None,
+        pid: None,
+        own: true,
+    };
+    let until = Instant::now() + Duration::from_secs(2);
+    let listeners = vec![listening];
+    let (found, ()) = tokio::join!(probes::health(port, Some(&listeners), until), answer);
+    assert_eq!(found, Asked::Answered(503));
+    assert!(matches!(probes::health(port, None, until).await, Asked::Failed(_)), "nobody is known to listen");
+}

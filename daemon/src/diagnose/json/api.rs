@@ -1,0 +1,185 @@
+//! What the apiserver has now, as it was read for a diagnosis: beside what this node has, it shows who is behind.
+//!
+//! Invariant: lists are cut to what a person reads, and their lengths are told.
+
+use std::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::diagnose::limits::NAMED_MAX;
+use crate::diagnose::material::{
+    Cluster, EndpointSeen, IngressSeen, Pod, Request, ServiceSeen, SlicePortSeen, SliceSeen,
+};
+use crate::diagnose::shown::clean;
+use crate::rfc3339::Rfc3339;
+
+/// What the apiserver said; null where it was not asked or did not answer.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Api {
+    pub(crate) service: Option<ApiService>,
+    /// The first few slices.
+    pub(crate) slices: Option<Vec<ApiSlice>>,
+    /// The first few pods that the selector matches.
+    pub(crate) pods: Option<Vec<ApiPod>>,
+    /// What was asked for.
+    pub(crate) reads: Vec<Read>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ApiService {
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) generation: Option<i64>,
+    pub(crate) created: Option<Rfc3339>,
+    pub(crate) class: Option<String>,
+    pub(crate) finalizers: Vec<String>,
+    pub(crate) ip_families: Vec<String>,
+    pub(crate) cluster_ips: Vec<IpAddr>,
+    pub(crate) ingress: Vec<String>,
+    /// Who wrote the status of the load balancer.
+    pub(crate) status_writers: Vec<String>,
+    pub(crate) allocates_node_ports: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ApiSlice {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) manager: Option<String>,
+    pub(crate) created: Option<Rfc3339>,
+    pub(crate) endpoints: usize,
+    /// Those that answer, be it while terminating.
+    pub(crate) serving: usize,
+    pub(crate) ports: Vec<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct ApiPod {
+    pub(crate) name: String,
+    pub(crate) phase: String,
+    pub(crate) ready: bool,
+    pub(crate) node: Option<String>,
+    /// Who made it, as kind and name.
+    pub(crate) owner: Option<String>,
+}
+
+/// One request to the apiserver.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ApiRead")]
+pub(crate) struct Read {
+    pub(crate) what: String,
+    pub(crate) took_ms: u64,
+    pub(crate) error: Option<String>,
+}
+
+impl Api {
+    pub(crate) fn of(cluster: &Cluster) -> Self {
+        let slices =
+            cluster.slices.answer().map(|all| all.iter().take(NAMED_MAX).map(ApiSlice::of).collect());
+        let pods =
+            cluster.pods.answer().map(|pods| pods.list.iter().take(NAMED_MAX).map(ApiPod::of).collect());
+        Self {
+            service: cluster.service.answer().and_then(Option::as_ref).map(ApiService::of),
+            slices,
+            pods,
+            reads: cluster.requests.iter().map(Read::of).collect(),
+        }
+    }
+}
+
+fn few<'a, T: 'a>(all: impl IntoIterator<Item = &'a T>, shown: impl Fn(&'a T) -> String) -> Vec<String> {
+    all.into_iter().take(NAMED_MAX).map(shown).collect()
+}
+
+impl ApiService {
+    fn of(it: &ServiceSeen) -> Self {
+        Self {
+            uid: clean(&it.uid),
+            resource_version: clean(&it.resource_version),
+            generation: it.generation,
+            created: it.created.map(Rfc3339),
+            class: it.class.as_deref().map(clean),
+            finalizers: few(&it.finalizers, |it| clean(it)),
+            ip_families: few(&it.families, |it| clean(it)),
+            cluster_ips: it.cluster_ips.iter().copied().take(NAMED_MAX).collect(),
+            ingress: few(&it.ingress, ingress),
+            status_writers: few(&it.balancer_writers, |it| clean(it)),
+            allocates_node_ports: it.allocates_node_ports.unwrap_or(true),
+        }
+    }
+}
+
+fn ingress(it: &IngressSeen) -> String {
+    let address = match (&it.ip, &it.hostname) {
+        (Some(ip), _) => ip.to_string(),
+        (None, Some(hostname)) => clean(hostname),
+        (None, None) => "nothing".to_owned(),
+    };
+    if it.proxied { format!("{address} (ipMode Proxy)") } else { address }
+}
+
+impl ApiSlice {
+    fn of(it: &SliceSeen) -> Self {
+        let answers = |it: &&EndpointSeen| it.serving.or(it.ready).unwrap_or(true);
+        Self {
+            name: clean(&it.name),
+            uid: clean(&it.uid),
+            resource_version: clean(&it.resource_version),
+            manager: it.manager.as_deref().map(clean),
+            created: it.created.map(Rfc3339),
+            endpoints: it.endpoints.len(),
+            serving: it.endpoints.iter().filter(answers).count(),
+            ports: few(&it.ports, port),
+        }
+    }
+}
+
+fn port(it: &SlicePortSeen) -> String {
+    let number = it.port.map_or_else(|| "every port".to_owned(), |port| port.to_string());
+    clean(&format!("{} {number}/{}", it.name, it.protocol)).trim_start().to_owned()
+}
+
+impl ApiPod {
+    fn of(it: &Pod) -> Self {
+        Self {
+            name: clean(&it.name),
+            phase: clean(&it.phase),
+            ready: it.is_ready(),
+            node: it.node.as_deref().map(clean),
+            owner: it.owner.as_ref().map(|owner| clean(&format!("{}/{}", owner.kind, owner.name))),
+        }
+    }
+}
+
+impl Read {
+    fn of(it: &Request) -> Self {
+        Self {
+            what: clean(&it.what),
+            took_ms: u64::try_from(it.took.as_millis()).unwrap_or(u64::MAX),
+            error: it.error.as_deref().map(clean),
+        }
+    }
+}
+
+/// Every part of it, for whoever compares it with its description.
+#[cfg(test)]
+pub(crate) fn any_api() -> serde_json::Value {
+    let mut cluster: Cluster = serde_json::from_value(serde_json::json!({
+        "service": { "uid": "u", "resource_version": "1", "generation": 2, "created": 1, "class": "c",
+                     "finalizers": ["f"], "families": ["IPv4"], "cluster_ips": ["10.96.0.1"],
+                     "ingress": [{ "ip": "192.0.2.1", "proxied": true }, { "hostname": "lb.example" }],
+                     "balancer_writers": ["w"] },
+        "slices": [{ "name": "s", "manager": "m", "created": 1, "endpoints": [{ "ready": true }],
+                     "ports": [{ "name": "http", "protocol": "TCP", "port": 80 }, { "protocol": "TCP" }] }],
+        "pods": { "list": [{ "name": "p", "phase": "Running", "node": "n", "owner": { "kind": "Job", "name": "j" } }] },
+    }))
+    .unwrap();
+    cluster.requests.push(Request {
+        what: "pods".to_owned(),
+        took: std::time::Duration::from_millis(18),
+        error: Some("forbidden".to_owned()),
+    });
+    serde_json::to_value(Api::of(&cluster)).unwrap()
+}

@@ -1,0 +1,96 @@
+//! What this node knows by itself: tables, maps, history, and how the daemon is.
+//!
+//! Invariant: nobody else is asked; what would have to be is left as not asked.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::{FrontendKey, ObjectName};
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
+
+use super::gather::views;
+use super::limits::RECORDS_MAX;
+use super::material::{Asked, Cluster, Host, MapRow, Material, Own, WatchSeen};
+use crate::engine::ask::FRONTENDS_MAX;
+use crate::readings::Readings;
+use crate::recorder::Wanted;
+use crate::why::{ReadBack, difference, key};
+
+/// All services of that name, and what the maps are to be asked about them.
+pub(crate) struct Known {
+    name: ObjectName,
+    snapshot: Arc<Snapshot>,
+    views: Vec<Arc<ServiceView>>,
+}
+
+impl Known {
+    /// Finds them, by the exact name.
+    pub(crate) fn of(name: ObjectName, snapshot: Arc<Snapshot>) -> Self {
+        let views = views(&name, &snapshot);
+        Self { name, snapshot, views }
+    }
+
+    /// The frontends of which the maps are asked.
+    pub(crate) fn keys(&self) -> Vec<FrontendKey> {
+        self.frontends().filter_map(|(_, it)| key(it)).take(FRONTENDS_MAX).collect()
+    }
+
+    fn frontends(&self) -> impl Iterator<Item = (&ServiceView, &FrontendView)> {
+        self.views.iter().flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)))
+    }
+
+    /// All of it, with what the maps said.
+    pub(crate) fn material(self, readings: &Readings, read: &ReadBack, taken: Timestamp) -> Material {
+        let kernel = match read.iter().find_map(|(_, entry)| entry.as_ref().err()) {
+            Some(error) => Asked::Failed(error.as_str().into()),
+            None => Asked::Answered(self.frontends().filter_map(|(view, it)| row(view, it, read)).collect()),
+        };
+        Material {
+            history: history(readings, &self.name),
+            own: own(readings, &self.snapshot),
+            kernel,
+            cluster: Cluster::default(),
+            host: Host::default(),
+            probes: Asked::default(),
+            name: self.name,
+            taken,
+            snapshot: self.snapshot,
+            views: self.views,
+        }
+    }
+}
+
+/// A frontend beside what was read of it; none: it cannot be in the maps, or was not asked for.
+fn row(view: &ServiceView, it: &FrontendView, read: &ReadBack) -> Option<MapRow> {
+    let frontend = key(it)?;
+    let (_, entry) = read.iter().find(|(other, _)| *other == frontend)?;
+    Some(MapRow { frontend, difference: difference(view, it, entry.as_ref().ok()?.as_ref()) })
+}
+
+/// The latest records, oldest first.
+fn history(readings: &Readings, name: &ObjectName) -> Vec<crate::recorder::Record> {
+    let wanted = Wanted { service: Some(name.clone()), ..Wanted::default() };
+    let lines = readings.history.select(&wanted);
+    let mut latest: Vec<_> = lines.iter().rev().filter_map(|line| line.record()).take(RECORDS_MAX).collect();
+    latest.reverse();
+    latest
+}
+
+fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
+    let now = Instant::now();
+    let watch = |it: crate::sources::kubernetes::Watch| WatchSeen {
+        what: it.what.as_str().to_owned(),
+        state: it.state.as_str().to_owned(),
+        silent: it.heard.map(|heard| now.saturating_duration_since(heard)),
+        error: it.last_error.map(|error| error.text.to_string()),
+    };
+    Own {
+        unready: readings.unready_by(snapshot),
+        stalled: readings.liveness.stalled(),
+        watches: readings.watches.now().into_iter().map(watch).collect(),
+        apiserver: readings.apiserver(),
+        datapath: readings.datapath(),
+        proxies: Arc::clone(&readings.proxies.borrow()),
+    }
+}

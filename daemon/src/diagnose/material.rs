@@ -1,0 +1,190 @@
+//! What a diagnosis is made of: everything that was asked, and what came of it.
+//!
+//! Invariant: plain data, gathered before anything is judged, so that a judgement can be repeated. What was not asked,
+//! or not answered, is never taken for "no". Texts are as others wrote them; whoever shows them cleans them.
+
+mod cluster;
+mod host;
+#[cfg(test)]
+mod written;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::{FrontendKey, ObjectName};
+use holdfast_core::snapshot::{ServiceView, Snapshot};
+
+use crate::apiserver::View as ApiserverView;
+use crate::datapath::DatapathView;
+use crate::proxies::OtherProxy;
+use crate::recorder::Record;
+
+pub(crate) use cluster::*;
+pub(crate) use host::*;
+
+/// One thing that was asked of somebody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked<T> {
+    /// Nobody was asked: it does not apply, or the question is switched off. Says why.
+    Not(&'static str),
+    /// The apiserver does not let this node read it.
+    Forbidden(Right),
+    /// No answer, in words.
+    Failed(Arc<str>),
+    Answered(T),
+}
+
+impl<T> Default for Asked<T> {
+    fn default() -> Self {
+        Self::Not("it was not asked for")
+    }
+}
+
+impl<T> Asked<T> {
+    /// The same, with its answer made another one.
+    pub(crate) fn map<U>(self, with: impl FnOnce(T) -> U) -> Asked<U> {
+        match self {
+            Self::Not(why) => Asked::Not(why),
+            Self::Forbidden(right) => Asked::Forbidden(right),
+            Self::Failed(error) => Asked::Failed(error),
+            Self::Answered(answer) => Asked::Answered(with(answer)),
+        }
+    }
+
+    /// The same of the answer where it is.
+    pub(crate) fn as_ref(&self) -> Asked<&T> {
+        match self {
+            Self::Not(why) => Asked::Not(why),
+            Self::Forbidden(right) => Asked::Forbidden(right.clone()),
+            Self::Failed(error) => Asked::Failed(Arc::clone(error)),
+            Self::Answered(answer) => Asked::Answered(answer),
+        }
+    }
+
+    /// The answer, if there is one.
+    pub(crate) const fn answer(&self) -> Option<&T> {
+        match self {
+            Self::Answered(answer) => Some(answer),
+            Self::Not(_) | Self::Forbidden(_) | Self::Failed(_) => None,
+        }
+    }
+
+    /// Why there is none, in words.
+    pub(crate) fn why_not(&self) -> Option<String> {
+        match self {
+            Self::Answered(_) => None,
+            Self::Not(why) => Some((*why).to_owned()),
+            Self::Forbidden(right) => Some(format!("this node may not {right}")),
+            Self::Failed(error) => Some(error.to_string()),
+        }
+    }
+}
+
+/// A right of RBAC that is missing: the rule to add.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Right {
+    /// Empty for the core group.
+    pub(crate) group: &'static str,
+    pub(crate) resource: &'static str,
+    pub(crate) verbs: &'static str,
+    /// None: of the whole cluster.
+    pub(crate) namespace: Option<Arc<str>>,
+}
+
+impl std::fmt::Display for Right {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.verbs, self.resource)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        match &self.namespace {
+            Some(namespace) => write!(f, " in {namespace}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that a service is judged by.
+#[derive(Clone, Debug)]
+pub(crate) struct Material {
+    pub(crate) name: ObjectName,
+    /// When it was gathered.
+    pub(crate) taken: Timestamp,
+    /// What this node serves: facts, slices, frontends with verdicts, as one snapshot.
+    pub(crate) snapshot: Arc<Snapshot>,
+    /// All services of that name, one for each source that has it.
+    pub(crate) views: Vec<Arc<ServiceView>>,
+    pub(crate) own: Own,
+    /// What the maps hold for the frontends of this service.
+    pub(crate) kernel: Asked<Vec<MapRow>>,
+    /// Latest records of this service, oldest first.
+    pub(crate) history: Vec<Record>,
+    pub(crate) cluster: Cluster,
+    pub(crate) host: Host,
+    pub(crate) probes: Asked<Vec<Probe>>,
+}
+
+/// One frontend, compared with its entry in the maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MapRow {
+    pub(crate) frontend: FrontendKey,
+    /// What is other than the table wants, in words; none: equal. An error of reading is one too.
+    pub(crate) difference: Option<String>,
+}
+
+/// How this daemon is.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    /// Why it is not ready.
+    pub(crate) unready: Option<String>,
+    /// For how long the engine has not moved, if too long.
+    pub(crate) stalled: Option<Duration>,
+    pub(crate) watches: Vec<WatchSeen>,
+    /// None where no apiserver is used.
+    pub(crate) apiserver: Option<Arc<ApiserverView>>,
+    pub(crate) datapath: Arc<DatapathView>,
+    pub(crate) proxies: Arc<[OtherProxy]>,
+}
+
+/// How one watch of the apiserver is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WatchSeen {
+    /// `services`, `endpointslices`, `nodes`: the resource as the metrics name it.
+    pub(crate) what: String,
+    /// As `/apiserver` shows it.
+    pub(crate) state: String,
+    /// How long ago the last byte came; none: never.
+    pub(crate) silent: Option<Duration>,
+    pub(crate) error: Option<String>,
+}
+
+/// One connection that was tried: from an exempt socket to a backend, from an ordinary one to a frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Probe {
+    pub(crate) to: SocketAddr,
+    pub(crate) of: ProbeOf,
+    pub(crate) outcome: ProbeOutcome,
+    pub(crate) took: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProbeOf {
+    Frontend,
+    Backend {
+        /// Whether its endpoint is on this node.
+        local: bool,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ProbeOutcome {
+    Connected,
+    Refused,
+    TimedOut,
+    Unreachable(String),
+    /// EPERM: a program or a rule forbids it.
+    NotPermitted,
+    NotTried(&'static str),
+}

@@ -1,0 +1,108 @@
+//! What this host says of itself, read from /proc and netlink.
+//!
+//! Invariant: nothing here comes from a tenant but the names of processes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::Asked;
+
+/// What the kernel and its files say.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub(crate) struct Host {
+    /// Who listens at the node ports and at the health port of this service.
+    pub(crate) listeners: Asked<Vec<Listener>>,
+    /// First and last of the ports that the kernel gives to connections.
+    pub(crate) port_range: Asked<(u16, u16)>,
+    /// Ports that it never gives to any, as ranges with both ends.
+    pub(crate) reserved: Asked<Vec<(u16, u16)>>,
+    /// Whether packets of others go through.
+    pub(crate) forwards: Asked<bool>,
+    /// Of the devices that traffic of this service uses.
+    pub(crate) reverse_path: Asked<Vec<ReversePath>>,
+    pub(crate) conntrack: Asked<Conntrack>,
+    pub(crate) resolver: Asked<Resolver>,
+    /// How this host gets to each backend.
+    pub(crate) routes: Asked<Vec<Route>>,
+    /// Rules of other proxies that name a frontend of this service.
+    pub(crate) rules: Asked<Vec<Rule>>,
+    /// Ports that rules of a CNI plug-in take for pods' host ports.
+    pub(crate) host_port_rules: Asked<Vec<u16>>,
+    /// Addresses of this host.
+    pub(crate) addresses: Asked<Vec<IpAddr>>,
+    /// What the health port of this service answered with, by HTTP.
+    pub(crate) health: Asked<u16>,
+}
+
+/// A socket that listens, or is bound without a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub(crate) struct Listener {
+    pub(crate) port: u16,
+    /// `TCP` or `UDP`.
+    pub(crate) protocol: String,
+    pub(crate) address: IpAddr,
+    /// None: it cannot be told.
+    #[cfg_attr(test, serde(default))]
+    pub(crate) process: Option<String>,
+    #[cfg_attr(test, serde(default))]
+    pub(crate) pid: Option<u32>,
+    /// Whether it is a socket of this daemon.
+    #[cfg_attr(test, serde(default))]
+    pub(crate) own: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub(crate) struct ReversePath {
+    pub(crate) device: String,
+    /// 0 off, 1 strict, 2 loose: the larger of the device's and that of all.
+    pub(crate) mode: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub(crate) struct Conntrack {
+    pub(crate) entries: u64,
+    pub(crate) entries_max: u64,
+}
+
+/// The node's `/etc/resolv.conf`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub(crate) struct Resolver {
+    /// There is no such file.
+    pub(crate) missing: bool,
+    pub(crate) nameservers: usize,
+    pub(crate) search_domains: usize,
+    /// Of all search domains together, with the blanks between them.
+    pub(crate) search_bytes: usize,
+}
+
+/// The way to a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub(crate) struct Route {
+    pub(crate) to: IpAddr,
+    #[cfg_attr(test, serde(default))]
+    pub(crate) device: Option<String>,
+    #[cfg_attr(test, serde(default))]
+    pub(crate) mtu: Option<u32>,
+    /// Why there is no way.
+    #[cfg_attr(test, serde(default))]
+    pub(crate) unreachable: Option<String>,
+}
+
+/// A rule of another proxy for one of our frontends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub(crate) struct Rule {
+    /// `kube-proxy`, `Cilium`, …
+    pub(crate) proxy: String,
+    /// Where it is: `nft table ip nat, chain KUBE-SERVICES`.
+    pub(crate) place: String,
+    pub(crate) frontend: SocketAddr,
+    /// Where it leads, as far as can be told.
+    #[cfg_attr(test, serde(default))]
+    pub(crate) backends: Vec<SocketAddr>,
+}

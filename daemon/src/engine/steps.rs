@@ -1,0 +1,124 @@
+//! How the engine's work goes, as numbers that grow: how long its steps take, and when it had caught up.
+//!
+//! Invariant: the engine adds, whoever shows them reads, and neither waits for the other. Only steps that wrote to the
+//! maps, or tried to, are counted.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use holdfast_core::snapshot::Counters;
+
+use crate::rfc3339::Millis;
+
+/// The numbers since the start.
+#[derive(Debug)]
+pub struct Steps {
+    /// How long steps took.
+    pub(crate) took: Histogram,
+    // Writes that were tried before the last step ended.
+    tried: AtomicU64,
+    // Milliseconds since the Unix epoch; 0: never.
+    taken: AtomicI64,
+    caught_up: AtomicI64,
+}
+
+impl Default for Steps {
+    /// The buckets are kube-proxy's: a millisecond, and twice as much fourteen times.
+    fn default() -> Self {
+        let took = Histogram::new((0..15).map(|power| Duration::from_millis(1 << power)));
+        let (taken, caught_up) = (AtomicI64::new(0), AtomicI64::new(0));
+        Self { took, tried: AtomicU64::new(0), taken, caught_up }
+    }
+}
+
+impl Steps {
+    /// A step has ended.
+    pub(super) fn stepped(&self, counters: &Counters, took: Duration) {
+        let tried = counters.ops + counters.ops_failed;
+        if self.tried.swap(tried, Ordering::Relaxed) != tried {
+            self.took.add(took);
+        }
+    }
+
+    /// Events were taken in.
+    pub(super) fn took_events(&self) {
+        self.taken.store(Millis::of(SystemTime::now()).0, Ordering::Relaxed);
+    }
+
+    /// The maps have all that is known.
+    pub(super) fn caught_up(&self) {
+        self.caught_up.store(Millis::of(SystemTime::now()).0, Ordering::Relaxed);
+    }
+
+    /// When events came last.
+    pub(crate) fn last_events(&self) -> Millis {
+        Millis(self.taken.load(Ordering::Relaxed))
+    }
+
+    /// When the maps had all that was known.
+    pub(crate) fn last_caught_up(&self) -> Millis {
+        Millis(self.caught_up.load(Ordering::Relaxed))
+    }
+}
+
+/// How often something took how long.
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    // The most of each, and how many fell into it and into none before.
+    buckets: Box<[(Duration, AtomicU64)]>,
+    // Those that took longer.
+    beyond: AtomicU64,
+    microseconds: AtomicU64,
+}
+
+impl Histogram {
+    pub(crate) fn new(bounds: impl Iterator<Item = Duration>) -> Self {
+        let buckets = bounds.map(|most| (most, AtomicU64::new(0))).collect();
+        Self { buckets, beyond: AtomicU64::new(0), microseconds: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn add(&self, took: Duration) {
+        let bucket =
+            self.buckets.iter().find(|(most, _)| took <= *most).map_or(&self.beyond, |(_, count)| count);
+        bucket.fetch_add(1, Ordering::Relaxed);
+        let microseconds = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.microseconds.fetch_add(microseconds, Ordering::Relaxed);
+    }
+
+    /// Each bound with how many took no longer, then how many there were.
+    pub(crate) fn totals(&self) -> (Vec<(Duration, u64)>, u64) {
+        let mut total = 0;
+        let mut so_many = |count: &AtomicU64| {
+            total += count.load(Ordering::Relaxed);
+            total
+        };
+        let buckets = self.buckets.iter().map(|(most, count)| (*most, so_many(count))).collect();
+        (buckets, so_many(&self.beyond))
+    }
+
+    /// All of it together.
+    pub(crate) fn sum(&self) -> Duration {
+        Duration::from_micros(self.microseconds.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_has_all_that_took_no_longer() {
+        let steps = Steps::default();
+        for milliseconds in [1, 2, 3, 16_384, 16_385, 60_000] {
+            steps.took.add(Duration::from_millis(milliseconds));
+        }
+        let (buckets, count) = steps.took.totals();
+        let of = |milliseconds| {
+            let most = Duration::from_millis(milliseconds);
+            buckets.iter().find(|(bound, _)| *bound == most).unwrap().1
+        };
+        assert_eq!((of(1), of(2), of(4), of(8_192), of(16_384), count), (1, 2, 3, 3, 4, 6));
+        assert_eq!(steps.took.sum(), Duration::from_millis(92_775));
+        assert_eq!(buckets.len(), 15);
+    }
+}

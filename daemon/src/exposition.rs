@@ -1,0 +1,56 @@
+//! Metrics as Prometheus reads them, for each port at which some are read.
+//!
+//! Invariant: what is written is version 0.0.4 of the text format. No metrics library is needed.
+
+pub(crate) mod process;
+
+use std::fmt::{Display, Write as _};
+
+use crate::engine::steps::Histogram;
+
+/// The exposition format, version 0.0.4.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Metrics as they are written.
+#[derive(Debug, Default)]
+pub(crate) struct Exposition(String);
+
+impl Exposition {
+    /// Begins a metric. Writing to a String cannot fail.
+    pub(crate) fn begin(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    pub(crate) fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.0.push_str(name);
+        for (place, (label, text)) in labels.iter().enumerate() {
+            let _ = write!(self.0, "{}{label}=\"{text}\"", if place == 0 { "{" } else { "," });
+        }
+        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.begin(name, "gauge", help);
+        self.sample(name, &[], value);
+    }
+
+    pub(crate) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.begin(name, "counter", help);
+        self.sample(name, &[], value);
+    }
+
+    pub(crate) fn histogram(&mut self, name: &str, help: &str, of: &Histogram) {
+        self.begin(name, "histogram", help);
+        let ((buckets, count), bucket) = (of.totals(), format!("{name}_bucket"));
+        for (most, so_many) in buckets {
+            self.sample(&bucket, &[("le", &most.as_secs_f64().to_string())], so_many);
+        }
+        self.sample(&bucket, &[("le", "+Inf")], count);
+        self.sample(&format!("{name}_sum"), &[], of.sum().as_secs_f64());
+        self.sample(&format!("{name}_count"), &[], count);
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.0
+    }
+}

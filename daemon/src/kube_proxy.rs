@@ -1,0 +1,100 @@
+//! kube-proxy's own ports: health for load balancers, one health check port for each Service that has one, metrics.
+//!
+//! Invariant: it only reads, and from snapshots alone, so nobody who asks delays the engine. Health, metrics and the
+//! ports of Services each have a thread and places of their own, a Service's port has its own among these, and whoever
+//! comes is never kept out by those who stay: who fills one port keeps nobody from another. A port that somebody else
+//! has is told and tried again, and stops nothing.
+
+mod answers;
+mod closed;
+mod door;
+mod follow;
+mod health;
+mod limits;
+mod listeners;
+mod metrics;
+mod service_ports;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::readings::Readings;
+use answers::{Asked, HealthDoor, MetricsDoor};
+use follow::Follower;
+use health::Health;
+use service_ports::Plan;
+
+pub(crate) use closed::ClosedSince;
+pub use closed::{ClosedPort, ClosedPorts, Purpose};
+
+/// Answers at the ports that the configuration has at the start, until nobody publishes snapshots any more.
+pub async fn run(config: watch::Receiver<Arc<Config>>, readings: Readings) {
+    match Ports::start(config, readings) {
+        Ok((_ports, follower)) => follower.run().await,
+        Err(error) => {
+            tracing::error!(%error, "kube-proxy's ports cannot be answered: no thread can be started; services are served");
+        }
+    }
+}
+
+/// The threads that answer, as long as this lives.
+#[derive(Debug)]
+struct Ports {
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Ports {
+    fn start(config: watch::Receiver<Arc<Config>>, readings: Readings) -> io::Result<(Self, Follower)> {
+        let (ports, closed) = (config.borrow().kube_proxy, Arc::clone(&readings.closed_ports));
+        let (health_out, health) = watch::channel(Health::default());
+        let (plans_out, plans) = watch::channel(Plan::default());
+        let asked = Arc::new(Asked::default());
+        let mut started = Self { stop: watch::channel(false).0, threads: Vec::new() };
+        if let Some(address) = ports.health {
+            let door = HealthDoor { health: health.clone(), asked: Arc::clone(&asked) };
+            let told = (Purpose::Health, Arc::clone(&closed));
+            started.spawn("proxy-health", door::open_and_serve(address, told, Arc::new(door)))?;
+            started.spawn("service-health", listeners::run(plans, health, Arc::clone(&closed)))?;
+        }
+        if let Some(address) = ports.metrics {
+            let door = MetricsDoor { readings: readings.clone(), asked };
+            let told = (Purpose::Metrics, closed);
+            started.spawn("proxy-metrics", door::open_and_serve(address, told, Arc::new(door)))?;
+        }
+        Ok((started, Follower { readings, config, health: health_out, plans: plans_out }))
+    }
+
+    fn spawn(&mut self, name: &str, work: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut stopping = self.stop.subscribe();
+        let work = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = stopping.wait_for(|stop| *stop) => {}
+                    () = work => {}
+                }
+            });
+        };
+        self.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(work)?);
+        Ok(())
+    }
+}
+
+/// Ends them at once: every answer is made in one piece.
+impl Drop for Ports {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of kube-proxy's ports panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Which of the ports are not open although they are asked for, and why.
+//!
+//! Invariant: each of those who open ports tells of its own only; the log has one line when a port cannot be opened and
+//! one when it can, and ports of Services are named up to a bound.
+
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::ObjectName;
+
+use super::{door, limits};
+use crate::config::KubeProxy;
+use crate::described::words;
+
+words! {
+    /// What a port is for.
+    pub Purpose {
+        /// Whether this node may get traffic.
+        Health = "health",
+        Metrics = "metrics",
+        /// Whether this node has endpoints of a Service.
+        Service = "service",
+    }
+}
+
+/// A port that is asked for and not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClosedPort {
+    pub purpose: Purpose,
+    pub address: SocketAddr,
+    /// Whose health check port it is.
+    pub service: Option<ObjectName>,
+    pub why: String,
+}
+
+/// A health check port of a Service that is not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClosedSince {
+    pub(crate) service: ObjectName,
+    /// Since when that is known.
+    pub(crate) since: Timestamp,
+    /// Another process has it.
+    pub(crate) is_in_use: bool,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct ClosedPorts(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    // Those of the configuration.
+    own: Vec<ClosedPort>,
+    services: Vec<ClosedPort>,
+    // Since when, in the order of those.
+    since: Vec<Timestamp>,
+    more: usize,
+}
+
+impl ClosedPorts {
+    /// Those that are named, and how many more of Services there are.
+    pub fn now(&self) -> (Vec<ClosedPort>, usize) {
+        let known = self.known();
+        let named = known.services.iter().take(limits::CLOSED_NAMED_MAX);
+        let more = known.more + known.services.len().saturating_sub(limits::CLOSED_NAMED_MAX);
+        (known.own.iter().chain(named).cloned().collect(), more)
+    }
+
+    /// Of each Service's port, since when it is not open.
+    pub(crate) fn of_services(&self) -> Vec<ClosedSince> {
+        let known = self.known();
+        let closed = known.services.iter().zip(&known.since).filter_map(|(port, since)| {
+            let (service, is_in_use) = (port.service.clone()?, port.why == door::IN_USE);
+            Some(ClosedSince { service, since: *since, is_in_use })
+        });
+        closed.collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The port of metrics, at which a kube-proxy is known to listen, if this daemon has it itself.
+    pub fn own_metrics_port(&self, ports: KubeProxy) -> Option<u16> {
+        let is_closed = self.known().own.iter().any(|it| it.purpose == Purpose::Metrics);
+        ports.metrics.filter(|_| !is_closed).map(|address| address.port())
+    }
+
+    /// Of a port that the configuration asks for: why it is closed, or that it is not.
+    pub(super) fn tell(&self, purpose: Purpose, address: SocketAddr, why: Option<String>) {
+        let mut known = self.known();
+        let before = known.own.iter().position(|it| it.purpose == purpose);
+        let before = before.map(|place| known.own.swap_remove(place));
+        match &why {
+            Some(why) if before.as_ref().is_none_or(|it| it.why != *why) => {
+                let purpose = purpose.as_str();
+                tracing::warn!(%address, purpose, why, "a port of kube-proxy cannot be opened; this is tried again, and services are served");
+            }
+            Some(_) => {}
+            None => tracing::info!(%address, purpose = purpose.as_str(), "a port of kube-proxy is open"),
+        }
+        known.own.extend(why.map(|why| ClosedPort { purpose, address, service: None, why }));
+    }
+
+    /// Of all that Services ask for and that are closed now, and how many more there are.
+    pub(super) fn tell_of_services(&self, now: Vec<ClosedPort>, more: usize, at: Timestamp) {
+        let mut known = self.known();
+        log_difference(&known.services, &now);
+        let since = |port: &ClosedPort| {
+            let before = known.services.iter().position(|it| is_of_the_same(it, port));
+            before.and_then(|place| known.since.get(place).copied()).unwrap_or(at)
+        };
+        let since = now.iter().map(since).collect();
+        (known.services, known.since, known.more) = (now, since, more);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(ports: Vec<ClosedPort>) -> Self {
+        let closed = Self::default();
+        closed.tell_of_services(ports, 0, Timestamp::default());
+        closed
+    }
+}
+
+fn is_of_the_same(a: &ClosedPort, b: &ClosedPort) -> bool {
+    (a.address, &a.service) == (b.address, &b.service)
+}
+
+fn log_difference(before: &[ClosedPort], now: &[ClosedPort]) {
+    for it in now.iter().filter(|it| !before.contains(it)) {
+        let service = it.service.as_ref().map(ToString::to_string);
+        tracing::warn!(address = %it.address, service, why = it.why, "a health check port of a Service cannot be opened; this is tried again");
+    }
+    let is_there = |it: &ClosedPort| now.iter().any(|other| is_of_the_same(other, it));
+    for it in before.iter().filter(|it| !is_there(it)) {
+        let service = it.service.as_ref().map(ToString::to_string);
+        tracing::info!(address = %it.address, service, "a health check port of a Service is no longer in anybody's way");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(number: u16, why: &str) -> ClosedPort {
+        let service = ObjectName::new("shop", &format!("web-{number}")).ok();
+        let address = SocketAddr::from(([192, 0, 2, 1], number));
+        ClosedPort { purpose: Purpose::Service, address, service, why: why.to_owned() }
+    }
+
+    #[test]
+    fn a_port_is_closed_since_it_was_first_told_whatever_is_said_later() {
+        let closed = ClosedPorts::default();
+        let check = |now: &[(u16, &str)], at, expected: &[(u16, i64, bool)]| {
+            let now = now.iter().map(|(number, why)| port(*number, why)).collect();
+            closed.tell_of_services(now, 0, Timestamp(at));
+            let expected = expected.iter().map(|(number, since, is_in_use)| ClosedSince {
+                service: port(*number, "").service.unwrap(),
+                since: Timestamp(*since),
+                is_in_use: *is_in_use,
+            });
+            assert_eq!(closed.of_services(), expected.collect::<Vec<_>>());
+        };
+        check(&[(1, door::IN_USE)], 10, &[(1, 10, true)]);
+        check(&[(2, "no"), (1, "no")], 20, &[(2, 20, false), (1, 10, false)]);
+        check(&[(2, "no")], 30, &[(2, 20, false)]);
+        check(&[(1, "no"), (2, "no")], 40, &[(1, 40, false), (2, 20, false)]);
+    }
+}

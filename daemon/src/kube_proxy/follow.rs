@@ -1,0 +1,107 @@
+//! Looks at each snapshot: whether all is well, and what Services want.
+//!
+//! Invariant: it runs where no client of a port does, so clients cannot keep it from looking. What has not changed is
+//! not looked at again.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use holdfast_core::facts::NodeFacts;
+use holdfast_core::shared_vec::SharedVec;
+use holdfast_core::snapshot::{ServiceView, Snapshot};
+use tokio::sync::watch;
+
+use super::health::{Health, Well};
+use super::limits;
+use super::service_ports::{Plan, Planner};
+use crate::beat;
+use crate::config::{Config, NodePortAddresses};
+use crate::datapath::DatapathView;
+use crate::devices::{Class, Decision, Reason};
+use crate::readings::Readings;
+
+/// Tells the ports what they are to answer.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub(super) readings: Readings,
+    pub(super) config: watch::Receiver<Arc<Config>>,
+    pub(super) health: watch::Sender<Health>,
+    pub(super) plans: watch::Sender<Plan>,
+}
+
+/// Whether whoever comes from outside meets the maps too, where that is asked for: at each device by which balancers
+/// come. One beside them that cannot be served says nothing of the node.
+pub(super) fn translates_packets(view: &DatapathView) -> bool {
+    let Some(packets) = view.status().and_then(|status| status.packets.as_ref()) else { return true };
+    let is_attached = |it: &Decision| {
+        packets.devices.iter().any(|status| status.attached && status.device.index == it.index)
+    };
+    packets.hooks.is_some() && ways_in(view.devices()).into_iter().all(is_attached)
+}
+
+/// What the administrator named, or what leads to a gateway; where there is none of them, all that others come by.
+fn ways_in(devices: &[Decision]) -> Vec<&Decision> {
+    let leads = |it: &&Decision| matches!(it.reason, Reason::Named | Reason::Absent | Reason::Gateway);
+    let found: Vec<_> = devices.iter().filter(leads).collect();
+    if found.is_empty() { devices.iter().filter(|it| it.class == Class::Outer).collect() } else { found }
+}
+
+/// What a plan was made of.
+#[derive(Debug, PartialEq)]
+struct Basis {
+    node: Arc<NodeFacts>,
+    addresses: NodePortAddresses,
+}
+
+impl Follower {
+    /// Until nobody publishes snapshots any more.
+    pub(super) async fn run(mut self) {
+        let (mut planner, mut planned) = (Planner::default(), None);
+        loop {
+            let snapshot = Arc::clone(&self.readings.snapshots.borrow_and_update());
+            self.judge(&snapshot);
+            self.plan(&snapshot, &mut planner, &mut planned);
+            tokio::select! {
+                changed = self.readings.snapshots.changed() => match changed {
+                    Ok(()) => tokio::time::sleep(limits::LOOK).await,
+                    Err(_) => return,
+                },
+                () = beat::next() => {}
+            }
+        }
+    }
+
+    fn judge(&self, snapshot: &Snapshot) {
+        let moves = self.readings.liveness.stalled().is_none();
+        let serves = self.readings.unready_by(snapshot).is_none() || self.readings.serves_what_it_can();
+        let is_well = moves && serves && translates_packets(&self.readings.datapath());
+        let now = Well { at: SystemTime::now(), seen: Instant::now() };
+        self.health.send_modify(|health| {
+            health.well = if is_well { Some(now) } else { health.well };
+            health.is_leaving = snapshot.node.is_leaving;
+        });
+    }
+
+    fn plan(
+        &self,
+        snapshot: &Snapshot,
+        planner: &mut Planner,
+        planned: &mut Option<(SharedVec<Arc<ServiceView>>, Basis)>,
+    ) {
+        let addresses = self.config.borrow().node.node_port_addresses.clone();
+        let basis = Basis { node: Arc::clone(&snapshot.node), addresses };
+        if planned.as_ref().is_some_and(|(services, of)| services.is_same(&snapshot.services) && *of == basis)
+        {
+            return;
+        }
+        let plan = planner.plan(snapshot, &basis.addresses);
+        self.plans.send_if_modified(|before| {
+            let changed = *before != plan;
+            if changed {
+                *before = plan;
+            }
+            changed
+        });
+        *planned = Some((snapshot.services.clone(), basis));
+    }
+}

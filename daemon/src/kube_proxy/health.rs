@@ -1,0 +1,81 @@
+//! Whether this node may get traffic, and how kube-proxy says so.
+//!
+//! Invariant: healthy means that not long ago the maps followed all that is known. It is judged by when that was seen
+//! last, so whatever stops moving, be it the engine or who looks at it, is unhealthy in bounded time. What fails for
+//! one Service says nothing of the node, and neither does an apiserver that is away: what is remembered is served.
+
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime};
+
+use serde::Serialize;
+
+use super::limits;
+use crate::rfc3339::Millis;
+
+/// How the node is, as seen last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Health {
+    /// When all was well last; never: the maps do not follow anything yet.
+    pub(super) well: Option<Well>,
+    /// The node is to be deleted.
+    pub(super) is_leaving: bool,
+}
+
+/// A time at which all was well, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Well {
+    pub(super) at: SystemTime,
+    pub(super) seen: Instant,
+}
+
+impl Health {
+    pub(super) fn is_healthy(&self, now: Instant) -> bool {
+        self.well.is_some_and(|well| now.saturating_duration_since(well.seen) < limits::WELL_WITHIN)
+    }
+
+    /// With a word on the node's future, or without.
+    pub(super) fn answer(&self, now: Well, with_node: bool) -> HealthJson {
+        let healthy = self.is_healthy(now.seen);
+        let eligible = with_node.then_some(!self.is_leaving);
+        let is_good = healthy && eligible != Some(false);
+        let last = self.well.map_or_else(|| NEVER.to_owned(), |well| spelled(well.at));
+        let family = FamilyJson { last_updated: last.clone(), healthy };
+        let families = self.well.map(|_| FAMILIES.map(|name| (name, family.clone())).into());
+        let current_time = spelled(now.at);
+        let last_updated = if is_good { current_time.clone() } else { last };
+        let status = families.unwrap_or_default();
+        HealthJson { last_updated, current_time, node_eligible: eligible, healthy, status, is_good }
+    }
+}
+
+fn spelled(at: SystemTime) -> String {
+    Millis::of(at).to_string()
+}
+
+/// As kube-proxy's language writes a time that there was not.
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+
+/// What kube-proxy answers, member for member and in its order.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct HealthJson {
+    /// Now, as long as the answer is good; else when it was last.
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    status: BTreeMap<&'static str, FamilyJson>,
+    #[serde(skip)]
+    pub(super) is_good: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyJson {
+    last_updated: String,
+    healthy: bool,
+}

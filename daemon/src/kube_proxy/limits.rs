@@ -1,0 +1,48 @@
+//! Every bound of kube-proxy's ports, each with its reason.
+
+use std::time::Duration;
+
+/// For how long it may last that the maps do not follow what is known before the node is called unhealthy: kube-proxy
+/// waits for twice its longest time between two rounds, which is 30 s.
+pub(super) const WELL_WITHIN: Duration = Duration::from_secs(60);
+
+/// How often it is looked at most whether all is well and what Services want, however fast snapshots come: the longest
+/// that a load balancer's check is behind.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+
+/// Connections to health and to metrics at one time, for each of the two. Load balancers have some checkers each.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+
+/// Connections to the health check port of one Service. A check takes a millisecond, and who has stayed for longest
+/// makes room for the next.
+pub(super) const SERVICE_CONNECTIONS_MAX: usize = 4;
+
+/// How long a connection stays at least, so that what has come with it is read before it makes room: several checkers
+/// of one balancer ask at the same moment.
+pub(super) const STAY_MIN: Duration = Duration::from_millis(100);
+
+/// Addresses at which Services' checks are answered: a cluster of some thousand nodes has some hundred such Services.
+/// With their connections they take 5,120 file descriptors, of the 8,192 that the unit allows.
+pub(super) const LISTENERS_MAX: usize = 1_024;
+
+/// Ports that are closed against the wish of a Service and named; the rest is counted.
+pub(super) const CLOSED_NAMED_MAX: usize = 100;
+
+/// The request line and headers together; it is also the least that the HTTP library can buffer.
+pub(super) const HEADER_BYTES_MAX: usize = 8 * 1024;
+
+/// From the first moment of waiting for a request to the end of its headers: longer than the time between two checks
+/// or scrapes that keep their connection.
+pub(super) const HEADER_TIME_MAX: Duration = Duration::from_secs(65);
+
+/// A connection, whatever happens on it.
+pub(super) const CONNECTION_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// After an accept failed (no file descriptors left, usually), so that the loop does not spin.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Between two tries to take an address that somebody else has.
+pub(super) const OPEN_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// Between two tries to take all addresses of Services that somebody else has.
+pub(super) const OPEN_AGAIN: Duration = Duration::from_secs(5);

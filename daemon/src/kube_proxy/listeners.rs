@@ -1,0 +1,120 @@
+//! The health check ports of Services: opened and closed as the plan says.
+//!
+//! Invariant: what is open is what the plan has, but for addresses that somebody else has; those are tried again at a
+//! pace of their own. A port that passes from one Service to another stays open.
+
+use std::collections::BTreeMap;
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::answers::{Check, ServiceDoor};
+use super::closed::{ClosedPort, ClosedPorts, Purpose};
+use super::door::{self, Families};
+use super::health::Health;
+use super::limits;
+use super::service_ports::Plan;
+use crate::rfc3339::Millis;
+
+/// Follows the plans until nobody makes any.
+pub(super) async fn run(
+    mut plans: watch::Receiver<Plan>,
+    health: watch::Receiver<Health>,
+    closed: Arc<ClosedPorts>,
+) {
+    let mut listeners = Listeners { open: BTreeMap::new(), failed: BTreeMap::new(), health };
+    loop {
+        let plan = plans.borrow_and_update().clone();
+        listeners.follow(&plan, Instant::now()).await;
+        let failed = listeners.failed.values().map(|failed| failed.port.clone());
+        let at = Millis::of(SystemTime::now()).seconds();
+        closed.tell_of_services(failed.chain(plan.refused).collect(), plan.more, at);
+        tokio::select! {
+            changed = plans.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(limits::OPEN_AGAIN), if !listeners.failed.is_empty() => {}
+        }
+    }
+}
+
+struct Listeners {
+    open: BTreeMap<SocketAddr, Listener>,
+    failed: BTreeMap<SocketAddr, Failed>,
+    health: watch::Receiver<Health>,
+}
+
+struct Listener {
+    check: watch::Sender<Check>,
+    task: JoinHandle<()>,
+}
+
+impl Listener {
+    /// The address is free afterwards, for another socket of this daemon too.
+    async fn close(mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+    }
+}
+
+/// Its connections end with it.
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Failed {
+    port: ClosedPort,
+    again: Instant,
+}
+
+impl Listeners {
+    async fn follow(&mut self, plan: &Plan, now: Instant) {
+        let (open, gone) =
+            mem::take(&mut self.open).into_iter().partition(|(address, _)| plan.open.contains_key(address));
+        self.open = open;
+        for (_, listener) in <BTreeMap<_, Listener>>::into_iter(gone) {
+            listener.close().await;
+        }
+        self.failed.retain(|address, failed| {
+            let wants = plan.open.get(address);
+            wants.is_some_and(|check| failed.port.service.as_ref() == Some(&check.service))
+        });
+        for (address, check) in &plan.open {
+            match self.open.get(address) {
+                Some(listener) => _ = listener.check.send_if_modified(|it| replaced(it, check)),
+                None if self.failed.get(address).is_some_and(|failed| now < failed.again) => {}
+                None => self.open(*address, check, now),
+            }
+        }
+    }
+
+    fn open(&mut self, address: SocketAddr, check: &Check, now: Instant) {
+        let listener = match door::open(address, Families::Own) {
+            Ok(listener) => listener,
+            Err(error) => {
+                let (purpose, service) = (Purpose::Service, Some(check.service.clone()));
+                let port = ClosedPort { purpose, address, service, why: door::why(&error) };
+                self.failed.insert(address, Failed { port, again: now + limits::OPEN_AGAIN });
+                return;
+            }
+        };
+        self.failed.remove(&address);
+        let (check, checks) = watch::channel(check.clone());
+        let answerer = Arc::new(ServiceDoor { check: checks, health: self.health.clone() });
+        let task = tokio::spawn(door::serve(listener, limits::SERVICE_CONNECTIONS_MAX, answerer));
+        self.open.insert(address, Listener { check, task });
+    }
+}
+
+fn replaced(before: &mut Check, now: &Check) -> bool {
+    let changed = before != now;
+    if changed {
+        before.clone_from(now);
+    }
+    changed
+}

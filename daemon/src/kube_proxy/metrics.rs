@@ -1,0 +1,125 @@
+//! `/metrics` at kube-proxy's port: its names, as far as something true can be said by them here.
+//!
+//! Invariant: no number is invented: what has no meaning here is left out, and nothing of holdfast's own is added. A
+//! step of the engine serves both families, so only what is counted by family says which.
+
+use std::collections::BTreeMap;
+
+use holdfast_core::facts::TrafficPolicy;
+use holdfast_core::keys::Family;
+use holdfast_core::snapshot::{PortView, ServiceView, Snapshot};
+
+use super::answers::{Answers, Asked};
+use super::service_ports::is_here;
+use crate::engine::steps::Steps;
+use crate::exposition::{Exposition, process};
+use crate::readings::Readings;
+use crate::rfc3339::Millis;
+use crate::sources::kubernetes::Resource;
+
+/// All of them, as of this moment.
+pub(super) fn exposition(readings: &Readings, asked: &Asked) -> String {
+    let mut out = Exposition::default();
+    steps(&mut out, &readings.liveness.steps);
+    changes(&mut out, readings);
+    without_local_endpoints(&mut out, &readings.snapshot());
+    answers(
+        &mut out,
+        "kubeproxy_proxy_healthz_total",
+        "Cumulative proxy healthz HTTP status",
+        &asked.healthz,
+    );
+    answers(&mut out, "kubeproxy_proxy_livez_total", "Cumulative proxy livez HTTP status", &asked.livez);
+    process::write(&mut out, readings.about.started);
+    out.into_text()
+}
+
+fn steps(out: &mut Exposition, steps: &Steps) {
+    let name = "kubeproxy_sync_proxy_rules_duration_seconds";
+    out.histogram(name, "SyncProxyRules latency in seconds", &steps.took);
+    let help = "The last time proxy rules were successfully synced";
+    out.gauge("kubeproxy_sync_proxy_rules_last_timestamp_seconds", help, seconds(steps.last_caught_up()));
+    let help = "The last time a sync of proxy rules was queued";
+    out.gauge("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", help, seconds(steps.last_events()));
+}
+
+fn seconds(Millis(milliseconds): Millis) -> String {
+    format!("{}.{:03}", milliseconds.div_euclid(1000), milliseconds.rem_euclid(1000))
+}
+
+/// What came from the apiserver; there is nothing to tell where none is asked.
+fn changes(out: &mut Exposition, readings: &Readings) {
+    let named = [
+        (Resource::Slices, "kubeproxy_sync_proxy_rules_endpoint_changes_total", "Endpoint"),
+        (Resource::Services, "kubeproxy_sync_proxy_rules_service_changes_total", "Service"),
+    ];
+    let watches = readings.watches.now();
+    for (what, name, kind) in named {
+        if let Some(watch) = watches.iter().find(|watch| watch.what == what) {
+            out.counter(name, &format!("Cumulative proxy rules {kind} changes"), watch.events);
+        }
+    }
+}
+
+/// Services that have endpoints, and none here, although their policy is Local.
+fn without_local_endpoints(out: &mut Exposition, snapshot: &Snapshot) {
+    let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let kinds = ["internal", "external"];
+    for key in kinds.into_iter().flat_map(|kind| FAMILIES.map(|(_, family)| (kind, family))) {
+        counts.insert(key, 0);
+    }
+    for view in snapshot.services.iter() {
+        for (family, spelled) in FAMILIES {
+            let lacking = lacking(view, family, &snapshot.node.name);
+            for kind in kinds.into_iter().zip(lacking).filter_map(|(kind, lacks)| lacks.then_some(kind)) {
+                *counts.entry((kind, spelled)).or_default() += 1;
+            }
+        }
+    }
+    let name = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
+    out.begin(name, "gauge", "Number of services with a Local traffic policy and no endpoints");
+    for ((policy, family), count) in counts {
+        out.sample(name, &[("traffic_policy", policy), ("ip_family", family)], count);
+    }
+}
+
+const FAMILIES: [(Family, &str); 2] = [(Family::V4, "IPv4"), (Family::V6, "IPv6")];
+
+/// By internal and by external policy.
+fn lacking(view: &ServiceView, family: Family, node: &str) -> [bool; 2] {
+    let Some(facts) = &view.facts else { return [false; 2] };
+    let has_external = |port: &PortView| {
+        facts.ports.iter().any(|it| it.name == port.key.name && it.node_port.is_some())
+            || !facts.ingress.is_empty()
+            || !facts.external_ips.is_empty()
+    };
+    let is_local = [facts.internal_policy, facts.external_policy].map(|it| it == TrafficPolicy::Local);
+    if is_local == [false; 2] {
+        return is_local;
+    }
+    let lacks: Vec<&PortView> = view
+        .ports
+        .iter()
+        .filter(|port| port.key.family == family && is_elsewhere(port, view, node))
+        .collect();
+    let [internal, external] = is_local;
+    [internal && !lacks.is_empty(), external && lacks.iter().any(|port| has_external(port))]
+}
+
+/// Whether somebody could be chosen, and all who could are on other nodes.
+fn is_elsewhere(port: &PortView, view: &ServiceView, node: &str) -> bool {
+    let usable = || {
+        port.rows.all().iter().filter(|row| {
+            let conditions = row.conditions();
+            conditions.ready || (conditions.serving && conditions.terminating)
+        })
+    };
+    usable().next().is_some() && !usable().any(|row| is_here(port, row, &view.slices, node))
+}
+
+fn answers(out: &mut Exposition, name: &str, help: &str, answers: &Answers) {
+    out.begin(name, "counter", help);
+    for (code, count) in answers.totals() {
+        out.sample(name, &[("code", code)], count);
+    }
+}

@@ -1,0 +1,170 @@
+//! Which health check ports Services want on this node, at which addresses, and what each of them is to answer.
+//!
+//! Invariant: as kube-proxy: a Service of type LoadBalancer whose external policy is Local has its port in each family
+//! in which it is served, at the addresses at which NodePorts are answered; what is counted is addresses of this node
+//! that are ready, be they terminating or not. A list that is held counts as it was, because it is served as it was.
+//! Of two Services with one port the one has it that would have an address of both.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
+use std::sync::Arc;
+
+use holdfast_core::facts::{NodeFacts, ServiceFacts, ServiceType, SliceFacts, TrafficPolicy};
+use holdfast_core::keys::{Family, ObjectName, ServiceKey, Source};
+use holdfast_core::list::Row;
+use holdfast_core::snapshot::{PortView, ServiceState, ServiceView, Snapshot};
+
+use super::answers::Check;
+use super::closed::{ClosedPort, Purpose};
+use super::limits;
+use crate::config::NodePortAddresses;
+
+/// What is to be open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) open: BTreeMap<SocketAddr, Check>,
+    /// What finds no place, with the reason; as many as are named.
+    pub(super) refused: Vec<ClosedPort>,
+    /// How many more find none.
+    pub(super) more: usize,
+}
+
+impl Plan {
+    fn add(&mut self, address: SocketAddr, check: Check) {
+        let why = match self.open.get(&address) {
+            Some(owner) => format!("the port belongs to {}, which comes first", owner.service),
+            None if self.open.len() >= limits::LISTENERS_MAX => {
+                format!("{} ports of Services are open, and no more may be", limits::LISTENERS_MAX)
+            }
+            None => {
+                self.open.insert(address, check);
+                return;
+            }
+        };
+        self.refuse(address, check.service, why);
+    }
+
+    fn refuse(&mut self, address: SocketAddr, service: ObjectName, why: String) {
+        if self.refused.len() >= limits::CLOSED_NAMED_MAX {
+            self.more += 1;
+            return;
+        }
+        self.refused.push(ClosedPort { purpose: Purpose::Service, address, service: Some(service), why });
+    }
+}
+
+/// Makes plans, and remembers what was counted of Services that have not changed since.
+#[derive(Debug, Default)]
+pub(super) struct Planner {
+    counted: BTreeMap<ServiceKey, Counted>,
+}
+
+/// Of which view, on which node, and how many of each family; none where it is not served.
+#[derive(Debug)]
+struct Counted {
+    view: Arc<ServiceView>,
+    node: Arc<str>,
+    endpoints: [Option<usize>; Family::ALL.len()],
+}
+
+impl Planner {
+    pub(super) fn plan(&mut self, snapshot: &Snapshot, addresses: &NodePortAddresses) -> Plan {
+        let mut wanting: Vec<_> =
+            snapshot.services.iter().filter_map(|view| Some((view, port(view)?))).collect();
+        wanting.sort_by_cached_key(|(view, (_, rank))| (*rank, view.key.name.clone()));
+        let mut before = std::mem::take(&mut self.counted);
+        let mut plan = Plan::default();
+        for (view, (port, _)) in wanting {
+            let known = before.remove(&view.key).filter(|it| it.is_of(view, &snapshot.node));
+            let counted = known.unwrap_or_else(|| Counted::new(view, &snapshot.node));
+            for (family, endpoints) in Family::ALL.into_iter().zip(counted.endpoints) {
+                let Some(endpoints) = endpoints else { continue };
+                let check = Check { service: view.key.name.clone(), endpoints };
+                open_all(&mut plan, family, port, (addresses, &snapshot.node), &check);
+            }
+            self.counted.insert(view.key.clone(), counted);
+        }
+        plan
+    }
+}
+
+impl Counted {
+    fn new(view: &Arc<ServiceView>, node: &NodeFacts) -> Self {
+        let endpoints = Family::ALL.map(|family| {
+            let mut ports = view.ports.iter().filter(|port| port.key.family == family).peekable();
+            ports.peek()?;
+            let ready: BTreeSet<IpAddr> =
+                ports.flat_map(|port| ready_here(port, &view.slices, &node.name)).collect();
+            Some(ready.len())
+        });
+        Self { view: Arc::clone(view), node: Arc::clone(&node.name), endpoints }
+    }
+
+    fn is_of(&self, view: &Arc<ServiceView>, node: &NodeFacts) -> bool {
+        Arc::ptr_eq(&self.view, view) && self.node == node.name
+    }
+}
+
+fn ready_here<'a>(
+    port: &'a PortView,
+    slices: &'a [Arc<SliceFacts>],
+    node: &'a str,
+) -> impl Iterator<Item = IpAddr> + 'a {
+    let counts =
+        move |row: &&Row| (row.conditions().ready || row.is_held()) && is_here(port, row, slices, node);
+    port.rows.all().iter().filter(counts).map(|row| row.address)
+}
+
+/// Whether its slice says that it is on this node.
+pub(super) fn is_here(port: &PortView, row: &Row, slices: &[Arc<SliceFacts>], node: &str) -> bool {
+    let slice = port.slice_of(row, slices);
+    let endpoint = slice.and_then(|slice| slice.endpoints.get(usize::from(row.endpoint)));
+    endpoint.and_then(|it| it.node).is_some_and(|it| *it == *node)
+}
+
+/// Who comes first: the source, then the older one; one without a time counts as the youngest.
+type Rank = (Source, i64);
+
+/// The port that a Service wants.
+fn port(view: &ServiceView) -> Option<(NonZeroU16, Rank)> {
+    let facts: &ServiceFacts = view.facts.as_deref().filter(|_| view.state == ServiceState::Served)?;
+    let has_one = facts.kind == ServiceType::LoadBalancer && facts.external_policy == TrafficPolicy::Local;
+    let port = facts.health_check_node_port.filter(|_| has_one)?;
+    Some((port, (facts.key.source, facts.meta.created.map_or(i64::MAX, |created| created.0))))
+}
+
+fn open_all(
+    plan: &mut Plan,
+    family: Family,
+    port: NonZeroU16,
+    (setting, node): (&NodePortAddresses, &NodeFacts),
+    check: &Check,
+) {
+    let at = |address| SocketAddr::new(address, port.get());
+    if *setting == NodePortAddresses::All {
+        return plan.add(at(family.unspecified()), check.clone());
+    }
+    // An address that means another host on each interface is no load balancer's.
+    let usable = |it: &&IpAddr| Family::of(**it) == family && !is_link_local(**it);
+    let mut addresses = node.node_port_addresses.iter().filter(usable).peekable();
+    if addresses.peek().is_none() {
+        let why = format!("this node answers NodePorts at no address of {}", family_name(family));
+        return plan.refuse(at(family.unspecified()), check.service.clone(), why);
+    }
+    addresses.for_each(|address| plan.add(at(*address), check.clone()));
+}
+
+const fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+const fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}

@@ -1,0 +1,53 @@
+//! Statuses and bodies, member for member as kube-proxy's.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::super::health::{Health, Well};
+use super::super::limits;
+
+/// So many seconds after a second in 2026, on both clocks.
+fn at(seconds: u64, begun: Instant) -> Well {
+    let wall: SystemTime = UNIX_EPOCH + Duration::from_secs(1_767_870_715 + seconds);
+    Well { at: wall, seen: begun + Duration::from_secs(seconds) }
+}
+
+#[track_caller]
+fn check(health: Health, now: Well, with_node: bool, is_good: bool, expected: &str) {
+    let answer = health.answer(now, with_node);
+    assert_eq!(serde_json::to_string(&answer).unwrap(), expected);
+    assert_eq!(answer.is_good, is_good, "{expected}");
+}
+
+#[test]
+fn health_is_told_in_the_words_and_the_order_of_kube_proxy() {
+    let begun = Instant::now();
+    let well = Health { well: Some(at(0, begun)), is_leaving: false };
+    let family = r#"{"lastUpdated":"2026-01-08T11:11:55.000Z","healthy":true}"#;
+    let status = format!(r#""healthy":true,"status":{{"IPv4":{family},"IPv6":{family}}}}}"#);
+    let now = r#"{"lastUpdated":"2026-01-08T11:11:58.000Z","currentTime":"2026-01-08T11:11:58.000Z","#;
+    check(well, at(3, begun), true, true, &format!(r#"{now}"nodeEligible":true,{status}"#));
+    check(well, at(3, begun), false, true, &format!("{now}{status}"));
+    let leaving = Health { is_leaving: true, ..well };
+    let before = now.replacen("11:11:58", "11:11:55", 1);
+    check(leaving, at(3, begun), true, false, &format!(r#"{before}"nodeEligible":false,{status}"#));
+    check(leaving, at(3, begun), false, true, &format!("{now}{status}"));
+}
+
+#[test]
+fn what_has_not_been_well_for_a_minute_is_unhealthy_and_says_when_it_was() {
+    let (begun, limit) = (Instant::now(), limits::WELL_WITHIN.as_secs());
+    let well = Health { well: Some(at(0, begun)), is_leaving: false };
+    assert!(well.answer(at(limit - 1, begun), true).is_good);
+    let family = r#"{"lastUpdated":"2026-01-08T11:11:55.000Z","healthy":false}"#;
+    let expected = format!(
+        r#"{{"lastUpdated":"2026-01-08T11:11:55.000Z","currentTime":"2026-01-08T11:12:55.000Z","healthy":false,"status":{{"IPv4":{family},"IPv6":{family}}}}}"#
+    );
+    check(well, at(limit, begun), false, false, &expected);
+}
+
+#[test]
+fn before_anything_is_served_the_node_gets_no_traffic() {
+    let begun = Instant::now();
+    let expected = r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2026-01-08T11:11:55.000Z","nodeEligible":true,"healthy":false}"#;
+    check(Health::default(), at(0, begun), true, false, expected);
+}

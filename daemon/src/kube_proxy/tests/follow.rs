@@ -1,0 +1,60 @@
+//! Whether packets are translated where balancers come, by what the devices are and which of them have programs.
+
+use holdfast_datapath::{DeviceStatus, HookKind};
+
+use super::super::follow::translates_packets;
+use crate::admin::tests::fixture;
+use crate::datapath::DatapathView;
+use crate::devices::{Class, Decision, Reason};
+
+/// `eth0 outer Gateway !`: the mark stands for a device that has no programs.
+fn decision(index: u32, text: &str) -> (Decision, bool) {
+    let words: Vec<&str> = text.split(' ').collect();
+    let class = if words[1] == "outer" { Class::Outer } else { Class::None };
+    let reason = match words[2] {
+        "Named" => Reason::Named,
+        "Absent" => Reason::Absent,
+        "Gateway" => Reason::Gateway,
+        "Address" => Reason::Address,
+        _ => Reason::PodSide,
+    };
+    let (address4, address6) = (None, None);
+    (Decision { index, name: words[0].to_owned(), class, reason, address4, address6 }, words.len() == 3)
+}
+
+#[track_caller]
+fn check(devices: &[&str], hooks: Option<HookKind>, expected: bool) {
+    let decided: Vec<_> = (1..).zip(devices).map(|(index, text)| decision(index, text)).collect();
+    let mut status = fixture::status();
+    let packets = status.packets.as_mut().unwrap();
+    let there = decided.iter().filter_map(|(decision, attached)| Some((decision.device()?, *attached)));
+    packets.devices =
+        there.map(|(device, attached)| DeviceStatus { device, attached, others: 0, error: None }).collect();
+    (packets.hooks, packets.failure) = (hooks, Some("one kind of programs does not load".to_owned()));
+    let decisions = decided.into_iter().map(|(decision, _)| decision).collect();
+    let view = DatapathView::kernel(status).with_devices(decisions);
+    assert_eq!(translates_packets(&view), expected, "{devices:?}");
+}
+
+#[test]
+fn each_device_by_which_balancers_come_has_to_have_its_programs() {
+    let tcx = Some(HookKind::Tcx);
+    check(&["eth0 outer Gateway", "cni0 none PodSide"], tcx, true);
+    check(&["eth0 outer Gateway !"], tcx, false);
+    check(&["eth0 outer Gateway", "eth1 outer Gateway !"], tcx, false);
+    check(&["eth0 outer Gateway", "ib0 outer Address !"], tcx, true);
+    check(&["eth0 outer Gateway !", "flannel.1 outer Address"], tcx, false);
+    check(&["eth0 outer Address", "eth1 outer Address !"], tcx, false);
+    check(&["eth0 outer Named", "eth1 none PodSide"], tcx, true);
+    check(&["eth0 outer Named", "eth9 none Absent"], tcx, false);
+    check(&["cni0 none PodSide"], tcx, true);
+    check(&["eth0 outer Gateway"], None, false);
+}
+
+#[test]
+fn nobody_misses_what_is_not_asked_for() {
+    assert!(translates_packets(&DatapathView::memory()));
+    let mut status = fixture::status();
+    status.packets = None;
+    assert!(translates_packets(&DatapathView::kernel(status)));
+}

@@ -1,0 +1,71 @@
+//! Events of the cluster as they come, for one node or a few: into the journal and the metrics.
+//!
+//! Invariant: what an Event says is text of whoever wrote it: it is recognised, counted and shown, and nothing is done
+//! about it. Whoever writes many fills neither the journal nor memory, and no watch of objects waits for one of these.
+
+mod counts;
+mod follow;
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::apiserver::Access;
+use crate::config::{Config, EventsRead};
+
+pub use counts::Overheard;
+
+/// Which Events are followed: an apiserver keeps no cache of them, so each of these costs it a watch of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Topic {
+    /// As it is spelled in the metrics.
+    name: &'static str,
+    fields: &'static str,
+    /// Only what this node's kubelet says.
+    of_node: bool,
+}
+
+const TOPICS: [Topic; 7] = [
+    Topic { name: "services", fields: "involvedObject.kind=Service", of_node: false },
+    Topic { name: "endpoints", fields: "involvedObject.kind=Endpoints", of_node: false },
+    Topic { name: "nodes", fields: "involvedObject.kind=Node", of_node: false },
+    pods("pods-sandbox", "involvedObject.kind=Pod,reason=FailedCreatePodSandBox"),
+    pods("pods-network", "involvedObject.kind=Pod,reason=NetworkNotReady"),
+    pods("pods-dns", "involvedObject.kind=Pod,reason=DNSConfigForming"),
+    pods("pods-ports", "involvedObject.kind=Pod,reason=NodePorts"),
+];
+
+const fn pods(name: &'static str, fields: &'static str) -> Topic {
+    Topic { name, fields, of_node: true }
+}
+
+/// Follows while the configuration asks for it, until nobody changes that any more.
+pub async fn run(
+    mut config: watch::Receiver<Arc<Config>>,
+    access: Access,
+    node: Arc<str>,
+    overheard: Arc<Overheard>,
+) {
+    loop {
+        let is_on = is_asked_for(&config);
+        overheard.switch(is_on);
+        // What is followed ends with this.
+        let mut following = JoinSet::new();
+        if is_on {
+            for topic in TOPICS {
+                let (access, node) = (access.clone(), Arc::clone(&node));
+                following.spawn(follow::run(access, node, topic, Arc::clone(&overheard)));
+            }
+        }
+        while is_asked_for(&config) == is_on {
+            if config.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn is_asked_for(config: &watch::Receiver<Arc<Config>>) -> bool {
+    config.borrow().kubernetes.events_read == EventsRead::Watch
+}

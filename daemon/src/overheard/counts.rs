@@ -1,0 +1,208 @@
+//! What was overheard, in numbers, and a line of each in the journal as long as there is room for lines.
+//!
+//! Invariant: labels are words of the catalogue and of our own topics, so nobody who writes Events makes a series. So
+//! many lines come at once, and so many a second; what comes faster is counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use holdfast_knowledge::{ClusterEvent, EventReason, EventType, Knowledge};
+
+use super::TOPICS;
+use crate::exposition::Exposition;
+
+/// Lines that may come at once, and after that in a second.
+const LINES_AT_ONCE: f64 = 50.0;
+const LINES_A_SECOND: f64 = 2.0;
+
+/// Whoever sends a reason that the catalogue knows from others.
+const SOMEBODY: &str = "other";
+
+/// What was overheard since the start.
+#[derive(Debug, Default)]
+pub struct Overheard(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    is_on: bool,
+    up: BTreeSet<&'static str>,
+    told_down: BTreeSet<&'static str>,
+    recognised: BTreeMap<(String, &'static str, String), u64>,
+    causes: BTreeMap<String, u64>,
+    unrecognised: u64,
+    unlogged: u64,
+    /// How many lines there was room for, and when.
+    room: Option<(f64, Instant)>,
+}
+
+impl Overheard {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether Events are followed. From the first time on, all series are there.
+    pub(super) fn switch(&self, is_on: bool) {
+        let mut counts = self.lock();
+        counts.is_on = is_on;
+        counts.up.clear();
+        counts.told_down.clear();
+        if is_on && counts.recognised.is_empty() {
+            counts.begin(Knowledge::built_in());
+        }
+    }
+
+    /// A topic is followed.
+    pub(super) fn is_up(&self, topic: &'static str) {
+        let mut counts = self.lock();
+        counts.up.insert(topic);
+        counts.told_down.remove(topic);
+    }
+
+    /// It is no longer; gives whether that is news.
+    pub(super) fn went_down(&self, topic: &'static str) -> bool {
+        let mut counts = self.lock();
+        counts.up.remove(topic);
+        counts.told_down.insert(topic)
+    }
+
+    /// Takes notice of one, and has a line of it written if there is room.
+    pub(super) fn count(&self, knowledge: &Knowledge, event: &ClusterEvent) {
+        let recognised = knowledge.recognise(event);
+        let mut counts = self.lock();
+        match recognised.reason {
+            Some(reason) => {
+                let component = component(reason, &event.component);
+                let key = (reason.reason.clone(), spelled(event.event_type), component.to_owned());
+                *counts.recognised.entry(key).or_default() += 1;
+            }
+            None => counts.unrecognised += 1,
+        }
+        if let Some(cause) = recognised.cause {
+            *counts.causes.entry(cause.id.clone()).or_default() += 1;
+        }
+        let has_room = counts.has_room(Instant::now());
+        drop(counts);
+        if has_room {
+            tracing::info!("the cluster says of {}", recognised.line(event));
+        }
+    }
+
+    /// The metrics as text.
+    pub fn metrics(&self) -> String {
+        let mut out = Exposition::default();
+        self.write(&mut out);
+        out.into_text()
+    }
+
+    /// The metrics; none unless Events are followed.
+    pub(crate) fn write(&self, out: &mut Exposition) {
+        let counts = self.lock();
+        if !counts.is_on {
+            return;
+        }
+        let name = "holdfast_event_source_up";
+        out.begin(name, "gauge", "Whether these Events of the cluster are followed now.");
+        for topic in TOPICS {
+            out.sample(name, &[("source", topic.name)], u64::from(counts.up.contains(topic.name)));
+        }
+        let name = "holdfast_events_recognised_total";
+        out.begin(name, "counter", "Events of the cluster that the catalogue knows.");
+        for ((reason, kind, component), count) in &counts.recognised {
+            out.sample(name, &[("reason", reason), ("type", kind), ("component", component)], *count);
+        }
+        let name = "holdfast_event_causes_total";
+        out.begin(
+            name,
+            "counter",
+            "Events of the cluster whose message names a cause that the catalogue knows.",
+        );
+        for (cause, count) in &counts.causes {
+            out.sample(name, &[("cause", cause)], *count);
+        }
+        let help = "Events of the cluster that the catalogue does not know.";
+        out.counter("holdfast_events_unrecognised_total", help, counts.unrecognised);
+        let help = "Events of the cluster that are counted and have no line in the journal.";
+        out.counter("holdfast_events_unlogged_total", help, counts.unlogged);
+    }
+}
+
+impl Counts {
+    fn begin(&mut self, knowledge: &Knowledge) {
+        for reason in knowledge.reasons() {
+            let components = reason.components.iter().map(String::as_str).chain([SOMEBODY]);
+            for component in components {
+                let key = (reason.reason.clone(), spelled(reason.event_type), component.to_owned());
+                self.recognised.entry(key).or_default();
+            }
+        }
+        self.causes.extend(knowledge.causes().iter().map(|cause| (cause.id.clone(), 0)));
+    }
+
+    fn has_room(&mut self, now: Instant) -> bool {
+        let (room, then) = self.room.unwrap_or((LINES_AT_ONCE, now));
+        let grown = now.saturating_duration_since(then).as_secs_f64() * LINES_A_SECOND;
+        let room = (room + grown).min(LINES_AT_ONCE);
+        let has_room = room >= 1.0;
+        self.room = Some((if has_room { room - 1.0 } else { room }, now));
+        self.unlogged += u64::from(!has_room);
+        has_room
+    }
+}
+
+/// Who sent it, if the catalogue expects that of him.
+fn component<'a>(reason: &'a EventReason, found: &str) -> &'a str {
+    reason.components.iter().find(|known| *known == found).map_or(SOMEBODY, String::as_str)
+}
+
+const fn spelled(kind: EventType) -> &'static str {
+    match kind {
+        EventType::Normal => "Normal",
+        EventType::Warning => "Warning",
+        EventType::Other => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(reason: &str, component: &str) -> ClusterEvent {
+        ClusterEvent::from_json(&json!({
+            "involvedObject": {"kind": "Service", "namespace": "shop", "name": "web"}, "type": "Warning",
+            "reason": reason, "message": "RequestLimitExceeded", "source": {"component": component},
+        }))
+    }
+
+    #[test]
+    fn nobody_who_writes_events_makes_a_series() {
+        let overheard = Overheard::default();
+        assert_eq!(overheard.metrics(), "", "nothing is followed");
+        overheard.switch(true);
+        let before = overheard.metrics().lines().count();
+        for number in 0..1_000 {
+            overheard.count(Knowledge::built_in(), &event(&format!("Forged{number}"), "evil"));
+            overheard
+                .count(Knowledge::built_in(), &event("SyncLoadBalancerFailed", &format!("evil-{number}")));
+        }
+        let after = overheard.metrics();
+        assert_eq!(after.lines().count(), before);
+        assert!(after.contains("holdfast_events_unrecognised_total 1000"), "{after}");
+        let wanted = "holdfast_events_recognised_total{reason=\"SyncLoadBalancerFailed\",type=\"Warning\",component=\"other\"} 1000";
+        assert!(after.contains(wanted), "{after}");
+        assert!(after.contains("holdfast_event_causes_total{cause=\"cloud.rate_limited\"} 1000"), "{after}");
+    }
+
+    #[test]
+    fn lines_come_at_a_bounded_rate() {
+        let (mut counts, now) = (Counts::default(), Instant::now());
+        let lines = (0..1_000).filter(|_| counts.has_room(now)).count();
+        assert_eq!((lines, counts.unlogged), (50, 950));
+        let later = now + Duration::from_secs(5);
+        assert_eq!((0..1_000).filter(|_| counts.has_room(later)).count(), 10);
+    }
+}

@@ -1,0 +1,168 @@
+//! One watch of Events, over connections of its own.
+//!
+//! Invariant: it goes on where it was as long as the apiserver lets it, and begins with what is new otherwise; it never
+//! lists what was. Whatever an apiserver does, requests come at a bounded rate, and none is held against it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_knowledge::{ClusterEvent, Knowledge};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::{Instant, timeout};
+
+use super::{Overheard, Topic};
+use crate::apiserver::{Access, Connection, JSON};
+use crate::sources::kubernetes::line::Lines;
+use crate::sources::kubernetes::page::Page;
+use crate::sources::kubernetes::piece::Piece;
+use crate::sources::kubernetes::resource::push;
+
+const PATH: &str = "/api/v1/events?";
+
+/// The least time that a watch is asked for, in seconds; a quarter more by chance.
+const WATCH_SECONDS: u32 = 240;
+
+/// Nothing tells that a watch of Events is alive, so it may be silent for as long as it lasts.
+const SILENCE: Duration = Duration::from_secs(330);
+
+/// An answer that begins.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// After a watch that was ended, or not begun: Events are worth no hurry.
+const PAUSE: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// A watch that lasted so long was a good one.
+const LASTED: Duration = Duration::from_secs(30);
+
+/// One line of a watch.
+#[derive(Deserialize)]
+struct Line {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Value,
+}
+
+/// Follows for ever.
+pub(super) async fn run(access: Access, node: Arc<str>, topic: Topic, overheard: Arc<Overheard>) {
+    let (mut version, mut pause) = (None, PAUSE);
+    loop {
+        let begun = Instant::now();
+        let ended = watch(&access, &node, topic, &overheard, &mut version).await;
+        if let Err(error) = ended
+            && overheard.went_down(topic.name)
+        {
+            tracing::warn!(events = topic.name, %error, "Events are not followed; this is tried again");
+        }
+        pause = if begun.elapsed() >= LASTED { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+        tokio::time::sleep(pause.mul_f64(0.5 + by_chance() / 2.0)).await;
+    }
+}
+
+/// From 0 to 1.
+fn by_chance() -> f64 {
+    f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
+}
+
+/// Until the server ends it. Of a version that is too old, or of a trouble, nothing is kept.
+async fn watch(
+    access: &Access,
+    node: &str,
+    topic: Topic,
+    overheard: &Overheard,
+    version: &mut Option<String>,
+) -> Result<(), String> {
+    let mut connection = access.connect().await.map_err(shown)?;
+    let from = match version.take() {
+        Some(version) => version,
+        None => {
+            let (now, kept) = newest(access, topic, connection).await?;
+            connection = kept;
+            now
+        }
+    };
+    let mut reply = ask(access, &watching(topic, &from), connection).await?;
+    overheard.is_up(topic.name);
+    let (mut lines, mut last, mut error) = (Lines::default(), Some(from), None);
+    while let Some(chunk) = reply.chunk(SILENCE).await.map_err(shown)? {
+        lines.take(&chunk, &mut |piece| {
+            if let Piece::Whole(line) = piece {
+                match heard(line, node, topic, overheard) {
+                    Ok(version) => last = version.or(last.take()),
+                    Err(message) => error = Some(message),
+                }
+            }
+        });
+        if let Some(error) = error {
+            return Err(error);
+        }
+    }
+    *version = last;
+    Ok(())
+}
+
+fn shown(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn watching(topic: Topic, version: &str) -> String {
+    let seconds = f64::from(WATCH_SECONDS) * (1.0 + by_chance() / 4.0);
+    let mut query = PATH.to_owned();
+    push(&mut query, "fieldSelector", topic.fields);
+    push(&mut query, "watch", "true");
+    push(&mut query, "allowWatchBookmarks", "true");
+    push(&mut query, "resourceVersion", version);
+    push(&mut query, "timeoutSeconds", &format!("{seconds:.0}"));
+    query
+}
+
+/// The version of now, from a list of one.
+async fn newest(
+    access: &Access,
+    topic: Topic,
+    connection: Connection,
+) -> Result<(String, Connection), String> {
+    let mut query = PATH.to_owned();
+    push(&mut query, "fieldSelector", topic.fields);
+    push(&mut query, "limit", "1");
+    let mut reply = ask(access, &query, connection).await?;
+    let (mut page, mut none) = (Page::default(), |_: Piece<'_>| ());
+    while let Some(chunk) = reply.chunk(ANSWER).await.map_err(shown)? {
+        page.take(&chunk, &mut none).map_err(shown)?;
+    }
+    let frame = page.end(&mut none).map_err(shown)?;
+    Ok((frame.metadata.resource_version, reply.into_connection()))
+}
+
+async fn ask(
+    access: &Access,
+    query: &str,
+    connection: Connection,
+) -> Result<crate::apiserver::Reply, String> {
+    let asked = timeout(ANSWER, access.ask_aside(JSON, query, connection)).await;
+    let reply = asked.map_err(|_| "no answer within 10 s".to_owned())?.map_err(shown)?;
+    match reply.status {
+        200 => Ok(reply),
+        403 => Err("this node may not list and watch events: see contrib/kubernetes/rbac.yaml".to_owned()),
+        status => Err(format!("the apiserver answers {status}")),
+    }
+}
+
+/// Takes a line, and gives the version that it leads to.
+fn heard(line: &[u8], node: &str, topic: Topic, overheard: &Overheard) -> Result<Option<String>, String> {
+    let Ok(line) = serde_json::from_slice::<Line>(line) else { return Ok(None) };
+    let text = |pointer| line.object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let version = text("/metadata/resourceVersion");
+    match line.kind.as_str() {
+        "ADDED" | "MODIFIED" => {
+            let event = ClusterEvent::from_json(&line.object);
+            if !topic.of_node || event.host == node {
+                overheard.count(Knowledge::built_in(), &event);
+            }
+        }
+        "ERROR" => return Err(text("/message").unwrap_or_default().chars().take(200).collect()),
+        _ => {}
+    }
+    Ok(version)
+}

@@ -1,0 +1,346 @@
+//! Rules of others that name one of our frontends, or a port that a CNI plug-in takes for a pod's host port.
+//!
+//! Invariant: bounded in time and bytes; a rule that is understood only in part names nothing. Whether a rule is there
+//! is an answer only if the kernel gave its whole list.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use holdfast_core::keys::Transport;
+use nix::libc;
+
+use super::rules::{FAMILY_LEN, NFTABLES, attributes, dump, messages};
+
+/// `NFT_MSG_GETRULE` and `NFT_MSG_GETSETELEM`, from `linux/netfilter/nf_tables.h`.
+const GET_RULES: u16 = NFTABLES | 7;
+const GET_ELEMENTS: u16 = NFTABLES | 13;
+/// `NFPROTO_INET`, `_IPV4` and `_IPV6`.
+const INET: u8 = 1;
+const FAMILIES: [(u8, &str); 2] = [(2, "ip"), (10, "ip6")];
+/// `NFTA_RULE_TABLE` and `NFTA_SET_ELEM_LIST_TABLE`; `NFTA_RULE_CHAIN` and `NFTA_SET_ELEM_LIST_SET`.
+const TABLE: u16 = 1;
+const OF_TABLE: u16 = 2;
+/// `NFTA_RULE_EXPRESSIONS` and `NFTA_SET_ELEM_LIST_ELEMENTS`.
+const EXPRESSIONS: u16 = 4;
+const ELEMENTS: u16 = 3;
+/// `NFTA_EXPR_NAME` and `NFTA_MATCH_NAME`; `NFTA_EXPR_DATA`.
+const NAME: u16 = 1;
+const EXPRESSION: u16 = 2;
+
+/// A frontend that a rule is for; the address of a NodePort is unspecified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) place: String,
+    pub(crate) frontend: SocketAddr,
+}
+
+/// What a rule compares packets with, as far as it is understood.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Compared {
+    address: Option<IpAddr>,
+    protocol: Option<u8>,
+    ports: BTreeSet<u16>,
+}
+
+/// The part of a packet that a register holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loaded {
+    Address,
+    Protocol,
+    Port,
+    Other,
+}
+
+/// Rules of kube-proxy for one of these; a NodePort is looked for at no address.
+pub(crate) fn naming(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for (family, word) in FAMILIES {
+        for chain in ["KUBE-SERVICES", "KUBE-NODEPORTS"] {
+            let rules = asked(GET_RULES, family, "nat", chain)?;
+            let place = format!("iptables table nat, chain {chain}");
+            found.extend(
+                rules_of(&rules)
+                    .filter_map(|rule| rule.names(family, frontends))
+                    .map(|frontend| Found { place: place.clone(), frontend }),
+            );
+        }
+        for set in ["service-ips", "service-nodeports", "no-endpoint-services", "no-endpoint-nodeports"] {
+            let elements = asked(GET_ELEMENTS, family, "kube-proxy", set)?;
+            let place = format!("nftables table {word} kube-proxy, map {set}");
+            let keys = elements_of(&elements).filter_map(|key| key.names(family, frontends));
+            found.extend(keys.map(|frontend| Found { place: place.clone(), frontend }));
+        }
+    }
+    Ok(found)
+}
+
+/// Ports that the portmap plug-in takes, by iptables or by nftables.
+pub(crate) fn host_ports() -> io::Result<BTreeSet<u16>> {
+    let mut found = BTreeSet::new();
+    for (family, _) in FAMILIES {
+        let rules = asked(GET_RULES, family, "nat", "CNI-HOSTPORT-DNAT")?;
+        found.extend(rules_of(&rules).flat_map(|rule| rule.ports));
+    }
+    for chain in ["hostports", "hostip_hostports"] {
+        let rules = asked(GET_RULES, INET, "cni_hostport", chain)?;
+        found.extend(rules_of(&rules).flat_map(|rule| rule.ports));
+    }
+    Ok(found)
+}
+
+/// What a table has under a name; a table or a name that is not there has nothing.
+fn asked(kind: u16, family: u8, table: &str, name: &str) -> io::Result<Vec<u8>> {
+    let bytes = dump(kind, family, &[(TABLE, table), (OF_TABLE, name)])?;
+    let refusal = messages(&bytes).find(|(kind, _)| kind & 0xff00 != NFTABLES);
+    let errno = refusal.and_then(|(_, body)| body.first_chunk().map(|errno| i32::from_ne_bytes(*errno)));
+    match errno {
+        Some(0) => Ok(bytes),
+        Some(errno) if errno == -libc::ENOENT => Ok(Vec::new()),
+        Some(errno) => Err(io::Error::from_raw_os_error(errno.saturating_neg())),
+        None => Err(io::Error::other("the kernel's list of rules has no end")),
+    }
+}
+
+impl Compared {
+    /// The frontend of these that it is for.
+    fn names(&self, family: u8, frontends: &BTreeSet<(SocketAddr, Transport)>) -> Option<SocketAddr> {
+        let is_of_family = |it: &SocketAddr| it.is_ipv4() == (family == 2);
+        let is_it = |(frontend, transport): &&(SocketAddr, Transport)| {
+            let protocol = match transport {
+                Transport::Tcp => libc::IPPROTO_TCP,
+                Transport::Udp => libc::IPPROTO_UDP,
+            };
+            is_of_family(frontend)
+                && self.protocol.map(i32::from) == Some(protocol)
+                && self.ports.contains(&frontend.port())
+                && self.address.map_or(frontend.ip().is_unspecified(), |own| own == frontend.ip())
+        };
+        frontends.iter().find(is_it).map(|(frontend, _)| *frontend)
+    }
+
+    fn take(&mut self, loaded: Loaded, value: &[u8]) {
+        match (loaded, value) {
+            (Loaded::Address, [_, _, _, _]) => {
+                self.address = value.first_chunk::<4>().map(|it| IpAddr::from(*it));
+            }
+            (Loaded::Address, _) => self.address = value.first_chunk::<16>().map(|it| IpAddr::from(*it)),
+            (Loaded::Protocol, [protocol, ..]) => self.protocol = Some(*protocol),
+            (Loaded::Port, _) => self.ports.extend(value.first_chunk().map(|port| u16::from_be_bytes(*port))),
+            (Loaded::Protocol | Loaded::Other, _) => {}
+        }
+    }
+
+    /// A match of xtables: of ports, in the byte order of the host.
+    fn take_match(&mut self, name: &str, value: &[u8]) {
+        let port = |at: usize| Some(u16::from_ne_bytes(*value.get(at..)?.first_chunk()?));
+        match name {
+            // `xt_tcp` and `xt_udp`: first and last source port, then first and last of the destination.
+            "tcp" | "udp" => self.ports.extend(port(4).filter(|first| Some(*first) == port(6))),
+            // `xt_multiport_v1`: which port, how many, the ports.
+            "multiport" => {
+                let count = value.get(1).map_or(0, |count| usize::from(*count).min(15));
+                self.ports.extend((0..count).filter_map(|at| port(2 + 2 * at)));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn rules_of(bytes: &[u8]) -> impl Iterator<Item = Compared> + '_ {
+    let bodies = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
+    bodies.filter_map(|(_, body)| {
+        let (_, expressions) = find(body.get(FAMILY_LEN..)?, EXPRESSIONS)?;
+        Some(compared(expressions))
+    })
+}
+
+fn find(bytes: &[u8], wanted: u16) -> Option<(u16, &[u8])> {
+    attributes(bytes).map(|(kind, value)| (kind & 0x3fff, value)).find(|(kind, _)| *kind == wanted)
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
+}
+
+/// Goes through the expressions of a rule as the kernel does.
+fn compared(expressions: &[u8]) -> Compared {
+    let (mut compared, mut loaded) = (Compared::default(), Loaded::Other);
+    for (_, expression) in attributes(expressions) {
+        let name = find(expression, NAME).map_or("", |(_, name)| text(name));
+        let body = find(expression, EXPRESSION).map_or(&[][..], |(_, body)| body);
+        match name {
+            "payload" => loaded = payload(body),
+            "meta" => {
+                loaded =
+                    if number(body, META_KEY) == Some(L4PROTO) { Loaded::Protocol } else { Loaded::Other }
+            }
+            // A mask: it is a network and no address.
+            "bitwise" => loaded = Loaded::Other,
+            "cmp" if number(body, COMPARE_BY) == Some(EQUAL) => {
+                let value = find(body, COMPARE_WITH).and_then(|(_, value)| find(value, NAME));
+                compared.take(loaded, value.map_or(&[][..], |(_, value)| value));
+            }
+            "match" => {
+                let name = find(body, NAME).map_or("", |(_, name)| text(name));
+                compared.take_match(name, find(body, MATCH_INFO).map_or(&[][..], |(_, info)| info));
+            }
+            _ => {}
+        }
+    }
+    compared
+}
+
+/// `NFTA_META_KEY` and `NFT_META_L4PROTO`; `NFTA_CMP_OP`, `NFTA_CMP_DATA` and `NFT_CMP_EQ`; `NFTA_MATCH_INFO`.
+const META_KEY: u16 = 2;
+const L4PROTO: u32 = 16;
+const COMPARE_BY: u16 = 2;
+const COMPARE_WITH: u16 = 3;
+const EQUAL: u32 = 0;
+const MATCH_INFO: u16 = 3;
+
+fn number(body: &[u8], attribute: u16) -> Option<u32> {
+    let (_, value) = find(body, attribute)?;
+    value.first_chunk().map(|four| u32::from_be_bytes(*four))
+}
+
+/// `NFTA_PAYLOAD_BASE`, `_OFFSET` and `_LEN`: network header (1) or transport header (2), and where in it.
+fn payload(body: &[u8]) -> Loaded {
+    match (number(body, 2), number(body, 3), number(body, 4)) {
+        (Some(1), Some(16), Some(4)) | (Some(1), Some(24), Some(16)) => Loaded::Address,
+        (Some(1), Some(9), Some(1)) | (Some(1), Some(6), Some(1)) => Loaded::Protocol,
+        (Some(2), Some(2), Some(2)) => Loaded::Port,
+        _ => Loaded::Other,
+    }
+}
+
+/// Keys of a map: address, protocol and port, or the last two, each of a multiple of four bytes.
+fn elements_of(bytes: &[u8]) -> impl Iterator<Item = Compared> + '_ {
+    let bodies = messages(bytes).filter(|(kind, _)| kind & 0xff00 == NFTABLES);
+    let lists = bodies.filter_map(|(_, body)| find(body.get(FAMILY_LEN..)?, ELEMENTS));
+    let elements = lists.flat_map(|(_, list)| attributes(list));
+    elements.filter_map(|(_, element)| {
+        let (_, key) = find(element, NAME)?;
+        let (_, value) = find(key, NAME)?;
+        key_of(value)
+    })
+}
+
+fn key_of(key: &[u8]) -> Option<Compared> {
+    let (address, rest) = key.split_at_checked(key.len().checked_sub(8)?)?;
+    let mut found = Compared::default();
+    match address.len() {
+        0 => {}
+        4 | 16 => found.take(Loaded::Address, address),
+        _ => return None,
+    }
+    found.take(Loaded::Protocol, rest);
+    found.take(Loaded::Port, rest.get(4..)?);
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = u16::try_from(value.len() + 4).unwrap().to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn expression(name: &str, body: &[Vec<u8>]) -> Vec<u8> {
+        let name = attribute(NAME, format!("{name}\0").as_bytes());
+        attribute(1, &[name, attribute(EXPRESSION | 0x8000, &body.concat())].concat())
+    }
+
+    fn be(kind: u16, number: u32) -> Vec<u8> {
+        attribute(kind, &number.to_be_bytes())
+    }
+
+    fn load(base: u32, offset: u32, length: u32) -> Vec<u8> {
+        expression("payload", &[be(2, base), be(3, offset), be(4, length)])
+    }
+
+    fn equal(value: &[u8]) -> Vec<u8> {
+        expression("cmp", &[be(2, EQUAL), attribute(COMPARE_WITH | 0x8000, &attribute(1, value))])
+    }
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let mut message = u32::try_from(body.len() + 20).unwrap().to_ne_bytes().to_vec();
+        message.extend((NFTABLES | kind).to_ne_bytes());
+        message.extend([0; 10]);
+        message.extend([2, 0, 0, 0]);
+        message.extend(body);
+        message
+    }
+
+    fn rule(expressions: &[Vec<u8>]) -> Compared {
+        let body = attribute(EXPRESSIONS | 0x8000, &expressions.concat());
+        let bytes = message(6, &body);
+        rules_of(&bytes).next().unwrap()
+    }
+
+    fn web() -> (SocketAddr, BTreeSet<(SocketAddr, Transport)>) {
+        let web = "10.96.0.1:443".parse().unwrap();
+        (web, BTreeSet::from([(web, Transport::Tcp), ("0.0.0.0:30080".parse().unwrap(), Transport::Tcp)]))
+    }
+
+    #[test]
+    fn a_rule_that_names_address_protocol_and_port_is_for_a_frontend() {
+        let (web, frontends) = web();
+        let (address, protocol) = ([load(1, 16, 4), equal(&[10, 96, 0, 1])], [load(1, 9, 1), equal(&[6])]);
+        let native = [&address[..], &protocol, &[load(2, 2, 2), equal(&443_u16.to_be_bytes())]].concat();
+        assert_eq!(rule(&native).names(2, &frontends), Some(web));
+        let ports = [0_u16, 65535, 443, 443].map(u16::to_ne_bytes).concat();
+        let info = [attribute(NAME, b"tcp\0"), attribute(MATCH_INFO, &ports)];
+        let by_match = [&address[..], &protocol, &[expression("match", &info)]].concat();
+        assert_eq!(rule(&by_match).names(2, &frontends), Some(web));
+        assert_eq!(rule(&address).names(2, &frontends), None, "no port");
+        let masked = [load(1, 16, 4), expression("bitwise", &[]), equal(&[10, 96, 0, 1])];
+        let masked = [&masked[..], native.get(2..).unwrap()].concat();
+        assert_eq!(rule(&masked).names(2, &frontends), None, "a network");
+    }
+
+    #[test]
+    fn a_rule_for_a_node_port_names_no_address() {
+        let (_, frontends) = web();
+        let ports = [load(1, 9, 1), equal(&[6]), load(2, 2, 2), equal(&30080_u16.to_be_bytes())];
+        assert_eq!(rule(&ports).names(2, &frontends), Some("0.0.0.0:30080".parse().unwrap()));
+        assert_eq!(rule(&ports).names(10, &frontends), None, "of the other family");
+    }
+
+    #[test]
+    fn host_ports_are_those_of_a_list_of_ports() {
+        let mut list = vec![1, 2];
+        list.extend([8080_u16, 9090, 0].iter().flat_map(|port| port.to_ne_bytes()));
+        let info = [attribute(NAME, b"multiport\0"), attribute(MATCH_INFO, &list)];
+        assert_eq!(rule(&[expression("match", &info)]).ports, BTreeSet::from([8080, 9090]));
+    }
+
+    #[test]
+    fn keys_of_a_map_are_frontends() {
+        let (web, frontends) = web();
+        let key = [&[10, 96, 0, 1][..], &[6, 0, 0, 0], &443_u16.to_be_bytes(), &[0, 0]].concat();
+        let element = attribute(1, &attribute(NAME | 0x8000, &attribute(NAME, &key)));
+        let bytes = message(12, &attribute(ELEMENTS | 0x8000, &element));
+        let found: Vec<_> = elements_of(&bytes).filter_map(|key| key.names(2, &frontends)).collect();
+        assert_eq!(found, [web]);
+        assert_eq!(key_of(&[0; 7]), None);
+        assert_eq!(key_of(&[0; 15]), None);
+    }
+
+    #[test]
+    fn bytes_that_are_cut_off_name_nothing_and_harm_nobody() {
+        let (_, frontends) = web();
+        let body = attribute(EXPRESSIONS, &[load(1, 16, 4), equal(&[10, 96, 0, 1])].concat());
+        let bytes = message(6, &body);
+        for length in 0..bytes.len() {
+            let cut = bytes.get(..length).unwrap();
+            assert!(rules_of(cut).all(|rule| rule.names(2, &frontends).is_none()));
+            assert_eq!(elements_of(cut).count(), 0);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What is wrong with single services now, for whoever is to be woken by it.
+//!
+//! Invariant: there is something to say only while something is wrong, one thing of a kind for each service, and no
+//! more than [`CONDITIONS_MAX`] in all, whatever happens in the cluster. Namespaces take turns for these places, so
+//! that no tenant's broken services hide another one's; what is empty on purpose comes last.
+
+use std::collections::BTreeMap;
+
+use holdfast_core::facts::{Timestamp, TrafficPolicy};
+use holdfast_core::keys::ObjectName;
+use holdfast_core::lifecycle::{self, Phase};
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::time::Now;
+
+use crate::described::words;
+use crate::kube_proxy::ClosedSince;
+
+/// Each node of a large cluster exports its own: a thousand nodes with as many as this are what a Prometheus bears.
+pub(crate) const CONDITIONS_MAX: usize = 200;
+
+words! {
+    /// What can be wrong with a service.
+    #[derive(PartialOrd, Ord)]
+    pub(crate) ConditionKind {
+        /// A client is refused, or left to the real balancer, because nobody is there.
+        NoBackends = "no_backends",
+        /// A client is dropped: the policy is Local, and nobody is on this node.
+        NoLocalBackend = "no_local_backend",
+        /// It is served by its last backends.
+        Held = "held",
+        /// Its load balancer has no address.
+        LbPending = "lb_pending",
+        /// Its health check port is not served here.
+        HealthPortFailed = "health_port_failed",
+        /// Another service has an address of it.
+        FrontendConflict = "frontend_conflict",
+        /// The maps refused it, or it cannot be translated.
+        NotProgrammed = "not_programmed",
+    }
+}
+
+words! {
+    /// Why it is wrong, in the words of metrics.
+    pub(crate) ConditionCause {
+        NeverHadAny = "never_had_any",
+        AllUnready = "all_unready",
+        ScaledToZero = "scaled_to_zero",
+        Vanished = "vanished",
+        Resync = "resync",
+        MassLoss = "mass_loss",
+        HoldExpired = "hold_expired",
+        ProbesFailed = "probes_failed",
+        /// The policy for clients of the node.
+        Internal = "internal",
+        /// The policy for clients from outside.
+        External = "external",
+        /// Somebody else has it.
+        Claimed = "claimed",
+        /// No object may have such an address.
+        Address = "address",
+        /// The protocol cannot be translated.
+        Protocol = "protocol",
+        /// It is the node's own way to the apiserver.
+        Control = "control",
+        /// The maps refused a write.
+        Maps = "maps",
+        /// Another process has the port.
+        AddrInUse = "addr_in_use",
+        /// Nobody that was asked says why.
+        Unknown = "unknown",
+    }
+}
+
+/// One thing that is wrong with one service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub(crate) service: ObjectName,
+    pub(crate) kind: ConditionKind,
+    pub(crate) cause: ConditionCause,
+    pub(crate) since: Timestamp,
+}
+
+impl Condition {
+    /// Nobody is meant to be there, as far as can be told.
+    fn is_on_purpose(&self) -> bool {
+        matches!(self.cause, ConditionCause::ScaledToZero | ConditionCause::NeverHadAny)
+    }
+}
+
+/// All that is wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Conditions {
+    /// In the order of the services' names.
+    pub(crate) named: Vec<Condition>,
+    /// How many more there are of each of [`ConditionKind::ALL`].
+    pub(crate) truncated: [u64; ConditionKind::ALL.len()],
+}
+
+impl Conditions {
+    /// What a snapshot shows, and which health check ports are closed.
+    pub(crate) fn of(snapshot: &Snapshot, closed: &[ClosedSince]) -> Self {
+        let mut known = Known::default();
+        let now = snapshot.clock();
+        snapshot.services.iter().for_each(|view| known.look_at(view, now));
+        for port in closed {
+            let cause = if port.is_in_use { ConditionCause::AddrInUse } else { ConditionCause::Unknown };
+            known.add(&port.service, ConditionKind::HealthPortFailed, cause, port.since);
+        }
+        Self::cut(known.0.into_values().collect())
+    }
+
+    /// The oldest of each namespace first, one of each before a second one of any.
+    fn cut(mut all: Vec<Condition>) -> Self {
+        all.sort_by_key(|it| (it.is_on_purpose(), it.since));
+        let mut turns = BTreeMap::<String, usize>::new();
+        let mut placed: Vec<_> = all
+            .into_iter()
+            .map(|it| {
+                let turn = turns.entry(it.service.namespace().to_owned()).or_default();
+                *turn += 1;
+                (it.is_on_purpose(), *turn, it)
+            })
+            .collect();
+        placed.sort_by_key(|(on_purpose, turn, _)| (*on_purpose, *turn));
+        let mut named: Vec<_> = placed.into_iter().map(|(.., it)| it).collect();
+        let mut truncated = [0; ConditionKind::ALL.len()];
+        for left_out in named.drain(CONDITIONS_MAX.min(named.len())..) {
+            let place = ConditionKind::ALL.iter().position(|kind| *kind == left_out.kind);
+            if let Some(count) = place.and_then(|place| truncated.get_mut(place)) {
+                *count += 1;
+            }
+        }
+        named.sort_by(|a, b| (&a.service, a.kind).cmp(&(&b.service, b.kind)));
+        Self { named, truncated }
+    }
+}
+
+/// One of a kind for each service, the oldest.
+#[derive(Debug, Default)]
+struct Known(BTreeMap<(ObjectName, ConditionKind), Condition>);
+
+impl Known {
+    fn add(&mut self, service: &ObjectName, kind: ConditionKind, cause: ConditionCause, since: Timestamp) {
+        let new = Condition { service: service.clone(), kind, cause, since };
+        let known = self.0.entry((service.clone(), kind)).or_insert_with(|| new.clone());
+        if new.since < known.since {
+            *known = new;
+        }
+    }
+
+    fn look_at(&mut self, view: &ServiceView, now: Now) {
+        for it in &view.frontends {
+            if let Some((kind, cause)) = of_verdict(view, it) {
+                self.add(&view.key.name, kind, cause, it.since);
+            }
+            if let Status::Error(_) = it.status {
+                self.add(&view.key.name, ConditionKind::NotProgrammed, ConditionCause::Maps, it.since);
+            }
+        }
+        // Without what is told of its balancer (as of an older version), it may have a name in place of an address.
+        let known = view.facts.as_deref().filter(|facts| facts.balancer.is_some());
+        let pending = known.filter(|facts| Phase::of(facts) == Phase::Pending);
+        if let Some(facts) = pending {
+            let since = lifecycle::without_events(facts, view.seen.as_deref(), now).since;
+            let since = since.unwrap_or(now.wall);
+            self.add(&view.key.name, ConditionKind::LbPending, ConditionCause::Unknown, since);
+        }
+    }
+}
+
+/// What is wrong for clients of a frontend, if anything is.
+fn of_verdict(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, ConditionCause)> {
+    let cause = it.reason.map_or(ConditionCause::Unknown, cause);
+    match it.verdict {
+        Verdict::Refusing | Verdict::Passing => Some((ConditionKind::NoBackends, cause)),
+        Verdict::Dropping => Some((ConditionKind::NoLocalBackend, policy(view, it))),
+        Verdict::Held => Some((ConditionKind::Held, cause)),
+        Verdict::Conflict => Some((ConditionKind::FrontendConflict, cause)),
+        // Before the first write it has no reason, and nothing is wrong.
+        Verdict::Unprogrammed => it.reason.is_some().then_some((ConditionKind::NotProgrammed, cause)),
+        Verdict::Serving | Verdict::Draining | Verdict::Bypassed => None,
+    }
+}
+
+/// Which of the two policies leaves nobody.
+fn policy(view: &ServiceView, it: &FrontendView) -> ConditionCause {
+    let is_internal = view.facts.as_ref().is_some_and(|facts| facts.internal_policy == TrafficPolicy::Local);
+    match it.kind {
+        FrontendType::ClusterIp if is_internal => ConditionCause::Internal,
+        _ => ConditionCause::External,
+    }
+}
+
+const fn cause(reason: Reason) -> ConditionCause {
+    match reason {
+        Reason::NoEndpoints => ConditionCause::NeverHadAny,
+        Reason::AllUnready => ConditionCause::AllUnready,
+        Reason::ScaledDown => ConditionCause::ScaledToZero,
+        Reason::Vanished => ConditionCause::Vanished,
+        Reason::Resync => ConditionCause::Resync,
+        Reason::MassLoss => ConditionCause::MassLoss,
+        Reason::HoldExpired => ConditionCause::HoldExpired,
+        Reason::ProbesFailed => ConditionCause::ProbesFailed,
+        Reason::LocalPolicy => ConditionCause::Internal,
+        Reason::Claimed => ConditionCause::Claimed,
+        Reason::Address => ConditionCause::Address,
+        Reason::Protocol => ConditionCause::Protocol,
+        Reason::Control => ConditionCause::Control,
+    }
+}
+
+#[cfg(test)]
+mod tests;

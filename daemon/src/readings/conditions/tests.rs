@@ -1,0 +1,181 @@
+//! What is told of which service, and who has the places when there are too few.
+
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdfast_core::facts::{ServiceFacts, ServiceType};
+use holdfast_core::keys::{Protocol, ServiceKey, Source};
+use holdfast_core::list::Scope;
+use holdfast_core::snapshot::ServiceState;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp(1_767_870_715);
+
+fn name(text: &str) -> ObjectName {
+    let (namespace, name) = text.split_once('/').unwrap();
+    ObjectName::new(namespace, name).unwrap()
+}
+
+/// A frontend of this kind, with this verdict and reason since so many seconds.
+type Given = (FrontendType, Verdict, Option<Reason>, i64);
+
+fn frontend((kind, verdict, reason, ago): &Given) -> FrontendView {
+    FrontendView {
+        address: [10, 96, 0, 10].into(),
+        port: NonZeroU16::new(80).unwrap(),
+        protocol: Protocol::TCP,
+        kind: *kind,
+        port_name: "".into(),
+        position: None,
+        scope: Scope::Cluster,
+        external_local: false,
+        verdict: *verdict,
+        reason: *reason,
+        status: Status::Done,
+        owner: None,
+        applied: None,
+        since: Timestamp(NOW.0 - ago),
+    }
+}
+
+fn view(service: &str, source: Source, frontends: &[Given]) -> ServiceView {
+    let key = ServiceKey { name: name(service), source };
+    let mut facts = ServiceFacts::new(key.clone(), ServiceType::ClusterIp);
+    facts.internal_policy = TrafficPolicy::Local;
+    ServiceView {
+        key,
+        facts: Some(Arc::new(facts)),
+        slices: Arc::default(),
+        state: ServiceState::Served,
+        ports: Box::default(),
+        frontends: frontends.iter().map(frontend).collect(),
+        seen: None,
+    }
+}
+
+fn snapshot(views: Vec<ServiceView>) -> Snapshot {
+    let mut snapshot = Snapshot { published: NOW, mono: Duration::from_secs(60), ..Snapshot::default() };
+    for (place, view) in views.into_iter().enumerate() {
+        snapshot.services.set(place, Some(Arc::new(view)));
+    }
+    snapshot
+}
+
+/// `service condition cause ago`.
+fn shown(found: &Conditions) -> Vec<String> {
+    let line = |it: &Condition| {
+        format!("{} {} {} {}", it.service, it.kind.as_str(), it.cause.as_str(), NOW.0 - it.since.0)
+    };
+    found.named.iter().map(line).collect()
+}
+
+#[track_caller]
+fn check(views: Vec<ServiceView>, expected: &[&str]) {
+    assert_eq!(shown(&Conditions::of(&snapshot(views), &[])), expected);
+}
+
+const CLUSTER: FrontendType = FrontendType::ClusterIp;
+
+#[test]
+fn what_is_well_has_nothing_to_tell() {
+    let well = [
+        (CLUSTER, Verdict::Serving, None, 5),
+        (CLUSTER, Verdict::Draining, Some(Reason::ScaledDown), 5),
+        (CLUSTER, Verdict::Bypassed, Some(Reason::Control), 5),
+        (CLUSTER, Verdict::Unprogrammed, None, 5),
+    ];
+    check(vec![view("shop/web", Source::Kubernetes, &well)], &[]);
+}
+
+#[test]
+fn each_verdict_and_reason_has_its_condition_and_cause() {
+    for (verdict, reason, expected) in [
+        (Verdict::Refusing, Reason::NoEndpoints, "no_backends never_had_any"),
+        (Verdict::Refusing, Reason::AllUnready, "no_backends all_unready"),
+        (Verdict::Refusing, Reason::ScaledDown, "no_backends scaled_to_zero"),
+        (Verdict::Refusing, Reason::Vanished, "no_backends vanished"),
+        (Verdict::Refusing, Reason::HoldExpired, "no_backends hold_expired"),
+        (Verdict::Refusing, Reason::ProbesFailed, "no_backends probes_failed"),
+        (Verdict::Passing, Reason::ScaledDown, "no_backends scaled_to_zero"),
+        (Verdict::Dropping, Reason::LocalPolicy, "no_local_backend internal"),
+        (Verdict::Held, Reason::Resync, "held resync"),
+        (Verdict::Held, Reason::MassLoss, "held mass_loss"),
+        (Verdict::Held, Reason::Control, "held control"),
+        (Verdict::Conflict, Reason::Claimed, "frontend_conflict claimed"),
+        (Verdict::Unprogrammed, Reason::Address, "not_programmed address"),
+        (Verdict::Unprogrammed, Reason::Protocol, "not_programmed protocol"),
+    ] {
+        let given = [(CLUSTER, verdict, Some(reason), 7)];
+        check(vec![view("shop/web", Source::Kubernetes, &given)], &[&format!("shop/web {expected} 7")]);
+    }
+    let outside = [(FrontendType::NodePort, Verdict::Dropping, Some(Reason::LocalPolicy), 7)];
+    check(vec![view("shop/web", Source::Kubernetes, &outside)], &["shop/web no_local_backend external 7"]);
+}
+
+/// An alert counts the nodes that have a series: two of one node would be two nodes.
+#[test]
+fn a_service_has_one_series_of_a_kind_over_all_its_frontends_and_sources() {
+    let first = [
+        (CLUSTER, Verdict::Refusing, Some(Reason::AllUnready), 30),
+        (CLUSTER, Verdict::Refusing, Some(Reason::Vanished), 90),
+        (CLUSTER, Verdict::Conflict, Some(Reason::Claimed), 5),
+    ];
+    let second = [(CLUSTER, Verdict::Refusing, Some(Reason::NoEndpoints), 60)];
+    let views = vec![view("shop/web", Source::Kubernetes, &first), view("shop/web", Source::Config, &second)];
+    check(views, &["shop/web no_backends vanished 90", "shop/web frontend_conflict claimed 5"]);
+}
+
+#[test]
+fn a_write_that_was_refused_is_told() {
+    let mut view = view("shop/web", Source::Kubernetes, &[(CLUSTER, Verdict::Serving, None, 7)]);
+    view.frontends[0].status = Status::Error("the map of frontends is full".into());
+    check(vec![view], &["shop/web not_programmed maps 7"]);
+}
+
+#[test]
+fn a_load_balancer_without_an_address_is_pending_since_it_was_asked_for() {
+    let mut view = view("shop/web", Source::Kubernetes, &[]);
+    let facts = Arc::make_mut(view.facts.as_mut().unwrap());
+    facts.kind = ServiceType::LoadBalancer;
+    facts.meta.created = Some(Timestamp(NOW.0 - 40));
+    // As a state of an older version has it.
+    check(vec![view.clone()], &[]);
+    Arc::make_mut(view.facts.as_mut().unwrap()).balancer = Some(Box::default());
+    check(vec![view], &["shop/web lb_pending unknown 40"]);
+}
+
+#[test]
+fn a_closed_health_check_port_is_told_with_its_cause() {
+    let closed =
+        |is_in_use, ago| ClosedSince { service: name("shop/web"), since: Timestamp(NOW.0 - ago), is_in_use };
+    let found = Conditions::of(&snapshot(Vec::new()), &[closed(true, 9), closed(false, 3)]);
+    assert_eq!(shown(&found), ["shop/web health_port_failed addr_in_use 9"]);
+}
+
+#[test]
+fn invariant_10_namespaces_take_turns_for_the_places_and_what_is_on_purpose_comes_last() {
+    let broken = |service: String, reason, ago| {
+        view(&service, Source::Kubernetes, &[(CLUSTER, Verdict::Refusing, Some(reason), ago)])
+    };
+    // A tenant with a thousand services that have been broken for a long time.
+    let mut views: Vec<_> =
+        (0..1_000).map(|nth| broken(format!("loud/s-{nth:04}"), Reason::Vanished, 90_000 - nth)).collect();
+    views.push(broken("quiet/web".to_owned(), Reason::AllUnready, 1));
+    views.push(broken("idle/web".to_owned(), Reason::ScaledDown, 99_999));
+    let found = Conditions::of(&snapshot(views.clone()), &[]);
+    assert_eq!(found.named.len(), CONDITIONS_MAX);
+    let names: Vec<_> = found.named.iter().map(|it| it.service.to_string()).collect();
+    assert_eq!((names[0].as_str(), names[198].as_str()), ("loud/s-0000", "loud/s-0198"), "the oldest");
+    assert_eq!(names[199], "quiet/web");
+    assert_eq!(found.truncated, [802, 0, 0, 0, 0, 0, 0]);
+    // Whoever has a place keeps it when others come.
+    views.push(broken("loud/z".to_owned(), Reason::Vanished, 0));
+    assert_eq!(Conditions::of(&snapshot(views), &[]).named, found.named);
+}
+
+#[test]
+fn no_service_no_series() {
+    assert_eq!(Conditions::of(&Snapshot::default(), &[]), Conditions::default());
+}

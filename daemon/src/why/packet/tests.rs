@@ -1,0 +1,271 @@
+//! What packets meet, by real rules over maps in memory: each question with its answer, to the letter.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use expect_test::expect_file;
+use holdfast_core::engine::Engine;
+use holdfast_core::event::Event;
+use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::maps::{Client, Maps, MemoryMaps};
+use holdfast_core::time::Now;
+use holdfast_objects::manifests::Texts;
+
+use super::*;
+use crate::why::find::{self, Question};
+
+const WORLD: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.1
+  externalIPs: [198.51.100.7]
+  loadBalancerSourceRanges: [203.0.113.0/24, 192.0.2.0/24, 10.1.0.0/16, 10.2.0.0/16]
+  sessionAffinity: ClientIP
+  ports: [{name: http, port: 80, nodePort: 30080}]
+status: {loadBalancer: {ingress: [{ip: 192.0.2.10}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+  - {addresses: [10.1.0.1], nodeName: node-1}
+  - {addresses: [10.2.0.1], nodeName: node-2}
+  - {addresses: [10.3.0.1]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: here}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.2
+  externalTrafficPolicy: Local
+  ports: [{port: 53, nodePort: 30053, protocol: UDP}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: here-1, labels: {kubernetes.io/service-name: here}}
+addressType: IPv4
+ports: [{port: 53, protocol: UDP}]
+endpoints:
+  - {addresses: [10.1.0.2], nodeName: node-1}
+  - {addresses: [10.2.0.2], nodeName: node-2}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: elsewhere}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.3
+  externalTrafficPolicy: Local
+  ports: [{port: 80, nodePort: 30081}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: elsewhere-1, labels: {kubernetes.io/service-name: elsewhere}}
+addressType: IPv4
+ports: [{port: 80}]
+endpoints:
+  - {addresses: [10.2.0.3], nodeName: node-2, conditions: {ready: false, serving: true, terminating: true}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: nobody}
+spec:
+  type: NodePort
+  clusterIP: 10.96.0.4
+  ports: [{name: a, port: 80, nodePort: 30082}, {name: b, port: 80, nodePort: 30082, protocol: UDP}]
+";
+
+/// A node that serves [`WORLD`].
+fn world() -> (Arc<Snapshot>, Engine<MemoryMaps>) {
+    let (mut engine, _) =
+        Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Manifests]).unwrap();
+    let addresses = ["10.0.0.5", "fd00::5"].map(|address| address.parse().unwrap());
+    let node = NodeFacts {
+        name: "node-1".into(),
+        node_port_addresses: addresses.into(),
+        zone: None,
+        is_leaving: false,
+    };
+    let files = BTreeMap::from([(Arc::from("world.yaml"), WORLD.as_bytes().to_vec())]);
+    let events = [Event::NodeApplied(Arc::new(node)), Event::SettingsApplied(Arc::<Settings>::default())];
+    events.into_iter().chain(Texts::new("manifests").replace(&files)).for_each(|event| engine.apply(event));
+    engine.apply(Event::Synced(Source::Manifests));
+    let mut snapshot = Arc::default();
+    for second in 1..5 {
+        let now = Now { wall: Timestamp(1_000 + second), mono: Duration::from_secs(second.unsigned_abs()) };
+        snapshot = engine.step(now, &mut |_| ());
+    }
+    assert_eq!(snapshot.rejections.total, 0);
+    (snapshot, engine)
+}
+
+fn dialled(text: &str) -> Dialled {
+    let (address, protocol) =
+        text.split_once('/').map_or((text, None), |(address, by)| (address, Some(Protocol::parse(by))));
+    Dialled::new(address.parse().unwrap(), protocol)
+}
+
+fn at(outer: &[&str], pods: &[&str]) -> Watched {
+    let named = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
+    Watched::At { outer: named(outer), pods: named(pods) }
+}
+
+fn ask(
+    snapshot: &Snapshot,
+    engine: &mut Engine<MemoryMaps>,
+    watched: &Watched,
+    (to, from): (&str, &str),
+) -> Packet {
+    let (found, mut subjects) = find::find(snapshot, &Question::Address(dialled(to)));
+    if found != find::Found::Frontend {
+        subjects.clear();
+    }
+    let frontends = subjects.iter().flat_map(Subject::frontends).filter_map(details::key);
+    let read: ReadBack = frontends.map(|key| (key, Ok(engine.maps_mut().read(&key).unwrap()))).collect();
+    of(snapshot, watched, (&dialled(to), from.parse().unwrap()), &subjects, &read)
+}
+
+#[test]
+fn where_no_program_looks_nothing_changes_a_packet() {
+    let (snapshot, _) = world();
+    let watched = Watched::of(&DatapathView::memory());
+    let asked = (&dialled("192.0.2.10:80"), "203.0.113.9".parse().unwrap());
+    let packet = of(&snapshot, &watched, asked, &[], &Vec::new());
+    assert_eq!((packet.outcome.0, packet.steps.len()), (Outcome::Passed, 1));
+    assert!(packet.sentence.ends_with("because this daemon's tables are in memory and touch no traffic."));
+}
+
+#[test]
+fn a_device_is_named_as_far_as_it_is_known() {
+    let named = |names: &[&str], of_pods| {
+        words::device(&names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>(), of_pods)
+    };
+    assert!(named(&["eth0"], false).starts_with("eth0, the only outer one;"));
+    assert!(
+        named(&["eth0", "eth1"], false).starts_with("One of eth0, eth1, as other machines' routes have it;")
+    );
+    assert!(named(&["veth1"], true).starts_with("veth1, the only device of pods;"));
+    let pods = ["veth1", "veth2", "veth3", "veth4", "veth5"];
+    assert!(named(&pods, true).starts_with("One of veth1, veth2, veth3 and 2 more, the pod's own;"));
+}
+
+fn written(packet: &Packet) -> String {
+    let mut text = format!("{}\n", packet.sentence);
+    for step in &packet.steps {
+        let _ = writeln!(text, "  {}: {}", step.step, step.says);
+    }
+    for it in &packet.backends {
+        let node = it.node.as_deref().unwrap_or("-");
+        let _ = writeln!(text, "  {:.3} {} {node} {}", it.share, it.backend, it.seen_as);
+    }
+    text
+}
+
+const QUESTIONS: [(&str, &str); 19] = [
+    ("192.0.2.10:80", "203.0.113.9"),
+    ("192.0.2.10:80", "198.51.100.9"),
+    ("192.0.2.10:80", "10.1.0.2"),
+    ("198.51.100.7:80", "198.51.100.9"),
+    ("10.0.0.5:30080", "198.51.100.9"),
+    ("10.96.0.1:80", "198.51.100.9"),
+    ("10.0.0.6:30080", "198.51.100.9"),
+    ("10.0.0.5:30053", "198.51.100.9"),
+    ("10.0.0.5:30053", "10.1.0.1"),
+    ("10.0.0.5:30053", "10.1.0.2"),
+    ("10.0.0.5:30053/TCP", "198.51.100.9"),
+    ("10.0.0.5:30081", "198.51.100.9"),
+    ("10.0.0.5:30081", "10.1.0.1"),
+    ("10.0.0.5:30082", "198.51.100.9"),
+    ("10.0.0.5:30082/UDP", "198.51.100.9"),
+    ("10.0.0.5:30082", "10.0.0.5"),
+    ("127.0.0.1:30080", "198.51.100.9"),
+    ("10.1.0.1:8080", "198.51.100.9"),
+    ("[fd00::5]:30080", "fd00::9"),
+];
+
+#[test]
+fn each_step_is_told() {
+    let (snapshot, mut engine) = world();
+    let mut book = String::new();
+    for (to, from) in QUESTIONS {
+        let packet = ask(&snapshot, &mut engine, &at(&["eth0"], &["veth7"]), (to, from));
+        let _ = writeln!(book, "== {from} to {to}\n{}", written(&packet));
+    }
+    expect_file!["golden.txt"].assert_eq(&book);
+}
+
+/// Programs know a pod by its device, so without one nobody looks.
+#[test]
+fn a_pod_or_somebody_outside_without_a_device_is_looked_at_by_nobody() {
+    let (snapshot, mut engine) = world();
+    let (pod, outside) = (("10.0.0.5:30053", "10.1.0.1"), ("10.0.0.5:30080", "198.51.100.9"));
+    for (watched, asked, outcome) in [
+        (at(&["eth0"], &[]), pod, Outcome::Passed),
+        (at(&["eth0"], &["veth7"]), pod, Outcome::Served),
+        (at(&[], &["veth7"]), pod, Outcome::Served),
+        (at(&[], &["veth7"]), outside, Outcome::Passed),
+        (at(&["eth0"], &[]), outside, Outcome::Served),
+    ] {
+        let packet = ask(&snapshot, &mut engine, &watched, asked);
+        assert_eq!(packet.outcome.0, outcome, "{asked:?}: {}", packet.sentence);
+    }
+}
+
+/// The same question to the maps themselves, for clients outside.
+#[test]
+fn what_is_told_is_what_the_maps_do() {
+    use holdfast_core::maps::Answer;
+
+    let (snapshot, mut engine) = world();
+    for (to, from) in QUESTIONS {
+        let packet = ask(&snapshot, &mut engine, &at(&["eth0"], &["veth7"]), (to, from));
+        if packet.client.0 != Class::Outside {
+            continue;
+        }
+        let (address, from) = (dialled(to).address, from.parse().unwrap());
+        let transport = packet.protocol.0;
+        let met = engine.maps().lookup(address.ip(), address.port(), transport, Client::From(from));
+        let (outcome, backends) = match &met {
+            Answer::Passed => (Outcome::Passed, Vec::new()),
+            Answer::Refused => (Outcome::Refused, Vec::new()),
+            Answer::Dropped => (Outcome::Dropped, Vec::new()),
+            Answer::Served(slots) => {
+                (Outcome::Served, slots.iter().map(|slot| slot.backend().to_string()).collect())
+            }
+        };
+        assert_eq!(packet.outcome.0, outcome, "{from} to {to}: {met:?}");
+        let told: Vec<String> = packet.backends.iter().map(|it| it.backend.clone()).collect();
+        assert_eq!(told, backends, "{from} to {to}");
+    }
+}
+
+#[test]
+fn maps_that_cannot_be_read_are_not_guessed_at() {
+    let (snapshot, _) = world();
+    let (_, subjects) = find::find(&snapshot, &Question::Address(dialled("192.0.2.10:80")));
+    let keys = subjects.iter().flat_map(Subject::frontends).filter_map(details::key);
+    let read: ReadBack = keys.map(|key| (key, Err("the engine is busy".to_owned()))).collect();
+    let watched = at(&["eth0", "eth1"], &[]);
+    let asked = (&dialled("192.0.2.10:80"), "203.0.113.9".parse().unwrap());
+    let packet = of(&snapshot, &watched, asked, &subjects, &read);
+    assert_eq!(packet.outcome.0, Outcome::Unknown);
+    assert!(packet.sentence.ends_with("could not be read: the engine is busy."), "{}", packet.sentence);
+}
+
+#[test]
+fn only_so_many_ranges_and_backends_are_named() {
+    let range = |number: u8| holdfast_core::sources::SourceRange::exactly([10, 0, 0, number].into());
+    let ranges: Vec<_> = (1..6).map(range).collect();
+    assert_eq!(words::some(&ranges), "10.0.0.1/32, 10.0.0.2/32, 10.0.0.3/32 and 2 more");
+    assert_eq!(words::some(&ranges[..3]), "10.0.0.1/32, 10.0.0.2/32, 10.0.0.3/32");
+}

@@ -1,0 +1,132 @@
+//! What a service's address costs a client outside of the node: connections, requests, a stream, datagrams, to a
+//! backend on the node and to one on another. Needs root; `cargo bench -p holdfast-tests --bench packets`.
+//!
+//! Plain routing, holdfast and the real kube-proxy each have a network of their own, of the same shape. A proxy takes
+//! turns of milliseconds with plain routing, so both meet the same machine, and the figure is the ratio of the two. The
+//! real kube-proxy is there where `scripts/peers.sh` has built it.
+
+mod stage;
+
+use std::io::Write;
+
+use holdfast_tests::bed::compare::{self, Medians, Ratio};
+use holdfast_tests::bed::load::Kind;
+use holdfast_tests::bed::{Location, Role};
+use holdfast_tests::size::{self, sized};
+
+use stage::{Failed, Holdfast, KubeProxy, Plain, Stage, Where};
+
+/// What is asked for, of whom, and by which name.
+const KINDS: [(Kind, Role, &str); 4] = [
+    (Kind::Exchange, Role::Turns, "connections"),
+    (Kind::Request, Role::Turns, "requests"),
+    (Kind::Datagram, Role::Return, "datagrams"),
+    (Kind::Stream, Role::Sink, "stream"),
+];
+
+/// Services of the curve: where a table of rules is searched from its beginning, the last one shows it.
+const SERVICES: [u32; 4] = [2, 1_000, 10_000, 100_000];
+/// As many of them as an apiserver takes within a minute or two.
+const WRITTEN_MAX: u32 = 1_000;
+
+/// Networks made anew: where programs and rules come to lie in memory is a part of what they cost.
+const DRAWS: usize = 3;
+
+/// What was drawn of one line.
+struct Line {
+    name: String,
+    draws: Vec<Medians>,
+}
+
+/// Lines in the order in which they came first.
+#[derive(Default)]
+struct Lines(Vec<Line>);
+
+impl Lines {
+    fn add(&mut self, name: String, draw: Medians) {
+        match self.0.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.draws.push(draw),
+            None => self.0.push(Line { name, draws: vec![draw] }),
+        }
+    }
+
+    fn show(&self) -> Result<(), Failed> {
+        for Line { name, draws } in &self.0 {
+            let Ratio { median, low, high, first_rate, second_rate } = Ratio::of(draws);
+            writeln!(
+                std::io::stdout(),
+                "{name:54} {median:.3} of plain ({low:.3} to {high:.3}), {second_rate:.0}/s against {first_rate:.0}/s"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// One proxy against plain routing, with one kind of load.
+fn compare(
+    (plain, proxy): (&dyn Stage, &dyn Stage),
+    place: Where,
+    (kind, role, _): (Kind, Role, &str),
+) -> Result<Medians, Failed> {
+    let _servers = [plain.serve(place, role)?, proxy.serve(place, role)?];
+    let client = Location::far("client");
+    let (near, through) = (plain.dialled(place)?, proxy.dialled(place)?);
+    let first = || plain.bed().load(client, kind, near);
+    let second = || proxy.bed().load(client, kind, through);
+    Ok(compare::draw(&first, &second)?)
+}
+
+/// Everything with the fewest services; plain routing once more is the first one, and must come out at 1.
+fn all_kinds(lines: &mut Lines) -> Result<(), Failed> {
+    let plain = Plain::start()?;
+    let mut proxies: Vec<(&str, Box<dyn Stage>)> = vec![
+        ("plain again", Box::new(Plain::start()?)),
+        ("holdfast", Box::new(Holdfast::start(SERVICES[0])?)),
+    ];
+    if let Some(kube_proxy) = KubeProxy::start(SERVICES[0])? {
+        proxies.push(("kube-proxy", Box::new(kube_proxy)));
+    }
+    for kind in KINDS {
+        for place in Where::ALL {
+            for (name, proxy) in &proxies {
+                let name = format!("{}, backend {}, {name}", kind.2, place.word());
+                lines.add(name, compare((&plain, proxy.as_ref()), place, kind)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Connections to a backend on the node, with ever more services.
+fn curve(lines: &mut Lines) -> Result<(), Failed> {
+    let plain = Plain::start()?;
+    let mut drawn = |name: &str, services: u32, proxy: &dyn Stage| -> Result<(), Failed> {
+        let name = format!("connections, {services} services, {name}");
+        lines.add(name, compare((&plain, proxy), Where::Near, KINDS[0])?);
+        Ok(())
+    };
+    for services in SERVICES.into_iter().take(sized(SERVICES.len(), 2)) {
+        drawn("holdfast", services, &Holdfast::start(services)?)?;
+        let is_written = services <= sized(WRITTEN_MAX, 0);
+        if let Some(kube_proxy) = is_written.then(|| KubeProxy::start(services)).transpose()?.flatten() {
+            drawn("kube-proxy", services, &kube_proxy)?;
+        }
+    }
+    Ok(())
+}
+
+type Part = (&'static str, fn(&mut Lines) -> Result<(), Failed>);
+
+/// One part, named by the argument, or both.
+fn main() -> Result<(), Failed> {
+    let wanted = size::wanted();
+    let parts: [Part; 2] = [("kinds", all_kinds), ("services", curve)];
+    for (_, part) in parts.iter().filter(|(name, _)| wanted.as_deref().is_none_or(|it| it == *name)) {
+        let mut lines = Lines::default();
+        for _ in 0..sized(DRAWS, 1) {
+            part(&mut lines)?;
+        }
+        lines.show()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! The same small network once for each who serves it: nobody, holdfast, the real kube-proxy.
+//!
+//! Invariant: the ways are the same in all of them. What goes to the other node passes this one in both directions, so
+//! plain routing has no shorter way.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use holdfast_core::engine::Engine;
+use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
+use holdfast_core::index::Seed;
+use holdfast_core::keys::Source;
+use holdfast_core::maps::Capacity;
+use holdfast_core::time::Now;
+use holdfast_datapath::{Device, KernelMaps, Options, PacketOptions, Served, Side, StaleSockets};
+use holdfast_laws::whole::step_whole;
+use holdfast_laws::worlds::Shape;
+use holdfast_objects::manifests::Texts;
+use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, POD_CIDRS, Switches};
+use holdfast_tests::bed::load::Kind;
+use holdfast_tests::bed::{Bed, Location, Role, Server, succeed};
+use holdfast_tests::packets::{BACKENDS, Family, SERVICES, Service};
+use holdfast_tests::peers::{self, Cluster, NODE, Part, PeersError};
+use serde_json::{Value, json};
+
+pub(crate) type Failed = Box<dyn std::error::Error>;
+
+/// The same port numbers are used again by chance only: a backend of another node has all of them, and each is kept for
+/// half a minute after its connection.
+const SNAT_PORTS: [std::ops::RangeInclusive<u16>; 2] = [1024..=29_999, 33_000..=65_535];
+
+const FLOWS: u32 = 65_536;
+
+/// kube-proxy writes thousands of services within seconds; a busy machine takes more.
+const WRITTEN: Duration = Duration::from_secs(120);
+
+/// Commands of `ip` take milliseconds.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Where a backend is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Where {
+    Near,
+    Far,
+}
+
+impl Where {
+    pub(crate) const ALL: [Self; 2] = [Self::Near, Self::Far];
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Near => "on the node",
+            Self::Far => "on another node",
+        }
+    }
+
+    fn service(self) -> Result<Service, Failed> {
+        let name = match self {
+            Self::Near => "here",
+            Self::Far => "away",
+        };
+        Ok(*SERVICES.iter().find(|service| service.name == name).ok_or("no such service")?)
+    }
+
+    /// Seen from nowhere near: no program of sockets has to do with what is measured.
+    fn place(self) -> Location<'static> {
+        match self {
+            Self::Near => Location::far("pod-a"),
+            Self::Far => Location::far("pod-r"),
+        }
+    }
+
+    fn backend(self) -> Result<SocketAddr, Failed> {
+        let name = match self {
+            Self::Near => "a",
+            Self::Far => "r",
+        };
+        let backend = BACKENDS.iter().find(|backend| backend.name == name).ok_or("no such backend")?;
+        Ok(*backend.sockets().first().ok_or("no address")?)
+    }
+}
+
+/// A network, and who serves its node.
+pub(crate) trait Stage {
+    fn bed(&self) -> &Bed;
+
+    /// What a client dials to get that backend.
+    fn dialled(&self, place: Where) -> Result<SocketAddr, Failed> {
+        let frontend = place.service()?.frontend("balancer", Family::V4);
+        frontend.ok_or_else(|| "the service has no address".into())
+    }
+
+    fn serve(&self, place: Where, role: Role) -> Result<Server, Failed> {
+        Ok(self.bed().serve(place.place(), role, "backend", place.backend()?)?)
+    }
+}
+
+/// Both ways lead through the node, which does not complain of it.
+fn lay_ways(bed: &Bed) -> Result<(), Failed> {
+    for (place, route) in [("router", "10.244.9.0/24"), ("node2", "10.20.0.0/24")] {
+        let mut ip = bed.command(Location::far(place), "ip")?;
+        ip.args(["route", "replace", route, "via", NODE_ADDRESSES[0]]);
+        succeed(ip, SOON)?;
+    }
+    for device in ["all", "eth0"] {
+        fabric::set(bed, Location::OUTSIDE, &format!("ipv4/conf/{device}/send_redirects"), "0")?;
+    }
+    Ok(())
+}
+
+fn bed() -> Result<Bed, Failed> {
+    let bed = fabric::bed(Switches::default())?;
+    lay_ways(&bed)?;
+    Ok(bed)
+}
+
+/// Nobody: the client dials the backend.
+pub(crate) struct Plain(Bed);
+
+impl Plain {
+    pub(crate) fn start() -> Result<Self, Failed> {
+        Ok(Self(bed()?))
+    }
+}
+
+impl Stage for Plain {
+    fn bed(&self) -> &Bed {
+        &self.0
+    }
+
+    fn dialled(&self, place: Where) -> Result<SocketAddr, Failed> {
+        place.backend()
+    }
+}
+
+/// The datapath in this process, filled by the engine. Fields are dropped in this order.
+pub(crate) struct Holdfast {
+    _engine: Engine<KernelMaps>,
+    bed: Bed,
+}
+
+impl Holdfast {
+    /// With so many services, those that are dialled among them.
+    pub(crate) fn start(services: u32) -> Result<Self, Failed> {
+        let bed = bed()?;
+        let maps = bed.within(Location::OUTSIDE, || maps(&bed).map_err(|error| error.to_string()))??;
+        let sources = [Source::Kubernetes, Source::Manifests];
+        let (mut engine, _) = Engine::start(maps, Seed(7), &sources)?;
+        let own = Texts::new("the table").replace(&files()?);
+        let dialled = u32::try_from(Where::ALL.len())?;
+        let others = Shape { services: services.saturating_sub(dialled), endpoints: 1 }.events();
+        own.into_iter().chain(others).chain(sources.map(Event::Synced)).for_each(|event| engine.apply(event));
+        // The first step waits for readers that a former daemon may have left.
+        std::thread::sleep(Duration::from_millis(100));
+        let now = Now { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
+        step_whole(&mut engine, now, &mut drop);
+        let packets = engine.maps_mut().packets();
+        if let Some(failure) = packets.and_then(|packets| packets.failure) {
+            return Err(failure.into());
+        }
+        Ok(Self { _engine: engine, bed })
+    }
+}
+
+impl Stage for Holdfast {
+    fn bed(&self) -> &Bed {
+        &self.bed
+    }
+}
+
+/// As the daemon starts them, in the node's network.
+fn maps(bed: &Bed) -> Result<KernelMaps, Failed> {
+    let mut maps = KernelMaps::start(&Options {
+        cgroup: Some(bed.cgroup().to_owned()),
+        bpffs: bed.bpffs().join("holdfast"),
+        capacity: Capacity::default(),
+        mark: 0,
+        stale_sockets: StaleSockets::default(),
+        served: Served::default(),
+        packets: Some(PacketOptions { flows: FLOWS, snat_ports: SNAT_PORTS.to_vec() }),
+    })?;
+    let [address4, address6] = NODE_ADDRESSES;
+    maps.set_devices(&[Device {
+        index: nix::net::if_::if_nametoindex("eth0")?,
+        name: "eth0".to_owned(),
+        side: Side::Outer,
+        address4: Some(address4.parse()?),
+        address6: Some(address6.parse()?),
+    }]);
+    maps.serve_packets();
+    maps.follow_flows()?;
+    Ok(maps)
+}
+
+fn objects() -> Result<Vec<Value>, Failed> {
+    let services = Where::ALL.map(Where::service).into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(services.iter().flat_map(Service::objects).collect())
+}
+
+fn files() -> Result<BTreeMap<std::sync::Arc<str>, Vec<u8>>, Failed> {
+    let documents: Vec<String> = objects()?.iter().map(ToString::to_string).collect();
+    Ok([("table.yaml".into(), documents.join("\n---\n").into_bytes())].into())
+}
+
+/// The real one. What wrote its rules has ended before anything is measured; they stay.
+pub(crate) struct KubeProxy(Cluster);
+
+impl KubeProxy {
+    /// `None`: it was never built.
+    pub(crate) fn start(services: u32) -> Result<Option<Self>, Failed> {
+        let cluster = match Cluster::of_pods(fabric::layout(), 1, POD_CIDRS) {
+            Err(PeersError::NotBuilt { .. }) => return Ok(None),
+            started => started?,
+        };
+        fabric::lay(cluster.bed(), Switches::default())?;
+        lay_ways(cluster.bed())?;
+        write(&cluster, services)?;
+        cluster.start_part(Part::Proxy)?;
+        let stage = Self(cluster);
+        stage.wait_until_served()?;
+        for part in [Part::Proxy, Part::Controllers, Part::Apiserver(0), Part::Etcd] {
+            stage.0.kill(part)?;
+        }
+        Ok(Some(stage))
+    }
+
+    /// The far one is written last.
+    fn wait_until_served(&self) -> Result<(), Failed> {
+        let until = Instant::now() + WRITTEN;
+        for place in Where::ALL {
+            let (_server, dialled) = (self.serve(place, Role::Turns)?, self.dialled(place)?);
+            let answers = || {
+                let mut load = self.bed().load(Location::far("client"), Kind::Exchange, dialled)?;
+                load.turn(Duration::from_millis(1))
+            };
+            while answers().is_err() {
+                if Instant::now() > until {
+                    return Err(format!("kube-proxy does not serve {dialled}").into());
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stage for KubeProxy {
+    fn bed(&self) -> &Bed {
+        self.0.bed()
+    }
+}
+
+/// The others first.
+fn write(cluster: &Cluster, services: u32) -> Result<(), Failed> {
+    let api = cluster.api(0)?;
+    api.add_node(NODE, "zone-a")?;
+    let addresses = NODE_ADDRESSES.map(|address| json!({"type": "InternalIP", "address": address}));
+    api.merge_status(peers::Kind::Node, NODE, &json!({"status": {"addresses": addresses}}))?;
+    for number in 0..services.saturating_sub(2) {
+        for object in other(number) {
+            api.apply_object(&object)?;
+        }
+    }
+    for object in objects()? {
+        api.apply_object(&object)?;
+        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        if let Some(status) = object.get("status") {
+            let name = format!("default/{name}");
+            api.merge_status(peers::Kind::Service, &name, &json!({"status": status}))?;
+        }
+    }
+    Ok(())
+}
+
+/// A service that nobody dials, with one endpoint.
+fn other(number: u32) -> [Value; 2] {
+    let name = format!("other-{number}");
+    let address = format!("10.244.{}.{}", 100 + number / 250, 1 + number % 250);
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {
+            "name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": name},
+        },
+        "ports": [{"name": "http", "port": 8080}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
+    });
+    [service, slice]
+}

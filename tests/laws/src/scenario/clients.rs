@@ -1,0 +1,43 @@
+//! What clients from outside meet, by what the maps hold.
+//!
+//! Invariant: it is told by the maps alone, in the order in which programs look: frontend, source, list.
+
+use std::net::IpAddr;
+
+use holdfast_core::list::Slot;
+use holdfast_core::op::{Dump, DumpPort, FrontendType, FrontendValue, Word, WordFlags};
+
+use super::show::list;
+use super::table::table;
+
+/// What a client of this address meets at each frontend.
+pub(super) fn from(dump: &Dump, client: IpAddr) -> String {
+    let row = |(key, value): &(holdfast_core::keys::FrontendKey, FrontendValue)| {
+        let port = dump.ports.iter().find(|port| port.index == value.port);
+        let met = port.map_or_else(|| "nothing".to_owned(), |port| met(dump, port, *value, client));
+        vec![key.to_string(), value.kind.as_str().to_owned(), met]
+    };
+    table(&["FRONTEND", "TYPE", "MEETS"], dump.frontends.iter().map(row).collect())
+}
+
+fn met(dump: &Dump, port: &DumpPort, value: FrontendValue, client: IpAddr) -> String {
+    let flags = port.cluster.0.flags;
+    let mut own = dump.sources.iter().flatten().filter(|source| source.port == port.index);
+    let looks = value.kind == FrontendType::LoadBalancer && flags.has(WordFlags::SOURCES);
+    if looks && !own.any(|source| source.range.has(client)) {
+        return "dropped, for its source".to_owned();
+    }
+    let is_local = match value.kind {
+        FrontendType::ClusterIp => flags.has(WordFlags::INTERNAL_LOCAL),
+        _ => flags.has(WordFlags::EXTERNAL_LOCAL),
+    };
+    answer(if is_local { &port.local } else { &port.cluster })
+}
+
+fn answer((word, slots): &(Word, Vec<Slot>)) -> String {
+    match word.count {
+        0 if word.flags.has(WordFlags::DROP) => "dropped".to_owned(),
+        0 => "refused".to_owned(),
+        _ => list(slots.iter().copied()),
+    }
+}

@@ -1,0 +1,402 @@
+//! A client that asks the servers of `whom`: from which address it is told, and what came of each question.
+//!
+//! Invariant: each question has exactly one outcome within its time. The questions of one order are asked at the same
+//! time, so a silent one delays nobody.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::crowd::word;
+use super::whom::{DATAGRAM_BYTES, expect, filled, filling};
+use super::{BedError, at, raw, spawn};
+
+/// Past the first repetition of a SYN, so that its loss alone is not taken for silence. Who answers does so within
+/// milliseconds.
+pub const PATIENCE: Duration = Duration::from_millis(2500);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+pub enum Transport {
+    Tcp,
+    Udp,
+}
+
+/// One thing to ask.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Question {
+    pub transport: Transport,
+    pub to: SocketAddr,
+    /// The client's own address, or any; likewise the port.
+    pub from: Option<SocketAddr>,
+    /// So many bytes are sent.
+    pub take: usize,
+    /// So many are asked for.
+    pub give: usize,
+    /// How many routers may pass on what is sent; errors of those on the way count as answers then.
+    pub hops: Option<u8>,
+    /// A connection ends with a reset, so that the same port can be used at once.
+    pub abort: bool,
+    pub patience: Duration,
+}
+
+impl Question {
+    /// Who is there?
+    pub fn new(transport: Transport, to: SocketAddr) -> Self {
+        Self { transport, to, from: None, take: 0, give: 0, hops: None, abort: false, patience: PATIENCE }
+    }
+
+    pub fn from(mut self, from: SocketAddr) -> Self {
+        self.from = Some(from);
+        self
+    }
+
+    pub fn hops(mut self, hops: u8) -> Self {
+        self.hops = Some(hops);
+        self
+    }
+
+    pub fn abort(mut self) -> Self {
+        self.abort = true;
+        self
+    }
+
+    /// With so many bytes there and back.
+    pub fn sized(mut self, take: usize, give: usize) -> Self {
+        (self.take, self.give) = (take, give);
+        self
+    }
+}
+
+/// What came of a question.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum Outcome {
+    /// Somebody gave all that was asked for.
+    Answered {
+        by: String,
+        /// Whom the server saw.
+        seen: SocketAddr,
+    },
+    /// ECONNREFUSED: a reset, or an ICMP error that says so.
+    Refused,
+    /// A connection came about and was reset.
+    Reset,
+    /// An ICMP error said that there is no way.
+    Unreachable,
+    Silent,
+    /// EPERM: the node's own rules drop it as it is sent.
+    Denied,
+    /// Anything else, by errno or in words.
+    Failed(String),
+}
+
+/// What became of connections that are held.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Held {
+    /// Those that answer.
+    pub alive: usize,
+    /// Those that do not, by how.
+    pub broken: BTreeMap<String, usize>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+enum Order {
+    Ask(Vec<Question>),
+    /// Opens connections and keeps them.
+    Hold {
+        to: SocketAddr,
+        from: Option<SocketAddr>,
+        count: usize,
+    },
+    /// Sends a datagram in pieces, the last one first, and waits for its answer.
+    Backwards {
+        from: SocketAddrV4,
+        to: SocketAddrV4,
+        size: usize,
+    },
+    /// Sends so many SYNs, each from another port or address of a range, and waits for nothing.
+    Flood {
+        range: Ipv4Addr,
+        to: SocketAddrV4,
+        count: u32,
+    },
+    /// Asks over each connection that is held.
+    Try,
+}
+
+/// A client process, until it is dropped.
+#[derive(Debug)]
+pub struct Asker {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Asker {
+    pub(super) fn start(mut command: Command) -> Result<Self, BedError> {
+        let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(orders), Some(answers)) => Ok(Self { child, orders, answers: BufReader::new(answers) }),
+            _ => Err(unexpected("no pipes")),
+        }
+    }
+
+    /// Asks all at once; the outcomes are in the order of the questions.
+    pub fn ask_all(&mut self, questions: &[Question]) -> Result<Vec<Outcome>, BedError> {
+        self.order(&Order::Ask(questions.to_vec()))
+    }
+
+    pub fn ask(&mut self, question: Question) -> Result<Outcome, BedError> {
+        self.ask_all(&[question])?.pop().ok_or_else(|| unexpected("no outcome"))
+    }
+
+    /// Opens connections, one after the other, and keeps them with those that are held already.
+    pub fn hold(&mut self, to: SocketAddr, from: Option<SocketAddr>, count: usize) -> Result<Held, BedError> {
+        self.order(&Order::Hold { to, from, count })
+    }
+
+    /// Sends a datagram of a size in fragments, the last one first, and waits for its answer.
+    pub fn backwards(
+        &mut self,
+        from: SocketAddrV4,
+        to: SocketAddrV4,
+        size: usize,
+    ) -> Result<Outcome, BedError> {
+        self.order(&Order::Backwards { from, to, size })
+    }
+
+    /// Sends SYNs from addresses that begin as this one does, and gives how many went out.
+    pub fn flood(&mut self, range: Ipv4Addr, to: SocketAddrV4, count: u32) -> Result<u32, BedError> {
+        self.order(&Order::Flood { range, to, count })
+    }
+
+    /// Asks over each connection that is held. Those that do not answer are let go.
+    pub fn try_held(&mut self) -> Result<Held, BedError> {
+        self.order(&Order::Try)
+    }
+
+    fn order<T: for<'a> Deserialize<'a>>(&mut self, order: &Order) -> Result<T, BedError> {
+        let pipe = "the pipe of an asking client".as_ref();
+        let text = serde_json::to_string(order).map_err(|error| unexpected(&error.to_string()))?;
+        writeln!(self.orders, "{text}").map_err(at("write to", pipe))?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line).map_err(at("read from", pipe))?;
+        serde_json::from_str(&line).map_err(|_| unexpected(&line))
+    }
+}
+
+fn unexpected(said: &str) -> BedError {
+    BedError::Unexpected { who: "an asking client".to_owned(), said: said.to_owned() }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the process does: an answer for each line of its standard input.
+pub(super) fn run() -> io::Result<()> {
+    let mut held = Vec::new();
+    for line in io::stdin().lines() {
+        let text = match serde_json::from_str(&line?)? {
+            Order::Ask(questions) => serde_json::to_string(&ask_all(&questions)),
+            Order::Hold { to, from, count } => serde_json::to_string(&hold(&mut held, to, from, count)),
+            Order::Backwards { from, to, size } => serde_json::to_string(&backwards(from, to, size)),
+            Order::Flood { range, to, count } => serde_json::to_string(&raw::flood(range, to, count)?),
+            Order::Try => serde_json::to_string(&try_all(&mut held)),
+        };
+        writeln!(io::stdout(), "{}", text?)?;
+    }
+    Ok(())
+}
+
+fn ask_all(questions: &[Question]) -> Vec<Outcome> {
+    thread::scope(|scope| {
+        let asked: Vec<_> = questions.iter().map(|question| scope.spawn(|| ask(question))).collect();
+        let lost = |_| Outcome::Failed("the client panicked".to_owned());
+        asked.into_iter().map(|asked| asked.join().unwrap_or_else(lost)).collect()
+    })
+}
+
+fn ask(question: &Question) -> Outcome {
+    let answer = match question.transport {
+        Transport::Tcp => ask_tcp(question),
+        Transport::Udp => ask_udp(question),
+    };
+    answer.unwrap_or_else(|error| Outcome::of(&error))
+}
+
+impl Outcome {
+    fn of(error: &io::Error) -> Self {
+        let errno = error.raw_os_error().map(Errno::from_raw);
+        match (errno, error.kind()) {
+            (Some(Errno::ECONNREFUSED), _) => Self::Refused,
+            (Some(Errno::ECONNRESET), _) => Self::Reset,
+            (Some(Errno::EHOSTUNREACH | Errno::ENETUNREACH), _) => Self::Unreachable,
+            (Some(Errno::EPERM), _) => Self::Denied,
+            (_, io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => Self::Silent,
+            _ => Self::Failed(word(error)),
+        }
+    }
+
+    /// The line of a server.
+    fn from_line(line: &str) -> Option<Self> {
+        let (by, seen) = line.trim_end().split_once(' ')?;
+        Some(Self::Answered { by: by.to_owned(), seen: seen.parse().ok()? })
+    }
+}
+
+fn socket(question: &Question) -> io::Result<Socket> {
+    let (kind, protocol) = match question.transport {
+        Transport::Tcp => (Type::STREAM, Protocol::TCP),
+        Transport::Udp => (Type::DGRAM, Protocol::UDP),
+    };
+    let socket = Socket::new(Domain::for_address(question.to), kind, Some(protocol))?;
+    socket.set_reuse_address(question.transport == Transport::Tcp)?;
+    if let Some(from) = question.from {
+        socket.bind(&from.into())?;
+    }
+    if let Some(hops) = question.hops {
+        limit_hops(&socket, question.to, hops)?;
+    }
+    if question.abort {
+        socket.set_linger(Some(Duration::ZERO))?;
+    }
+    socket.set_read_timeout(Some(question.patience))?;
+    socket.set_write_timeout(Some(question.patience))?;
+    Ok(socket)
+}
+
+fn limit_hops(socket: &Socket, to: SocketAddr, hops: u8) -> io::Result<()> {
+    if to.is_ipv4() {
+        socket.set_ttl_v4(hops.into())?;
+        Ok(setsockopt(socket, sockopt::Ipv4RecvErr, &true)?)
+    } else {
+        socket.set_unicast_hops_v6(hops.into())?;
+        Ok(setsockopt(socket, sockopt::Ipv6RecvErr, &true)?)
+    }
+}
+
+fn connected(question: &Question) -> io::Result<TcpStream> {
+    let socket = socket(question)?;
+    socket.connect_timeout(&question.to.into(), question.patience)?;
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket.into())
+}
+
+fn ask_tcp(question: &Question) -> io::Result<Outcome> {
+    over(&mut connected(question)?, question.take, question.give)
+}
+
+fn over(stream: &mut TcpStream, take: usize, give: usize) -> io::Result<Outcome> {
+    let mut bytes = format!("{take} {give}\n").into_bytes();
+    bytes.extend(filling(take));
+    stream.write_all(&bytes)?;
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    if reader.by_ref().take(128).read_line(&mut line)? == 0 {
+        return Ok(Outcome::Failed("the connection was closed".to_owned()));
+    }
+    expect(&mut reader, give)?;
+    Ok(Outcome::from_line(&line).unwrap_or(Outcome::Failed(line)))
+}
+
+/// The socket is connected: an answer from another address than the one that was asked never comes in.
+fn ask_udp(question: &Question) -> io::Result<Outcome> {
+    let socket = socket(question)?;
+    socket.connect(&question.to.into())?;
+    let socket: UdpSocket = socket.into();
+    socket.send(&filled(&format!("{} {}\n", question.take, question.give), question.take))?;
+    answer_of(&socket, question.give)
+}
+
+fn answer_of(socket: &UdpSocket, give: usize) -> io::Result<Outcome> {
+    let mut buffer = vec![0; DATAGRAM_BYTES];
+    let count = socket.recv(&mut buffer)?;
+    let bytes = buffer.get(..count).unwrap_or_default();
+    let line = bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line).into_owned();
+    let whole = bytes == filled(&line, give);
+    Ok(Outcome::from_line(&line)
+        .filter(|_| whole)
+        .unwrap_or(Outcome::Failed(format!("{count} bytes: {line}"))))
+}
+
+/// The socket that waits has the port from which the pieces are sent.
+fn backwards(from: SocketAddrV4, to: SocketAddrV4, size: usize) -> Outcome {
+    let sent = || {
+        let question = Question::new(Transport::Udp, to.into()).from(from.into());
+        let socket = socket(&question)?;
+        socket.connect(&question.to.into())?;
+        raw::backwards(from, to, &filled(&format!("{size} 0\n"), size))?;
+        answer_of(&socket.into(), 0)
+    };
+    sent().unwrap_or_else(|error| Outcome::of(&error))
+}
+
+fn hold(held: &mut Vec<TcpStream>, to: SocketAddr, from: Option<SocketAddr>, count: usize) -> Held {
+    let mut tally = Held::default();
+    let question = Question { from, ..Question::new(Transport::Tcp, to) };
+    for _ in 0..count {
+        let stream = connected(&question);
+        let outcome = stream.and_then(|mut stream| Ok((over(&mut stream, 0, 0)?, stream)));
+        if let Some(stream) = tally.note(outcome) {
+            held.push(stream);
+        }
+    }
+    tally
+}
+
+fn try_all(held: &mut Vec<TcpStream>) -> Held {
+    let mut tally = Held::default();
+    let tried = held.drain(..).map(|mut stream| Ok((over(&mut stream, 0, 0)?, stream)));
+    *held = tried.filter_map(|outcome| tally.note(outcome)).collect();
+    tally
+}
+
+impl Held {
+    /// Gives the connection back if it answered.
+    fn note(&mut self, outcome: io::Result<(Outcome, TcpStream)>) -> Option<TcpStream> {
+        let outcome =
+            outcome.map_or_else(|error| (Outcome::of(&error), None), |(outcome, it)| (outcome, Some(it)));
+        if let (Outcome::Answered { .. }, stream) = outcome {
+            self.alive += 1;
+            return stream;
+        }
+        *self.broken.entry(format!("{:?}", outcome.0)).or_default() += 1;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_tells_who_and_whom() {
+        let outcome = Outcome::from_line("pod-a 10.0.0.1:7\n");
+        let expected = Outcome::Answered { by: "pod-a".to_owned(), seen: "10.0.0.1:7".parse().unwrap() };
+        assert_eq!(outcome, Some(expected));
+        assert_eq!(Outcome::from_line("nonsense"), None);
+    }
+
+    #[test]
+    fn what_went_wrong_has_a_word() {
+        let of = |errno: Errno| Outcome::of(&io::Error::from(errno));
+        assert_eq!(of(Errno::ECONNREFUSED), Outcome::Refused);
+        assert_eq!(of(Errno::ECONNRESET), Outcome::Reset);
+        assert_eq!(of(Errno::EAGAIN), Outcome::Silent);
+        assert_eq!(of(Errno::ENETUNREACH), Outcome::Unreachable);
+        assert_eq!(of(Errno::EPERM), Outcome::Denied);
+        assert_eq!(of(Errno::EPIPE), Outcome::Failed("EPIPE".to_owned()));
+    }
+}

@@ -1,0 +1,276 @@
+//! Thousands of first packets at once, by clients in many places, and what comes of each: raw sockets that send, and
+//! raw sockets in every place that hear what arrives there.
+//!
+//! Invariant: no server takes part. Whoever gets a packet answers as a kernel does where nobody listens, so the way
+//! back is seen as well. What is heard of former packets counts for none of those that are asked now.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, SockaddrIn6, recvmsg, setsockopt, sockopt};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::ask::Transport;
+pub use super::knock::Reply;
+use super::knock::{Knock, Packet, Word, header4, read};
+use super::{Bed, BedError, Location, at};
+
+/// So much waits at a socket while nobody reads: thousands of packets.
+const BUFFER_BYTES: usize = 16 << 20;
+
+/// Nothing that is heard here is longer.
+const PACKET_BYTES: usize = 2048;
+
+/// After so much silence nothing comes any more. Whoever answers does so within microseconds; a busy machine may let
+/// somebody wait for some tens of milliseconds.
+const SILENCE: Duration = Duration::from_millis(400);
+
+/// Between two looks at all sockets.
+const POLL: Duration = Duration::from_micros(200);
+
+/// Between two looks at the clock while packets are sent at a pace.
+const STEP: Duration = Duration::from_millis(5);
+
+const PROTOCOLS4: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::ICMPV4];
+const PROTOCOLS6: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::ICMPV6];
+
+/// Where clients' ports begin, and how many there are.
+const PORTS: (u32, u32) = (10_000, 50_000);
+
+/// A packet to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// The network from which it is sent.
+    pub place: &'static str,
+    pub from: IpAddr,
+    pub to: SocketAddr,
+    pub transport: Transport,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fate {
+    /// Where it arrived, and as whose.
+    pub led: Option<(SocketAddr, IpAddr)>,
+    /// What its client heard.
+    pub reply: Reply,
+}
+
+#[derive(Debug)]
+struct Ear {
+    socket: Socket,
+    protocol: u8,
+    is_six: bool,
+}
+
+/// Sockets in places of a bed.
+#[derive(Debug)]
+pub struct Ears {
+    ears: Vec<Ear>,
+    /// One for each family.
+    voices: BTreeMap<&'static str, [Socket; 2]>,
+    /// That of the next packet.
+    number: u32,
+}
+
+impl Ears {
+    /// Hears in all of these places, and speaks in those that have a name.
+    pub fn open(bed: &Bed, places: &[Location<'static>]) -> Result<Self, BedError> {
+        let mut all = Self { ears: Vec::new(), voices: BTreeMap::new(), number: 1 << 24 };
+        for place in places {
+            let (ears, voices) = bed.within(*place, sockets)?.map_err(at("open", "raw sockets".as_ref()))?;
+            all.ears.extend(ears);
+            all.voices.extend(place.neighbour.map(|name| (name, voices)));
+        }
+        Ok(all)
+    }
+
+    /// Sends all, not more in a second than the pace, and gives what came of each.
+    pub fn ask(&mut self, all: &[Sent], pace: u32) -> Result<Vec<Fate>, BedError> {
+        let first = self.number;
+        let knocks: Vec<Knock> = all.iter().zip(first..).map(|(sent, number)| knock(sent, number)).collect();
+        let mut fates = vec![Fate::default(); all.len()];
+        let is_sent = AtomicBool::new(false);
+        let this = &*self;
+        thread::scope(|scope| {
+            let heard = scope.spawn(|| this.hear(&knocks, first, &mut fates, &is_sent));
+            let sent = this.send(all, &knocks, pace);
+            is_sent.store(true, Ordering::Release);
+            let heard = heard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            sent.and(heard).map_err(at("ask by", "raw sockets".as_ref()))
+        })?;
+        self.number = knocks.last().map_or(first, |last| last.number.wrapping_add(1));
+        Ok(fates)
+    }
+
+    fn send(&self, all: &[Sent], knocks: &[Knock], pace: u32) -> io::Result<()> {
+        let begun = Instant::now();
+        for (sent, (knock, count)) in all.iter().zip(knocks.iter().zip(0_u32..)) {
+            let due = Duration::from_secs(1).saturating_mul(count) / pace.max(1);
+            while due > begun.elapsed() + STEP {
+                thread::sleep(STEP);
+            }
+            let voices = self.voices.get(sent.place).ok_or_else(|| io::Error::other(sent.place))?;
+            let [four, six] = voices;
+            let socket = if sent.to.is_ipv4() { four } else { six };
+            // A raw socket takes the port for a protocol.
+            send(socket, knock, SocketAddr::new(sent.to.ip(), 0))?;
+        }
+        Ok(())
+    }
+
+    fn hear(&self, knocks: &[Knock], first: u32, fates: &mut [Fate], is_sent: &AtomicBool) -> io::Result<()> {
+        let mut buffer = [0; PACKET_BYTES];
+        let mut last = Instant::now();
+        loop {
+            let was_sent = is_sent.load(Ordering::Acquire);
+            let mut words = 0_usize;
+            for ear in &self.ears {
+                while let Some(word) = ear.next(&mut buffer)? {
+                    words += 1;
+                    word.into_iter().for_each(|word| note(knocks, first, fates, word));
+                }
+            }
+            if words > 0 || !was_sent {
+                last = Instant::now();
+            } else if last.elapsed() > SILENCE {
+                return Ok(());
+            }
+            if words == 0 {
+                thread::sleep(POLL);
+            }
+        }
+    }
+}
+
+/// Where nothing leads there, the node says so at once, and that is an outcome like another. A full queue empties.
+fn send(socket: &Socket, knock: &Knock, to: SocketAddr) -> io::Result<()> {
+    use nix::libc::{EHOSTUNREACH, ENETUNREACH, ENOBUFS, EPERM};
+    loop {
+        match socket.send_to(&knock.packet(), &to.into()) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.raw_os_error() == Some(ENOBUFS) => thread::sleep(STEP),
+            Err(error) if matches!(error.raw_os_error(), Some(EPERM | EHOSTUNREACH | ENETUNREACH)) => {
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn knock(sent: &Sent, number: u32) -> Knock {
+    let (lowest, count) = PORTS;
+    let port = u16::try_from(lowest + number % count).unwrap_or_default();
+    Knock { number, transport: sent.transport, from: SocketAddr::new(sent.from, port), to: sent.to }
+}
+
+fn note(knocks: &[Knock], first: u32, fates: &mut [Fate], word: Word) {
+    let (Word::Arrived(seen) | Word::Answered(seen, _)) = word;
+    let index = usize::try_from(seen.number.wrapping_sub(first)).unwrap_or(usize::MAX);
+    let (Some(knock), Some(fate)) = (knocks.get(index), fates.get_mut(index)) else { return };
+    match word {
+        Word::Arrived(seen) if seen.transport == knock.transport => {
+            fate.led = Some((seen.to, seen.from.ip()));
+        }
+        Word::Answered(seen, reply) if seen == *knock => fate.reply = reply,
+        Word::Answered(seen, _) if seen.transport == knock.transport && fate.reply == Reply::Nothing => {
+            fate.reply = Reply::Stray;
+        }
+        _ => {}
+    }
+}
+
+fn sockets() -> io::Result<(Vec<Ear>, [Socket; 2])> {
+    let four = PROTOCOLS4.map(|protocol| ear(Domain::IPV4, protocol));
+    let six = PROTOCOLS6.map(|protocol| ear(Domain::IPV6, protocol));
+    let ears = four.into_iter().chain(six).collect::<io::Result<_>>()?;
+    // With this protocol the kernel sends headers as they are written.
+    let raw = Protocol::from(nix::libc::IPPROTO_RAW);
+    let voice = |domain| Socket::new(domain, Type::RAW, Some(raw));
+    Ok((ears, [voice(Domain::IPV4)?, voice(Domain::IPV6)?]))
+}
+
+fn ear(domain: Domain, protocol: Protocol) -> io::Result<Ear> {
+    let socket = Socket::new(domain, Type::RAW, Some(protocol))?;
+    setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES)?;
+    let is_six = domain == Domain::IPV6;
+    if is_six {
+        setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+    }
+    socket.set_nonblocking(true)?;
+    Ok(Ear { socket, protocol: u8::try_from(i32::from(protocol)).unwrap_or_default(), is_six })
+}
+
+impl Ear {
+    /// The next packet; what it says, if it is about a knock. `None`: no packet is there.
+    fn next(&self, buffer: &mut [u8; PACKET_BYTES]) -> io::Result<Option<Option<Word>>> {
+        let mut control = nix::cmsg_space!(nix::libc::in6_pktinfo);
+        let mut parts = [IoSliceMut::new(buffer)];
+        let fd = self.socket.as_raw_fd();
+        let (count, ends) =
+            match recvmsg::<SockaddrIn6>(fd, &mut parts, Some(&mut control), MsgFlags::empty()) {
+                Ok(message) => (message.bytes, self.is_six.then(|| ends(&message))),
+                Err(nix::errno::Errno::EAGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+        let bytes = buffer.get(..count).unwrap_or_default();
+        let packet = match ends {
+            None => header4(bytes),
+            Some(ends) => ends.map(|(from, to)| Packet { from, to, protocol: self.protocol, body: bytes }),
+        };
+        Ok(Some(packet.and_then(|packet| read(&packet))))
+    }
+}
+
+/// Source and destination of a packet of IPv6, whose header is not given.
+fn ends(message: &nix::sys::socket::RecvMsg<'_, '_, SockaddrIn6>) -> Option<(IpAddr, IpAddr)> {
+    let from = message.address?.ip();
+    let to = message.cmsgs().ok()?.find_map(|control| match control {
+        ControlMessageOwned::Ipv6PacketInfo(info) => Some(Ipv6Addr::from(info.ipi6_addr.s6_addr)),
+        _ => None,
+    })?;
+    Some((from.into(), to.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const SENT: Sent = Sent {
+        place: "client",
+        from: IpAddr::V4(Ipv4Addr::new(10, 20, 0, 2)),
+        to: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 1)), 80),
+        transport: Transport::Tcp,
+    };
+
+    #[test]
+    fn what_is_heard_counts_for_its_own_packet() {
+        let knocks = [knock(&SENT, 7), knock(&SENT, 8)];
+        let mut fates = [Fate::default(); 2];
+        let mut note = |word| note(&knocks, 7, &mut fates, word);
+        let backend = Knock { to: "10.244.1.10:8080".parse().unwrap(), ..knocks[1] };
+        note(Word::Arrived(backend));
+        note(Word::Answered(knocks[1], Reply::Refused));
+        note(Word::Answered(backend, Reply::Refused));
+        note(Word::Arrived(Knock { number: 6, ..backend }));
+        note(Word::Arrived(Knock { number: 9, ..backend }));
+        let led = Some((backend.to, SENT.from));
+        assert_eq!(fates, [Fate::default(), Fate { led, reply: Reply::Refused }]);
+    }
+
+    #[test]
+    fn an_answer_of_somebody_else_is_a_stray() {
+        let knocks = [knock(&SENT, 7)];
+        let mut fates = [Fate::default()];
+        let other = Knock { to: "10.244.1.10:8080".parse().unwrap(), ..knocks[0] };
+        note(&knocks, 7, &mut fates, Word::Answered(other, Reply::Refused));
+        assert_eq!(fates[0].reply, Reply::Stray);
+    }
+}

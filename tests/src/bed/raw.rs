@@ -1,0 +1,70 @@
+//! IPv4 packets that no ordinary socket sends: fragments in an order of the test's own, and SYNs that nobody follows.
+//!
+//! Invariant: how many are sent is bounded, and they go where the routes of the bed's own network lead.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::ask::Transport;
+use super::knock::Knock;
+
+/// A multiple of 8, and small enough for any path.
+const FRAGMENT_BYTES: usize = 1024;
+
+const HEADER_BYTES: usize = 20;
+
+const UDP_HEADER_BYTES: usize = 8;
+
+/// More than any table of flows has room for, and seconds of work.
+const FLOOD_MAX: u32 = 2_000_000;
+
+const MORE_FRAGMENTS: u16 = 0x2000;
+
+/// With this protocol the kernel sends headers as they are written.
+fn socket() -> io::Result<Socket> {
+    let raw = Protocol::from(nix::libc::IPPROTO_RAW);
+    Socket::new(Domain::IPV4, Type::RAW, Some(raw))
+}
+
+/// Without options. The kernel fills in length and checksum.
+fn header(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, id: u16, fragment: u16) -> [u8; HEADER_BYTES] {
+    let ([a, b, c, d], [e, f, g, h]) = (from.octets(), to.octets());
+    let ([i, j], [k, l]) = (id.to_be_bytes(), fragment.to_be_bytes());
+    [0x45, 0, 0, 0, i, j, k, l, 64, protocol, 0, 0, a, b, c, d, e, f, g, h]
+}
+
+/// A datagram without a checksum, in fragments, the last one first.
+pub(super) fn backwards(from: SocketAddrV4, to: SocketAddrV4, bytes: &[u8]) -> io::Result<()> {
+    let length = u16::try_from(bytes.len() + UDP_HEADER_BYTES).map_err(io::Error::other)?;
+    let ports = [from.port(), to.port(), length, 0].map(u16::to_be_bytes).concat();
+    let datagram = [&ports, bytes].concat();
+    let socket = socket()?;
+    let id = from.port() ^ length;
+    let last = datagram.len().saturating_sub(1) / FRAGMENT_BYTES;
+    for (index, piece) in datagram.chunks(FRAGMENT_BYTES).enumerate().collect::<Vec<_>>().into_iter().rev() {
+        let offset = u16::try_from(index * FRAGMENT_BYTES / 8).map_err(io::Error::other)?;
+        let fragment = offset | if index == last { 0 } else { MORE_FRAGMENTS };
+        let head = header(*from.ip(), *to.ip(), 17, id, fragment);
+        socket.send_to(&[&head, piece].concat(), &to.into())?;
+    }
+    Ok(())
+}
+
+/// SYNs from 250 addresses of the range, and then from other ports. Gives how many went out.
+pub(super) fn flood(range: Ipv4Addr, to: SocketAddrV4, count: u32) -> io::Result<u32> {
+    let socket = socket()?;
+    let [a, b, c, _] = range.octets();
+    let mut sent = 0;
+    for number in 0..count.min(FLOOD_MAX) {
+        let last = u8::try_from(1 + number % 250).map_err(io::Error::other)?;
+        let port = 1024 + u16::try_from(number / 250 % 60_000).map_err(io::Error::other)?;
+        let from = SocketAddrV4::new(Ipv4Addr::new(a, b, c, last), port);
+        let knock = Knock { number, transport: Transport::Tcp, from: from.into(), to: to.into() };
+        let packet = [header(*from.ip(), *to.ip(), 6, 0, 0).as_slice(), &knock.body()].concat();
+        // A queue on the way may be full for a while: floods lose packets.
+        sent += u32::from(socket.send_to(&packet, &to.into()).is_ok());
+    }
+    Ok(sent)
+}

@@ -1,0 +1,137 @@
+//! What clients of every kind get on one node of a small cluster, whoever serves it: services, a table of expectations,
+//! and the questions that compare the two.
+//!
+//! Invariant: the table says of each row what the real kube-proxy does, and where holdfast does something else by
+//! decision, why. Nothing here knows which of the two is asked.
+
+mod cases;
+pub mod random;
+mod row;
+mod services;
+mod table;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::panic::resume_unwind;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub use self::cases::{CASES, Case, frontend, frontend_v4, outside};
+pub use self::row::{Expected, Family, Row, Seen};
+pub use self::services::{BACKENDS, Backend, SERVICES, Service, changing, objects, sign};
+pub use self::table::{DIFFERENCES, rows, rows_of_pods};
+use crate::bed::ask::{Asker, Outcome, Question, Transport};
+use crate::bed::{Bed, BedError, Location, Server};
+
+/// Where the backends of all services listen.
+pub const TARGET_PORT: u16 = 8080;
+
+/// What services are dialled at, besides their NodePorts.
+pub const PORT: u16 = 80;
+
+/// Between two looks whether a node serves yet.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Who serves the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    KubeProxy,
+    Holdfast,
+}
+
+/// Clients, by the word of the table: where each runs, and from which addresses it asks.
+const CLIENTS: [(&str, Location<'static>, Option<[&str; 2]>); 8] = [
+    ("outside", Location::far("client"), Some(["10.20.0.2", "fd00:20::2"])),
+    ("outside-3", Location::far("client"), Some(["10.20.0.3", "fd00:20::3"])),
+    ("host", Location::NODE, None),
+    ("pod-a", Location::pod("pod-a"), Some(["10.244.1.10", "fd00:244:1::10"])),
+    ("pod-r", Location::far("pod-r"), Some(["10.244.9.10", "fd00:244:9::10"])),
+    // Pods of the node in whose cgroup no program is: a virtual machine, a sandbox with a stack of its own.
+    ("bare-a", Location::far("pod-a"), Some(["10.244.1.10", "fd00:244:1::10"])),
+    ("bare-c", Location::far("pod-c"), Some(["10.244.2.10", "fd00:244:2::10"])),
+    ("bare-d", Location::far("pod-d"), Some(["10.244.2.11", "fd00:244:2::11"])),
+];
+
+/// The address of a client, or none for one that has many.
+fn address_of(client: &str, family: Family) -> Option<IpAddr> {
+    let (_, _, addresses) = CLIENTS.iter().find(|(name, _, _)| *name == client)?;
+    family.of((*addresses)?).parse().ok()
+}
+
+/// A server for each backend of the services, until they are dropped.
+pub fn serve(bed: &Bed) -> Result<Vec<Server>, BedError> {
+    let server = |backend: &Backend| bed.tell_whom(backend.place, backend.name, &backend.sockets());
+    BACKENDS.iter().map(server).collect()
+}
+
+/// A client process for each place of the table.
+#[derive(Debug)]
+pub struct Clients {
+    askers: BTreeMap<&'static str, Asker>,
+}
+
+impl Clients {
+    pub fn start(bed: &Bed) -> Result<Self, BedError> {
+        let askers = CLIENTS.iter().map(|(name, place, _)| Ok((*name, bed.asker(*place)?)));
+        Ok(Self { askers: askers.collect::<Result<_, BedError>>()? })
+    }
+
+    /// The client of a word of the table.
+    pub fn of(&mut self, name: &str) -> Result<&mut Asker, BedError> {
+        let asker = self.askers.get_mut(name);
+        asker.ok_or_else(|| BedError::NoNeighbour { name: name.to_owned() })
+    }
+
+    /// Waits until a service answers in both families and by both transports.
+    pub fn wait_for(&mut self, service: &Service, limit: Duration) -> Result<bool, BedError> {
+        let until = Instant::now() + limit;
+        loop {
+            let outcomes = self.of("outside")?.ask_all(&questions("outside", service, "node"))?;
+            if outcomes.iter().all(|outcome| matches!(outcome, Outcome::Answered { .. })) {
+                return Ok(true);
+            }
+            if Instant::now() > until {
+                return Ok(false);
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Asks what the rows ask, and gives a line for each answer that is not as expected.
+    pub fn differences(&mut self, rows: &[Row], proxy: Proxy) -> Result<Vec<String>, BedError> {
+        let lines = thread::scope(|scope| {
+            let clients = self.askers.iter_mut();
+            let asked: Vec<_> =
+                clients.map(|(name, asker)| scope.spawn(|| of_client(name, asker, rows, proxy))).collect();
+            let joined = asked.into_iter().map(|one| one.join().unwrap_or_else(|it| resume_unwind(it)));
+            joined.collect::<Result<Vec<_>, BedError>>()
+        });
+        Ok(lines?.concat())
+    }
+}
+
+fn of_client(client: &str, asker: &mut Asker, rows: &[Row], proxy: Proxy) -> Result<Vec<String>, BedError> {
+    let rows = rows.iter().filter(|row| row.client == client);
+    let asked: Vec<(&Row, Question)> = rows.flat_map(asked).collect();
+    let questions: Vec<Question> = asked.iter().map(|(_, question)| question.clone()).collect();
+    let outcomes = asker.ask_all(&questions)?;
+    let pairs = asked.iter().zip(&outcomes);
+    Ok(pairs.filter_map(|((row, question), outcome)| row.judge(proxy, question, outcome)).collect())
+}
+
+fn asked(row: &Row) -> Vec<(&Row, Question)> {
+    let service = SERVICES.iter().find(|service| service.name == row.service);
+    let questions = service.map(|service| questions(row.client, service, row.address)).unwrap_or_default();
+    questions.into_iter().map(|question| (row, question)).collect()
+}
+
+/// Both transports in both families.
+fn questions(client: &str, service: &Service, address: &str) -> Vec<Question> {
+    let of = |family: Family| {
+        let to = service.frontend(address, family)?;
+        let from = address_of(client, family).map(|ip| SocketAddr::new(ip, 0));
+        let question = move |transport| Question { from, ..Question::new(transport, to) };
+        Some([question(Transport::Tcp), question(Transport::Udp)])
+    };
+    [Family::V4, Family::V6].into_iter().filter_map(of).flatten().collect()
+}

@@ -1,0 +1,341 @@
+//! Whether two nodes do the same for a client, and where they do not, whether that is a difference by decision.
+//!
+//! Invariant: a difference has a reason of `REASONS`, or it is a finding. Every reason is said to users in
+//! docs/migrate-from-kube-proxy.md.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::super::row::is_node;
+use super::ask::Client;
+use super::{Kind, PORTS_EACH, Target};
+use crate::bed::ears::{Fate, Reply, Sent};
+
+/// What holdfast does not do as kube-proxy does, and the words of the guide that say so.
+pub const REASONS: [(&str, &str); 6] = [
+    ("kept", "policy Cluster, a client outside, a backend on this node"),
+    ("undefined", "a port that a ClusterIP does not have"),
+    ("unallocated", "a ClusterIP that no service has"),
+    ("pod", "policy Cluster, a pod whose packets are served"),
+    ("elsewhere", "a pod of another node dials this one"),
+    ("itself", "a pod reaches itself through a service"),
+];
+
+/// As whose a packet arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Whose {
+    Client,
+    Node,
+    Other(IpAddr),
+}
+
+/// Networks whose backends are on the node itself.
+const HERE: [&str; 6] = ["10.244.1.", "10.244.2.", "10.0.0.5", "fd00:244:1::", "fd00:244:2::", "fd00:a::5"];
+
+fn is_here(backend: SocketAddr) -> bool {
+    let text = backend.ip().to_string();
+    HERE.iter().any(|network| text.starts_with(network))
+}
+
+/// The port of whoever is reached where the client meant to go: nobody has translated the packet.
+const AS_DIALLED: u16 = 0;
+
+/// What became of the packets that one client sent to one target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// Whom they reached, as whose, and what the client heard of it.
+    led: BTreeMap<(SocketAddr, Whose), BTreeSet<Reply>>,
+    /// What the client heard of those that reached nobody.
+    rest: BTreeSet<Reply>,
+}
+
+impl Answers {
+    pub(super) fn note(&mut self, sent: &Sent, fate: &Fate) {
+        // Nobody hears what is sent to the address that was dialled.
+        let reply = if sent.from == sent.to.ip() { Reply::Nothing } else { fate.reply };
+        let Some((to, seen)) = fate.led else {
+            self.rest.insert(reply);
+            return;
+        };
+        let to = if to == sent.to { SocketAddr::new(to.ip(), AS_DIALLED) } else { to };
+        let whose = match seen {
+            seen if seen == sent.from => Whose::Client,
+            seen if is_node(seen) => Whose::Node,
+            seen => Whose::Other(seen),
+        };
+        self.led.entry((to, whose)).or_default().insert(reply);
+    }
+
+    /// What was asked once more. A backend that was reached before can be reached; all else is as it was seen last.
+    pub(super) fn renew(&mut self, again: Self) {
+        self.rest = again.rest;
+        self.led.extend(again.led);
+    }
+
+    pub(super) fn leads(&self) -> bool {
+        !self.led.is_empty()
+    }
+
+    /// Whether all of them reach this port, and their client hears of it.
+    pub(super) fn leads_to(&self, port: u16) -> bool {
+        let is_heard = |replies: &BTreeSet<Reply>| *replies == [Reply::Refused].into();
+        self.rest.is_empty()
+            && self.led.iter().all(|((to, _), replies)| to.port() == port && is_heard(replies))
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.rest.contains(&Reply::Refused)
+    }
+
+    fn says(&self, reply: Reply) -> bool {
+        self.led.is_empty() && self.rest == [reply].into()
+    }
+
+    /// Nobody is there, and nobody says so: routes lead anywhere.
+    fn is_lost(&self) -> bool {
+        self.led.is_empty() && self.rest.is_subset(&[Reply::Nothing, Reply::Lost].into())
+    }
+
+    /// With the source address kept where the backend is one of these.
+    fn kept(&self, is_one: impl Fn(SocketAddr) -> bool) -> Self {
+        let kept = |(to, whose): &(SocketAddr, Whose)| match whose {
+            Whose::Node if is_one(*to) => (*to, Whose::Client),
+            _ => (*to, *whose),
+        };
+        let mut answers = Self { led: BTreeMap::new(), rest: self.rest.clone() };
+        for (key, replies) in &self.led {
+            answers.led.entry(kept(key)).or_default().extend(replies);
+        }
+        answers
+    }
+
+    /// With the node's address where the backend is elsewhere, so that its answer comes back by the node.
+    fn masqueraded(&self) -> Self {
+        let led = self.led.iter().map(|((to, whose), replies)| match whose {
+            Whose::Client if !is_here(*to) => ((*to, Whose::Node), [Reply::Refused].into()),
+            _ => ((*to, *whose), replies.clone()),
+        });
+        Self { led: led.collect(), rest: self.rest.clone() }
+    }
+
+    /// Without what leads to an address, and without those of which nothing is known.
+    fn without(&self, ip: IpAddr) -> Self {
+        let led = self.led.iter().filter(|((to, _), _)| to.ip() != ip);
+        let rest = self.rest.iter().copied().filter(|reply| *reply != Reply::Nothing);
+        Self { led: led.map(|(key, replies)| (*key, replies.clone())).collect(), rest: rest.collect() }
+    }
+
+    /// Whether these are some of the other's backends, where there are any.
+    fn is_among(&self, twin: &Self) -> bool {
+        let each = u16::try_from(PORTS_EACH).unwrap_or_default();
+        let shifted = |(to, whose): &(SocketAddr, Whose)| {
+            let port = if to.port() == AS_DIALLED { AS_DIALLED } else { to.port().wrapping_sub(each) };
+            (SocketAddr::new(to.ip(), port), *whose)
+        };
+        let is_known = |(key, replies): (&(SocketAddr, Whose), &BTreeSet<Reply>)| {
+            twin.led.get(&shifted(key)).is_some_and(|known| replies.is_subset(known))
+        };
+        self.rest == twin.rest && self.led.iter().all(is_known)
+    }
+}
+
+/// What two nodes did for one client at one target, where that is not the same.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    pub client: &'static str,
+    pub target: Target,
+    pub theirs: Answers,
+    pub ours: Answers,
+}
+
+/// What the judge says of a pair of answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Same,
+    /// By decision, for this reason.
+    Known(&'static str),
+    Different,
+}
+
+/// A target, who asks for it, and what came of it on both nodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair<'a> {
+    pub(super) client: &'a Client,
+    pub(super) target: &'a Target,
+    pub(super) theirs: &'a Answers,
+    pub(super) ours: &'a Answers,
+    /// What clients outside get from kube-proxy there.
+    pub(super) outside: [&'a Answers; 2],
+    /// Of a sticky target: what came of its twin's, on both nodes.
+    pub(super) twins: Option<[&'a Answers; 2]>,
+}
+
+/// Whether a pair differs for one of the reasons.
+type Rule<'a> = fn(&Pair<'a>) -> bool;
+
+impl<'a> Pair<'a> {
+    pub(super) fn judge(&self) -> Verdict {
+        if self.is_same() {
+            return Verdict::Same;
+        }
+        let rules: [(&str, Rule<'a>); 6] = [
+            ("kept", Self::is_kept),
+            ("undefined", Self::is_undefined),
+            ("unallocated", Self::is_unallocated),
+            ("pod", Self::is_pods_own),
+            ("elsewhere", Self::is_of_another_node),
+            ("itself", Self::is_but_for_itself),
+        ];
+        let known = rules.into_iter().find(|(_, holds)| holds(self));
+        known.map_or(Verdict::Different, |(reason, _)| Verdict::Known(reason))
+    }
+
+    /// Sticky clients are judged each beside its own twin, and the twins for themselves. With kube-proxy a client may
+    /// stick to a second backend, because it is known at addresses that have other ones by policy.
+    fn is_same(&self) -> bool {
+        match self.twins {
+            None => self.theirs == self.ours,
+            Some([their_twin, our_twin]) => {
+                let is_one = self.ours.led.len() <= 1;
+                is_one && self.theirs.is_among(their_twin) && self.ours.is_among(our_twin)
+            }
+        }
+    }
+
+    fn is_kept(&self) -> bool {
+        self.theirs.kept(is_here) == *self.ours
+    }
+
+    fn is_undefined(&self) -> bool {
+        let Target { kind, has, .. } = self.target;
+        *kind == Kind::Cluster && !has && self.theirs.says(Reply::Refused) && self.ours.is_lost()
+    }
+
+    fn is_unallocated(&self) -> bool {
+        self.target.kind == Kind::Unallocated && self.theirs.says(Reply::Nothing) && self.ours.is_lost()
+    }
+
+    fn is_pods_own(&self) -> bool {
+        self.client.is_pod_here() && self.theirs.kept(|_| true) == *self.ours
+    }
+
+    /// Its policies are those for clients outside, and so is the address that backends elsewhere see.
+    fn is_of_another_node(&self) -> bool {
+        if !self.client.is_pod_elsewhere() {
+            return false;
+        }
+        let [first, _] = &self.outside;
+        let as_outside = self.outside.iter().find(|it| it.leads()).unwrap_or(first);
+        match self.target.kind {
+            Kind::Cluster => self.theirs.masqueraded() == *self.ours,
+            _ => **as_outside == *self.ours,
+        }
+    }
+
+    /// Whether only those packets fare otherwise that lead their sender to itself.
+    fn is_but_for_itself(&self) -> bool {
+        let own = |ip: &&IpAddr| self.client.has(**ip) && ip.is_ipv4() == self.target.to.is_ipv4();
+        let Some(own) = self.target.endpoints.iter().find(own) else { return false };
+        let [theirs, ours] = [self.theirs, self.ours].map(|answers| answers.without(*own));
+        let twins = self.twins.map(|twins| twins.map(|answers| answers.without(*own)));
+        let twins = twins.as_ref().map(|[theirs, ours]| [theirs, ours]);
+        let rest = Pair { theirs: &theirs, ours: &ours, twins, ..*self };
+        rest.is_same() || rest.is_kept() || rest.is_pods_own() || rest.is_of_another_node()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::CLIENTS;
+    use super::*;
+    use crate::bed::ask::Transport;
+
+    const GUIDE: &str = include_str!("../../../../docs/migrate-from-kube-proxy.md");
+
+    #[test]
+    fn every_difference_is_in_the_guide() {
+        for (reason, words) in REASONS {
+            let is_row = |line: &&str| line.starts_with(&format!("| {words} |"));
+            assert_eq!(GUIDE.lines().filter(is_row).count(), 1, "{reason}: {words}");
+        }
+    }
+
+    fn target(kind: Kind, has: bool, endpoints: &[&str]) -> Target {
+        let endpoints = Arc::new(endpoints.iter().map(|ip| ip.parse().unwrap()).collect());
+        let to = "203.0.113.1:80".parse().unwrap();
+        Target { service: "s1".to_owned(), kind, to, transport: Transport::Tcp, has, endpoints, twin: None }
+    }
+
+    /// `10.244.1.10:1 client refused`, or of those that reach nobody `refused`, `nothing`, `lost`.
+    fn answers(texts: &[&str]) -> Answers {
+        let mut answers = Answers::default();
+        for text in texts {
+            let words: Vec<&str> = text.split(' ').collect();
+            let reply = match words.last() {
+                Some(&"refused") => Reply::Refused,
+                Some(&"lost") => Reply::Lost,
+                Some(&"stray") => Reply::Stray,
+                _ => Reply::Nothing,
+            };
+            let [to, whose, _] = words.as_slice() else {
+                answers.rest.insert(reply);
+                continue;
+            };
+            let whose = if *whose == "node" { Whose::Node } else { Whose::Client };
+            answers.led.entry((to.parse().unwrap(), whose)).or_default().insert(reply);
+        }
+        answers
+    }
+
+    #[track_caller]
+    fn check(client: &str, target: &Target, theirs: &[&str], ours: &[&str], expected: Verdict) {
+        let client = CLIENTS.iter().find(|it| it.name == client).unwrap();
+        let (theirs, ours, outside) = (answers(theirs), answers(ours), answers(&["nothing"]));
+        let pair = Pair { client, target, theirs: &theirs, ours: &ours, outside: [&outside; 2], twins: None };
+        assert_eq!(pair.judge(), expected, "{pair:?}");
+    }
+
+    #[test]
+    fn a_backend_here_may_see_the_client_and_one_elsewhere_may_not() {
+        let target = target(Kind::NodePort, true, &[]);
+        let (here, away) = ("10.244.1.10:1 node refused", "10.244.9.10:1 node refused");
+        let kept = ["10.244.1.10:1 client refused", "10.244.9.10:1 client refused"];
+        check("outside", &target, &[here, away], &[kept[0], away], Verdict::Known("kept"));
+        check("outside", &target, &[here, away], &kept, Verdict::Different);
+        check("pod-a", &target, &[here, away], &kept, Verdict::Known("pod"));
+        check("outside", &target, &[here], &["10.244.1.10:1 client nothing"], Verdict::Different);
+        check("outside", &target, &[here, away], &[kept[0]], Verdict::Different);
+    }
+
+    #[test]
+    fn nobody_is_told_only_where_nobody_is_meant_to_be() {
+        let of_nobody = target(Kind::Cluster, false, &[]);
+        check("outside", &of_nobody, &["refused"], &["lost"], Verdict::Known("undefined"));
+        check("outside", &target(Kind::Cluster, true, &[]), &["refused"], &["lost"], Verdict::Different);
+        let unallocated = target(Kind::Unallocated, false, &[]);
+        check("outside", &unallocated, &["nothing"], &["lost"], Verdict::Known("unallocated"));
+        check("outside", &target(Kind::External, false, &[]), &["nothing"], &["lost"], Verdict::Different);
+        check("outside", &target(Kind::NodePort, true, &[]), &["refused"], &["nothing"], Verdict::Different);
+    }
+
+    #[test]
+    fn a_pod_of_another_node_is_a_client_outside() {
+        let (external, cluster) = (target(Kind::External, true, &[]), target(Kind::Cluster, true, &[]));
+        let theirs = ["10.0.0.6:1 client stray"];
+        check("pod-r", &external, &theirs, &["nothing"], Verdict::Known("elsewhere"));
+        check("outside", &external, &theirs, &["nothing"], Verdict::Different);
+        check("pod-r", &cluster, &theirs, &["10.0.0.6:1 node refused"], Verdict::Known("elsewhere"));
+        check("pod-r", &cluster, &theirs, &["nothing"], Verdict::Different);
+    }
+
+    #[test]
+    fn a_pod_that_reaches_itself_hides_nothing_else() {
+        let target = target(Kind::Cluster, true, &["10.244.1.10", "10.244.1.11"]);
+        let (itself, other) = ("10.244.1.10:1 node refused", "10.244.1.11:1 client refused");
+        check("pod-a", &target, &[itself, other], &["nothing", other], Verdict::Known("itself"));
+        check("pod-a", &target, &[itself, other], &["nothing"], Verdict::Different);
+        check("pod-c", &target, &[itself, other], &["nothing", other], Verdict::Different);
+    }
+}

@@ -1,0 +1,167 @@
+//! What the real kube-proxy does to packets: the table of expectations, row by row.
+
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::ask::Held;
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, POD_CIDRS, Switches};
+use holdfast_tests::bed::{Bed, Location, Server, succeed};
+use holdfast_tests::packets::{self, CASES, Clients, Family, Proxy, frontend, rows, sign};
+use holdfast_tests::peers::{Api, Cluster, Kind, Part};
+use serde_json::{Value, json};
+
+use crate::stage::{self, NODE};
+
+/// kube-proxy writes once in a second, and takes more on a busy machine.
+const SERVED: Duration = Duration::from_secs(60);
+
+/// As kubelet would have it, and what the cloud's controller writes.
+fn write(api: &Api<'_>, object: &Value) {
+    let word = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let created = api.apply_object(object);
+    created.unwrap_or_else(|error| panic!("{}: {error}", word("/metadata/name")));
+    if let Some(status) = object.get("status") {
+        let name = format!("default/{}", word("/metadata/name"));
+        api.merge_status(Kind::Service, &name, &json!({"status": status})).unwrap();
+    }
+}
+
+/// A cluster on a fabric, with both nodes and all services of the table.
+fn cluster(switches: Switches) -> Cluster {
+    let cluster = Cluster::of_pods(fabric::layout(), 1, POD_CIDRS).unwrap();
+    fabric::lay(cluster.bed(), switches).unwrap();
+    let api = cluster.api(0).unwrap();
+    api.add_node(NODE, "zone-a").unwrap();
+    api.add_node("n2", "zone-a").unwrap();
+    let addresses = NODE_ADDRESSES.map(|address| json!({"type": "InternalIP", "address": address}));
+    api.merge_status(Kind::Node, NODE, &json!({"status": {"addresses": addresses}})).unwrap();
+    packets::objects().iter().for_each(|object| write(&api, object));
+    cluster
+}
+
+/// Starts kube-proxy, and clients and servers around it.
+fn served(cluster: &Cluster) -> (Clients, Vec<Server>) {
+    let servers = packets::serve(cluster.bed()).unwrap();
+    let mut clients = Clients::start(cluster.bed()).unwrap();
+    cluster.start_part(Part::Proxy).unwrap();
+    assert!(clients.wait_for(&sign(), SERVED).unwrap(), "kube-proxy does not serve");
+    (clients, servers)
+}
+
+#[track_caller]
+fn check_table(switches: Switches) {
+    let cluster = cluster(switches);
+    let (mut clients, _servers) = served(&cluster);
+    let begun = Instant::now();
+    let lines = clients.differences(&rows(), Proxy::KubeProxy).unwrap();
+    println!("{} rows of two families and protocols in {:?}", rows().len(), begun.elapsed());
+    assert!(lines.is_empty(), "{} answers are not as expected:\n{}", lines.len(), lines.join("\n"));
+}
+
+#[test]
+fn packets_kube_proxy_does_what_the_table_says() {
+    check_table(Switches::default());
+}
+
+#[test]
+fn packets_kube_proxy_does_so_behind_a_firewall_and_with_checksums_computed() {
+    check_table(Switches { strict_rp_filter: true, guarded: true, no_offload: true, ..Switches::default() });
+}
+
+#[test]
+fn packets_kube_proxy_stands_every_case() {
+    let cluster = cluster(CASES[0].switches);
+    let (mut clients, _servers) = served(&cluster);
+    let failed = CASES.iter().flat_map(|case| {
+        if case.switches.narrow {
+            fabric::narrow_path(cluster.bed()).unwrap();
+        }
+        let begun = Instant::now();
+        let lines = (case.run)(cluster.bed(), &mut clients).unwrap();
+        println!("{} in {:?}", case.name, begun.elapsed());
+        lines.into_iter().map(|line| format!("{}: {line}", case.name))
+    });
+    let failed: Vec<String> = failed.collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// By name, so that connections of before and after are told apart.
+fn hold(clients: &mut Clients, client: &str, count: usize) {
+    for (family, service) in
+        [(Family::V4, "here"), (Family::V6, "here"), (Family::V4, "away"), (Family::V6, "away")]
+    {
+        let to = frontend(service, "node", family).unwrap();
+        let held = clients.of(client).unwrap().hold(to, None, count / 4).unwrap();
+        assert_eq!(held, Held { alive: count / 4, ..Held::default() }, "{client} {to}");
+    }
+}
+
+#[track_caller]
+fn check_alive(clients: &mut Clients, client: &str, count: usize, when: &str) {
+    let held = clients.of(client).unwrap().try_held().unwrap();
+    assert_eq!(held, Held { alive: count, ..Held::default() }, "{client}: {when}");
+}
+
+/// As `kube-proxy --cleanup` does.
+fn remove_rules(bed: &Bed) {
+    for family in ["ip", "ip6"] {
+        let mut nft = bed.command(Location::OUTSIDE, "nft").unwrap();
+        nft.args(["delete", "table", family, "kube-proxy"]);
+        succeed(nft, SERVED).unwrap();
+    }
+}
+
+/// The first client has its connections by kube-proxy, the third one by holdfast. What kube-proxy translates goes on
+/// as long as the node's kernel has rules of any kind that translate: its own until they are removed.
+#[test]
+fn packets_a_node_moves_from_kube_proxy_to_holdfast_under_live_connections() {
+    let cluster = cluster(Switches { strict_rp_filter: true, guarded: true, ..Switches::default() });
+    stage::permit(&cluster, 1, stage::MANIFEST, (stage::USER, &[]));
+    let (mut clients, _servers) = served(&cluster);
+    hold(&mut clients, "outside", 200);
+    let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 1)).unwrap();
+    daemon.start().unwrap();
+    assert!(clients.wait_for(&sign(), SERVED).unwrap());
+    check_alive(&mut clients, "outside", 200, "both serve");
+    hold(&mut clients, "outside-3", 200);
+    cluster.stop(Part::Proxy).unwrap();
+    check_alive(&mut clients, "outside", 200, "kube-proxy has ended");
+    hold(&mut clients, "outside-3", 100);
+    remove_rules(cluster.bed());
+    check_alive(&mut clients, "outside-3", 300, "kube-proxy's rules are gone");
+    hold(&mut clients, "outside-3", 100);
+    daemon.stop().unwrap();
+    cluster.start_part(Part::Proxy).unwrap();
+    check_alive(&mut clients, "outside-3", 400, "kube-proxy is back");
+    go_back(&cluster, &daemon, clients);
+}
+
+fn has_rule(bed: &Bed, node_port: u16) -> bool {
+    let mut nft = bed.command(Location::OUTSIDE, "nft").unwrap();
+    nft.args(["list", "table", "ip", "kube-proxy"]);
+    succeed(nft, SERVED).is_ok_and(|rules| rules.contains(&format!(". {node_port} :")))
+}
+
+#[track_caller]
+fn wait_until(why_not: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + SERVED;
+    while !holds() {
+        assert!(Instant::now() < until, "{why_not}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Connections of before end by themselves, and whoever comes now is kube-proxy's.
+#[track_caller]
+fn go_back(cluster: &Cluster, daemon: &Daemon<'_>, mut clients: Clients) {
+    let to = frontend("away", "node", Family::V4).unwrap();
+    wait_until("kube-proxy has no rules", || has_rule(cluster.bed(), to.port()));
+    assert!(!daemon.drain().unwrap(), "clients are there");
+    check_alive(&mut clients, "outside-3", 400, "the node drains");
+    let mut other = cluster.bed().asker(Location::far("client")).unwrap();
+    assert_eq!(other.hold(to, None, 100).unwrap(), Held { alive: 100, ..Held::default() });
+    check_alive(&mut clients, "outside-3", 400, "others come");
+    drop(clients);
+    wait_until("somebody still has a flow", || daemon.drain().unwrap());
+    assert_eq!(other.try_held().unwrap(), Held { alive: 100, ..Held::default() }, "these were never ours");
+}

@@ -1,0 +1,115 @@
+//! What established flows meet when their service changes: TCP goes on to its end, UDP leaves who serves no more.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::Switches;
+use holdfast_tests::packets::{Clients, Family, Service, changing, outside};
+
+use crate::node::{SERVED, on_a_node, write};
+
+/// Flows of UDP that are to move do so within a second.
+const SEVERAL_SWEEPS: Duration = Duration::from_secs(3);
+
+/// Asks by UDP from one port, so that it is always the same flow, and gives who answers.
+fn same_flow(clients: &mut Clients, family: Family, address: &str) -> Outcome {
+    let to = changing().frontend(address, family).unwrap();
+    let question = Question::new(Transport::Udp, to).from(outside(family, 41_000));
+    clients.of("outside").unwrap().ask(question).unwrap()
+}
+
+fn is_by(outcome: &Outcome, name: &str) -> bool {
+    matches!(outcome, Outcome::Answered { by, .. } if by == name)
+}
+
+/// Writes the service and waits until new clients get one of its backends.
+#[track_caller]
+fn change(daemon: &Daemon<'_>, clients: &mut Clients, service: Service, expected: &str) {
+    write(daemon, "changing", &service.objects());
+    for (family, transport) in [Family::V4, Family::V6].iter().zip([Transport::Tcp, Transport::Udp]) {
+        let question = Question::new(transport, service.frontend("node", *family).unwrap());
+        wait_until(|| is_by(&clients.of("outside").unwrap().ask(question.clone()).unwrap(), expected));
+    }
+}
+
+#[track_caller]
+fn wait_until(mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + SERVED;
+    while !holds() {
+        assert!(Instant::now() < until, "it does not come about");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn tcp_survives_the_end_of_its_endpoint_and_of_its_service() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        for (first, second) in [(&["a"], &["r"]), (&["r"], &["a"])] {
+            change(daemon, clients, changing().with(first), first[0]);
+            for (family, address) in [(Family::V4, "node"), (Family::V6, "balancer")] {
+                let to = changing().frontend(address, family).unwrap();
+                assert_eq!(clients.of("outside").unwrap().hold(to, None, 10).unwrap().alive, 10);
+            }
+            change(daemon, clients, changing().with(second), second[0]);
+        }
+        write(daemon, "changing", &[]);
+        let gone = Question::new(Transport::Tcp, changing().frontend("node", Family::V4).unwrap());
+        wait_until(|| clients.of("outside").unwrap().ask(gone.clone()).unwrap() == Outcome::Refused);
+        let held = clients.of("outside").unwrap().try_held().unwrap();
+        assert_eq!(held, Held { alive: 40, ..Held::default() });
+    });
+}
+
+#[test]
+fn udp_leaves_an_endpoint_that_serves_no_more_and_stays_with_one_that_ends() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        for (family, address) in [(Family::V4, "node"), (Family::V6, "node"), (Family::V4, "balancer")] {
+            change(daemon, clients, changing().with(&["a"]), "a");
+            assert!(is_by(&same_flow(clients, family, address), "a"));
+            change(daemon, clients, changing().with(&["a-", "r"]), "r");
+            assert!(is_by(&same_flow(clients, family, address), "a"), "it serves to its end");
+            change(daemon, clients, changing().with(&["r"]), "r");
+            wait_until(|| is_by(&same_flow(clients, family, address), "r"));
+            change(daemon, clients, changing().with(&["a", "r!"]), "a");
+            wait_until(|| is_by(&same_flow(clients, family, address), "a"));
+        }
+    });
+}
+
+/// calico#4310: what a policy keeps to this node was taken for flows of backends that are none.
+#[test]
+fn flows_under_policy_local_live_on_when_their_lists_change() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        change(daemon, clients, changing().local().with(&["a"]), "a");
+        for family in [Family::V4, Family::V6] {
+            let to = changing().frontend("node", family).unwrap();
+            assert_eq!(clients.of("outside").unwrap().hold(to, None, 10).unwrap().alive, 10);
+            assert!(is_by(&same_flow(clients, family, "node"), "a"));
+        }
+        change(daemon, clients, changing().local().with(&["a-", "c", "r"]), "c");
+        let until = Instant::now() + SEVERAL_SWEEPS;
+        while Instant::now() < until {
+            for family in [Family::V4, Family::V6] {
+                assert!(is_by(&same_flow(clients, family, "node"), "a"), "it serves to its end");
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        let held = clients.of("outside").unwrap().try_held().unwrap();
+        assert_eq!(held, Held { alive: 20, ..Held::default() });
+    });
+}
+
+/// kubernetes#98305: what a client sent before anybody was there stood in its way afterwards.
+#[test]
+fn a_client_of_udp_that_was_refused_is_served_as_soon_as_somebody_is_there() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        for (family, address) in [(Family::V4, "node"), (Family::V6, "balancer")] {
+            write(daemon, "changing", &changing().with(&[]).objects());
+            wait_until(|| same_flow(clients, family, address) == Outcome::Refused);
+            write(daemon, "changing", &changing().with(&["r"]).objects());
+            wait_until(|| is_by(&same_flow(clients, family, address), "r"));
+        }
+    });
+}

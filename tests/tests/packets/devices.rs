@@ -1,0 +1,139 @@
+//! What happens to a node's device while clients talk: it gets another name or another address, or somebody
+//! takes the programs away.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::clients::Client;
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::packets::{Clients, Family, frontend, outside, sign};
+use serde_json::Value;
+
+use crate::node::{SERVED, last_lines, on_a_node};
+use crate::talk::while_clients_talk;
+
+const PLACES: [(&str, &str); 4] =
+    [("here", "node"), ("here", "balancer"), ("away", "node"), ("away", "balancer")];
+
+/// What `/datapath` says of packets.
+fn packets(daemon: &Daemon<'_>) -> Value {
+    daemon.ask(&["datapath"]).unwrap()["kernel"]["packets"].take()
+}
+
+fn device(daemon: &Daemon<'_>, name: &str) -> Option<Value> {
+    let answer = packets(daemon);
+    answer["devices"].as_array().unwrap().iter().find(|it| it["name"] == name).cloned()
+}
+
+#[track_caller]
+fn wait_until(daemon: &Daemon<'_>, what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + SERVED;
+    while !holds() {
+        assert!(
+            Instant::now() < until,
+            "{what} does not come about; the daemon said:\n{}",
+            last_lines(daemon)
+        );
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn is_attached(daemon: &Daemon<'_>, name: &str) -> bool {
+    device(daemon, name).is_some_and(|it| it["attached"] == true)
+}
+
+#[test]
+fn a_device_that_gets_another_name_goes_on_serving() {
+    on_a_node(Switches::default(), "", |bed, daemon, _| {
+        let before = device(daemon, "eth0").unwrap();
+        while_clients_talk(bed, &PLACES, || {
+            fabric::rename_uplink(bed, "up0").unwrap();
+            wait_until(daemon, "the new name", || is_attached(daemon, "up0"));
+        });
+        let after = device(daemon, "up0").unwrap();
+        assert_eq!(
+            (after["index"].clone(), after["why"].clone()),
+            (before["index"].clone(), before["why"].clone())
+        );
+        assert!(device(daemon, "eth0").is_none());
+    });
+}
+
+/// Who dialled the address that has gone cannot go on, whoever serves the node.
+#[test]
+fn another_address_is_what_new_connections_to_other_nodes_are_seen_by() {
+    on_a_node(Switches::default(), "", |bed, daemon, clients| {
+        while_clients_talk(bed, &[("here", "balancer"), ("bridged", "external")], || {
+            fabric::renumber_uplink(bed, "10.0.0.77").unwrap();
+            let has_it = || device(daemon, "eth0").is_some_and(|it| it["address4"] == "10.0.0.77");
+            // The one that was second is first now.
+            let has_other = || device(daemon, "eth0").is_some_and(|it| it["address4"] == "10.0.0.55");
+            wait_until(daemon, "the new address", || has_it() || has_other());
+        });
+        let question = Question::new(Transport::Tcp, frontend("away", "balancer", Family::V4).unwrap());
+        let question = question.from(outside(Family::V4, 0));
+        wait_until(daemon, "another address", || {
+            let outcome = clients.of("outside").unwrap().ask(question.clone()).unwrap();
+            matches!(outcome, Outcome::Answered { seen, .. } if seen.ip().to_string() != "10.0.0.5")
+        });
+    });
+}
+
+/// Takes the program of one way, or of both, from the uplink, by what the kernel has them hang by.
+fn take_away(bed: &Bed, daemon: &Daemon<'_>, ways: &[&str]) {
+    if packets(daemon)["hook"] == "clsact" {
+        let mut command = bed.command(Location::OUTSIDE, "tc").unwrap();
+        command.args(["qdisc", "delete", "dev", "eth0", "clsact"]);
+        succeed(command, SERVED).unwrap();
+        return;
+    }
+    let index = device(daemon, "eth0").unwrap()["index"].to_string();
+    for way in ways {
+        let mut command = Command::new(Client::unhook().unwrap().program());
+        command.arg(daemon.pins().join("links/tc").join(&index).join(way));
+        succeed(command, SERVED).unwrap();
+    }
+}
+
+fn repaired(daemon: &Daemon<'_>) -> u64 {
+    packets(daemon)["repaired"].as_u64().unwrap()
+}
+
+fn hold(clients: &mut Clients) {
+    for ((service, address), family) in
+        PLACES.iter().flat_map(|it| [Family::V4, Family::V6].map(|of| (*it, of)))
+    {
+        let to = frontend(service, address, family).unwrap();
+        let held = clients.of("outside").unwrap().hold(to, None, 5).unwrap();
+        assert_eq!(held, Held { alive: 5, ..Held::default() }, "{to}");
+    }
+}
+
+#[test]
+fn programs_taken_from_a_device_are_put_back_and_counted_and_no_connection_breaks() {
+    on_a_node(Switches::default(), "", |bed, daemon, clients| {
+        hold(clients);
+        take_away(bed, daemon, &["in", "out"]);
+        wait_until(daemon, "the repair", || repaired(daemon) == 2);
+        assert!(is_attached(daemon, "eth0"));
+        let held = clients.of("outside").unwrap().try_held().unwrap();
+        assert_eq!(held, Held { alive: 40, ..Held::default() });
+        assert!(clients.wait_for(&sign(), SERVED).unwrap(), "{}", last_lines(daemon));
+    });
+}
+
+/// What comes meanwhile goes on untranslated to an address that nobody has, and is sent again. The node itself answers
+/// only what is sent to its own addresses: node ports, and what backends of other nodes send back.
+#[test]
+fn clients_of_virtual_addresses_talk_on_while_the_program_for_what_comes_is_gone() {
+    on_a_node(Switches::default(), "", |bed, daemon, _| {
+        while_clients_talk(bed, &[("here", "balancer"), ("bridged", "external")], || {
+            take_away(bed, daemon, &["in"]);
+            wait_until(daemon, "the repair", || repaired(daemon) > 0);
+        });
+    });
+}

@@ -1,0 +1,25 @@
+//! Real traffic around a node: from outside, from pods, to backends near and far. Each test has a network of its own.
+//! Needs root, so the `root` feature selects it.
+
+#[cfg(test)]
+mod changes;
+#[cfg(test)]
+mod devices;
+#[cfg(test)]
+mod fabric;
+#[cfg(test)]
+mod known;
+#[cfg(test)]
+mod node;
+#[cfg(test)]
+mod pods;
+#[cfg(test)]
+mod regressions;
+#[cfg(test)]
+mod served;
+#[cfg(test)]
+mod survival;
+#[cfg(test)]
+mod talk;
+#[cfg(test)]
+mod uplinks;

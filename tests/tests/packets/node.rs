@@ -1,0 +1,79 @@
+//! A node that holdfast serves, in the middle of a fabric.
+//!
+//! Invariant: the daemon has the objects of the table from its folder, and knows pods by their devices alone.
+
+use std::time::Duration;
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::{Bed, Server};
+use holdfast_tests::packets::{Clients, objects, serve, sign};
+use serde_json::Value;
+
+/// Devices and lists are there within a second; a busy machine takes more.
+pub(crate) const SERVED: Duration = Duration::from_secs(30);
+
+/// The node of the table, and nothing that outlasts its endpoints: kube-proxy holds nothing.
+const CONFIG: &str = "[node]\nname = \"n1\"\n[hold]\non_empty = \"refuse\"\n";
+
+/// A daemon that has all objects of the table, in one file.
+fn daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
+    let daemon = Daemon::new(bed, &format!("{CONFIG}{more}")).unwrap();
+    write(&daemon, "table", &objects());
+    daemon
+}
+
+/// Replaces a file of objects as a whole.
+pub(crate) fn write(daemon: &Daemon<'_>, name: &str, objects: &[Value]) {
+    let documents: Vec<String> = objects.iter().map(ToString::to_string).collect();
+    daemon.write_manifest(&format!("{name}.yaml"), &documents.join("\n---\n")).unwrap();
+}
+
+/// What the daemon said last, for a person.
+pub(crate) fn last_lines(daemon: &Daemon<'_>) -> String {
+    let said = daemon.logged();
+    let lines: Vec<&str> = said.lines().rev().take(20).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+}
+
+/// Servers behind the services, and clients of each kind.
+pub(crate) struct Around {
+    pub(crate) clients: Clients,
+    _servers: Vec<Server>,
+}
+
+impl Around {
+    pub(crate) fn start(bed: &Bed) -> Self {
+        Self { _servers: serve(bed).unwrap(), clients: Clients::start(bed).unwrap() }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_until_served(&mut self, daemon: &Daemon<'_>) {
+        let served = self.clients.wait_for(&sign(), SERVED).unwrap();
+        assert!(served, "nothing comes back from outside; the daemon said:\n{}", last_lines(daemon));
+    }
+}
+
+/// Runs something on a node that is served.
+#[track_caller]
+pub(crate) fn on_a_node<T>(
+    switches: Switches,
+    more: &str,
+    run: impl FnOnce(&Bed, &mut Daemon<'_>, &mut Clients) -> T,
+) -> T {
+    on_this(&fabric::bed(switches).unwrap(), more, run)
+}
+
+/// Runs something on the node of a fabric that is laid already.
+#[track_caller]
+pub(crate) fn on_this<T>(
+    bed: &Bed,
+    more: &str,
+    run: impl FnOnce(&Bed, &mut Daemon<'_>, &mut Clients) -> T,
+) -> T {
+    let mut around = Around::start(bed);
+    let mut daemon = daemon(bed, more);
+    daemon.start().unwrap();
+    around.wait_until_served(&daemon);
+    run(bed, &mut daemon, &mut around.clients)
+}

@@ -1,0 +1,165 @@
+//! Pods whose sockets nobody serves: what they dial is translated at the devices that lead to them, on links of their
+//! own and behind a bridge.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::{Bed, Location};
+use holdfast_tests::packets::{Clients, Family, Proxy, frontend, rows, rows_of_pods};
+
+use crate::node::{SERVED, last_lines, on_a_node, on_this};
+
+const SERVE_PODS: &str = "[packets]\npod_devices = \"auto\"\n";
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// Many times what is on its way at once.
+const TRANSFER_BYTES: usize = 200_000;
+
+/// Sent in three parts on an ordinary link.
+const DATAGRAM_BYTES: usize = 4000;
+
+/// Pods are looked for a moment after the outer devices are served.
+#[track_caller]
+fn wait_until_pods_are_served(daemon: &Daemon<'_>, clients: &mut Clients) {
+    let until = Instant::now() + SERVED;
+    for pod in ["bare-a", "bare-c", "bare-d"] {
+        let question = Question::new(Transport::Udp, frontend("away", "cluster", Family::V6).unwrap());
+        while !is_answered(&clients.of(pod).unwrap().ask(question.clone()).unwrap()) {
+            assert!(Instant::now() < until, "{pod} is not served; the daemon said:\n{}", last_lines(daemon));
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn is_answered(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answered { .. })
+}
+
+#[track_caller]
+fn with_pods<T>(switches: Switches, run: impl FnOnce(&Bed, &mut Daemon<'_>, &mut Clients) -> T) -> T {
+    on_a_node(switches, SERVE_PODS, |bed, daemon, clients| {
+        wait_until_pods_are_served(daemon, clients);
+        run(bed, daemon, clients)
+    })
+}
+
+#[track_caller]
+fn check_rows(clients: &mut Clients, when: &str) {
+    let lines = clients.differences(&rows_of_pods(), Proxy::Holdfast).unwrap();
+    assert!(lines.is_empty(), "{when}: {} answers are not as expected:\n{}", lines.len(), lines.join("\n"));
+}
+
+#[test]
+fn pods_that_sockets_do_not_serve_reach_everybody_and_themselves() {
+    with_pods(Switches::default(), |_, _, clients| check_rows(clients, "on a plain network"));
+}
+
+#[test]
+fn pods_reach_everybody_and_themselves_behind_a_firewall_and_with_checksums_computed() {
+    let switches =
+        Switches { strict_rp_filter: true, guarded: true, no_offload: true, ..Switches::default() };
+    with_pods(switches, |bed, _, clients| {
+        check_rows(clients, "behind a firewall");
+        assert_eq!(fabric::invalid(bed).unwrap(), 0, "conntrack cannot place what holdfast sends on");
+    });
+}
+
+/// Packets between two pods of a bridge are no business of the host's firewall here, so the answer never leaves the
+/// bridge. kube-proxy needs the opposite.
+#[test]
+fn pods_behind_a_bridge_need_no_netfilter_of_bridges() {
+    let names = ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"];
+    if !Path::new("/proc/sys/net").join(names[0]).exists() {
+        println!("this kernel has no br_netfilter, so every test here is without it");
+    }
+    let bed = fabric::bed(Switches::default()).unwrap();
+    for name in names.iter().filter(|name| Path::new("/proc/sys/net").join(name).exists()) {
+        fabric::set(&bed, Location::OUTSIDE, name, "0").unwrap();
+    }
+    on_this(&bed, SERVE_PODS, |_, daemon, clients| {
+        wait_until_pods_are_served(daemon, clients);
+        check_rows(clients, "without br_netfilter");
+    });
+}
+
+/// Clients outside get the same as without.
+#[test]
+fn the_table_holds_where_pods_are_served_by_their_packets() {
+    let lines = with_pods(Switches::default(), |_, _, clients| {
+        let outside: Vec<_> = rows().into_iter().filter(|row| row.client.starts_with("outside")).collect();
+        clients.differences(&outside, Proxy::Holdfast).unwrap()
+    });
+    assert!(lines.is_empty(), "{} answers are not as expected:\n{}", lines.len(), lines.join("\n"));
+}
+
+/// From each kind of pod to itself, to another pod, and to another node.
+const WAYS: [(&str, &str, &str); 6] = [
+    ("bare-a", "here", "cluster"),
+    ("bare-a", "bridged", "balancer"),
+    ("bare-c", "bridged", "node"),
+    ("bare-c", "away", "cluster"),
+    ("bare-d", "bridged", "cluster"),
+    ("bare-d", "host", "node"),
+];
+
+#[test]
+fn pods_send_and_get_much_and_in_fragments() {
+    with_pods(Switches { no_offload: true, ..Switches::default() }, |_, _, clients| {
+        for ((pod, service, address), family) in WAYS.iter().flat_map(|way| FAMILIES.map(|it| (*way, it))) {
+            let to = frontend(service, address, family).unwrap();
+            let questions = [
+                Question::new(Transport::Tcp, to).sized(TRANSFER_BYTES, 0),
+                Question::new(Transport::Tcp, to).sized(0, TRANSFER_BYTES),
+                Question::new(Transport::Udp, to).sized(DATAGRAM_BYTES, DATAGRAM_BYTES),
+            ];
+            let outcomes = clients.of(pod).unwrap().ask_all(&questions).unwrap();
+            assert!(outcomes.iter().all(is_answered), "{pod} to {service} at {to}: {outcomes:?}");
+        }
+    });
+}
+
+#[test]
+fn invariant_14_connections_of_pods_outlive_the_daemon() {
+    with_pods(Switches::default(), |_, daemon, clients| {
+        for ((pod, service, address), family) in WAYS.iter().flat_map(|way| FAMILIES.map(|it| (*way, it))) {
+            let to = frontend(service, address, family).unwrap();
+            let held = clients.of(pod).unwrap().hold(to, None, 5).unwrap();
+            assert_eq!(held, Held { alive: 5, ..Held::default() }, "{pod} to {service} at {to}");
+        }
+        daemon.kill().unwrap();
+        check_alive(clients, "the daemon is dead");
+        check_rows(clients, "the daemon is dead");
+        daemon.start().unwrap();
+        check_alive(clients, "the daemon is back");
+    });
+}
+
+#[track_caller]
+fn check_alive(clients: &mut Clients, when: &str) {
+    for pod in ["bare-a", "bare-c", "bare-d"] {
+        let held = clients.of(pod).unwrap().try_held().unwrap();
+        assert_eq!(held, Held { alive: 20, ..Held::default() }, "{pod}: {when}");
+    }
+}
+
+/// What the rows above show is the work of these devices.
+#[test]
+fn devices_of_pods_are_left_alone_unless_the_configuration_names_them() {
+    let classes = |more: &str| {
+        on_a_node(Switches::default(), more, |_, daemon, _| {
+            let answer = daemon.ask(&["datapath"]).unwrap();
+            let devices = answer["kernel"]["packets"]["devices"].as_array().unwrap().clone();
+            let pods = devices.into_iter().filter(|it| it["class"] == "pod");
+            pods.map(|it| format!("{} {} {}", it["name"], it["why"], it["address4"])).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(classes(""), Vec::<String>::new());
+    let named = classes("[packets]\npod_devices = [\"pod-a\", \"pod-c\"]\n");
+    let why = "\"packets.pod_devices names it\"";
+    assert_eq!(named, [format!("\"pod-a\" {why} \"10.244.1.1\""), format!("\"pod-c\" {why} \"10.244.2.1\"")]);
+}

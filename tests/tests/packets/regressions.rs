@@ -1,0 +1,121 @@
+//! Traffic that other proxies of nodes are known to have broken, where no other test here has it.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use holdfast_tests::bed::ask::{Outcome, Question, Transport};
+use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::uplinks::ASYMMETRIC;
+use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::packets::{Family, frontend, outside};
+use serde_json::Value;
+
+use crate::node::{SERVED, on_a_node, on_this};
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// Many segments of the largest size at once.
+const MUCH: usize = 8 << 20;
+
+/// As a CNI masquerades what pods send outside, and with the ports that the kernel may choose for that by chance: the
+/// number of a node port, and one of those that clients get.
+const MASQUERADE: &str = "table inet outgoing {
+ chain post {
+  type nat hook postrouting priority srcnat;
+  ip saddr 10.244.1.10 ip daddr 10.20.0.0/24 tcp dport 9001 masquerade to :30001
+  ip saddr 10.244.1.10 ip daddr 10.20.0.0/24 meta l4proto { tcp, udp } th dport 9002 masquerade to :61234
+  ip6 saddr fd00:244:1::10 ip6 daddr fd00:20::/64 tcp dport 9001 masquerade to :30001
+  ip6 saddr fd00:244:1::10 ip6 daddr fd00:20::/64 meta l4proto { tcp, udp } th dport 9002 masquerade to :61234
+ }
+}
+";
+
+fn masquerade(bed: &Bed) {
+    let mut nft = bed.command(Location::OUTSIDE, "nft").unwrap();
+    let mut child = nft.args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(MASQUERADE.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+/// cilium#30858, #45492, kubernetes#139276. A datagram that answers a masqueraded one at the number of a node port of
+/// UDP is the one that cannot be told from a client's: docs/packets.md says so.
+#[test]
+fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
+    on_a_node(Switches::default(), "", |bed, _, clients| {
+        masquerade(bed);
+        let ports =
+            [(9001, 30_001, Transport::Tcp), (9002, 61_234, Transport::Tcp), (9002, 61_234, Transport::Udp)];
+        let far = [9001, 9002].map(|port| FAMILIES.map(|family| outside(family, port))).concat();
+        let _server = bed.tell_whom(Location::far("client"), "far", &far).unwrap();
+        for ((port, seen_port, transport), family) in ports.iter().flat_map(|it| FAMILIES.map(|of| (*it, of)))
+        {
+            let outcome = clients.of("bare-a").unwrap().ask(Question::new(transport, outside(family, port)));
+            let outcome = outcome.unwrap();
+            let Outcome::Answered { by, seen } = &outcome else {
+                panic!("{transport:?} {family:?}: {outcome:?}")
+            };
+            assert_eq!((by.as_str(), seen.port()), ("far", seen_port), "{transport:?} {family:?}");
+        }
+    });
+}
+
+fn ip(bed: &Bed, words: &str) {
+    let mut command = bed.command(Location::OUTSIDE, "ip").unwrap();
+    command.args(words.split(' '));
+    succeed(command, SERVED).unwrap();
+}
+
+/// How many packets the router got by the node's second uplink.
+fn by_second_uplink(bed: &Bed) -> u64 {
+    let mut command = bed.command(Location::far("router"), "ip").unwrap();
+    command.args(["-j", "-s", "link", "show", "dev", "node-b"]);
+    let shown: Value = serde_json::from_str(&succeed(command, SERVED).unwrap()).unwrap();
+    shown[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+}
+
+/// cilium#39806: answers went by the main table, whatever rules of routing said. Here what a pod answers takes the way
+/// that a rule has for that pod, and the answers of others do not.
+#[test]
+fn rules_of_routing_hold_for_answers() {
+    let bed = Bed::lay(&fabric::layout()).unwrap();
+    fabric::lay_by(&bed, Switches::default(), &ASYMMETRIC).unwrap();
+    for (range, pod, gateway) in
+        [("10.20.0.0/24", "10.244.1.10", "10.1.0.1"), ("fd00:20::/64", "fd00:244:1::10", "fd00:c::1")]
+    {
+        ip(&bed, &format!("route delete {range} via {gateway}"));
+        let family = if range.contains(':') { "-6" } else { "-4" };
+        ip(&bed, &format!("{family} rule add from {pod} to {range} lookup 100"));
+        ip(&bed, &format!("route add {range} via {gateway} table 100"));
+    }
+    on_this(&bed, "", |bed, _, clients| {
+        let mut ask = |service: &str| {
+            let before = by_second_uplink(bed);
+            for family in FAMILIES {
+                let to = frontend(service, "balancer", family).unwrap();
+                let question = Question::new(Transport::Tcp, to).from(outside(family, 0)).sized(0, 100_000);
+                let outcome = clients.of("outside").unwrap().ask(question).unwrap();
+                assert!(matches!(outcome, Outcome::Answered { .. }), "{service}: {outcome:?}");
+            }
+            by_second_uplink(bed) - before
+        };
+        let (here, bridged) = (ask("here"), ask("bridged"));
+        // Neighbours look for each other by it too.
+        assert!(here >= 8 && bridged <= 4, "{here} packets of one pod, {bridged} of another");
+    });
+}
+
+/// calico#11367: packets that stand for many were taken for too large.
+#[test]
+fn large_segments_pass_both_ways() {
+    on_a_node(Switches::default(), "", |_, _, clients| {
+        let ways = [("here", "node"), ("bridged", "balancer"), ("away", "node")];
+        for ((service, address), family) in ways.iter().flat_map(|it| FAMILIES.map(|of| (*it, of))) {
+            let to = frontend(service, address, family).unwrap();
+            let question = Question::new(Transport::Tcp, to).from(outside(family, 0));
+            let questions = [question.clone().sized(MUCH, 0), question.sized(0, MUCH)];
+            let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+            let is_answered = |it: &Outcome| matches!(it, Outcome::Answered { .. });
+            assert!(outcomes.iter().all(is_answered), "{service} at {to}: {outcomes:?}");
+        }
+    });
+}

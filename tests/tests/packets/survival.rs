@@ -1,0 +1,218 @@
+//! What established flows go through: a daemon that restarts or is killed, maps that grow, a flood, a full table, ports
+//! that run out, a device made anew. With `LONG` in the environment there are more of everything.
+
+use std::net::Ipv4Addr;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use holdfast_tests::bed::ask::{Held, Outcome, Question, Transport};
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::packets::{Clients, Family, frontend, frontend_v4, outside, sign};
+
+use crate::node::{SERVED, last_lines, on_a_node, write};
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// Half of them to another node, by an address and a port of this one.
+fn live() -> usize {
+    if is_long() { 10_000 } else { 1000 }
+}
+
+/// As many as the network sends in a few seconds; the table of flows that have no answer yet is far smaller.
+fn flood() -> u32 {
+    if is_long() { 1_000_000 } else { 300_000 }
+}
+
+/// Between those who come. Each takes a port of this node for two minutes, and there are a few thousand.
+const BETWEEN: Duration = Duration::from_millis(50);
+
+/// After ten seconds a question that was answered is over for whoever needs its port.
+const SILENT_ENOUGH: Duration = Duration::from_secs(12);
+
+fn is_long() -> bool {
+    std::env::var_os("LONG").is_some()
+}
+
+fn hold(clients: &mut Clients, count: usize) {
+    for (family, service) in FAMILIES.into_iter().flat_map(|family| [(family, "here"), (family, "away")]) {
+        let to = frontend(service, "node", family).unwrap();
+        let held = clients.of("outside").unwrap().hold(to, None, count / 4).unwrap();
+        assert_eq!(held, Held { alive: count / 4, ..Held::default() }, "{to}");
+    }
+}
+
+#[track_caller]
+fn check_alive(clients: &mut Clients, count: usize, when: &str) {
+    let held = clients.of("outside").unwrap().try_held().unwrap();
+    assert_eq!(held, Held { alive: count, ..Held::default() }, "{when}");
+}
+
+#[track_caller]
+fn check_new(clients: &mut Clients, when: &str) {
+    for (family, service) in FAMILIES.into_iter().flat_map(|family| [(family, "here"), (family, "away")]) {
+        let to = frontend(service, "balancer", family).unwrap();
+        let questions =
+            [Transport::Tcp, Transport::Udp].map(|it| Question::new(it, to).from(outside(family, 0)));
+        let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        assert!(
+            outcomes.iter().all(|it| matches!(it, Outcome::Answered { .. })),
+            "{when}, {to}: {outcomes:?}"
+        );
+    }
+}
+
+/// Says that something has ended, also by a panic.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Clients that come all the time, one after the other, while something is done. All of them are answered.
+#[track_caller]
+fn while_they_come<T>(clients: &mut Clients, when: &str, act: impl FnOnce() -> T) -> T {
+    let is_going_on = AtomicBool::new(true);
+    thread::scope(|scope| {
+        let coming = scope.spawn(|| {
+            while is_going_on.load(Ordering::Relaxed) {
+                check_new(clients, when);
+                thread::sleep(BETWEEN);
+            }
+        });
+        let ended = Ended(&is_going_on);
+        let done = act();
+        drop(ended);
+        coming.join().unwrap_or_else(|panic| resume_unwind(panic));
+        done
+    })
+}
+
+/// Services whose frontends do not fit into the maps that there are.
+fn many_services() -> Vec<serde_json::Value> {
+    let named = (0..1500_u16).map(|number| {
+        let [high, low] = number.to_be_bytes();
+        serde_json::json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": format!("more-{number}"), "namespace": "default"},
+            "spec": {
+                "type": "ClusterIP", "clusterIP": format!("10.97.{high}.{low}"),
+                "clusterIPs": [format!("10.97.{high}.{low}")],
+                "ports": [{"name": "a", "port": 80}, {"name": "b", "port": 81}, {"name": "c", "port": 82}],
+            },
+        })
+    });
+    named.collect()
+}
+
+#[test]
+fn invariant_14_maps_that_grow_break_no_flow() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        hold(clients, live());
+        let growths = |daemon: &Daemon<'_>| daemon.ask(&["datapath"]).unwrap()["kernel"]["growths"].as_u64();
+        let before = growths(daemon);
+        while_they_come(clients, "the maps grow", || {
+            write(daemon, "more", &many_services());
+            daemon.wait_until(|daemon| Ok(growths(daemon) > before)).unwrap();
+        });
+        check_alive(clients, live(), "the maps have grown");
+    });
+}
+
+#[test]
+fn invariant_14_a_killed_daemon_breaks_no_flow_and_new_ones_come_about() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        hold(clients, live());
+        while_they_come(clients, "the daemon is killed", || daemon.kill().unwrap());
+        check_alive(clients, live(), "the daemon is dead");
+        while_they_come(clients, "the daemon comes back", || daemon.start().unwrap());
+        check_alive(clients, live(), "the daemon is back");
+        check_new(clients, "the daemon is back");
+    });
+}
+
+#[test]
+fn invariant_14_a_restart_breaks_no_flow() {
+    on_a_node(Switches::default(), "", |_, daemon, clients| {
+        hold(clients, live());
+        while_they_come(clients, "the daemon starts again", || {
+            daemon.stop().unwrap();
+            daemon.start().unwrap();
+        });
+        check_alive(clients, live(), "the daemon is back");
+        check_new(clients, "the daemon is back");
+    });
+}
+
+#[test]
+fn a_flood_of_syns_leaves_live_flows_alone() {
+    on_a_node(Switches::default(), "", |_, _, clients| {
+        hold(clients, 100);
+        let (range, to) = (Ipv4Addr::new(10, 20, 7, 0), frontend_v4("here", "balancer").unwrap());
+        let sent = clients.of("outside").unwrap().flood(range, to, flood()).unwrap();
+        assert!(sent > flood() / 2, "only {sent} SYNs went out");
+        check_alive(clients, 100, "after the flood");
+        check_new(clients, "after the flood");
+    });
+}
+
+/// The table has room for 1024; who finds none is not served, and nobody is pushed out for it.
+#[test]
+fn a_full_table_keeps_live_flows() {
+    on_a_node(Switches::default(), "[packets]\nflows = 1024\n", |_, _, clients| {
+        hold(clients, 400);
+        let to = frontend("here", "node", Family::V4).unwrap();
+        let questions: Vec<Question> = (0..1000_u16)
+            .map(|number| Question::new(Transport::Udp, to).from(outside(Family::V4, 20_000 + number)))
+            .collect();
+        let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        let answered = outcomes.iter().filter(|it| matches!(it, Outcome::Answered { .. })).count();
+        assert!((400..1000).contains(&answered), "{answered} of 1000 found room beside 400");
+        check_alive(clients, 400, "the table is full");
+    });
+}
+
+/// Eight ports, and each client of another node's backend takes one: the ninth hears nothing, and later it finds the
+/// port of whoever has nothing more to say.
+#[test]
+fn ports_for_backends_of_other_nodes_run_out_by_name_and_come_back() {
+    let ports = "[packets]\nsnat_ports = \"61000-61007\"\n";
+    on_a_node(Switches::default(), ports, |_, daemon, clients| {
+        let to = frontend("away", "node", Family::V4).unwrap();
+        let ask = |clients: &mut Clients, from: u16, count: u16| {
+            let question = |at| Question::new(Transport::Udp, to).from(outside(Family::V4, from + at));
+            let questions: Vec<Question> = (0..count).map(question).collect();
+            let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+            outcomes.iter().filter(|it| matches!(it, Outcome::Answered { .. })).count()
+        };
+        assert!(ask(clients, 20_000, 40) <= 8, "a port is one client's");
+        let dropped = |daemon: &Daemon<'_>| {
+            let flows = daemon.ask(&["flows"]).unwrap();
+            let reasons = flows["dropped"].as_array().unwrap().iter();
+            reasons.filter(|it| it["reason"] == "ports").filter_map(|it| it["count"].as_u64()).sum::<u64>()
+        };
+        assert!(dropped(daemon) > 0);
+        let refused = daemon.tell(&["refusals"]).unwrap();
+        assert!(refused.contains("port"), "{refused}");
+        let held =
+            clients.of("outside").unwrap().hold(frontend("away", "node", Family::V4).unwrap(), None, 1);
+        assert_eq!(held.unwrap().alive, 1, "ports of UDP are not those of TCP");
+        thread::sleep(SILENT_ENOUGH);
+        assert!(ask(clients, 21_000, 4) > 0, "they come back by themselves");
+    });
+}
+
+#[test]
+fn a_device_that_is_made_anew_is_served() {
+    on_a_node(Switches::default(), "", |bed, daemon, clients| {
+        hold(clients, live());
+        fabric::renew_uplink(bed).unwrap();
+        assert!(clients.wait_for(&sign(), SERVED).unwrap(), "{}", last_lines(daemon));
+        check_alive(clients, live(), "the device is back");
+        check_new(clients, "the device is back");
+    });
+}

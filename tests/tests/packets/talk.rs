@@ -1,0 +1,56 @@
+//! Connections that talk all the time while something happens to the node.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use holdfast_tests::bed::ask::Held;
+use holdfast_tests::bed::{Bed, Location};
+use holdfast_tests::packets::{Family, frontend};
+
+/// Connections to each place.
+const EACH: usize = 5;
+
+/// They go on after it has happened.
+const AFTERWARDS: Duration = Duration::from_millis(500);
+
+/// Sets the flag however the scope is left, so that a failed test ends.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// By both families, to pods here and on another node, at these addresses.
+#[track_caller]
+pub(crate) fn while_clients_talk(bed: &Bed, places: &[(&str, &str)], act: impl FnOnce()) {
+    let mut asker = bed.asker(Location::far("client")).unwrap();
+    let mut count = 0;
+    for ((service, address), family) in
+        places.iter().flat_map(|it| [Family::V4, Family::V6].map(|of| (*it, of)))
+    {
+        let held = asker.hold(frontend(service, address, family).unwrap(), None, EACH).unwrap();
+        assert_eq!(held, Held { alive: EACH, ..Held::default() }, "{service} at {address}, {family:?}");
+        count += EACH;
+    }
+    let is_over = AtomicBool::new(false);
+    let rounds = thread::scope(|scope| {
+        let talking = scope.spawn(|| {
+            let mut rounds = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let held = asker.try_held().unwrap();
+                assert_eq!(held, Held { alive: count, ..Held::default() }, "in round {rounds}");
+                rounds += 1;
+            }
+            rounds
+        });
+        let ends = Ends(&is_over);
+        act();
+        thread::sleep(AFTERWARDS);
+        drop(ends);
+        talking.join().unwrap()
+    });
+    assert!(rounds > 1, "they talked {rounds} times only");
+}

@@ -1,0 +1,222 @@
+//! Ways between a node and its network besides one plain Ethernet device: who reaches whom, and as whom.
+//!
+//! A kind of device that the kernel does not have is named on the standard error, and its test tries nothing.
+
+use std::io::Write;
+
+use holdfast_tests::bed::ask::{Outcome, Question, Transport};
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::uplinks::{
+    ASYMMETRIC, BOND, BRIDGE, GRE, IP6TNL, MACVLAN, OVERLAY, SIT, TUN, Tunnel, Uplink, VLAN, VXLAN,
+};
+use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::packets::{Clients, Expected, Family, Proxy, Row, frontend, outside, rows};
+
+use crate::node::{SERVED, on_this};
+use crate::talk::while_clients_talk;
+
+/// Pods here and on another node, by an address of the node and by one of a load balancer.
+const PLACES: [(&str, &str); 4] =
+    [("here", "node"), ("here", "balancer"), ("away", "node"), ("away", "balancer")];
+
+/// What is not silent: that is tried on the plain network.
+fn quick_rows() -> Vec<Row> {
+    let is_quick = |row: &Row| !matches!(row.expected(Proxy::Holdfast), Expected::Silent | Expected::Lost);
+    rows().into_iter().filter(|row| row.client == "outside" && is_quick(row)).collect()
+}
+
+/// The network with that uplink; `None`: the kernel cannot make it.
+fn lay(switches: Switches, uplink: &Uplink) -> Option<Bed> {
+    let bed = Bed::lay(&fabric::layout()).unwrap();
+    if !uplink.is_known(&bed).unwrap() {
+        // Past the test harness, which shows only what a failed test has said.
+        let kind = uplink.kind;
+        writeln!(std::io::stderr(), "not tried: this kernel has no devices of the kind {kind}").unwrap();
+        return None;
+    }
+    fabric::lay_by(&bed, switches, uplink).unwrap();
+    Some(bed)
+}
+
+/// `br0 outer: why`, in the order in which they are asked for.
+fn shown(daemon: &Daemon<'_>, names: &[&str]) -> Vec<String> {
+    let answer = daemon.ask(&["datapath"]).unwrap();
+    let devices = answer["kernel"]["packets"]["devices"].as_array().unwrap();
+    let of = |name: &&str| {
+        let found = devices.iter().find(|it| it["name"] == *name);
+        found.map_or_else(
+            || format!("{name} is not there"),
+            |it| {
+                let text = |key: &str| it[key].as_str().unwrap_or_default().to_owned();
+                let attached = if it["attached"] == true { ", attached" } else { "" };
+                format!("{name} {}{attached}: {}", text("class"), text("why"))
+            },
+        )
+    };
+    names.iter().map(of).collect()
+}
+
+#[track_caller]
+fn check_rows(clients: &mut Clients) {
+    let lines = clients.differences(&quick_rows(), Proxy::Holdfast).unwrap();
+    assert!(lines.is_empty(), "{} answers are not as expected:\n{}", lines.len(), lines.join("\n"));
+}
+
+/// Everybody is reached, and `/datapath` says of the devices what is said here.
+#[track_caller]
+fn check(uplink: &Uplink, expected: &[&str]) {
+    check_with(Switches::default(), uplink, expected, |_, _, _| ());
+}
+
+#[track_caller]
+fn check_with(
+    switches: Switches,
+    uplink: &Uplink,
+    expected: &[&str],
+    more: impl FnOnce(&Bed, &mut Daemon<'_>, &mut Clients),
+) {
+    let Some(bed) = lay(switches, uplink) else { return };
+    let _tunnel = (uplink.kind == "tun").then(|| Tunnel::start(&bed).unwrap());
+    on_this(&bed, "", |bed, daemon, clients| {
+        let names: Vec<&str> = expected.iter().filter_map(|it| it.split(' ').next()).collect();
+        assert_eq!(shown(daemon, &names), expected);
+        check_rows(clients);
+        more(bed, daemon, clients);
+    });
+}
+
+/// The cable of a bed is a link such as pods have, so that is what it is taken for where nothing leads over it.
+const BELOW: &str = "eth0 none: it leads to pods of this node alone: no route leads to a gateway by it";
+
+const MEMBER: &str = "none: it belongs to another device, which counts in its place";
+
+fn ip(bed: &Bed, place: &str, words: &str) {
+    let location = if place == "node" { Location::OUTSIDE } else { Location::far(place) };
+    let mut command = bed.command(location, "ip").unwrap();
+    command.args(words.split(' '));
+    succeed(command, SERVED).unwrap();
+}
+
+#[test]
+fn a_vlan_serves_and_the_device_below_it_is_left_alone() {
+    check(&VLAN, &["eth0.10 outer, attached: a route leads to a gateway by it", BELOW]);
+}
+
+#[test]
+fn a_bond_serves_and_goes_on_when_its_active_member_is_pulled() {
+    let member = [format!("eth0 {MEMBER}"), format!("eth1 {MEMBER}")];
+    let expected =
+        ["bond0 outer, attached: a route leads to a gateway by it", member[0].as_str(), member[1].as_str()];
+    check_with(Switches::default(), &BOND, &expected, |bed, daemon, clients| {
+        while_clients_talk(bed, &PLACES, || ip(bed, "router", "link set node down"));
+        assert_eq!(shown(daemon, &["bond0"]), expected[..1]);
+        check_rows(clients);
+    });
+}
+
+#[test]
+fn a_bridge_with_the_uplink_in_it_serves() {
+    let member = format!("eth0 {MEMBER}");
+    check(&BRIDGE, &["br0 outer, attached: a route leads to a gateway by it", member.as_str()]);
+}
+
+#[test]
+fn a_macvlan_serves_and_the_device_below_it_is_left_alone() {
+    check(&MACVLAN, &["mac0 outer, attached: a route leads to a gateway by it", BELOW]);
+}
+
+#[test]
+fn a_vxlan_that_leads_everywhere_serves() {
+    check(&VXLAN, &["vx0 outer, attached: a route leads to a gateway by it", BELOW]);
+}
+
+const NEAR: &str = "near0 outer, attached: a route leads to a gateway by it";
+
+/// cilium#12304, #12317: devices without a hardware address were passed over.
+#[test]
+fn a_tun_serves_though_it_has_no_hardware_address() {
+    check_with(Switches::default(), &TUN, &[NEAR], |bed, _, _| while_clients_talk(bed, &PLACES, || ()));
+}
+
+#[test]
+fn a_sit_tunnel_serves() {
+    check(&SIT, &[NEAR, BELOW]);
+}
+
+#[test]
+fn a_gre_tunnel_serves() {
+    check(&GRE, &[NEAR, BELOW]);
+}
+
+#[test]
+fn a_tunnel_over_ipv6_serves() {
+    check(&IP6TNL, &[NEAR, BELOW]);
+}
+
+/// Backends of the other node see the address of the tunnel's end, by which their answers come back.
+#[test]
+fn an_overlay_between_nodes_leads_to_remote_backends() {
+    let overlay = "flannel.1 outer, attached: a route leads to a gateway by it";
+    check_with(Switches::default(), &OVERLAY, &[overlay], |bed, _, clients| {
+        for (family, address) in [(Family::V4, "10.244.200.1"), (Family::V6, "fd00:244:200::1")] {
+            let question = Question::new(Transport::Tcp, frontend("away", "balancer", family).unwrap());
+            let outcome = clients.of("outside").unwrap().ask(question.from(outside(family, 0))).unwrap();
+            let Outcome::Answered { seen, .. } = outcome else { panic!("{outcome:?}") };
+            assert_eq!(seen.ip().to_string(), address);
+        }
+        while_clients_talk(bed, &PLACES, || ());
+    });
+}
+
+const BOTH_OUTER: [&str; 2] = [
+    "eth0 outer, attached: a route leads to a gateway by it",
+    "eth1 outer, attached: a route leads to a gateway by it",
+];
+
+fn set_rp_filter(bed: &Bed, value: &str) {
+    for name in ["all", "eth0", "eth1", "pod-a", "cni0"] {
+        fabric::set(bed, Location::OUTSIDE, &format!("ipv4/conf/{name}/rp_filter"), value).unwrap();
+    }
+}
+
+/// calico#4942, #9675, #10511: a request by one uplink, its answer by the other one.
+#[test]
+fn answers_may_leave_by_another_uplink_than_requests_came_by() {
+    check_with(Switches::default(), &ASYMMETRIC, &BOTH_OUTER, |bed, _, clients| {
+        set_rp_filter(bed, "2");
+        check_rows(clients);
+        while_clients_talk(bed, &PLACES, || ());
+    });
+}
+
+/// A strict filter drops what comes by another way than it would be answered by, whoever serves it: clients of pods
+/// themselves are dropped as well.
+#[test]
+fn a_strict_filter_of_routes_drops_what_comes_by_the_wrong_uplink_as_it_does_without_services() {
+    check_with(Switches::default(), &ASYMMETRIC, &BOTH_OUTER, |bed, _, clients| {
+        set_rp_filter(bed, "1");
+        let direct = "10.244.1.10:8080".parse().unwrap();
+        let asked = [frontend("here", "node", Family::V4).unwrap(), direct];
+        let questions = asked.map(|to| Question::new(Transport::Tcp, to).from(outside(Family::V4, 0)));
+        let outcomes = clients.of("outside").unwrap().ask_all(&questions).unwrap();
+        assert_eq!(outcomes, [Outcome::Silent, Outcome::Silent]);
+    });
+}
+
+/// With one way there and back each filter lets clients in; on a bridge and on a link the pods' own devices are asked
+/// too.
+#[test]
+fn filters_of_routes_let_clients_in_that_come_by_the_right_uplink() {
+    for uplink in [BRIDGE, MACVLAN, OVERLAY] {
+        check_with(
+            Switches { strict_rp_filter: true, ..Switches::default() },
+            &uplink,
+            &[],
+            |bed, _, clients| {
+                fabric::set(bed, Location::OUTSIDE, "ipv4/conf/all/rp_filter", "2").unwrap();
+                check_rows(clients);
+            },
+        );
+    }
+}
