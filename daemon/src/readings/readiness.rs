@@ -53,7 +53,13 @@ fn waiting(readings: &Readings) -> Option<String> {
         return Some("another version's programs still serve".to_owned());
     }
     let behind = status.behind_hooks.join(", ");
-    (!behind.is_empty()).then(|| format!("the programs at {behind} read maps that are no longer written"))
+    if !behind.is_empty() {
+        return Some(format!("the programs at {behind} read maps that are no longer written"));
+    }
+    // Whoever takes kube-proxy away once this daemon is ready counts on NodePorts, too.
+    let is_served = status.packets.as_ref().is_some_and(|packets| packets.failure.is_none());
+    (is_served && view.devices().is_empty())
+        .then(|| "it is not known yet by which devices others reach this node".to_owned())
 }
 
 /// The sources that have not delivered.

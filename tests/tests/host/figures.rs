@@ -6,15 +6,20 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use holdfast_tests::host::Host;
+use nix::time::{ClockId, clock_gettime};
 
 use super::{CONFIG, First, address, boot, config, install, property, serving};
 
 const MEMORY_MAX: u64 = 25 << 20;
 
-/// Of one CPU.
-const IDLE_SHARE_MAX: f64 = 0.001;
-
 const IDLE_WATCHED: Duration = Duration::from_secs(60);
+
+/// How often a reader, which wakes up once a second as the daemon does, asks the kernel for what it knows of a process.
+/// It takes about as long as an idle daemon then, and as much longer on a slower machine or beside others.
+const READS: usize = 40;
+
+/// What an idle daemon may take of what the reader takes: one that looks around ten times a second takes more.
+const IDLE_RATIO_MAX: f64 = 4.0;
 
 /// How much longer a start with a thousand services may take than one with a single service: twice as long is usual,
 /// and a start whose work grew with the square of them would take a hundred times as long.
@@ -65,15 +70,33 @@ fn memory_with_a_hundred_services() {
     assert!(kib * 1024 <= MEMORY_MAX, "{resident}");
 }
 
+/// CPU time of this thread.
+fn spent() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
+}
+
+/// The CPU time of the reader while it is watched.
+fn reader() -> Duration {
+    let before = spent();
+    for _ in 0..IDLE_WATCHED.as_secs() {
+        sleep(Duration::from_secs(1));
+        for _ in 0..READS {
+            std::fs::read("/proc/thread-self/status").unwrap();
+        }
+    }
+    spent() - before
+}
+
 #[test]
 fn cpu_time_of_an_idle_daemon() {
     let host = start_with(100);
     sleep(Duration::from_secs(5));
     let before = number(&host, "CPUUsageNSec");
-    sleep(IDLE_WATCHED);
-    let share = (number(&host, "CPUUsageNSec") - before) as f64 / IDLE_WATCHED.as_nanos() as f64;
-    println!("idle with 100 services: {:.3} % of a CPU", share * 100.0);
-    assert!(share <= IDLE_SHARE_MAX, "{share}");
+    let reader = reader();
+    let daemon = Duration::from_nanos(number(&host, "CPUUsageNSec") - before);
+    let [share, of_reader] = [IDLE_WATCHED, reader].map(|it| daemon.as_secs_f64() / it.as_secs_f64());
+    println!("idle with 100 services: {:.3} % of a CPU, {of_reader:.2} × a reader", share * 100.0);
+    assert!(of_reader <= IDLE_RATIO_MAX, "{daemon:?}, where a reader takes {reader:?}");
 }
 
 /// One start as after a boot: nothing in the kernel, everything in the snapshot.

@@ -16,6 +16,7 @@ use crate::readings::{ForgetWish, Liveness, RELOADS_WAITING_MAX, ReloadWish, Rel
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::PacketStatus;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
@@ -522,6 +523,21 @@ fn a_daemon_whose_programs_read_old_maps_is_not_ready() {
     let got = served.get("/readyz", "");
     let expected = "the programs at connect6 read maps that are no longer written\n";
     assert_eq!((got.status, got.body.as_str()), (503, expected));
+}
+
+#[test]
+fn a_daemon_that_has_not_looked_at_devices_yet_is_not_ready() {
+    let served_with = |status| {
+        let served = serve_with(everything(), |readings| {
+            readings.datapath = watch::channel(Arc::new(DatapathView::kernel(status))).1;
+        });
+        served.get("/readyz", "").body
+    };
+    let status = fixture::status();
+    assert_eq!(served_with(status.clone()), "it is not known yet by which devices others reach this node\n");
+    let failed = status.packets.clone().map(|it| PacketStatus { failure: Some("no".to_owned()), ..it });
+    assert_eq!(served_with(holdfast_datapath::Status { packets: failed, ..status.clone() }), "ok\n");
+    assert_eq!(served_with(holdfast_datapath::Status { packets: None, ..status }), "ok\n");
 }
 
 #[test]
