@@ -235,7 +235,10 @@ INLINE int take_way(const struct arrival *arrival, enum way way, bool v4)
 	return v4 ? put_way4(number, way) : put_way6(number, way);
 }
 
-/* The way back of another node's backend. To put it in is to have the port. 0, or why not. */
+/*
+ * The way back of another node's backend. To put it in is to have the port. Where a connection of another proxy has it
+ * the daemon has put in one that leads to nobody. 0, or why not.
+ */
 INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 {
 	int added = -EEXIST;

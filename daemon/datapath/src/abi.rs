@@ -113,7 +113,7 @@ pub(crate) fn from_words<T: Abi>(words: impl Iterator<Item = u64>) -> Option<T> 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-const fn transport_number(transport: Transport) -> u8 {
+pub(crate) const fn transport_number(transport: Transport) -> u8 {
     match transport {
         Transport::Tcp => TCP,
         Transport::Udp => UDP,

@@ -7,6 +7,7 @@
 mod count;
 mod entries;
 mod find;
+mod kept_free;
 mod life;
 mod records;
 mod sample;
@@ -34,6 +35,7 @@ use crate::map::{Handles, Map, handle};
 pub use count::{PACKET_DROPS, PACKET_EVENTS, PacketCounts, Tally};
 use entries::Entries;
 pub use find::{FlowFilter, FlowReport, Place};
+pub(crate) use kept_free::KeptFree;
 pub use life::Stage;
 #[cfg(test)]
 pub(crate) use life::tests::LIFETIMES;

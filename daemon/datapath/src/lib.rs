@@ -33,6 +33,7 @@ mod site;
 mod skeleton;
 mod sys;
 mod table;
+mod translated;
 mod view;
 
 pub use counts::{Counted, Counts};

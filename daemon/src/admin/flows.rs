@@ -86,6 +86,10 @@ struct Swept {
     ended: u64,
     /// Why some stay that have ended; null if the last pass met no error.
     failure: Option<String>,
+    /// Ports that no client is given at one backend, because a connection of another proxy has them there.
+    ports_kept_free: usize,
+    /// Why it is not known which those are; null if it is.
+    ports_failure: Option<String>,
 }
 
 /// A client, what it dialled, and the backend that it got.
@@ -222,7 +226,13 @@ impl<'a> Flows<'a> {
         let row = |flow: &Flow| FlowRow::of(flow, dialled(flow).and_then(|key| owners.find(&key)));
         let state =
             |(protocol, state, count)| StateCount { protocol: Code(protocol), state: Code(state), count };
-        let swept = |it: FlowsSwept| Swept { passes: it.passes, ended: it.ended, failure: it.failure };
+        let swept = |it: FlowsSwept| Swept {
+            passes: it.passes,
+            ended: it.ended,
+            failure: it.failure,
+            ports_kept_free: it.kept_free,
+            ports_failure: it.kept_free_failure,
+        };
         Self {
             packets: seen.is_some(),
             max: seen.as_ref().map_or(0, |(max, _)| *max),
@@ -260,8 +270,14 @@ impl<'a> Flows<'a> {
         let states = states.map(|it| format!(", {} {} {}", it.count, it.protocol, it.state));
         let dropped = self.dropped.iter().map(|it| format!("{} {}", it.reason, it.count));
         let events = self.events.iter().map(|it| format!("{} {}", it.event, it.count));
+        let kept = self.swept.as_ref().map_or(0, |swept| swept.ports_kept_free);
+        let kept = if kept == 0 {
+            String::new()
+        } else {
+            format!(", {kept} kept free for another proxy's connections")
+        };
         let mut text = format!(
-            "flows       {} of {}{}\nSNAT ports  {}\ndropped     {}\nevents      {}\n",
+            "flows       {} of {}{}\nSNAT ports  {}{kept}\ndropped     {}\nevents      {}\n",
             self.live,
             self.max,
             states.collect::<String>(),
@@ -271,6 +287,11 @@ impl<'a> Flows<'a> {
         );
         if let Some(failure) = self.swept.as_ref().and_then(|swept| swept.failure.as_ref()) {
             text += &format!("sweep       cannot take away what has ended: {failure}\n");
+        }
+        if let Some(failure) = self.swept.as_ref().and_then(|swept| swept.ports_failure.as_ref()) {
+            text += &format!(
+                "ports       cannot see which of them another proxy's connections have: {failure}\n"
+            );
         }
         text + "\n"
     }
@@ -347,7 +368,8 @@ pub(super) mod tests {
         let (snapshot, report) = (everything(), report());
         let owners = Owners::of(&snapshot, report.found.iter().filter_map(dialled));
         let failure = failure.map(str::to_owned);
-        let swept = FlowsSwept { passes: 3, ended: 5, left: 0, failure };
+        let kept_free_failure = failure.as_ref().map(|_| "EPERM: Operation not permitted".to_owned());
+        let swept = FlowsSwept { passes: 3, ended: 5, left: 0, kept_free: 2, failure, kept_free_failure };
         let mut counts = PacketCounts::default();
         counts.dropped[1].1 = 4;
         show(&Flows::of(Some((131_072, swept)), &report, &counts, &owners))
@@ -366,7 +388,7 @@ pub(super) mod tests {
     fn flows_are_counted_first_and_then_told_one_by_one() {
         expect![[r#"
             flows       3 of 131072, 1 TCP open, 1 TCP half-closed, 1 UDP open
-            SNAT ports  1
+            SNAT ports  1, 2 kept free for another proxy's connections
             dropped     source 0, flows 4, ports 0, unwritable 0
             events      begun 0, midway 0, own-socket 0, unanswered 0, reclaimed 0, fragment 0, answer 0, unanswerable 0, icmp-error 0
 
@@ -425,8 +447,19 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_keeps_flows_that_have_ended_is_told() {
+    fn what_keeps_flows_and_ports_from_being_looked_after_is_told() {
         let text = text(Some("EPERM"), false);
-        assert!(text.contains("\nsweep       cannot take away what has ended: EPERM\n\nCLIENT"), "{text}");
+        let lines = "
+sweep       cannot take away what has ended: EPERM
+ports       cannot see which of them another proxy's connections have: EPERM: Operation not permitted
+
+CLIENT";
+        assert!(text.contains(lines), "{text}");
+    }
+
+    #[test]
+    fn ports_that_are_kept_for_another_proxy_are_told() {
+        let line = "\nSNAT ports  1, 2 kept free for another proxy's connections\n";
+        assert!(text(None, false).contains(line));
     }
 }

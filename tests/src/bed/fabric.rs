@@ -114,10 +114,10 @@ pub fn lay_by(bed: &Bed, switches: Switches, uplink: &Uplink) -> Result<(), BedE
 impl Switches {
     fn apply(self, bed: &Bed) -> Result<(), BedError> {
         if self.guarded {
-            feed(bed, Location::OUTSIDE, &["nft", "-f", "-"], GUARDED)?;
+            rules(bed, GUARDED)?;
         }
         if self.tracked {
-            feed(bed, Location::OUTSIDE, &["nft", "-f", "-"], TRACKED)?;
+            rules(bed, TRACKED)?;
         }
         if self.narrow {
             narrow_path(bed)?;
@@ -151,6 +151,11 @@ const TRACKED: &str = "table inet tracked {
  }
 }
 ";
+
+/// Gives the node rules of its own besides, as nft reads them.
+pub fn rules(bed: &Bed, text: &str) -> Result<(), BedError> {
+    feed(bed, Location::OUTSIDE, &["nft", "-f", "-"], text)
+}
 
 /// How many packets the guarded node has dropped because conntrack could not place them.
 pub fn invalid(bed: &Bed) -> Result<u64, BedError> {

@@ -20,6 +20,8 @@ mod served;
 #[cfg(test)]
 mod survival;
 #[cfg(test)]
+mod taken;
+#[cfg(test)]
 mod talk;
 #[cfg(test)]
 mod uplinks;

@@ -17,7 +17,7 @@ pub(crate) const SERVED: Duration = Duration::from_secs(30);
 const CONFIG: &str = "[node]\nname = \"n1\"\n[hold]\non_empty = \"refuse\"\n";
 
 /// A daemon that has all objects of the table, in one file.
-fn daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
+pub(crate) fn daemon<'a>(bed: &'a Bed, more: &str) -> Daemon<'a> {
     let daemon = Daemon::new(bed, &format!("{CONFIG}{more}")).unwrap();
     write(&daemon, "table", &objects());
     daemon

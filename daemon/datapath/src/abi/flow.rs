@@ -120,6 +120,14 @@ impl EntryKey {
         })
     }
 
+    /// The inverse of [`Self::bytes`].
+    pub(crate) fn of(family: Family, bytes: &[u8]) -> Option<Self> {
+        match family {
+            Family::V4 => super::value(bytes).map(Self::V4),
+            Family::V6 => super::value(bytes).map(Self::V6),
+        }
+    }
+
     pub(crate) fn family(&self) -> Family {
         match self {
             Self::V4(_) => Family::V4,
@@ -163,7 +171,6 @@ pub(crate) fn shown((address, port): End) -> SocketAddr {
 }
 
 /// As a record has it.
-#[cfg(test)]
 pub(crate) fn end(shown: SocketAddr) -> End {
     (super::mapped(shown.ip()), shown.port().to_be())
 }

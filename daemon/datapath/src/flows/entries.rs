@@ -3,10 +3,13 @@
 //! Invariant: an entry is taken away only where it leads to the flow that is meant; one of another flow, put in its
 //! place meanwhile, stays or is put back at once.
 
+use std::io;
+
 use holdfast_core::keys::Family;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::abi::flow::EntryKey;
+use crate::table::Table;
 
 /// The entries of both families.
 #[derive(Debug)]
@@ -26,6 +29,18 @@ impl Entries {
     /// The number of the flow that it leads to.
     pub(super) fn get(&self, key: &EntryKey) -> Result<Option<u32>, libbpf_rs::Error> {
         Ok(number(self.of(key).lookup(key.bytes(), MapFlags::ANY)?))
+    }
+
+    /// All that lead there, of what may be a million entries: for a start.
+    pub(super) fn leading_to(&self, to: u32) -> io::Result<Vec<EntryKey>> {
+        let mut found = Vec::new();
+        for (map, family) in self.0.iter().zip([Family::V4, Family::V6]) {
+            let map = MapHandle::try_from(map).map_err(|error| io::Error::other(format!("{error:#}")))?;
+            let entries = Table::new(map).entries()?;
+            let those = entries.iter().filter(|(_, value)| **value == to.to_ne_bytes());
+            found.extend(those.filter_map(|(key, _)| EntryKey::of(family, key)));
+        }
+        Ok(found)
     }
 
     /// `false`: there is one already.

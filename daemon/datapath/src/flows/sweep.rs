@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::life::{MARGIN, is_expired};
-use super::{FlowTable, Maps, NOT_STILL};
+use super::{FlowTable, KeptFree, Maps, NOT_STILL};
 use crate::abi::flow::{entry_between, types};
 
 /// A whole table is gone over in so many parts, one each second. Programs use no flow that has ended, so nothing but
@@ -54,8 +54,12 @@ pub struct FlowsSwept {
     pub ended: u64,
     /// Those of them that somebody else had begun to take away and left.
     pub left: u64,
+    /// Ports that no client is given at one backend, because a connection of somebody else has them there.
+    pub kept_free: usize,
     /// Why some flows stay that have ended; `None`: the last pass met no error.
     pub failure: Option<String>,
+    /// Why it is not known which ports others have; `None`: it is.
+    pub kept_free_failure: Option<String>,
 }
 
 /// Goes over the table again and again.
@@ -189,11 +193,11 @@ pub(crate) struct Sweeping {
 
 impl Sweeping {
     /// Begins; it ends when this is dropped.
-    pub(crate) fn start(table: FlowTable) -> io::Result<Self> {
+    pub(crate) fn start(table: FlowTable, kept_free: KeptFree) -> io::Result<Self> {
         let (stop, stopped) = sync_channel(0);
         let swept = Arc::<Mutex<FlowsSwept>>::default();
         let told = Arc::clone(&swept);
-        let work = move || run(Sweep::new(table), &told, &stopped);
+        let work = move || run(Sweep::new(table), kept_free, &told, &stopped);
         let thread = std::thread::Builder::new().name("flows".to_owned()).spawn(work)?;
         Ok(Self { swept, stop: Some(stop), thread: Some(thread) })
     }
@@ -218,11 +222,13 @@ fn locked(swept: &Mutex<FlowsSwept>) -> MutexGuard<'_, FlowsSwept> {
     swept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(mut sweep: Sweep, told: &Mutex<FlowsSwept>, stopped: &Receiver<()>) {
+fn run(mut sweep: Sweep, mut kept_free: KeptFree, told: &Mutex<FlowsSwept>, stopped: &Receiver<()>) {
     let part = sweep.table.max().div_ceil(PARTS);
     loop {
         let began = Instant::now();
         let is_done = sweep.some(part, began + SLICE);
+        kept_free.follow(began);
+        (sweep.swept.kept_free, sweep.swept.kept_free_failure) = kept_free.state();
         *locked(told) = sweep.swept.clone();
         let rest = if is_done { PART_REST } else { began.elapsed() * REST };
         if stopped.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {

@@ -2,12 +2,14 @@
 //!
 //! Invariant: they are opened once, and swept as long as these maps are open.
 
+use std::time::Instant;
+
 use holdfast_core::op::{MemberKey, Membership};
 
 use super::KernelMaps;
 use crate::abi;
 use crate::error::StartError;
-use crate::flows::{FlowTable, FlowsSwept, Sampled, Sweeping};
+use crate::flows::{FlowTable, FlowsSwept, KeptFree, Sampled, Sweeping};
 
 /// Flows that are looked at each second: a fraction of a millisecond of the engine's time.
 const SAMPLE: u32 = 32;
@@ -45,7 +47,8 @@ impl KernelMaps {
         {
             let table = FlowTable::new(handles)?;
             let failed = |error: std::io::Error| StartError::Load(error.into());
-            let sweeping = Sweeping::start(table.clone()).map_err(failed)?;
+            let kept_free = KeptFree::start(table.clone(), self.packets.ports(), Instant::now());
+            let sweeping = Sweeping::start(table.clone(), kept_free).map_err(failed)?;
             self.flows = Some(Flows { table, sweeping, sampled: Sampled::default() });
         }
         let Self { flows: Some(flows), generation, .. } = self else { return Ok(()) };

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use holdfast_core::keys::FrontendKey;
@@ -111,6 +112,11 @@ impl Packets {
     /// The maps of packets, those of flows among them; `None`: packets are not translated.
     pub(super) fn handles(&self) -> Option<&Handles> {
         self.running.as_ref().map(|running| &running.handles)
+    }
+
+    /// The ports of this node that clients are given.
+    pub(super) fn ports(&self) -> Vec<RangeInclusive<u16>> {
+        self.options.iter().flat_map(|options| options.snat_ports.clone()).collect()
     }
 
     pub(super) fn status(&self) -> Option<PacketStatus> {

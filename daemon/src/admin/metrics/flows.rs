@@ -28,6 +28,9 @@ pub(super) fn write(out: &mut Exposition, view: &DatapathView) {
     out.counter("holdfast_flows_swept_total", "Flows that were taken away after their end.", swept.ended);
     let help = "Whether some flows cannot be taken away after their end.";
     out.gauge("holdfast_flows_sweep_failed", help, u8::from(swept.failure.is_some()));
+    let help =
+        "Ports that no client is given at one backend, because a connection of another proxy has them there.";
+    out.gauge("holdfast_snat_ports_kept_free", help, swept.kept_free);
     let counts = seen.map(|seen| seen.table.packet_counts()).unwrap_or_default();
     out.begin("holdfast_packets_dropped_total", "counter", "Packets that were dropped, by reason.");
     for (reason, count) in counts.dropped {

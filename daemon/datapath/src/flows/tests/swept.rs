@@ -9,6 +9,7 @@ use proptest::test_runner::TestRunner;
 use super::super::life::{MARGIN, lifetime};
 use super::super::sweep::Sweep;
 use super::*;
+use crate::translated::Translated;
 
 fn pass(sweep: &mut Sweep) {
     let passes = sweep.swept.passes;
@@ -166,7 +167,7 @@ fn kernel_the_thread_sweeps_and_ends_with_its_owner() {
     let bed = Bed::new(64);
     let old = flow(0, UDP, 1);
     let number = bed.begin(old);
-    let sweeping = Sweeping::start(bed.table.clone()).unwrap();
+    let sweeping = Sweeping::start(bed.table.clone(), KeptFree::blind(bed.table.clone())).unwrap();
     let begun = Instant::now();
     while sweeping.swept().ended == 0 {
         assert!(begun.elapsed() < Duration::from_secs(30));
@@ -276,4 +277,41 @@ fn kernel_a_table_without_flows_is_gone_over_once_until_one_begins() {
     assert_eq!(parts(5), 1, "nothing was found, and nothing has begun");
     bed.begin(flow(0, UDP, NOW));
     assert_eq!(parts(5), 6, "as long as there is one");
+}
+
+fn translated(backend: &str, node: &str, transport: Transport) -> Translated {
+    Translated { transport, backend: backend.parse().unwrap(), node: node.parse().unwrap() }
+}
+
+#[test]
+fn kernel_a_port_that_somebody_elses_connection_has_at_a_backend_is_kept_free_until_it_is_over() {
+    let bed = Bed::new(4);
+    // The first has a port of the node over IPv6, the second one over IPv4.
+    let [six, four] = [3, 6].map(|n| flow(n, TCP, NOW));
+    let theirs = [
+        translated("[fd00::7]:8443", "[2001:db8:1::1]:32771", Transport::Tcp),
+        translated("10.1.0.7:8443", "192.0.2.1:32774", Transport::Tcp),
+        translated("10.1.0.7:8443", "192.0.2.1:32774", Transport::Udp),
+    ];
+    let at_nat = |it: &types::flow| bed.leads(it)[2];
+    let mut kept = KeptFree::blind(bed.table.clone());
+    assert_eq!(kept.see(&theirs, true), 3);
+    assert_eq!([&six, &four].map(at_nat), [Some(u32::MAX); 2], "a flow that wants this port finds it taken");
+    assert_eq!(kept.see(&theirs[..1], false), 3, "a list that is not whole ends nothing");
+    assert_eq!(kept.see(&theirs[..1], true), 1);
+    assert_eq!([&six, &four].map(at_nat), [Some(u32::MAX), None]);
+    let mut next_daemons = KeptFree::blind(bed.table.clone());
+    assert_eq!(next_daemons.see(&[], true), 0, "what a former daemon has kept is given back");
+    assert_eq!([&six, &four].map(at_nat), [None; 2]);
+}
+
+#[test]
+fn kernel_a_port_that_a_flow_has_is_the_flows_whatever_others_have() {
+    let bed = Bed::new(4);
+    let it = flow(6, TCP, NOW);
+    let number = bed.begin(it);
+    let mut kept = KeptFree::blind(bed.table.clone());
+    let theirs = translated("10.1.0.7:8443", "192.0.2.1:32774", Transport::Tcp);
+    assert_eq!((kept.see(&[theirs], true), kept.see(&[], true)), (0, 0));
+    bed.check_whole(number, &it);
 }

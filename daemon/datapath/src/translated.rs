@@ -1,0 +1,309 @@
+//! What others on this node translate: connections in the kernel's conntrack that go on to a backend from an address
+//! and a port of the node, as those of kube-proxy do.
+//!
+//! Invariant: it only reads, bounded in bytes and time. The kernel is not asked where it follows no connection, because
+//! the question alone would load what follows them.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use holdfast_core::keys::Transport;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, setsockopt, socket};
+use nix::sys::time::TimeVal;
+
+use crate::abi::transport_of;
+
+/// How many connections the kernel follows here; absent where it follows none.
+const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+
+/// A list is given up then: a million connections take about a second.
+const TIME_MAX: Duration = Duration::from_secs(2);
+/// The kernel answers at once.
+const ANSWER_SECONDS_MAX: i64 = 1;
+/// The kernel divides a list into pieces of at most this size.
+const DATAGRAM: usize = 1 << 16;
+/// Connections that are kept in mind, a few of each hundred that another proxy has. One is an entry in the kernel.
+const FOUND_MAX: usize = 8_192;
+
+/// From `linux/netlink.h`, `linux/netfilter/nfnetlink.h` and `nfnetlink_conntrack.h`.
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const CT_NEW: u16 = 0x0100;
+const CT_GET: u16 = 0x0101;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+const DUMP: u16 = 0x301;
+const HEADER: usize = 16;
+/// Of `nfgenmsg`; all zeros ask for both families.
+const GENERAL: usize = 4;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_SRC: [u16; 2] = [1, 3];
+const CTA_IP_DST: [u16; 2] = [2, 4];
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+
+/// A connection whose client the backend does not see, but an address and a port of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Translated {
+    pub(crate) transport: Transport,
+    pub(crate) backend: SocketAddr,
+    pub(crate) node: SocketAddr,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) all: Vec<Translated>,
+    /// Whether nothing can be missing.
+    pub(crate) is_whole: bool,
+}
+
+/// Those from such ports of the node.
+pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
+    let count = fs::read_to_string(COUNT).unwrap_or_default();
+    if matches!(count.trim(), "" | "0") {
+        return Ok(Found { is_whole: true, ..Found::default() });
+    }
+    let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkNetFilter);
+    let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS_MAX, 0))?;
+    send(socket.as_raw_fd(), &question(), MsgFlags::empty())?;
+    read(&mut File::from(socket), Instant::now() + TIME_MAX, is_wanted)
+}
+
+fn question() -> Vec<u8> {
+    let length = u32::try_from(HEADER + GENERAL).unwrap_or_default();
+    [&length.to_ne_bytes()[..], &CT_GET.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8 + GENERAL]].concat()
+}
+
+fn read(answer: &mut impl Read, until: Instant, is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
+    let (mut found, mut datagram) = (Found::default(), vec![0; DATAGRAM]);
+    while Instant::now() < until {
+        let length = answer.read(&mut datagram)?;
+        if length == 0 {
+            break;
+        }
+        for (kind, body) in messages(datagram.get(..length).unwrap_or_default()) {
+            match kind {
+                NLMSG_DONE | NLMSG_ERROR => {
+                    found.is_whole = found.all.len() < FOUND_MAX;
+                    return ended(body).map(|()| found);
+                }
+                CT_NEW if found.all.len() < FOUND_MAX => {
+                    found.all.extend(translated(body).filter(|it| is_wanted(it.node.port())));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What a list ends with: 0, or why there is none.
+fn ended(body: &[u8]) -> io::Result<()> {
+    match body.first_chunk().map(|errno| i32::from_ne_bytes(*errno)) {
+        Some(0) | None => Ok(()),
+        Some(errno) => Err(io::Error::from_raw_os_error(errno.saturating_neg())),
+    }
+}
+
+/// Type and body of each message.
+fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
+        let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
+        let body = rest.get(HEADER..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// The attribute of that type, without the flags of its type.
+fn attribute(mut rest: &[u8], wanted: &[u16]) -> Option<Vec<u8>> {
+    loop {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & 0x3fff;
+        let value = rest.get(4..length)?;
+        if wanted.contains(&kind) {
+            return Some(value.to_vec());
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// One direction of a connection.
+struct Way {
+    transport: Transport,
+    source: SocketAddr,
+    destination: SocketAddr,
+}
+
+fn way(message: &[u8], direction: u16) -> Option<Way> {
+    let tuple = attribute(message, &[direction])?;
+    let (ip, protocol) = (attribute(&tuple, &[CTA_TUPLE_IP])?, attribute(&tuple, &[CTA_TUPLE_PROTO])?);
+    let end = |addresses: &[u16], port: u16| {
+        let address = address(&attribute(&ip, addresses)?)?;
+        let port = u16::from_be_bytes(*attribute(&protocol, &[port])?.first_chunk()?);
+        Some(SocketAddr::new(address, port))
+    };
+    Some(Way {
+        transport: transport_of(*attribute(&protocol, &[CTA_PROTO_NUM])?.first()?)?,
+        source: end(&CTA_IP_SRC, CTA_PROTO_SRC_PORT)?,
+        destination: end(&CTA_IP_DST, CTA_PROTO_DST_PORT)?,
+    })
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+    <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from).or_else(v4)
+}
+
+/// `None`: somebody translates less of it. A pod's way out of the cluster has its own destination, and a client that
+/// the backend sees has its own port.
+fn translated(body: &[u8]) -> Option<Translated> {
+    let message = body.get(GENERAL..)?;
+    let (there, back) = (way(message, CTA_TUPLE_ORIG)?, way(message, CTA_TUPLE_REPLY)?);
+    let is_both = there.destination != back.source && there.source != back.destination;
+    is_both.then_some(Translated { transport: back.transport, backend: back.source, node: back.destination })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_header(kind: u16, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(HEADER + body.len()).unwrap();
+        let mut message = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat();
+        message.resize(message.len().next_multiple_of(4), 0);
+        message
+    }
+
+    fn with_type(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(4 + value.len()).unwrap();
+        let mut attribute = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
+        attribute.resize(attribute.len().next_multiple_of(4), 0);
+        attribute
+    }
+
+    fn octets(address: IpAddr) -> Vec<u8> {
+        match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        }
+    }
+
+    fn tuple(direction: u16, protocol: u8, source: &str, destination: &str) -> Vec<u8> {
+        let [source, destination] = [source, destination].map(|it| it.parse::<SocketAddr>().unwrap());
+        let at = usize::from(source.is_ipv6());
+        let ip = [
+            with_type(CTA_IP_SRC[at], &octets(source.ip())),
+            with_type(CTA_IP_DST[at], &octets(destination.ip())),
+        ];
+        let port = |kind, port: u16| with_type(kind, &port.to_be_bytes());
+        let protocol = [
+            with_type(CTA_PROTO_NUM, &[protocol]),
+            port(CTA_PROTO_SRC_PORT, source.port()),
+            port(CTA_PROTO_DST_PORT, destination.port()),
+        ];
+        // As the kernel marks what holds others.
+        let nested = |kind: u16, parts: &[u8]| with_type(kind | 0x8000, parts);
+        nested(
+            direction,
+            &[nested(CTA_TUPLE_IP, &ip.concat()), nested(CTA_TUPLE_PROTO, &protocol.concat())].concat(),
+        )
+    }
+
+    /// A connection: from where to where as the client sent it, and from where to where it is answered.
+    fn connection(protocol: u8, there: [&str; 2], back: [&str; 2]) -> Vec<u8> {
+        let there = tuple(CTA_TUPLE_ORIG, protocol, there[0], there[1]);
+        let back = tuple(CTA_TUPLE_REPLY, protocol, back[0], back[1]);
+        with_header(CT_NEW, &[&[0; GENERAL][..], &there, &back].concat())
+    }
+
+    /// As the kernel's answer comes: in pieces of whole messages.
+    struct Answer(Vec<Vec<u8>>);
+
+    impl Read for Answer {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let Some(datagram) = self.0.pop() else { return Ok(0) };
+            buffer[..datagram.len()].copy_from_slice(&datagram);
+            Ok(datagram.len())
+        }
+    }
+
+    fn until() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    fn found(messages: &[Vec<u8>]) -> Found {
+        let done = with_header(NLMSG_DONE, &0_u32.to_ne_bytes());
+        let datagrams = std::iter::once(done).chain(messages.iter().rev().cloned()).collect();
+        read(&mut Answer(datagrams), until(), |port| port >= 61_000).unwrap()
+    }
+
+    const CLIENT: &str = "203.0.113.9:40000";
+    const FRONTEND: &str = "192.0.2.1:30080";
+    const BACKEND: &str = "10.244.2.7:8080";
+    const NODE: &str = "192.0.2.1:61234";
+
+    #[test]
+    fn what_kube_proxy_sends_to_another_node_is_found() {
+        let both = found(&[
+            connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]),
+            connection(
+                17,
+                ["[2001:db8::9]:1024", "[2001:db8:1::1]:53"],
+                ["[fd00::7]:53", "[2001:db8:1::1]:65535"],
+            ),
+        ]);
+        let shown = both.all.iter().map(|it| format!("{} {} {}", it.transport, it.backend, it.node));
+        let expected = ["TCP 10.244.2.7:8080 192.0.2.1:61234", "UDP [fd00::7]:53 [2001:db8:1::1]:65535"];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+        assert!(both.is_whole);
+    }
+
+    #[test]
+    fn what_is_not_translated_twice_or_comes_from_another_port_is_left_out() {
+        for (case, protocol, there, back) in [
+            ("a pod's way out of the cluster", 6, [CLIENT, BACKEND], [BACKEND, NODE]),
+            ("a backend of this node", 6, [CLIENT, FRONTEND], [BACKEND, CLIENT]),
+            ("nobody translates it", 6, [CLIENT, BACKEND], [BACKEND, CLIENT]),
+            ("a port that is not ours", 6, [CLIENT, FRONTEND], [BACKEND, "192.0.2.1:60999"]),
+            ("another protocol", 132, [CLIENT, FRONTEND], [BACKEND, NODE]),
+        ] {
+            assert_eq!(found(&[connection(protocol, there, back)]).all, [], "{case}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_any_kind_are_read_to_their_end() {
+        let whole = connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]);
+        for length in 0..whole.len() {
+            assert!(found(&[with_header(CT_NEW, &whole[HEADER..length.max(HEADER)])]).all.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_list_without_end_is_not_whole_and_is_given_up() {
+        let endless = vec![connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]); FOUND_MAX + 1];
+        for until in [Instant::now(), until()] {
+            assert!(!read(&mut Answer(endless.clone()), until, |_| true).unwrap().is_whole);
+        }
+        let crowded = found(&endless);
+        assert_eq!((crowded.all.len(), crowded.is_whole), (FOUND_MAX, false));
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_is_an_error() {
+        let refused = with_header(NLMSG_ERROR, &(-libc::EPERM).to_ne_bytes());
+        let error = read(&mut Answer(vec![refused]), until(), |_| true).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+    }
+}
