@@ -303,14 +303,20 @@ pub(super) fn owner(case: &Case<'_>) -> Judgement {
     if !case.is_balanced() {
         return no_balancer();
     }
-    let Some(facts) = facts(case) else { return Judgement::ok("Nobody has written its status.") };
-    match facts.writers.len() {
-        0 | 1 => Judgement::ok("At most one writes its status."),
-        _ => Judgement::warning(format!("Several write its status: {}.", some(facts.writers.iter())))
-            .with("writers", json!(facts.writers.iter().take(NAMED_MAX).collect::<Vec<_>>()))
-            .remedy(Remedy::safe(
-                "Leave one controller to it: give the Service a loadBalancerClass, or stop the other.",
-            )),
+    // What this node keeps of it names whoever wrote any of the status, a condition of somebody else's too.
+    let Some(seen) = case.seen() else {
+        return missing(&case.cluster().service, "Who writes the addresses of its load balancer");
+    };
+    match seen.balancer_writers.as_slice() {
+        [] | [_] => Judgement::ok("At most one writes the addresses of its load balancer."),
+        several => Judgement::warning(format!(
+            "Several write the addresses of its load balancer: {}.",
+            some(several)
+        ))
+        .with("writers", json!(several.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+        .remedy(Remedy::safe(
+            "Leave one controller to it: give the Service a loadBalancerClass, or stop the other.",
+        )),
     }
 }
 
