@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use holdfast_core::keys::ObjectName;
+use holdfast_datapath::Status;
 
 use super::answer::{self, Refusal};
 use super::door::{Visit, Way};
@@ -85,11 +86,20 @@ async fn outside(visit: &Visit, name: &ObjectName, probes: bool) -> Option<Outsi
 
 /// Why a connection of this daemon to a frontend would say nothing.
 fn undialled(readings: &Readings) -> Option<&'static str> {
-    let view = readings.datapath();
-    match view.status() {
-        None => Some("tables in memory translate nothing"),
-        Some(status) if status.own_cgroup_exempt => Some("connections of this daemon are not translated"),
-        Some(_) => None,
+    unserved(readings.datapath().status())
+}
+
+/// A connection that no program takes would go out by the routes of this host, and whoever answers there would pass for
+/// the service.
+fn unserved(status: Option<&Status>) -> Option<&'static str> {
+    let Some(status) = status else { return Some("tables in memory translate nothing") };
+    match () {
+        () if !status.broken_hooks.is_empty() => Some("programs that would translate it are not attached"),
+        () if !status.behind_hooks.is_empty() => Some("programs read maps that are no longer written"),
+        () if status.waiting => Some("another version's programs still serve"),
+        () if status.cgroup.is_none() => Some("programs are attached nowhere"),
+        () if status.own_cgroup_exempt => Some("connections of this daemon are not translated"),
+        () => None,
     }
 }
 
@@ -104,5 +114,27 @@ async fn looked(visit: &Visit, name: &ObjectName) -> (Known, crate::why::ReadBac
         if looks == LOOKS_MAX || !visit.readings.snapshot().is_news_after(&snapshot) {
             return (known, read);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::fixture::status;
+    use super::*;
+
+    #[test]
+    fn no_frontend_is_dialled_where_no_program_takes_the_connection() {
+        let whole = || Status { own_cgroup_exempt: false, broken_hooks: Vec::new(), ..status() };
+        assert_eq!(unserved(Some(&whole())), None);
+        for (broken, why) in [
+            (Status { broken_hooks: vec!["connect4"], ..whole() }, "not attached"),
+            (Status { behind_hooks: vec!["connect4"], ..whole() }, "no longer written"),
+            (Status { waiting: true, ..whole() }, "another version"),
+            (Status { cgroup: None, ..whole() }, "nowhere"),
+            (Status { own_cgroup_exempt: true, ..whole() }, "not translated"),
+        ] {
+            assert!(unserved(Some(&broken)).is_some_and(|said| said.contains(why)), "{why}");
+        }
+        assert!(unserved(None).is_some_and(|said| said.contains("in memory")));
     }
 }
