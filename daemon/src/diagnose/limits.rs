@@ -20,8 +20,9 @@ pub(crate) const RESERVE: Duration = Duration::from_millis(500);
 /// Objects of one list, which is one page: a server reads a page at once.
 pub(crate) const PAGE_ITEMS: usize = 500;
 
-/// Pages of Events that are read for one question; objects of other kinds have one.
-pub(crate) const PAGES_MAX: usize = 3;
+/// Pages of Events about the service itself; every other question has one, so that no flood of Events spends the
+/// requests of the other questions.
+pub(crate) const PAGES_MAX: usize = 2;
 
 /// Events that are kept of one question, the latest first: what a person reads of them is far less.
 pub(crate) const EVENTS_KEPT_MAX: usize = 200;
@@ -56,6 +57,10 @@ pub(crate) const PODS_MAX: usize = 20;
 
 /// Nodes that are asked for.
 pub(crate) const NODES_MAX: usize = 10;
+
+/// Of those, the ones that are asked for one by one because no node has the label: whoever writes slices may name any
+/// node, and each costs a request.
+pub(crate) const NODES_BY_NAME_MAX: usize = 2;
 
 /// Connections that are tried at once, and how long each may take.
 pub(crate) const PROBES_AT_ONCE: usize = 8;

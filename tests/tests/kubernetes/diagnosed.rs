@@ -165,12 +165,13 @@ fn a_diagnosis_asks_for_what_matters_in_twelve_requests() {
         found.says("message: \"Readiness probe failed\"");
         assert!(!found.text.contains("not ours") && !found.text.contains("not of this"), "{}", found.text);
         if kind == "ClusterIP" {
+            found.says("AddressSeen { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }");
             found.says("policies: Answered(1)");
-            found.says("endpoints: Answered(Some(EndpointsSeen");
-            found.says("address: Not(\"other questions went before it");
+            found.says("endpoints: Failed(\"not asked: the budget of 12 requests was spent\")");
         } else {
             found.says("hosted: Answered([])");
             found.says("Lease { name: \"cloud-controller-manager\"");
+            found.says("address: Failed(\"not asked: the budget of 12 requests was spent\")");
         }
     }
 }
@@ -189,6 +190,57 @@ fn a_service_that_is_well_leaves_requests_for_the_rest() {
     found.check_bounds();
     found.says("near: Answered([])");
     found.says("namespace: Answered(Some(false))");
+}
+
+/// What is well asks for everything; a balancer that has its address needs no lease of who makes it.
+#[test]
+fn a_load_balancer_that_is_well_has_its_cluster_ip_looked_up() {
+    let setup = whole("LoadBalancer", 0);
+    setup.cluster.apply(pod(7, true)).unwrap();
+    let mut object = service("LoadBalancer");
+    object["status"] = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.10"}]}});
+    setup.cluster.apply(object).unwrap();
+    let node = synced(setup);
+    let found = diagnose(&node);
+    found.check_bounds();
+    found.says("AddressSeen { address: \"10.96.0.0\", namespace: \"default\", name: \"web-0\" }");
+    found.says("endpoints: Answered(Some(EndpointsSeen");
+    assert_eq!(found.of_kind(Kind::Leases), 1);
+    assert!(!found.text.contains("not asked: the budget"), "{}", found.text);
+}
+
+/// Before Kubernetes 1.33 there are no such objects, which is no fault.
+#[test]
+fn an_apiserver_without_the_books_of_addresses_is_not_held_to_them() {
+    let node = synced(whole("ClusterIP", 0));
+    let page = Fault::raw(
+        "404 Not Found",
+        &["Content-Type: text/plain", "Content-Length: 19"],
+        "404 page not found\n",
+    );
+    node.server().always(Asked::of(Kind::Addresses), page);
+    let found = diagnose(&node);
+    found.check_bounds();
+    found.says("address: Not(\"this apiserver has no such kind of objects\")");
+}
+
+/// Whoever writes slices may name any node.
+#[test]
+fn nodes_that_are_not_there_cost_few_requests() {
+    let setup = whole("NodePort", 9);
+    let backends: Vec<_> = (1..=9).map(backend).collect();
+    let mut slice = slice_object("web-0", &backends);
+    for (number, endpoint) in slice["endpoints"].as_array_mut().unwrap().iter_mut().enumerate() {
+        endpoint["nodeName"] = format!("gone-{number}").into();
+    }
+    setup.cluster.apply(slice).unwrap();
+    let node = synced(setup);
+    let found = diagnose(&node);
+    found.check_bounds();
+    assert_eq!(found.of_kind(Kind::Nodes), 3, "all by their label, two by their names: {:?}", found.asked);
+    found.says("NodeSeen { name: \"gone-1\", exists: false");
+    found.says("nodes_unasked: [\"gone-2\", \"gone-3\"");
+    found.says("hosted: Answered([])");
 }
 
 #[test]

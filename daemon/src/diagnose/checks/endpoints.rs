@@ -346,7 +346,9 @@ pub(super) fn nodes(case: &Case<'_>) -> Judgement {
     };
     let names: BTreeSet<&str> = case.endpoints().values().filter_map(|it| it.node).collect();
     let used: Vec<_> = nodes.iter().filter(|node| names.contains(node.name.as_str())).collect();
-    if used.is_empty() {
+    let unasked: Vec<&String> =
+        case.cluster().nodes_unasked.iter().filter(|name| names.contains(name.as_str())).collect();
+    if used.is_empty() && unasked.is_empty() {
         return Judgement::skipped("No endpoint says on which node it is, or none of those was read.");
     }
     let is_bad = |ready: &Option<Condition>| ready.as_ref().is_none_or(|it| !it.is_true);
@@ -355,14 +357,20 @@ pub(super) fn nodes(case: &Case<'_>) -> Judgement {
         .filter(|node| !node.exists || is_bad(&node.ready))
         .map(|node| node.name.as_str())
         .collect();
+    let not_asked = match unasked.len() {
+        0 => String::new(),
+        number => format!(" {} more of them have no label, and were not asked for one by one.", number),
+    };
     if bad.is_empty() {
-        return Judgement::ok(format!("{} of its endpoints ready.", count(used.len(), "node")));
+        let sentence = format!("{} of its endpoints ready.{not_asked}", count(used.len(), "node"));
+        return if unasked.is_empty() { Judgement::ok(sentence) } else { Judgement::unknown(sentence) };
     }
     Judgement::error_if(
-        bad.len() == names.len(),
-        format!("Not ready of the nodes of its endpoints: {}.", some(&bad)),
+        bad.len() + unasked.len() == names.len(),
+        format!("Not ready of the nodes of its endpoints: {}.{not_asked}", some(&bad)),
     )
     .with("nodes", json!(bad.iter().take(NAMED_MAX).collect::<Vec<_>>()))
+    .with("not_asked", unasked.len())
     .remedy(Remedy::safe("Look at the node: kubelet, container runtime, network.").by(
         bad.first().and_then(|node| {
             Command::of(&[

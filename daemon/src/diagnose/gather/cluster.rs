@@ -43,8 +43,15 @@ pub(super) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    fn is_balancer(&self) -> bool {
-        self.facts().any(|facts| facts.kind == ServiceType::LoadBalancer)
+    /// Whether it is to have a load balancer and has no address of it, or is to lose it: who makes it matters then.
+    fn awaits_balancer(&self) -> bool {
+        self.facts().any(|facts| {
+            let balancer = facts.balancer.as_deref();
+            let has_address =
+                !facts.ingress.is_empty() || balancer.is_some_and(|balancer| !balancer.hostnames.is_empty());
+            let is_going = balancer.is_some_and(|balancer| balancer.deleted.is_some());
+            facts.kind == ServiceType::LoadBalancer && (is_going || !has_address)
+        })
     }
 
     fn facts(&self) -> impl Iterator<Item = &ServiceFacts> {
@@ -113,7 +120,7 @@ pub(super) async fn gather(
 
 fn together(workload: Workload, network: Network, subject: Subject<'_>) -> Cluster {
     let Workload { service, pods, near, events: of_pods } = workload;
-    let Network { slices, events, leases, nodes } = network;
+    let Network { slices, events, leases, nodes, nodes_unasked } = network;
     let heard = events.with(of_pods);
     let uid = service.answer().and_then(|it| Some(it.as_ref()?.uid.as_str()));
     let judge = |events| judged::judge(Knowledge::built_in(), events, (subject.name, uid), subject.now);
@@ -125,6 +132,7 @@ fn together(workload: Workload, network: Network, subject: Subject<'_>) -> Clust
         slices,
         leases,
         nodes,
+        nodes_unasked,
         events,
         more_events: heard.more,
         ..Cluster::default()

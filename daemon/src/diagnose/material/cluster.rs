@@ -29,7 +29,9 @@ pub(crate) struct Cluster {
     pub(crate) hosted: Asked<Vec<HostPort>>,
     /// The nodes of endpoints, this one included, at most ten.
     pub(crate) nodes: Asked<Vec<NodeSeen>>,
-    /// Those of `kube-controller-manager` and `cloud-controller-manager` that exist.
+    /// Nodes that endpoints name, that no label names and that were not asked for by their names.
+    pub(crate) nodes_unasked: Vec<String>,
+    /// Those of `kube-controller-manager` and, while an address is awaited, `cloud-controller-manager` that exist.
     pub(crate) leases: Asked<Vec<Lease>>,
     /// The `IPAddress` object of the first cluster IP; none: there is no such object.
     pub(crate) address: Asked<Option<AddressSeen>>,

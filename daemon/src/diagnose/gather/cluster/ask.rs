@@ -11,7 +11,9 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
 use crate::apiserver::{Access, Connection, JSON, Reply};
-use crate::diagnose::limits::{ANSWER_BYTES_MAX, OBJECT_BYTES_MAX, PAGES_MAX, QUESTION, REFUSAL_BYTES_MAX};
+use crate::diagnose::limits::{
+    ANSWER_BYTES_MAX, OBJECT_BYTES_MAX, QUESTION, REFUSAL_BYTES_MAX, REQUESTS_MAX,
+};
 use crate::diagnose::material::{Asked, Request, Right};
 use crate::sources::kubernetes::page::Page;
 use crate::sources::kubernetes::piece::Piece;
@@ -23,8 +25,8 @@ const FORBIDDEN: u16 = 403;
 /// Characters of what an apiserver says of a refusal.
 const MESSAGE_LENGTH_MAX: usize = 200;
 
-const NO_REQUEST: &str = "other questions went before it: a diagnosis asks twelve times at most";
 const NO_TIME: &str = "no time left";
+const NO_KIND: &str = "this apiserver has no such kind of objects";
 
 /// What all questions of one diagnosis share.
 #[derive(Debug)]
@@ -90,6 +92,8 @@ pub(super) enum Why {
     NoRequest,
     NoTime,
     Forbidden,
+    /// The apiserver has no such API.
+    NoKind,
     Failed(String),
 }
 
@@ -130,7 +134,7 @@ impl<'a> Lane<'a> {
                 Ok(())
             }
             Ok(Err(Why::Failed(error))) => Err(error),
-            Ok(Err(_)) => Err(NO_REQUEST.to_owned()),
+            Ok(Err(_)) => Err(no_request()),
             Err(_) => Err(format!("the apiserver does not answer within {} s", QUESTION.as_secs())),
         }
     }
@@ -140,6 +144,18 @@ impl<'a> Lane<'a> {
         let begun = Instant::now();
         let answer = in_time(self.bounds.deadline, self.object(&question.path)).await;
         self.noted(question, begun, answer)
+    }
+
+    /// The same of a kind that older apiservers do not have, of which nothing is to be known there.
+    pub(super) async fn get_if_served<T: DeserializeOwned>(
+        &mut self,
+        question: &Question,
+    ) -> Asked<Option<T>> {
+        let begun = Instant::now();
+        let answer = in_time(self.bounds.deadline, self.object(&question.path)).await;
+        let is_served = !matches!(answer, Err(Why::NoKind));
+        let asked = self.noted(question, begun, answer);
+        if is_served { asked } else { Asked::Not(NO_KIND) }
     }
 
     /// The first page of a list; each object is given out alone, and `false` says that it cannot be read.
@@ -154,15 +170,16 @@ impl<'a> Lane<'a> {
         self.noted(question, begun, answer)
     }
 
-    /// As [`Self::list`], with a few pages more. Those that do not come leave what came before.
+    /// As [`Self::list`], with so many pages at most. Those that do not come leave what came before.
     pub(super) async fn pages(
         &mut self,
         question: &Question,
         form: Form,
+        most: usize,
         mut each: impl FnMut(&[u8]) -> bool + Send,
     ) -> Asked<Listing> {
         let mut asked = self.list(question, form, &mut each).await;
-        for _ in 1..PAGES_MAX {
+        for _ in 1..most {
             let Asked::Answered(Listing { token: Some(token), .. }) = &asked else { break };
             let mut next = question.clone();
             push(&mut next.path, "continue", token);
@@ -225,7 +242,7 @@ impl<'a> Lane<'a> {
         let refusal: Refusal = serde_json::from_slice(&body).unwrap_or_default();
         match refusal.details {
             Some(details) if !details.name.is_empty() => Ok(()),
-            _ => Err(Why::Failed("this apiserver has no such kind of objects".to_owned())),
+            _ => Err(Why::NoKind),
         }
     }
 
@@ -283,8 +300,10 @@ impl<'a> Lane<'a> {
         let asked = match answer {
             Ok(answer) => Asked::Answered(answer),
             Err(Why::Forbidden) => Asked::Forbidden(question.right.clone()),
-            Err(Why::NoRequest) => return Asked::Not(NO_REQUEST),
+            // It could have mattered, so it is not as if it did not apply.
+            Err(Why::NoRequest) => return Asked::Failed(no_request().into()),
             Err(Why::NoTime) => return Asked::Failed(NO_TIME.into()),
+            Err(Why::NoKind) => Asked::Failed(NO_KIND.into()),
             Err(Why::Failed(error)) => Asked::Failed(error.into()),
         };
         let (took, error) = (begun.elapsed(), asked.why_not());
@@ -303,6 +322,10 @@ async fn in_time<T>(deadline: Instant, asking: impl Future<Output = Result<T, Wh
     let until = deadline.min(now + QUESTION);
     let answer = timeout_at(until, asking).await;
     answer.unwrap_or_else(|_| Err(Why::Failed(format!("no answer within {} ms", (until - now).as_millis()))))
+}
+
+fn no_request() -> String {
+    format!("not asked: the budget of {REQUESTS_MAX} requests was spent")
 }
 
 fn failed(error: impl std::fmt::Display) -> Why {

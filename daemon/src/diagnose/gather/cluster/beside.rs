@@ -1,7 +1,8 @@
-//! What else may matter, as far as requests are left: host ports, the namespace, the older Endpoints, policies, the
-//! address.
+//! What else may matter, as far as requests are left: host ports, the namespace, the address, policies, the older
+//! Endpoints.
 //!
-//! Invariant: a question is left out where its answer could not change anything.
+//! Invariant: a question is left out where its answer could not change anything. Those come first whose answer may be
+//! the cause; the last one only helps readers of an API that this node does not read.
 
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod as PodObject};
 use k8s_openapi::api::networking::v1::IPAddress;
@@ -17,9 +18,9 @@ pub(super) async fn ask(lane: &mut Lane<'_>, names: Names<'_>, subject: Subject<
         true => namespace(lane, names).await,
         false => Asked::Not("what is to be there is there, so the namespace is alive"),
     };
-    cluster.endpoints = endpoints(lane, names).await;
-    cluster.policies = policies(lane, names).await;
     cluster.address = address(lane, subject).await;
+    cluster.policies = policies(lane, names).await;
+    cluster.endpoints = endpoints(lane, names).await;
 }
 
 /// Nothing new can come to be in a namespace that is going.
@@ -77,5 +78,5 @@ async fn address(lane: &mut Lane<'_>, subject: Subject<'_>) -> Asked<Option<Addr
     };
     let right = right("networking.k8s.io", "ipaddresses", "get");
     let question = Question { name: "address", path: paths::ip_address(address), right };
-    lane.get::<IPAddress>(&question).await.map(|found| found.map(objects::ip_address))
+    lane.get_if_served::<IPAddress>(&question).await.map(|found| found.map(objects::ip_address))
 }

@@ -102,13 +102,14 @@ impl Events {
 }
 
 impl Reading<'_> {
-    /// Events whose fields are like this, at most the latest [`EVENTS_KEPT_MAX`].
+    /// Events whose fields are like this, of so many pages, at most the latest [`EVENTS_KEPT_MAX`].
     pub(super) async fn ask(
         &self,
         lane: &mut Lane<'_>,
         name: &'static str,
         namespace: Name<'_>,
         fields: &[(&str, &str)],
+        pages: usize,
     ) -> Heard {
         if !self.is_on {
             return Heard::without(Asked::Not("[kubernetes] events_read is \"off\""));
@@ -121,7 +122,7 @@ impl Reading<'_> {
             return Heard::without(Asked::Failed(too_soon(since).into()));
         }
         let right = Right { namespace: Some(namespace.as_str().into()), ..right("", "events", "list") };
-        let heard = read(lane, &Question { name, path: path.clone(), right }).await;
+        let heard = read(lane, &Question { name, path: path.clone(), right }, pages).await;
         if let Asked::Answered(list) = &heard.list {
             self.events.keep(path, self.begun, list, heard.more);
         }
@@ -135,9 +136,9 @@ fn too_soon(since: Duration) -> String {
 }
 
 /// Pages until there is none, or as many as are read.
-async fn read(lane: &mut Lane<'_>, question: &Question) -> Heard {
+async fn read(lane: &mut Lane<'_>, question: &Question, pages: usize) -> Heard {
     let mut list: Vec<ClusterEvent> = Vec::new();
-    let asked = lane.pages(question, Form::whole("EventList"), |object| {
+    let asked = lane.pages(question, Form::whole("EventList"), pages, |object| {
         let read = serde_json::from_slice::<Value>(object);
         let is_read = read.is_ok();
         list.extend(read.map(|value| ClusterEvent::from_json(&value)));

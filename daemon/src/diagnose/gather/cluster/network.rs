@@ -1,7 +1,7 @@
 //! The slices of a Service, what is said of it, and who is behind both: controllers and nodes.
 //!
 //! Invariant: nodes are found by the names that slices say, each checked; one that was not found by its label is asked
-//! for by its name before it is called gone.
+//! for by its name before it is called gone, but for those beyond a few, of which nothing is said then.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::ask::{Form, Lane, Question};
 use super::events::{Heard, Reading};
 use super::paths::Name;
 use super::{Names, Subject, objects, paths, right};
-use crate::diagnose::limits::{ENDPOINTS_MAX, NODES_MAX};
+use crate::diagnose::limits::{ENDPOINTS_MAX, NODES_BY_NAME_MAX, NODES_MAX, PAGES_MAX};
 use crate::diagnose::material::{Asked, Lease, NodeSeen, SliceSeen};
 
 /// What was answered.
@@ -23,6 +23,8 @@ pub(super) struct Network {
     pub(super) events: Heard,
     pub(super) leases: Asked<Vec<Lease>>,
     pub(super) nodes: Asked<Vec<NodeSeen>>,
+    /// Nodes that no label names and nobody was asked about.
+    pub(super) nodes_unasked: Vec<String>,
 }
 
 /// Kinds of objects that an Event of this name may be about; a Deployment may have the name too.
@@ -36,16 +38,17 @@ pub(super) async fn ask(
 ) -> Network {
     let slices = slices(lane, names).await;
     let fields = [("involvedObject.name", names.service.as_str())];
-    let events = reading.ask(lane, "events", names.namespace, &fields).await;
+    let events = reading.ask(lane, "events", names.namespace, &fields, PAGES_MAX).await;
     let events = events.only(|event| KINDS.contains(&event.object.kind.as_str()));
-    let leases = leases(lane, subject.is_balancer()).await;
+    let leases = leases(lane, subject.awaits_balancer()).await;
     let wanted = node_names(&slices, subject);
     let nodes = nodes(lane, &wanted).await;
+    let nodes_unasked = unasked(&nodes, &wanted);
     let of_node = match ill(&nodes) {
         Some(name) => of_node(lane, reading, name).await,
         None => Heard::default(),
     };
-    Network { slices, events: events.with(of_node), leases, nodes }
+    Network { slices, events: events.with(of_node), leases, nodes, nodes_unasked }
 }
 
 async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> {
@@ -69,10 +72,10 @@ async fn slices(lane: &mut Lane<'_>, names: Names<'_>) -> Asked<Vec<SliceSeen>> 
 }
 
 /// Those of the controllers that the service depends on, of which some may run elsewhere.
-async fn leases(lane: &mut Lane<'_>, is_balancer: bool) -> Asked<Vec<Lease>> {
+async fn leases(lane: &mut Lane<'_>, awaits_balancer: bool) -> Asked<Vec<Lease>> {
     let controllers = ["kube-controller-manager", "cloud-controller-manager"];
     let mut found = Vec::new();
-    for controller in controllers.into_iter().take(if is_balancer { 2 } else { 1 }) {
+    for controller in controllers.into_iter().take(if awaits_balancer { 2 } else { 1 }) {
         let mut right = right("coordination.k8s.io", "leases", "get");
         right.namespace = Some("kube-system".into());
         let question = Question { name: "lease", path: paths::lease(controller), right };
@@ -108,11 +111,9 @@ async fn nodes(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> 
             other => return other,
         },
     };
-    for name in names.iter().take(NODES_MAX) {
-        if found.iter().any(|node| node.name == name.as_str()) {
-            continue;
-        }
-        match one(lane, *name).await {
+    let lacking = lacking(&found, names).take(NODES_BY_NAME_MAX);
+    for name in lacking.collect::<Vec<_>>() {
+        match one(lane, name).await {
             Asked::Answered(node) => found.push(node),
             other if found.is_empty() => return other.map(|_| Vec::new()),
             // Those that are known are worth more than none.
@@ -120,6 +121,16 @@ async fn nodes(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> 
         }
     }
     Asked::Answered(found)
+}
+
+/// Those that were not found, in the order in which they matter.
+fn lacking<'a>(found: &[NodeSeen], names: &[Name<'a>]) -> impl Iterator<Item = Name<'a>> {
+    names.iter().copied().filter(|name| found.iter().all(|node| node.name != name.as_str()))
+}
+
+fn unasked(nodes: &Asked<Vec<NodeSeen>>, names: &[Name<'_>]) -> Vec<String> {
+    let found = nodes.answer().into_iter();
+    found.flat_map(|found| lacking(found, names)).map(|name| name.as_str().to_owned()).collect()
 }
 
 async fn labelled(lane: &mut Lane<'_>, names: &[Name<'_>]) -> Asked<Vec<NodeSeen>> {
@@ -152,5 +163,5 @@ async fn of_node(lane: &mut Lane<'_>, reading: &Reading<'_>, name: &str) -> Hear
         return Heard::default();
     };
     let fields = [("involvedObject.kind", "Node"), ("involvedObject.name", name.as_str())];
-    reading.ask(lane, "events of a node", namespace, &fields).await
+    reading.ask(lane, "events of a node", namespace, &fields, 1).await
 }

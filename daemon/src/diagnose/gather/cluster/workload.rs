@@ -88,7 +88,7 @@ async fn of_pods(lane: &mut Lane<'_>, reading: &Reading<'_>, names: Names<'_>, p
         return Heard::default();
     }
     let fields = [("involvedObject.kind", "Pod"), ("type", "Warning")];
-    let heard = reading.ask(lane, "events of pods", names.namespace, &fields).await;
+    let heard = reading.ask(lane, "events of pods", names.namespace, &fields, 1).await;
     heard.only(|event| ill.contains(event.object.name.as_str()))
 }
 
