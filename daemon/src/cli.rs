@@ -156,14 +156,7 @@ pub enum Question {
     Explain(Explained),
     /// What is wrong with a service, and what to do next? `-o wide` shows also what is as it should be
     #[command(after_help = DIAGNOSE_EXITS)]
-    Diagnose {
-        /// Exactly this service
-        #[arg(value_name = "NAMESPACE/NAME")]
-        service: String,
-        /// Try no connections to its frontends and backends
-        #[arg(long)]
-        no_probe: bool,
-    },
+    Diagnose(Diagnosed),
     /// Are apiserver, memory and maps equal? The exit code says so
     Verify,
     /// Which clients were not served, newest first
@@ -265,6 +258,29 @@ pub struct Explained {
     /// By UDP, as `/UDP` behind the address
     #[arg(long, requires = "what")]
     udp: bool,
+}
+
+/// What `diagnose` is asked about.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Diagnosed {
+    /// Exactly this service
+    #[arg(value_name = "NAMESPACE/NAME", required_unless_present = "explain")]
+    service: Option<String>,
+    /// Try no connections to its frontends and backends
+    #[arg(long)]
+    no_probe: bool,
+    /// Who does not reach it: what this client would meet at each frontend; nothing is sent
+    #[arg(long, value_name = "IP")]
+    client: Option<String>,
+    /// How far back a change counts as recent, such as `15m`, `2h`, `1d` [default: 1h]
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// How long the answer may take, in whole seconds; what is not known by then is said [default and most: 5s]
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<String>,
+    /// Say what the check of this name looks at and when it is well, and ask nobody
+    #[arg(long, value_name = "CHECK", exclusive = true)]
+    explain: Option<String>,
 }
 
 /// Narrows down `refusals`.
@@ -386,7 +402,8 @@ impl Cli {
                 self.table("services", &[("service", service), ("type", kind)], out)
             }
             Question::Explain(asked) => self.explain(asked, out),
-            Question::Diagnose { service, no_probe } => self.diagnose(service, *no_probe, out),
+            Question::Diagnose(Diagnosed { explain: Some(check), .. }) => told(check, out),
+            Question::Diagnose(asked) => self.diagnose(asked, out),
             Question::Verify => self.verify(out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
@@ -467,10 +484,12 @@ impl Cli {
     }
 
     /// How it ends is the daemon's to say; an answer without that is none of a diagnosis.
-    fn diagnose(&self, service: &str, no_probe: bool, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let probe = if no_probe { "none" } else { "connect" };
-        let form = self.output.as_str();
-        let path = format!("/diagnose?format={form}&service={}&probe={probe}", encoded(service));
+    fn diagnose(&self, asked: &Diagnosed, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let Diagnosed { service, no_probe, client, since, timeout, explain: _ } = asked;
+        let probe = if *no_probe { "none" } else { "connect" };
+        let start = format!("/diagnose?format={}&probe={probe}", self.output.as_str());
+        let filters = [("service", service), ("client", client), ("since", since), ("timeout", timeout)];
+        let path = path(&start, &filters);
         let mut answer = self.client().get(&path)?;
         let Some(exit) = answer.exit else {
             answer.expect_ok()?;
@@ -528,6 +547,17 @@ impl Cli {
         answer.copy(out)?;
         Ok(Exit::Good)
     }
+}
+
+/// What a check looks at; nobody has to be asked for it.
+fn told(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
+    let Some(text) = crate::diagnose::meaning(check) else {
+        let message =
+            format!("no check is called {check:?}\nhint: a diagnosis with `-o wide` names all of them");
+        return Err(ClientError::Refused { status: 400, message });
+    };
+    out.write_all(text.as_bytes())?;
+    Ok(Exit::Good)
 }
 
 fn path(begin: &str, filters: &[(&str, &Option<String>)]) -> String {

@@ -15,7 +15,9 @@ pub mod gather;
 mod json;
 mod known;
 pub(crate) mod limits;
+mod lookup;
 pub(crate) mod material;
+mod meaning;
 mod shown;
 pub(crate) mod text;
 
@@ -24,7 +26,9 @@ pub(crate) use json::Diagnosis;
 #[cfg(test)]
 pub(crate) use json::any_api;
 pub(crate) use known::Known;
-pub(crate) use material::Material;
+pub(crate) use lookup::flows;
+pub(crate) use material::{Material, Narrowed};
+pub(crate) use meaning::meaning;
 
 /// The header of an answer that says how the command line ends.
 pub(crate) const EXIT_HEADER: &str = "holdfast-exit";

@@ -1,4 +1,4 @@
-//! Whether another proxy serves, or served, on this node: kube-proxy, Cilium or Calico.
+//! Whether another proxy serves, or served, on this node: kube-proxy, Cilium, Calico, kube-router or Antrea.
 //!
 //! Invariant: it looks, and touches nothing; what is found is reported and left alone. Chains of `iptables-legacy` are
 //! not read, because the kernel shows them only by a system call of its own; a kube-proxy that uses them is found by
@@ -34,18 +34,20 @@ const SOCKETS_BYTES_MAX: u64 = 128 << 10;
 const PORTS: [(u16, &str); 3] = [(10249, "kube-proxy"), (9879, "Cilium"), (9099, "Calico")];
 
 /// What they leave in file systems of the kernel.
-const TRACES: [(&str, &str); 5] = [
+const TRACES: [(&str, &str); 7] = [
     ("sys/class/net/kube-ipvs0", "kube-proxy"),
     ("sys/fs/bpf/cilium", "Cilium"),
     ("sys/fs/bpf/tc/globals/cilium_lb4_services_v2", "Cilium"),
     ("sys/fs/bpf/calico", "Calico"),
     ("sys/fs/bpf/tc/globals/cali_v4_nat_fe3", "Calico"),
+    ("sys/class/net/kube-dummy-if", "kube-router"),
+    ("sys/class/net/antrea-gw0", "Antrea"),
 ];
 
 /// Another proxy on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OtherProxy {
-    /// kube-proxy, Cilium or Calico.
+    /// kube-proxy, Cilium, Calico, kube-router or Antrea.
     pub proxy: &'static str,
     /// What shows it: a process, rules, or pins.
     pub evidence: Vec<String>,

@@ -23,7 +23,7 @@ use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, Snapshot};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::datapath::Counters;
+use crate::datapath::{Counters, DatapathView};
 use crate::described::Code;
 use crate::engine::ask::FRONTENDS_MAX;
 use crate::readings::Readings;
@@ -35,7 +35,7 @@ pub(crate) use details::{EndpointRow, FrontendRow, ObjectRef, RefusedRow, SliceR
 pub(crate) use find::{Dialled, Question};
 use find::{Found, Subject};
 use packet::Watched;
-pub(crate) use packet::{Packet, SeenAs, Share as PacketShare};
+pub(crate) use packet::{Outcome, Packet, SeenAs, Share as PacketShare};
 pub(crate) use sentence::{of_frontend as sentence_of, why};
 pub(crate) use states::{ChosenState, EndpointState, WriteStatus, chosen_state, severity, state, status};
 
@@ -120,7 +120,7 @@ impl Walk {
     /// The answer, with what the maps said.
     pub(crate) fn end<'a>(&'a self, readings: &Readings, read: &ReadBack) -> Explanation<'a> {
         let Self { snapshot, question, found, subjects, .. } = self;
-        let packet = self.packet(readings, read);
+        let packet = self.packet(&readings.datapath(), read);
         let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
         Explanation {
             found: Code(*found),
@@ -136,11 +136,11 @@ impl Walk {
 }
 
 impl Walk {
-    /// A backend that is dialled as such is nobody's frontend.
-    fn packet(&self, readings: &Readings, read: &ReadBack) -> Option<Packet> {
+    /// What the client's first packet meets. A backend that is dialled as such is nobody's frontend.
+    pub(crate) fn packet(&self, datapath: &DatapathView, read: &ReadBack) -> Option<Packet> {
         let (Question::Address(dialled), Some(from)) = (&self.question, self.from) else { return None };
         let subjects = if self.found == Found::Frontend { &*self.subjects } else { &[] };
-        let watched = Watched::of(&readings.datapath());
+        let watched = Watched::of(datapath);
         Some(packet::of(&self.snapshot, &watched, (dialled, from), subjects, read))
     }
 }

@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_datapath::Status;
 
@@ -20,19 +21,20 @@ use super::hint::Hint;
 use super::limits::DIAGNOSES_MAX;
 use super::query::{Legal, Query};
 use crate::diagnose::gather::{Asks, Outside};
-use crate::diagnose::{Diagnosis, EXIT_HEADER, Known, Material, judge, text};
+use crate::diagnose::{Diagnosis, EXIT_HEADER, Known, Material, Narrowed, flows, judge, text};
 use crate::readings::Readings;
 use crate::rfc3339::Millis;
 
 /// What `/diagnose` understands.
-pub(super) const LEGAL: Legal = Legal { parameters: &["service", "probe", "format"], types: &[] };
+pub(super) const LEGAL: Legal =
+    Legal { parameters: &["service", "probe", "client", "since", "timeout", "format"], types: &[] };
 
 /// Looks at the maps that are taken, at most, until nothing changes during one.
 const LOOKS_MAX: usize = 3;
 
 /// Gathers, judges, and writes down what came of it.
 pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response {
-    let Some(name) = query.filter.service else {
+    let Some(name) = query.filter.service.clone() else {
         return Refusal::new(StatusCode::BAD_REQUEST, "no service is named", Hint::Service).into_response();
     };
     let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
@@ -40,10 +42,15 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
         return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
             .into_response();
     };
-    let material = gathered(&visit, &name, query.probes.unwrap_or(true)).await;
-    let version = visit.readings.about.version;
+    let mut material = gathered(&visit, &name, &query).await;
+    let (version, sees_flows) = (visit.readings.about.version, visit.door.way == Way::Unix);
     // With many services it takes as long as a large table, and nobody else is to wait for it.
-    let written = tokio::task::spawn_blocking(move || written(&material, version, form));
+    let written = tokio::task::spawn_blocking(move || {
+        if sees_flows {
+            material.flows = flows(&material);
+        }
+        written(&material, version, form)
+    });
     written.await.unwrap_or_else(|error| {
         answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the diagnosis ended: {error}\n"))
     })
@@ -63,24 +70,34 @@ fn written(material: &Material, version: &'static str, form: Form) -> Response {
     response
 }
 
-async fn gathered(visit: &Visit, name: &ObjectName, probes: bool) -> Material {
-    let outside = outside(visit, name, probes).await;
+async fn gathered(visit: &Visit, name: &ObjectName, query: &Query) -> Material {
+    let outside = outside(visit, name, query).await;
     let (known, read) = looked(visit, name).await;
     let taken = Millis::of(SystemTime::now()).seconds();
-    let mut material = known.material(&visit.readings, &read, taken);
+    let mut material = known.material(&visit.readings, &read, (narrowed(query, taken), taken));
     if let Some(Outside { cluster, host, probes }) = outside {
         (material.cluster, material.host, material.probes) = (cluster, host, probes);
     }
     material
 }
 
+fn narrowed(query: &Query, taken: Timestamp) -> Narrowed {
+    let any = Narrowed::default();
+    let since = query.records.since.map(|since| taken.0.saturating_sub(since.seconds().0).max(0));
+    Narrowed {
+        client: query.flows.client.map(|client| client.address),
+        since_seconds: since.unwrap_or(any.since_seconds),
+    }
+}
+
 /// What others say, for whoever may have them asked.
-async fn outside(visit: &Visit, name: &ObjectName, probes: bool) -> Option<Outside> {
+async fn outside(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Outside> {
     if visit.door.way != Way::Unix {
         return None;
     }
     let (readings, snapshot) = (&visit.readings, visit.readings.snapshot());
-    let asks = Asks { api: true, probes, frontends_not: undialled(readings) };
+    let probes = query.probes.unwrap_or(true);
+    let asks = Asks { api: true, probes, frontends_not: undialled(readings), within: query.timeout };
     Some(readings.gatherer.outside(name, &snapshot, asks).await)
 }
 

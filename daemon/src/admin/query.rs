@@ -3,7 +3,7 @@
 //! Invariant: nothing is ignored. A filter that does nothing would show a table that looks like an answer.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::http::StatusCode;
 use holdfast_core::keys::{Family, ObjectName, Protocol};
@@ -15,6 +15,7 @@ use super::answer::Refusal;
 use super::form::{FORMATS, Form};
 use super::hint::Hint;
 use super::limits::RECORDS_MAX as LIMIT_MAX;
+use crate::diagnose::limits::TOTAL;
 use crate::recorder::{RULES, Wanted};
 use crate::rfc3339::Millis;
 use crate::why::{Dialled, Question};
@@ -74,6 +75,8 @@ pub(super) struct Query {
     pub(super) form: Option<Form>,
     /// Whether connections are tried.
     pub(super) probes: Option<bool>,
+    /// How long the answer may take.
+    pub(super) timeout: Option<Duration>,
 }
 
 impl Query {
@@ -118,6 +121,7 @@ impl Query {
             "after" => once(name, &mut self.records.after, after(value)?),
             "format" => once(name, &mut self.form, format(value)?),
             "probe" => once(name, &mut self.probes, probe(value)?),
+            "timeout" => once(name, &mut self.timeout, timeout(value)?),
             _ => Err(unknown(name, legal)),
         }
     }
@@ -208,6 +212,14 @@ fn probe(value: &str) -> Result<bool, Refusal> {
     let found = PROBES.iter().find(|(word, _)| *word == value).map(|(_, are_tried)| *are_tried);
     let legal = || format!("legal probes: {}", PROBES.map(|(word, _)| word).join(", "));
     found.ok_or_else(|| bad(format!("unknown probe {}", quoted(value)), legal()))
+}
+
+/// Whole seconds, with their unit or without.
+fn timeout(value: &str) -> Result<Duration, Refusal> {
+    let seconds = value.strip_suffix('s').unwrap_or(value).parse().map(Duration::from_secs);
+    let legal = seconds.ok().filter(|it| (Duration::from_secs(1)..=TOTAL).contains(it));
+    let hint = format!("give whole seconds, from 1 to {}, such as 3s", TOTAL.as_secs());
+    legal.ok_or_else(|| bad(format!("{} is no time that a diagnosis may take", quoted(value)), hint))
 }
 
 /// A time, or how long ago.
@@ -403,6 +415,22 @@ mod tests {
         assert_eq!(refused("state=OPEN").error, "unknown state \"OPEN\"");
         assert_eq!(hint(&refused("state=")), "legal states: opening, open, half-closed, closed, reset");
         assert_eq!(refused("client=::1&client=::1").error, "`client` is given twice");
+    }
+
+    #[test]
+    fn a_diagnosis_takes_no_longer_than_any_may() {
+        let legal = Legal { parameters: &["timeout"], types: &[] };
+        let read = |text: &str| Query::read(text, &legal).map(|query| query.timeout);
+        for text in ["timeout=3s", "timeout=3"] {
+            assert_eq!(read(text).unwrap(), Some(Duration::from_secs(3)));
+        }
+        for text in ["timeout=0s", "timeout=6s", "timeout=30m", "timeout=-1", "timeout="] {
+            assert_eq!(
+                hint(&read(text).unwrap_err()),
+                "give whole seconds, from 1 to 5, such as 3s",
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -616,6 +616,17 @@ fn a_diagnosis_ends_by_what_it_found() {
 }
 
 #[test]
+fn a_check_is_explained_without_a_daemon() {
+    let ran = run(&["diagnose", "--explain", "slices.stale"]);
+    assert_eq!((ran.exit, ran.err.as_str()), (Exit::Good, ""));
+    assert!(ran.out.starts_with("slices.stale looks at: api:endpointslices"), "{}", ran.out);
+    let ran = run(&["diagnose", "--explain", "slices.old"]);
+    assert_eq!((ran.exit, ran.out.as_str()), (Exit::Usage, ""));
+    assert!(ran.err.contains("no check is called \"slices.old\""), "{}", ran.err);
+    assert_eq!(run(&["diagnose"]).exit, Exit::Usage, "a service or a check");
+}
+
+#[test]
 fn what_is_longer_than_a_question_may_be_is_a_usage_error() {
     let served = serve(everything());
     let ran = served.ask(&["explain", &"x".repeat(9_000)]);
@@ -638,6 +649,9 @@ fn hints_are_in_the_words_of_the_command_line() {
         (&["explain", "web"][..], "give NAMESPACE/NAME, or an address with its port, such as 10.96.0.10:80"),
         (&["frontends", "--service", "web"], "give the namespace and the name, such as default/kubernetes"),
         (&["diagnose", "web"], "give the namespace and the name, such as default/kubernetes"),
+        (&["diagnose", "default/web", "--client", "web"], "give an IP address"),
+        (&["diagnose", "default/web", "--since", "soon"], "--since 2026-01-08T11:11:55Z"),
+        (&["diagnose", "default/web", "--timeout", "1h"], "give whole seconds, from 1 to 5"),
         (&["history", "web"], "give the namespace and the name, such as default/kubernetes"),
         (&["frontends", "--address", "web"], "such as --address 10.96.0.10"),
         (&["history", "--since", "soon"], "--since 2026-01-08T11:11:55Z"),

@@ -77,7 +77,7 @@ impl Answer {
 }
 
 /// A cause, and what it explains. One that is listed earlier is the better explanation.
-const EDGES: [(&str, &[&str]); 34] = [
+const EDGES: [(&str, &[&str]); 37] = [
     (
         "self.control",
         &[
@@ -122,7 +122,7 @@ const EDGES: [(&str, &[&str]); 34] = [
     ("slices.exist", &["slices.counts", "slices.missing", "verdict", "probe.frontend"]),
     ("slices.missing", &["slices.counts", "verdict"]),
     ("slices.port-name", &["verdict", "probe.frontend"]),
-    ("slices.stale", &["probe.backend"]),
+    ("slices.stale", &["probe.backend", "flows.stale"]),
     ("hold.state", &["slices.counts", "verdict", "probe.backend"]),
     ("slices.counts", &["verdict", "probe.frontend", "policy.local-draining"]),
     ("self.hooks", &["probe.frontend"]),
@@ -135,6 +135,9 @@ const EDGES: [(&str, &[&str]); 34] = [
     ("lb.stuck-ensuring", &["lb.pending"]),
     ("policy.internal-local", &["verdict", "probe.frontend"]),
     ("probe.backend", &["probe.frontend"]),
+    ("policy.source-ranges", &["lookup"]),
+    ("policy.external-local", &["lookup"]),
+    ("verdict", &["lookup"]),
 ];
 
 /// What is said first, where several findings stand alone.
@@ -161,7 +164,7 @@ pub(crate) fn answer(material: &Material) -> Answer {
     let is_there =
         exists.is_none_or(|check| (check.judge)(&case).state != State::Error) || case.view.is_some();
     for check in ALL {
-        let judgement = match applies(check, is_there, case.is_ours()) {
+        let judgement = match applies(check, is_there, &case) {
             Ok(()) => (check.judge)(&case),
             Err(why) => Judgement::skipped(why),
         };
@@ -174,8 +177,12 @@ pub(crate) fn answer(material: &Material) -> Answer {
 }
 
 /// The rules by which groups are left out.
-const fn applies(check: &Check, is_there: bool, is_ours: bool) -> Result<(), &'static str> {
-    match (check.group, is_there, is_ours) {
+fn applies(check: &Check, is_there: bool, case: &Case<'_>) -> Result<(), &'static str> {
+    let of_proxies = matches!(check.id, "svc.ports" | "svc.selector") || check.group == Group::Endpoints;
+    if case.is_alias() && of_proxies {
+        return Err("It is an alias in DNS: it has neither ports nor endpoints of its own.");
+    }
+    match (check.group, is_there, case.is_ours()) {
         (Group::Own | Group::Service | Group::History, ..) => Ok(()),
         (_, false, _) => Err("There is no such Service."),
         (Group::Endpoints | Group::Dns, true, false) | (_, true, true) => Ok(()),

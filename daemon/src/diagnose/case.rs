@@ -95,6 +95,11 @@ impl<'a> Case<'a> {
         self.is_of(ServiceType::LoadBalancer)
     }
 
+    /// Whether it is a name for another name, and nothing else.
+    pub(crate) fn is_alias(&self) -> bool {
+        self.is_of(ServiceType::ExternalName)
+    }
+
     /// Whether this node is to serve it.
     pub(crate) fn is_ours(&self) -> bool {
         !self.view.is_some_and(|view| {

@@ -11,6 +11,7 @@ mod foreign;
 mod host;
 mod lasting;
 mod own;
+mod paths;
 mod pods;
 mod policy;
 mod probes;
@@ -58,6 +59,8 @@ words! {
         /// /proc and netlink.
         Host = "host",
         Probes = "probes",
+        /// Connections of clients outside, as packets are translated.
+        Flows = "flows",
         /// The apiserver, asked for this diagnosis.
         Service = "api:service",
         Slices = "api:endpointslices",
@@ -90,8 +93,8 @@ const fn check(
 }
 
 use Looks::{
-    Address, Endpoints, Events, History, Host, Kernel, Leases, Namespace, Nodes, Pods, Policies, Probes,
-    Service, Slices, Table, Watch,
+    Address, Endpoints, Events, Flows, History, Host, Kernel, Leases, Namespace, Nodes, Pods, Policies,
+    Probes, Service, Slices, Table, Watch,
 };
 
 /// All of them, in the order in which they are shown.
@@ -173,19 +176,26 @@ pub(crate) static ALL: &[Check] = &[
     check("host.conntrack", Group::Host, &[Host], host::conntrack),
     check("host.routes", Group::Host, &[Host], host::routes),
     check("view.api-cache", Group::Views, &[Slices, Watch], views::api_cache),
+    check("view.cache-table", Group::Views, &[Watch, Table], views::cache_table),
     check("view.table-kernel", Group::Views, &[Table, Kernel], views::table_kernel),
     check("view.drift", Group::Views, &[Kernel], views::drift),
     check("hold.state", Group::Views, &[Table], views::hold),
     check("verdict", Group::Views, &[Table], views::verdict),
+    check("lookup", Group::Views, &[Kernel], paths::lookup),
+    check("flows.stale", Group::Views, &[Flows, Table], paths::stale),
     check("foreign.kube-proxy", Group::Foreign, &[Host], foreign::kube_proxy),
     check("foreign.cilium", Group::Foreign, &[Host], foreign::cilium),
     check("foreign.calico", Group::Foreign, &[Host], foreign::calico),
+    check("foreign.kube-router", Group::Foreign, &[Host], foreign::kube_router),
+    check("foreign.antrea", Group::Foreign, &[Host], foreign::antrea),
     check("foreign.leftover", Group::Foreign, &[Host], foreign::leftover),
     check("probe.frontend", Group::Probes, &[Probes, Table], probes::frontend),
     check("probe.backend", Group::Probes, &[Probes, Nodes, Policies], probes::backend),
     check("dns.service", Group::Dns, &[Table], dns::service),
+    check("dns.external-name", Group::Dns, &[Service, Table], dns::external_name),
     check("dns.node", Group::Dns, &[Host], dns::node),
     check("events.readable", Group::History, &[Events], events::readable),
     check("events.list", Group::History, &[Events], events::list),
     check("history.recent", Group::History, &[History], events::recent),
+    check("history.correlate", Group::History, &[History, Events], events::correlate),
 ];

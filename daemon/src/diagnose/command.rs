@@ -5,6 +5,7 @@
 //! is quoted, and none has a quote in it.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::ObjectName;
 use schemars::JsonSchema;
@@ -26,6 +27,8 @@ pub(crate) enum Word<'a> {
     /// The name of an object.
     Name(&'a str),
     Number(u64),
+    Ip(IpAddr),
+    At(SocketAddr),
     /// A name of ours with a number behind a `=`.
     Pair(&'static str, u64),
 }
@@ -72,6 +75,8 @@ impl Word<'_> {
             Self::Ours(word) => Some((*word).to_owned()),
             Self::Name(name) => is_name(name).then(|| (*name).to_owned()),
             Self::Number(number) => Some(number.to_string()),
+            Self::Ip(address) => Some(address.to_string()),
+            Self::At(address) => Some(address.to_string()),
             Self::Pair(name, number) => Some(format!("{name}={number}")),
         }
     }

@@ -12,7 +12,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
@@ -47,6 +47,8 @@ pub struct Asks {
     pub probes: bool,
     /// Why frontends are not dialled from here.
     pub frontends_not: Option<&'static str>,
+    /// How long all of it may take; none: as long as any diagnosis may, which is also the most.
+    pub within: Option<Duration>,
 }
 
 /// What others said.
@@ -65,7 +67,8 @@ impl Gatherer {
 
     /// Asks all at once, within the time of a diagnosis.
     pub(crate) async fn outside(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> Outside {
-        let deadline = Instant::now() + TOTAL.saturating_sub(RESERVE);
+        let within = asks.within.unwrap_or(TOTAL).min(TOTAL);
+        let deadline = Instant::now() + within.saturating_sub(RESERVE);
         let views = views(name, snapshot);
         let own = host::addresses().unwrap_or_default();
         let backends = probes::backends(&views, &self.node, &own);

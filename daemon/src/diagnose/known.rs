@@ -11,7 +11,8 @@ use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 
 use super::gather::views;
 use super::limits::RECORDS_MAX;
-use super::material::{Asked, Cluster, Host, MapRow, Material, Own, WatchSeen};
+use super::lookup::look_up;
+use super::material::{Asked, Cluster, Host, MapRow, Material, Narrowed, Own, WatchSeen};
 use crate::engine::ask::FRONTENDS_MAX;
 use crate::readings::Readings;
 use crate::recorder::Wanted;
@@ -41,7 +42,13 @@ impl Known {
     }
 
     /// All of it, with what the maps said.
-    pub(crate) fn material(self, readings: &Readings, read: &ReadBack, taken: Timestamp) -> Material {
+    pub(crate) fn material(
+        self,
+        readings: &Readings,
+        read: &ReadBack,
+        (narrowed, taken): (Narrowed, Timestamp),
+    ) -> Material {
+        let lookups = look_up(&self.snapshot, &self.views, &readings.datapath(), (read, narrowed.client));
         let kernel = match read.iter().find_map(|(_, entry)| entry.as_ref().err()) {
             Some(error) => Asked::Failed(error.as_str().into()),
             None => Asked::Answered(self.frontends().filter_map(|(view, it)| row(view, it, read)).collect()),
@@ -53,6 +60,9 @@ impl Known {
             cluster: Cluster::default(),
             host: Host::default(),
             probes: Asked::default(),
+            lookups,
+            flows: Asked::default(),
+            narrowed,
             name: self.name,
             taken,
             snapshot: self.snapshot,

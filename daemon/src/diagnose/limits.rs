@@ -94,5 +94,8 @@ pub(crate) const NETLINK_BYTES_MAX: usize = 16 << 20;
 pub(crate) const PROCESSES_MAX: usize = 8_192;
 pub(crate) const DESCRIPTORS_MAX: usize = 262_144;
 
+/// Flows of one frontend that are looked at: what is wrong with one of them mostly is with many.
+pub(crate) const FLOWS_MAX: usize = 1_000;
+
 /// Of what the health port answers.
 pub(crate) const HEALTH_BYTES_MAX: u64 = 4 << 10;

@@ -8,7 +8,7 @@ mod host;
 #[cfg(test)]
 mod written;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::apiserver::View as ApiserverView;
 use crate::datapath::DatapathView;
 use crate::proxies::OtherProxy;
 use crate::recorder::Record;
+use crate::why::Outcome;
 
 pub(crate) use cluster::*;
 pub(crate) use host::*;
@@ -110,6 +111,7 @@ impl std::fmt::Display for Right {
 #[derive(Clone, Debug)]
 pub(crate) struct Material {
     pub(crate) name: ObjectName,
+    pub(crate) narrowed: Narrowed,
     /// When it was gathered.
     pub(crate) taken: Timestamp,
     /// What this node serves: facts, slices, frontends with verdicts, as one snapshot.
@@ -124,6 +126,55 @@ pub(crate) struct Material {
     pub(crate) cluster: Cluster,
     pub(crate) host: Host,
     pub(crate) probes: Asked<Vec<Probe>>,
+    /// What a client would meet now, of whom was asked.
+    pub(crate) lookups: Asked<Vec<Lookup>>,
+    /// Who has the connections of clients outside.
+    pub(crate) flows: Asked<Flows>,
+}
+
+/// What whoever asks wants to know in particular.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Narrowed {
+    /// Who does not reach the service.
+    pub(crate) client: Option<IpAddr>,
+    /// How far back a change counts as recent.
+    pub(crate) since_seconds: i64,
+}
+
+impl Default for Narrowed {
+    fn default() -> Self {
+        Self { client: None, since_seconds: 3_600 }
+    }
+}
+
+/// What the first packet of a client meets at a frontend, by the maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lookup {
+    pub(crate) frontend: SocketAddr,
+    pub(crate) outcome: Outcome,
+    /// Who may get it.
+    pub(crate) backends: Vec<String>,
+    /// All of it, worded.
+    pub(crate) sentence: String,
+}
+
+/// Connections of clients outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub(crate) struct Flows {
+    pub(crate) list: Vec<FlowSeen>,
+    /// How many more there are.
+    pub(crate) more: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(deny_unknown_fields))]
+pub(crate) struct FlowSeen {
+    pub(crate) client: SocketAddr,
+    pub(crate) backend: SocketAddr,
+    /// A conversation goes on where it began; a connection ends by itself when its backend has gone.
+    #[cfg_attr(test, serde(default))]
+    pub(crate) is_udp: bool,
 }
 
 /// One frontend, compared with its entry in the maps.

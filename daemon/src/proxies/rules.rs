@@ -1,4 +1,4 @@
-//! The rules of kube-proxy in this network namespace, as nftables lists its tables and chains over netlink.
+//! The rules of kube-proxy and of Antrea in this network namespace, as nftables lists its tables and chains over netlink.
 //!
 //! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. No rule is read; the names of
 //! tables and chains say whose they are.
@@ -36,21 +36,31 @@ pub(super) const FAMILY_LEN: usize = 4;
 /// `NFTA_TABLE_NAME` and `NFTA_CHAIN_TABLE`; `NFTA_CHAIN_NAME`.
 const TABLE: u16 = 1;
 const CHAIN: u16 = 3;
+/// The kernel's `XT_EXTENSION_MAXNAMELEN`.
+const CHAIN_NAME_LENGTH_MAX: usize = 29;
 
-/// Which rules of kube-proxy are here.
+/// Whose rules are here.
 pub(super) fn read() -> Vec<(&'static str, String)> {
     let tables = dump(GET_TABLES, 0, &[]).unwrap_or_default();
     let chains = dump(GET_CHAINS, 0, &[]).unwrap_or_default();
     judge(&tables, &chains)
 }
 
-/// kube-proxy's nftables mode has a table of its own; its iptables mode has chains in the table `nat`.
+/// kube-proxy's nftables mode has a table of its own; its iptables mode has chains in the table `nat`. All of Antrea's
+/// chains begin with its name.
 pub(super) fn judge(tables: &[u8], chains: &[u8]) -> Vec<(&'static str, String)> {
     let table = names(tables, TABLE).any(|name| name == "kube-proxy");
     let chain = names(chains, CHAIN).any(|name| name == "KUBE-SERVICES");
     let table = table.then(|| ("kube-proxy", "nftables table kube-proxy".to_owned()));
     let chain = chain.then(|| ("kube-proxy", "iptables chain KUBE-SERVICES".to_owned()));
-    table.into_iter().chain(chain).collect()
+    let antrea = names(chains, CHAIN).find(|name| name.starts_with("ANTREA-"));
+    let antrea = antrea.map(|name| ("Antrea", format!("iptables chain {}", cut(name))));
+    table.into_iter().chain(chain).chain(antrea).collect()
+}
+
+/// As long as the kernel lets a chain's name of iptables be.
+fn cut(name: &str) -> String {
+    name.chars().filter(|it| !it.is_control()).take(CHAIN_NAME_LENGTH_MAX).collect()
 }
 
 /// All objects of a kind, of any family or of one, with these attributes.

@@ -35,6 +35,7 @@ fn rules_are_known_by_the_names_of_their_tables_and_chains() {
     check(&["nat", "filter"], &["PREROUTING", "KUBE-SERVICES-NOT"], &[]);
     check(&["filter", "kube-proxy"], &["services"], &["nftables table kube-proxy"]);
     check(&["nat"], &["PREROUTING", "KUBE-SERVICES"], &["iptables chain KUBE-SERVICES"]);
+    check(&["nat"], &["ANTREA-OUTPUT", "ANTREA-PREROUTING"], &["iptables chain ANTREA-OUTPUT"]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ const REQUESTS_MAX: usize = 12;
 /// The longest that one takes, with room for a slow machine.
 const TOTAL: Duration = Duration::from_millis(5_500);
 
-const API: Asks = Asks { api: true, probes: false, frontends_not: None };
+const API: Asks = Asks { api: true, probes: false, frontends_not: None, within: None };
 
 fn shop() -> ObjectName {
     ObjectName::new("default", "web-0").unwrap()

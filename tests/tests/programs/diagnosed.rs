@@ -49,7 +49,7 @@ fn bed() -> Bed {
 
 /// Everything that is gathered in the node's network, as text.
 fn gather(bed: &Bed, snapshot: &Snapshot) -> String {
-    let asks = Asks { api: true, probes: true, frontends_not: None };
+    let asks = Asks { api: true, probes: true, frontends_not: None, within: None };
     let name = ObjectName::new("shop", "web").unwrap();
     bed.within(Location::NODE, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

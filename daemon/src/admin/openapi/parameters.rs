@@ -10,9 +10,24 @@ use crate::admin::limits::{FLOWS_MAX, RECORDS_MAX};
 use crate::admin::query::Legal;
 
 /// What a parameter means; that of the path itself goes before that of any path.
-const MEANINGS: [(Option<&str>, &str, &str); 23] = [
+const MEANINGS: [(Option<&str>, &str, &str); 26] = [
     (None, "service", "Exactly this service, as namespace/name."),
     (Some("/diagnose"), "service", "Exactly this service, as namespace/name; it must be given."),
+    (
+        Some("/diagnose"),
+        "client",
+        "The address of a client: what it would meet at each frontend now, computed without sending anything.",
+    ),
+    (
+        Some("/diagnose"),
+        "since",
+        "How far back a change counts as recent: a time in RFC 3339, or how long ago, such as 15m; 1h unless it is given.",
+    ),
+    (
+        None,
+        "timeout",
+        "How long the answer may take, in whole seconds: 5s unless it is given, which is the most.",
+    ),
     (
         Some("/history"),
         "service",

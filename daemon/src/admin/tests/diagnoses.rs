@@ -27,7 +27,7 @@ fn a_diagnosis_says_first_what_is_most_likely_wrong() {
 #[test]
 fn a_diagnosis_without_a_service_is_told_how_to_name_one() {
     let served = serve(everything());
-    for question in ["", "?service=web", "?service=default/web&since=1h"] {
+    for question in ["", "?service=web", "?service=default/web&timeout=1h"] {
         let got = served.get(&format!("/diagnose{question}"), "");
         assert_eq!((got.status, got.header("holdfast-exit")), (400, None), "{question}: {}", got.body);
     }

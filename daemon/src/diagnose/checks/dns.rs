@@ -2,9 +2,13 @@
 //!
 //! Invariant: nothing is asked of any name server.
 
+use std::net::IpAddr;
+
+use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::Verdict;
 
 use crate::diagnose::case::{Case, missing};
+use crate::diagnose::command::is_name;
 use crate::diagnose::finding::{Judgement, Remedy};
 
 /// What nearly every cluster calls its DNS, whatever serves it.
@@ -29,6 +33,53 @@ pub(super) fn service(case: &Case<'_>) -> Judgement {
         Some(frontend) => Judgement::error(crate::why::sentence_of(view, frontend))
             .remedy(Remedy::safe("No pod resolves a name meanwhile: diagnose kube-system/kube-dns.")),
     }
+}
+
+/// What follows the names of a Service and of its namespace, in every cluster's domain.
+const OF_SERVICES: &str = "svc";
+
+/// Whether that name resolves is not asked: whoever may write Services would have this node send what they like to DNS.
+pub(super) fn external_name(case: &Case<'_>) -> Judgement {
+    if !case.is_alias() {
+        return Judgement::skipped("It is no alias.");
+    }
+    let Some(seen) = case.seen() else {
+        return missing(&case.cluster().service, "What it is an alias of");
+    };
+    let target = seen.external_name.trim_end_matches('.');
+    let correct = || Remedy::safe("Correct externalName of the Service.");
+    if target.parse::<IpAddr>().is_ok() {
+        return Judgement::error(format!(
+            "It is an alias of {target}, which DNS takes for a name that nobody has."
+        ))
+        .remedy(Remedy::safe("For an address, write a Service without a selector and an EndpointSlice."));
+    }
+    if !is_name(target) {
+        return Judgement::error(format!("It is an alias of {target:?}, which is no name of DNS."))
+            .remedy(correct());
+    }
+    match of_service(target) {
+        Some(name) if name == case.material.name => {
+            Judgement::error(format!("It is an alias of itself: {target}.")).remedy(correct())
+        }
+        Some(name) if !case.material.snapshot.services.iter().any(|view| view.key.name == name) => {
+            Judgement::error(format!("It is an alias of {name}, and there is no such Service."))
+                .remedy(correct())
+                .remedy(Remedy::safe("Or apply that Service's manifest."))
+        }
+        Some(name) => Judgement::info(format!("It is an alias of {name}: diagnose that one.")),
+        None => {
+            Judgement::info(format!("It is an alias of {target}; ask your DNS whether that name resolves."))
+        }
+    }
+    .with("target", target)
+}
+
+/// The Service that a name of this cluster means: `name.namespace.svc.…`.
+fn of_service(target: &str) -> Option<ObjectName> {
+    let mut labels = target.split('.');
+    let (name, namespace, kind) = (labels.next()?, labels.next()?, labels.next()?);
+    (kind == OF_SERVICES).then(|| ObjectName::new(namespace, name).ok()).flatten()
 }
 
 pub(super) fn node(case: &Case<'_>) -> Judgement {

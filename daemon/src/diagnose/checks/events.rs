@@ -2,17 +2,21 @@
 //!
 //! Invariant: messages are shown as they are, cleaned and cut; nothing but what the catalogue made of them decides.
 
+use std::collections::BTreeSet;
+
+use holdfast_core::facts::Timestamp;
 use serde_json::{Value, json};
 
 use crate::diagnose::case::{Case, missing};
 use crate::diagnose::finding::{Judgement, Remedy, Risk};
 use crate::diagnose::limits::EVENTS_MAX;
 use crate::diagnose::material::{EventSeen, RemedySeen};
-use crate::diagnose::shown::{count, span};
+use crate::diagnose::shown::{count, some, span};
+use crate::recorder::Record;
 use crate::rfc3339::{Millis, Rfc3339};
 
-/// How far back a change counts as recent.
-const RECENT_SECONDS: i64 = 3_600;
+/// What is said of a loss mostly comes within a minute of it, before or after.
+const NEAR_SECONDS: u64 = 60;
 
 pub(super) fn readable(case: &Case<'_>) -> Judgement {
     let asked = &case.cluster().events;
@@ -90,12 +94,70 @@ fn summary(it: &EventSeen) -> Value {
     })
 }
 
+/// Records that are not older than was asked for, oldest first.
+fn records<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a Record> + use<'a> {
+    let back = case.material.narrowed.since_seconds.saturating_mul(1_000);
+    let since = Millis::from(case.material.taken).0.saturating_sub(back);
+    case.material.history.iter().filter(move |record| record.time.0 >= since)
+}
+
 pub(super) fn recent(case: &Case<'_>) -> Judgement {
-    let since = Millis::from(case.material.taken).0.saturating_sub(RECENT_SECONDS * 1000);
-    let recent = case.material.history.iter().filter(|record| record.time.0 >= since).count();
-    match recent {
-        0 => Judgement::ok("Nothing of it changed in the last hour."),
-        number => Judgement::info(format!("{} of it in the last hour.", count(number, "change")))
+    let lately = match case.material.narrowed.since_seconds {
+        3_600 => "hour".to_owned(),
+        seconds => span(seconds),
+    };
+    match records(case).count() {
+        0 => Judgement::ok(format!("Nothing of it changed in the last {lately}.")),
+        number => Judgement::info(format!("{} of it in the last {lately}.", count(number, "change")))
             .with("changes", number),
     }
+}
+
+/// Backends that the change took away.
+fn lost(record: &Record) -> Vec<&str> {
+    let removed = record.transitions.iter().flat_map(|it| &it.backends.removed);
+    removed.map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Whether it began or was last said close to that time.
+fn is_near(case: &Case<'_>, event: &EventSeen, record: &Record) -> bool {
+    let then = case.age(record.time.seconds());
+    let near = |at: Option<Timestamp>| at.is_some_and(|at| case.age(at).abs_diff(then) <= NEAR_SECONDS);
+    near(event.first) || near(event.last)
+}
+
+/// What was said of pods and nodes about the time at which backends went.
+pub(super) fn correlate(case: &Case<'_>) -> Judgement {
+    let losses: Vec<&Record> = records(case).filter(|record| !lost(record).is_empty()).collect();
+    if losses.is_empty() {
+        return Judgement::ok("It lost no backend lately.");
+    }
+    let Some(events) = case.cluster().events.answer() else {
+        return missing(&case.cluster().events, "What was said when it lost backends");
+    };
+    let of_others = || events.iter().filter(|it| matches!(it.object.kind.as_str(), "Pod" | "Node"));
+    let pairs = losses.iter().rev().flat_map(|record| {
+        of_others().filter(|event| is_near(case, event, record)).map(move |event| (*record, event))
+    });
+    let pairs: Vec<(&Record, &EventSeen)> = pairs.take(EVENTS_MAX).collect();
+    let Some((record, event)) = pairs.first() else {
+        return Judgement::ok("Nothing was said of pods or nodes within a minute of losing backends.");
+    };
+    let said = if event.meaning.is_empty() { &event.message } else { &event.meaning };
+    let at = Rfc3339(record.time.seconds());
+    let sentence = format!(
+        "Within a minute of losing {} at {at}, {} said {} of {} {}: {said}",
+        some(lost(record)),
+        or_unknown(&event.component),
+        event.reason,
+        event.object.kind,
+        event.object.name
+    );
+    let told = pairs.iter().map(|(record, event)| {
+        json!({ "time": Rfc3339(record.time.seconds()).to_string(), "lost": lost(record).iter().take(EVENTS_MAX).collect::<Vec<_>>(),
+                "event": summary(event) })
+    });
+    Judgement::info(format!("{}.", sentence.trim_end_matches('.')))
+        .possible()
+        .with("near", told.collect::<Vec<_>>())
 }

@@ -34,6 +34,18 @@ pub(super) fn calico(case: &Case<'_>) -> Judgement {
     other(case, "Calico", "Switch Calico's eBPF data plane, or its connect-time load balancing, off.")
 }
 
+pub(super) fn kube_router(case: &Case<'_>) -> Judgement {
+    other(
+        case,
+        "kube-router",
+        "Start kube-router with --run-service-proxy=false, and run its --cleanup-config on this node.",
+    )
+}
+
+pub(super) fn antrea(case: &Case<'_>) -> Judgement {
+    other(case, "Antrea", "Set antreaProxy.enable to false in antrea-agent's configuration.")
+}
+
 fn other(case: &Case<'_>, proxy: &'static str, remedy: &'static str) -> Judgement {
     beside(case, proxy).map_or_else(absent, |judgement| match judgement.state.is_trouble() {
         true => judgement.remedy(Remedy::disruptive(remedy)),

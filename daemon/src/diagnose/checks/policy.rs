@@ -3,6 +3,7 @@
 //! Invariant: what works as it was asked for is never more than worth knowing.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use holdfast_core::facts::TrafficPolicy;
 use holdfast_core::keys::Family;
@@ -165,6 +166,20 @@ pub(super) fn source_ranges(case: &Case<'_>) -> Judgement {
             facts.source_ranges.iter().zip(&read).filter(|(_, range)| range.is_none()).map(|(text, _)| text);
         return Judgement::warning(format!("Not a range of addresses: {}.", some(bad)))
             .remedy(Remedy::safe("Write ranges such as 10.0.0.0/8 in loadBalancerSourceRanges."));
+    }
+    let of_family =
+        |client: IpAddr| read.iter().flatten().filter(move |range| range.family() == Family::of(client));
+    let kept_out = |client: &IpAddr| {
+        case.is_balanced()
+            && of_family(*client).count() > 0
+            && !of_family(*client).any(|range| range.has(*client))
+    };
+    if let Some(client) = case.material.narrowed.client.filter(kept_out) {
+        return Judgement::error(format!(
+            "{client} is in none of the source ranges: its packets to the load balancer's addresses are dropped."
+        ))
+        .with("client", client.to_string())
+        .remedy(Remedy::disruptive("Add a range to loadBalancerSourceRanges that has the client, if it is to come in."));
     }
     let ranged: BTreeSet<Family> = read.iter().flatten().map(|range| Family::of(range.address())).collect();
     let open: Vec<&str> = case.families().difference(&ranged).map(|family| word(*family)).collect();

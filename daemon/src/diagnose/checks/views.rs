@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use holdfast_core::facts::SliceFacts;
-use holdfast_core::snapshot::{FrontendView, Reason, Verdict};
+use holdfast_core::keys::PortKey;
+use holdfast_core::list::{Row, Scope};
+use holdfast_core::resolve::resolve;
+use holdfast_core::snapshot::{FrontendView, PortView, Reason, Verdict};
 use serde_json::json;
 
 use super::host::at;
@@ -72,6 +75,49 @@ pub(super) fn api_cache(case: &Case<'_>) -> Judgement {
 fn verify() -> Remedy {
     Remedy::safe("Have everything compared; what differs is mended by that.")
         .by(Command::of(&[Word::Ours("holdfast"), Word::Ours("verify")]))
+}
+
+/// What decides who gets traffic: a backend, and in which lists it is.
+type Chosen = BTreeSet<(SocketAddr, bool, bool)>;
+
+fn chosen<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Chosen {
+    let of_row = |row: &Row| (row.backend(), row.is_in(Scope::Cluster), row.is_in(Scope::Local));
+    rows.into_iter().map(of_row).collect()
+}
+
+/// The rules, applied anew to what the apiserver's watches brought. A list that is kept is other than they say.
+pub(super) fn cache_table(case: &Case<'_>) -> Judgement {
+    let Some(view) = case.view.filter(|view| view.facts.is_some()) else {
+        return Judgement::skipped("There is nothing that rules could be applied to.");
+    };
+    let snapshot = &case.material.snapshot;
+    let desired = resolve(view.facts.as_deref(), &view.slices, &snapshot.node, &snapshot.settings);
+    let is_held = |port: &PortView| port.hold.is_some() || port.rows.all().iter().any(Row::is_held);
+    let held = view.ports.iter().filter(|port| is_held(port)).count();
+    let wanted = |key: &PortKey| {
+        let port = desired.ports.iter().find(|port| port.key == *key);
+        port.map(|port| chosen(&port.rows)).unwrap_or_default()
+    };
+    let compared = view.ports.iter().filter(|port| !is_held(port));
+    let differs = compared.filter(|port| chosen(port.rows.all()) != wanted(&port.key));
+    let differing: Vec<String> = differs.map(|port| port.key.to_string()).collect();
+    let unused =
+        view.ports.iter().flat_map(|port| port.rows.all().iter().filter_map(|row| port.unused_because(row)));
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    unused.for_each(|why| *reasons.entry(why.as_str()).or_default() += 1);
+    let judgement = match (differing.is_empty(), held) {
+        (false, _) => Judgement::error(format!(
+            "The table has other backends than the rules make of its slices, for {}: a fault of holdfast.",
+            some(&differing)
+        ))
+        .remedy(verify())
+        .remedy(Remedy::safe("Report it, with `holdfast explain` and `holdfast history` of this service.")),
+        (true, 0) => Judgement::ok("The table has what the rules make of its slices."),
+        (true, held) => Judgement::info(format!(
+            "The table has what the rules make of its slices, but for {held} kept lists; see hold.state."
+        )),
+    };
+    judgement.with("unused", json!(reasons)).with("held", held)
 }
 
 pub(super) fn table_kernel(case: &Case<'_>) -> Judgement {

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use holdfast_core::dialable::is_reserved;
 use holdfast_core::keys::Transport;
-use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use crate::diagnose::limits::{HEALTH_BYTES_MAX, PODS_MAX, PROBE, PROBES_AT_ONCE};
+use crate::diagnose::lookup::dialled;
 use crate::diagnose::material::{Asked, Listener, Probe, ProbeOf, ProbeOutcome};
 use crate::exempt;
 
@@ -82,13 +82,7 @@ pub(super) fn frontends(
 ) -> Vec<Target> {
     let all = views.iter().flat_map(|view| view.frontends.iter());
     let programmed = all.filter(|it| it.protocol.transport() == Some(Transport::Tcp) && is_programmed(it));
-    let target = |it: &FrontendView| {
-        let address = match it.kind {
-            FrontendType::NodePort => node_address(snapshot, it.address)?,
-            _ => it.address,
-        };
-        Some(Target { to: SocketAddr::new(address, it.port.get()), of: ProbeOf::Frontend, not })
-    };
+    let target = |it: &FrontendView| Some(Target { to: dialled(snapshot, it)?, of: ProbeOf::Frontend, not });
     programmed.filter_map(target).take(PODS_MAX).collect()
 }
 
@@ -98,12 +92,6 @@ fn is_programmed(frontend: &FrontendView) -> bool {
         Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed
     );
     is_served && frontend.status == Status::Done
-}
-
-/// Where a NodePort of this family is dialled.
-fn node_address(snapshot: &Snapshot, any: IpAddr) -> Option<IpAddr> {
-    let all = snapshot.node.node_port_addresses.iter();
-    all.filter(|it| it.is_ipv4() == any.is_ipv4()).find(|it| !it.is_loopback()).copied()
 }
 
 /// Dials all of them.

@@ -114,7 +114,7 @@ async fn kernel_an_answer_is_told_from_a_refusal() {
 async fn without_an_apiserver_or_leave_to_ask_nothing_is_asked() {
     let gatherer = Gatherer::new(None, NODE.into(), tokio::sync::watch::channel(Arc::default()).1);
     let snapshot = snapshot(&[("10.0.0.1", NODE, "Pod")]);
-    let asks = Asks { api: true, probes: false, frontends_not: None };
+    let asks = Asks { api: true, probes: false, frontends_not: None, within: None };
     let found = gatherer.outside(&name(), &snapshot, asks).await;
     assert_eq!(found.cluster.pods.why_not().unwrap(), "no apiserver is used");
     assert!(matches!(found.probes, Asked::Not(_)));

@@ -82,6 +82,8 @@ pub(crate) struct ServiceSeen {
     pub(crate) balancer_writers: Vec<String>,
     /// `spec.allocateLoadBalancerNodePorts`; absent means true.
     pub(crate) allocates_node_ports: Option<bool>,
+    /// Kubernetes calls it `spec.externalName`; empty: it is no alias.
+    pub(crate) external_name: String,
     /// Kubernetes calls it `spec.publishNotReadyAddresses`.
     pub(crate) publishes_not_ready: bool,
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
 use holdfast_core::facts::{NodeFacts, Settings, Timestamp};
 use holdfast_core::keys::{ObjectName, Source};
-use holdfast_core::maps::{Capacity, MemoryMaps};
+use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
 use holdfast_datapath::Shape;
@@ -18,8 +19,9 @@ use serde_json::{Value, json};
 use crate::admin::tests::fixture;
 use crate::apiserver::{EndpointView, State, Tier, View};
 use crate::datapath::DatapathView;
+use crate::diagnose::lookup::look_up;
 use crate::diagnose::material::{
-    Asked, Cluster, Host, MapRow, Material, Own, Probe, ProbeOf, ProbeOutcome, WatchSeen,
+    Asked, Cluster, Flows, Host, MapRow, Material, Narrowed, Own, Probe, ProbeOf, ProbeOutcome, WatchSeen,
 };
 use crate::proxies::OtherProxy;
 use crate::rfc3339::Rfc3339;
@@ -50,6 +52,10 @@ pub(crate) struct Given {
     host: Host,
     /// Address with its port, and what came of it; `local` before it: a backend here.
     probes: Option<Vec<(String, String)>>,
+    /// Who does not reach it.
+    client: Option<std::net::IpAddr>,
+    /// Connections of clients outside; absent: nobody looked.
+    flows: Option<Flows>,
     history: Vec<crate::recorder::Record>,
 }
 
@@ -81,7 +87,7 @@ struct OwnGiven {
     full: bool,
     /// Why the maps refused the last change.
     refused: Option<String>,
-    /// `kube-proxy`, `Cilium` or `Calico`, each with what shows it.
+    /// `kube-proxy`, `Cilium` and others, each with what shows it.
     proxies: Vec<(String, String)>,
     drift: u64,
     stale: bool,
@@ -118,18 +124,27 @@ impl Given {
     }
 
     pub(crate) fn material(&self) -> Material {
-        let snapshot = Arc::new(self.snapshot());
+        let (snapshot, mut engine) = self.snapshot();
+        let snapshot = Arc::new(snapshot);
         let (namespace, name) = self.service.split_once('/').unwrap();
         let name = ObjectName::new(namespace, name).unwrap();
         let views: Vec<_> = snapshot.services.iter().filter(|view| view.key.name == name).cloned().collect();
+        let own = self.own.own();
+        let narrowed = Narrowed { client: self.client, ..Narrowed::default() };
+        let keys = views.iter().flat_map(|view| &view.frontends).filter_map(crate::why::key);
+        let read = keys.map(|key| (key, Ok(engine.maps_mut().read(&key).unwrap()))).collect();
+        let lookups = look_up(&snapshot, &views, &own.datapath, (&read, self.client));
         Material {
+            narrowed,
+            lookups,
+            flows: self.flows.clone().map_or_else(Asked::default, Asked::Answered),
             taken: TAKEN,
             kernel: Asked::Answered(self.kernel(&views)),
             history: self.history.clone(),
             cluster: self.cluster.clone(),
             host: self.host.clone(),
             probes: self.probes(),
-            own: self.own.own(),
+            own,
             views,
             snapshot,
             name,
@@ -137,10 +152,9 @@ impl Given {
     }
 
     /// What the real engine makes of the objects.
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self) -> (Snapshot, Engine<MemoryMaps>) {
         let maps = MemoryMaps::new(Capacity { slots: 1_024, ports: 64, services: 64 });
-        let (mut engine, _) =
-            holdfast_core::engine::Engine::start(maps, Default::default(), &[Source::Kubernetes]).unwrap();
+        let (mut engine, _) = Engine::start(maps, Default::default(), &[Source::Kubernetes]).unwrap();
         engine.apply(Event::NodeApplied(Arc::new(self.node())));
         engine.apply(Event::SettingsApplied(Arc::new(Settings::default())));
         self.objects.iter().flat_map(applied).for_each(|event| engine.apply(event));
@@ -159,7 +173,7 @@ impl Given {
         }
         let mut snapshot = (5..9).map(|second| engine.step(now(second), &mut |_| {})).last().unwrap();
         self.own.disturb(Arc::make_mut(&mut snapshot));
-        Arc::unwrap_or_clone(snapshot)
+        (Arc::unwrap_or_clone(snapshot), engine)
     }
 
     fn node(&self) -> NodeFacts {
@@ -316,8 +330,12 @@ impl OwnGiven {
     }
 
     fn proxies(&self) -> Arc<[OtherProxy]> {
-        let known =
-            |proxy: &str| ["kube-proxy", "Cilium", "Calico"].into_iter().find(|it| *it == proxy).unwrap();
+        let known = |proxy: &str| {
+            ["kube-proxy", "Cilium", "Calico", "kube-router", "Antrea"]
+                .into_iter()
+                .find(|it| *it == proxy)
+                .unwrap()
+        };
         self.proxies
             .iter()
             .map(|(proxy, evidence)| OtherProxy { proxy: known(proxy), evidence: vec![evidence.clone()] })

@@ -75,6 +75,7 @@ pub(super) fn service(object: Service) -> ServiceSeen {
         }),
         balancer_writers: balancer_writers(meta.managed_fields.unwrap_or_default()),
         allocates_node_ports: spec.allocate_load_balancer_node_ports,
+        external_name: text(spec.external_name),
         publishes_not_ready: spec.publish_not_ready_addresses.unwrap_or_default(),
     }
 }

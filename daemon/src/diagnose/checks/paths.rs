@@ -1,0 +1,92 @@
+//! The ways of clients: what the next connection of one would meet by the maps, and where those lead that are open.
+//!
+//! Invariant: nothing is sent; of a client that nobody named nothing is said.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use holdfast_core::list::Row;
+use serde_json::json;
+
+use crate::diagnose::case::{Case, missing};
+use crate::diagnose::command::{Command, Word};
+use crate::diagnose::finding::{Judgement, Remedy};
+use crate::diagnose::limits::NAMED_MAX;
+use crate::diagnose::material::{FlowSeen, Lookup};
+use crate::diagnose::shown::{count, some};
+use crate::why::Outcome;
+
+pub(super) fn lookup(case: &Case<'_>) -> Judgement {
+    let Some(all) = case.material.lookups.answer() else {
+        return missing(&case.material.lookups, "What a client would meet");
+    };
+    let of = |wanted: &'static [Outcome]| all.iter().filter(move |it| wanted.contains(&it.outcome));
+    let Some(first) = all.first() else {
+        return Judgement::skipped("It has no frontend of that family here.");
+    };
+    let judgement = if let Some(lost) = of(&[Outcome::Refused, Outcome::Dropped]).next() {
+        Judgement::error(&lost.sentence).remedies(remedies(case, lost))
+    } else if let Some(unread) = of(&[Outcome::Unknown]).next() {
+        Judgement::unknown(&unread.sentence)
+    } else if let Some(passed) = of(&[Outcome::Passed]).next() {
+        Judgement::info(&passed.sentence)
+    } else {
+        Judgement::ok(format!("A backend gets the client at each of {}.", count(all.len(), "frontend")))
+    };
+    let told = all.iter().map(|it| json!({ "frontend": it.frontend.to_string(), "outcome": it.outcome.as_str(),
+                                           "backends": it.backends.iter().take(NAMED_MAX).collect::<Vec<_>>() }));
+    judgement.with("lookups", told.collect::<Vec<_>>()).with("first", &*first.sentence)
+}
+
+/// The very question, step by step.
+fn remedies(case: &Case<'_>, lost: &Lookup) -> Vec<Remedy> {
+    let client = case.material.narrowed.client;
+    let command = client.and_then(|client| {
+        let words =
+            [Word::Ours("holdfast"), Word::Ours("explain"), Word::At(lost.frontend), Word::Ours("--from")];
+        Command::of(&[&words[..], &[Word::Ip(client)]].concat())
+    });
+    let steps = Remedy::safe("See each step that leads to it.").by(command);
+    vec![steps, Remedy::safe("See policy.* for what was asked for, and the findings on endpoints.")]
+}
+
+pub(super) fn stale(case: &Case<'_>) -> Judgement {
+    let Some(flows) = case.material.flows.answer() else {
+        return missing(&case.material.flows, "Who has the connections of clients outside");
+    };
+    let lost: Vec<&FlowSeen> = flows.list.iter().filter(|flow| !is_backend(case, flow.backend)).collect();
+    let backends: BTreeSet<SocketAddr> = lost.iter().map(|flow| flow.backend).collect();
+    let conversations = lost.iter().filter(|flow| flow.is_udp).count();
+    let more = if flows.more > 0 {
+        format!(" Of {} more nothing was looked at.", flows.more)
+    } else {
+        String::new()
+    };
+    let judgement = match (lost.len(), conversations) {
+        (0, _) => Judgement::ok(format!(
+            "No connection of {} leads to somebody who is no backend.{more}",
+            count(flows.list.len(), "client")
+        )),
+        (number, 0) => Judgement::info(format!(
+            "{} of clients outside stay with backends that are none any more: {}. Each ends with its backend.{more}",
+            count(number, "connection"),
+            some(&backends)
+        )),
+        (_, number) => Judgement::warning(format!(
+            "{} of clients outside still go to backends that are none any more: {}. They end when they are silent.{more}",
+            count(number, "conversation"),
+            some(&backends)
+        ))
+        .remedy(
+            Remedy::safe("Look at these clients; one that sends all the time must be told to begin anew.")
+                .by(Command::of(&[Word::Ours("holdfast"), Word::Ours("flows")])),
+        ),
+    };
+    judgement.with("stale", lost.len()).with("flows", flows.list.len())
+}
+
+/// Also one that is leaving and still answers: whoever has it keeps it.
+fn is_backend(case: &Case<'_>, at: SocketAddr) -> bool {
+    let ports = case.view.into_iter().flat_map(|view| view.ports.iter());
+    ports.into_iter().any(|port| port.rows.find(at).is_some_and(Row::is_kept))
+}

@@ -1,0 +1,83 @@
+//! What the maps do with a client: who would get its next connection, and who has those that it has.
+//!
+//! Invariant: nothing is sent. It is read off the maps and the table of flows, of a bounded number of this service's
+//! own frontends.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use holdfast_core::keys::{Family, Protocol, Transport};
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
+use holdfast_datapath::{Flow, FlowFilter, Place, Stage};
+
+use super::limits::{FLOWS_MAX, NAMED_MAX};
+use super::material::{Asked, FlowSeen, Flows, Lookup, Material};
+use crate::datapath::DatapathView;
+use crate::why::{Dialled, Question, ReadBack, Walk};
+
+/// Where a client dials a frontend; a node port, at an address of the node. None: nowhere.
+pub(crate) fn dialled(snapshot: &Snapshot, it: &FrontendView) -> Option<SocketAddr> {
+    let own = || snapshot.node.node_port_addresses.iter().copied().filter(|own| !own.is_loopback());
+    let address = match it.kind {
+        FrontendType::NodePort => own().find(|own| own.is_ipv4() == it.address.is_ipv4())?,
+        _ => it.address,
+    };
+    Some(SocketAddr::new(address, it.port.get()))
+}
+
+fn frontends<'a>(
+    snapshot: &'a Snapshot,
+    views: &'a [Arc<ServiceView>],
+) -> impl Iterator<Item = (SocketAddr, &'a Protocol)> {
+    let all = views.iter().flat_map(|view| view.frontends.iter());
+    all.filter_map(|it| Some((dialled(snapshot, it)?, &it.protocol)))
+}
+
+/// What the first packet of this client meets at each frontend of its family, by what was read of the maps.
+pub(crate) fn look_up(
+    snapshot: &Arc<Snapshot>,
+    views: &[Arc<ServiceView>],
+    datapath: &DatapathView,
+    (read, client): (&ReadBack, Option<IpAddr>),
+) -> Asked<Vec<Lookup>> {
+    let Some(client) = client else { return Asked::Not("no client was named (--client)") };
+    let of_family = frontends(snapshot, views).filter(|(at, _)| Family::of(at.ip()) == Family::of(client));
+    let one = |(at, protocol): (SocketAddr, &Protocol)| {
+        let question = Question::Address(Dialled::new(at, Some(protocol.clone())));
+        let packet = Walk::begin(Arc::clone(snapshot), question, Some(client)).packet(datapath, read)?;
+        Some(Lookup {
+            frontend: at,
+            outcome: packet.outcome.0,
+            backends: packet.backends.iter().map(|it| it.backend.clone()).collect(),
+            sentence: packet.sentence,
+        })
+    };
+    Asked::Answered(of_family.filter_map(one).take(NAMED_MAX).collect())
+}
+
+/// Who has the connections of clients outside: of each frontend so many.
+pub(crate) fn flows(material: &Material) -> Asked<Flows> {
+    let Some(seen) = material.own.datapath.status().and_then(|status| status.flows.as_ref()) else {
+        return Asked::Not("packets are not translated on this node");
+    };
+    let mut flows = Flows::default();
+    for (at, protocol) in frontends(&material.snapshot, &material.views).take(NAMED_MAX) {
+        let place = Place { address: at.ip(), port: Some(at.port()) };
+        let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
+        let report = seen.table.report(&filter, FLOWS_MAX);
+        let of_it = |it: &&Flow| Some(it.transport) == protocol.transport() && lives(it);
+        flows.list.extend(report.found.iter().filter(of_it).map(shown));
+        flows.more += report.more;
+    }
+    Asked::Answered(flows)
+}
+
+/// One that is over stays for a while, and says nothing.
+const fn lives(flow: &Flow) -> bool {
+    !matches!(flow.stage, Stage::Closed | Stage::Reset)
+}
+
+fn shown(flow: &Flow) -> FlowSeen {
+    FlowSeen { client: flow.client, backend: flow.backend, is_udp: flow.transport == Transport::Udp }
+}
