@@ -1,14 +1,14 @@
 //! The daemon's own sockets carry a mark, by which the programs let them through untouched.
 //!
-//! Invariant: whoever dials in this process does it through [`connect`], and all marks of a process are the same. The
+//! Invariant: whoever dials in this process does it through [`connect`] or [`datagrams`], and all marks of a process are the same. The
 //! daemon's cgroup, where it has one of its own, is exempt as well; the datapath sees to that.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::OnceLock;
 
 use nix::sys::socket::{setsockopt, sockopt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
 use crate::config::Mark;
 
@@ -28,6 +28,17 @@ pub(crate) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(to).await
 }
 
+/// A socket for datagrams to that address and from it, as if there were no services.
+pub(crate) async fn datagrams(to: SocketAddr) -> io::Result<UdpSocket> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    let mark = MARK.get().copied().unwrap_or_default();
+    // As above.
+    let _ = setsockopt(&socket, sockopt::Mark, &mark.bit());
+    socket.connect(to).await?;
+    Ok(socket)
+}
+
 #[cfg(test)]
 mod tests {
     use nix::sys::socket::getsockopt;
@@ -41,6 +52,8 @@ mod tests {
             let listener = TcpListener::bind(any).await.unwrap();
             let stream = connect(listener.local_addr().unwrap()).await.unwrap();
             assert_eq!(getsockopt(&stream, sockopt::Mark), Ok(Mark::DEFAULT.bit()), "{any}; needs root");
+            let socket = datagrams(listener.local_addr().unwrap()).await.unwrap();
+            assert_eq!(getsockopt(&socket, sockopt::Mark), Ok(Mark::DEFAULT.bit()), "{any}; needs root");
         }
     }
 

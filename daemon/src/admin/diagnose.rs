@@ -75,8 +75,9 @@ async fn gathered(visit: &Visit, name: &ObjectName, query: &Query) -> Material {
     let (known, read) = looked(visit, name).await;
     let taken = Millis::of(SystemTime::now()).seconds();
     let mut material = known.material(&visit.readings, &read, (narrowed(query, taken), taken));
-    if let Some(Outside { cluster, host, probes }) = outside {
-        (material.cluster, material.host, material.probes) = (cluster, host, probes);
+    if let Some(Outside { cluster, host, probes, names }) = outside {
+        (material.cluster, material.host) = (cluster, host);
+        (material.probes, material.names) = (probes, names);
     }
     material
 }

@@ -77,7 +77,7 @@ impl Answer {
 }
 
 /// A cause, and what it explains. One that is listed earlier is the better explanation.
-const EDGES: [(&str, &[&str]); 37] = [
+const EDGES: [(&str, &[&str]); 38] = [
     (
         "self.control",
         &[
@@ -135,6 +135,7 @@ const EDGES: [(&str, &[&str]); 37] = [
     ("lb.stuck-ensuring", &["lb.pending"]),
     ("policy.internal-local", &["verdict", "probe.frontend"]),
     ("probe.backend", &["probe.frontend"]),
+    ("dns.service", &["dns.name"]),
     ("policy.source-ranges", &["lookup"]),
     ("policy.external-local", &["lookup"]),
     ("verdict", &["lookup"]),

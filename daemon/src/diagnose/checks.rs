@@ -10,6 +10,7 @@ mod events;
 mod foreign;
 mod host;
 mod lasting;
+mod names;
 mod own;
 mod paths;
 mod pods;
@@ -191,7 +192,9 @@ pub(crate) static ALL: &[Check] = &[
     check("foreign.leftover", Group::Foreign, &[Host], foreign::leftover),
     check("probe.frontend", Group::Probes, &[Probes, Table], probes::frontend),
     check("probe.backend", Group::Probes, &[Probes, Nodes, Policies], probes::backend),
+    check("probe.udp", Group::Probes, &[Probes, Policies], names::servers),
     check("dns.service", Group::Dns, &[Table], dns::service),
+    check("dns.name", Group::Dns, &[Probes, Watch], names::own),
     check("dns.external-name", Group::Dns, &[Service, Table], dns::external_name),
     check("dns.node", Group::Dns, &[Host], dns::node),
     check("events.readable", Group::History, &[Events], events::readable),

@@ -2,26 +2,29 @@
 //!
 //! Invariant: it asks and changes nothing, and ends within `TOTAL` whoever is silent. Diagnoses
 //! do not wait for each other. Nothing that a tenant wrote decides whom it asks or dials, but for the addresses of the
-//! service's own endpoints.
+//! service's own endpoints; the cluster's DNS is asked for the name of the service alone.
 
 mod cluster;
 mod host;
+mod names;
 mod probes;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures_util::StreamExt;
 use holdfast_core::facts::Timestamp;
-use holdfast_core::keys::ObjectName;
+use holdfast_core::keys::{Family, ObjectName};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::limits::{RESERVE, TOTAL};
-use super::material::{Asked, Cluster, Host, Probe};
+use super::limits::{PROBES_AT_ONCE, RESERVE, TOTAL};
+use super::material::{Asked, Cluster, Host, Names, Probe};
 use crate::apiserver::Access;
 use crate::config::{Config, EventsRead};
 use crate::rfc3339::Millis;
@@ -57,6 +60,7 @@ pub(crate) struct Outside {
     pub(crate) cluster: Cluster,
     pub(crate) host: Host,
     pub(crate) probes: Asked<Vec<Probe>>,
+    pub(crate) names: Asked<Names>,
 }
 
 impl Gatherer {
@@ -73,12 +77,14 @@ impl Gatherer {
         let own = host::addresses().unwrap_or_default();
         let backends = probes::backends(&views, &self.node, &own);
         let wanted = Wanted::of(&views, &backends);
-        let (cluster, host, probes) = tokio::join!(
+        let servers = Servers::of(name, &views, snapshot, (&self.node, &own));
+        let (cluster, host, probes, names) = tokio::join!(
             self.cluster(name, &views, asks, deadline),
             host::gather(wanted, deadline),
-            probe(snapshot, &views, backends, asks, deadline)
+            probe(snapshot, &views, backends, asks, deadline),
+            servers.asked(asks, deadline)
         );
-        Outside { cluster, host, probes }
+        Outside { cluster, host, probes, names }
     }
 
     /// The same, for whoever only shows it.
@@ -119,6 +125,62 @@ async fn probe(
     let mut targets = probes::frontends(views, snapshot, asks.frontends_not);
     targets.extend(backends);
     Asked::Answered(probes::dial(targets, deadline).await)
+}
+
+/// The Service of the cluster's DNS, and its port.
+const DNS: (&str, &str) = ("kube-system", "kube-dns");
+const DNS_PORT: u16 = 53;
+
+/// Who is asked for names.
+struct Servers<'a> {
+    name: &'a ObjectName,
+    is_v6: bool,
+    of_service: Vec<SocketAddr>,
+    of_cluster: Option<SocketAddr>,
+}
+
+impl<'a> Servers<'a> {
+    fn of(
+        name: &'a ObjectName,
+        its: &[Arc<ServiceView>],
+        snapshot: &Snapshot,
+        (node, own): (&str, &[IpAddr]),
+    ) -> Self {
+        let allowed = |views: &[Arc<ServiceView>]| {
+            let all = probes::name_servers(views, DNS_PORT, node, own).into_iter();
+            all.filter(|it| it.not.is_none()).map(|it| it.to).collect::<Vec<_>>()
+        };
+        let dns = ObjectName::new(DNS.0, DNS.1).map(|dns| views(&dns, snapshot)).unwrap_or_default();
+        let facts = its.iter().find_map(|view| view.facts.as_deref());
+        let first = facts.and_then(|facts| facts.cluster_ips.first().map(|ip| Family::of(*ip)));
+        let family = first.or_else(|| facts?.ip_families.first().copied());
+        Self {
+            name,
+            is_v6: family == Some(Family::V6),
+            of_service: allowed(its),
+            of_cluster: allowed(&dns).first().copied(),
+        }
+    }
+
+    async fn asked(self, asks: Asks, deadline: Instant) -> Asked<Names> {
+        if !asks.probes {
+            return Asked::Not("no connection was to be tried");
+        }
+        let servers = futures_util::stream::iter(self.of_service)
+            .map(async |to| (to, names::answers(to, deadline).await))
+            .buffered(PROBES_AT_ONCE)
+            .collect();
+        let of_cluster = async {
+            let Some(at) = self.of_cluster else { return (None, None) };
+            let (own, everywhere) = tokio::join!(
+                names::of_service(at, self.name, self.is_v6, deadline),
+                names::answers(at, deadline)
+            );
+            (Some((at, own)), Some(everywhere))
+        };
+        let (servers, (own, everywhere)) = tokio::join!(servers, of_cluster);
+        Asked::Answered(Names { servers, own, everywhere })
+    }
 }
 
 /// All services of a name, one for each source that has it.

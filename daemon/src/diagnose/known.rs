@@ -60,6 +60,7 @@ impl Known {
             cluster: Cluster::default(),
             host: Host::default(),
             probes: Asked::default(),
+            names: Asked::default(),
             lookups,
             flows: Asked::default(),
             narrowed,

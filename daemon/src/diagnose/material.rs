@@ -126,6 +126,8 @@ pub(crate) struct Material {
     pub(crate) cluster: Cluster,
     pub(crate) host: Host,
     pub(crate) probes: Asked<Vec<Probe>>,
+    /// What name servers said.
+    pub(crate) names: Asked<Names>,
     /// What a client would meet now, of whom was asked.
     pub(crate) lookups: Asked<Vec<Lookup>>,
     /// Who has the connections of clients outside.
@@ -145,6 +147,42 @@ impl Default for Narrowed {
     fn default() -> Self {
         Self { client: None, since_seconds: 3_600 }
     }
+}
+
+/// What was asked of name servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+pub(crate) struct Names {
+    /// Backends behind port 53 by UDP, and what each said to a name that every cluster has.
+    pub(crate) servers: Vec<(SocketAddr, Named)>,
+    /// Who of the cluster's DNS was asked for the Service's name, and what it said.
+    pub(crate) own: Option<(SocketAddr, Named)>,
+    /// What it said of a name that every cluster has.
+    pub(crate) everywhere: Option<Named>,
+}
+
+/// What a name server said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Deserialize), serde(rename_all = "lowercase"))]
+pub(crate) enum Named {
+    Answer {
+        #[cfg_attr(test, serde(default))]
+        addresses: Vec<IpAddr>,
+        /// NXDOMAIN: there is no such name.
+        #[cfg_attr(test, serde(default))]
+        is_unknown: bool,
+        /// 0: no error.
+        #[cfg_attr(test, serde(default))]
+        code: u8,
+        /// There is more than fits into a datagram.
+        #[cfg_attr(test, serde(default))]
+        is_cut: bool,
+    },
+    /// Nobody has that port.
+    Refused,
+    /// Nothing came in time.
+    Silent,
+    Failed(String),
 }
 
 /// What the first packet of a client meets at a frontend, by the maps.

@@ -1,6 +1,6 @@
 //! The cluster's DNS, as far as it can be seen from the tables, and what kubelet will say of this node's own.
 //!
-//! Invariant: nothing is asked of any name server.
+//! Invariant: nothing is asked of any name server; what name servers said is in [`super::names`].
 
 use std::net::IpAddr;
 

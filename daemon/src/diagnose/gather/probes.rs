@@ -13,7 +13,8 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use holdfast_core::dialable::is_reserved;
 use holdfast_core::keys::Transport;
-use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::list::Row;
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
@@ -37,28 +38,52 @@ impl Target {
     }
 }
 
-/// Backends of a service, those that are ready first, each once.
+/// Backends of a service by TCP, those that are ready first, each once.
 pub(super) fn backends(views: &[Arc<ServiceView>], node: &str, own: &[IpAddr]) -> Vec<Target> {
+    first(views, (node, own), |_, port| port.key.transport == Transport::Tcp)
+}
+
+/// Backends that clients reach by UDP at that port.
+pub(super) fn name_servers(
+    views: &[Arc<ServiceView>],
+    number: u16,
+    node: &str,
+    own: &[IpAddr],
+) -> Vec<Target> {
+    first(views, (node, own), |view, port| {
+        let leads = |it: &FrontendView| it.port.get() == number && it.port_name == port.key.name;
+        port.key.transport == Transport::Udp
+            && view.frontends.iter().any(|it| leads(it) && it.protocol.transport() == Some(Transport::Udp))
+    })
+}
+
+fn first(
+    views: &[Arc<ServiceView>],
+    (node, own): (&str, &[IpAddr]),
+    is_wanted: impl Fn(&ServiceView, &PortView) -> bool,
+) -> Vec<Target> {
     let mut all: Vec<(bool, Target)> = Vec::new();
     let mut seen = BTreeSet::new();
     for view in views {
-        for port in view.ports.iter().filter(|port| port.key.transport == Transport::Tcp) {
+        for port in view.ports.iter().filter(|port| is_wanted(view, port)) {
             for row in port.rows.all().iter().filter(|row| !row.is_held()) {
                 if seen.len() >= LOOKED_AT_MAX || !seen.insert(row.backend()) {
                     continue;
                 }
-                let endpoint =
-                    port.slice_of(row, &view.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
-                let local = endpoint.as_ref().is_some_and(|it| it.node == Some(node));
-                let is_pod = endpoint.and_then(|it| it.target).is_some_and(|target| target.kind == "Pod");
-                let not = barred(row.address, own, local && is_pod);
-                let target = Target { to: row.backend(), of: ProbeOf::Backend { local }, not };
-                all.push((!row.conditions().ready, target));
+                all.push((!row.conditions().ready, target(view, port, row, (node, own))));
             }
         }
     }
     all.sort_by_key(|(is_unready, _)| *is_unready);
     all.into_iter().map(|(_, target)| target).take(PODS_MAX).collect()
+}
+
+fn target(view: &ServiceView, port: &PortView, row: &Row, (node, own): (&str, &[IpAddr])) -> Target {
+    let endpoint = port.slice_of(row, &view.slices).and_then(|it| it.endpoints.get(row.endpoint.into()));
+    let local = endpoint.as_ref().is_some_and(|it| it.node == Some(node));
+    let is_pod = endpoint.and_then(|it| it.target).is_some_and(|target| target.kind == "Pod");
+    let not = barred(row.address, own, local && is_pod);
+    Target { to: row.backend(), of: ProbeOf::Backend { local }, not }
 }
 
 /// Rows that are looked at for those that are ready.

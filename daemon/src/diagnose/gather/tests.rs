@@ -28,13 +28,17 @@ fn name() -> ObjectName {
 
 /// A service with these endpoints: address, node, kind of its target.
 fn snapshot(endpoints: &[(&str, &str, &str)]) -> Arc<Snapshot> {
+    snapshot_at(("TCP", 80), endpoints)
+}
+
+fn snapshot_at((protocol, port): (&str, u16), endpoints: &[(&str, &str, &str)]) -> Arc<Snapshot> {
     let provenance = Provenance { source: Source::Kubernetes, origin: None, defaulting: Defaulting::Done };
     let (mut engine, _) =
         Engine::start(MemoryMaps::default(), Seed::default(), &[Source::Kubernetes]).unwrap();
     let object = json!({
         "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
         "spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
-                 "ports": [{"protocol": "TCP", "port": 80, "nodePort": 30080}]},
+                 "ports": [{"protocol": protocol, "port": port, "nodePort": 30080}]},
     });
     let wire: ServiceWire = from_value(&object).unwrap();
     engine.apply(Event::ServiceApplied(Arc::new(service(&wire, &provenance).unwrap())));
@@ -49,7 +53,7 @@ fn snapshot(endpoints: &[(&str, &str, &str)]) -> Arc<Snapshot> {
         "kind": "EndpointSlice",
         "metadata": {"namespace": "shop", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
         "addressType": "IPv4", "endpoints": endpoints,
-        "ports": [{"name": "", "protocol": "TCP", "port": 8080}],
+        "ports": [{"name": "", "protocol": protocol, "port": 8080}],
     });
     let wire: SliceWire = from_value(&object).unwrap();
     engine.apply(Event::SliceApplied(Arc::new(slice(&wire, &provenance).unwrap().0)));
@@ -77,6 +81,18 @@ fn only_endpoints_of_the_service_are_dialled_that_a_pod_can_be() {
     check(&[("192.0.2.1", "node-2", "Pod")], own, &[]);
     check(&[("192.0.2.1", NODE, "Thing")], own, &[]);
     check(&[("192.0.2.1", NODE, "Pod")], own, &["192.0.2.1"]);
+}
+
+#[test]
+fn only_backends_behind_the_port_of_name_servers_are_asked_for_names() {
+    let endpoints = [("10.0.0.1", "node-2", "Pod"), ("127.0.0.1", NODE, "Pod")];
+    for (at, asked) in [(("UDP", 53), 1), (("TCP", 53), 0), (("UDP", 8125), 0)] {
+        let snapshot = snapshot_at(at, &endpoints);
+        let found = probes::name_servers(&views(&name(), &snapshot), 53, NODE, &[]);
+        let found: Vec<_> = found.into_iter().filter(|it| it.not.is_none()).map(|it| it.to).collect();
+        let wanted: Vec<SocketAddr> = vec!["10.0.0.1:8080".parse().unwrap(); asked];
+        assert_eq!(found, wanted, "{at:?}");
+    }
 }
 
 #[test]
@@ -117,7 +133,7 @@ async fn without_an_apiserver_or_leave_to_ask_nothing_is_asked() {
     let asks = Asks { api: true, probes: false, frontends_not: None, within: None };
     let found = gatherer.outside(&name(), &snapshot, asks).await;
     assert_eq!(found.cluster.pods.why_not().unwrap(), "no apiserver is used");
-    assert!(matches!(found.probes, Asked::Not(_)));
+    assert!(matches!(found.probes, Asked::Not(_)) && matches!(found.names, Asked::Not(_)));
     assert!(found.host.port_range.answer().is_some(), "{:?}", found.host);
     assert!(found.host.addresses.answer().is_some_and(|all| !all.is_empty()));
     assert!(matches!(found.host.health, Asked::Not(_)));

@@ -21,7 +21,8 @@ use crate::apiserver::{EndpointView, State, Tier, View};
 use crate::datapath::DatapathView;
 use crate::diagnose::lookup::look_up;
 use crate::diagnose::material::{
-    Asked, Cluster, Flows, Host, MapRow, Material, Narrowed, Own, Probe, ProbeOf, ProbeOutcome, WatchSeen,
+    Asked, Cluster, Flows, Host, MapRow, Material, Names, Narrowed, Own, Probe, ProbeOf, ProbeOutcome,
+    WatchSeen,
 };
 use crate::proxies::OtherProxy;
 use crate::rfc3339::Rfc3339;
@@ -56,6 +57,8 @@ pub(crate) struct Given {
     client: Option<std::net::IpAddr>,
     /// Connections of clients outside; absent: nobody looked.
     flows: Option<Flows>,
+    /// What name servers said; absent: none was asked.
+    names: Option<Names>,
     history: Vec<crate::recorder::Record>,
 }
 
@@ -137,6 +140,7 @@ impl Given {
         Material {
             narrowed,
             lookups,
+            names: self.names.clone().map_or_else(Asked::default, Asked::Answered),
             flows: self.flows.clone().map_or_else(Asked::default, Asked::Answered),
             taken: TAKEN,
             kernel: Asked::Answered(self.kernel(&views)),
