@@ -44,6 +44,11 @@ const TRACES: [(&str, &str); 7] = [
     ("sys/class/net/antrea-gw0", "Antrea"),
 ];
 
+/// All that may be found.
+pub(crate) fn known() -> [&'static str; PORTS.len()] {
+    PORTS.map(|(_, proxy)| proxy)
+}
+
 /// Another proxy on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OtherProxy {

@@ -32,6 +32,8 @@ use crate::state::Written;
 
 pub use comparison::Verifications;
 pub(crate) use comparison::{Comparison, of_flows};
+#[cfg(test)]
+pub(crate) use conditions::ConditionCause;
 pub(crate) use conditions::{ConditionKind, Conditions};
 pub(crate) use readiness::missing;
 pub use wishes::{

@@ -8,6 +8,7 @@ pub(crate) mod fixture;
 mod history;
 mod live;
 mod metrics;
+mod promql;
 mod shipped;
 mod tables;
 

@@ -42,7 +42,7 @@ impl Overheard {
     }
 
     /// Whether Events are followed. From the first time on, all series are there.
-    pub(super) fn switch(&self, is_on: bool) {
+    pub(crate) fn switch(&self, is_on: bool) {
         let mut counts = self.lock();
         counts.is_on = is_on;
         counts.up.clear();

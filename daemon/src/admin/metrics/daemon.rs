@@ -6,6 +6,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
 
 use crate::exposition::Exposition;
+use crate::proxies;
 use crate::readings::Readings;
 
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot, ready: bool) {
@@ -32,4 +33,11 @@ pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapsh
     let (named, more) = readings.closed_ports.now();
     let help = "Ports of kube-proxy that are asked for and cannot be opened.";
     out.gauge("holdfast_closed_ports", help, named.len() + more);
+    let name = "holdfast_other_proxy";
+    out.begin(name, "gauge", "Whether another proxy serves, or served, on this node.");
+    let found = readings.proxies.borrow();
+    for proxy in proxies::known() {
+        let is_here = found.iter().any(|it| it.proxy == proxy);
+        out.sample(name, &[("proxy", proxy)], u8::from(is_here));
+    }
 }

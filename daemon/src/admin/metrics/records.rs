@@ -5,6 +5,7 @@
 use holdfast_core::snapshot::Snapshot;
 
 use crate::announce::Announced;
+use crate::engine::steps::Steps;
 use crate::exposition::Exposition;
 use crate::readings::Readings;
 use crate::recorder::History;
@@ -13,6 +14,7 @@ use crate::state::Written;
 /// Writes how records are kept, told and written.
 pub(super) fn write(out: &mut Exposition, readings: &Readings, snapshot: &Snapshot) {
     work(out, snapshot);
+    steps(out, &readings.liveness.steps);
     history(out, &readings.history);
     rejections(out, snapshot);
     state(out, &readings.written.borrow());
@@ -42,6 +44,11 @@ fn work(out: &mut Exposition, snapshot: &Snapshot) {
     out.counter("holdfast_changes_total", "Change records made.", counters.changes);
     let help = "Change records that the recorder had no room for.";
     out.counter("holdfast_changes_dropped_total", help, counters.changes_dropped);
+}
+
+fn steps(out: &mut Exposition, steps: &Steps) {
+    let help = "How long the engine took for steps that wrote to the maps, or tried to.";
+    out.histogram("holdfast_step_duration_seconds", help, &steps.took);
 }
 
 fn history(out: &mut Exposition, history: &History) {

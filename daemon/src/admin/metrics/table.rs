@@ -4,18 +4,21 @@
 
 use holdfast_core::digest::digest;
 use holdfast_core::keys::Source;
+use holdfast_core::lifecycle::State as BalancerState;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Verdict};
+use holdfast_core::time::Now;
 
 use super::count;
 use crate::exposition::Exposition;
-use crate::why::{EndpointState, WriteStatus, state, status};
+use crate::why::{EndpointState, LoadBalancer, WriteStatus, state, status};
 
 const STATES: [ServiceState; 6] = ServiceState::ALL;
 const TYPES: [FrontendType; 5] = FrontendType::ALL;
 const VERDICTS: [Verdict; 9] = Verdict::ALL;
 const BACKEND_STATES: [EndpointState; 4] = EndpointState::ALL;
 const STATUSES: [WriteStatus; 3] = WriteStatus::ALL;
+const BALANCER_STATES: [BalancerState; 12] = BalancerState::ALL;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -24,17 +27,22 @@ struct Counts {
     reasons: [u64; Reason::ALL.len()],
     statuses: [u64; STATUSES.len()],
     backends: [u64; BACKEND_STATES.len()],
+    balancers: [u64; BALANCER_STATES.len()],
 }
 
 impl Counts {
     fn of(snapshot: &Snapshot) -> Self {
         let mut counts = Self::default();
-        snapshot.services.iter().for_each(|view| counts.add(view));
+        let now = snapshot.clock();
+        snapshot.services.iter().for_each(|view| counts.add(view, now));
         counts
     }
 
-    fn add(&mut self, view: &ServiceView) {
+    fn add(&mut self, view: &ServiceView, now: Now) {
         count(&mut self.services, &STATES, &view.state);
+        if let Some(balancer) = LoadBalancer::of(view, now) {
+            count(&mut self.balancers, &BALANCER_STATES, &balancer.state.0);
+        }
         view.frontends.iter().for_each(|frontend| self.add_frontend(frontend));
         for row in view.ports.iter().flat_map(|port| port.rows.all()) {
             count(&mut self.backends, &BACKEND_STATES, &state(row));
@@ -92,5 +100,14 @@ fn tables(out: &mut Exposition, counts: &Counts) {
     out.begin("holdfast_backends", "gauge", "Endpoints of all ports, by whether they get traffic.");
     for (state, count) in BACKEND_STATES.iter().zip(counts.backends) {
         out.sample("holdfast_backends", &[("state", state.as_str())], count);
+    }
+    let name = "holdfast_load_balancers";
+    out.begin(
+        name,
+        "gauge",
+        "Load balancers of Services, by how far they have come as far as the Services say.",
+    );
+    for (state, count) in BALANCER_STATES.iter().zip(counts.balancers) {
+        out.sample(name, &[("state", state.as_str())], count);
     }
 }

@@ -40,6 +40,7 @@ fn series(snapshot: Snapshot) -> BTreeSet<String> {
     for line in body.lines().filter(|line| !line.starts_with('#')) {
         let (sample, value) = line.rsplit_once(' ').unwrap();
         let name = sample.split('{').next().unwrap();
+        let name = ["_bucket", "_sum", "_count"].iter().find_map(|it| name.strip_suffix(it)).unwrap_or(name);
         if name == "holdfast_service_condition_start_time_seconds" {
             continue;
         }
@@ -148,6 +149,41 @@ fn trouble_of_the_daemon_itself_is_told() {
             "holdfast_history_unwritten_total 7",
             "holdfast_history_disk_bytes 4096",
             "holdfast_history_failed 1",
+        ],
+    );
+}
+
+#[test]
+fn load_balancers_are_counted_by_how_far_they_have_come() {
+    let body = metrics(everything(), |_| ());
+    has(
+        &body,
+        &["holdfast_load_balancers{state=\"ready\"} 1", "holdfast_load_balancers{state=\"ensuring\"} 1"],
+    );
+    let none = metrics(many(50, 3), |_| ());
+    let counted = none.lines().filter(|line| line.starts_with("holdfast_load_balancers{"));
+    assert!(counted.clone().count() == 12 && counted.clone().all(|line| line.ends_with(" 0")), "{none}");
+}
+
+#[test]
+fn each_other_proxy_has_a_number_whether_it_is_there_or_not() {
+    let body = metrics(everything(), |_| ());
+    has(&body, &["holdfast_other_proxy{proxy=\"kube-proxy\"} 1", "holdfast_other_proxy{proxy=\"Cilium\"} 0"]);
+    has(&metrics(everything(), in_memory), &["holdfast_other_proxy{proxy=\"kube-proxy\"} 0"]);
+}
+
+#[test]
+fn steps_are_counted_by_how_long_they_took() {
+    let body = metrics(everything(), |readings| {
+        [1, 3, 2_000].into_iter().for_each(|ms| readings.liveness.steps.took.add(Duration::from_millis(ms)));
+    });
+    has(
+        &body,
+        &[
+            "holdfast_step_duration_seconds_bucket{le=\"0.001\"} 1",
+            "holdfast_step_duration_seconds_bucket{le=\"0.004\"} 2",
+            "holdfast_step_duration_seconds_bucket{le=\"+Inf\"} 3",
+            "holdfast_step_duration_seconds_sum 2.004",
         ],
     );
 }

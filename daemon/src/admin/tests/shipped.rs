@@ -7,10 +7,22 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::fixture::{everything, serve_with};
+use super::promql::selectors;
+use crate::readings::{ConditionCause, ConditionKind};
 use crate::sources::kubernetes::{View as Watches, Watch};
 
-/// What Prometheus itself has, and the labels that it gives.
-const OTHERS: [&str; 3] = ["up", "changes", "time"];
+/// What others export: Prometheus itself, kube-state-metrics and the control plane.
+const OTHERS: [&str; 7] = [
+    "up",
+    "kube_service_spec_type",
+    "kube_service_status_load_balancer_ingress",
+    "kube_service_deletion_timestamp",
+    "kube_endpoint_address",
+    "apiserver_request_total",
+    "endpoint_slice_controller_syncs",
+];
+
+/// The labels that Prometheus gives.
 const TARGET_LABELS: [&str; 3] = ["instance", "cluster", "job"];
 
 fn shipped(path: &str) -> String {
@@ -38,34 +50,18 @@ fn texts<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
     }
 }
 
-fn is_of_a_name(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || matches!(letter, '_' | ':')
-}
-
-/// Each metric of an expression, with what stands in the braces behind it.
-fn selectors(expression: &str) -> Vec<(&str, &str)> {
-    let mut found = Vec::new();
-    let mut rest = expression;
-    while let Some(start) = rest.find("holdfast_").or_else(|| rest.find("process_")) {
-        let begin = rest[..start].rfind(|letter| !is_of_a_name(letter)).map_or(0, |place| place + 1);
-        let end =
-            rest[start..].find(|letter| !is_of_a_name(letter)).map_or(rest.len(), |place| start + place);
-        let braces = rest[end..].strip_prefix('{').and_then(|behind| behind.split_once('}'));
-        found.push((&rest[begin..end], braces.map_or("", |(within, _)| within)));
-        rest = &rest[end..];
-    }
-    found
-}
-
 /// Each metric of a page with the values of each of its labels.
-fn exposed() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
-    // A watch that has heard nothing yet has no silence.
+type Exposed = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+
+fn exposed() -> Exposed {
+    // A watch that has heard nothing yet has no silence, and where no Events are followed none are counted.
     let served = serve_with(everything(), |readings| {
         let heard = |watch| Watch { heard: Some(Instant::now()), ..watch };
         readings.watches = Watches::still(readings.watches.now().into_iter().map(heard).collect());
+        readings.overheard.switch(true);
     });
     let body = served.get("/metrics", "").body;
-    let mut metrics: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    let mut metrics = Exposed::new();
     // A watch that has heard nothing yet has a metric and no value for it.
     for typed in body.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         metrics.entry(typed.split(' ').next().unwrap().to_owned()).or_default();
@@ -79,7 +75,41 @@ fn exposed() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
             metric.entry(label.to_owned()).or_default().insert(value.trim_matches('"').to_owned());
         }
     }
+    // These are there only while something is wrong.
+    let conditions = metrics.get_mut("holdfast_service_condition_start_time_seconds").unwrap();
+    let all = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    conditions.insert("condition".to_owned(), all(&ConditionKind::ALL.map(ConditionKind::as_str)));
+    conditions.insert("cause".to_owned(), all(&ConditionCause::ALL.map(ConditionCause::as_str)));
     metrics
+}
+
+/// What is wrong with the metrics of an expression; `recorded` are those that rules make.
+fn faults(expression: &str, exposed: &Exposed, recorded: &[&str]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (name, matchers) in selectors(expression) {
+        if recorded.contains(&name) || OTHERS.contains(&name) {
+            continue;
+        }
+        let Some(labels) = exposed.get(name) else {
+            faults.push(format!("nobody exports {name}: {expression}"));
+            continue;
+        };
+        for matcher in matchers.split(',').filter(|matcher| !matcher.is_empty()) {
+            faults.extend(fault(matcher, labels).map(|fault| format!("{name} {fault}: {expression}")));
+        }
+    }
+    faults
+}
+
+/// `label="a"`, `label!~"a|b"`: each value must be one that there can be.
+fn fault(matcher: &str, labels: &BTreeMap<String, BTreeSet<String>>) -> Option<String> {
+    let (label, values) = matcher.split_once(['=', '!']).unwrap();
+    if TARGET_LABELS.contains(&label) {
+        return None;
+    }
+    let Some(known) = labels.get(label) else { return Some(format!("has no label {label}")) };
+    let mut values = values.trim_start_matches(['=', '~']).trim_matches('"').split('|');
+    values.find(|value| !known.contains(*value)).map(|value| format!("never has {label}={value}"))
 }
 
 #[track_caller]
@@ -89,22 +119,8 @@ fn check(expressions: &[&str]) {
     let mut recorded = Vec::new();
     texts(&rules, "record", &mut recorded);
     for expression in expressions {
-        let selectors = selectors(expression);
-        assert!(!selectors.is_empty() || OTHERS.iter().any(|it| expression.contains(it)), "{expression}");
-        for (name, matchers) in selectors.into_iter().filter(|(name, _)| !recorded.contains(name)) {
-            let labels = exposed.get(name).unwrap_or_else(|| panic!("no metric {name}: {expression}"));
-            for matcher in matchers.split(',').filter(|matcher| !matcher.is_empty()) {
-                let (label, values) = matcher.split_once(['=', '!']).unwrap();
-                if TARGET_LABELS.contains(&label) {
-                    continue;
-                }
-                let known =
-                    labels.get(label).unwrap_or_else(|| panic!("{name} has no label {label}: {expression}"));
-                for value in values.trim_start_matches(['=', '~']).trim_matches('"').split('|') {
-                    assert!(known.contains(value), "{name} never has {label}={value}: {expression}");
-                }
-            }
-        }
+        assert!(!selectors(expression).is_empty(), "no metric is in {expression}");
+        assert_eq!(faults(expression, &exposed, &recorded), [""; 0]);
     }
 }
 
@@ -119,10 +135,57 @@ fn every_metric_of_the_alerts_exists_with_its_labels() {
 #[test]
 fn every_metric_of_the_dashboard_exists_with_its_labels() {
     let dashboard = dashboard();
-    let mut expressions = Vec::new();
+    let (mut expressions, mut definitions) = (Vec::new(), Vec::new());
     texts(&dashboard, "expr", &mut expressions);
-    texts(&dashboard, "definition", &mut expressions);
+    texts(&dashboard, "definition", &mut definitions);
+    let asked = |it: &'static str, text: &str| text.strip_prefix(it).map(str::to_owned);
+    let of_values = definitions.iter().map(|it| asked("label_values(", it).unwrap()).collect::<Vec<_>>();
+    expressions.extend(of_values.iter().map(|it| it.split_once(',').unwrap().0));
     check(&expressions);
+}
+
+#[test]
+fn a_rule_about_what_nobody_exports_is_found() {
+    let exposed = exposed();
+    for (expression, expected) in [
+        ("holdfast_ready == 0", ""),
+        ("holdfast_redy == 0", "nobody exports holdfast_redy: holdfast_redy == 0"),
+        ("rate(kube_pod_info[5m])", "nobody exports kube_pod_info: rate(kube_pod_info[5m])"),
+        ("recorded > 0", ""),
+        ("holdfast_holds{cause=\"x\"}", "holdfast_holds has no label cause: holdfast_holds{cause=\"x\"}"),
+        (
+            "holdfast_holds{reason=~\"control|gone\"}",
+            "holdfast_holds never has reason=gone: holdfast_holds{reason=~\"control|gone\"}",
+        ),
+    ] {
+        assert_eq!(faults(expression, &exposed, &["recorded"]).join("; "), expected);
+    }
+}
+
+/// The part of the alerts' tests with this name.
+fn test_of_alerts<'a>(tests: &'a Value, name: &str) -> &'a Value {
+    let named = tests["tests"].as_array().unwrap().iter().find(|test| test["name"] == name);
+    named.unwrap_or_else(|| panic!("no test is named {name:?}"))
+}
+
+#[test]
+fn every_alert_fires_in_a_test_and_stays_silent_over_its_own_metrics_in_another() {
+    let text = shipped("contrib/prometheus/holdfast.tests.yaml");
+    let tests: Value = serde_saphyr::from_str(&text).unwrap();
+    let mut sound = Vec::new();
+    texts(test_of_alerts(&tests, "a sound cluster fires nothing"), "series", &mut sound);
+    let sound: BTreeSet<&str> =
+        sound.iter().flat_map(|series| selectors(series)).map(|(name, _)| name).collect();
+    for group in rules()["groups"].as_array().unwrap() {
+        for rule in group["rules"].as_array().unwrap().iter().filter(|rule| rule["alert"].is_string()) {
+            let (alert, expression) = (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap());
+            assert!(text.contains(&format!("alertname=\"{alert}\"")), "{alert} fires in no test");
+            for (metric, _) in selectors(expression).iter().filter(|(name, _)| !name.starts_with("cluster:"))
+            {
+                assert!(sound.contains(metric), "the sound cluster has no {metric}, of {alert}");
+            }
+        }
+    }
 }
 
 /// As GitHub makes them of headings.
@@ -136,6 +199,12 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(|heading| anchor(heading).replace(' ', "-")).collect()
 }
 
+/// `HoldfastDown`, in a table or in a snippet.
+fn words_like_alerts(page: &str) -> Vec<&str> {
+    let words = page.split(|letter: char| !letter.is_ascii_alphanumeric());
+    words.filter(|word| word.strip_prefix("Holdfast").is_some_and(|rest| !rest.is_empty())).collect()
+}
+
 #[test]
 fn every_alert_leads_to_a_place_in_the_guide_and_stands_there() {
     let rules = rules();
@@ -144,8 +213,11 @@ fn every_alert_leads_to_a_place_in_the_guide_and_stands_there() {
     texts(&rules, "runbook", &mut runbooks);
     assert_eq!(alerts.len(), runbooks.len());
     let guide = shipped("docs/operate.md");
-    for alert in alerts {
+    for alert in &alerts {
         assert!(guide.contains(&format!("`{alert}`")), "docs/operate.md does not explain {alert}");
+    }
+    for named in words_like_alerts(&guide) {
+        assert!(alerts.contains(&named), "docs/operate.md names {named}, and there is no such alert");
     }
     for runbook in runbooks {
         let (page, anchor) = runbook.split_once('#').unwrap();
