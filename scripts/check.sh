@@ -30,6 +30,13 @@ case $status in
 3) absent+=("not run here: alerts (needs promtool, of the package prometheus)") ;;
 *) failures+=("alerts") ;;
 esac
+status=0
+scripts/dashboard.sh || status=$?
+case $status in
+0) ;;
+3) absent+=("not run here: dashboard (needs node and npm, and @grafana/schema from there)") ;;
+*) failures+=("dashboard") ;;
+esac
 step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/*.sh tests/host/*.sh .ci/run \
 	packaging/debian/{postinst,prerm,postrm}
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Checks the alerts of contrib/prometheus with Prometheus' own promtool, and runs their tests.
+# Checks the alerts of contrib/prometheus with Prometheus' own promtool, runs their tests, and has the questions of the
+# dashboard in contrib/grafana read.
 #
 # It is taken from PATH; without one, and on the Debian family, from Debian's package, which is unpacked into the target
 # folder: installing it would start a Prometheus here. Exit code 3: there is none to be had.
@@ -26,3 +27,24 @@ if [[ -z $promtool ]]; then
 fi
 "$promtool" check rules --lint=all --lint-fatal contrib/prometheus/holdfast.rules.yaml
 "$promtool" test rules contrib/prometheus/holdfast.tests.yaml
+
+# Each question of the dashboard as a rule of its own, with what Grafana would put in. A string of JSON is one of YAML.
+questions() {
+	echo 'groups: [{name: dashboard, rules: ['
+	# shellcheck disable=SC2016 # The variables are Grafana's.
+	sed -n 's/^ *"expr": \(".*"\),$/\1/p' contrib/grafana/holdfast.json |
+		sed 's/\$__rate_interval/5m/g; s/\$node/.*/g' |
+		awk '{ printf "{record: \"panel:%d\", expr: %s},\n", NR, $0 }'
+	echo ']}]'
+}
+
+asked=$(mktemp --suffix=.yaml)
+trap 'rm -f "$asked"' EXIT
+questions >"$asked"
+all=$(grep -c '"expr":' contrib/grafana/holdfast.json)
+[[ $(grep -c '^{record:' "$asked") == "$all" ]] || {
+	echo "promtool: of the dashboard's $all questions some are not on a line of their own" >&2
+	exit 1
+}
+echo "The dashboard's $all questions:"
+"$promtool" check rules "$asked" | tail -n +2
