@@ -23,6 +23,7 @@ mod links;
 pub mod load;
 mod raw;
 mod serve;
+pub mod tracked;
 pub mod uplinks;
 mod whom;
 

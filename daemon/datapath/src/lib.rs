@@ -11,6 +11,7 @@ extern crate self as holdfast_datapath;
 mod abi;
 mod bitmap;
 mod cgroup;
+mod conntrack;
 mod counts;
 mod devices;
 mod error;
@@ -36,6 +37,7 @@ mod table;
 mod translated;
 mod view;
 
+pub use conntrack::TakenPorts;
 pub use counts::{Counted, Counts};
 pub use devices::{Device, DeviceStatus, HookKind, Side};
 pub use error::StartError;
@@ -48,7 +50,7 @@ pub use kernel::{
     Status, Swept, TakeOverError,
 };
 pub use packets::PacketOptions;
-pub use pins::{VERSION as PINS_VERSION, cleanup, drain};
+pub use pins::{Drained, VERSION as PINS_VERSION, cleanup, drain};
 pub use probe::Features;
 pub use refusals::{Arrival, Cause, Denial, Refusal, Refusals};
 pub use shape::Shape;

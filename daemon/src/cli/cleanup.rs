@@ -7,6 +7,7 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use holdfast_datapath::{Drained, TakenPorts};
 use serde_json::json;
 
 use super::report::Report;
@@ -19,7 +20,9 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
         Ok(pins) => pins,
         Err(errors) => {
             let texts: Vec<String> = errors.errors.iter().map(ToString::to_string).collect();
-            let json = json!({"pins": null, "found": null, "removed": false, "flows": 0, "errors": texts});
+            let json = json!({
+                "pins": null, "found": null, "removed": false, "flows": 0, "ports_taken": 0, "errors": texts,
+            });
             return Report {
                 exit: Exit::Config,
                 json,
@@ -31,9 +34,9 @@ pub(super) fn cleanup(config: Option<&Path>, drains: bool) -> Report {
     if !pins.exists() {
         return outcome(&pins, false, "nothing is there", &[] as &[String]);
     }
-    match if drains { holdfast_datapath::drain(&pins) } else { Ok(0) } {
-        Ok(0) => remove(&pins),
-        Ok(flows) => goes_on(&pins, flows),
+    match if drains { holdfast_datapath::drain(&pins) } else { Ok(Drained::default()) } {
+        Ok(Drained { flows: 0, .. }) => remove(&pins),
+        Ok(drained) => goes_on(&pins, &drained),
         Err(error) => outcome(&pins, true, "", &[error]),
     }
 }
@@ -47,14 +50,30 @@ fn remove(pins: &Path) -> Report {
 }
 
 /// Somebody is still there: no failure, and all the same not what was asked for.
-fn goes_on(pins: &Path, flows: u64) -> Report {
+fn goes_on(pins: &Path, Drained { flows, ports }: &Drained) -> Report {
     let pins = pins.display().to_string();
+    let free = free_ports(ports);
     let said = format!(
         "{pins}: {flows} flows of clients outside go on, and no other begins; processes of this node are not served any \
          more. Run this again until all is removed"
     );
-    let json = json!({"pins": pins, "found": true, "removed": false, "flows": flows, "errors": []});
-    Report { exit: Exit::Finding, json, good: vec![said], bad: Vec::new() }
+    let json = json!({
+        "pins": pins, "found": true, "removed": false, "flows": flows, "ports_taken": ports.taken,
+        "errors": free.iter().collect::<Vec<_>>(),
+    });
+    let bad = free.iter().map(|free| format!("holdfast: {free}")).collect();
+    Report { exit: Exit::Finding, json, good: vec![said], bad }
+}
+
+/// What is still to be done about ports that the next in line may give away.
+fn free_ports(ports: &TakenPorts) -> Option<String> {
+    let error = ports.error.as_ref()?;
+    Some(format!(
+        "conntrack has no entry for {} of these flows ({error}), so whoever masquerades here may give their port to a \
+         client of its own, which then hears nothing. Check that nf_conntrack_netlink is loaded and that the table has \
+         room (net.netfilter.nf_conntrack_max), and run this again",
+        ports.refused
+    ))
 }
 
 fn outcome(pins: &Path, found: bool, good: &str, errors: &[impl Display]) -> Report {
@@ -62,7 +81,9 @@ fn outcome(pins: &Path, found: bool, good: &str, errors: &[impl Display]) -> Rep
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     Report {
         exit: if is_good { Exit::Good } else { Exit::Finding },
-        json: json!({"pins": pins, "found": found, "removed": found && is_good, "flows": 0, "errors": texts}),
+        json: json!({
+            "pins": pins, "found": found, "removed": found && is_good, "flows": 0, "ports_taken": 0, "errors": texts,
+        }),
         good: if is_good { vec![format!("{pins}: {good}")] } else { Vec::new() },
         bad: texts.iter().map(|error| format!("holdfast: {error}")).collect(),
     }
@@ -74,5 +95,40 @@ fn pins(config: Option<&Path>) -> Result<PathBuf, ConfigErrors> {
     match config.or_else(|| usual.exists().then_some(usual)) {
         Some(path) => Config::load(path).map(|(config, _)| config.datapath.bpffs),
         None => Ok(Datapath::default().bpffs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn report(ports: TakenPorts) -> Report {
+        goes_on(Path::new("/sys/fs/bpf/holdfast"), &Drained { flows: 7, ports })
+    }
+
+    #[test]
+    fn flows_that_go_on_are_counted_and_so_are_their_ports() {
+        let report = report(TakenPorts { taken: 3, ..TakenPorts::default() });
+        assert_eq!(report.exit, Exit::Finding);
+        assert!(report.good[0].starts_with("/sys/fs/bpf/holdfast: 7 flows of clients outside go on"));
+        assert_eq!((report.good.len(), report.bad.len()), (1, 0));
+        assert_eq!((&report.json["flows"], &report.json["ports_taken"]), (&7.into(), &3.into()));
+        assert_eq!(report.json["errors"], json!([]));
+    }
+
+    #[test]
+    fn ports_that_may_be_given_away_are_told_with_what_to_do() {
+        let error = Some(io::Error::from_raw_os_error(nix::libc::ENOMEM));
+        let report = report(TakenPorts { taken: 1, refused: 2, error });
+        assert_eq!((report.exit, report.good.len()), (Exit::Finding, 1), "they go on all the same");
+        let said = &report.bad[0];
+        assert!(
+            said.starts_with("holdfast: conntrack has no entry for 2 of these flows (Cannot allocate memory"),
+            "{said}"
+        );
+        assert!(said.contains("nf_conntrack_max") && said.ends_with("run this again"), "{said}");
+        assert_eq!(report.json["errors"][0], said["holdfast: ".len()..]);
     }
 }

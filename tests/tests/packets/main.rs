@@ -6,6 +6,8 @@ mod changes;
 #[cfg(test)]
 mod devices;
 #[cfg(test)]
+mod drained;
+#[cfg(test)]
 mod fabric;
 #[cfg(test)]
 mod known;

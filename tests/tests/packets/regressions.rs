@@ -1,8 +1,5 @@
 //! Traffic that other proxies of nodes are known to have broken, where no other test here has it.
 
-use std::io::Write;
-use std::process::Stdio;
-
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::bed::uplinks::ASYMMETRIC;
@@ -30,19 +27,12 @@ const MASQUERADE: &str = "table inet outgoing {
 }
 ";
 
-fn masquerade(bed: &Bed) {
-    let mut nft = bed.command(Location::OUTSIDE, "nft").unwrap();
-    let mut child = nft.args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(MASQUERADE.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success());
-}
-
 /// cilium#30858, #45492, kubernetes#139276. A datagram that answers a masqueraded one at the number of a node port of
 /// UDP is the one that cannot be told from a client's: docs/packets.md says so.
 #[test]
 fn answers_to_what_the_kernel_masqueraded_are_left_to_it() {
     on_a_node(Switches::default(), "", |bed, _, clients| {
-        masquerade(bed);
+        fabric::rules(bed, MASQUERADE).unwrap();
         let ports =
             [(9001, 30_001, Transport::Tcp), (9002, 61_234, Transport::Tcp), (9002, 61_234, Transport::Udp)];
         let far = [9001, 9002].map(|port| FAMILIES.map(|family| outside(family, port))).concat();

@@ -61,6 +61,13 @@ pub struct FlowReport {
 }
 
 impl FlowTable {
+    /// Those that live and whose backend sees a port of this node.
+    pub(crate) fn by_own_ports(&self) -> impl Iterator<Item = Flow> {
+        let (now, records) = (self.now(), &self.0.records);
+        let live = records.some(0, records.len()).filter(move |(_, it)| !is_expired(it, now, 0));
+        live.filter(|(_, it)| it.nat_port != 0).filter_map(move |(_, it)| Flow::of(&it, now))
+    }
+
     /// Counts all flows, and finds so many.
     pub fn report(&self, filter: &FlowFilter, limit: usize) -> FlowReport {
         let mut report = FlowReport::default();

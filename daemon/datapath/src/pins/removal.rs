@@ -12,6 +12,7 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::{DEVICE_LINKS, LINKS, PACKETS, Pins, VERSION, device_links, failed, lock, remove_folder};
 use crate::abi::{self, packets::types};
+use crate::conntrack::{TakenPorts, take_ports};
 use crate::devices;
 use crate::error::StartError;
 use crate::flows::FlowTable;
@@ -34,14 +35,22 @@ pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
     Ok(errors)
 }
 
+/// What is left for programs at devices to do.
+#[derive(Debug, Default)]
+pub struct Drained {
+    /// Flows that go on, if programs follow them; of 0 nothing is left that anybody would miss.
+    pub flows: u64,
+    /// Of these, and of those that end just now: ports of this node that the next in line must not give away.
+    pub ports: TakenPorts,
+}
+
 /// From now on whoever comes is left to the next in line. What clients outside have goes on, because nobody else knows
-/// their backends. Gives how many flows that are, if programs at devices follow them; of 0 nothing is left that anybody
-/// would miss.
+/// their backends.
 ///
 /// Refuses while a daemon holds the pins. A daemon that starts serves everybody again.
-pub fn drain(root: &Path) -> Result<u64, StartError> {
+pub fn drain(root: &Path) -> Result<Drained, StartError> {
     if !root.exists() {
-        return Ok(0);
+        return Ok(Drained::default());
     }
     let pins = Pins {
         root: root.to_owned(),
@@ -52,7 +61,7 @@ pub fn drain(root: &Path) -> Result<u64, StartError> {
         _lock: lock(root)?,
     };
     if !devices::are_anywhere(&pins.devices()) {
-        return Ok(0);
+        return Ok(Drained::default());
     }
     let maps = pins.adopt_packets()?;
     if !maps.contains_key(&Map::PacketSettings) {
@@ -60,9 +69,12 @@ pub fn drain(root: &Path) -> Result<u64, StartError> {
         return Err(StartError::OtherVersion { path });
     }
     let flows = FlowTable::new(&maps)?;
+    // Before the next in line gives the first port away; and those of who came while the first ones were entered.
+    take_ports(flows.by_own_ports());
     open_no_more(&maps)?;
+    let ports = take_ports(flows.by_own_ports());
     detach_sockets(root).into_iter().next().map_or(Ok(()), Err)?;
-    Ok(flows.tally().in_use())
+    Ok(Drained { flows: flows.tally().in_use(), ports })
 }
 
 /// Only the daemon that pinned them knows how they look.

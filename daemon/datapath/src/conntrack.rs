@@ -1,0 +1,270 @@
+//! Ports that flows have of this node, entered into the kernel's own table of connections (conntrack): whoever
+//! masquerades there, as kube-proxy does, gives none of them to somebody else.
+//!
+//! Invariant: an entry that is there already stays as it is, whosever it is, and none is taken away: each runs out by
+//! itself. Nothing is asked of entries but to be there: the packets of these flows are translated after conntrack on
+//! their way out and before it on their way back. It sees the network namespace of the calling thread only.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use holdfast_core::keys::Transport;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket};
+use nix::sys::time::TimeVal;
+
+use crate::flows::Flow;
+
+#[cfg(test)]
+mod tests;
+
+/// Flows that are entered by one system call. Each may be answered by a kilobyte, all of which the kernel keeps for us
+/// meanwhile: far less than it keeps for any socket.
+const BATCH: usize = 32;
+/// The kernel answers before it returns from what it is asked.
+const ANSWER_TIME_MAX: i64 = 1;
+/// One answer: at most what it answers to, with a header.
+const ANSWER_BYTES_MAX: usize = 4096;
+/// A flow may last for a day. Who gives a node to another proxy asks again and again, and ports of flows that have
+/// ended are not to be missed for long.
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
+/// An entry of no time at all is refused.
+const TIMEOUT_MIN: Duration = Duration::from_secs(1);
+
+/// From `linux/netlink.h` and `linux/netfilter/nfnetlink.h`.
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_EXCL: u16 = 0x200;
+const NLM_F_CREATE: u16 = 0x400;
+const HEADER: usize = 16;
+const NESTED: u16 = 0x8000;
+/// `NFNL_SUBSYS_CTNETLINK` in the upper byte, and `IPCTNL_MSG_CT_NEW` in the lower one.
+const NEW: u16 = 0x0100;
+
+/// From `linux/netfilter/nfnetlink_conntrack.h`.
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_PROTOINFO: u16 = 4;
+const CTA_TIMEOUT: u16 = 7;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+/// Where from and where to, of either family.
+const CTA_IP_V4: [u16; 2] = [1, 2];
+const CTA_IP_V6: [u16; 2] = [3, 4];
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
+const CTA_PROTO_DST_PORT: u16 = 3;
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
+const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
+const TCP_CONNTRACK_ESTABLISHED: u8 = 3;
+/// `IP_CT_TCP_FLAG_BE_LIBERAL`, as value and as mask: when the programs have gone, what the backend still sends is to
+/// be answered with a reset, and is not to be dropped because conntrack has not followed its numbers.
+const LIBERAL: [u8; 2] = [8, 8];
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct TakenPorts {
+    /// Flows whose port nobody gives away now.
+    pub taken: u64,
+    /// Flows whose port somebody may give away.
+    pub refused: u64,
+    /// Why the first of these is one.
+    pub error: Option<io::Error>,
+}
+
+/// Has an entry for each of these flows that has a port of this node. A kernel that takes none of many is not asked on.
+pub(crate) fn take_ports(flows: impl Iterator<Item = Flow>) -> TakenPorts {
+    let mut taken = TakenPorts::default();
+    let mut ports = flows.filter_map(|flow| Port::of(&flow)).peekable();
+    if ports.peek().is_some() {
+        let taking = Conntrack::open().and_then(|mut kernel| kernel.take(&mut ports, &mut taken));
+        taken.error = taken.error.or(taking.err());
+        taken.refused += ports.count() as u64;
+    }
+    taken
+}
+
+/// One that a backend sees in place of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Port {
+    transport: Transport,
+    at: SocketAddr,
+    backend: SocketAddr,
+    timeout: Duration,
+}
+
+impl Port {
+    fn of(flow: &Flow) -> Option<Self> {
+        let left = flow.lifetime.saturating_sub(flow.idle);
+        let timeout = left.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
+        Some(Self { transport: flow.transport, at: flow.nat?, backend: flow.backend, timeout })
+    }
+
+    /// What makes the entry, as the kernel reads it.
+    fn message(&self, sequence: u32, flags: u16) -> Vec<u8> {
+        let family = if self.backend.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let seconds = u32::try_from(self.timeout.as_secs()).unwrap_or(u32::MAX);
+        let mut body = vec![u8::try_from(family).unwrap_or_default(), 0, 0, 0];
+        body.extend(self.tuple(CTA_TUPLE_ORIG, self.at, self.backend));
+        body.extend(self.tuple(CTA_TUPLE_REPLY, self.backend, self.at));
+        body.extend(attribute(CTA_TIMEOUT, &seconds.to_be_bytes()));
+        if self.transport == Transport::Tcp {
+            body.extend(established());
+        }
+        let length = u32::try_from(HEADER + body.len()).unwrap_or_default();
+        let mut message = Vec::with_capacity(HEADER + body.len());
+        message.extend(length.to_ne_bytes());
+        message.extend(NEW.to_ne_bytes());
+        message.extend((NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | flags).to_ne_bytes());
+        message.extend(sequence.to_ne_bytes());
+        message.extend([0; 4]);
+        message.extend(body);
+        message
+    }
+
+    fn tuple(&self, kind: u16, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
+        let protocol = match self.transport {
+            Transport::Tcp => libc::IPPROTO_TCP,
+            Transport::Udp => libc::IPPROTO_UDP,
+        };
+        let protocol = u8::try_from(protocol).unwrap_or_default();
+        let ends = [address(from.ip(), 0), address(to.ip(), 1)];
+        let ports = [
+            attribute(CTA_PROTO_NUM, &[protocol]),
+            attribute(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()),
+            attribute(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()),
+        ];
+        nested(kind, &[nested(CTA_TUPLE_IP, &ends), nested(CTA_TUPLE_PROTO, &ports)])
+    }
+}
+
+/// `end`: 0 is where from, 1 is where to.
+fn address(address: IpAddr, end: usize) -> Vec<u8> {
+    let kind = |kinds: [u16; 2]| kinds.get(end).copied().unwrap_or_default();
+    match address {
+        IpAddr::V4(it) => attribute(kind(CTA_IP_V4), &it.octets()),
+        IpAddr::V6(it) => attribute(kind(CTA_IP_V6), &it.octets()),
+    }
+}
+
+/// Without a state the kernel would have the entry run out by the rules of one that has only just begun.
+fn established() -> Vec<u8> {
+    let tcp = [
+        attribute(CTA_PROTOINFO_TCP_STATE, &[TCP_CONNTRACK_ESTABLISHED]),
+        attribute(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &LIBERAL),
+        attribute(CTA_PROTOINFO_TCP_FLAGS_REPLY, &LIBERAL),
+    ];
+    nested(CTA_PROTOINFO, &[nested(CTA_PROTOINFO_TCP, &tcp)])
+}
+
+fn nested(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
+    attribute(kind | NESTED, &values.concat())
+}
+
+/// The length counts what is written, and the next one begins at a multiple of four.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = 4 + value.len();
+    let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
+    bytes.extend(u16::try_from(length).unwrap_or_default().to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(length.next_multiple_of(4), 0);
+    bytes
+}
+
+/// The conversation with the kernel.
+#[derive(Debug)]
+struct Conntrack {
+    socket: File,
+}
+
+impl Conntrack {
+    fn open() -> io::Result<Self> {
+        let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkNetFilter);
+        let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_TIME_MAX, 0))?;
+        Ok(Self { socket: socket.into() })
+    }
+
+    /// Batch after batch; an error where the kernel has taken nothing of one.
+    fn take(&mut self, ports: &mut impl Iterator<Item = Port>, taken: &mut TakenPorts) -> io::Result<()> {
+        loop {
+            let batch: Vec<Port> = ports.take(BATCH).collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            let refusals = self.enter(&batch);
+            let count = refusals.as_ref().map_or(batch.len(), |it| it.count);
+            taken.refused += count as u64;
+            taken.taken += batch.len().saturating_sub(count) as u64;
+            match refusals?.first {
+                Some(error) if count == batch.len() => return Err(error),
+                Some(error) => _ = taken.error.get_or_insert(error),
+                None => {}
+            }
+        }
+    }
+
+    /// The kernel answers to what it refuses, and to the last one whatever comes of it.
+    fn enter(&mut self, batch: &[Port]) -> io::Result<Refusals> {
+        let numbered = (1_u32..).zip(batch);
+        let flags = |number| if number as usize == batch.len() { NLM_F_ACK } else { 0 };
+        let messages = numbered.flat_map(|(number, port)| port.message(number, flags(number)));
+        self.socket.write_all(&messages.collect::<Vec<u8>>())?;
+        let mut refusals = Refusals::default();
+        for _ in batch {
+            let answer = match self.answer() {
+                Ok(answer) => answer,
+                // Who may not ask at all hears so once, and nothing afterwards.
+                Err(error) => return Err(refusals.first.unwrap_or(error)),
+            };
+            refusals.note(answer.errno);
+            if answer.sequence as usize == batch.len() {
+                break;
+            }
+        }
+        Ok(refusals)
+    }
+
+    fn answer(&mut self) -> io::Result<Answer> {
+        let mut buffer = [0; ANSWER_BYTES_MAX];
+        let length = self.socket.read(&mut buffer)?;
+        Answer::read(buffer.get(..length).unwrap_or_default())
+            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Entries of a batch that the kernel did not make, though there were none.
+#[derive(Debug, Default)]
+struct Refusals {
+    count: usize,
+    first: Option<io::Error>,
+}
+
+impl Refusals {
+    fn note(&mut self, errno: i32) {
+        if errno != 0 && errno != libc::EEXIST {
+            self.count += 1;
+            self.first.get_or_insert(io::Error::from_raw_os_error(errno));
+        }
+    }
+}
+
+/// What the kernel says of one message. An error of 0 is consent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Answer {
+    sequence: u32,
+    errno: i32,
+}
+
+impl Answer {
+    /// An `nlmsgerr` after its header; `None`: it is cut off.
+    fn read(message: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_ne_bytes(*message.get(at..)?.first_chunk()?));
+        Some(Self { sequence: word(8)?, errno: word(HEADER)?.cast_signed().saturating_neg() })
+    }
+}

@@ -1,0 +1,177 @@
+//! What the kernel is asked, byte by byte, and what is made of its answers.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::thread::JoinHandle;
+
+use super::*;
+
+fn port(transport: Transport, at: &str, backend: &str) -> Port {
+    let [at, backend] = [at, backend].map(|it| it.parse().unwrap());
+    Port { transport, at, backend, timeout: Duration::from_secs(77) }
+}
+
+fn ports(count: u16) -> impl Iterator<Item = Port> {
+    (0..count).map(|n| port(Transport::Tcp, &format!("10.0.0.5:{}", 61_000 + n), "10.1.0.7:8443"))
+}
+
+/// Words of four hexadecimal digits, as they lie in memory.
+#[track_caller]
+fn check_body(port: Port, expected: &str) {
+    let message = port.message(1, 0);
+    let (header, body) = message.split_at(HEADER);
+    assert_eq!(header[..4], u32::try_from(message.len()).unwrap().to_ne_bytes());
+    let hex = |pair: &[u8]| pair.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let told: Vec<String> = body.chunks(2).map(hex).collect();
+    assert_eq!(told, expected.split_whitespace().collect::<Vec<_>>());
+}
+
+#[cfg(target_endian = "little")]
+#[test]
+fn an_entry_of_tcp_is_an_established_one_between_the_node_and_the_backend() {
+    check_body(
+        port(Transport::Tcp, "10.0.0.5:61000", "10.1.0.7:8443"),
+        "0200 0000
+         3400 0180 1400 0180 0800 0100 0a00 0005 0800 0200 0a01 0007
+                   1c00 0280 0500 0100 0600 0000 0600 0200 ee48 0000 0600 0300 20fb 0000
+         3400 0280 1400 0180 0800 0100 0a01 0007 0800 0200 0a00 0005
+                   1c00 0280 0500 0100 0600 0000 0600 0200 20fb 0000 0600 0300 ee48 0000
+         0800 0700 0000 004d
+         2000 0480 1c00 0180 0500 0100 0300 0000 0600 0400 0808 0000 0600 0500 0808 0000",
+    );
+}
+
+#[cfg(target_endian = "little")]
+#[test]
+fn an_entry_of_udp_has_no_state() {
+    check_body(
+        port(Transport::Udp, "[fd00:a::5]:61001", "[fd00:9::7]:53"),
+        "0a00 0000
+         4c00 0180 2c00 0180 1400 0300 fd00 000a 0000 0000 0000 0000 0000 0005
+                             1400 0400 fd00 0009 0000 0000 0000 0000 0000 0007
+                   1c00 0280 0500 0100 1100 0000 0600 0200 ee49 0000 0600 0300 0035 0000
+         4c00 0280 2c00 0180 1400 0300 fd00 0009 0000 0000 0000 0000 0000 0007
+                             1400 0400 fd00 000a 0000 0000 0000 0000 0000 0005
+                   1c00 0280 0500 0100 1100 0000 0600 0200 0035 0000 0600 0300 ee49 0000
+         0800 0700 0000 004d",
+    );
+}
+
+/// The numbers and flags of these messages.
+fn asked(mut messages: &[u8]) -> Vec<(u32, u16)> {
+    let mut asked = Vec::new();
+    while let Some(length) = messages.first_chunk().map(|it| u32::from_ne_bytes(*it) as usize) {
+        let (message, rest) = messages.split_at(length);
+        assert_eq!(u16::from_ne_bytes([message[4], message[5]]), NEW);
+        let sequence = u32::from_ne_bytes(message[8..12].try_into().unwrap());
+        asked.push((sequence, u16::from_ne_bytes([message[6], message[7]])));
+        messages = rest;
+    }
+    asked
+}
+
+/// A kernel that is asked so many times, and says this to each message; to the last of a batch it says consent too.
+fn kernel_that_says(
+    batches: usize,
+    errno: fn(u32) -> Option<i32>,
+) -> (Conntrack, JoinHandle<Vec<Vec<(u32, u16)>>>) {
+    let (ours, kernels) = UnixDatagram::pair().unwrap();
+    ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let answering = std::thread::spawn(move || {
+        let batch = || {
+            let mut request = vec![0; 1 << 16];
+            let length = kernels.recv(&mut request).unwrap();
+            let messages = asked(&request[..length]);
+            for (sequence, flags) in &messages {
+                if let Some(errno) = errno(*sequence).or((flags & NLM_F_ACK != 0).then_some(0)) {
+                    let mut answer = [0; 36];
+                    answer[8..12].copy_from_slice(&sequence.to_ne_bytes());
+                    answer[16..20].copy_from_slice(&(-errno).to_ne_bytes());
+                    kernels.send(&answer).unwrap();
+                }
+            }
+            messages
+        };
+        (0..batches).map(|_| batch()).collect()
+    });
+    (Conntrack { socket: OwnedFd::from(ours).into() }, answering)
+}
+
+fn taken_of(kernel: &mut Conntrack, count: u16) -> (TakenPorts, io::Result<()>) {
+    let mut taken = TakenPorts::default();
+    let came = kernel.take(&mut ports(count), &mut taken);
+    (taken, came)
+}
+
+#[test]
+fn many_are_entered_by_few_calls_and_each_is_new_or_left_alone() {
+    let (mut kernel, answering) = kernel_that_says(3, |_| None);
+    let (taken, came) = taken_of(&mut kernel, 70);
+    came.unwrap();
+    assert_eq!((taken.taken, taken.refused, taken.error.is_none()), (70, 0, true));
+    let batches = answering.join().unwrap();
+    assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [32, 32, 6]);
+    let new = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL;
+    for batch in batches {
+        let last = batch.len();
+        let expected = (1..).zip(1..=last).map(|(n, at)| (n, if at == last { new | NLM_F_ACK } else { new }));
+        assert_eq!(batch, expected.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn an_entry_that_is_there_is_as_good_as_a_new_one() {
+    let (mut kernel, answering) = kernel_that_says(1, |_| Some(libc::EEXIST));
+    let (taken, came) = taken_of(&mut kernel, 20);
+    came.unwrap();
+    assert_eq!((taken.taken, taken.refused), (20, 0));
+    answering.join().unwrap();
+}
+
+#[test]
+fn one_that_is_refused_does_not_stand_in_the_way_of_others() {
+    let refused = |sequence| (sequence == 3).then_some(libc::ENOSPC);
+    let (mut kernel, answering) = kernel_that_says(2, refused);
+    let (taken, came) = taken_of(&mut kernel, 50);
+    came.unwrap();
+    assert_eq!((taken.taken, taken.refused), (48, 2));
+    assert_eq!(taken.error.unwrap().raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(answering.join().unwrap().len(), 2);
+}
+
+#[test]
+fn a_kernel_that_takes_nothing_is_not_asked_on() {
+    let (mut kernel, answering) = kernel_that_says(1, |_| Some(libc::ENOMEM));
+    let (taken, came) = taken_of(&mut kernel, 50);
+    assert_eq!((taken.taken, taken.refused), (0, 32), "those of one batch");
+    assert_eq!(came.unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+    answering.join().unwrap();
+}
+
+/// The kernel answers to the first message then, and reads no other.
+#[test]
+fn who_may_not_ask_hears_why() {
+    let (ours, kernels) = UnixDatagram::pair().unwrap();
+    ours.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    let mut answer = [0; 36];
+    answer[8..12].copy_from_slice(&1_u32.to_ne_bytes());
+    answer[16..20].copy_from_slice(&(-libc::EPERM).to_ne_bytes());
+    kernels.send(&answer).unwrap();
+    let mut kernel = Conntrack { socket: OwnedFd::from(ours).into() };
+    let (taken, came) = taken_of(&mut kernel, 5);
+    assert_eq!((taken.taken, taken.refused), (0, 5));
+    assert_eq!(came.unwrap_err().raw_os_error(), Some(libc::EPERM));
+}
+
+#[test]
+fn an_answer_that_is_cut_off_is_none() {
+    assert_eq!(Answer::read(&[0; 19]), None);
+    assert_eq!(Answer::read(&[]), None);
+    assert_eq!(Answer::read(&[0; 20]), Some(Answer { sequence: 0, errno: 0 }));
+}
+
+#[test]
+fn where_nobody_has_a_port_the_kernel_is_not_asked() {
+    let taken = take_ports(std::iter::empty());
+    assert_eq!((taken.taken, taken.refused, taken.error.is_none()), (0, 0, true));
+}
