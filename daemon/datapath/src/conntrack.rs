@@ -1,4 +1,5 @@
-//! Ports that flows have of this node, entered into the kernel's own table of connections (conntrack): whoever
+//! The kernel's own table of connections (conntrack), as far as others who translate here share ports with us: what they
+//! have is read (`translated`), and ports that flows have of this node are entered: whoever
 //! masquerades there, as kube-proxy does, gives none of them to somebody else.
 //!
 //! Invariant: an entry that is there already stays as it is, whosever it is, and none is taken away: each runs out by
@@ -16,6 +17,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsocko
 use nix::sys::time::TimeVal;
 
 use crate::flows::Flow;
+
+pub(crate) mod translated;
 
 #[cfg(test)]
 mod tests;

@@ -34,7 +34,6 @@ mod site;
 mod skeleton;
 mod sys;
 mod table;
-mod translated;
 mod view;
 
 pub use conntrack::TakenPorts;

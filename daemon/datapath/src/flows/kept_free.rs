@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::{FlowTable, Maps};
 use crate::abi::flow::{self, EntryKey, types};
 use crate::abi::transport_number;
-use crate::translated::{self, Found, Translated};
+use crate::conntrack::translated::{self, Found, Translated};
 
 /// Where such an entry leads: there is no flow of that number.
 const NOBODY: u32 = u32::MAX;

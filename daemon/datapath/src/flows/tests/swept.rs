@@ -9,7 +9,7 @@ use proptest::test_runner::TestRunner;
 use super::super::life::{MARGIN, lifetime};
 use super::super::sweep::Sweep;
 use super::*;
-use crate::translated::Translated;
+use crate::conntrack::translated::Translated;
 
 fn pass(sweep: &mut Sweep) {
     let passes = sweep.swept.passes;

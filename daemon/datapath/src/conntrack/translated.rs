@@ -15,6 +15,10 @@ use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, setsockopt, socket};
 use nix::sys::time::TimeVal;
 
+use super::{
+    CTA_IP_V4, CTA_IP_V6, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
+    CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, HEADER, NEW,
+};
 use crate::abi::transport_of;
 
 /// How many connections the kernel follows here; absent where it follows none.
@@ -29,25 +33,16 @@ const DATAGRAM: usize = 1 << 16;
 /// Connections that are kept in mind, a few of each hundred that another proxy has. One is an entry in the kernel.
 const FOUND_MAX: usize = 8_192;
 
-/// From `linux/netlink.h`, `linux/netfilter/nfnetlink.h` and `nfnetlink_conntrack.h`.
+/// From `linux/netlink.h` and `linux/netfilter/nfnetlink_conntrack.h`.
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-const CT_NEW: u16 = 0x0100;
 const CT_GET: u16 = 0x0101;
 /// `NLM_F_REQUEST | NLM_F_DUMP`.
 const DUMP: u16 = 0x301;
-const HEADER: usize = 16;
 /// Of `nfgenmsg`; all zeros ask for both families.
 const GENERAL: usize = 4;
-const CTA_TUPLE_ORIG: u16 = 1;
-const CTA_TUPLE_REPLY: u16 = 2;
-const CTA_TUPLE_IP: u16 = 1;
-const CTA_TUPLE_PROTO: u16 = 2;
-const CTA_IP_SRC: [u16; 2] = [1, 3];
-const CTA_IP_DST: [u16; 2] = [2, 4];
-const CTA_PROTO_NUM: u16 = 1;
-const CTA_PROTO_SRC_PORT: u16 = 2;
-const CTA_PROTO_DST_PORT: u16 = 3;
+/// Without the flags of those that hold others.
+const KIND: u16 = 0x3fff;
 
 /// A connection whose client the backend does not see, but an address and a port of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,7 +91,7 @@ fn read(answer: &mut impl Read, until: Instant, is_wanted: impl Fn(u16) -> bool)
                     found.is_whole = found.all.len() < FOUND_MAX;
                     return ended(body).map(|()| found);
                 }
-                CT_NEW if found.all.len() < FOUND_MAX => {
+                NEW if found.all.len() < FOUND_MAX => {
                     found.all.extend(translated(body).filter(|it| is_wanted(it.node.port())));
                 }
                 _ => {}
@@ -129,7 +124,7 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 fn attribute(mut rest: &[u8], wanted: &[u16]) -> Option<Vec<u8>> {
     loop {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & 0x3fff;
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
         let value = rest.get(4..length)?;
         if wanted.contains(&kind) {
             return Some(value.to_vec());
@@ -148,15 +143,16 @@ struct Way {
 fn way(message: &[u8], direction: u16) -> Option<Way> {
     let tuple = attribute(message, &[direction])?;
     let (ip, protocol) = (attribute(&tuple, &[CTA_TUPLE_IP])?, attribute(&tuple, &[CTA_TUPLE_PROTO])?);
-    let end = |addresses: &[u16], port: u16| {
-        let address = address(&attribute(&ip, addresses)?)?;
+    let end = |at: usize, port: u16| {
+        let addresses = [CTA_IP_V4, CTA_IP_V6].map(|kinds| kinds.get(at).copied().unwrap_or_default());
+        let address = address(&attribute(&ip, &addresses)?)?;
         let port = u16::from_be_bytes(*attribute(&protocol, &[port])?.first_chunk()?);
         Some(SocketAddr::new(address, port))
     };
     Some(Way {
         transport: transport_of(*attribute(&protocol, &[CTA_PROTO_NUM])?.first()?)?,
-        source: end(&CTA_IP_SRC, CTA_PROTO_SRC_PORT)?,
-        destination: end(&CTA_IP_DST, CTA_PROTO_DST_PORT)?,
+        source: end(0, CTA_PROTO_SRC_PORT)?,
+        destination: end(1, CTA_PROTO_DST_PORT)?,
     })
 }
 
@@ -176,6 +172,7 @@ fn translated(body: &[u8]) -> Option<Translated> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NESTED;
     use super::*;
 
     fn with_header(kind: u16, body: &[u8]) -> Vec<u8> {
@@ -201,10 +198,10 @@ mod tests {
 
     fn tuple(direction: u16, protocol: u8, source: &str, destination: &str) -> Vec<u8> {
         let [source, destination] = [source, destination].map(|it| it.parse::<SocketAddr>().unwrap());
-        let at = usize::from(source.is_ipv6());
+        let [of_source, of_destination] = if source.is_ipv4() { CTA_IP_V4 } else { CTA_IP_V6 };
         let ip = [
-            with_type(CTA_IP_SRC[at], &octets(source.ip())),
-            with_type(CTA_IP_DST[at], &octets(destination.ip())),
+            with_type(of_source, &octets(source.ip())),
+            with_type(of_destination, &octets(destination.ip())),
         ];
         let port = |kind, port: u16| with_type(kind, &port.to_be_bytes());
         let protocol = [
@@ -213,7 +210,7 @@ mod tests {
             port(CTA_PROTO_DST_PORT, destination.port()),
         ];
         // As the kernel marks what holds others.
-        let nested = |kind: u16, parts: &[u8]| with_type(kind | 0x8000, parts);
+        let nested = |kind: u16, parts: &[u8]| with_type(kind | NESTED, parts);
         nested(
             direction,
             &[nested(CTA_TUPLE_IP, &ip.concat()), nested(CTA_TUPLE_PROTO, &protocol.concat())].concat(),
@@ -224,7 +221,7 @@ mod tests {
     fn connection(protocol: u8, there: [&str; 2], back: [&str; 2]) -> Vec<u8> {
         let there = tuple(CTA_TUPLE_ORIG, protocol, there[0], there[1]);
         let back = tuple(CTA_TUPLE_REPLY, protocol, back[0], back[1]);
-        with_header(CT_NEW, &[&[0; GENERAL][..], &there, &back].concat())
+        with_header(NEW, &[&[0; GENERAL][..], &there, &back].concat())
     }
 
     /// As the kernel's answer comes: in pieces of whole messages.
@@ -286,7 +283,7 @@ mod tests {
     fn bytes_of_any_kind_are_read_to_their_end() {
         let whole = connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]);
         for length in 0..whole.len() {
-            assert!(found(&[with_header(CT_NEW, &whole[HEADER..length.max(HEADER)])]).all.is_empty());
+            assert!(found(&[with_header(NEW, &whole[HEADER..length.max(HEADER)])]).all.is_empty());
         }
     }
 
