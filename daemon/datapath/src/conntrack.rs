@@ -1,6 +1,6 @@
 //! The kernel's own table of connections (conntrack), as far as others who translate here share ports with us: what they
-//! have is read (`translated`), and ports that flows have of this node are entered: whoever
-//! masquerades there, as kube-proxy does, gives none of them to somebody else.
+//! have is read (`translated`), and ports that flows have of this node are entered: whoever masquerades there, as
+//! kube-proxy does, gives none of them to somebody else.
 //!
 //! Invariant: an entry that is there already stays as it is, whosever it is, and none is taken away: each runs out by
 //! itself. Nothing is asked of entries but to be there: the packets of these flows are translated after conntrack on
