@@ -70,11 +70,11 @@ fn asked(mut messages: &[u8]) -> Vec<(u32, u16)> {
     asked
 }
 
+/// Of each call, the number and the flags of each message.
+type Heard = Vec<Vec<(u32, u16)>>;
+
 /// A kernel that is asked so many times, and says this to each message; to the last of a batch it says consent too.
-fn kernel_that_says(
-    batches: usize,
-    errno: fn(u32) -> Option<i32>,
-) -> (Conntrack, JoinHandle<Vec<Vec<(u32, u16)>>>) {
+fn kernel_that_says(batches: usize, errno: fn(u32) -> Option<i32>) -> (Conntrack, JoinHandle<Heard>) {
     let (ours, kernels) = UnixDatagram::pair().unwrap();
     ours.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let answering = std::thread::spawn(move || {

@@ -359,7 +359,7 @@ pub(super) fn nodes(case: &Case<'_>) -> Judgement {
         .collect();
     let not_asked = match unasked.len() {
         0 => String::new(),
-        number => format!(" {} more of them have no label, and were not asked for one by one.", number),
+        number => format!(" {number} more of them have no label, and were not asked for one by one."),
     };
     if bad.is_empty() {
         let sentence = format!("{} of its endpoints ready.{not_asked}", count(used.len(), "node"));
