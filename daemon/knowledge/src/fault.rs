@@ -18,7 +18,8 @@ pub struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn of_file(file: &str, line: Option<usize>, message: &str) -> Self {
+    /// One with the file as such, or with what no entry has.
+    pub fn of_file(file: &str, line: Option<usize>, message: &str) -> Self {
         Self::of_entry(file, line, None, message)
     }
 

@@ -38,11 +38,13 @@ built_in![
     "symptoms.toml",
 ];
 
-static KNOWLEDGE: LazyLock<(Knowledge, Vec<Fault>)> = LazyLock::new(|| {
+static KNOWLEDGE: LazyLock<(Knowledge, Vec<Fault>)> = LazyLock::new(ours);
+
+fn ours() -> (Knowledge, Vec<Fault>) {
     let mut entries = Entries::default();
     BUILT_IN.iter().for_each(|(name, text)| entries.read(name, text, Author::Us));
     Knowledge::default().with(entries)
-});
+}
 
 /// What is known of Events.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +70,8 @@ impl Knowledge {
     }
 
     /// What came with this program, with the files of the operator: the name and the text of each, in their order. An
-    /// entry with the id of another takes its place, whole. What is wrong is left out and named.
+    /// entry with the id of another takes its place, whole. What is wrong is left out and named. Nothing is kept beside
+    /// what is given, so whoever wants the faults alone holds no memory for them.
     pub fn with_overrides(files: &[(&str, &str)]) -> (Self, Vec<Fault>) {
         let mut entries = Entries::default();
         for (at, (name, text)) in files.iter().enumerate() {
@@ -77,7 +80,8 @@ impl Knowledge {
                 None => entries.read(name, text, Author::Operator),
             }
         }
-        let (knowledge, faults) = Self::built_in().clone().with(entries);
+        let known = LazyLock::get(&KNOWLEDGE).map(|(knowledge, _)| knowledge.clone());
+        let (knowledge, faults) = known.unwrap_or_else(|| ours().0).with(entries);
         (knowledge, bounded(faults))
     }
 

@@ -112,6 +112,26 @@ fn one_bad_entry_leaves_the_others_of_its_file() {
     assert!(knowledge.cause("ours.tunnel").is_some());
 }
 
+/// The second one, whichever file it is in: the first may be the one that somebody relies on.
+#[test]
+fn an_id_that_two_files_have_is_named_with_the_second() {
+    let other = changed(CAUSE, "Our tunnel to the cloud", "Another tunnel");
+    let (knowledge, faults) = Knowledge::with_overrides(&[("a.toml", CAUSE), ("b.toml", &other)]);
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    let said = faults[0].to_string();
+    assert!(said.starts_with("b.toml:2: ours.tunnel: ") && said.contains("same id"), "{said}");
+    assert_eq!(knowledge.cause("ours.tunnel").unwrap().means, "Our tunnel to the cloud is down.");
+}
+
+#[test]
+fn no_file_takes_all_causes_from_a_reason() {
+    let ours = Knowledge::built_in().reason("sync-load-balancer-failed").unwrap();
+    let bare = changed(REASON, "ours.tide", &ours.id);
+    let bare = changed(&bare, "TideIsOut", &ours.reason);
+    let bare = changed(&bare, "[\"ours.tunnel\"]", "[]");
+    check(&bare, 2, Some("sync-load-balancer-failed"), "no causes");
+}
+
 #[test]
 fn a_dead_id_is_named() {
     check(REASON, 2, Some("ours.tide"), "no cause \"ours.tunnel\"");
