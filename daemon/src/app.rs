@@ -32,8 +32,10 @@ use crate::datapath::DatapathView;
 use crate::devices::{self, Decision};
 use crate::diagnose::gather::Gatherer;
 use crate::engine::run::GROUPS_WAITING_MAX;
+use crate::knowledge::{self, Edition};
 use crate::logging::Logging;
 use crate::logging::messages::{self, say};
+use crate::overheard::{self, Overheard};
 use crate::readings::{
     About, EffectiveConfig, FORGETS_WAITING_MAX, ForgetWish, RELOADS_WAITING_MAX, Readings, ReloadWish,
     Reloaded, Verifications,
@@ -42,7 +44,7 @@ use crate::sources::config::Blocks;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::manifests::Manifests;
 use crate::state::{self, Keeper};
-use crate::{announce, kube_proxy, logging, node, overheard, probes, proxies, rejections, sources, systemd};
+use crate::{announce, kube_proxy, logging, node, probes, proxies, rejections, sources, systemd};
 use holdfast_core::engine::Engine;
 
 use engine_thread::EngineThread;
@@ -104,11 +106,22 @@ struct Reload {
     refused: watch::Sender<Option<String>>,
     /// What is in force: what the last accepted file says, but for the keys that are read once.
     config: watch::Sender<Arc<Config>>,
+    editions: watch::Sender<Arc<Edition>>,
     effective: watch::Sender<Arc<EffectiveConfig>>,
     blocks: watch::Sender<Arc<Blocks>>,
     access: Option<Access>,
     events: mpsc::Sender<Vec<Event>>,
 }
+
+/// What a reload has read, all of it good.
+struct Reread {
+    config: Config,
+    blocks: Blocks,
+    edition: Edition,
+}
+
+/// What runs by what was read: the configuration, and what is known of Events.
+type Followed = (watch::Sender<Arc<Config>>, watch::Sender<Arc<Edition>>);
 
 /// Where a reload tells what is in force now, and why it is not.
 type InForce =
@@ -219,7 +232,7 @@ impl App {
         let (keeper, written) = start::keeper(folder, &engine, (&access, &kubernetes), &history);
         let (reloads, forgets, wishes) = Wishes::channels();
         let ((refused, refused_now), (shut, shut_now)) = (watch::channel(None), watch::channel(Vec::new()));
-        let (in_force, gatherer) = in_force(config, access.as_ref(), &node);
+        let (in_force, gatherer) = in_force(path, config, access.as_ref(), &node);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -229,7 +242,7 @@ impl App {
             refusals,
             probes: Arc::default(),
             announced: config.kubernetes.events.then(Arc::default),
-            overheard: Arc::default(),
+            overheard: Arc::new(Overheard::new(gatherer.editions())),
             history,
             written,
             engine: engine.asker.clone(),
@@ -410,35 +423,43 @@ async fn serve_signals(
     }
 }
 
-/// The configuration that runs, for whoever follows it, and who asks others by it.
-fn in_force(
-    config: &Config,
-    access: Option<&Access>,
-    node: &NodeName,
-) -> (watch::Sender<Arc<Config>>, Gatherer) {
-    let in_force = watch::channel(Arc::new(config.clone())).0;
+/// The configuration that runs and what is known of Events, for whoever follows them, and who asks others by both.
+fn in_force(path: &Path, config: &Config, access: Option<&Access>, node: &NodeName) -> (Followed, Gatherer) {
+    let (in_force, editions) =
+        (watch::channel(Arc::new(config.clone())).0, watch::channel(Arc::new(edition(path))).0);
     let gatherer = Gatherer::new(access.cloned(), node.as_str().into(), in_force.subscribe());
-    (in_force, gatherer)
+    let gatherer = gatherer.recognising_by(editions.subscribe());
+    ((in_force, editions), gatherer)
+}
+
+/// What is known of Events, with the files beside this configuration. What is wrong in them is in the log, and keeps
+/// nothing from being served.
+fn edition(config: &Path) -> Edition {
+    let edition = Edition::read(&knowledge::folder(config));
+    for fault in edition.faults() {
+        say!(warn, messages::KNOWLEDGE_LEFT_OUT, %fault);
+    }
+    edition
 }
 
 impl Reload {
     /// What the first configuration has made.
     fn new(
         path: &Path,
-        config: watch::Sender<Arc<Config>>,
+        (config, editions): Followed,
         logging: Arc<Logging>,
         access: Option<Access>,
         events: mpsc::Sender<Vec<Event>>,
         (effective, blocks, refused): InForce,
     ) -> Self {
-        Self { path: path.to_owned(), logging, refused, config, effective, blocks, access, events }
+        Self { path: path.to_owned(), logging, refused, config, editions, effective, blocks, access, events }
     }
 
     /// Reads the configuration again: all of it counts, or none of it.
     async fn now(&self) -> Result<Reloaded, String> {
         systemd::reloading();
         let done = match self.load().await {
-            Ok((config, blocks)) => Ok(Reloaded { waiting: self.apply(config, blocks).await }),
+            Ok(reread) => Ok(Reloaded { waiting: self.apply(reread).await }),
             Err(error) => {
                 say!(error, messages::NOT_RELOADED, %error);
                 Err(error.to_string())
@@ -470,7 +491,7 @@ impl Reload {
         let _ = answer.send(outcome);
     }
 
-    async fn load(&self) -> Result<(Config, Blocks), AppError> {
+    async fn load(&self) -> Result<Reread, AppError> {
         let (config, warnings) = Config::load(&self.path)?;
         for warning in &warnings {
             tracing::warn!("{warning}");
@@ -483,18 +504,22 @@ impl Reload {
             let reload = tokio::task::spawn_blocking(move || access.reload(&sources));
             reload.await.map_err(|error| AppError::Runtime(error.into()))??;
         }
-        Ok((config, blocks))
+        let path = self.path.clone();
+        let reading = tokio::task::spawn_blocking(move || edition(&path));
+        let edition = reading.await.map_err(|error| AppError::Runtime(error.into()))?;
+        Ok(Reread { config, blocks, edition })
     }
 
     /// Gives the keys that wait for a restart.
-    async fn apply(&self, read: Config, blocks: Blocks) -> Vec<&'static str> {
-        let (config, waiting) = self.config.borrow().reloaded(read);
+    async fn apply(&self, Reread { config, blocks, edition }: Reread) -> Vec<&'static str> {
+        let (config, waiting) = self.config.borrow().reloaded(config);
         if !waiting.is_empty() {
             say!(warn, messages::RESTART_NEEDED, keys = waiting.join(", "));
         }
         self.logging.set_level(config.log.level);
         self.effective.send_replace(Arc::new(settings::effective(&config)));
         self.config.send_replace(Arc::new(config));
+        self.editions.send_replace(Arc::new(edition));
         self.tell_settings().await;
         self.blocks.send_replace(Arc::new(blocks));
         say!(info, messages::RELOADED);

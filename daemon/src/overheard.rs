@@ -47,6 +47,7 @@ pub async fn run(
     node: Arc<str>,
     overheard: Arc<Overheard>,
 ) {
+    let mut editions = overheard.editions();
     loop {
         let is_on = is_asked_for(&config);
         overheard.switch(is_on);
@@ -59,8 +60,9 @@ pub async fn run(
             }
         }
         while is_asked_for(&config) == is_on {
-            if config.changed().await.is_err() {
-                return;
+            tokio::select! {
+                changed = config.changed() => if changed.is_err() { return },
+                Ok(()) = editions.changed() => overheard.learn(),
             }
         }
     }

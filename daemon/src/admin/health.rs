@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::keys::{ObjectName, Source};
+use holdfast_knowledge::Fault;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -69,6 +70,25 @@ pub(super) struct Readiness {
     closed_ports: Vec<ClosedPortRow>,
     /// How many more there are.
     closed_ports_omitted: usize,
+    /// What is wrong in the files about Events and is left out; the first ones.
+    event_knowledge_faults: Vec<KnowledgeFault>,
+}
+
+/// What is wrong in a file of the operator about Events.
+#[derive(Serialize, JsonSchema)]
+struct KnowledgeFault {
+    file: String,
+    /// Counted from 1; null if it is the file as a whole.
+    line: Option<usize>,
+    /// The entry, as far as it says who it is.
+    id: Option<String>,
+    message: String,
+}
+
+impl From<&Fault> for KnowledgeFault {
+    fn from(Fault { file, line, id, message }: &Fault) -> Self {
+        Self { file: file.clone(), line: *line, id: id.clone(), message: message.clone() }
+    }
 }
 
 /// A port that cannot be opened.
@@ -153,6 +173,8 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
     let stale_since = snapshot.stale_since.map(Rfc3339);
     let history = readings.history.recorded().into();
     let (closed, closed_ports_omitted) = readings.closed_ports.now();
+    let event_knowledge_faults =
+        readings.gatherer.edition().faults().iter().map(KnowledgeFault::from).collect();
     let readiness = Readiness {
         healthy,
         reason,
@@ -162,6 +184,7 @@ pub(super) fn readyz(readings: &Readings, _: Query, form: Form) -> Response {
         history,
         closed_ports: closed.into_iter().map(ClosedPortRow::from).collect(),
         closed_ports_omitted,
+        event_knowledge_faults,
     };
     answer::json(status, &readiness)
 }

@@ -28,10 +28,23 @@ impl Bed {
         );
         // The engine has gone, and takes nothing.
         let events = mpsc::channel(1).0;
-        Self {
-            reload: Reload::new(&path, watch::channel(Arc::new(config)).0, logging, None, events, told),
-            folder,
-        }
+        let followed = (watch::channel(Arc::new(config)).0, watch::channel(Arc::default()).0);
+        Self { reload: Reload::new(&path, followed, logging, None, events, told), folder }
+    }
+
+    /// What an operator says is behind a message, and what is wrong in the file.
+    async fn reload_events(&self, text: &str) -> (Option<String>, usize) {
+        let folder = self.folder.path().join("events.d");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("ours.toml"), text).unwrap();
+        assert!(self.reload("").await.is_empty());
+        self.known()
+    }
+
+    fn known(&self) -> (Option<String>, usize) {
+        let edition = Arc::clone(&self.reload.editions.borrow());
+        let cause = edition.knowledge().cause("cloud.deadline");
+        (cause.map(|cause| cause.means.clone()), edition.faults().len())
     }
 
     async fn reload(&self, text: &str) -> Vec<&'static str> {
@@ -48,6 +61,22 @@ async fn a_reload_compares_with_what_runs_and_not_with_the_last_file() {
     assert_eq!(bed.reload(changed).await, waiting);
     assert_eq!(bed.reload(changed).await, waiting, "they still wait");
     assert!(bed.reload("").await.is_empty(), "what was taken back waits for nothing");
+}
+
+#[tokio::test]
+async fn a_reload_reads_the_files_about_events_and_is_not_refused_for_them() {
+    let bed = Bed::started_with("");
+    let (built_in, _) = bed.known();
+    let ours = "[[cause]]\nid = \"cloud.deadline\"\nany = [\"too late\"]\nmeans = \"Ours.\"\ncheck = []\n\
+                remedy = [{ risk = \"safe\", do = \"Wait.\" }]\n";
+    assert_eq!(bed.reload_events(ours).await, (Some("Ours.".to_owned()), 0));
+    let broken = ours.replace("risk", "rsik");
+    assert_eq!(bed.reload_events(&broken).await, (built_in.clone(), 1), "what is built in holds");
+    assert_eq!(bed.reload_events(ours).await.1, 0);
+    std::fs::write(bed.folder.path().join("events.d/ours.toml"), "[").unwrap();
+    std::fs::write(bed.folder.path().join("holdfast.toml"), "[nod]").unwrap();
+    assert!(bed.reload.now().await.is_err());
+    assert_eq!(bed.known(), (Some("Ours.".to_owned()), 0), "all of a reload counts, or none of it");
 }
 
 #[tokio::test]

@@ -2,16 +2,20 @@
 
 use std::path::Path;
 
+use holdfast_knowledge::Fault;
 use serde_json::{Value, json};
 
 use super::Exit;
 use super::report::Report;
 use crate::apiserver::{Access, SetupError};
-use crate::config::{Config, Place, Problem};
+use crate::config::{Config, Place, Position, Problem};
+use crate::knowledge::{self, Edition};
 use crate::sources::manifests::Manifests;
 
 /// Errors and warnings are bad news; a good configuration is said to be good.
 pub(super) fn check(path: &Path) -> Report {
+    let edition = Edition::read(&knowledge::folder(path));
+    let of_events = || edition.faults().iter().map(of_knowledge);
     match Config::load(path) {
         Ok((config, mut warnings)) => {
             let problem = |message| Problem {
@@ -22,11 +26,24 @@ pub(super) fn check(path: &Path) -> Report {
             };
             let missing = config.manifests.path.as_deref().and_then(|path| Manifests::check(path).err());
             warnings.extend(missing.map(|error| problem(error.to_string())));
-            let errors: Vec<_> =
-                access_problem(&config).map(|error| problem(error.to_string())).into_iter().collect();
+            let access = access_problem(&config).map(|error| problem(error.to_string()));
+            let errors: Vec<_> = access.into_iter().chain(of_events()).collect();
             report(path, &warnings, &errors, 0)
         }
-        Err(refused) => report(path, &refused.warnings, &refused.errors, refused.omitted),
+        Err(refused) => {
+            let errors: Vec<_> = refused.errors.iter().cloned().chain(of_events()).collect();
+            report(path, &refused.warnings, &errors, refused.omitted)
+        }
+    }
+}
+
+/// What is wrong in a file about Events; an entry of it is meant as a whole, from its first column.
+fn of_knowledge(fault: &Fault) -> Problem {
+    Problem {
+        file: fault.file.clone(),
+        position: fault.line.map(|line| Position { line, column: 1 }),
+        place: fault.id.clone().map_or(Place::File, Place::Key),
+        message: fault.message.clone(),
     }
 }
 

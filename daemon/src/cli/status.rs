@@ -37,6 +37,16 @@ struct Readiness {
     closed_ports: Vec<ClosedPort>,
     #[serde(default)]
     closed_ports_omitted: u64,
+    #[serde(default)]
+    event_knowledge_faults: Vec<KnowledgeFault>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct KnowledgeFault {
+    file: String,
+    line: Option<u64>,
+    id: Option<String>,
+    message: String,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -143,6 +153,7 @@ struct Status {
     rejected_dropped: u64,
     closed_ports: Vec<ClosedPort>,
     closed_ports_omitted: u64,
+    event_knowledge_faults: Vec<KnowledgeFault>,
 }
 
 #[derive(Debug, Serialize)]
@@ -224,6 +235,7 @@ impl Status {
             rejected_dropped,
             closed_ports: readiness.closed_ports,
             closed_ports_omitted: readiness.closed_ports_omitted,
+            event_knowledge_faults: readiness.event_knowledge_faults,
         }
     }
 
@@ -258,7 +270,8 @@ impl Status {
         section(out, "errors", self.errors.iter().map(Failed::spelled), 0)?;
         section(out, "rejected", self.rejected.iter().map(Rejected::spelled), self.rejected_dropped)?;
         let closed = self.closed_ports.iter().map(ClosedPort::spelled);
-        section(out, "closed ports", closed, self.closed_ports_omitted)
+        section(out, "closed ports", closed, self.closed_ports_omitted)?;
+        section(out, "files about Events", self.event_knowledge_faults.iter().map(KnowledgeFault::spelled), 0)
     }
 }
 
@@ -382,6 +395,15 @@ impl ClosedPort {
     fn spelled(&self) -> String {
         let Self { purpose, address, service, why } = self;
         format!("{} {address}: {why}", service.as_deref().unwrap_or(purpose))
+    }
+}
+
+impl KnowledgeFault {
+    fn spelled(&self) -> String {
+        let Self { file, line, id, message } = self;
+        let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+        let id = id.as_deref().map(|id| format!(" {id}:")).unwrap_or_default();
+        format!("{file}{line}:{id} {message}")
     }
 }
 

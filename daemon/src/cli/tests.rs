@@ -255,6 +255,9 @@ fn status_tells_what_is_not_well() {
 
             closed ports
               default/web 10.0.0.5:30123: another process listens there
+
+            files about Events
+              /etc/holdfast/events.d/ours.toml:1: unclosed array table, expected `]`: correct it; until then what is built in holds
         "#]],
         &expect![""],
     );
@@ -280,6 +283,9 @@ fn status_is_good_when_all_is_well() {
 
             closed ports
               default/web 10.0.0.5:30123: another process listens there
+
+            files about Events
+              /etc/holdfast/events.d/ours.toml:1: unclosed array table, expected `]`: correct it; until then what is built in holds
         "#]],
         &expect![""],
     );
@@ -378,6 +384,30 @@ fn a_bad_configuration_is_told_whole() {
     let ran = run(&["check-config", path.to_str().unwrap()]);
     assert_eq!((ran.exit, ran.out), (Exit::Good, format!("{}: good\n", path.display())));
     assert_eq!(run(&["check-config", "/nonexistent.toml"]).exit, Exit::Config);
+}
+
+/// A file about Events is part of what an operator writes, and its faults are told with the others.
+#[test]
+fn what_is_wrong_in_the_files_about_events_is_told_with_the_configuration() {
+    let folder = Folder::new();
+    let (path, events) = (folder.0.join("config.toml"), folder.0.join("events.d"));
+    std::fs::create_dir(&events).unwrap();
+    let dead = "[[reason]]\nid = \"a\"\nreason = \"A\"\nkinds = [\"Service\"]\ntype = \"Warning\"\n\
+                emitted = \"third-party\"\nseverity = \"error\"\nmeaning = \"A.\"\ncauses = [\"nobody\"]\n";
+    std::fs::write(events.join("a.toml"), dead).unwrap();
+    std::fs::write(events.join("b.toml"), "\n[[cause\n").unwrap();
+    for (text, errors) in [("[admin]\nlisten = \"127.0.0.1:9890\"\n", 2), ("[nod]\n", 3)] {
+        std::fs::write(&path, text).unwrap();
+        let ran = run(&["check-config", path.to_str().unwrap()]);
+        assert_eq!((ran.exit, ran.out.as_str()), (Exit::Config, ""));
+        let found: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(found.len(), errors, "{}", ran.err);
+        assert!(ran.err.contains("a.toml:1:1: a: there is no cause \"nobody\""), "{}", ran.err);
+        assert!(ran.err.contains("b.toml:2:1: "), "{}", ran.err);
+    }
+    std::fs::remove_dir_all(&events).unwrap();
+    std::fs::write(&path, "[admin]\nlisten = \"127.0.0.1:9890\"\n").unwrap();
+    assert_eq!(run(&["check-config", path.to_str().unwrap()]).exit, Exit::Good);
 }
 
 /// Cleans up after a daemon whose configuration has its pins in that folder.

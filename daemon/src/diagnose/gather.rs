@@ -27,6 +27,7 @@ use super::limits::{PROBES_AT_ONCE, RESERVE, TOTAL};
 use super::material::{Asked, Cluster, Host, Names, Probe};
 use crate::apiserver::Access;
 use crate::config::{Config, EventsRead};
+use crate::knowledge::{self, Edition, Editions};
 use crate::rfc3339::Millis;
 use cluster::{Events, Subject};
 use host::Wanted;
@@ -38,6 +39,7 @@ pub struct Gatherer {
     access: Option<Access>,
     node: Arc<str>,
     config: watch::Receiver<Arc<Config>>,
+    editions: Editions,
     events: Arc<Events>,
 }
 
@@ -66,7 +68,13 @@ pub(crate) struct Outside {
 impl Gatherer {
     /// `config` says whether Events are read, `node` which node is the own one.
     pub fn new(access: Option<Access>, node: Arc<str>, config: watch::Receiver<Arc<Config>>) -> Self {
-        Self { access, node, config, events: Arc::default() }
+        Self { access, node, config, editions: knowledge::built_in(), events: Arc::default() }
+    }
+
+    /// Recognises Events by these, in place of what is built in alone.
+    #[must_use]
+    pub fn recognising_by(self, editions: Editions) -> Self {
+        Self { editions, ..self }
     }
 
     /// Asks all at once, within the time of a diagnosis.
@@ -92,6 +100,20 @@ impl Gatherer {
         self.outside(name, snapshot, asks).await
     }
 
+    fn reads_events(&self) -> bool {
+        self.config.borrow().kubernetes.events_read != EventsRead::Off
+    }
+
+    /// What Events are recognised by, for whoever follows it.
+    pub(crate) fn editions(&self) -> Editions {
+        self.editions.clone()
+    }
+
+    /// The newest of it.
+    pub(crate) fn edition(&self) -> Arc<Edition> {
+        Arc::clone(&self.editions.borrow())
+    }
+
     async fn cluster(
         &self,
         name: &ObjectName,
@@ -102,9 +124,9 @@ impl Gatherer {
         match &self.access {
             Some(access) if asks.api => {
                 let now = Timestamp(Millis::of(SystemTime::now()).0 / 1_000);
-                let subject = Subject { name, views, node: &self.node, now };
-                let reads_events = self.config.borrow().kubernetes.events_read != EventsRead::Off;
-                cluster::gather(access, (&self.events, reads_events), subject, deadline).await
+                let edition = self.edition();
+                let subject = Subject { name, views, node: &self.node, now, edition: &edition };
+                cluster::gather(access, (&self.events, self.reads_events()), subject, deadline).await
             }
             Some(_) => cluster::not("the apiserver was not to be asked"),
             None => cluster::not("no apiserver is used"),

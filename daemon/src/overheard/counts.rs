@@ -4,13 +4,14 @@
 //! many lines come at once, and so many a second; what comes faster is counted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use holdfast_knowledge::{ClusterEvent, EventReason, EventType, Knowledge};
 
 use super::TOPICS;
 use crate::exposition::Exposition;
+use crate::knowledge::{self, Edition, Editions};
 
 /// Lines that may come at once, and after that in a second.
 const LINES_AT_ONCE: f64 = 50.0;
@@ -20,8 +21,18 @@ const LINES_A_SECOND: f64 = 2.0;
 const SOMEBODY: &str = "other";
 
 /// What was overheard since the start.
-#[derive(Debug, Default)]
-pub struct Overheard(Mutex<Counts>);
+#[derive(Debug)]
+pub struct Overheard {
+    counts: Mutex<Counts>,
+    editions: Editions,
+}
+
+/// By what is built in alone.
+impl Default for Overheard {
+    fn default() -> Self {
+        Self::new(knowledge::built_in())
+    }
+}
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -37,8 +48,22 @@ struct Counts {
 }
 
 impl Overheard {
+    /// Recognises by the newest edition.
+    pub fn new(editions: Editions) -> Self {
+        Self { counts: Mutex::default(), editions }
+    }
+
+    /// To follow what is in force.
+    pub(super) fn editions(&self) -> Editions {
+        self.editions.clone()
+    }
+
+    fn edition(&self) -> Arc<Edition> {
+        Arc::clone(&self.editions.borrow())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether Events are followed. From the first time on, all series are there.
@@ -47,8 +72,16 @@ impl Overheard {
         counts.is_on = is_on;
         counts.up.clear();
         counts.told_down.clear();
-        if is_on && counts.recognised.is_empty() {
-            counts.begin(Knowledge::built_in());
+        drop(counts);
+        self.learn();
+    }
+
+    /// The series are those of the newest edition; what was counted of them stays.
+    pub(super) fn learn(&self) {
+        if self.lock().is_on {
+            let edition = self.edition();
+            let knowledge = edition.knowledge();
+            self.lock().begin(knowledge);
         }
     }
 
@@ -67,8 +100,9 @@ impl Overheard {
     }
 
     /// Takes notice of one, and has a line of it written if there is room.
-    pub(super) fn count(&self, knowledge: &Knowledge, event: &ClusterEvent) {
-        let recognised = knowledge.recognise(event);
+    pub(super) fn count(&self, event: &ClusterEvent) {
+        let edition = self.edition();
+        let recognised = edition.knowledge().recognise(event);
         let mut counts = self.lock();
         match recognised.reason {
             Some(reason) => {
@@ -129,14 +163,18 @@ impl Overheard {
 
 impl Counts {
     fn begin(&mut self, knowledge: &Knowledge) {
+        let counted = std::mem::take(&mut self.recognised);
         for reason in knowledge.reasons() {
             let components = reason.components.iter().map(String::as_str).chain([SOMEBODY]);
             for component in components {
                 let key = (reason.reason.clone(), spelled(reason.event_type), component.to_owned());
-                self.recognised.entry(key).or_default();
+                let count = counted.get(&key).copied().unwrap_or_default();
+                self.recognised.insert(key, count);
             }
         }
-        self.causes.extend(knowledge.causes().iter().map(|cause| (cause.id.clone(), 0)));
+        let counted = std::mem::take(&mut self.causes);
+        let count = |id: &String| counted.get(id).copied().unwrap_or_default();
+        self.causes = knowledge.causes().iter().map(|cause| (cause.id.clone(), count(&cause.id))).collect();
     }
 
     fn has_room(&mut self, now: Instant) -> bool {
@@ -168,6 +206,7 @@ mod tests {
     use std::time::Duration;
 
     use serde_json::json;
+    use tokio::sync::watch;
 
     use super::*;
 
@@ -185,9 +224,8 @@ mod tests {
         overheard.switch(true);
         let before = overheard.metrics().lines().count();
         for number in 0..1_000 {
-            overheard.count(Knowledge::built_in(), &event(&format!("Forged{number}"), "evil"));
-            overheard
-                .count(Knowledge::built_in(), &event("SyncLoadBalancerFailed", &format!("evil-{number}")));
+            overheard.count(&event(&format!("Forged{number}"), "evil"));
+            overheard.count(&event("SyncLoadBalancerFailed", &format!("evil-{number}")));
         }
         let after = overheard.metrics();
         assert_eq!(after.lines().count(), before);
@@ -195,6 +233,33 @@ mod tests {
         let wanted = "holdfast_events_recognised_total{reason=\"SyncLoadBalancerFailed\",type=\"Warning\",component=\"other\"} 1000";
         assert!(after.contains(wanted), "{after}");
         assert!(after.contains("holdfast_event_causes_total{cause=\"cloud.rate_limited\"} 1000"), "{after}");
+    }
+
+    #[test]
+    fn another_edition_counts_by_its_own_words_and_keeps_what_was_counted() {
+        let (editions, newest) = watch::channel(Arc::default());
+        let overheard = Overheard::new(newest);
+        overheard.switch(true);
+        overheard.count(&event("SyncLoadBalancerFailed", "service-controller"));
+        let text = "[[reason]]\nid = \"ours.tide\"\nreason = \"TideIsOut\"\nkinds = [\"Service\"]\n\
+                    type = \"Warning\"\nemitted = \"third-party\"\nseverity = \"error\"\n\
+                    meaning = \"The tide is out.\"\nno_causes = \"It is the moon.\"\n";
+        let ours = Edition::of(vec![("ours.toml".to_owned(), text.to_owned())], Vec::new());
+        assert_eq!(ours.faults(), []);
+        editions.send_replace(Arc::new(ours));
+        overheard.learn();
+        overheard.count(&event("TideIsOut", "moon"));
+        let after = overheard.metrics();
+        for wanted in [
+            "{reason=\"TideIsOut\",type=\"Warning\",component=\"other\"} 1\n",
+            "{reason=\"SyncLoadBalancerFailed\",type=\"Warning\",component=\"service-controller\"} 1\n",
+            "holdfast_events_unrecognised_total 0",
+        ] {
+            assert!(after.contains(wanted), "{wanted}: {after}");
+        }
+        editions.send_replace(Arc::default());
+        overheard.learn();
+        assert!(!overheard.metrics().contains("TideIsOut"), "no reload leaves series behind");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_knowledge::{ClusterEvent, Knowledge};
+use holdfast_knowledge::ClusterEvent;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
@@ -158,7 +158,7 @@ fn heard(line: &[u8], node: &str, topic: Topic, overheard: &Overheard) -> Result
         "ADDED" | "MODIFIED" => {
             let event = ClusterEvent::from_json(&line.object);
             if !topic.of_node || event.host == node {
-                overheard.count(Knowledge::built_in(), &event);
+                overheard.count(&event);
             }
         }
         "ERROR" => return Err(text("/message").unwrap_or_default().chars().take(200).collect()),

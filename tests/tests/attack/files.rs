@@ -52,6 +52,28 @@ fn a_manifest_that_may_not_be_read_rejects_itself_only() {
     bystander.change();
 }
 
+#[test]
+fn files_about_events_that_cannot_be_used_are_named_and_keep_nobody_from_being_served() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    let events = daemon.config().with_file_name("events.d");
+    fs::create_dir(&events).unwrap();
+    fs::write(events.join("closed.toml"), "").unwrap();
+    take_away(&events.join("closed.toml"));
+    make_fifo(&events.join("pipe.toml"));
+    fs::write(events.join("odd.toml"), "\n[[cause]\n").unwrap();
+    daemon.start_by(&SANDBOX).unwrap();
+    Bystander::arrive(&daemon).change();
+    let status = daemon.tell(&["status"]).unwrap();
+    for says in ["closed.toml: may not be read", "pipe.toml: is no file", "odd.toml:2: "] {
+        assert!(status.contains(says), "{says}: {status}");
+    }
+    assert!(daemon.logged().contains("left out of what is known of Events"), "{}", daemon.logged());
+    fs::remove_dir_all(&events).unwrap();
+    daemon.tell(&["reload"]).unwrap();
+    assert!(!daemon.tell(&["status"]).unwrap().contains("files about Events"));
+}
+
 fn make_fifo(path: &Path) {
     let mut command = Command::new("mkfifo");
     command.arg(path);

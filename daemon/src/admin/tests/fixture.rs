@@ -30,6 +30,7 @@ use crate::apiserver::{ClusterId, CredentialsView, EndpointView, LearnedView, St
 use crate::datapath::{DatapathView, RefusalLog};
 use crate::devices::{Class, Decision, Reason as Why};
 use crate::diagnose::gather::Gatherer;
+use crate::knowledge::Edition;
 use crate::kube_proxy::{ClosedPort, ClosedPorts, Purpose};
 use crate::proxies::OtherProxy;
 use crate::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
@@ -704,6 +705,11 @@ fn closed_ports() -> Arc<ClosedPorts> {
     Arc::new(ClosedPorts::of(vec![port]))
 }
 
+/// A file of the operator that is no TOML.
+fn odd_knowledge() -> Edition {
+    Edition::of(vec![("/etc/holdfast/events.d/ours.toml".to_owned(), "[[cause]\n".to_owned())], Vec::new())
+}
+
 pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
     let config = EffectiveConfig {
         text: "[admin]\nlisten = \"127.0.0.1:9890\"\n".to_owned(),
@@ -728,7 +734,8 @@ pub(crate) fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         refused_reload: watch::channel(None).1,
         shut: watch::channel(Vec::new()).1,
         closed_ports: closed_ports(),
-        gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1),
+        gatherer: Gatherer::new(None, "node-1".into(), watch::channel(Arc::default()).1)
+            .recognising_by(watch::channel(Arc::new(odd_knowledge())).1),
         reloads: mpsc::channel(1).0,
         forgets: mpsc::channel(1).0,
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },

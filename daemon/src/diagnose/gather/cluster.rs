@@ -19,12 +19,12 @@ use std::sync::Arc;
 use holdfast_core::facts::{ServiceFacts, ServiceType, Timestamp};
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_knowledge::Knowledge;
 use tokio::time::Instant;
 
 use crate::apiserver::Access;
 use crate::diagnose::limits::REQUESTS_MAX;
 use crate::diagnose::material::{Asked, Cluster, Right};
+use crate::knowledge::Edition;
 use ask::{Bounds, Lane, Question};
 use network::Network;
 use paths::Name;
@@ -40,6 +40,8 @@ pub(super) struct Subject<'a> {
     /// The own node.
     pub(super) node: &'a str,
     pub(super) now: Timestamp,
+    /// By which Events are recognised, if there are any.
+    pub(super) edition: &'a Edition,
 }
 
 impl Subject<'_> {
@@ -123,7 +125,7 @@ fn together(workload: Workload, network: Network, subject: Subject<'_>) -> Clust
     let Network { slices, events, leases, nodes, nodes_unasked } = network;
     let heard = events.with(of_pods);
     let uid = service.answer().and_then(|it| Some(it.as_ref()?.uid.as_str()));
-    let judge = |events| judged::judge(Knowledge::built_in(), events, (subject.name, uid), subject.now);
+    let judge = |events| judged::judge(subject.edition.knowledge(), events, (subject.name, uid), subject.now);
     let events = heard.list.map(judge);
     Cluster {
         service,

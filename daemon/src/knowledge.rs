@@ -1,0 +1,82 @@
+//! What is known of Events, as it is in force: what came with this program, and the files of the operator about it.
+//!
+//! Invariant: files are read when the configuration is, and at no other time. What is wrong in them is named and left
+//! out; what is built in holds in its place. The knowledge is put together when somebody first asks for it, so a node
+//! that reads no Event keeps none of it in memory.
+
+mod files;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use holdfast_knowledge::{Fault, Knowledge};
+use tokio::sync::watch;
+
+/// The folder beside the configuration whose files add to the knowledge.
+const FOLDER: &str = "events.d";
+
+/// The knowledge between two readings of the files.
+#[derive(Debug, Default)]
+pub struct Edition {
+    /// The name and the text of each file; they are short, and what is read again may be other than what was judged.
+    files: Vec<(String, String)>,
+    faults: Vec<Fault>,
+    knowledge: OnceLock<Knowledge>,
+}
+
+/// The newest edition, whenever it is looked at.
+pub type Editions = watch::Receiver<Arc<Edition>>;
+
+/// Where the files are for a configuration.
+pub fn folder(config: &Path) -> PathBuf {
+    config.with_file_name(FOLDER)
+}
+
+/// What came with this program, and nothing that changes it.
+pub fn built_in() -> Editions {
+    watch::channel(Arc::default()).1
+}
+
+impl Edition {
+    /// Reads the files of a folder, which need not be there, and judges them. It may block for as long as a file system
+    /// likes.
+    pub fn read(folder: &Path) -> Self {
+        let (files, unread) = files::read(folder);
+        Self::of(files, unread)
+    }
+
+    /// Of files that were read, with what was wrong with others.
+    pub(crate) fn of(files: Vec<(String, String)>, unread: Vec<Fault>) -> Self {
+        let mut edition = Self { files, faults: unread, knowledge: OnceLock::new() };
+        if !edition.files.is_empty() {
+            // What it would lead to is thrown away: nobody may ever ask for it.
+            let (_, faults) = edition.put_together();
+            edition.faults.extend(faults);
+        }
+        edition
+    }
+
+    /// All that is known; it takes some milliseconds for the first one who asks.
+    pub fn knowledge(&self) -> &Knowledge {
+        self.knowledge.get_or_init(|| self.put_together().0)
+    }
+
+    /// What is wrong in the files, a bounded number of faults.
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.knowledge.get().is_some()
+    }
+
+    fn put_together(&self) -> (Knowledge, Vec<Fault>) {
+        let files: Vec<(&str, &str)> =
+            self.files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        Knowledge::with_overrides(&files)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! The files of the operator about Events: which there are, and their texts.
+//!
+//! Invariant: so many names are looked at, so many files are read, and so many bytes of each, whatever is there. Links
+//! are followed, as people who keep their configuration elsewhere need it; what is no file is never waited for.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use holdfast_knowledge::Fault;
+use holdfast_knowledge::limits::{FILE_BYTES_MAX, FILES_MAX};
+use nix::fcntl::OFlag;
+
+/// Names that are looked at; a folder of more is one of something else.
+const NAMES_MAX: usize = 10_000;
+
+/// The name and the text of each, in the order of their names, and what is wrong with the others.
+pub(super) fn read(folder: &Path) -> (Vec<(String, String)>, Vec<Fault>) {
+    let mut faults = Vec::new();
+    let names = names(folder, &mut faults);
+    let mut files = Vec::new();
+    for name in &names {
+        let path = folder.join(name);
+        match text(&path) {
+            Ok(text) => files.push((path.to_string_lossy().into_owned(), text)),
+            Err(why) => faults.push(fault(&path, &why)),
+        }
+    }
+    (files, faults)
+}
+
+fn fault(path: &Path, why: &str) -> Fault {
+    Fault::of_file(&path.to_string_lossy(), None, &format!("{why}; until then what is built in holds"))
+}
+
+/// The first names of files that are ours to read. A folder that is not there has none, and nothing is wrong with that.
+fn names(folder: &Path, faults: &mut Vec<Fault>) -> BTreeSet<OsString> {
+    let mut refuse = |why: &str| faults.push(fault(folder, why));
+    let (mut names, mut count) = (BTreeSet::new(), 0_usize);
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return names,
+        Err(error) => {
+            refuse(&format!("the folder {}", plainly(&error)));
+            return names;
+        }
+    };
+    for (looked_at, entry) in entries.enumerate() {
+        if looked_at >= NAMES_MAX {
+            refuse(&format!("the folder has more than {NAMES_MAX} entries, so none is read: take some out"));
+            return BTreeSet::new();
+        }
+        match entry {
+            Ok(entry) if is_ours(&entry.file_name()) => {
+                count += 1;
+                names.insert(entry.file_name());
+                if names.len() > FILES_MAX {
+                    names.pop_last();
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                refuse(&format!("the folder {}", plainly(&error)));
+                return BTreeSet::new();
+            }
+        }
+    }
+    if count > FILES_MAX {
+        refuse(&format!("it has {count} files, and the first {FILES_MAX} are read: join some"));
+    }
+    names
+}
+
+/// What editors leave beside a file is none.
+fn is_ours(name: &OsStr) -> bool {
+    name.as_bytes().ends_with(b".toml") && !name.as_bytes().starts_with(b".")
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    // A pipe that nobody writes to would be waited for without end.
+    let opened = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    let file = opened.map_err(|error| plainly(&error))?;
+    if !file.metadata().map_err(|error| plainly(&error))?.is_file() {
+        return Err("is no file, so it is not read: take it out".to_owned());
+    }
+    let bytes_max = u64::try_from(FILE_BYTES_MAX).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| plainly(&error))?;
+    if bytes.len() > FILE_BYTES_MAX {
+        return Err(format!("is larger than {FILE_BYTES_MAX} bytes, so it is not read: divide it"));
+    }
+    String::from_utf8(bytes).map_err(|_| "is not UTF-8, so it is not read: save it as UTF-8".to_owned())
+}
+
+fn plainly(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "leads nowhere: take it out, or correct the link".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "may not be read: let the user that holdfast runs as read it, and enter its folders".to_owned()
+        }
+        io::ErrorKind::NotADirectory => "is no folder: take it out, or make it one".to_owned(),
+        _ => format!("cannot be read: {error}"),
+    }
+}
