@@ -12,6 +12,7 @@ mod backends;
 mod datapath;
 mod diagnose;
 mod door;
+mod events;
 mod explain;
 mod flows;
 mod forget;

@@ -45,7 +45,7 @@ pub enum Exit {
     Errors,
     /// There is no such Service.
     NoService,
-    /// A diagnosis found nothing, and could not look everywhere.
+    /// A diagnosis found nothing, and could not look everywhere; or Events could not be read.
     Incomplete,
 }
 
@@ -74,6 +74,10 @@ impl From<Exit> for std::process::ExitCode {
 /// What the exit code of `diagnose` says.
 const DIAGNOSE_EXITS: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon cannot be reached, 3 errors, \
                               4 no such Service, 5 nothing found and something could not be looked at";
+
+/// What the exit code of `events` says.
+const EVENTS_EXITS: &str =
+    "Exit code: 0 they were read, 2 the daemon cannot be reached, 5 they could not be read";
 
 /// Where the configuration is unless somebody says otherwise.
 pub const CONFIG_PATH: &str = "/etc/holdfast/holdfast.toml";
@@ -157,6 +161,13 @@ pub enum Question {
     /// What is wrong with a service, and what to do next? `-o wide` shows also what is as it should be
     #[command(after_help = DIAGNOSE_EXITS)]
     Diagnose(Diagnosed),
+    /// What the cluster's components say (Events), what it means, what is behind it and what helps
+    #[command(after_help = EVENTS_EXITS)]
+    Events {
+        /// About this service and its pods [default: about all services and what they depend on]
+        #[arg(value_name = "NAMESPACE/NAME")]
+        service: Option<String>,
+    },
     /// Are apiserver, memory and maps equal? The exit code says so
     Verify,
     /// Which clients were not served, newest first
@@ -404,6 +415,7 @@ impl Cli {
             Question::Explain(asked) => self.explain(asked, out),
             Question::Diagnose(Diagnosed { explain: Some(check), .. }) => told(check, out),
             Question::Diagnose(asked) => self.diagnose(asked, out),
+            Question::Events { service } => self.events(service, out),
             Question::Verify => self.verify(out),
             Question::Refusals(RefusalFilter { service, address }) => {
                 self.table("refusals", &[("service", service), ("address", address)], out)
@@ -429,10 +441,7 @@ impl Cli {
                 ];
                 self.table("history", &filters, out)
             }
-            Question::Watch(WatchFilter { service }) => {
-                let path = path("/watch?", &[("service", service)]);
-                watch::watch(&self.client(), &path, self.output, out, err)
-            }
+            Question::Watch(WatchFilter { service }) => self.watch(service, out, err),
             Question::Datapath => self.table("datapath", &[], out),
             Question::Apiserver { action: None } => self.table("apiserver", &[], out),
             Question::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
@@ -483,17 +492,35 @@ impl Cli {
         Ok(Exit::Good)
     }
 
-    /// How it ends is the daemon's to say; an answer without that is none of a diagnosis.
+    fn watch(
+        &self,
+        service: &Option<String>,
+        out: &mut impl Write,
+        err: &mut impl Write,
+    ) -> Result<Exit, ClientError> {
+        let path = path("/watch?", &[("service", service)]);
+        watch::watch(&self.client(), &path, self.output, out, err)
+    }
+
+    fn events(&self, service: &Option<String>, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let path = path(&format!("/events?format={}", self.output.as_str()), &[("service", service)]);
+        self.ending_as_told(&path, out)
+    }
+
     fn diagnose(&self, asked: &Diagnosed, out: &mut impl Write) -> Result<Exit, ClientError> {
         let Diagnosed { service, no_probe, client, since, timeout, explain: _ } = asked;
         let probe = if *no_probe { "none" } else { "connect" };
         let start = format!("/diagnose?format={}&probe={probe}", self.output.as_str());
         let filters = [("service", service), ("client", client), ("since", since), ("timeout", timeout)];
-        let path = path(&start, &filters);
-        let mut answer = self.client().get(&path)?;
+        self.ending_as_told(&path(&start, &filters), out)
+    }
+
+    /// How it ends is the daemon's to say; what does not say it is no such answer.
+    fn ending_as_told(&self, path: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let mut answer = self.client().get(path)?;
         let Some(exit) = answer.exit else {
             answer.expect_ok()?;
-            return Err(ClientError::Broken(io::Error::other("it does not say how the diagnosis ended")));
+            return Err(ClientError::Broken(io::Error::other("it does not say how it ended")));
         };
         answer.copy(out)?;
         Ok(exit)

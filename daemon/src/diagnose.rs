@@ -10,6 +10,7 @@ mod answer;
 mod case;
 mod checks;
 mod command;
+mod event_list;
 mod finding;
 pub mod gather;
 mod json;
@@ -22,6 +23,9 @@ mod shown;
 pub(crate) mod text;
 
 pub(crate) use answer::answer as judge;
+#[cfg(test)]
+pub(crate) use event_list::any_events;
+pub(crate) use event_list::{EventList, Scope};
 pub(crate) use json::Diagnosis;
 #[cfg(test)]
 pub(crate) use json::any_api;

@@ -208,7 +208,7 @@ impl Stage {
             command.args(["diagnose", &format!("default/web-{service}"), "-o", "json"]).output().unwrap();
         let (took, spent) = (begun.elapsed(), cpu_of(self.daemon.id()).saturating_sub(before));
         let said = serde_json::from_slice(&answer.stdout);
-        let said = said.unwrap_or_else(|error| panic!("{error}: {answer:?}\n{}", self.log()));
+        assert!(said.is_ok(), "{answer:?}\n{}", self.log());
         let grown = resident(self.daemon.id()) - had;
         Asked { said, took, spent, grown, requests: self.order("count").parse().unwrap() }
     }

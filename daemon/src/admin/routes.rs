@@ -30,8 +30,8 @@ use super::refusals::{self, Refusals};
 use super::services::{self, Services};
 use super::table::{self, Table};
 use super::verify::{self, Verification};
-use super::{diagnose, explain, forget, history, live, metrics, reload};
-use crate::diagnose::Diagnosis;
+use super::{diagnose, events, explain, forget, history, live, metrics, reload};
+use crate::diagnose::{Diagnosis, EventList};
 use crate::exposition::CONTENT_TYPE;
 use crate::readings::Readings;
 use crate::recorder::Record;
@@ -60,7 +60,7 @@ pub(super) struct Path {
 /// What 503 means where something may not be well.
 const NO: &str = "It is not well; `reason` says why.";
 
-pub(super) static PATHS: [Path; 20] = [
+pub(super) static PATHS: [Path; 21] = [
     Path {
         path: "/",
         about: "this list",
@@ -117,6 +117,13 @@ pub(super) static PATHS: [Path; 20] = [
         legal: diagnose::LEGAL,
         answer: Answer::Asked(|visit, query, form| Box::pin(diagnose::diagnose(visit, query, form))),
         answers: Answers::of(schema::<Diagnosis<'static>>).or("404", "There is no such Service."),
+    },
+    Path {
+        path: "/events",
+        about: "what the cluster says, and what it means",
+        legal: events::LEGAL,
+        answer: Answer::Asked(|visit, query, form| Box::pin(events::events(visit, query, form))),
+        answers: Answers::of(schema::<EventList>),
     },
     Path {
         path: "/verify",

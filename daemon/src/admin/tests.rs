@@ -3,6 +3,7 @@
 mod described;
 mod diagnoses;
 mod doors;
+mod events;
 mod explanations;
 pub(crate) mod fixture;
 mod history;

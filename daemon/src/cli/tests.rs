@@ -657,6 +657,22 @@ fn a_check_is_explained_without_a_daemon() {
 }
 
 #[test]
+fn events_that_could_not_be_read_end_otherwise_than_none() {
+    let served = serve(everything());
+    let (address, socket) = (served.admin.address().to_string(), served.socket.to_str().unwrap());
+    for (reach, says) in
+        [(["--tcp", &address], "only for those who come by"), (["--socket", socket], "no apiserver is used")]
+    {
+        for arguments in [&["events"][..], &["events", "default/web"], &["events", "-o", "json"]] {
+            let ran = run(&[arguments, &reach[..]].concat());
+            assert_eq!(ran.exit, Exit::Incomplete, "{}{}", ran.out, ran.err);
+            assert!(ran.out.contains(says), "{}", ran.out);
+        }
+        assert_eq!(run(&[&["events", "web"], &reach[..]].concat()).exit, Exit::Usage);
+    }
+}
+
+#[test]
 fn what_is_longer_than_a_question_may_be_is_a_usage_error() {
     let served = serve(everything());
     let ran = served.ask(&["explain", &"x".repeat(9_000)]);
@@ -678,6 +694,7 @@ fn hints_are_in_the_words_of_the_command_line() {
     for (arguments, expected) in [
         (&["explain", "web"][..], "give NAMESPACE/NAME, or an address with its port, such as 10.96.0.10:80"),
         (&["frontends", "--service", "web"], "give the namespace and the name, such as default/kubernetes"),
+        (&["events", "web"], "give the namespace and the name, such as default/kubernetes"),
         (&["diagnose", "web"], "give the namespace and the name, such as default/kubernetes"),
         (&["diagnose", "default/web", "--client", "web"], "give an IP address"),
         (&["diagnose", "default/web", "--since", "soon"], "--since 2026-01-08T11:11:55Z"),

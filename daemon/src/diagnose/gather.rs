@@ -29,6 +29,7 @@ use crate::apiserver::Access;
 use crate::config::{Config, EventsRead};
 use crate::knowledge::{self, Edition, Editions};
 use crate::rfc3339::Millis;
+pub(crate) use cluster::Heard;
 use cluster::{Events, Subject};
 use host::Wanted;
 use probes::Target;
@@ -98,6 +99,30 @@ impl Gatherer {
     /// The same, for whoever only shows it.
     pub async fn ask(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> impl fmt::Debug + use<> {
         self.outside(name, snapshot, asks).await
+    }
+
+    /// Events alone, with that by which they are recognised: about one service and its pods, or about what all services
+    /// depend on.
+    pub(crate) async fn events(
+        &self,
+        about: Option<&ObjectName>,
+        snapshot: &Snapshot,
+    ) -> (Heard, Arc<Edition>) {
+        let deadline = Instant::now() + TOTAL.saturating_sub(RESERVE);
+        let views = about.map(|name| views(name, snapshot)).unwrap_or_default();
+        let heard = match &self.access {
+            Some(access) => {
+                let about = about.map(|name| (name, views.as_slice()));
+                cluster::hear(access, (&self.events, self.reads_events()), about, &self.node, deadline).await
+            }
+            None => Heard::without(Asked::Not("no apiserver is used")),
+        };
+        (heard, self.edition())
+    }
+
+    /// The same, for whoever only shows it.
+    pub async fn hear(&self, about: Option<&ObjectName>, snapshot: &Snapshot) -> impl fmt::Debug + use<> {
+        self.events(about, snapshot).await.0
     }
 
     fn reads_events(&self) -> bool {

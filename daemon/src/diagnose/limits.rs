@@ -81,6 +81,9 @@ pub(crate) const RECORDS_MAX: usize = 10;
 /// Events that are shown.
 pub(crate) const EVENTS_MAX: usize = 20;
 
+/// Events of a list of nothing else: as many as are kept of one question.
+pub(crate) const EVENTS_LISTED_MAX: usize = EVENTS_KEPT_MAX;
+
 /// The look at this host: files and netlink, which answer within milliseconds.
 pub(crate) const HOST: Duration = Duration::from_secs(3);
 

@@ -141,7 +141,7 @@ fn facts(out: &mut String, it: &Diagnosis<'_>) {
     );
 }
 
-fn line(out: &mut String, text: &str) {
+pub(super) fn line(out: &mut String, text: &str) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{}", text.trim_end());
 }
@@ -159,7 +159,7 @@ fn pieces(word: &str, room: usize) -> impl Iterator<Item = &str> {
 }
 
 /// Broken between words: the first line begins at one column, the others at another.
-fn wrapped(out: &mut String, first: usize, others: usize, text: &str) {
+pub(super) fn wrapped(out: &mut String, first: usize, others: usize, text: &str) {
     let mut now = " ".repeat(first);
     let mut is_empty = true;
     for word in text.split(' ').flat_map(|word| pieces(word, COLUMNS_MAX - others)) {

@@ -361,7 +361,7 @@ fn one_diagnosis_in_five_seconds_reads_events() {
     let other = ObjectName::new("default", "web-1").unwrap();
     let found = diagnose_by(&node, &gatherer, &other);
     assert_eq!(found.of_kind(Kind::Events), 0);
-    found.says("another diagnosis read Events");
+    found.says("somebody had Events read");
     let off = reading(&node, EventsRead::Off);
     let found = diagnose_by(&node, &off, &shop());
     assert_eq!(found.of_kind(Kind::Events), 0);

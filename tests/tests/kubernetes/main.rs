@@ -13,6 +13,7 @@ mod endpoints;
 mod events;
 mod hung;
 mod learned;
+mod listed;
 mod lists;
 mod node;
 mod objects;

@@ -10,7 +10,7 @@ use crate::admin::limits::{FLOWS_MAX, RECORDS_MAX};
 use crate::admin::query::Legal;
 
 /// What a parameter means; that of the path itself goes before that of any path.
-const MEANINGS: [(Option<&str>, &str, &str); 26] = [
+const MEANINGS: [(Option<&str>, &str, &str); 27] = [
     (None, "service", "Exactly this service, as namespace/name."),
     (Some("/diagnose"), "service", "Exactly this service, as namespace/name; it must be given."),
     (
@@ -22,6 +22,11 @@ const MEANINGS: [(Option<&str>, &str, &str); 26] = [
         Some("/diagnose"),
         "since",
         "How far back a change counts as recent: a time in RFC 3339, or how long ago, such as 15m; 1h unless it is given.",
+    ),
+    (
+        Some("/events"),
+        "service",
+        "What is about this service, as namespace/name, and about its pods; otherwise what all services depend on.",
     ),
     (
         None,

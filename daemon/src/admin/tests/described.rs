@@ -109,6 +109,8 @@ fn answers(served: &Served, document: &Value) -> Vec<(Value, Value)> {
     let mut answers: Vec<_> = paths.map(|path| (json(path), described(path))).collect();
     answers.push((json("/diagnose?service=default/web"), described("/diagnose")));
     answers.push((json("/diagnose?service=default/nobody"), described("/diagnose")));
+    // No apiserver is asked for Events by TCP.
+    answers.extend(crate::diagnose::any_events().into_iter().map(|list| (list, described("/events"))));
     // What is near an address that nobody has, and what is wrong with a question.
     answers.push((json("/explain?endpoint=10.96.0.20:81"), described("/explain")));
     // No packets are translated here.

@@ -6,6 +6,7 @@
 mod ask;
 mod beside;
 mod events;
+mod heard;
 mod judged;
 mod network;
 mod objects;
@@ -31,6 +32,8 @@ use paths::Name;
 use workload::Workload;
 
 pub(super) use events::Events;
+pub(crate) use events::Heard;
+pub(super) use heard::hear;
 
 /// The service that is asked about, and what this node knows of it.
 #[derive(Clone, Copy, Debug)]

@@ -21,14 +21,14 @@ use crate::diagnose::material::{Asked, Right};
 
 /// What was heard.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Heard {
-    pub(super) list: Asked<Vec<ClusterEvent>>,
+pub(crate) struct Heard {
+    pub(crate) list: Asked<Vec<ClusterEvent>>,
     /// There are more than were read, or not all that were asked for could be.
-    pub(super) more: bool,
+    pub(crate) more: bool,
 }
 
 impl Heard {
-    const fn without(list: Asked<Vec<ClusterEvent>>) -> Self {
+    pub(crate) const fn without(list: Asked<Vec<ClusterEvent>>) -> Self {
         Self { list, more: false }
     }
 
@@ -36,6 +36,12 @@ impl Heard {
     pub(super) fn only(self, is_wanted: impl Fn(&ClusterEvent) -> bool) -> Self {
         let list = self.list.map(|list| list.into_iter().filter(|event| is_wanted(event)).collect());
         Self { list, more: self.more }
+    }
+
+    /// Both, of which the second had to be asked for: if it was not answered, this is not all.
+    pub(super) fn and(self, other: Self) -> Self {
+        let more = other.list.answer().is_none() || self.more;
+        Self { more, ..self }.with(other)
     }
 
     /// Both; what one of them lacks is missing from the whole.
@@ -112,17 +118,36 @@ impl Reading<'_> {
         pages: usize,
     ) -> Heard {
         if !self.is_on {
-            return Heard::without(Asked::Not("[kubernetes] events_read is \"off\""));
+            return Heard::without(Asked::Not(OFF));
         }
-        let path = paths::events(namespace, fields);
+        let right = Right { namespace: Some(namespace.as_str().into()), ..right("", "events", "list") };
+        self.answer(lane, Question { name, path: paths::events(namespace, fields), right }, pages).await
+    }
+
+    /// The same of all namespaces.
+    pub(super) async fn ask_everywhere(
+        &self,
+        lane: &mut Lane<'_>,
+        name: &'static str,
+        fields: &'static str,
+    ) -> Heard {
+        if !self.is_on {
+            return Heard::without(Asked::Not(OFF));
+        }
+        let right = right("", "events", "list");
+        self.answer(lane, Question { name, path: paths::all_events(fields), right }, PAGES_MAX).await
+    }
+
+    /// What is kept, or what is read if somebody may.
+    async fn answer(&self, lane: &mut Lane<'_>, question: Question, pages: usize) -> Heard {
+        let path = question.path.clone();
         if let Some((_, list, more)) = self.events.known().answers.get(&path) {
             return Heard { list: Asked::Answered(list.to_vec()), more: *more };
         }
         if let Some(since) = self.wait {
             return Heard::without(Asked::Failed(too_soon(since).into()));
         }
-        let right = Right { namespace: Some(namespace.as_str().into()), ..right("", "events", "list") };
-        let heard = read(lane, &Question { name, path: path.clone(), right }, pages).await;
+        let heard = read(lane, &question, pages).await;
         if let Asked::Answered(list) = &heard.list {
             self.events.keep(path, self.begun, list, heard.more);
         }
@@ -130,9 +155,11 @@ impl Reading<'_> {
     }
 }
 
+const OFF: &str = "[kubernetes] events_read is \"off\"";
+
 fn too_soon(since: Duration) -> String {
     let (ago, left) = (since.as_secs(), EVENTS_PACE.saturating_sub(since).as_secs() + 1);
-    format!("another diagnosis read Events {ago} s ago; ask again in {left} s")
+    format!("somebody had Events read {ago} s ago; ask again in {left} s")
 }
 
 /// Pages until there is none, or as many as are read.

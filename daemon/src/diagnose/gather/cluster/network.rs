@@ -28,7 +28,7 @@ pub(super) struct Network {
 }
 
 /// Kinds of objects that an Event of this name may be about; a Deployment may have the name too.
-const KINDS: [&str; 3] = ["Service", "Endpoints", "EndpointSlice"];
+pub(super) const KINDS: [&str; 3] = ["Service", "Endpoints", "EndpointSlice"];
 
 pub(super) async fn ask(
     lane: &mut Lane<'_>,

@@ -107,6 +107,11 @@ pub(super) fn events(namespace: Name<'_>, fields: &[(&str, &str)]) -> String {
     list(&format!("{CORE}/namespaces/{}/events", namespace.0), "", &fields.join(","))
 }
 
+/// Of all namespaces, as these terms of ours have them.
+pub(super) fn all_events(fields: &'static str) -> String {
+    list(&format!("{CORE}/events"), "", fields)
+}
+
 fn pods_of(namespace: Name<'_>) -> String {
     format!("{CORE}/namespaces/{}/pods", namespace.0)
 }

@@ -1,0 +1,63 @@
+//! `/events`: what the cluster's components say, and what is known of it.
+//!
+//! Invariant: it changes nothing. Only for those of the socket is an apiserver asked, in the turn and within the bounds
+//! of a diagnosis; whoever comes by TCP, which may be anybody on this host, is told so.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use super::answer::{self, Refusal};
+use super::door::{Visit, Way};
+use super::form::Form;
+use super::limits::DIAGNOSES_MAX;
+use super::query::{Legal, Query};
+use crate::diagnose::gather::Heard;
+use crate::diagnose::material::Asked;
+use crate::diagnose::{EXIT_HEADER, EventList, Scope};
+use crate::rfc3339::Millis;
+
+/// What `/events` understands.
+pub(super) const LEGAL: Legal = Legal { parameters: &["service", "format"], types: &[] };
+
+/// Reads, recognises, and writes down what came of it.
+pub(super) async fn events(visit: Visit, query: Query, form: Form) -> Response {
+    let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
+        let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
+        return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
+            .into_response();
+    };
+    let about = query.filter.service;
+    let (readings, snapshot) = (Arc::clone(&visit.readings), visit.readings.snapshot());
+    let (heard, edition) = match visit.door.way {
+        Way::Unix => readings.gatherer.events(about.as_ref(), &snapshot).await,
+        Way::Tcp(_) => (not_over_tcp(), readings.gatherer.edition()),
+    };
+    let version = readings.about.version;
+    // The first one may put the knowledge together, and nobody else is to wait for it.
+    let written = tokio::task::spawn_blocking(move || {
+        let now = Millis::of(SystemTime::now()).seconds();
+        let scope = Scope { about: about.as_ref(), snapshot: &snapshot, now, version };
+        written(&EventList::of(&heard, &edition, scope), form)
+    });
+    written.await.unwrap_or_else(|error| {
+        answer::text(StatusCode::INTERNAL_SERVER_ERROR, format!("error: the list ended: {error}\n"))
+    })
+}
+
+fn not_over_tcp() -> Heard {
+    Heard::without(Asked::Not("an apiserver is asked only for those who come by the unix socket"))
+}
+
+fn written(list: &EventList, form: Form) -> Response {
+    let mut response = match form {
+        Form::Json => answer::json(StatusCode::OK, list),
+        Form::Table => answer::text(StatusCode::OK, list.text(false)),
+        Form::Wide => answer::text(StatusCode::OK, list.text(true)),
+    };
+    let exit = HeaderValue::from(u16::from(list.exit));
+    response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), exit);
+    response
+}

@@ -1,0 +1,85 @@
+//! Events asked for by themselves: about one service and its pods, or about what all services depend on.
+//!
+//! Invariant: two questions at most, over one connection that no watch uses, under the bounds of a diagnosis and in its
+//! turn. What could not be read is said, and never taken for "there is none".
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use holdfast_core::keys::ObjectName;
+use holdfast_core::snapshot::ServiceView;
+use tokio::time::Instant;
+
+use super::ask::{Bounds, Lane};
+use super::events::{Events, Heard, Reading};
+use super::network::KINDS;
+use super::paths::Name;
+use crate::apiserver::Access;
+use crate::diagnose::limits::{ENDPOINTS_MAX, REQUESTS_MAX};
+use crate::diagnose::material::Asked;
+
+/// What no Service depends on is left to the apiserver to leave out: it is most of what a cluster says.
+const OF_OTHERS: &str = "involvedObject.kind!=Pod,involvedObject.kind!=ReplicaSet,involvedObject.kind!=Deployment,\
+                         involvedObject.kind!=StatefulSet,involvedObject.kind!=DaemonSet,involvedObject.kind!=Job,\
+                         involvedObject.kind!=CronJob,involvedObject.kind!=HorizontalPodAutoscaler,\
+                         involvedObject.kind!=PersistentVolumeClaim";
+
+const ILL_PODS: [(&str, &str); 2] = [("involvedObject.kind", "Pod"), ("type", "Warning")];
+const ILL_PODS_ANYWHERE: &str = "involvedObject.kind=Pod,type=Warning";
+
+/// Asks until both are answered, one is not, or the time is over. `about` is a service as this node has it.
+pub(in crate::diagnose::gather) async fn hear(
+    access: &Access,
+    (events, reads_events): (&Events, bool),
+    about: Option<(&ObjectName, &[Arc<ServiceView>])>,
+    node: &str,
+    deadline: Instant,
+) -> Heard {
+    let bounds = Bounds::new(deadline, REQUESTS_MAX);
+    let mut lane = Lane::new(access, &bounds);
+    let reading = events.begin(reads_events, Instant::now());
+    match about {
+        Some((name, views)) => of_service(&mut lane, &reading, name, &pods(views)).await,
+        None => of_all(&mut lane, &reading, node).await,
+    }
+}
+
+async fn of_service(
+    lane: &mut Lane<'_>,
+    reading: &Reading<'_>,
+    name: &ObjectName,
+    pods: &BTreeSet<String>,
+) -> Heard {
+    let names = (Name::new(name.namespace()), Name::new(name.name()));
+    let (Some(namespace), Some(service)) = names else {
+        return Heard::without(Asked::Failed("no object can have this name".into()));
+    };
+    let heard = reading.ask(lane, "events", namespace, &[("involvedObject.name", service.as_str())]).await;
+    let heard = heard.only(|event| KINDS.contains(&event.object.kind.as_str()));
+    if heard.list.answer().is_none() || pods.is_empty() {
+        return heard;
+    }
+    let of_pods = reading.ask(lane, "events of pods", namespace, &ILL_PODS).await;
+    heard.and(of_pods.only(|event| pods.contains(&event.object.name)))
+}
+
+/// Of pods those of this node, as its kubelet says them: each node has the others' pods to itself.
+async fn of_all(lane: &mut Lane<'_>, reading: &Reading<'_>, node: &str) -> Heard {
+    let heard = reading.ask_everywhere(lane, "events", OF_OTHERS).await;
+    if heard.list.answer().is_none() {
+        return heard;
+    }
+    let of_pods = reading.ask_everywhere(lane, "events of pods", ILL_PODS_ANYWHERE).await;
+    heard.and(of_pods.only(|event| event.host == node))
+}
+
+/// The pods that its slices name.
+fn pods(views: &[Arc<ServiceView>]) -> BTreeSet<String> {
+    let slices = views.iter().flat_map(|view| view.slices.iter());
+    let targets = slices.flat_map(|slice| slice.endpoints.iter()).filter_map(|endpoint| endpoint.target);
+    targets
+        .filter(|target| target.kind == "Pod")
+        .map(|target| target.name.to_string())
+        .take(ENDPOINTS_MAX)
+        .collect()
+}
