@@ -413,7 +413,6 @@ impl Cli {
                 self.table("services", &[("service", service), ("type", kind)], out)
             }
             Question::Explain(asked) => self.explain(asked, out),
-            Question::Diagnose(Diagnosed { explain: Some(check), .. }) => told(check, out),
             Question::Diagnose(asked) => self.diagnose(asked, out),
             Question::Events { service } => self.events(service, out),
             Question::Verify => self.verify(out),
@@ -508,7 +507,10 @@ impl Cli {
     }
 
     fn diagnose(&self, asked: &Diagnosed, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let Diagnosed { service, no_probe, client, since, timeout, explain: _ } = asked;
+        let Diagnosed { service, no_probe, client, since, timeout, explain } = asked;
+        if let Some(check) = explain {
+            return explained_check(check, out);
+        }
         let probe = if *no_probe { "none" } else { "connect" };
         let start = format!("/diagnose?format={}&probe={probe}", self.output.as_str());
         let filters = [("service", service), ("client", client), ("since", since), ("timeout", timeout)];
@@ -577,7 +579,7 @@ impl Cli {
 }
 
 /// What a check looks at; nobody has to be asked for it.
-fn told(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
+fn explained_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
     let Some(text) = crate::diagnose::meaning(check) else {
         let message =
             format!("no check is called {check:?}\nhint: a diagnosis with `-o wide` names all of them");

@@ -1,7 +1,7 @@
 //! The daemon's own sockets carry a mark, by which the programs let them through untouched.
 //!
-//! Invariant: whoever dials in this process does it through [`connect`] or [`datagrams`], and all marks of a process are the same. The
-//! daemon's cgroup, where it has one of its own, is exempt as well; the datapath sees to that.
+//! Invariant: whoever dials in this process does it through [`connect`] or [`datagrams`], and all marks of a process
+//! are the same. The daemon's cgroup, where it has one of its own, is exempt as well; the datapath sees to that.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -111,14 +111,14 @@ fn undialled(readings: &Readings) -> Option<&'static str> {
 /// the service.
 fn unserved(status: Option<&Status>) -> Option<&'static str> {
     let Some(status) = status else { return Some("tables in memory translate nothing") };
-    match () {
-        () if !status.broken_hooks.is_empty() => Some("programs that would translate it are not attached"),
-        () if !status.behind_hooks.is_empty() => Some("programs read maps that are no longer written"),
-        () if status.waiting => Some("another version's programs still serve"),
-        () if status.cgroup.is_none() => Some("programs are attached nowhere"),
-        () if status.own_cgroup_exempt => Some("connections of this daemon are not translated"),
-        () => None,
-    }
+    let all = [
+        (!status.broken_hooks.is_empty(), "programs that would translate it are not attached"),
+        (!status.behind_hooks.is_empty(), "programs read maps that are no longer written"),
+        (status.waiting, "another version's programs still serve"),
+        (status.cgroup.is_none(), "programs are attached nowhere"),
+        (status.own_cgroup_exempt, "connections of this daemon are not translated"),
+    ];
+    all.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why)
 }
 
 /// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.

@@ -1,4 +1,5 @@
-//! The rules of kube-proxy and of Antrea in this network namespace, as nftables lists its tables and chains over netlink.
+//! The rules of kube-proxy and of Antrea in this network namespace, as nftables lists its tables and chains over
+//! netlink.
 //!
 //! Invariant: bounded in time and bytes, whatever is there; no answer counts as no rules. No rule is read; the names of
 //! tables and chains say whose they are.

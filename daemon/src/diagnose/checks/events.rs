@@ -154,7 +154,8 @@ pub(super) fn correlate(case: &Case<'_>) -> Judgement {
         event.object.name
     );
     let told = pairs.iter().map(|(record, event)| {
-        json!({ "time": Rfc3339(record.time.seconds()).to_string(), "lost": lost(record).iter().take(EVENTS_MAX).collect::<Vec<_>>(),
+        let lost: Vec<&str> = lost(record).into_iter().take(EVENTS_MAX).collect();
+        json!({ "time": Rfc3339(record.time.seconds()).to_string(), "lost": lost,
                 "event": summary(event) })
     });
     Judgement::info(format!("{}.", sentence.trim_end_matches('.')))

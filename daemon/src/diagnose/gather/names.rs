@@ -185,7 +185,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_makes_the_reader_panic(tail in proptest::collection::vec(any::<u8>(), 0..200), count in any::<u8>()) {
+        fn no_answer_makes_the_reader_panic(
+            tail in proptest::collection::vec(any::<u8>(), 0..200),
+            count in any::<u8>(),
+        ) {
             let mut bytes = answer(&asked(), 0, &[]);
             bytes[7] = count;
             bytes.extend(tail);

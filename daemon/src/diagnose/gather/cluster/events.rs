@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::ask::{Form, Lane, Question};
 use super::paths::{self, Name};
 use super::right;
-use crate::diagnose::limits::{EVENTS_KEPT, EVENTS_KEPT_MAX, EVENTS_PACE, EVENTS_QUESTIONS_MAX};
+use crate::diagnose::limits::{EVENTS_KEPT, EVENTS_KEPT_MAX, EVENTS_PACE, EVENTS_QUESTIONS_MAX, PAGES_MAX};
 use crate::diagnose::material::{Asked, Right};
 
 /// What was heard.

@@ -15,7 +15,7 @@ use super::events::{Events, Heard, Reading};
 use super::network::KINDS;
 use super::paths::Name;
 use crate::apiserver::Access;
-use crate::diagnose::limits::{ENDPOINTS_MAX, REQUESTS_MAX};
+use crate::diagnose::limits::{ENDPOINTS_MAX, PAGES_MAX, REQUESTS_MAX};
 use crate::diagnose::material::Asked;
 
 /// What no Service depends on is left to the apiserver to leave out: it is most of what a cluster says.
@@ -54,12 +54,13 @@ async fn of_service(
     let (Some(namespace), Some(service)) = names else {
         return Heard::without(Asked::Failed("no object can have this name".into()));
     };
-    let heard = reading.ask(lane, "events", namespace, &[("involvedObject.name", service.as_str())]).await;
+    let heard =
+        reading.ask(lane, "events", namespace, &[("involvedObject.name", service.as_str())], PAGES_MAX).await;
     let heard = heard.only(|event| KINDS.contains(&event.object.kind.as_str()));
     if heard.list.answer().is_none() || pods.is_empty() {
         return heard;
     }
-    let of_pods = reading.ask(lane, "events of pods", namespace, &ILL_PODS).await;
+    let of_pods = reading.ask(lane, "events of pods", namespace, &ILL_PODS, PAGES_MAX).await;
     heard.and(of_pods.only(|event| pods.contains(&event.object.name)))
 }
 
