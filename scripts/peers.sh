@@ -10,7 +10,7 @@ cd tests/peers
 # Two test runs at once build once.
 exec 9>"$out/lock"
 flock 9
-stamp=$({ go env GOVERSION && cat go.mod go.sum ./*/main.go; } | sha256sum)
+stamp=$({ go env GOVERSION && cat go.mod go.sum ./*/*.go; } | sha256sum)
 [[ $(cat "$out/stamp" 2>/dev/null) != "$stamp" ]] || exit 0
 
 echo "peers: building etcd and Kubernetes' servers (once; takes minutes)" >&2

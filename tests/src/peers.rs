@@ -25,8 +25,7 @@
 //! from `cluster.authority()`, as files and as a kubeconfig.
 //!
 //! Invariant: nothing here is imitated. Objects, slices, refusals and certificates are judged by upstream's code, built
-//! from `tests/peers` by `scripts/peers.sh`. There is no kubelet and no scheduler; a test says itself what they would
-//! have written (`Pod`). The bed ends all of it, also when a test is killed.
+//! from `tests/peers` by `scripts/peers.sh`. There is no kubelet; a test says itself what it would have written (`Pod`). The bed ends all of it, also when a test is killed.
 
 mod api;
 mod audit;
@@ -35,6 +34,7 @@ mod crowd;
 mod flags;
 mod rules;
 mod server;
+mod store;
 mod watch;
 mod workload;
 
@@ -180,7 +180,18 @@ pub enum Part {
     Controllers,
     /// The kube-proxy of the node, in its nftables mode. It runs only when a test starts it.
     Proxy,
+    /// A second kube-controller-manager, with the controllers of nodes: as nobody renews a node here, it calls each of
+    /// them lost within seconds. It runs only when a test starts it.
+    NodeControllers,
+    /// The cloud-controller-manager, for a cloud that answers as the Services' annotations ask (`tests/peers`). It runs
+    /// only when a test starts it.
+    CloudControllers,
+    /// The kube-scheduler. It runs only when a test starts it.
+    Scheduler,
 }
+
+/// What runs only when a test starts it.
+const OPTIONAL: [Part; 4] = [Part::Proxy, Part::NodeControllers, Part::CloudControllers, Part::Scheduler];
 
 /// Where an apiserver listens.
 pub fn apiserver(index: usize) -> Result<SocketAddr, PeersError> {
@@ -240,7 +251,7 @@ impl Cluster {
         let parts = [Part::Etcd].into_iter().chain((0..apiservers).map(Part::Apiserver));
         let parts: Vec<Part> = parts.chain([Part::Controllers]).collect();
         let server = |part: &Part| flags::server(*part, folder.path(), &authority, apiservers, pods);
-        let servers = parts.iter().chain([&Part::Proxy]).map(server).collect::<Result<_, _>>()?;
+        let servers = parts.iter().chain(&OPTIONAL).map(server).collect::<Result<_, _>>()?;
         let cluster = Self { servers, authority, folder, bed };
         cluster.start_all(&parts)?;
         Ok(cluster)
@@ -335,7 +346,7 @@ impl Cluster {
                 Ok(self.bed.within(Location::OUTSIDE, || std::net::TcpStream::connect(ETCD).is_ok())?)
             }
             Part::Apiserver(index) => self.serves(index),
-            Part::Controllers => Ok(true),
+            Part::Controllers | Part::NodeControllers | Part::CloudControllers | Part::Scheduler => Ok(true),
             Part::Proxy => rules::are_written(self),
         }
     }

@@ -199,8 +199,13 @@ impl<'a> Daemon<'a> {
 
     /// What its command line tells a person, whether it is a finding or not.
     pub fn tell(&self, words: &[&str]) -> Result<String, BedError> {
+        self.answer(words).map(|(_, said)| said)
+    }
+
+    /// The same, with the exit code.
+    pub fn answer(&self, words: &[&str]) -> Result<(Option<i32>, String), BedError> {
         let output = finish(self.question(words), ANSWER_LIMIT)?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
     }
 
     fn question(&self, words: &[&str]) -> Command {

@@ -119,7 +119,7 @@ fn path_of(object: &Value) -> Result<String, PeersError> {
     Ok(format!("{}/{name}", row.collection(Some(namespace))))
 }
 
-fn malformed(what: String, said: &str) -> PeersError {
+pub(super) fn malformed(what: String, said: &str) -> PeersError {
     PeersError::Malformed { what, said: said.to_owned() }
 }
 

@@ -14,6 +14,12 @@ use super::{
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,endpoints-controller,\
     namespace-controller,serviceaccount-controller";
 
+/// Those that say of a node, and of its pods, that it is lost.
+const NODE_CONTROLLERS: &str = "node-lifecycle-controller,taint-eviction-controller";
+
+/// Those that make load balancers, and that remove nodes which have no machine.
+const CLOUD_CONTROLLERS: &str = "service-lb-controller,cloud-node-lifecycle-controller";
+
 /// With 0 the kernel's settings of connection tracking stay as they are.
 const CONNTRACK: [&str; 4] = [
     "conntrack-max-per-core",
@@ -33,7 +39,10 @@ pub(super) fn server(
     let (program, flags) = match part {
         Part::Etcd => ("etcd", etcd(folder)),
         Part::Apiserver(index) => ("kube-apiserver", kube_apiserver(index, folder, authority)?),
-        Part::Controllers => ("kube-controller-manager", controllers(authority, apiservers)?),
+        Part::Controllers => ("kube-controller-manager", controllers(authority, apiservers, CONTROLLERS)?),
+        Part::NodeControllers => ("kube-controller-manager", node_controllers(authority, apiservers)?),
+        Part::CloudControllers => ("cloud-controller-manager", cloud_controllers(authority, apiservers)?),
+        Part::Scheduler => ("kube-scheduler", scheduler(authority, apiservers)?),
         Part::Proxy => ("kube-proxy", kube_proxy(authority, apiservers, pods)?),
     };
     let arguments = flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect();
@@ -81,12 +90,12 @@ fn kube_apiserver(index: usize, folder: &Path, authority: &Authority) -> Result<
 }
 
 /// They use the last apiserver, so that tests can stop an earlier one.
-fn controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
+fn controllers(authority: &Authority, apiservers: usize, names: &str) -> Result<Flags, PeersError> {
     let credential = authority.client("system:kube-controller-manager", &[])?;
     let kubeconfig = authority.kubeconfig(apiservers.saturating_sub(1), &credential)?;
     Ok(vec![
         ("kubeconfig", kubeconfig.display().to_string()),
-        ("controllers", CONTROLLERS.to_owned()),
+        ("controllers", names.to_owned()),
         ("use-service-account-credentials", "true".to_owned()),
         ("leader-elect", "false".to_owned()),
         // Nobody asks them anything.
@@ -94,6 +103,42 @@ fn controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersE
         // The defaults make a test wait for permission to write.
         ("kube-api-qps", "1000".to_owned()),
         ("kube-api-burst", "1000".to_owned()),
+    ])
+}
+
+/// Quick to miss a node that nobody renews, which takes a minute where kubelets do.
+fn node_controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
+    let mut flags = controllers(authority, apiservers, NODE_CONTROLLERS)?;
+    flags.push(("node-monitor-period", "1s".to_owned()));
+    flags.push(("node-monitor-grace-period", "2s".to_owned()));
+    Ok(flags)
+}
+
+/// With the lease that a cluster's own has, which says whether it is alive.
+fn cloud_controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
+    let credential = authority.client("system:cloud-controller-manager", &["system:masters"])?;
+    let kubeconfig = authority.kubeconfig(apiservers.saturating_sub(1), &credential)?;
+    Ok(vec![
+        ("kubeconfig", kubeconfig.display().to_string()),
+        ("cloud-provider", "test".to_owned()),
+        ("controllers", CLOUD_CONTROLLERS.to_owned()),
+        ("use-service-account-credentials", "true".to_owned()),
+        ("leader-elect", "true".to_owned()),
+        ("secure-port", "0".to_owned()),
+        ("webhook-secure-port", "0".to_owned()),
+        ("node-monitor-period", "1s".to_owned()),
+        ("kube-api-qps", "1000".to_owned()),
+        ("kube-api-burst", "1000".to_owned()),
+    ])
+}
+
+fn scheduler(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
+    let credential = authority.client("system:kube-scheduler", &[])?;
+    let kubeconfig = authority.kubeconfig(apiservers.saturating_sub(1), &credential)?;
+    Ok(vec![
+        ("kubeconfig", kubeconfig.display().to_string()),
+        ("leader-elect", "false".to_owned()),
+        ("secure-port", "0".to_owned()),
     ])
 }
 
