@@ -29,10 +29,20 @@ pub(super) fn readable(case: &Case<'_>) -> Judgement {
     }
 }
 
+/// What the controller of Endpoints says of an object that it could not make.
+const NOT_MADE: &str = "failed-to-create-endpoint";
+
+/// Whether what it complains of is over by now. The controller of Endpoints says that it could not make an object also
+/// where it has made it a moment ago and has not heard of that yet, and nothing that it says later takes it back.
+fn is_over(case: &Case<'_>, event: &EventSeen) -> bool {
+    let made = case.cluster().endpoints.answer().and_then(Option::as_ref).is_some_and(|it| it.by_controller);
+    made && event.entry.as_deref() == Some(NOT_MADE)
+}
+
 /// Those that nothing has resolved, worst first.
 pub(crate) fn open<'a>(case: &Case<'a>) -> Vec<&'a EventSeen> {
     let all = case.cluster().events.answer().into_iter().flatten();
-    let mut open: Vec<&EventSeen> = all.filter(|it| it.open && it.warning).collect();
+    let mut open: Vec<&EventSeen> = all.filter(|it| it.open && it.warning && !is_over(case, it)).collect();
     open.sort_by_key(|it| (it.entry.is_none(), it.last.map_or(i64::MAX, |last| case.age(last))));
     open.truncate(EVENTS_MAX);
     open
@@ -161,4 +171,16 @@ pub(super) fn correlate(case: &Case<'_>) -> Judgement {
     Judgement::info(format!("{}.", sentence.trim_end_matches('.')))
         .possible()
         .with("near", told.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_knowledge::Knowledge;
+
+    use super::*;
+
+    #[test]
+    fn the_catalogue_has_this_entry() {
+        assert!(Knowledge::built_in().reasons().iter().any(|reason| reason.id == NOT_MADE));
+    }
 }

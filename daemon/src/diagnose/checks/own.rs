@@ -167,7 +167,7 @@ pub(super) fn maps(case: &Case<'_>) -> Judgement {
             .with("frontends", count)
             .with("error", &***error)
             .remedy(Remedy::safe(
-                "Raise the limit that the error names, under [datapath] of the configuration.",
+                "Raise the limit that the error names, under [datapath.limits] of the configuration.",
             ))
             .remedy(restart());
     }
@@ -178,7 +178,7 @@ pub(super) fn maps(case: &Case<'_>) -> Judgement {
     let room: u64 = status.limits.frontends.iter().map(|it| u64::from(*it)).sum();
     if room > 0 && used.saturating_mul(100) >= room.saturating_mul(FULL_PERCENT) {
         return Judgement::warning(format!("{used} of {room} frontends are in use."))
-            .remedy(Remedy::safe("Raise `frontends_max` under [datapath] before it is full."));
+            .remedy(Remedy::safe("Raise `frontends` under [datapath.limits] before it is full."));
     }
     Judgement::ok("The maps took the last change, and have room.").with("frontends", used).with("room", room)
 }
