@@ -20,11 +20,11 @@ const MESSAGES: &str = include_str!("../src/tests/fixtures/messages.tsv");
 const WANTED: f64 = 100_000.0;
 
 fn value(line: &str) -> Value {
-    let fields: Vec<&str> = line.splitn(5, '\t').collect();
+    let fields: Vec<&str> = line.splitn(6, '\t').collect();
     json!({
         "metadata": {"uid": "7d8c", "creationTimestamp": "2026-03-01T12:00:00Z"},
         "involvedObject": {"kind": fields[2], "namespace": "shop", "name": "web", "uid": "8a1f"},
-        "reason": fields[0], "type": "Warning", "message": fields[4], "source": {"component": fields[1]},
+        "reason": fields[0], "type": "Warning", "message": fields[5], "source": {"component": fields[1]},
         "firstTimestamp": "2026-03-01T12:00:00Z", "lastTimestamp": "2026-03-01T12:30:00Z", "count": 7,
     })
 }

@@ -16,6 +16,14 @@ mod daemon_ports;
 #[cfg(test)]
 mod daemon_table;
 #[cfg(test)]
+mod diagnosed;
+#[cfg(test)]
+mod diagnosed_balancer;
+#[cfg(test)]
+mod diagnosed_endpoints;
+#[cfg(test)]
+mod diagnosed_traffic;
+#[cfg(test)]
 mod packets;
 #[cfg(test)]
 mod packets_random;
@@ -25,5 +33,7 @@ mod peers_access;
 mod peers_life;
 #[cfg(test)]
 mod peers_slices;
+#[cfg(test)]
+mod provoked;
 #[cfg(test)]
 mod stage;

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::bed::Layout;
 use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Layout, Neighbour};
 use holdfast_tests::peers::{Api, Cluster, Kind, PeersError, SOON, apiserver, until};
 use serde_json::{Value, json};
 
@@ -37,7 +37,12 @@ pub(crate) const ADDRESS: &str = "192.0.2.7";
 
 /// A control plane of one apiserver, with a node that has an address.
 pub(crate) fn of_a_node_with_an_address() -> Cluster {
-    let layout = Layout { local: vec!["192.0.2.7/32"], ..Layout::default() };
+    of_a_node_beside(Vec::new())
+}
+
+/// The same, with other networks beside the node.
+pub(crate) fn of_a_node_beside(neighbours: Vec<Neighbour>) -> Cluster {
+    let layout = Layout { local: vec!["192.0.2.7/32"], neighbours, ..Layout::default() };
     let cluster = Cluster::start(layout, 1).unwrap();
     prepare(&cluster, 1);
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": ADDRESS}]}});
@@ -57,8 +62,12 @@ pub(crate) fn permit(cluster: &Cluster, apiservers: usize, manifest: &str, someb
 }
 
 /// Asks for what only the manifest permits, as the administrator: a request of somebody's own would be counted as such.
-fn is_permitted(api: &Api<'_>, (user, groups): (&str, &[&str])) -> Result<bool, PeersError> {
-    let what = json!({"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"});
+fn is_permitted(api: &Api<'_>, somebody: (&str, &[&str])) -> Result<bool, PeersError> {
+    may(api, somebody, &json!({"verb": "list", "group": "discovery.k8s.io", "resource": "endpointslices"}))
+}
+
+/// Whether somebody may do this, as the apiserver goes by it now.
+pub(crate) fn may(api: &Api<'_>, (user, groups): (&str, &[&str]), what: &Value) -> Result<bool, PeersError> {
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::{event, recognise};
 use crate::{Confidence, Emitted, Knowledge};
 
-/// Messages of Kubernetes' own sources (1.36) and of other controllers'; one at least of each reason.
+/// Messages of Kubernetes' own sources (1.36) and of other controllers'; one at least of each reason. Where one is from
+/// says whether it was read in the sender's source, or heard in a run of it (`tests/tests/cluster/provoked.rs`).
 const MESSAGES: &str = include_str!("fixtures/messages.tsv");
 
 /// The messages that go round in lists of such Events, with their causes.
@@ -20,7 +21,7 @@ fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = [&'static s
 
 #[test]
 fn each_message_has_its_cause() {
-    for [reason, component, kind, cause, message] in rows(MESSAGES) {
+    for [reason, component, kind, cause, _, message] in rows(MESSAGES) {
         let recognised = recognise(&event(reason, component, kind, message));
         let found = recognised.cause.map_or("-", |cause| cause.id.as_str());
         assert_eq!(found, cause, "{reason}: {message}");
@@ -28,6 +29,16 @@ fn each_message_has_its_cause() {
         let advice = recognised.advice();
         assert!(!advice.remedies.is_empty() || found == "-", "{reason}");
     }
+}
+
+#[test]
+fn each_message_was_read_or_heard() {
+    let heard = rows(MESSAGES).filter(|[.., from, _]: &[&str; 6]| match *from {
+        "source" => false,
+        "run" => true,
+        other => panic!("{other} is no place to have a message from"),
+    });
+    assert!(heard.count() >= 34, "those that a cluster of this machine can be brought to say");
 }
 
 #[test]
@@ -46,7 +57,7 @@ fn each_message_that_goes_round_has_its_cause() {
 fn each_reason_and_each_cause_has_a_message() {
     let knowledge = Knowledge::built_in();
     let of_reasons: BTreeSet<(&str, &str)> =
-        rows(MESSAGES).map(|[reason, by, ..]: [&str; 5]| (reason, by)).collect();
+        rows(MESSAGES).map(|[reason, by, ..]: [&str; 6]| (reason, by)).collect();
     let has_message = |reason: &crate::EventReason| {
         reason.components.iter().any(|by| of_reasons.contains(&(&*reason.reason, &**by)))
     };
@@ -56,7 +67,7 @@ fn each_reason_and_each_cause_has_a_message() {
             reason.emitted == Emitted::Variant || reason.alias_of.is_none() || reason.emitted == Emitted::Old
         );
     }
-    let mut of_causes: BTreeSet<&str> = rows(MESSAGES).map(|[_, _, _, cause, _]: [&str; 5]| cause).collect();
+    let mut of_causes: BTreeSet<&str> = rows(MESSAGES).map(|[_, _, _, cause, ..]: [&str; 6]| cause).collect();
     of_causes.extend(rows(CATALOGUE).map(|[_, cause, _]: [&str; 3]| cause));
     for cause in knowledge.causes() {
         assert!(of_causes.contains(&*cause.id), "no message of {}", cause.id);

@@ -1,0 +1,200 @@
+//! What a person does who finds a Service out of order: `holdfast diagnose`, as text, as JSON and as an exit code.
+//!
+//! Invariant: each answer is judged whole. What is said first, the next step and the exit code are compared in every
+//! case, and the text says what the JSON says.
+
+use std::process::Command;
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Location, Neighbour, fabric};
+use holdfast_tests::peers::{Api, Cluster, Kind, Pod, SOON, until};
+use serde_json::{Value, json};
+
+use crate::stage::{self, word};
+
+/// The optional role, given to the daemon as the manifest's comment says.
+const BINDING: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: holdfast-diagnose}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: holdfast-diagnose}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
+";
+
+/// A control plane of one apiserver; its node has an address, forwards, and has a network of pods beside it.
+pub(crate) fn cluster_with_pods() -> Cluster {
+    let pods = Neighbour { name: "pod", near: vec!["10.1.0.1/24"], far: vec!["10.1.0.2/24", "10.1.0.4/24"] };
+    let cluster = stage::of_a_node_beside(vec![pods]);
+    fabric::set(cluster.bed(), Location::NODE, "ipv4/ip_forward", "1").unwrap();
+    permit(&cluster);
+    cluster
+}
+
+/// Gives the daemon what a diagnosis reads, and waits until the apiserver goes by it.
+pub(crate) fn permit(cluster: &Cluster) {
+    cluster.api(0).unwrap().apply(BINDING).unwrap();
+    wait_permitted(cluster, "pods", true);
+    wait_permitted(cluster, "events", true);
+}
+
+/// Takes the rule about a resource away from it again.
+pub(crate) fn forbid(cluster: &Cluster, resource: &str) {
+    let api = cluster.api(0).unwrap();
+    let mut role = api.get(Kind::ClusterRole, "holdfast-diagnose").unwrap().unwrap();
+    let rules = role["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["resources"] != json!([resource]));
+    api.merge(Kind::ClusterRole, "holdfast-diagnose", &json!({"rules": rules})).unwrap();
+    wait_permitted(cluster, resource, false);
+}
+
+fn wait_permitted(cluster: &Cluster, resource: &str, wanted: bool) {
+    let api = cluster.api(0).unwrap();
+    let what = json!({"verb": "list", "group": "", "resource": resource});
+    let is_so = || Ok((stage::may(&api, (stage::USER, &[]), &what)? == wanted).then_some(()));
+    until(SOON, "permission", is_so).unwrap();
+}
+
+/// How a diagnosis has to come out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) service: &'a str,
+    /// The finding that is said first; `-`: nothing is wrong.
+    pub(crate) first: &'a str,
+    pub(crate) exit: u64,
+    /// What the next step says, in part.
+    pub(crate) next: &'a str,
+    /// `lb.pending warning`, and `lb.pending because lb.failing`.
+    pub(crate) findings: &'a [&'a str],
+    /// What the text says besides.
+    pub(crate) says: &'a [&'a str],
+}
+
+/// With connections that are tried.
+#[track_caller]
+pub(crate) fn expect(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
+    expect_by(daemon, &[], wanted)
+}
+
+/// Without: nobody listens behind the pods' addresses.
+#[track_caller]
+pub(crate) fn expect_unprobed(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
+    expect_by(daemon, &["--no-probe"], wanted)
+}
+
+/// News takes a moment from the apiserver to the daemon, and Events are read every five seconds.
+#[track_caller]
+fn expect_by(daemon: &Daemon<'_>, more: &[&str], wanted: &Wanted<'_>) -> String {
+    let words = [&["diagnose", wanted.service][..], more].concat();
+    let mut last = (Vec::new(), String::new());
+    let found = until(SOON, "the right diagnosis", || {
+        let answer = as_json(daemon, &words);
+        last = (differences(&answer, wanted), format!("{answer:#}"));
+        Ok(last.0.is_empty().then_some(answer))
+    });
+    let answer =
+        found.unwrap_or_else(|error| panic!("{error} of {}: {:?}\n{}", wanted.service, last.0, last.1));
+    as_text(daemon, &words, &answer, wanted)
+}
+
+fn as_json(daemon: &Daemon<'_>, words: &[&str]) -> Value {
+    let (code, said) = daemon.answer(&[words, &["-o", "json"]].concat()).unwrap();
+    let answer: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    assert_eq!(code.and_then(|code| u64::try_from(code).ok()), answer["exit"].as_u64(), "{answer:#}");
+    answer
+}
+
+fn differences(answer: &Value, wanted: &Wanted<'_>) -> Vec<String> {
+    let verdict = &answer["verdict"];
+    let first = word(verdict, "finding");
+    let next = word(&verdict["next"], "text");
+    let mut differ = Vec::new();
+    if first != wanted.first || answer["exit"] != wanted.exit {
+        differ.push(format!("{first} and {}, not {} and {}", answer["exit"], wanted.first, wanted.exit));
+    }
+    if !next.contains(wanted.next) {
+        differ.push(format!("the next step is {next:?}, not {:?}", wanted.next));
+    }
+    let all: Vec<String> = answer["findings"].as_array().unwrap().iter().flat_map(lines).collect();
+    differ.extend(
+        wanted.findings.iter().filter(|it| !all.iter().any(|line| line == *it)).map(|it| (*it).to_owned()),
+    );
+    differ
+}
+
+fn lines(finding: &Value) -> [String; 2] {
+    let id = word(finding, "id");
+    [format!("{id} {}", word(finding, "state")), format!("{id} because {}", word(finding, "explained_by"))]
+}
+
+/// What a person reads, in one line, so that no break is in the way.
+#[track_caller]
+fn as_text(daemon: &Daemon<'_>, words: &[&str], answer: &Value, wanted: &Wanted<'_>) -> String {
+    let (code, text) = daemon.answer(words).unwrap();
+    assert_eq!(code.and_then(|code| u64::try_from(code).ok()), Some(wanted.exit), "{text}");
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let headline = word(&answer["verdict"], "headline");
+    // Ages have gone on by a second.
+    let start = headline.split(" for ").next().unwrap_or_default();
+    for said in [start, wanted.next].iter().chain(wanted.says) {
+        assert!(line.contains(said), "{said:?} is not in {text}");
+    }
+    text
+}
+
+/// A service of the apiserver's own making, and its pods.
+pub(crate) fn pods(api: &Api<'_>, pods: &[Pod<'_>]) {
+    for pod in pods {
+        pod.start(api).unwrap();
+        pod.report(api, true).unwrap();
+    }
+}
+
+/// Events about the objects of a name, as `kubectl get events` lists them.
+pub(crate) fn events(api: &Api<'_>, namespace: &str, name: &str) -> Vec<Value> {
+    let path = format!("api/v1/namespaces/{namespace}/events?fieldSelector=involvedObject.name={name}");
+    let list = api.request("GET", &path, None).unwrap().object().unwrap();
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+/// Waits until a reason was given so often about the objects of a name.
+#[track_caller]
+pub(crate) fn wait_event(api: &Api<'_>, name: &str, reason: &str, times: u64) -> Value {
+    let mut last = Vec::new();
+    let found = until(SOON, reason, || {
+        last = events(api, "default", name);
+        let mut of_it = last.iter().filter(|event| event["reason"] == reason);
+        let count: u64 = of_it.clone().map(|event| event["count"].as_u64().unwrap_or(1)).sum();
+        Ok(of_it.next_back().filter(|_| count >= times).cloned())
+    });
+    found.unwrap_or_else(|error| panic!("{error} of {name}: {last:#?}"))
+}
+
+/// Server-side apply of an object whose kind no other test has needed.
+#[track_caller]
+pub(crate) fn apply_at(api: &Api<'_>, path: &str, object: &Value) {
+    let path = format!("{path}?force=true&fieldManager=holdfast-tests");
+    let body = Some(("application/apply-patch+yaml", object.to_string()));
+    let reply = api.request("PATCH", &path, body).unwrap();
+    assert!(reply.status < 300, "{path}: {}", reply.text);
+}
+
+/// Ends the daemon and starts it anew: it has read no Events then.
+pub(crate) fn restart(daemon: &mut Daemon<'_>) {
+    daemon.stop().unwrap();
+    daemon.start().unwrap();
+}
+
+/// Moves the time at which a Service was made so many minutes into the past.
+pub(crate) fn make_older(cluster: &Cluster, service: &str, minutes: u64) {
+    let then = ago(minutes);
+    cluster
+        .overwrite(Kind::Service, service, |it| it["metadata"]["creationTimestamp"] = then.into())
+        .unwrap();
+}
+
+/// So many minutes ago, as objects have it.
+pub(crate) fn ago(minutes: u64) -> String {
+    let since = format!("{minutes} minutes ago");
+    let said = Command::new("date").args(["-u", "-d", &since, "+%FT%TZ"]).output().unwrap();
+    String::from_utf8(said.stdout).unwrap().trim().to_owned()
+}

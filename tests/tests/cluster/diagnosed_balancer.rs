@@ -1,0 +1,281 @@
+//! A load balancer that does not come: upstream's own service-controller, with a cloud that says no.
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod};
+use serde_json::{Value, json};
+
+use crate::diagnosed::{self, Wanted, ago, apply_at, expect_unprobed, make_older, restart, wait_event};
+use crate::stage;
+
+const POD: Pod<'static> = Pod { name: "default/web-1", app: "web", node: "n1", address: "10.1.0.2" };
+
+/// What clouds say, each with the cause that it has.
+const MESSAGES: &str = include_str!("../../../daemon/knowledge/src/tests/fixtures/messages.tsv");
+
+const ENSURE: &str = "Error syncing load balancer: failed to ensure load balancer: ";
+
+/// Longer than anybody waits for an address without wanting to know.
+const MINUTES: u64 = 11;
+
+/// A control plane with a pod behind `app: web`, and a daemon with all the rights that a diagnosis has.
+fn cluster() -> Cluster {
+    let cluster = diagnosed::cluster_with_pods();
+    diagnosed::pods(&cluster.api(0).unwrap(), &[POD]);
+    cluster
+}
+
+fn daemon(cluster: &Cluster) -> Daemon<'_> {
+    Daemon::new(cluster.bed(), &stage::by_certificate(cluster, 1)).unwrap()
+}
+
+/// A load balancer whose cloud answers like this.
+fn balancer(api: &Api<'_>, name: &str, annotations: &Value, spec: &Value) {
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": "default", "name": name, "annotations": annotations},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    });
+    object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    api.apply_object(&object).unwrap();
+}
+
+/// Changes the Service, which is tried again at once then and not after a while.
+fn touch(api: &Api<'_>, name: &str, time: usize) {
+    let part = json!({"metadata": {"annotations": {"touched": time.to_string()}}});
+    api.merge(Kind::Service, &format!("default/{name}"), &part).unwrap();
+}
+
+/// Tried three times in vain, and eleven minutes old.
+fn fail_three_times(cluster: &Cluster, name: &str) {
+    let api = cluster.api(0).unwrap();
+    for time in 1..=3 {
+        wait_event(&api, name, "SyncLoadBalancerFailed", time);
+        if time < 3 {
+            touch(&api, name, usize::try_from(time).unwrap());
+        }
+    }
+    make_older(cluster, &format!("default/{name}"), MINUTES);
+}
+
+/// Each cause that a message of a cloud has, with the message.
+fn of_clouds() -> Vec<(String, &'static str, &'static str)> {
+    let rows = MESSAGES.lines().filter_map(|line| {
+        let cause = line.split('\t').nth(3).filter(|cause| *cause != "-")?;
+        Some((cause, line.split_once(ENSURE)?.1)).filter(|_| line.starts_with("SyncLoadBalancerFailed"))
+    });
+    rows.enumerate().map(|(place, (cause, said))| (format!("cloud-{place}"), cause, said)).collect()
+}
+
+#[test]
+fn each_no_of_a_cloud_is_told_with_its_cause_and_its_remedy() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    cluster.start_part(Part::CloudControllers).unwrap();
+    let all = of_clouds();
+    assert!(all.len() >= 14, "{all:?}");
+    for (name, _, said) in &all {
+        balancer(&api, name, &json!({"cloud.test/ensure": said}), &json!({}));
+    }
+    for (name, ..) in &all {
+        fail_three_times(&cluster, name);
+    }
+    let mut daemon = daemon(&cluster);
+    for (name, cause, said) in &all {
+        daemon.start().unwrap();
+        let (service, cause) = (format!("default/{name}"), format!("({cause})"));
+        let said = said.split_whitespace().next().unwrap();
+        let text = expect_unprobed(
+            &daemon,
+            &Wanted {
+                service: &service,
+                first: "lb.failing",
+                exit: 3,
+                next: "",
+                findings: &[
+                    "lb.pending because lb.failing",
+                    "events.list because lb.failing",
+                    "verdict ok",
+                    "lb.no-controller ok",
+                    "lb.controller-alive ok",
+                ],
+                says: &[&cause, said],
+            },
+        );
+        let next = text.lines().find(|line| line.starts_with("Next")).unwrap_or_default();
+        assert!(!next.contains("Read the log"), "{cause} has a remedy of its own: {text}");
+        daemon.stop().unwrap();
+    }
+}
+
+#[test]
+fn nobody_who_makes_load_balancers_is_told_from_one_who_is_at_work() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    let none = json!({});
+    balancer(&api, "nobody", &none, &none);
+    make_older(&cluster, "default/nobody", MINUTES);
+    let mut daemon = daemon(&cluster);
+    daemon.start().unwrap();
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/nobody",
+            first: "lb.no-controller",
+            exit: 3,
+            next: "Look whether a controller runs",
+            findings: &["lb.pending because lb.no-controller", "verdict ok"],
+            says: &["for 11 m"],
+        },
+    );
+    let lease = |renewed: &str| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"namespace": "kube-system", "name": "cloud-controller-manager"},
+            "spec": {"holderIdentity": "master-1", "renewTime": renewed.replace('Z', ".000000Z")},
+        })
+    };
+    let path = "apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cloud-controller-manager";
+    apply_at(&api, path, &lease(&ago(20)));
+    restart(&mut daemon);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/nobody",
+            first: "lb.controller-alive",
+            exit: 3,
+            next: "Start cloud-controller-manager",
+            findings: &[
+                "lb.no-controller because lb.controller-alive",
+                "lb.pending because lb.controller-alive",
+            ],
+            says: &["20 m"],
+        },
+    );
+    // Upstream's controller leaves alone what has a class.
+    balancer(&api, "classed", &none, &json!({"loadBalancerClass": "example.com/lb"}));
+    make_older(&cluster, "default/classed", MINUTES);
+    cluster.start_part(Part::CloudControllers).unwrap();
+    wait_event(&api, "nobody", "EnsuredLoadBalancer", 1);
+    restart(&mut daemon);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/classed",
+            first: "lb.class-unserved",
+            exit: 3,
+            next: "controller of that class",
+            findings: &["lb.pending because lb.class-unserved", "lb.no-controller ok"],
+            says: &["example.com/lb"],
+        },
+    );
+    restart(&mut daemon);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/nobody",
+            first: "-",
+            exit: 0,
+            next: "",
+            findings: &["lb.state ok", "lb.pending ok", "lb.controller-alive ok"],
+            says: &["Nothing is wrong"],
+        },
+    );
+}
+
+/// As other controllers write them, which are no part of Kubernetes.
+fn event(api: &Api<'_>, name: &str, reason: &str, (component, kind): (&str, &str), message: &str) {
+    let service = api.get(Kind::Service, &format!("default/{name}")).unwrap().unwrap();
+    let now = ago(0);
+    let object = json!({
+        "apiVersion": "v1", "kind": "Event", "type": kind, "reason": reason, "message": message, "count": 3,
+        "metadata": {"namespace": "default", "name": format!("{name}.{}", reason.to_lowercase())},
+        "involvedObject": {"apiVersion": "v1", "kind": "Service", "namespace": "default", "name": name, "uid": service["metadata"]["uid"]},
+        "source": {"component": component}, "firstTimestamp": ago(10), "lastTimestamp": now,
+    });
+    let reply = api
+        .request("POST", "api/v1/namespaces/default/events", Some(("application/json", object.to_string())))
+        .unwrap();
+    assert_eq!(reply.status, 201, "{}", reply.text);
+}
+
+#[test]
+fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    let none = json!({});
+    for name in ["pool", "k3s", "forged"] {
+        balancer(&api, name, &none, &none);
+        make_older(&cluster, &format!("default/{name}"), MINUTES);
+    }
+    let mut daemon = daemon(&cluster);
+    event(
+        &api,
+        "pool",
+        "AllocationFailed",
+        ("metallb-controller", "Warning"),
+        "Failed to allocate IP for \"default/pool\": no available IPs",
+    );
+    daemon.start().unwrap();
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/pool",
+            first: "lb.failing",
+            exit: 3,
+            next: "pool",
+            findings: &["lb.pending because lb.failing"],
+            says: &["(cloud.ip_pool_exhausted)", "no available IPs"],
+        },
+    );
+    for (reason, message) in [
+        ("EnsuringLoadBalancer", "Ensuring load balancer"),
+        ("AppliedDaemonSet", "Applied LoadBalancer DaemonSet kube-system/svclb-k3s-8a1f"),
+    ] {
+        event(&api, "k3s", reason, ("service-controller", "Normal"), message);
+    }
+    let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.168.1.10"}]}}});
+    api.merge_status(Kind::Service, "default/k3s", &ingress).unwrap();
+    restart(&mut daemon);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/k3s",
+            first: "-",
+            exit: 0,
+            next: "",
+            findings: &["lb.state ok", "lb.pending ok", "lb.stuck-ensuring ok"],
+            says: &[],
+        },
+    );
+    let long = format!(
+        "\u{1b}[31m\u{202e}Error syncing load balancer: failed to ensure load balancer: QuotaExceeded {}",
+        "x".repeat(100_000)
+    );
+    event(&api, "forged", "SyncLoadBalancerFailed", ("service-controller", "Warning"), &long);
+    restart(&mut daemon);
+    let text = expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/forged",
+            first: "lb.failing",
+            exit: 3,
+            next: "",
+            findings: &["lb.pending because lb.failing"],
+            says: &["(cloud.quota)"],
+        },
+    );
+    assert!(text.len() < 16_384 && !text.contains(['\u{1b}', '\u{202e}']), "{text}");
+    diagnosed::forbid(&cluster, "events");
+    restart(&mut daemon);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/pool",
+            first: "lb.pending",
+            exit: 1,
+            next: "",
+            findings: &["events.readable unknown", "lb.no-controller ok", "lb.stuck-ensuring ok"],
+            says: &["list", "events"],
+        },
+    );
+}

@@ -1,0 +1,340 @@
+//! Endpoints that are not who they should be: pods that are gone and still listed, selectors that match nobody, pods on
+//! other nodes than traffic comes to.
+
+use holdfast_tests::bed::Location;
+use holdfast_tests::bed::Role;
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
+use serde_json::{Value, json};
+
+use crate::diagnosed::{self, Wanted, ago, apply_at, expect, expect_unprobed};
+use crate::stage;
+
+const fn pod<'a>(name: &'a str, app: &'a str, node: &'a str, address: &'a str) -> Pod<'a> {
+    Pod { name, app, node, address }
+}
+
+/// A control plane with a network of pods, and a daemon that may read what a diagnosis reads.
+fn cluster() -> Cluster {
+    let cluster = diagnosed::cluster_with_pods();
+    cluster.api(0).unwrap().add_node("n2", "zone-b").unwrap();
+    cluster
+}
+
+fn daemon(cluster: &Cluster) -> Daemon<'_> {
+    let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(cluster, 1)).unwrap();
+    daemon.start().unwrap();
+    daemon
+}
+
+/// A Service of the pods of one app.
+fn service(api: &Api<'_>, name: &str, app: &str, spec: &Value) {
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": name},
+        "spec": {"selector": {"app": app}, "ports": [{"port": 80, "targetPort": 8080}]},
+    });
+    object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    api.apply_object(&object).unwrap();
+}
+
+fn wait_endpoints(daemon: &Daemon<'_>, service: &str, count: usize) {
+    let listed = || {
+        let rows = stage::rows(daemon, &["frontends", "--service", service], "frontends");
+        let backends = |row: &Value| row["backends"].as_array().map_or(0, Vec::len);
+        Ok(rows.first().filter(|row| backends(row) == count).map(drop))
+    };
+    until(SOON, service, listed).unwrap();
+}
+
+fn lease(renewed: &str) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"namespace": "kube-system", "name": "kube-controller-manager"},
+        "spec": {"holderIdentity": "master-1", "renewTime": renewed.replace('Z', ".000000Z")},
+    })
+}
+
+const LEASE: &str = "apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
+
+#[test]
+fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_order() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    let pods = [
+        pod("default/my-app-1", "my-app", "n1", "10.1.0.2"),
+        pod("default/my-app-2", "my-app", "n2", "10.1.0.9"),
+        pod("default/leaving-1", "leaving", "n1", "10.1.0.5"),
+        pod("default/evicted-1", "evicted", "n1", "10.1.0.6"),
+    ];
+    let _web = cluster
+        .bed()
+        .serve(Location::pod("pod"), Role::Tcp, "web", "10.1.0.2:8080".parse().unwrap())
+        .unwrap();
+    for (name, app) in [("my-svc", "my-app"), ("leaving", "leaving"), ("evicted", "evicted")] {
+        service(&api, name, app, &json!({}));
+    }
+    diagnosed::pods(&api, &pods);
+    let daemon = daemon(&cluster);
+    for (name, count) in [("my-svc", 2), ("leaving", 1), ("evicted", 1)] {
+        wait_endpoints(&daemon, &format!("default/{name}"), count);
+    }
+    cluster.stop(Part::Controllers).unwrap();
+    pods[1].gone(&api).unwrap();
+    let text = expect(
+        &daemon,
+        &Wanted {
+            service: "default/my-svc",
+            first: "slices.stale",
+            exit: 3,
+            next: "Touch the Service",
+            findings: &["slices.stale error", "probe.backend because slices.stale"],
+            says: &["10.1.0.9 (no pod my-app-2 matches the selector)", "1 in 2 new connections"],
+        },
+    );
+    let place = |said: &str| text.find(said).unwrap_or_else(|| panic!("{said} in {text}"));
+    assert!(
+        place("Touch the Service") < place("Delete that slice")
+            && place("Delete that slice") < place("Restart kube-controller-manager")
+    );
+    assert!(!text.contains("annotate endpointslice"), "{text}");
+
+    pods[2].terminate(&api).unwrap();
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/leaving",
+            first: "-",
+            exit: 0,
+            next: "",
+            findings: &["slices.stale ok"],
+            says: &[],
+        },
+    );
+    api.merge_status(Kind::Pod, pods[3].name, &json!({"status": {"phase": "Failed", "reason": "Evicted"}}))
+        .unwrap();
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/evicted",
+            first: "slices.stale",
+            exit: 3,
+            next: "Touch the Service",
+            findings: &[],
+            says: &["evicted-1 has ended (Evicted)"],
+        },
+    );
+    apply_at(&api, LEASE, &lease(&ago(8)));
+    expect(
+        &daemon,
+        &Wanted {
+            service: "default/my-svc",
+            first: "controller.alive",
+            exit: 3,
+            next: "Start kube-controller-manager",
+            findings: &["slices.stale because controller.alive"],
+            says: &["8 min"],
+        },
+    );
+    apply_at(&api, LEASE, &lease(&ago(0)));
+    diagnosed::pods(&api, &[pod("default/my-app-2", "my-app", "n2", "10.1.0.4")]);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/my-svc",
+            first: "slices.stale",
+            exit: 3,
+            next: "Touch the Service",
+            findings: &["slices.stale error", "slices.missing error"],
+            says: &["my-app-2 is another pod by now"],
+        },
+    );
+    diagnosed::forbid(&cluster, "pods");
+    expect(
+        &daemon,
+        &Wanted {
+            service: "default/my-svc",
+            first: "probe.backend",
+            exit: 1,
+            next: "Look at",
+            findings: &["slices.stale unknown", "pods.match unknown", "probe.backend warning"],
+            says: &["10.1.0.9:8080 timed out"],
+        },
+    );
+    api.apply_object(&json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "other-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "other"}},
+        "ports": [{"name": "", "port": 8080}],
+        "endpoints": [{"addresses": ["10.1.0.9"], "targetRef": {"kind": "Pod", "namespace": "default", "name": "other-1", "uid": "u9"}}],
+    })).unwrap();
+    expect(
+        &daemon,
+        &Wanted {
+            service: "default/my-svc",
+            first: "slices.stale",
+            exit: 3,
+            next: "Touch the Service",
+            findings: &["slices.stale error", "probe.backend because slices.stale"],
+            says: &["two pods at once", "default/other-1"],
+        },
+    );
+}
+
+#[test]
+fn a_selector_that_matches_nobody_is_told_from_pods_that_are_gone_on_purpose() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    let scaled = [
+        pod("default/scaled-1", "scaled", "n1", "10.1.0.5"),
+        pod("default/scaled-2", "scaled", "n2", "10.1.0.6"),
+    ];
+    for (name, app) in [("typo", "my-app"), ("scaled", "scaled"), ("unready", "unready")] {
+        service(&api, name, app, &json!({}));
+    }
+    diagnosed::pods(&api, &scaled);
+    diagnosed::pods(&api, &[pod("default/my-app-7d5bc-xyz12", "myapp", "n1", "10.1.0.2")]);
+    let late = pod("default/unready-1", "unready", "n1", "10.1.0.7");
+    late.start(&api).unwrap();
+    late.report(&api, false).unwrap();
+    let daemon = daemon(&cluster);
+    wait_endpoints(&daemon, "default/scaled", 2);
+    expect(
+        &daemon,
+        &Wanted {
+            service: "default/typo",
+            first: "pods.selector-typo",
+            exit: 3,
+            next: "Correct the selector",
+            findings: &[
+                "slices.counts because pods.selector-typo",
+                "verdict because pods.selector-typo",
+                "pods.match because pods.selector-typo",
+            ],
+            says: &[
+                "app=my-app matches 0 pods. 1 pod has app=myapp",
+                r#"kubectl -n default patch service typo -p '{"spec":{"selector":{"app":"myapp"}}}'"#,
+            ],
+        },
+    );
+    diagnosed::pods(&api, &[pod("default/my-apq-1", "my-apq", "n1", "10.1.0.8")]);
+    let text = expect(
+        &daemon,
+        &Wanted {
+            service: "default/typo",
+            first: "pods.selector-typo",
+            exit: 3,
+            next: "Correct the selector",
+            findings: &[],
+            says: &["app=myapp", "app=my-apq"],
+        },
+    );
+    assert!(!text.contains("patch service"), "which of the two is meant is not known: {text}");
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/unready",
+            first: "pods.unready",
+            exit: 3,
+            next: "Mend what keeps the pod from being ready",
+            findings: &["slices.counts because pods.unready", "verdict because pods.unready"],
+            says: &["unready-1"],
+        },
+    );
+    for pod in &scaled {
+        pod.terminate(&api).unwrap();
+    }
+    stage::expect(&daemon, "default/scaled", "draining 10.1.0.5:8080 10.1.0.6:8080");
+    for pod in &scaled {
+        pod.gone(&api).unwrap();
+    }
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/scaled",
+            first: "pods.scaled-to-zero",
+            exit: 3,
+            next: "Scale the workload up",
+            findings: &[
+                "pods.selector-typo skipped",
+                "slices.counts because pods.scaled-to-zero",
+                "verdict because pods.scaled-to-zero",
+            ],
+            says: &[],
+        },
+    );
+    diagnosed::forbid(&cluster, "pods");
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/typo",
+            first: "slices.counts",
+            exit: 3,
+            next: "",
+            findings: &["pods.match unknown", "verdict because slices.counts"],
+            says: &["pods"],
+        },
+    );
+}
+
+#[test]
+fn an_external_policy_of_local_is_judged_by_who_can_come() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    let local = json!({"externalTrafficPolicy": "Local", "type": "LoadBalancer"});
+    service(&api, "balanced", "away", &local);
+    service(&api, "dialled", "away", &json!({"externalTrafficPolicy": "Local", "type": "NodePort"}));
+    service(&api, "inside", "away", &json!({"internalTrafficPolicy": "Local"}));
+    diagnosed::pods(
+        &api,
+        &[pod("default/away-1", "away", "n2", "10.1.0.2"), pod("default/away-2", "away", "n2", "10.1.0.4")],
+    );
+    let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.10"}]}}});
+    api.merge_status(Kind::Service, "default/balanced", &ingress).unwrap();
+    let daemon = daemon(&cluster);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/balanced",
+            first: "-",
+            exit: 0,
+            next: "",
+            findings: &["policy.external-local info", "lb.health-port ok"],
+            says: &["on n2", "podAntiAffinity on kubernetes.io/hostname"],
+        },
+    );
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/dialled",
+            first: "policy.external-local",
+            exit: 1,
+            next: "Set externalTrafficPolicy to Cluster",
+            findings: &["policy.external-local warning"],
+            says: &["Who dials this node from outside waits in vain"],
+        },
+    );
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/inside",
+            first: "policy.internal-local",
+            exit: 3,
+            next: "Set internalTrafficPolicy to Cluster",
+            findings: &["verdict because policy.internal-local"],
+            says: &["on n2"],
+        },
+    );
+    let excluded =
+        json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "true"}}});
+    api.merge(Kind::Node, "n2", &excluded).unwrap();
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/balanced",
+            first: "policy.external-local",
+            exit: 3,
+            next: "Set externalTrafficPolicy to Cluster",
+            findings: &["policy.external-local error"],
+            says: &["No load balancer sends anybody to those nodes"],
+        },
+    );
+}

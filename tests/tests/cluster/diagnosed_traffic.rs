@@ -1,0 +1,275 @@
+//! Endpoints are listed, and somebody gets no traffic: ports, backends, nodes, other proxies, this daemon itself.
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Location, Role};
+use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
+use serde_json::{Value, json};
+
+use crate::diagnosed::{self, Wanted, apply_at, expect, expect_unprobed, restart};
+use crate::stage::{self, NODE};
+
+/// The one that answers, and one on a lost node.
+const PODS: [Pod<'static>; 2] = [
+    Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.2" },
+    Pod { name: "default/away-1", app: "away", node: "n2", address: "10.1.0.9" },
+];
+
+const NOTHING: Wanted<'static> =
+    Wanted { service: "", first: "-", exit: 0, next: "", findings: &[], says: &["Nothing is wrong"] };
+
+fn service(api: &Api<'_>, name: &str, spec: &Value) {
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": name},
+        "spec": {"ports": [{"port": 80, "targetPort": 8080}]},
+    });
+    object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    api.apply_object(&object).unwrap();
+}
+
+/// A slice that a person wrote.
+fn slice(api: &Api<'_>, service: &str, port: &str, endpoints: &Value) {
+    let object = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": format!("{service}-1"), "namespace": "default", "labels": {"kubernetes.io/service-name": service}},
+        "ports": [{"name": port, "port": 8080}], "endpoints": endpoints,
+    });
+    api.apply_object(&object).unwrap();
+}
+
+fn cluster() -> Cluster {
+    let cluster = diagnosed::cluster_with_pods();
+    let api = cluster.api(0).unwrap();
+    api.add_node("n2", "zone-b").unwrap();
+    diagnosed::pods(&api, &PODS);
+    cluster
+}
+
+fn daemon(cluster: &Cluster) -> Daemon<'_> {
+    let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(cluster, 1)).unwrap();
+    daemon.start().unwrap();
+    daemon
+}
+
+#[test]
+fn backends_that_are_listed_and_do_not_answer_are_told_apart() {
+    let cluster = cluster();
+    let (api, bed) = (cluster.api(0).unwrap(), cluster.bed());
+    let _web = bed.serve(Location::pod("pod"), Role::Tcp, "web", "10.1.0.2:8080".parse().unwrap()).unwrap();
+    service(&api, "well", &json!({"selector": {"app": "web"}}));
+    service(&api, "port", &json!({"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 9090}]}));
+    service(
+        &api,
+        "named",
+        &json!({"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http"}]}),
+    );
+    service(&api, "other", &json!({"ports": [{"name": "http", "port": 80}]}));
+    slice(&api, "other", "web", &json!([{"addresses": ["10.1.0.2"]}]));
+    service(&api, "lost", &json!({"selector": {"app": "away"}}));
+    let lost = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]}});
+    api.merge_status(Kind::Node, "n2", &lost).unwrap();
+    let daemon = daemon(&cluster);
+    expect(&daemon, &Wanted { service: "default/well", findings: &["probe.backend ok"], ..NOTHING });
+    expect(
+        &daemon,
+        &Wanted {
+            service: "default/port",
+            first: "probe.backend",
+            exit: 3,
+            next: "correct targetPort or the application",
+            findings: &["slices.counts ok", "verdict ok"],
+            says: &["10.1.0.2:9090 refused", "does not listen on 9090"],
+        },
+    );
+    expect(
+        &daemon,
+        &Wanted {
+            service: "default/named",
+            first: "pods.named-port",
+            exit: 3,
+            next: "Name the container's port so",
+            findings: &["verdict because pods.named-port"],
+            says: &["Target port http is declared by no container"],
+        },
+    );
+    expect(
+        &daemon,
+        &Wanted {
+            service: "default/other",
+            first: "slices.port-name",
+            exit: 3,
+            next: "Give the ports of hand-written slices the names",
+            findings: &["verdict because slices.port-name"],
+            says: &["\"http\"/TCP"],
+        },
+    );
+    expect(
+        &daemon,
+        &Wanted {
+            service: "default/lost",
+            first: "nodes.backends",
+            exit: 3,
+            next: "Look at the node",
+            findings: &["probe.backend because nodes.backends"],
+            says: &["n2"],
+        },
+    );
+}
+
+#[test]
+fn what_stands_beside_a_service_is_told_by_its_name() {
+    let cluster = cluster();
+    let (api, bed) = (cluster.api(0).unwrap(), cluster.bed());
+    let web = json!({"selector": {"app": "web"}});
+    let with = |more: &Value| {
+        let mut spec = web.clone();
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    service(&api, "kubernetes-intranet", &web);
+    service(&api, "mirrored", &json!({}));
+    let endpoints = json!({
+        "apiVersion": "v1", "kind": "Endpoints", "metadata": {"namespace": "default", "name": "mirrored"},
+        "subsets": [{"addresses": [{"ip": "10.1.0.2"}], "ports": [{"port": 8080}]}],
+    });
+    apply_at(&api, "api/v1/namespaces/default/endpoints/mirrored", &endpoints);
+    service(&api, "first", &with(&json!({"externalIPs": ["203.0.113.7"]})));
+    service(&api, "second", &with(&json!({"externalIPs": ["203.0.113.7"]})));
+    let port = |number: u16| {
+        with(&json!({"type": "NodePort", "ports": [{"port": 80, "targetPort": 8080, "nodePort": number}]}))
+    };
+    service(&api, "hosted", &port(30_555));
+    service(&api, "squatted", &port(30_556));
+    service(&api, "proxied", &with(&json!({"type": "LoadBalancer"})));
+    let ingress =
+        json!({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.8", "ipMode": "Proxy"}]}}});
+    api.merge_status(Kind::Service, "default/proxied", &ingress).unwrap();
+    service(&api, "held", &json!({"ports": [{"port": 80}]}));
+    slice(&api, "held", "", &json!([{"addresses": ["10.1.0.2"]}]));
+    service(&api, "hidden", &web);
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": "hosting"},
+        "spec": {"nodeName": NODE, "containers": [{"name": "it", "image": "none", "ports": [{"containerPort": 8080, "hostPort": 30_555}]}]},
+    });
+    api.apply_object(&pod).unwrap();
+    let _squatter =
+        bed.serve(Location::NODE, Role::Tcp, "squatter", "0.0.0.0:30556".parse().unwrap()).unwrap();
+    let mut daemon = daemon(&cluster);
+
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/mirrored",
+            findings: &["slices.manager info"],
+            says: &["mirror an Endpoints object"],
+            ..NOTHING
+        },
+    );
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/proxied",
+            findings: &["lb.ipmode info"],
+            says: &["203.0.113.8"],
+            ..NOTHING
+        },
+    );
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/second",
+            first: "frontend.collision",
+            exit: 3,
+            next: "",
+            findings: &[],
+            says: &["203.0.113.7:80", "default/first"],
+        },
+    );
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/hosted",
+            first: "host.port-pods",
+            exit: 3,
+            next: "Give the pod another host port",
+            findings: &[],
+            says: &["default/hosting", "30555"],
+        },
+    );
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/squatted",
+            first: "host.listener",
+            exit: 1,
+            next: "Move the process",
+            findings: &[],
+            says: &["30556/TCP"],
+        },
+    );
+    stage::expect(&daemon, "default/held", "serving 10.1.0.2:8080");
+    slice(&api, "held", "", &Value::Null);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/held",
+            first: "hold.state",
+            exit: 1,
+            next: "Find out who withdrew the endpoints",
+            findings: &["slices.counts because hold.state", "verdict because hold.state"],
+            says: &["HELD since"],
+        },
+    );
+    let slices = || Ok(api.slices_of("default/hidden")?.pop().filter(|it| it["endpoints"][0].is_object()));
+    let name = stage::word(&until(SOON, "slice", slices).unwrap()["metadata"], "name");
+    let label = json!({"metadata": {"labels": {"service.kubernetes.io/headless": ""}}});
+    api.merge(Kind::Slice, &format!("default/{name}"), &label).unwrap();
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/hidden",
+            first: "slices.hidden",
+            exit: 3,
+            next: "Remove the label",
+            findings: &["slices.hidden error"],
+            says: &[&name],
+        },
+    );
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/kubernetes-intranet",
+            findings: &["frontend.collision ok", "verdict ok"],
+            ..NOTHING
+        },
+    );
+    let dns = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "kube-system", "name": "kube-dns"},
+        "spec": {"selector": {"k8s-app": "kube-dns"}, "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]},
+    });
+    api.apply_object(&dns).unwrap();
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/kubernetes-intranet",
+            first: "dns.service",
+            exit: 3,
+            next: "",
+            findings: &["dns.service error"],
+            says: &["kube-system/kube-dns"],
+        },
+    );
+    cluster.start_part(Part::Proxy).unwrap();
+    cluster.stop(Part::Proxy).unwrap();
+    restart(&mut daemon);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/kubernetes-intranet",
+            first: "dns.service",
+            exit: 3,
+            next: "",
+            findings: &["foreign.leftover warning"],
+            says: &["kube-proxy --cleanup"],
+        },
+    );
+}

@@ -1,0 +1,390 @@
+//! Events as the real components write them, each provoked by what it complains of, and each recognised.
+//!
+//! Invariant: no Event is written by a test here. Each message that comes has its line in the fixtures of the
+//! catalogue, marked as heard in a run.
+
+use std::collections::BTreeSet;
+
+use holdfast_knowledge::{ClusterEvent, Confidence, Knowledge};
+use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
+use serde_json::{Value, json};
+
+use crate::diagnosed::{apply_at, events, pods, wait_event};
+use crate::stage::{self, NODE};
+
+/// Where the messages are, in their columns: reason, component, kind, cause, where it is from, message.
+const MESSAGES: &str = include_str!("../../../daemon/knowledge/src/tests/fixtures/messages.tsv");
+
+/// What is to be heard: a reason of an object, by whom, of which kind, and the cause that is found in it.
+type Told<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
+
+/// Waits for each, and compares what the catalogue makes of it.
+#[track_caller]
+fn expect(api: &Api<'_>, namespace: &str, told: &[Told<'_>]) {
+    let known: BTreeSet<Vec<&str>> =
+        MESSAGES.lines().map(|line| line.split('\t').take(5).collect()).collect();
+    for (object, reason, component, kind, cause) in told {
+        let event = wait(api, namespace, object, reason, kind, cause);
+        let read = ClusterEvent::from_json(&event);
+        let recognised = Knowledge::built_in().recognise(&read);
+        let found = recognised.cause.map_or("-", |cause| cause.id.as_str());
+        let heard = (read.component.as_str(), read.object.kind.as_str(), found);
+        assert_eq!(heard, (*component, *kind, *cause), "{event:#}");
+        assert_eq!(recognised.confidence, Confidence::Exact, "{event:#}");
+        assert!(known.contains(&vec![*reason, *component, *kind, *cause, "run"]), "not on record: {event:#}");
+    }
+}
+
+/// One of that cause, if it is among several of that reason.
+#[track_caller]
+fn wait(api: &Api<'_>, namespace: &str, object: &str, reason: &str, kind: &str, cause: &str) -> Value {
+    let mut last = Vec::new();
+    let is_it = |event: &&Value| event["reason"] == reason && event["involvedObject"]["kind"] == kind;
+    let has_cause = |event: &&Value| {
+        let read = ClusterEvent::from_json(event);
+        Knowledge::built_in().recognise(&read).cause.map_or("-", |cause| cause.id.as_str()) == cause
+    };
+    let found = until(SOON, reason, || {
+        last = events(api, namespace, object);
+        Ok(last.iter().filter(is_it).find(has_cause).cloned())
+    });
+    found.unwrap_or_else(|error| panic!("{error} of {object} for {cause}: {last:#?}"))
+}
+
+fn service(api: &Api<'_>, namespace: &str, name: &str, spec: &Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": namespace, "name": name},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    });
+    object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    api.apply_object(&object).unwrap()
+}
+
+fn namespace(api: &Api<'_>, name: &str) {
+    api.apply_object(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).unwrap();
+}
+
+/// A namespace whose quota has no room for what controllers of endpoints write.
+fn full_namespace(api: &Api<'_>) {
+    namespace(api, "full");
+    let counted =
+        |number: &str| json!({"count/endpoints": number, "count/endpointslices.discovery.k8s.io": number});
+    let path = "api/v1/namespaces/full/resourcequotas/none";
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}});
+    let with = |part: &str, value: Value| {
+        let mut quota = quota.clone();
+        quota[part] = value;
+        quota
+    };
+    apply_at(api, path, &with("spec", json!({"hard": counted("0")})));
+    let status = with("status", json!({"hard": counted("0"), "used": counted("0")}));
+    apply_at(api, &format!("{path}/status"), &status);
+}
+
+/// A namespace with a webhook that nobody answers.
+fn hooked_namespace(api: &Api<'_>) {
+    namespace(api, "hooked");
+    let rule = |group: &str, resource: &str| json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": [resource]});
+    let hook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "check"},
+        "webhooks": [{
+            "name": "check.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 1,
+            "clientConfig": {"url": "https://127.0.0.1:1/"},
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "hooked"}},
+            "rules": [rule("", "endpoints"), rule("discovery.k8s.io", "endpointslices")],
+        }],
+    });
+    apply_at(api, "apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/check", &hook);
+}
+
+/// What keeps endpoints from being written in each.
+const NAMESPACES: [(&str, &str); 2] = [("full", "api.quota"), ("hooked", "api.webhook")];
+
+const SLICES: &str = "endpoint-slice-controller";
+
+const ENDPOINTS: &str = "endpoint-controller";
+
+#[test]
+fn what_keeps_endpoints_from_being_written_is_found_in_the_words_of_their_controllers() {
+    let cluster = stage::of_a_node_with_an_address();
+    let api = cluster.api(0).unwrap();
+    full_namespace(&api);
+    hooked_namespace(&api);
+    for (place, (namespace, cause)) in NAMESPACES.into_iter().enumerate() {
+        let name = format!("web-{namespace}");
+        service(&api, namespace, &name, &json!({}));
+        let pod = format!("{namespace}/web-1");
+        pods(&api, &[Pod { name: &pod, app: "web", node: NODE, address: &format!("10.1.0.{}", place + 2) }]);
+        expect(&api, namespace, &[(&name, "FailedToUpdateEndpointSlices", SLICES, "Service", cause)]);
+        // Its object has no namespace, so it is filed where objects without one are.
+        expect(&api, "default", &[(&name, "FailedToCreateEndpoint", ENDPOINTS, "Endpoints", cause)]);
+    }
+    many_addresses(&api);
+    hinted(&api);
+    without_rights(&api);
+}
+
+/// Endpoints that a person wrote, more of them than are mirrored.
+fn many_addresses(api: &Api<'_>) {
+    api.apply_object(&json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "many"}, "spec": {"ports": [{"port": 80}]},
+    })).unwrap();
+    let addresses: Vec<Value> =
+        (0..1_001).map(|it| json!({"ip": format!("10.2.{}.{}", it / 250, it % 250 + 1)})).collect();
+    let endpoints = json!({
+        "apiVersion": "v1", "kind": "Endpoints", "metadata": {"namespace": "default", "name": "many"},
+        "subsets": [{"addresses": addresses, "ports": [{"port": 8080}]}],
+    });
+    apply_at(api, "api/v1/namespaces/default/endpoints/many", &endpoints);
+    expect(
+        api,
+        "default",
+        &[("many", "TooManyAddressesToMirror", "endpoint-slice-mirroring-controller", "Endpoints", "-")],
+    );
+}
+
+/// Hints that cannot be given, as no node says how much it has.
+fn hinted(api: &Api<'_>) {
+    service(api, "default", "zoned", &json!({}));
+    let annotation = json!({"metadata": {"annotations": {"service.kubernetes.io/topology-mode": "Auto"}}});
+    api.merge(Kind::Service, "default/zoned", &annotation).unwrap();
+    pods(api, &[Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.9" }]);
+    expect(api, "default", &[("zoned", "TopologyAwareHintsDisabled", SLICES, "Service", "zone.nodes")]);
+}
+
+/// The controllers may not write any more, as after somebody tidied up roles.
+fn without_rights(api: &Api<'_>) {
+    for role in ["endpoint-controller", "endpointslice-controller"] {
+        let name = format!("system:controller:{role}");
+        let mut rules = api.get(Kind::ClusterRole, &name).unwrap().unwrap()["rules"].take();
+        for rule in rules.as_array_mut().unwrap() {
+            rule["verbs"].as_array_mut().unwrap().retain(|verb| *verb != "create" && *verb != "update");
+        }
+        rules.as_array_mut().unwrap().retain(|rule| rule["verbs"] != json!([]));
+        // Events are written all the same.
+        rules.as_array_mut().unwrap().push(json!({"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]}));
+        api.merge(Kind::ClusterRole, &name, &json!({"rules": rules})).unwrap();
+        let user = format!("system:serviceaccount:kube-system:{role}");
+        let what = json!({"verb": "create", "group": "", "resource": "endpoints"});
+        let other = json!({"verb": "create", "group": "discovery.k8s.io", "resource": "endpointslices"});
+        let denied = || {
+            Ok((!stage::may(api, (&user, &[]), &what)? && !stage::may(api, (&user, &[]), &other)?)
+                .then_some(()))
+        };
+        until(SOON, "denial", denied).unwrap();
+    }
+    service(api, "default", "denied", &json!({}));
+    pods(api, &[Pod { name: "default/web-2", app: "web", node: NODE, address: "10.1.0.8" }]);
+    expect(
+        api,
+        "default",
+        &[
+            ("denied", "FailedToCreateEndpoint", ENDPOINTS, "Endpoints", "api.forbidden"),
+            ("denied", "FailedToUpdateEndpointSlices", SLICES, "Service", "api.forbidden"),
+            ("zoned", "FailedToUpdateEndpoint", ENDPOINTS, "Endpoints", "api.forbidden"),
+        ],
+    );
+}
+
+const ADDRESSES: &str = "ipallocator-repair-controller";
+
+const PORTS: &str = "portallocator-repair-controller";
+
+/// A Service behind the apiservers' backs.
+fn rewrite(cluster: &Cluster, name: &str, pointer: &str, value: &Value) {
+    let change = |object: &mut Value| *object.pointer_mut(pointer).unwrap() = value.clone();
+    cluster.overwrite(Kind::Service, &format!("default/{name}"), change).unwrap();
+}
+
+fn readdress(cluster: &Cluster, name: &str, address: &str) {
+    rewrite(cluster, name, "/spec/clusterIP", &json!(address));
+    rewrite(cluster, name, "/spec/clusterIPs", &json!([address]));
+}
+
+/// An address object of the allocator's, for something.
+fn address(api: &Api<'_>, address: &str, parent: &Value) {
+    let object = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+        "metadata": {"name": address, "labels": {"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io", "ipaddress.kubernetes.io/ip-family": "IPv4"}},
+        "spec": {"parentRef": parent},
+    });
+    apply_at(api, &format!("apis/networking.k8s.io/v1/ipaddresses/{address}"), &object);
+}
+
+#[test]
+fn what_is_wrong_with_addresses_and_ports_is_found_in_the_apiservers_own_words() {
+    let cluster = stage::of_a_node_with_an_address();
+    let api = cluster.api(0).unwrap();
+    let of = |name: &str| {
+        service(&api, "default", name, &json!({}))["spec"]["clusterIP"].as_str().unwrap().to_owned()
+    };
+    let (first, lost) = (of("first"), of("lost"));
+    for name in ["second", "outside", "invalid"] {
+        of(name);
+    }
+    for name in ["port-first", "port-second", "port-outside", "port-lost"] {
+        service(&api, "default", name, &json!({"type": "NodePort"}));
+    }
+    readdress(&cluster, "second", &first);
+    readdress(&cluster, "outside", "10.99.0.9");
+    readdress(&cluster, "invalid", "192.168.0.x");
+    address(
+        &api,
+        "192.168.77.1",
+        &json!({"resource": "configmaps", "namespace": "default", "name": "first"}),
+    );
+    address(&api, "192.168.77.2", &json!({"resource": "services", "namespace": "default", "name": "first"}));
+    api.request("DELETE", &format!("apis/networking.k8s.io/v1/ipaddresses/{lost}"), None).unwrap();
+    api.merge(Kind::Service, "default/lost", &json!({"metadata": {"annotations": {"touched": "1"}}}))
+        .unwrap();
+    expect(
+        &api,
+        "default",
+        &[
+            ("lost", "ClusterIPNotAllocated", ADDRESSES, "Service", "-"),
+            ("second", "ClusterIPAlreadyAllocated", ADDRESSES, "Service", "ip.conflict"),
+            ("outside", "ClusterIPOutOfRange", ADDRESSES, "Service", "ip.out_of_range"),
+            ("invalid", "ClusterIPNotValid", ADDRESSES, "Service", "ip.invalid"),
+            ("192.168.77.1", "IPAddressNotAllocated", ADDRESSES, "IPAddress", "-"),
+            ("192.168.77.2", "IPAddressWrongReference", ADDRESSES, "IPAddress", "-"),
+        ],
+    );
+    // Ports are looked at by an apiserver that starts, and then every three minutes.
+    let port =
+        api.get(Kind::Service, "default/port-first").unwrap().unwrap()["spec"]["ports"][0]["nodePort"].take();
+    let at = "/spec/ports/0/nodePort";
+    rewrite(&cluster, "port-second", at, &port);
+    rewrite(&cluster, "port-outside", at, &json!(20_080));
+    let free = (30_000..32_767).map(Value::from).find(|it| *it != port).unwrap();
+    rewrite(&cluster, "port-lost", at, &free);
+    cluster.kill(Part::Apiserver(0)).unwrap();
+    cluster.start_part(Part::Apiserver(0)).unwrap();
+    expect(
+        &api,
+        "default",
+        &[
+            ("port-second", "PortAlreadyAllocated", PORTS, "Service", "port.nodeport_taken"),
+            ("port-outside", "PortOutOfRange", PORTS, "Service", "port.nodeport_range"),
+            ("port-lost", "PortNotAllocated", PORTS, "Service", "-"),
+        ],
+    );
+}
+
+/// A pod that asks for a port of its host.
+fn hosting(api: &Api<'_>, name: &str, node: Option<&str>) {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name},
+        "spec": {
+            "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
+            "containers": [{"name": "it", "image": "none", "ports": [{"containerPort": 8080, "hostPort": 8080}]}],
+        },
+    });
+    if let Some(node) = node {
+        pod["spec"]["nodeName"] = node.into();
+    }
+    api.apply_object(&pod).unwrap();
+}
+
+#[test]
+fn what_is_said_of_nodes_and_of_their_load_balancers_is_recognised() {
+    let cluster = stage::of_a_node_with_an_address();
+    let api = cluster.api(0).unwrap();
+    let room = json!({"status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}}});
+    api.merge_status(Kind::Node, NODE, &room).unwrap();
+    hosting(&api, "hosting-1", Some(NODE));
+    hosting(&api, "hosting-2", None);
+    cluster.start_part(Part::Scheduler).unwrap();
+    cluster.start_part(Part::CloudControllers).unwrap();
+    balancers(&api);
+    expect(
+        &api,
+        "default",
+        &[("hosting-2", "FailedScheduling", "default-scheduler", "Pod", "port.same_hostport")],
+    );
+    lost_nodes(&cluster, &api);
+}
+
+const CLOUD: &str = "service-controller";
+
+fn answers(api: &Api<'_>, name: &str, annotations: &Value) {
+    api.merge(Kind::Service, &format!("default/{name}"), &json!({"metadata": {"annotations": annotations}}))
+        .unwrap();
+}
+
+/// A load balancer from its first day to its last.
+fn balancers(api: &Api<'_>) {
+    let balanced = json!({"type": "LoadBalancer"});
+    for name in ["made", "stuck", "leaving"] {
+        service(api, "default", name, &balanced);
+        wait_event(api, name, "EnsuredLoadBalancer", 1);
+    }
+    service(api, "default", "silent", &balanced);
+    answers(api, "silent", &json!({"cloud.test/ensure": "nil"}));
+    answers(
+        api,
+        "stuck",
+        &json!({"cloud.test/update": "LoadBalancerNotFound: There is no ACTIVE Load Balancer named 'a1'"}),
+    );
+    answers(
+        api,
+        "leaving",
+        &json!({"cloud.test/delete": "DependencyViolation: resource sg-1 has a dependent object"}),
+    );
+    wait_event(api, "stuck", "EnsuredLoadBalancer", 2);
+    api.add_node("n2", "zone-b").unwrap();
+    api.merge(Kind::Service, "default/leaving", &json!({"spec": {"type": "ClusterIP"}})).unwrap();
+    expect(
+        api,
+        "default",
+        &[
+            ("made", "EnsuringLoadBalancer", CLOUD, "Service", "-"),
+            ("made", "EnsuredLoadBalancer", CLOUD, "Service", "-"),
+            ("made", "UpdatedLoadBalancer", CLOUD, "Service", "-"),
+            ("silent", "SyncLoadBalancerFailed", CLOUD, "Service", "lb.nil_status"),
+            ("stuck", "UpdateLoadBalancerFailed", CLOUD, "Service", "cloud.lb_not_found"),
+            ("leaving", "DeletingLoadBalancer", CLOUD, "Service", "-"),
+            ("leaving", "SyncLoadBalancerFailed", CLOUD, "Service", "cloud.dependency"),
+        ],
+    );
+    answers(api, "leaving", &json!({"cloud.test/delete": null}));
+    let excluded =
+        json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "true"}}});
+    for node in [NODE, "n2"] {
+        api.merge(Kind::Node, node, &excluded).unwrap();
+    }
+    expect(
+        api,
+        "default",
+        &[
+            ("leaving", "DeletedLoadBalancer", CLOUD, "Service", "-"),
+            ("made", "UnAvailableLoadBalancer", CLOUD, "Service", "cloud.no_nodes"),
+        ],
+    );
+}
+
+/// Nobody renews a node here, and the machine of one is gone.
+fn lost_nodes(cluster: &Cluster, api: &Api<'_>) {
+    pods(api, &[Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.2" }]);
+    cluster.start_part(Part::NodeControllers).unwrap();
+    let taints = json!({"spec": {"taints": [{"key": "leave", "effect": "NoExecute"}]}});
+    expect(
+        api,
+        "default",
+        &[
+            (NODE, "RegisteredNode", "node-controller", "Node", "-"),
+            (NODE, "NodeNotReady", "node-controller", "Node", "-"),
+            ("web-1", "NodeNotReady", "node-controller", "Pod", "-"),
+        ],
+    );
+    api.merge(Kind::Node, "n2", &json!({"metadata": {"annotations": {"cloud.test/gone": "yes"}}})).unwrap();
+    api.merge(Kind::Node, NODE, &taints).unwrap();
+    expect(
+        api,
+        "default",
+        &[
+            ("web-1", "TaintManagerEviction", "taint-eviction-controller", "Pod", "-"),
+            ("n2", "DeletingNode", "cloud-node-lifecycle-controller", "Node", "-"),
+            ("n2", "RemovingNode", "node-controller", "Node", "-"),
+        ],
+    );
+}
