@@ -207,8 +207,8 @@ impl Stage {
         let answer =
             command.args(["diagnose", &format!("default/web-{service}"), "-o", "json"]).output().unwrap();
         let (took, spent) = (begun.elapsed(), cpu_of(self.daemon.id()).saturating_sub(before));
-        let said = serde_json::from_slice(&answer.stdout);
-        assert!(said.is_ok(), "{answer:?}\n{}", self.log());
+        let said: Value = serde_json::from_slice(&answer.stdout).unwrap_or_default();
+        assert!(said.is_object(), "{answer:?}\n{}", self.log());
         let grown = resident(self.daemon.id()) - had;
         Asked { said, took, spent, grown, requests: self.order("count").parse().unwrap() }
     }

@@ -25,7 +25,8 @@
 //! from `cluster.authority()`, as files and as a kubeconfig.
 //!
 //! Invariant: nothing here is imitated. Objects, slices, refusals and certificates are judged by upstream's code, built
-//! from `tests/peers` by `scripts/peers.sh`. There is no kubelet; a test says itself what it would have written (`Pod`). The bed ends all of it, also when a test is killed.
+//! from `tests/peers` by `scripts/peers.sh`. There is no kubelet; a test says itself what it would have written
+//! (`Pod`). The bed ends all of it, also when a test is killed.
 
 mod api;
 mod audit;

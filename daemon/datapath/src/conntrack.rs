@@ -1,5 +1,5 @@
-//! The kernel's own table of connections (conntrack), as far as others who translate here share ports with us: what they
-//! have is read (`translated`), and ports that flows have of this node are entered: whoever masquerades there, as
+//! The kernel's own table of connections (conntrack), as far as others who translate here share ports with us: what
+//! they have is read (`translated`), and ports that flows have of this node are entered: whoever masquerades there, as
 //! kube-proxy does, gives none of them to somebody else.
 //!
 //! Invariant: an entry that is there already stays as it is, whosever it is, and none is taken away: each runs out by
@@ -46,7 +46,7 @@ const NESTED: u16 = 0x8000;
 /// `NFNL_SUBSYS_CTNETLINK` in the upper byte, and `IPCTNL_MSG_CT_NEW` in the lower one.
 const NEW: u16 = 0x0100;
 
-/// From `linux/netfilter/nfnetlink_conntrack.h`.
+/// Kinds of attributes and what they hold, from `linux/netfilter/nfnetlink_conntrack.h`.
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_PROTOINFO: u16 = 4;

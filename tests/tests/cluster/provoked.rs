@@ -16,14 +16,14 @@ use crate::stage::{self, NODE};
 const MESSAGES: &str = include_str!("../../../daemon/knowledge/src/tests/fixtures/messages.tsv");
 
 /// What is to be heard: a reason of an object, by whom, of which kind, and the cause that is found in it.
-type Told<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
+type Expected<'a> = (&'a str, &'a str, &'a str, &'a str, &'a str);
 
 /// Waits for each, and compares what the catalogue makes of it.
 #[track_caller]
-fn expect(api: &Api<'_>, namespace: &str, told: &[Told<'_>]) {
+fn expect(api: &Api<'_>, namespace: &str, expected: &[Expected<'_>]) {
     let known: BTreeSet<Vec<&str>> =
         MESSAGES.lines().map(|line| line.split('\t').take(5).collect()).collect();
-    for (object, reason, component, kind, cause) in told {
+    for (object, reason, component, kind, cause) in expected {
         let event = wait(api, namespace, object, reason, kind, cause);
         let read = ClusterEvent::from_json(&event);
         let recognised = Knowledge::built_in().recognise(&read);

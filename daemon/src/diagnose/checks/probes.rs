@@ -110,8 +110,12 @@ pub(super) fn backend(case: &Case<'_>) -> Judgement {
         return Judgement::ok(format!("Each of {} answers this host.", count(all.len(), "backend")));
     }
     let (meaning, remedy) = reading(&all, &failed);
-    let sentence =
-        format!("{} of {} fail: {}. {meaning}", failed.len(), count(all.len(), "backend"), said(&failed));
+    let who = match (failed.len(), all.len()) {
+        (1, 1) => "Its one backend fails".to_owned(),
+        (1, of) => format!("1 of {of} backends fails"),
+        (number, of) => format!("{number} of {of} backends fail"),
+    };
+    let sentence = format!("{who}: {}. {meaning}", said(&failed));
     // Where policies rule, this host may be kept out while clients are let in.
     let has_policies = case.cluster().policies.answer().is_some_and(|number| *number > 0);
     let is_error = failed.len() == all.len() && !has_policies;
