@@ -176,7 +176,7 @@ fn nobody_who_makes_load_balancers_is_told_from_one_who_is_at_work() {
             first: "-",
             exit: 0,
             next: "",
-            findings: &["lb.state ok", "lb.pending ok", "lb.controller-alive ok"],
+            findings: &["lb.state ok", "lb.pending ok", "lb.controller-alive skipped"],
             says: &["Nothing is wrong"],
         },
     );

@@ -157,7 +157,7 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
             exit: 1,
             next: "Look at",
             findings: &["slices.stale unknown", "pods.match unknown", "probe.backend warning"],
-            says: &["10.1.0.9:8080 timed out"],
+            says: &["1 of 2 backends fails: 10.1.0.9:8080"],
         },
     );
     api.apply_object(&json!({
