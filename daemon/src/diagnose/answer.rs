@@ -126,7 +126,7 @@ const EDGES: [(&str, &[&str]); 38] = [
     ("hold.state", &["slices.counts", "verdict", "probe.backend"]),
     ("slices.counts", &["verdict", "probe.frontend", "policy.local-draining"]),
     ("self.hooks", &["probe.frontend"]),
-    ("self.maps", &["view.table-kernel", "probe.frontend"]),
+    ("self.maps", &["view.table-kernel", "verdict", "probe.frontend"]),
     ("view.table-kernel", &["probe.frontend"]),
     ("lb.failing", &["lb.pending", "events.list"]),
     ("lb.no-controller", &["lb.pending"]),
@@ -182,6 +182,9 @@ fn applies(check: &Check, is_there: bool, case: &Case<'_>) -> Result<(), &'stati
     let of_proxies = matches!(check.id, "svc.ports" | "svc.selector") || check.group == Group::Endpoints;
     if case.is_alias() && of_proxies {
         return Err("It is an alias in DNS: it has neither ports nor endpoints of its own.");
+    }
+    if case.is_left_to_another() && of_proxies {
+        return Err("It belongs to another proxy, and nothing of it is watched here.");
     }
     match (check.group, is_there, case.is_ours()) {
         (Group::Own | Group::Service | Group::History, ..) => Ok(()),

@@ -100,14 +100,20 @@ impl<'a> Case<'a> {
         self.is_of(ServiceType::ExternalName)
     }
 
+    /// Whether its label, as the apiserver has it, leaves it to another proxy: it is not watched then.
+    pub(crate) fn is_left_to_another(&self) -> bool {
+        self.seen().is_some_and(|seen| seen.proxy_name.is_some())
+    }
+
     /// Whether this node is to serve it.
     pub(crate) fn is_ours(&self) -> bool {
-        !self.view.is_some_and(|view| {
+        let is_anothers = self.view.is_some_and(|view| {
             matches!(
                 view.state,
                 ServiceState::OtherProxy | ServiceState::Headless | ServiceState::ExternalName
             )
-        })
+        });
+        !is_anothers && !self.is_left_to_another()
     }
 
     pub(crate) fn frontends(&self) -> impl Iterator<Item = &'a FrontendView> + use<'a> {

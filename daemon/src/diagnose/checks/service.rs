@@ -34,6 +34,9 @@ pub(super) fn exists(case: &Case<'_>) -> Judgement {
             .remedy(Remedy::safe("Correct what the sentence names; the object is taken as soon as it is."));
     }
     match case.cluster().service.answer() {
+        Some(Some(seen)) if seen.proxy_name.is_some() => {
+            Judgement::ok(format!("The apiserver has {name}, which this node need not know."))
+        }
         Some(Some(_)) => {
             Judgement::error(format!("The apiserver has {name}, and this node does not know it."))
                 .remedy(Remedy::safe("See self.watch and self.control: the news has not come."))
@@ -119,6 +122,9 @@ pub(super) fn cache_lag(case: &Case<'_>) -> Judgement {
 }
 
 pub(super) fn handled(case: &Case<'_>) -> Judgement {
+    if let Some(proxy) = case.seen().and_then(|seen| seen.proxy_name.as_deref()) {
+        return of_another(proxy);
+    }
     let Some(view) = case.view else { return Judgement::skipped("There is no Service.") };
     let label = || view.facts.as_ref().and_then(|facts| facts.proxy_name.clone()).unwrap_or_default();
     match view.state {
@@ -131,15 +137,19 @@ pub(super) fn handled(case: &Case<'_>) -> Judgement {
         ServiceState::ExternalName => {
             Judgement::info("It is an alias in DNS, and no proxy has to do with it.")
         }
-        ServiceState::OtherProxy => Judgement::info(format!(
-            "It belongs to another proxy: its label service.kubernetes.io/service-proxy-name is {:?}.",
-            clean(&label())
-        )),
+        ServiceState::OtherProxy => of_another(&label()),
         ServiceState::NoService => {
             Judgement::warning("Only EndpointSlices name it; there is no Service for this node.")
                 .remedy(Remedy::safe("Apply the Service's manifest, or remove the slices."))
         }
     }
+}
+
+fn of_another(proxy: &str) -> Judgement {
+    Judgement::info(format!(
+        "It belongs to another proxy: its label service.kubernetes.io/service-proxy-name is {:?}.",
+        clean(proxy)
+    ))
 }
 
 pub(super) fn deleting(case: &Case<'_>) -> Judgement {
@@ -271,6 +281,7 @@ pub(super) fn shared_backends(case: &Case<'_>) -> Judgement {
     named.sort();
     let listed = json!(named.iter().take(NAMED_MAX).collect::<Vec<_>>());
     let judgement = match confusable(case, &others) {
+        None if named.len() > 1 => Judgement::info(format!("{} lead to the same backends.", some(&named))),
         None => Judgement::info(format!("{} leads to the same backends.", some(&named))),
         Some(other) => Judgement::warning(format!(
             "{other} leads to the same backends, one name begins with the other, and Cilium runs here: some of its \

@@ -78,6 +78,8 @@ pub(crate) struct ServiceSeen {
     pub(crate) families: Vec<String>,
     pub(crate) cluster_ips: Vec<IpAddr>,
     pub(crate) ingress: Vec<IngressSeen>,
+    /// The label `service.kubernetes.io/service-proxy-name`: whose it is instead. Such a Service is not watched.
+    pub(crate) proxy_name: Option<String>,
     /// The managers in `managedFields` that wrote `status.loadBalancer`.
     pub(crate) balancer_writers: Vec<String>,
     /// `spec.allocateLoadBalancerNodePorts`; absent means true.

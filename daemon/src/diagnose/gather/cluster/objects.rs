@@ -53,7 +53,8 @@ fn list<T, U>(items: Option<Vec<T>>, read: impl FnMut(T) -> U) -> Vec<U> {
 }
 
 pub(super) fn service(object: Service) -> ServiceSeen {
-    let (meta, spec) = (object.metadata, object.spec.unwrap_or_default());
+    let (mut meta, spec) = (object.metadata, object.spec.unwrap_or_default());
+    let proxy_name = label(&mut meta, "service.kubernetes.io/service-proxy-name");
     let ingress = object.status.and_then(|status| status.load_balancer).and_then(|it| it.ingress);
     ServiceSeen {
         uid: text(meta.uid),
@@ -73,6 +74,7 @@ pub(super) fn service(object: Service) -> ServiceSeen {
             hostname: it.hostname.map(cut),
             proxied: it.ip_mode.as_deref() == Some("Proxy"),
         }),
+        proxy_name,
         balancer_writers: balancer_writers(meta.managed_fields.unwrap_or_default()),
         allocates_node_ports: spec.allocate_load_balancer_node_ports,
         external_name: text(spec.external_name),
