@@ -58,9 +58,12 @@ pub(crate) fn of_frontend(view: &ServiceView, it: &FrontendView) -> String {
         Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
             format!("{name} is not served, because {}.", barred(it.address))
         }
-        Verdict::Unprogrammed => {
-            format!("{name} is not served, because {} cannot be translated.", it.protocol)
-        }
+        Verdict::Unprogrammed => match &it.status {
+            Status::Error(error) => format!("{name} is not served: {error}."),
+            Status::Pending | Status::Done => {
+                format!("{name} is not served, because {} cannot be translated.", it.protocol)
+            }
+        },
     }
 }
 

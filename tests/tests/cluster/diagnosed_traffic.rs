@@ -146,6 +146,9 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
     service(&api, "held", &json!({"ports": [{"port": 80}]}));
     slice(&api, "held", "", &json!([{"addresses": ["10.1.0.2"]}]));
     service(&api, "hidden", &web);
+    service(&api, "elsewhere", &web);
+    let label = json!({"metadata": {"labels": {"service.kubernetes.io/service-proxy-name": "other"}}});
+    api.merge(Kind::Service, "default/elsewhere", &label).unwrap();
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": "hosting"},
         "spec": {"nodeName": NODE, "containers": [{"name": "it", "image": "none", "ports": [{"containerPort": 8080, "hostPort": 30_555}]}]},
@@ -170,6 +173,14 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             service: "default/proxied",
             findings: &["lb.ipmode info"],
             says: &["203.0.113.8"],
+            ..NOTHING
+        },
+    );
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/elsewhere",
+            findings: &["svc.exists ok", "svc.handled info", "slices.counts skipped", "verdict skipped"],
             ..NOTHING
         },
     );
@@ -270,6 +281,35 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             next: "",
             findings: &["foreign.leftover warning"],
             says: &["kube-proxy --cleanup"],
+        },
+    );
+}
+
+/// All services but one find no room: the names of those are the daemon's to say.
+#[test]
+fn a_service_that_found_no_room_in_the_maps_is_told_which_limit_to_raise() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    service(&api, "first", &json!({"selector": {"app": "web"}}));
+    service(&api, "second", &json!({"selector": {"app": "web"}}));
+    let config = format!("{}[datapath.limits]\nfrontends = 1\n", stage::by_certificate(&cluster, 1));
+    let mut daemon = Daemon::new(cluster.bed(), &config).unwrap();
+    daemon.start().unwrap();
+    let out_of_room = || {
+        let rows = stage::rows(&daemon, &["frontends"], "frontends");
+        let mut rows = rows.iter().filter(|row| row["verdict"] == "unprogrammed");
+        Ok(rows.find(|row| row["service"] != "default/kubernetes").map(|row| stage::word(row, "service")))
+    };
+    let service = until(SOON, "a service without room", out_of_room).unwrap();
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: &service,
+            first: "self.maps",
+            exit: 3,
+            next: "Raise the limit that the error names",
+            findings: &["verdict because self.maps"],
+            says: &["raise `datapath.limits.frontends`"],
         },
     );
 }
