@@ -20,7 +20,9 @@ pub(super) fn judge(
 ) -> Vec<EventSeen> {
     let mut objects: BTreeMap<(String, String, String), Vec<ClusterEvent>> = BTreeMap::new();
     let (name, uid) = service;
-    for event in events.into_iter().filter(|event| !is_of_a_former(&event.object, uid)) {
+    let says_nothing =
+        |event: &ClusterEvent| is_of_a_former(&event.object, uid) || is_of_another(event, name);
+    for event in events.into_iter().filter(|event| !says_nothing(event)) {
         let ObjectRef { kind, namespace, name, .. } = &event.object;
         objects.entry((kind.clone(), namespace.clone(), name.clone())).or_default().push(event);
     }
@@ -36,6 +38,15 @@ pub(super) fn judge(
 /// A Service that was deleted and made anew has its name still; what was said of the former one says nothing of this.
 fn is_of_a_former(object: &ObjectRef, uid: Option<&str>) -> bool {
     object.kind == "Service" && uid.is_some_and(|uid| !object.uid.is_empty() && object.uid != uid)
+}
+
+/// What keeps Endpoints from being made is said in the namespace `default`, whosever they are: only the message tells.
+fn is_of_another(event: &ClusterEvent, name: &ObjectName) -> bool {
+    if !event.object.namespace.is_empty() {
+        return false;
+    }
+    let of_service = event.message.split_once("for service ").and_then(|(_, rest)| rest.split(": ").next());
+    of_service.is_some_and(|named| named != name.to_string())
 }
 
 fn seen(standing: &Standing<'_, '_>, values: &Values) -> EventSeen {
@@ -109,6 +120,21 @@ mod tests {
         assert_eq!(open.first(), Some(&false), "resolved");
         let former = judged(&[event("SyncLoadBalancerFailed", "u0", "2026-11-20T13:58:02Z", "x")]);
         assert!(former.is_empty(), "of a service that was deleted: {former:?}");
+    }
+
+    #[test]
+    fn what_is_said_in_no_namespace_is_the_services_that_its_message_names() {
+        let of = |service: &str| {
+            json!({
+                "involvedObject": {"kind": "Endpoints", "name": "web"}, "reason": "FailedToCreateEndpoint",
+                "message": format!("Failed to create endpoint for service {service}: endpoints \"web\" is forbidden: exceeded quota"),
+                "lastTimestamp": "2026-11-20T13:58:02Z", "source": {"component": "endpoint-controller"},
+            })
+        };
+        let found = judged(&[of("shop/web"), of("shop/web-2"), of("default/web")]);
+        let messages: Vec<&str> = found.iter().map(|it| it.message.as_str()).collect();
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        assert!(messages[0].contains("service shop/web:"), "{messages:?}");
     }
 
     #[test]
