@@ -26,7 +26,7 @@ impl Readings {
         let named = &snapshot.rejections.named;
         let is_named = |of: Source| named.keys().any(|it| matches!(it, ObjectKey::File(at, _) if *at == of));
         let mut missing = snapshot.sources.iter().filter(|(_, synced)| !**synced);
-        snapshot.programmed && missing.all(|(source, _)| is_named(*source))
+        snapshot.programmed && missing.all(|(source, _)| is_named(*source)) && waiting(self).is_none()
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::{FIRST_LISTS_WAIT, Teller, Watched};
 use crate::admin::tests::fixture;
 use crate::config::Log;
+use crate::datapath::DatapathView;
 use crate::logging::Logging;
 use crate::readings::{Liveness, Readings};
 
@@ -77,6 +78,24 @@ fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
     let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
     teller.step(began + FIRST_LISTS_WAIT);
     assert_eq!(listener.heard()[0], "READY=1");
+}
+
+#[test]
+fn all_sources_having_delivered_is_not_enough_while_devices_are_not_known() {
+    let Fixture { mut watched, .. } = fixture(programmed());
+    let known = watched.readings.datapath();
+    let unknown = DatapathView::kernel(fixture::status());
+    let (datapath, seen) = watch::channel(std::sync::Arc::new(unknown));
+    watched.readings.datapath = seen;
+    let (listener, began) = (Listener::default(), Instant::now());
+    let mut teller = Teller::new(watched, began, |states: &[NotifyState<'_>]| listener.hear(states));
+    teller.step(began);
+    let heard = listener.heard();
+    assert!(!heard.contains(&"READY=1".to_owned()), "{heard:?}");
+    datapath.send_replace(known);
+    teller.step(began + Duration::from_millis(20));
+    let heard = listener.heard();
+    assert!(heard[0] == "READY=1" && !heard[1].contains("not ready"), "{heard:?}");
 }
 
 #[test]
