@@ -102,7 +102,7 @@ fn backends_are_dialled_where_pods_can_be_and_listeners_are_named() {
 }
 
 #[test]
-fn rules_of_others_for_our_frontends_are_seen_as_the_kernel_has_them() {
+fn rules_of_others_for_our_frontends_are_seen_as_nft_lists_them() {
     let bed = bed();
     nft(&bed, "add table ip nat");
     for chain in ["KUBE-SERVICES", "KUBE-NODEPORTS", "CNI-HOSTPORT-DNAT"] {
