@@ -15,11 +15,12 @@ const MEMORY_MAX: u64 = 25 << 20;
 const IDLE_WATCHED: Duration = Duration::from_secs(60);
 
 /// How often a reader, which wakes up once a second as the daemon does, asks the kernel for what it knows of a process.
-/// It takes about as long as an idle daemon then, and as much longer on a slower machine or beside others.
+/// An idle daemon takes about twice as long, and both take longer on a slower machine or beside others.
 const READS: usize = 40;
 
-/// What an idle daemon may take of what the reader takes: one that looks around ten times a second takes more.
-const IDLE_RATIO_MAX: f64 = 4.0;
+/// What an idle daemon may take of what the reader takes: one that looks around ten times a second takes twenty
+/// times as much.
+const IDLE_RATIO_MAX: f64 = 8.0;
 
 /// How much longer a start with a thousand services may take than one with a single service: twice as long is usual,
 /// and a start whose work grew with the square of them would take a hundred times as long.
