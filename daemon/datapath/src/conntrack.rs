@@ -17,6 +17,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsocko
 use nix::sys::time::TimeVal;
 
 use crate::flows::Flow;
+use crate::netlink::{HEADER, NESTED, NLM_F_ACK, NLM_F_REQUEST, message, with_kind};
 
 pub(crate) mod translated;
 
@@ -37,12 +38,8 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
 /// From `linux/netlink.h` and `linux/netfilter/nfnetlink.h`.
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
 const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
-const HEADER: usize = 16;
-const NESTED: u16 = 0x8000;
 /// `NFNL_SUBSYS_CTNETLINK` in the upper byte, and `IPCTNL_MSG_CT_NEW` in the lower one.
 const NEW: u16 = 0x0100;
 
@@ -114,19 +111,11 @@ impl Port {
         let mut body = vec![u8::try_from(family).unwrap_or_default(), 0, 0, 0];
         body.extend(self.tuple(CTA_TUPLE_ORIG, self.at, self.backend));
         body.extend(self.tuple(CTA_TUPLE_REPLY, self.backend, self.at));
-        body.extend(attribute(CTA_TIMEOUT, &seconds.to_be_bytes()));
+        body.extend(with_kind(CTA_TIMEOUT, &seconds.to_be_bytes()));
         if self.transport == Transport::Tcp {
             body.extend(established());
         }
-        let length = u32::try_from(HEADER + body.len()).unwrap_or_default();
-        let mut message = Vec::with_capacity(HEADER + body.len());
-        message.extend(length.to_ne_bytes());
-        message.extend(NEW.to_ne_bytes());
-        message.extend((NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | flags).to_ne_bytes());
-        message.extend(sequence.to_ne_bytes());
-        message.extend([0; 4]);
-        message.extend(body);
-        message
+        message(NEW, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | flags, sequence, &body)
     }
 
     fn tuple(&self, kind: u16, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
@@ -137,9 +126,9 @@ impl Port {
         let protocol = u8::try_from(protocol).unwrap_or_default();
         let ends = [address(from.ip(), 0), address(to.ip(), 1)];
         let ports = [
-            attribute(CTA_PROTO_NUM, &[protocol]),
-            attribute(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()),
-            attribute(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()),
+            with_kind(CTA_PROTO_NUM, &[protocol]),
+            with_kind(CTA_PROTO_SRC_PORT, &from.port().to_be_bytes()),
+            with_kind(CTA_PROTO_DST_PORT, &to.port().to_be_bytes()),
         ];
         nested(kind, &[nested(CTA_TUPLE_IP, &ends), nested(CTA_TUPLE_PROTO, &ports)])
     }
@@ -149,34 +138,23 @@ impl Port {
 fn address(address: IpAddr, end: usize) -> Vec<u8> {
     let kind = |kinds: [u16; 2]| kinds.get(end).copied().unwrap_or_default();
     match address {
-        IpAddr::V4(it) => attribute(kind(CTA_IP_V4), &it.octets()),
-        IpAddr::V6(it) => attribute(kind(CTA_IP_V6), &it.octets()),
+        IpAddr::V4(it) => with_kind(kind(CTA_IP_V4), &it.octets()),
+        IpAddr::V6(it) => with_kind(kind(CTA_IP_V6), &it.octets()),
     }
 }
 
 /// Without a state the kernel would have the entry run out by the rules of one that has only just begun.
 fn established() -> Vec<u8> {
     let tcp = [
-        attribute(CTA_PROTOINFO_TCP_STATE, &[TCP_CONNTRACK_ESTABLISHED]),
-        attribute(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &LIBERAL),
-        attribute(CTA_PROTOINFO_TCP_FLAGS_REPLY, &LIBERAL),
+        with_kind(CTA_PROTOINFO_TCP_STATE, &[TCP_CONNTRACK_ESTABLISHED]),
+        with_kind(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL, &LIBERAL),
+        with_kind(CTA_PROTOINFO_TCP_FLAGS_REPLY, &LIBERAL),
     ];
     nested(CTA_PROTOINFO, &[nested(CTA_PROTOINFO_TCP, &tcp)])
 }
 
 fn nested(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
-    attribute(kind | NESTED, &values.concat())
-}
-
-/// The length counts what is written, and the next one begins at a multiple of four.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = 4 + value.len();
-    let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
-    bytes.extend(u16::try_from(length).unwrap_or_default().to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(length.next_multiple_of(4), 0);
-    bytes
+    with_kind(kind | NESTED, &values.concat())
 }
 
 /// The conversation with the kernel.

@@ -23,6 +23,7 @@ mod kernel;
 mod links;
 mod load;
 mod map;
+mod netlink;
 mod packets;
 mod pins;
 mod probe;

@@ -17,9 +17,10 @@ use nix::sys::time::TimeVal;
 
 use super::{
     CTA_IP_V4, CTA_IP_V6, CTA_PROTO_DST_PORT, CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP,
-    CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, HEADER, NEW,
+    CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY, NEW,
 };
 use crate::abi::transport_of;
+use crate::netlink::{NLM_F_DUMP, NLM_F_REQUEST, PIECE, attribute, ending, message, messages};
 
 /// How many connections the kernel follows here; absent where it follows none.
 const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
@@ -28,21 +29,13 @@ const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 const TIME_MAX: Duration = Duration::from_secs(2);
 /// The kernel answers at once.
 const ANSWER_SECONDS_MAX: i64 = 1;
-/// The kernel divides a list into pieces of at most this size.
-const DATAGRAM: usize = 1 << 16;
 /// Connections that are kept in mind, a few of each hundred that another proxy has. One is an entry in the kernel.
 const FOUND_MAX: usize = 8_192;
 
-/// From `linux/netlink.h` and `linux/netfilter/nfnetlink_conntrack.h`.
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const CT_GET: u16 = 0x0101;
-/// `NLM_F_REQUEST | NLM_F_DUMP`.
-const DUMP: u16 = 0x301;
+/// `NFNL_SUBSYS_CTNETLINK` and `IPCTNL_MSG_CT_GET`.
+const GET: u16 = 0x0101;
 /// Of `nfgenmsg`; all zeros ask for both families.
 const GENERAL: usize = 4;
-/// Without the flags of those that hold others.
-const KIND: u16 = 0x3fff;
 
 /// A connection whose client the backend does not see, but an address and a port of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,68 +62,29 @@ pub(crate) fn list(is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
     let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkNetFilter);
     let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
     setsockopt(&socket, ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS_MAX, 0))?;
-    send(socket.as_raw_fd(), &question(), MsgFlags::empty())?;
+    let question = message(GET, NLM_F_REQUEST | NLM_F_DUMP, 0, &[0; GENERAL]);
+    send(socket.as_raw_fd(), &question, MsgFlags::empty())?;
     read(&mut File::from(socket), Instant::now() + TIME_MAX, is_wanted)
 }
 
-fn question() -> Vec<u8> {
-    let length = u32::try_from(HEADER + GENERAL).unwrap_or_default();
-    [&length.to_ne_bytes()[..], &CT_GET.to_ne_bytes(), &DUMP.to_ne_bytes(), &[0; 8 + GENERAL]].concat()
-}
-
 fn read(answer: &mut impl Read, until: Instant, is_wanted: impl Fn(u16) -> bool) -> io::Result<Found> {
-    let (mut found, mut datagram) = (Found::default(), vec![0; DATAGRAM]);
+    let (mut found, mut datagram) = (Found::default(), vec![0; PIECE]);
     while Instant::now() < until {
         let length = answer.read(&mut datagram)?;
         if length == 0 {
             break;
         }
         for (kind, body) in messages(datagram.get(..length).unwrap_or_default()) {
-            match kind {
-                NLMSG_DONE | NLMSG_ERROR => {
-                    found.is_whole = found.all.len() < FOUND_MAX;
-                    return ended(body).map(|()| found);
-                }
-                NEW if found.all.len() < FOUND_MAX => {
-                    found.all.extend(translated(body).filter(|it| is_wanted(it.node.port())));
-                }
-                _ => {}
+            if let Some(ended) = ending(kind, body) {
+                found.is_whole = found.all.len() < FOUND_MAX;
+                return ended.map(|()| found);
+            }
+            if kind == NEW && found.all.len() < FOUND_MAX {
+                found.all.extend(translated(body).filter(|it| is_wanted(it.node.port())));
             }
         }
     }
     Ok(found)
-}
-
-/// What a list ends with: 0, or why there is none.
-fn ended(body: &[u8]) -> io::Result<()> {
-    match body.first_chunk().map(|errno| i32::from_ne_bytes(*errno)) {
-        Some(0) | None => Ok(()),
-        Some(errno) => Err(io::Error::from_raw_os_error(errno.saturating_neg())),
-    }
-}
-
-/// Type and body of each message.
-fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
-        let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
-        let body = rest.get(HEADER..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, body))
-    })
-}
-
-/// The attribute of that type, without the flags of its type.
-fn attribute(mut rest: &[u8], wanted: &[u16]) -> Option<Vec<u8>> {
-    loop {
-        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
-        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
-        let value = rest.get(4..length)?;
-        if wanted.contains(&kind) {
-            return Some(value.to_vec());
-        }
-        rest = rest.get(length.next_multiple_of(4)..)?;
-    }
 }
 
 /// One direction of a connection.
@@ -142,15 +96,15 @@ struct Way {
 
 fn way(message: &[u8], direction: u16) -> Option<Way> {
     let tuple = attribute(message, &[direction])?;
-    let (ip, protocol) = (attribute(&tuple, &[CTA_TUPLE_IP])?, attribute(&tuple, &[CTA_TUPLE_PROTO])?);
+    let (ip, protocol) = (attribute(tuple, &[CTA_TUPLE_IP])?, attribute(tuple, &[CTA_TUPLE_PROTO])?);
     let end = |at: usize, port: u16| {
         let addresses = [CTA_IP_V4, CTA_IP_V6].map(|kinds| kinds.get(at).copied().unwrap_or_default());
-        let address = address(&attribute(&ip, &addresses)?)?;
-        let port = u16::from_be_bytes(*attribute(&protocol, &[port])?.first_chunk()?);
+        let address = address(attribute(ip, &addresses)?)?;
+        let port = u16::from_be_bytes(*attribute(protocol, &[port])?.first_chunk()?);
         Some(SocketAddr::new(address, port))
     };
     Some(Way {
-        transport: transport_of(*attribute(&protocol, &[CTA_PROTO_NUM])?.first()?)?,
+        transport: transport_of(*attribute(protocol, &[CTA_PROTO_NUM])?.first()?)?,
         source: end(0, CTA_PROTO_SRC_PORT)?,
         destination: end(1, CTA_PROTO_DST_PORT)?,
     })
@@ -172,22 +126,8 @@ fn translated(body: &[u8]) -> Option<Translated> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NESTED;
     use super::*;
-
-    fn with_header(kind: u16, body: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(HEADER + body.len()).unwrap();
-        let mut message = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat();
-        message.resize(message.len().next_multiple_of(4), 0);
-        message
-    }
-
-    fn with_type(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = u16::try_from(4 + value.len()).unwrap();
-        let mut attribute = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
-        attribute.resize(attribute.len().next_multiple_of(4), 0);
-        attribute
-    }
+    use crate::netlink::{HEADER, NESTED, NLMSG_DONE, NLMSG_ERROR, with_kind};
 
     fn octets(address: IpAddr) -> Vec<u8> {
         match address {
@@ -200,17 +140,17 @@ mod tests {
         let [source, destination] = [source, destination].map(|it| it.parse::<SocketAddr>().unwrap());
         let [of_source, of_destination] = if source.is_ipv4() { CTA_IP_V4 } else { CTA_IP_V6 };
         let ip = [
-            with_type(of_source, &octets(source.ip())),
-            with_type(of_destination, &octets(destination.ip())),
+            with_kind(of_source, &octets(source.ip())),
+            with_kind(of_destination, &octets(destination.ip())),
         ];
-        let port = |kind, port: u16| with_type(kind, &port.to_be_bytes());
+        let port = |kind, port: u16| with_kind(kind, &port.to_be_bytes());
         let protocol = [
-            with_type(CTA_PROTO_NUM, &[protocol]),
+            with_kind(CTA_PROTO_NUM, &[protocol]),
             port(CTA_PROTO_SRC_PORT, source.port()),
             port(CTA_PROTO_DST_PORT, destination.port()),
         ];
         // As the kernel marks what holds others.
-        let nested = |kind: u16, parts: &[u8]| with_type(kind | NESTED, parts);
+        let nested = |kind: u16, parts: &[u8]| with_kind(kind | NESTED, parts);
         nested(
             direction,
             &[nested(CTA_TUPLE_IP, &ip.concat()), nested(CTA_TUPLE_PROTO, &protocol.concat())].concat(),
@@ -221,7 +161,7 @@ mod tests {
     fn connection(protocol: u8, there: [&str; 2], back: [&str; 2]) -> Vec<u8> {
         let there = tuple(CTA_TUPLE_ORIG, protocol, there[0], there[1]);
         let back = tuple(CTA_TUPLE_REPLY, protocol, back[0], back[1]);
-        with_header(NEW, &[&[0; GENERAL][..], &there, &back].concat())
+        message(NEW, 0, 0, &[&[0; GENERAL][..], &there, &back].concat())
     }
 
     /// As the kernel's answer comes: in pieces of whole messages.
@@ -240,7 +180,7 @@ mod tests {
     }
 
     fn found(messages: &[Vec<u8>]) -> Found {
-        let done = with_header(NLMSG_DONE, &0_u32.to_ne_bytes());
+        let done = message(NLMSG_DONE, 0, 0, &0_u32.to_ne_bytes());
         let datagrams = std::iter::once(done).chain(messages.iter().rev().cloned()).collect();
         read(&mut Answer(datagrams), until(), |port| port >= 61_000).unwrap()
     }
@@ -283,7 +223,7 @@ mod tests {
     fn bytes_of_any_kind_are_read_to_their_end() {
         let whole = connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]);
         for length in 0..whole.len() {
-            assert!(found(&[with_header(NEW, &whole[HEADER..length.max(HEADER)])]).all.is_empty());
+            assert!(found(&[message(NEW, 0, 0, &whole[HEADER..length.max(HEADER)])]).all.is_empty());
         }
     }
 
@@ -299,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_refuses_is_an_error() {
-        let refused = with_header(NLMSG_ERROR, &(-libc::EPERM).to_ne_bytes());
+        let refused = message(NLMSG_ERROR, 0, 0, &(-libc::EPERM).to_ne_bytes());
         let error = read(&mut Answer(vec![refused]), until(), |_| true).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EPERM));
     }

@@ -14,6 +14,7 @@ use libbpf_rs::libbpf_sys as sys;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use super::{Direction, Spot};
+use crate::netlink::{NLM_F_DUMP, NLM_F_REQUEST, PIECE, ending, message, messages};
 
 /// Before the filters of those who do not choose, which the kernel puts at 49,152 and below, and after the first
 /// hundred, where those who want to be first are.
@@ -21,18 +22,11 @@ const PRIORITY: u32 = 104;
 /// "hold", so that nobody has it by chance.
 const HANDLE: u32 = 0x686f_6c64;
 
-/// From `linux/rtnetlink.h`, `linux/netlink.h` and `linux/pkt_sched.h`.
+/// From `linux/rtnetlink.h` and `linux/pkt_sched.h`.
 const RTM_NEWTFILTER: u16 = 44;
 const RTM_GETTFILTER: u16 = 46;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-/// `NLM_F_REQUEST | NLM_F_DUMP`.
-const DUMP: u16 = 0x301;
 const CLSACT_INGRESS: u32 = 0xffff_fff2;
 const CLSACT_EGRESS: u32 = 0xffff_fff3;
-const HEADER: usize = 16;
-/// Of `struct tcmsg`.
-const MESSAGE: usize = 20;
 
 /// Filters that are counted: more than any device has.
 const FILTERS_MAX: usize = 1024;
@@ -101,7 +95,7 @@ pub(super) fn others(spot: &Spot) -> io::Result<usize> {
     let (family, protocol) = (AddressFamily::Netlink, SockProtocol::NetlinkRoute);
     let mut kernel: File = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?.into();
     kernel.write_all(&question(spot))?;
-    let (mut buffer, mut count) = (vec![0; 1 << 16], 0);
+    let (mut buffer, mut count) = (vec![0; PIECE], 0);
     while count < FILTERS_MAX {
         let length = kernel.read(&mut buffer)?;
         let (more, is_last) = filters_in(buffer.get(..length).unwrap_or_default());
@@ -115,40 +109,22 @@ pub(super) fn others(spot: &Spot) -> io::Result<usize> {
 
 fn question(spot: &Spot) -> Vec<u8> {
     let parent = if spot.direction == Direction::In { CLSACT_INGRESS } else { CLSACT_EGRESS };
-    let mut message = Vec::with_capacity(HEADER + MESSAGE);
-    message.extend(u32::try_from(HEADER + MESSAGE).unwrap_or_default().to_ne_bytes());
-    message.extend(RTM_GETTFILTER.to_ne_bytes());
-    message.extend(DUMP.to_ne_bytes());
-    message.extend([0; 8]);
-    message.extend([0; 4]);
-    message.extend(spot.target().to_ne_bytes());
-    message.extend([0; 4]);
-    message.extend(parent.to_ne_bytes());
-    message.extend([0; 4]);
-    message
+    // A `struct tcmsg`.
+    let fields = [0, spot.target().cast_unsigned(), 0, parent, 0];
+    message(RTM_GETTFILTER, NLM_F_REQUEST | NLM_F_DUMP, 0, fields.map(u32::to_ne_bytes).as_flattened())
 }
 
 /// How many filters are told that are not ours, and whether these were the last. An error ends the answer too: where
 /// there is no discipline, there are no filters.
-fn filters_in(mut rest: &[u8]) -> (usize, bool) {
+fn filters_in(answer: &[u8]) -> (usize, bool) {
     let mut count = 0;
-    while let Some((kind, body, next)) = divide(rest) {
-        match kind {
-            NLMSG_DONE | NLMSG_ERROR => return (count, true),
-            RTM_NEWTFILTER => count += usize::from(is_of_others(body)),
-            _ => {}
+    for (kind, body) in messages(answer) {
+        if ending(kind, body).is_some() {
+            return (count, true);
         }
-        rest = next;
+        count += usize::from(kind == RTM_NEWTFILTER && is_of_others(body));
     }
     (count, false)
-}
-
-/// The first message: its kind, its body, and what comes after it.
-fn divide(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let length = usize::try_from(u32::from_ne_bytes(messages.first_chunk().copied()?)).ok()?;
-    let kind = u16::from_ne_bytes(messages.get(4..6)?.try_into().ok()?);
-    let body = messages.get(HEADER..length)?;
-    Some((kind, body, messages.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
 /// A filter without a handle is the head of a list, and filters nothing.

@@ -71,8 +71,7 @@ impl KeptFree {
     }
 
     fn look(&mut self) -> io::Result<()> {
-        let ports = self.ports.clone();
-        let found = translated::list(|port| ports.iter().any(|range| range.contains(&port)))?;
+        let found = translated::list(|port| self.ports.iter().any(|range| range.contains(&port)))?;
         self.keep(&found).map_err(|error| io::Error::other(format!("{error:#}")))
     }
 

@@ -10,22 +10,15 @@ use std::net::{IpAddr, SocketAddr};
 use holdfast_core::keys::Transport;
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
-/// From `linux/sock_diag.h`, `linux/inet_diag.h` and `linux/netlink.h`.
+use crate::netlink::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, PIECE, ending, message, messages};
+
+/// Kinds of questions, from `linux/sock_diag.h`.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
-const HEADER: usize = 16;
 
 /// ESTABLISHED, SYN_SENT, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT, from `net/tcp_states.h`: somebody owns the socket, and
 /// it has a peer. A UDP socket that is connected is ESTABLISHED.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8;
-
-/// Of one answer. The kernel divides a dump into pieces of at most this size.
-const BUFFER: usize = 1 << 16;
 
 /// A socket that is connected to somebody.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,49 +94,22 @@ impl Diag {
             Transport::Udp => libc::IPPROTO_UDP,
         };
         let protocol = u8::try_from(protocol).unwrap_or_default();
-        let mut message = Vec::with_capacity(HEADER + 56);
-        message.extend(72_u32.to_ne_bytes());
-        message.extend(kind.to_ne_bytes());
-        message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
-        message.extend([0; 8]);
-        message.extend([family, protocol, 0, 0]);
-        message.extend(CONNECTED.to_ne_bytes());
-        message.extend(id);
-        self.socket.write_all(&message)
+        let asked = [&[family, protocol, 0, 0][..], &CONNECTED.to_ne_bytes(), id].concat();
+        self.socket.write_all(&message(kind, flags | NLM_F_REQUEST, 0, &asked))
     }
 
     /// Reads up to the end of an answer.
     fn receive(&mut self, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-        let mut buffer = vec![0; BUFFER];
+        let mut buffer = vec![0; PIECE];
         loop {
             let length = self.socket.read(&mut buffer)?;
-            let mut rest = buffer.get(..length).unwrap_or_default();
-            while let Some((kind, body, next)) = divide(rest) {
-                match kind {
-                    NLMSG_DONE => return Ok(()),
-                    NLMSG_ERROR => return answer_of(body),
-                    _ => each(body),
+            for (kind, body) in messages(buffer.get(..length).unwrap_or_default()) {
+                match ending(kind, body) {
+                    Some(ended) => return ended,
+                    None => each(body),
                 }
-                rest = next;
             }
         }
-    }
-}
-
-/// The first message: its kind, its body, and what comes after it.
-fn divide(messages: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let length = usize::try_from(u32::from_ne_bytes(messages.first_chunk().copied()?)).ok()?;
-    let kind = u16::from_ne_bytes(messages.get(4..6)?.try_into().ok()?);
-    let body = messages.get(HEADER..length)?;
-    Some((kind, body, messages.get(length.next_multiple_of(4)..).unwrap_or_default()))
-}
-
-/// An error of 0 is consent.
-fn answer_of(body: &[u8]) -> io::Result<()> {
-    match body.first_chunk().map(|errno| i32::from_ne_bytes(*errno)) {
-        Some(0) => Ok(()),
-        Some(errno) => Err(io::Error::from_raw_os_error(-errno)),
-        None => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
@@ -174,6 +140,7 @@ mod tests {
     use std::thread::JoinHandle;
 
     use super::*;
+    use crate::netlink::NLMSG_ERROR;
 
     /// A kernel that says this to every request.
     fn kernel_that_says(errno: i32) -> (Diag, JoinHandle<Vec<u8>>) {
@@ -182,11 +149,7 @@ mod tests {
             let mut request = vec![0; 128];
             let length = kernels.recv(&mut request).unwrap();
             request.truncate(length);
-            let mut answer = Vec::new();
-            answer.extend(20_u32.to_ne_bytes());
-            answer.extend(NLMSG_ERROR.to_ne_bytes());
-            answer.extend([0; 10]);
-            answer.extend((-errno).to_ne_bytes());
+            let answer = message(NLMSG_ERROR, 0, 0, &(-errno).to_ne_bytes());
             kernels.send(&answer).unwrap();
             request
         });

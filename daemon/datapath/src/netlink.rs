@@ -1,0 +1,118 @@
+//! How messages of netlink lie in memory: those of sockets (sock_diag) and of tracked connections (ctnetlink).
+//!
+//! Invariant: pure. What is cut off ends the reading, and is no message.
+
+use std::io;
+
+/// Kinds of messages and their flags, from `linux/netlink.h`.
+pub(crate) const NLMSG_ERROR: u16 = 2;
+pub(crate) const NLMSG_DONE: u16 = 3;
+pub(crate) const NLM_F_REQUEST: u16 = 1;
+pub(crate) const NLM_F_ACK: u16 = 4;
+pub(crate) const NLM_F_DUMP: u16 = 0x300;
+/// An attribute that holds others.
+pub(crate) const NESTED: u16 = 0x8000;
+/// The kind of an attribute, without the flags of those that hold others.
+const KIND: u16 = 0x3fff;
+
+/// Of each message: length, kind, flags, sequence, port.
+pub(crate) const HEADER: usize = 16;
+
+/// The kernel divides a list into pieces of at most this size.
+pub(crate) const PIECE: usize = 1 << 16;
+
+/// A message as it is sent.
+pub(crate) fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADER + body.len()).unwrap_or_default();
+    let [kind, flags] = [kind, flags].map(u16::to_ne_bytes);
+    [&length.to_ne_bytes()[..], &kind, &flags, &sequence.to_ne_bytes(), &[0; 4], body].concat()
+}
+
+/// Kind and body of each message.
+pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(*rest.first_chunk()?)).ok()?;
+        let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
+        let body = rest.get(HEADER..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// What a conversation ends with, by its kind: a list by being whole, all else by consent or by an error. `None`: it
+/// goes on.
+pub(crate) fn ending(kind: u16, body: &[u8]) -> Option<io::Result<()>> {
+    match kind {
+        NLMSG_DONE => Some(consent(body).unwrap_or(Ok(()))),
+        NLMSG_ERROR => Some(consent(body).unwrap_or_else(|| Err(io::ErrorKind::InvalidData.into()))),
+        _ => None,
+    }
+}
+
+/// An error of 0 is consent; `None`: none is there.
+fn consent(body: &[u8]) -> Option<io::Result<()>> {
+    let errno = i32::from_ne_bytes(*body.first_chunk()?);
+    Some(if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno.saturating_neg())) })
+}
+
+/// The attribute of the first of these kinds that is there.
+pub(crate) fn attribute<'a>(mut rest: &'a [u8], kinds: &[u16]) -> Option<&'a [u8]> {
+    loop {
+        let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
+        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
+        let value = rest.get(4..length)?;
+        if kinds.contains(&kind) {
+            return Some(value);
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// One attribute as it is sent. The length counts what is written, and the next one begins at a multiple of four.
+pub(crate) fn with_kind(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = 4 + value.len();
+    let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
+    bytes.extend(u16::try_from(length).unwrap_or_default().to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(length.next_multiple_of(4), 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let body = [with_kind(3 | NESTED, &[1, 2, 3]), with_kind(4, &[5])].concat();
+        let sent = [message(7, 0, 1, &body), message(NLMSG_DONE, 0, 2, &[0; 4])].concat();
+        let read: Vec<_> = messages(&sent).collect();
+        assert_eq!(read, [(7, &body[..]), (NLMSG_DONE, &[0; 4][..])]);
+        assert_eq!(
+            (attribute(read[0].1, &[4]), attribute(read[0].1, &[3, 4])),
+            (Some(&[5][..]), Some(&[1, 2, 3][..]))
+        );
+        assert_eq!(attribute(read[0].1, &[5]), None);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_message() {
+        let sent = message(7, 0, 1, &with_kind(3, &[1, 2, 3, 4]));
+        for length in 0..sent.len() {
+            assert_eq!(messages(&sent[..length]).count(), 0, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_conversation_ends_with_consent_or_with_an_error() {
+        let errno = |ended: Option<io::Result<()>>| ended.map(|it| it.map_err(|error| error.raw_os_error()));
+        assert_eq!(errno(ending(7, &[0; 4])), None);
+        for kind in [NLMSG_DONE, NLMSG_ERROR] {
+            assert_eq!(errno(ending(kind, &[0; 4])), Some(Ok(())));
+            assert_eq!(errno(ending(kind, &(-libc::EPERM).to_ne_bytes())), Some(Err(Some(libc::EPERM))));
+        }
+        assert_eq!(errno(ending(NLMSG_DONE, &[])), Some(Ok(())), "a list that says no more is whole");
+        assert_eq!(errno(ending(NLMSG_ERROR, &[])), Some(Err(None)), "an error that is cut off is one");
+    }
+}
