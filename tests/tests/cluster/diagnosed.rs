@@ -69,6 +69,10 @@ pub(crate) struct Wanted<'a> {
     pub(crate) says: &'a [&'a str],
 }
 
+/// Where nothing is wrong, but for the name.
+pub(crate) const WELL: Wanted<'static> =
+    Wanted { service: "", first: "-", exit: 0, next: "", findings: &[], says: &["Nothing is wrong"] };
+
 /// With connections that are tried.
 #[track_caller]
 pub(crate) fn expect(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {

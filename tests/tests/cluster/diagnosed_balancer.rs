@@ -4,7 +4,7 @@ use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, Wanted, ago, apply_at, expect_unprobed, make_older, restart, wait_event};
+use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect_unprobed, make_older, restart, wait_event};
 use crate::stage;
 
 const POD: Pod<'static> = Pod { name: "default/web-1", app: "web", node: "n1", address: "10.1.0.2" };
@@ -173,11 +173,8 @@ fn nobody_who_makes_load_balancers_is_told_from_one_who_is_at_work() {
         &daemon,
         &Wanted {
             service: "default/nobody",
-            first: "-",
-            exit: 0,
-            next: "",
             findings: &["lb.state ok", "lb.pending ok", "lb.controller-alive skipped"],
-            says: &["Nothing is wrong"],
+            ..WELL
         },
     );
 }
@@ -240,11 +237,8 @@ fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
         &daemon,
         &Wanted {
             service: "default/k3s",
-            first: "-",
-            exit: 0,
-            next: "",
             findings: &["lb.state ok", "lb.pending ok", "lb.stuck-ensuring ok"],
-            says: &[],
+            ..WELL
         },
     );
     let long = format!(

@@ -7,7 +7,7 @@ use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, Wanted, ago, apply_at, expect, expect_unprobed};
+use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect, expect_unprobed};
 use crate::stage;
 
 const fn pod<'a>(name: &'a str, app: &'a str, node: &'a str, address: &'a str) -> Pod<'a> {
@@ -99,17 +99,7 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
     assert!(!text.contains("annotate endpointslice"), "{text}");
 
     pods[2].terminate(&api).unwrap();
-    expect_unprobed(
-        &daemon,
-        &Wanted {
-            service: "default/leaving",
-            first: "-",
-            exit: 0,
-            next: "",
-            findings: &["slices.stale ok"],
-            says: &[],
-        },
-    );
+    expect_unprobed(&daemon, &Wanted { service: "default/leaving", findings: &["slices.stale ok"], ..WELL });
     api.merge_status(Kind::Pod, pods[3].name, &json!({"status": {"phase": "Failed", "reason": "Evicted"}}))
         .unwrap();
     expect_unprobed(
@@ -294,11 +284,9 @@ fn an_external_policy_of_local_is_judged_by_who_can_come() {
         &daemon,
         &Wanted {
             service: "default/balanced",
-            first: "-",
-            exit: 0,
-            next: "",
             findings: &["policy.external-local info", "lb.health-port ok"],
             says: &["on n2", "podAntiAffinity on kubernetes.io/hostname"],
+            ..WELL
         },
     );
     expect_unprobed(

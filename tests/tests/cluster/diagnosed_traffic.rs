@@ -5,7 +5,7 @@ use holdfast_tests::bed::{Location, Role};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, Wanted, apply_at, expect, expect_unprobed, restart};
+use crate::diagnosed::{self, WELL, Wanted, apply_at, expect, expect_unprobed, restart};
 use crate::stage::{self, NODE};
 
 /// The one that answers, and one on a lost node.
@@ -13,9 +13,6 @@ const PODS: [Pod<'static>; 2] = [
     Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.2" },
     Pod { name: "default/away-1", app: "away", node: "n2", address: "10.1.0.9" },
 ];
-
-const NOTHING: Wanted<'static> =
-    Wanted { service: "", first: "-", exit: 0, next: "", findings: &[], says: &["Nothing is wrong"] };
 
 fn service(api: &Api<'_>, name: &str, spec: &Value) {
     let mut object = json!({
@@ -68,7 +65,7 @@ fn backends_that_are_listed_and_do_not_answer_are_told_apart() {
     let lost = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]}});
     api.merge_status(Kind::Node, "n2", &lost).unwrap();
     let daemon = daemon(&cluster);
-    expect(&daemon, &Wanted { service: "default/well", findings: &["probe.backend ok"], ..NOTHING });
+    expect(&daemon, &Wanted { service: "default/well", findings: &["probe.backend ok"], ..WELL });
     expect(
         &daemon,
         &Wanted {
@@ -164,24 +161,19 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             service: "default/mirrored",
             findings: &["slices.manager info"],
             says: &["mirror an Endpoints object"],
-            ..NOTHING
+            ..WELL
         },
     );
     expect_unprobed(
         &daemon,
-        &Wanted {
-            service: "default/proxied",
-            findings: &["lb.ipmode info"],
-            says: &["203.0.113.8"],
-            ..NOTHING
-        },
+        &Wanted { service: "default/proxied", findings: &["lb.ipmode info"], says: &["203.0.113.8"], ..WELL },
     );
     expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/elsewhere",
             findings: &["svc.exists ok", "svc.handled info", "slices.counts skipped", "verdict skipped"],
-            ..NOTHING
+            ..WELL
         },
     );
     expect_unprobed(
@@ -250,7 +242,7 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
         &Wanted {
             service: "default/kubernetes-intranet",
             findings: &["frontend.collision ok", "verdict ok"],
-            ..NOTHING
+            ..WELL
         },
     );
     let dns = json!({
