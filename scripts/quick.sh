@@ -16,6 +16,7 @@ changed() {
 		daemon/datapath/* | bpf/*) echo holdfast-datapath ;;
 		daemon/knowledge/* | knowledge/*) echo holdfast-knowledge ;;
 		daemon/*) echo holdfast ;;
+		tests/conformance/*.rs) echo holdfast-conformance ;;
 		tests/laws/*) echo holdfast-laws ;;
 		tests/tidy/*) echo holdfast-tidy ;;
 		tests/*.rs) echo holdfast-tests ;;

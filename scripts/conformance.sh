@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Kubernetes' own tests in clusters of real nodes (tests/conformance), and what those clusters are made of. Needs root.
+#
+#   scripts/conformance.sh build     programs, root of the machines, images: into the folder `conformance` of the target
+#                                    folder. A quarter of an hour the first time; silent when nothing has changed since
+#   scripts/conformance.sh           runs everything, topology after topology: more than half an hour
+#   scripts/conformance.sh short     one test of each kind, within ten minutes
+# The environment chooses, as for `make conformance`: FOCUS NODES CNI FAMILY PROXY BLESS.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH=/usr/local/go/bin:$PATH
+out=$(realpath -m "${CARGO_TARGET_DIR:-target}")/conformance
+peers=$(realpath -m "${CARGO_TARGET_DIR:-target}")/peers
+kubernetes=k8s.io/kubernetes
+containerd=github.com/containerd/containerd/v2
+export CGO_ENABLED=0 GOFLAGS=-mod=readonly
+
+# program FOLDER NAME PACKAGE [LINKER FLAGS]: builds a program of the module in FOLDER.
+program() {
+	(cd "$1" && nice -n 10 go build -trimpath -buildvcs=false -tags no_btrfs,no_zfs,no_devmapper,no_tracing \
+		-ldflags "-s -w ${4:-}" -o "$out/bin/$2" "$3")
+}
+
+version() { (cd "$1" && go list -m -f '{{.Version}}' "$2"); }
+sources() { (cd "$1" && go list -m -f '{{.Dir}}' "$2"); }
+
+# What a stage is made from, as one sum: the version of Go, and files.
+sum_of() { { go env GOVERSION && cat "$@"; } | sha256sum; }
+
+# stage NAME SUM COMMAND...: runs the command unless it was done with this sum.
+stage() {
+	local name=$1 sum=$2
+	shift 2
+	[[ $(cat "$out/$name.stamp" 2>/dev/null) != "$sum" ]] || return 0
+	echo "conformance: building $name (once; takes minutes)" >&2
+	rm -f "$out/images.stamp"
+	"$@"
+	echo "$sum" >"$out/$name.stamp"
+}
+
+# Kubernetes' tests, and the images that they ask for.
+build_tests() {
+	local from flags
+	from=$(sources tests/peers "$kubernetes")
+	flags="-X k8s.io/component-base/version.gitVersion=$(version tests/peers "$kubernetes")"
+	program tests/peers agnhost "$kubernetes/test/images/agnhost" \
+		"-X main.Version=$(cat "$from/test/images/agnhost/VERSION")"
+	program tests/peers regression-issue-74839 "$kubernetes/test/images/regression-issue-74839"
+	program tests/peers ginkgo github.com/onsi/ginkgo/v2/ginkgo
+	(cd tests/peers && nice -n 10 go test -c -trimpath -buildvcs=false -ldflags "-s -w $flags" \
+		-o "$out/bin/e2e.test" "$kubernetes/test/e2e")
+	gcc -Os -static -o "$out/bin/pause" "$from/build/pause/linux/pause.c"
+	install -D -m 644 -t "$out/porter" "$from"/test/images/agnhost/porter/localhost.{crt,key}
+}
+
+# The container runtime and the network of pods.
+build_node() {
+	local name plugins=github.com/containernetworking/plugins/plugins
+	for name in containerd containerd-shim-runc-v2 ctr; do
+		program tests/conformance/node "$name" "$containerd/cmd/$name" \
+			"-X $containerd/version.Version=$(version tests/conformance/node "$containerd")"
+	done
+	for name in ipam/host-local main/bridge main/loopback main/ptp meta/portmap; do
+		program tests/conformance/node "cni/${name##*/}" "$plugins/$name"
+	done
+}
+
+build_dns() { program tests/conformance/dns coredns .; }
+
+# runc comes from Debian: it needs libseccomp. The rest is what kubelet, proxies and tests call.
+make_root() {
+	local tools=iproute2,iptables,nftables,conntrack,procps,curl,wget,ethtool,netcat-openbsd,bind9-dnsutils,iperf
+	scripts/debian-root.sh "$out/root" bookworm "$(dpkg --print-architecture)" \
+		"runc,$tools,kmod,tcpdump,strace,busybox-static"
+}
+
+run() { cargo run --quiet --locked --profile test -p holdfast-conformance --bin conformance -- "$@"; }
+
+build() {
+	mkdir -p "$out/bin/cni"
+	# Two runs at once build once.
+	exec 9>"$out/lock"
+	flock 9
+	scripts/setup conformance
+	scripts/peers.sh
+	stage tests "$(sum_of tests/peers/go.mod tests/peers/go.sum tests/peers/tools.go scripts/conformance.sh)" build_tests
+	stage node "$(sum_of tests/conformance/node/*)" build_node
+	stage dns "$(sum_of tests/conformance/dns/*)" build_dns
+	make_root
+	cp -lf "$peers"/{etcd,kube*,load-balancer} "$out/bin/"
+	stage images "$(sum_of "$out"/{tests,dns}.stamp "$out/root.asked" tests/conformance/src/images.rs)" \
+		run images "$out"
+	exec 9>&-
+}
+
+build
+[[ ${1:-} != build ]] || exit 0
+[[ -e $out/../release/holdfast || -e $out/../debug/holdfast ]] || cargo build --quiet --locked --profile test -p holdfast
+
+choice=()
+[[ ${1:-} != short ]] || choice+=(--short)
+for option in FOCUS NODES CNI FAMILY PROXY; do
+	[[ -z ${!option:-} ]] || choice+=("--${option,,}" "${!option}")
+done
+[[ -z ${BLESS:-} ]] || choice+=(--bless)
+run run "${choice[@]}"

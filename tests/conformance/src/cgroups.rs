@@ -1,0 +1,199 @@
+//! The cgroups of a cluster: in each hierarchy one folder that is removed whole, with a folder for each machine.
+//!
+//! Invariant: nothing above the cluster's folder is written but, where v2 is alone, which controllers its children may
+//! have; every container runtime does that too.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::ClusterError;
+use crate::error::{at, write};
+use crate::program::wait;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// A killed process leaves its cgroup within milliseconds; all of three nodes on a busy machine within seconds.
+const EMPTY_LIMIT: Duration = Duration::from_secs(30);
+
+/// How this machine's cgroups are mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// One hierarchy, v2.
+    Pure,
+    /// v2 as `unified` beside hierarchies of v1, which have the controllers.
+    Hybrid,
+}
+
+impl Layout {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Pure => "pure",
+            Self::Hybrid => "hybrid",
+        }
+    }
+}
+
+/// The hierarchies of this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Cgroups {
+    pub(crate) layout: Layout,
+    mounts: Vec<PathBuf>,
+}
+
+impl Cgroups {
+    pub(crate) fn find() -> Result<Self, ClusterError> {
+        let path = Path::new("/proc/self/mounts");
+        let (layout, mounts) = mounted(&fs::read_to_string(path).map_err(at("read", path))?)?;
+        Ok(Self { layout, mounts })
+    }
+
+    /// Makes the folders of one machine. There is no harm in making them again.
+    pub(crate) fn create(&self, cluster: &str, machine: &str) -> Result<(), ClusterError> {
+        for mount in &self.mounts {
+            let top = mount.join(cluster);
+            for folder in [top.clone(), top.join(machine)] {
+                self.delegate(mount, &folder)?;
+                fs::create_dir_all(&folder).map_err(at("create", &folder))?;
+                inherit(&folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The folders of a machine as its first process finds them.
+    pub(crate) fn of_machine(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
+        self.mounts.iter().map(|mount| mount.join(cluster).join(machine)).collect()
+    }
+
+    /// Those in which a process of a machine lives; with v2 alone they are a leaf.
+    pub(crate) fn of_processes(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
+        let leaf = if self.layout == Layout::Pure { "init" } else { "" };
+        self.of_machine(cluster, machine).into_iter().map(|folder| folder.join(leaf)).collect()
+    }
+
+    /// The names of what lies at the top of the hierarchies.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let folders = self.mounts.iter().filter_map(|mount| children(mount).ok()).flatten();
+        folders.filter_map(|folder| Some(folder.file_name()?.to_string_lossy().into_owned())).collect()
+    }
+
+    /// Ends what runs below a folder of each hierarchy, and removes it. One that is gone is fine.
+    pub(crate) fn remove(&self, below: &str) -> Result<(), ClusterError> {
+        self.mounts.iter().try_for_each(|mount| remove(&mount.join(below)))
+    }
+
+    /// With v2 alone, a folder has the controllers that the one above it gives away.
+    fn delegate(&self, mount: &Path, folder: &Path) -> Result<(), ClusterError> {
+        let above = folder.parent().unwrap_or(mount);
+        if self.layout == Layout::Hybrid {
+            return Ok(());
+        }
+        let path = above.join("cgroup.controllers");
+        let controllers = fs::read_to_string(&path).map_err(at("read", &path))?;
+        let control = above.join("cgroup.subtree_control");
+        let given = fs::read_to_string(&control).map_err(at("read", &control))?;
+        let missing =
+            controllers.split_whitespace().filter(|name| !given.split_whitespace().any(|n| n == *name));
+        missing.into_iter().try_for_each(|name| write(&control, format!("+{name}")))
+    }
+}
+
+/// The layout and its mounts, out of the table of mounts.
+fn mounted(table: &str) -> Result<(Layout, Vec<PathBuf>), ClusterError> {
+    let rows = table.lines().map(|line| line.split(' ').skip(1).take(2).collect::<Vec<_>>());
+    let all: Vec<(String, bool)> = rows
+        .filter_map(|row| match row.as_slice() {
+            [path, kind @ ("cgroup" | "cgroup2")] => Some(((*path).to_owned(), *kind == "cgroup2")),
+            _ => None,
+        })
+        .collect();
+    if all.iter().any(|(path, is_v2)| *is_v2 && path == MOUNT) {
+        return Ok((Layout::Pure, vec![PathBuf::from(MOUNT)]));
+    }
+    let mounts: Vec<PathBuf> = all.iter().map(|(path, _)| PathBuf::from(path)).collect();
+    let is_child = |path: &PathBuf| path.parent() == Some(Path::new(MOUNT));
+    let unified = all.iter().any(|(path, is_v2)| *is_v2 && path == "/sys/fs/cgroup/unified");
+    if unified && mounts.iter().all(is_child) {
+        Ok((Layout::Hybrid, mounts))
+    } else {
+        Err(ClusterError::NoCgroups)
+    }
+}
+
+/// In v1, a cpuset is empty until it is told otherwise, and memory is not counted with that of the children.
+fn inherit(folder: &Path) -> Result<(), ClusterError> {
+    let Some(above) = folder.parent() else { return Ok(()) };
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let (own, from) = (folder.join(file), above.join(file));
+        if folder.starts_with("/sys/fs/cgroup/cpuset") && own.exists() {
+            write(&own, fs::read_to_string(&from).map_err(at("read", &from))?)?;
+        }
+    }
+    let hierarchical = folder.join("memory.use_hierarchy");
+    if hierarchical.exists() {
+        // It may be so already, and then cannot be said once more.
+        let _ = write(&hierarchical, "1");
+    }
+    Ok(())
+}
+
+fn remove(top: &Path) -> Result<(), ClusterError> {
+    let mut last = Ok(());
+    let gone = wait(EMPTY_LIMIT, || {
+        kill_all(top);
+        last = remove_folders(top);
+        last.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) || last.is_ok()
+    });
+    if gone { Ok(()) } else { last.map_err(at("remove", top)) }
+}
+
+fn remove_folders(folder: &Path) -> io::Result<()> {
+    for child in children(folder)? {
+        remove_folders(&child)?;
+    }
+    fs::remove_dir(folder)
+}
+
+fn children(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)?.filter_map(Result::ok);
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    Ok(folders.map(|entry| entry.path()).collect())
+}
+
+/// One by one: v1 has no other way. What starts meanwhile is met by the next round.
+fn kill_all(folder: &Path) {
+    let pids = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    for pid in pids.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    children(folder).unwrap_or_default().iter().for_each(|child| kill_all(child));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_read_from_the_mounts() {
+        let pure = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
+        assert_eq!(mounted(pure).unwrap(), (Layout::Pure, vec![PathBuf::from(MOUNT)]));
+        let hybrid = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let (layout, mounts) = mounted(hybrid).unwrap();
+        assert_eq!((layout, mounts.len()), (Layout::Hybrid, 2));
+        let v1 = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n";
+        assert!(matches!(mounted(v1), Err(ClusterError::NoCgroups)));
+    }
+
+    #[test]
+    fn with_v2_alone_processes_live_in_a_leaf() {
+        let of = |layout| Cgroups { layout, mounts: vec![PathBuf::from("/c")] }.of_processes("x", "n1");
+        assert_eq!(of(Layout::Pure), [PathBuf::from("/c/x/n1/init")]);
+        assert_eq!(of(Layout::Hybrid), [PathBuf::from("/c/x/n1/")]);
+    }
+}

@@ -1,0 +1,217 @@
+//! A cluster from its first machine to the end of its last.
+//!
+//! Invariant: a started cluster is ready: its nodes are, its DNS answers. Dropping it leaves nothing but logs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cgroups::Cgroups;
+use crate::credentials::Authority;
+use crate::error::{at, write};
+use crate::leftovers;
+use crate::machine::Machine;
+use crate::program::wait;
+use crate::topology::{MachineName, Proxy, Topology};
+use crate::wires::Wires;
+use crate::{Built, ClusterError, control_plane, node};
+
+/// An apiserver is there in five seconds; on a machine with two processors and five clusters in some more.
+const READY_LIMIT: Duration = Duration::from_secs(180);
+
+const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
+
+/// So many clusters' logs are kept; each is a few megabytes.
+const LOGS_MAX: usize = 20;
+
+/// What holdfast may read, as operators apply it.
+const RBAC: &str = include_str!("../../../contrib/kubernetes/rbac.yaml");
+
+/// A running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    name: String,
+    topology: Topology,
+    built: Built,
+    cgroups: Cgroups,
+    machines: Vec<Machine>,
+}
+
+impl Cluster {
+    /// Starts all machines and waits until nodes and DNS are ready.
+    pub fn start(topology: &Topology) -> Result<Self, ClusterError> {
+        topology.check()?;
+        let (built, cgroups) = (Built::find()?, Cgroups::find()?);
+        leftovers::sweep(&cgroups, &built.folder.join("run"))?;
+        let name = leftovers::new_name();
+        let mut cluster = Self { name, topology: topology.clone(), built, cgroups, machines: Vec::new() };
+        // From here on, a failure takes along what is there.
+        cluster.equip()?;
+        cluster.machines.iter().try_for_each(Machine::boot)?;
+        cluster.settle()?;
+        Ok(cluster)
+    }
+
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// What the cluster is made of.
+    pub fn built(&self) -> &Built {
+        &self.built
+    }
+
+    /// A machine by its name: `cp`, `n1` and on, `out`.
+    pub fn on(&self, machine: &str) -> Result<&Machine, ClusterError> {
+        let name: MachineName = machine.parse()?;
+        let found = self.machines.iter().find(|machine| machine.name() == name);
+        found.ok_or_else(|| ClusterError::NoMachine(machine.to_owned()))
+    }
+
+    /// Asks the cluster as its administrator.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String, ClusterError> {
+        self.kubectl_with(arguments, "")
+    }
+
+    /// Makes the objects of a manifest, or changes them.
+    pub fn apply(&self, manifest: &str) -> Result<String, ClusterError> {
+        self.kubectl_with(&["apply", "-f", "-"], manifest)
+    }
+
+    /// Ends a service on every machine that has it, and waits until it was started again: `etcd`, `apiserver`,
+    /// `controller-manager`, `scheduler`, `load-balancer`, `containerd`, `kubelet`, `proxy`.
+    pub fn restart(&self, service: &str) -> Result<(), ClusterError> {
+        let with_it = self.machines.iter().filter(|machine| machine.has_service(service));
+        with_it.into_iter().try_for_each(|machine| machine.restart(service))
+    }
+
+    /// Takes the power from a machine.
+    pub fn stop_machine(&self, machine: &str) -> Result<(), ClusterError> {
+        self.on(machine)?.halt()
+    }
+
+    /// Boots a machine that was stopped. It is not waited for: ask the cluster whether it is ready.
+    pub fn boot_machine(&self, machine: &str) -> Result<(), ClusterError> {
+        self.on(machine)?.boot()
+    }
+
+    /// Waits until every node says that it is ready.
+    pub fn wait_for_nodes(&self) -> Result<(), ClusterError> {
+        self.kubectl(&["wait", "--for=condition=Ready", "node", "--all", "--timeout=180s"]).map(drop)
+    }
+
+    /// Where the logs of all machines are after the end, by machine and service.
+    pub fn logs_after_end(&self) -> PathBuf {
+        logs_folder(&self.folder())
+    }
+
+    fn kubectl_with(&self, arguments: &[&str], input: &str) -> Result<String, ClusterError> {
+        let command: Vec<&str> = ["kubectl"].into_iter().chain(arguments.iter().copied()).collect();
+        self.on("cp")?.said(&command, input, KUBECTL_LIMIT)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.built.folder.join("run").join(&self.name)
+    }
+
+    /// Lays the wires and writes the disks.
+    fn equip(&mut self) -> Result<(), ClusterError> {
+        let authority = Authority::create()?;
+        let wires = Wires::lay(&self.name, &self.topology)?;
+        for name in self.topology.machine_names() {
+            let machine = Machine::new(name, &self.name, &self.cgroups, &wires, &self.built);
+            self.equip_machine(&machine.disk(), name, &authority)?;
+            self.machines.push(machine);
+        }
+        Ok(())
+    }
+
+    fn equip_machine(
+        &self,
+        disk: &Path,
+        name: MachineName,
+        authority: &Authority,
+    ) -> Result<(), ClusterError> {
+        write(&disk.join("etc/machine/init.sh"), include_str!("../machine/init.sh"))?;
+        let [own, _] = name.addresses();
+        write(&disk.join("etc/hosts"), format!("127.0.0.1 localhost\n::1 localhost\n{own} {name}\n"))?;
+        write(&disk.join("etc/hostname"), format!("{name}\n"))?;
+        write(&disk.join("etc/resolv.conf"), "")?;
+        match name {
+            MachineName::ControlPlane => control_plane::equip(disk, &self.topology, authority)?,
+            MachineName::Node(_) => node::equip(disk, name, &self.topology, authority, &self.built)?,
+            MachineName::Outside => {}
+        }
+        let files = self.topology.files.iter().filter(|(machine, _, _)| *machine == name);
+        files
+            .into_iter()
+            .try_for_each(|(_, path, text)| write(&disk.join(path.trim_start_matches('/')), text))
+    }
+
+    /// Fills the cluster with what every cluster has, and waits for it.
+    fn settle(&self) -> Result<(), ClusterError> {
+        self.wait_for_apiserver()?;
+        self.apply(&node::objects(&self.topology))?;
+        if matches!(self.topology.proxy, Proxy::Holdfast { .. }) {
+            self.apply(RBAC)?;
+        }
+        self.apply(&node::cluster_dns(&self.topology))?;
+        self.wait_for_nodes()?;
+        self.kubectl(&["-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=180s"])?;
+        Ok(())
+    }
+
+    /// Ready means also that the first roles and namespaces are there.
+    fn wait_for_apiserver(&self) -> Result<(), ClusterError> {
+        let mut last = String::new();
+        let is_ready = wait(READY_LIMIT, || {
+            let asked = self.kubectl(&["get", "--raw", "/readyz"]);
+            let asked = asked.and_then(|_| self.kubectl(&["get", "namespace", "kube-system"]));
+            asked.map_err(|error| last = format!("; last: {error}")).is_ok()
+        });
+        if is_ready {
+            return Ok(());
+        }
+        let logs = self.logs_after_end();
+        Err(ClusterError::Late { awaited: "apiserver".to_owned(), limit: READY_LIMIT, logs, last })
+    }
+}
+
+/// Dropping tells nobody of a failure; the next start tries again.
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for machine in &self.machines {
+            let _ = machine.halt();
+        }
+        let _ = self.cgroups.remove(&self.name);
+        leftovers::remove_networks(&self.name);
+        keep_logs(&self.folder());
+    }
+}
+
+/// Moves the logs of a cluster's machines to where they stay, and removes everything else of it.
+pub(crate) fn keep_logs(folder: &Path) {
+    let kept = logs_folder(folder);
+    let _ = fs::create_dir_all(&kept);
+    for machine in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+        let _ = fs::rename(machine.path().join("log"), kept.join(machine.file_name()));
+    }
+    let _ = fs::remove_dir_all(folder);
+    let _ = forget_old_logs(&kept);
+}
+
+fn forget_old_logs(kept: &Path) -> Result<(), ClusterError> {
+    let all = kept.parent().unwrap_or(kept);
+    let entries = fs::read_dir(all).map_err(at("read", all))?.filter_map(Result::ok);
+    let mut ages: Vec<_> =
+        entries.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
+    ages.sort();
+    let surplus = ages.len().saturating_sub(LOGS_MAX);
+    ages.iter().take(surplus).try_for_each(|(_, path)| fs::remove_dir_all(path).map_err(at("remove", path)))
+}
+
+/// `run/NAME` becomes `logs/NAME`.
+fn logs_folder(folder: &Path) -> PathBuf {
+    let base = folder.parent().and_then(Path::parent).unwrap_or(folder);
+    base.join("logs").join(folder.file_name().unwrap_or_default())
+}

@@ -1,0 +1,52 @@
+//! A Kubernetes cluster of real nodes on one kernel: etcd, apiserver, controllers, scheduler, and on each node kubelet,
+//! containerd, runc, CNI and whoever serves its Services.
+//!
+//! ```no_run
+//! use holdfast_conformance::{Cluster, ClusterError, Topology};
+//!
+//! # fn main() -> Result<(), ClusterError> {
+//! let cluster = Cluster::start(&Topology::default())?;
+//! cluster.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}")?;
+//! let nodes = cluster.kubectl(&["get", "nodes", "-o", "wide"])?;
+//! let here = cluster.on("n1")?.run(&["holdfast", "status"])?;
+//! cluster.stop_machine("n1")?;
+//! cluster.boot_machine("n1")?;
+//! cluster.restart("apiserver")?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Machines are `cp` (the control plane; no pods), `n1` to `n3`, and `out`, a client outside. Each has its own network,
+//! processes, mounts and cgroups, and a Debian root of which it may write everything; `/opt/kubernetes` in it has the
+//! programs. The names of everything outside carry this process, so that several clusters can be up at once.
+//!
+//! Invariant: nothing here is imitated but the load balancer outside of the nodes (`tests/peers/load-balancer`), and
+//! nothing is changed outside of the cluster's own namespaces and cgroups. All of it ends when the [`Cluster`] is
+//! dropped; what a killed process left is removed by the next start. Logs stay.
+
+mod baseline;
+mod built;
+mod cgroups;
+mod cluster;
+mod control_plane;
+mod credentials;
+mod error;
+mod images;
+mod leftovers;
+mod machine;
+mod node;
+mod program;
+mod report;
+mod suite;
+mod topology;
+mod wires;
+
+pub use self::baseline::{Baseline, Comparison, Difference, Exceptions};
+pub use self::built::Built;
+pub use self::cluster::Cluster;
+pub use self::error::ClusterError;
+pub use self::images::write_images;
+pub use self::machine::{Machine, Running};
+pub use self::report::{Outcome, Report, State};
+pub use self::suite::{Selection, Suite};
+pub use self::topology::{Cni, Family, MachineName, Mode, Proxy, Topology};

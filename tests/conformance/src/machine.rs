@@ -1,0 +1,286 @@
+//! One machine of a cluster: booted, entered, given orders, stopped and booted again.
+//!
+//! Invariant: what a machine has on its disk stays over a reboot; its network, its processes, its cgroups and what the
+//! kernel has pinned for it do not, as with a machine that loses its power.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::cgroups::Cgroups;
+use crate::error::{at, write};
+use crate::program::{output, said, wait};
+use crate::topology::MachineName;
+use crate::wires::Wires;
+use crate::{Built, ClusterError};
+
+/// A machine boots in a tenth of a second; three at once on a busy machine in some.
+const BOOT_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a command on a machine may take, unless somebody says how long.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+
+/// A server is asked to end; an apiserver takes up to a minute for that while somebody watches.
+const END_LIMIT: Duration = Duration::from_secs(90);
+
+/// Where the scripts are that run around and in a machine.
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/machine");
+
+/// A machine of a cluster.
+#[derive(Debug)]
+pub struct Machine {
+    name: MachineName,
+    cluster: String,
+    folder: PathBuf,
+    cgroups: Cgroups,
+    wires: Wires,
+    built: Built,
+    /// The process in which it runs, while it does.
+    outer: Mutex<Option<Child>>,
+}
+
+impl Machine {
+    pub(crate) fn new(
+        name: MachineName,
+        cluster: &str,
+        cgroups: &Cgroups,
+        wires: &Wires,
+        built: &Built,
+    ) -> Self {
+        let folder = built.folder.join("run").join(cluster).join(name.as_str());
+        Self {
+            name,
+            cluster: cluster.to_owned(),
+            folder,
+            cgroups: cgroups.clone(),
+            wires: wires.clone(),
+            built: built.clone(),
+            outer: Mutex::new(None),
+        }
+    }
+
+    pub fn name(&self) -> MachineName {
+        self.name
+    }
+
+    /// The machine's own cgroup in the hierarchy of v2, as it is called outside: what runs in it, pods too, is below.
+    pub fn cgroup(&self) -> Option<PathBuf> {
+        let folders = self.cgroups.of_machine(&self.cluster, self.name.as_str());
+        folders.into_iter().find(|folder| folder.join("cgroup.controllers").exists())
+    }
+
+    /// Where the logs of its services are while it is there.
+    pub fn logs(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// What the machine has on its disk besides the common root; to be written only while it is not running.
+    pub(crate) fn disk(&self) -> PathBuf {
+        self.folder.join("upper")
+    }
+
+    /// Runs a command in the machine and gives what it said, whether it was content or not.
+    pub fn run(&self, command: &[&str]) -> Result<Output, ClusterError> {
+        output(&mut self.entered(command, Some(COMMAND_LIMIT))?, "")
+    }
+
+    /// What a command wrote that has to be content. It reads `input`, and is ended after `limit`.
+    pub fn said(&self, command: &[&str], input: &str, limit: Duration) -> Result<String, ClusterError> {
+        said(&mut self.entered(command, Some(limit))?, input)
+    }
+
+    /// Starts a command that goes on; what it writes goes to the file `NAME.log` of the machine's logs.
+    pub fn spawn(&self, name: &str, command: &[&str]) -> Result<Running, ClusterError> {
+        let log = self.logs().join(name).with_extension("log");
+        let file = File::create(&log).map_err(at("create", &log))?;
+        let errors = file.try_clone().map_err(at("write", &log))?;
+        let mut entered = self.entered(command, None)?;
+        let child = entered.stdin(Stdio::null()).stdout(file).stderr(errors).process_group(0).spawn();
+        let child = child.map_err(|source| ClusterError::Start { program: name.to_owned(), source })?;
+        Ok(Running { child, log })
+    }
+
+    /// Writes a file of the machine, with the folders above it, whether it is running or not.
+    pub fn write(&self, path: &str, text: impl AsRef<[u8]>) -> Result<(), ClusterError> {
+        let root = match self.first() {
+            Ok(pid) => PathBuf::from(format!("/proc/{pid}/root")),
+            Err(_) => self.disk(),
+        };
+        write(&root.join(path.trim_start_matches('/')), text)
+    }
+
+    /// Whether its first process runs this service.
+    pub fn has_service(&self, service: &str) -> bool {
+        self.disk().join("etc/machine/services").join(service).exists()
+    }
+
+    /// Ends a service (SIGTERM), and waits until its first process has started it again.
+    pub fn restart(&self, service: &str) -> Result<(), ClusterError> {
+        self.stop(service)?;
+        self.start(service)
+    }
+
+    /// Ends a service (SIGTERM) until somebody starts it.
+    pub fn stop(&self, service: &str) -> Result<(), ClusterError> {
+        self.write(&format!("/run/services/{service}.stopped"), "")?;
+        // The process is a child of the first one: it is gone when its folder in /proc is, or a zombie at most.
+        let script =
+            "pid=$(cat /run/services/$1.pid) && kill -TERM $pid && while kill -0 $pid; do sleep 0.05; done";
+        self.run_for(service, script)
+    }
+
+    /// Starts a service that was stopped.
+    pub fn start(&self, service: &str) -> Result<(), ClusterError> {
+        let script = "old=$(cat /run/services/$1.pid); rm -f /run/services/$1.stopped
+            until [[ $(cat /run/services/$1.pid) != $old ]]; do sleep 0.05; done";
+        self.run_for(service, script)
+    }
+
+    fn run_for(&self, service: &str, script: &str) -> Result<(), ClusterError> {
+        let quiet = format!("{{ {script}; }} 2>/dev/null; true");
+        self.said(&["bash", "-c", &quiet, "it", service], "", END_LIMIT).map(drop)
+    }
+
+    /// A command that enters the machine. One that has a limit is ended inside: an end of its outer half would leave it.
+    pub(crate) fn entered(&self, command: &[&str], limit: Option<Duration>) -> Result<Command, ClusterError> {
+        let folders = self.cgroups.of_processes(&self.cluster, self.name.as_str());
+        let mut entered = script("enter.sh");
+        entered.arg(self.first()?.to_string()).arg(joined(&folders));
+        if let Some(limit) = limit {
+            entered.args(["timeout", "--kill-after=5"]).arg(limit.as_secs().to_string());
+        }
+        entered.args(command);
+        Ok(entered)
+    }
+
+    /// Gives it its network and starts its first process.
+    pub(crate) fn boot(&self) -> Result<(), ClusterError> {
+        let mut outer = self.outer();
+        self.cgroups.create(&self.cluster, self.name.as_str())?;
+        self.wires.attach(self.name)?;
+        let (logs, pid) = (self.logs(), self.pid_file());
+        fs::create_dir_all(&logs).map_err(at("create", &logs))?;
+        let _ = fs::remove_file(&pid);
+        let mut child = self.boot_script()?;
+        let booted = wait(BOOT_LIMIT, || pid.exists() || !runs(&mut child));
+        let came_up = booted && pid.exists();
+        *outer = Some(child);
+        if came_up { Ok(()) } else { Err(self.not_running()) }
+    }
+
+    fn boot_script(&self) -> Result<Child, ClusterError> {
+        let log = self.logs().join("boot.log");
+        let file = File::create(&log).map_err(at("create", &log))?;
+        let errors = file.try_clone().map_err(at("write", &log))?;
+        let cgroups = self.cgroups.of_machine(&self.cluster, self.name.as_str());
+        let mut boot = script("boot.sh");
+        boot.env("NAME", self.name.as_str()).env("FOLDER", &self.folder).env("LOWER", &self.built.root);
+        boot.env("PROGRAMS", &self.built.bin).env("HOLDFAST", &self.built.holdfast);
+        boot.env("IMAGES", &self.built.images).env("NETWORK", self.wires.file(self.name));
+        boot.env("CGROUPS", joined(&cgroups)).env("LAYOUT", self.cgroups.layout.as_str());
+        // An interrupt is for the tests; machines end with their cluster.
+        boot.stdin(Stdio::null()).stdout(file).stderr(errors).process_group(0);
+        boot.spawn().map_err(|source| ClusterError::Start { program: "bash".to_owned(), source })
+    }
+
+    /// Takes its power away: all of its processes end at once.
+    pub(crate) fn halt(&self) -> Result<(), ClusterError> {
+        let Some(mut child) = self.outer().take() else { return Ok(()) };
+        // Its first process is killed with it (unshare --kill-child), and everything else with that.
+        let _ = child.kill();
+        let _ = child.wait();
+        self.cgroups.remove(&format!("{}/{}", self.cluster, self.name))?;
+        self.wires.detach(self.name)
+    }
+
+    /// The machine's first process, as it is counted outside.
+    fn first(&self) -> Result<i32, ClusterError> {
+        let is_up = self.outer().as_mut().is_some_and(runs);
+        let pid = fs::read_to_string(self.pid_file()).ok().and_then(|text| text.trim().parse().ok());
+        pid.filter(|_| is_up).ok_or_else(|| self.not_running())
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.logs().join("pid")
+    }
+
+    fn not_running(&self) -> ClusterError {
+        ClusterError::NotRunning { machine: self.name.as_str(), log: self.logs().join("boot.log") }
+    }
+
+    fn outer(&self) -> MutexGuard<'_, Option<Child>> {
+        self.outer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A command that goes on in a machine. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Whether it has not ended by itself.
+    pub fn runs(&mut self) -> bool {
+        runs(&mut self.child)
+    }
+
+    /// What it has written so far.
+    pub fn written(&self) -> Result<String, ClusterError> {
+        fs::read_to_string(&self.log).map_err(at("read", &self.log))
+    }
+
+    /// Sends a signal to it and to what it has started.
+    pub fn signal(&self, signal: Signal) {
+        // It may have ended by itself.
+        let _ = killpg(self.group(), signal);
+    }
+
+    /// Asks it to end (SIGTERM), waits, and gives what it wrote.
+    pub fn stop(mut self) -> Result<String, ClusterError> {
+        self.signal(Signal::SIGTERM);
+        let group = self.group();
+        // The child enters the machine; who works there is a child of its own, and may end later.
+        wait(END_LIMIT, || !runs(&mut self.child) && killpg(group, None).is_err());
+        self.written()
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait(&mut self) -> io::Result<std::process::ExitStatus> {
+        self.child.wait()
+    }
+
+    /// Everybody whom the command has started, but for those who went into a group of their own.
+    fn group(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+fn runs(child: &mut Child) -> bool {
+    matches!(child.try_wait(), Ok(None))
+}
+
+fn script(name: &str) -> Command {
+    let mut command = Command::new("bash");
+    command.arg(Path::new(SCRIPTS).join(name));
+    command
+}
+
+fn joined(folders: &[PathBuf]) -> String {
+    folders.iter().map(|folder| folder.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

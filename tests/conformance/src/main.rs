@@ -1,0 +1,161 @@
+//! Builds the images of clusters, and runs Kubernetes' own tests in clusters.
+//!
+//! Invariant: the last line of a run is `N passed, N failed`; the exit code is 0 if something passed and nothing failed.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+use holdfast_conformance::{
+    Baseline, Built, Cluster, ClusterError, Cni, Comparison, Exceptions, Family, Mode, Proxy, Suite,
+    write_images,
+};
+
+/// What the command line says.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    order: Order,
+}
+
+#[derive(Debug, Subcommand)]
+enum Order {
+    /// Write the images of nodes into a folder that has the programs.
+    Images { folder: std::path::PathBuf },
+    /// Run tests: without a choice all topologies, one after another.
+    Run(Choice),
+}
+
+/// Which tests, in which cluster.
+#[derive(Debug, clap::Args)]
+struct Choice {
+    /// One of each kind, within ten minutes.
+    #[arg(long)]
+    short: bool,
+    /// The tests whose names match this expression.
+    #[arg(long)]
+    focus: Option<String>,
+    #[arg(long)]
+    nodes: Option<u8>,
+    /// What pods' links are: `bridge` or `ptp`.
+    #[arg(long)]
+    cni: Option<Cni>,
+    /// The families of addresses: `ipv4` or `dual`.
+    #[arg(long)]
+    family: Option<Family>,
+    /// Who serves: holdfast, nftables or iptables.
+    #[arg(long, default_value = "holdfast")]
+    proxy: String,
+    /// Record what came out as the baseline.
+    #[arg(long)]
+    bless: bool,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().order {
+        Order::Images { folder } => write_images(&folder).map(|()| true).map_err(Into::into),
+        Order::Run(choice) => run(&choice),
+    };
+    done.map_or_else(|error| failed(error.as_ref()), |well| ExitCode::from(u8::from(!well)))
+}
+
+fn failed(error: &dyn Error) -> ExitCode {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(deeper) = cause {
+        text = format!("{text}: {deeper}");
+        cause = deeper.source();
+    }
+    // Nobody is left to tell if this cannot be written.
+    let _ = writeln!(io::stderr(), "conformance: {text}");
+    ExitCode::FAILURE
+}
+
+/// Runs what was chosen; whether it went well.
+fn run(choice: &Choice) -> Result<bool, Box<dyn Error>> {
+    say(&format!("holdfast is {}", Built::find()?.holdfast.display()))?;
+    let (mut passed, mut failed) = (0, 0);
+    for suite in choice.suites() {
+        match run_suite(suite, choice) {
+            Ok((well, badly)) => (passed, failed) = (passed + well, failed + badly),
+            Err(error) => {
+                self::failed(&error);
+                failed += 1;
+            }
+        }
+    }
+    say(&format!("{passed} passed, {failed} failed"))?;
+    Ok(failed == 0 && passed > 0)
+}
+
+impl Choice {
+    fn suites(&self) -> Vec<Suite> {
+        if self.short {
+            return vec![Suite::short()];
+        }
+        let all = Suite::all();
+        if self.focus.is_none() && self.nodes.is_none() && self.cni.is_none() && self.family.is_none() {
+            return all;
+        }
+        all.into_iter().take(1).map(|first| self.applied(first)).collect()
+    }
+
+    /// A cluster as it is asked for, and the tests of the suite that runs in such a one, unless others are asked for.
+    fn applied(&self, mut suite: Suite) -> Suite {
+        let topology = &mut suite.topology;
+        topology.nodes = self.nodes.unwrap_or(topology.nodes);
+        topology.cni = self.cni.unwrap_or(topology.cni);
+        topology.family = self.family.unwrap_or(topology.family);
+        let id = topology.id();
+        if let Some(known) = Suite::all().into_iter().find(|known| known.topology.id() == id) {
+            suite = known;
+        }
+        if let Some(focus) = &self.focus {
+            suite.selection.focus.clone_from(focus);
+        }
+        suite
+    }
+
+    fn proxy(&self, holdfast: &str) -> Result<Proxy, ClusterError> {
+        match self.proxy.as_str() {
+            "holdfast" => Ok(Proxy::Holdfast { config: holdfast.to_owned() }),
+            mode => Ok(Proxy::KubeProxy(mode.parse::<Mode>()?)),
+        }
+    }
+}
+
+fn run_suite(mut suite: Suite, choice: &Choice) -> Result<(usize, usize), ClusterError> {
+    let (id, began) = (suite.topology.id(), Instant::now());
+    suite.topology.proxy = choice.proxy(suite.holdfast)?;
+    note(&format!("== {id}, {}: {}", choice.proxy, suite.selection.focus));
+    let cluster = Cluster::start(&suite.topology)?;
+    note(&format!(
+        "ready after {} s; logs: {}",
+        began.elapsed().as_secs(),
+        cluster.logs_after_end().display()
+    ));
+    let report = Suite::run(&suite.selection, &cluster)?;
+    drop(cluster);
+    let baseline = Baseline::of(&id)?;
+    let comparison = Comparison::new(&baseline, &report, &Exceptions::read()?);
+    if choice.bless {
+        baseline.record(&id, &report)?;
+    }
+    let (passed, failed) = (comparison.passed, comparison.failed());
+    note(&format!(
+        "{comparison}test result: {id}: {passed} passed; {failed} failed, in {} s",
+        began.elapsed().as_secs()
+    ));
+    Ok((passed, failed))
+}
+
+/// A line of progress, which nobody has to read.
+fn note(line: &str) {
+    let _ = say(line);
+}
+
+fn say(line: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{line}")
+}

@@ -1,0 +1,228 @@
+//! What runs on a node: containerd, kubelet, and who serves its Services.
+//!
+//! Invariant: kubelet and containerd differ from their defaults only where a machine that is a namespace has to be told
+//! so, and each such line says why.
+
+use std::path::Path;
+
+use crate::control_plane::{becoming, service};
+use crate::credentials::Authority;
+use crate::error::write;
+use crate::topology::{APISERVER_PORT, Cni, DNS_SERVICE, Family, MachineName, PODS, Proxy, Topology};
+use crate::{Built, ClusterError};
+
+/// Writes everything that the machine needs before it boots.
+pub(crate) fn equip(
+    root: &Path,
+    node: MachineName,
+    topology: &Topology,
+    authority: &Authority,
+    built: &Built,
+) -> Result<(), ClusterError> {
+    authority.equip_node(root, node)?;
+    write(&root.join("etc/cni/net.d/10-pods.conflist"), pod_network(node, topology))?;
+    write(&root.join("etc/containerd/config.toml"), containerd(&built.pause))?;
+    write(&root.join("etc/kubernetes/kubelet.yaml"), kubelet_config())?;
+    service(root, "containerd", "exec containerd\n")?;
+    service(root, "kubelet", &kubelet(node, topology))?;
+    match &topology.proxy {
+        Proxy::KubeProxy(mode) => {
+            write(
+                &root.join("etc/kubernetes/kube-proxy.yaml"),
+                kube_proxy(node, topology, &mode.to_string()),
+            )?;
+            service(root, "proxy", "exec kube-proxy --config=/etc/kubernetes/kube-proxy.yaml -v=2\n")
+        }
+        Proxy::Holdfast { config } => {
+            write(&root.join("etc/holdfast/config.toml"), holdfast(node, config))?;
+            service(root, "proxy", HOLDFAST)
+        }
+        Proxy::Nobody => Ok(()),
+    }
+}
+
+/// The folders that a package or systemd would make.
+const HOLDFAST: &str =
+    "mkdir -p /var/lib/holdfast /run/holdfast\nexec holdfast run --config /etc/holdfast/config.toml\n";
+
+fn holdfast(node: MachineName, more: &str) -> String {
+    format!(
+        "[node]\nname = \"{node}\"\n\n[apiserver]\nkubeconfig = \"/etc/kubernetes/holdfast.conf\"\n\n{more}\n"
+    )
+}
+
+/// What a node of a dual-stack cluster has twice.
+fn each_family<T>(topology: &Topology, both: [T; 2]) -> Vec<T> {
+    let families = if topology.family == Family::Dual { 2 } else { 1 };
+    both.into_iter().take(families).collect()
+}
+
+/// Pods keep their addresses towards everybody: nothing is masqueraded here, so what a proxy does is seen.
+fn pod_network(node: MachineName, topology: &Topology) -> String {
+    let links = match topology.cni {
+        Cni::Bridge => r#""type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true"#,
+        Cni::PointToPoint => r#""type": "ptp""#,
+    };
+    let ranges = each_family(topology, node.pods().map(|range| format!(r#"[{{"subnet": "{range}"}}]"#)));
+    let routes = each_family(topology, ["0.0.0.0/0", "::/0"].map(|to| format!(r#"{{"dst": "{to}"}}"#)));
+    format!(
+        r#"{{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+	{{{links}, "ipMasq": false, "ipam": {{"type": "host-local", "dataDir": "/run/cni-ipam",
+		"ranges": [{}], "routes": [{}]}}}},
+	{{"type": "portmap", "capabilities": {{"portMappings": true}}, "snat": true}}
+]}}
+"#,
+        ranges.join(", "),
+        routes.join(", ")
+    )
+}
+
+/// Not every machine lets its root lower an OOM score, which runc would fail at. Nothing is asked of the others.
+fn containerd(pause: &str) -> String {
+    format!(
+        r#"version = 3
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{pause}"
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["/opt/cni/bin"]
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+SystemdCgroup = false
+"#
+    )
+}
+
+/// The image store is filled before kubelet first looks: no test pulls anything.
+fn kubelet(node: MachineName, topology: &Topology) -> String {
+    let flags = [
+        "config=/etc/kubernetes/kubelet.yaml".to_owned(),
+        "kubeconfig=/etc/kubernetes/kubelet.conf".to_owned(),
+        format!("hostname-override={node}"),
+        format!("node-ip={}", topology.of_family(&node.addresses())),
+        // Tests of zones need nodes in several.
+        format!("node-labels=topology.kubernetes.io/zone=zone-{node}"),
+        "v=2".to_owned(),
+    ];
+    let images = "until ctr version >/dev/null 2>&1; do sleep 0.1; done\n\
+                  if [[ ! -e /var/lib/containerd/imported ]]; then\n\
+                  \tctr -n k8s.io images import /opt/images.tar && touch /var/lib/containerd/imported\n\
+                  fi\n";
+    format!("{images}{}", becoming("kubelet", &flags))
+}
+
+/// Disks and memory belong to the machine outside, so their fill evicts nobody here; the eviction itself stays on,
+/// because a test of Services needs it.
+fn kubelet_config() -> String {
+    format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+cgroupDriver: cgroupfs
+cgroupRoot: /
+authentication:
+  anonymous: {{enabled: false}}
+  webhook: {{enabled: true}}
+  x509: {{clientCAFile: /etc/kubernetes/ca.pem}}
+authorization: {{mode: Webhook}}
+tlsCertFile: /etc/kubernetes/kubelet-server.pem
+tlsPrivateKeyFile: /etc/kubernetes/kubelet-server.key
+clusterDNS: [{DNS_SERVICE}]
+clusterDomain: cluster.local
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+failSwapOn: false
+oomScoreAdj: 0
+imageGCHighThresholdPercent: 100
+evictionHard:
+  nodefs.available: 0%
+  nodefs.inodesFree: 0%
+  imagefs.available: 0%
+  imagefs.inodesFree: 0%
+  memory.available: 100Mi
+syncFrequency: 10s
+fileCheckFrequency: 5s
+nodeStatusUpdateFrequency: 5s
+serializeImagePulls: false
+resolvConf: /etc/resolv.conf
+"
+    )
+}
+
+/// The size of conntrack's table belongs to the first network namespace of the kernel.
+fn kube_proxy(node: MachineName, topology: &Topology, mode: &str) -> String {
+    let pods = topology.of_family(&PODS);
+    format!(
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: {mode}
+hostnameOverride: {node}
+clientConnection: {{kubeconfig: /etc/kubernetes/kube-proxy.conf}}
+clusterCIDR: {pods}
+conntrack: {{maxPerCore: 0, min: 0}}
+oomScoreAdj: 0
+"
+    )
+}
+
+/// The Node objects, made before kubelet would: the ranges of the pods are ours to say.
+pub(crate) fn objects(topology: &Topology) -> String {
+    let object = |node: MachineName| {
+        let ranges = each_family(topology, node.pods());
+        let (first, all) = (ranges.first().cloned().unwrap_or_default(), ranges.join("\", \""));
+        format!(
+            "apiVersion: v1\nkind: Node\nmetadata: {{name: {node}, labels: {{kubernetes.io/hostname: {node}}}}}\n\
+             spec: {{podCIDR: \"{first}\", podCIDRs: [\"{all}\"]}}\n---\n"
+        )
+    };
+    topology.node_names().map(object).collect()
+}
+
+/// Cluster DNS. Where nobody serves Services yet, it is told where the apiserver is.
+pub(crate) fn cluster_dns(topology: &Topology) -> String {
+    let manifest = include_str!("../manifests/coredns.yaml");
+    if topology.proxy != Proxy::Nobody {
+        return manifest.to_owned();
+    }
+    let [server, _] = MachineName::ControlPlane.addresses();
+    let image = "        image: holdfast.test/coredns:1\n";
+    let direct = format!(
+        "{image}        env:\n        - {{name: KUBERNETES_SERVICE_HOST, value: {server}}}\n\
+         {:8}- {{name: KUBERNETES_SERVICE_PORT, value: \"{APISERVER_PORT}\"}}\n",
+        ""
+    );
+    manifest.replace(image, &direct)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_network_has_the_ranges_of_its_node_and_family() {
+        let topology = Topology { family: Family::Ipv4, cni: Cni::PointToPoint, ..Topology::default() };
+        let text = pod_network(MachineName::Node(2), &topology);
+        let network: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(network["plugins"][0]["ipam"]["ranges"].to_string(), r#"[[{"subnet":"10.244.2.0/24"}]]"#);
+        assert_eq!(network["plugins"][0]["type"], "ptp");
+        let dual = pod_network(MachineName::Node(1), &Topology::default());
+        assert!(dual.contains("fd00:10:244:1::/64") && dual.contains("cni0"), "{dual}");
+    }
+
+    #[test]
+    fn cluster_dns_asks_the_apiserver_itself_only_where_nobody_serves() {
+        assert!(!cluster_dns(&Topology::default()).contains("KUBERNETES_SERVICE_HOST"));
+        let nobody = Topology { proxy: Proxy::Nobody, ..Topology::default() };
+        assert!(
+            cluster_dns(&nobody).contains("        - {name: KUBERNETES_SERVICE_PORT, value: \"6443\"}\n")
+        );
+    }
+
+    #[test]
+    fn node_objects_carry_their_ranges() {
+        let text = objects(&Topology { nodes: 1, ..Topology::default() });
+        assert!(text.contains(r#"podCIDRs: ["10.244.1.0/24", "fd00:10:244:1::/64"]"#), "{text}");
+    }
+}

@@ -1,0 +1,253 @@
+//! The one description of a cluster: how many nodes, which pod network, which families, who serves its Services.
+//!
+//! Invariant: every address of a cluster is written down here, and nowhere else.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::ClusterError;
+
+/// There are addresses and zones for so many; tests that need more need other machines.
+pub(crate) const NODES_MAX: u8 = 3;
+
+/// The ranges of addresses, for IPv4 and IPv6.
+pub(crate) const SERVICES: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
+pub(crate) const PODS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/48"];
+/// The first address of the services' range: the apiserver's own Service.
+pub(crate) const APISERVER_SERVICE: &str = "10.96.0.1";
+/// Where cluster DNS is asked.
+pub(crate) const DNS_SERVICE: &str = "10.96.0.10";
+pub(crate) const APISERVER_PORT: u16 = 6443;
+/// Whom load-balanced clients come from: no address of the nodes' network, or source ranges could not be told apart.
+pub(crate) const BALANCED_CLIENT: &str = "192.168.77.10";
+
+/// What the pods' links look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cni {
+    /// All pods of a node behind one bridge.
+    Bridge,
+    /// A link of its own for each pod.
+    PointToPoint,
+}
+
+/// Which addresses nodes, pods and services have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    Ipv4,
+    Dual,
+}
+
+/// How a kube-proxy writes its rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Nftables,
+    Iptables,
+}
+
+/// Who serves the Services of each node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    /// The real kube-proxy, as a process of the host.
+    KubeProxy(Mode),
+    /// holdfast as a process of the host.
+    Holdfast {
+        /// What its configuration has besides the node's name and the apiserver, as TOML.
+        config: String,
+    },
+    /// Nobody, until a test applies a manifest or installs something. Cluster DNS then asks the apiserver directly.
+    Nobody,
+}
+
+/// A cluster as it is asked for.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// From 1 to [`NODES_MAX`].
+    pub nodes: u8,
+    pub cni: Cni,
+    pub family: Family,
+    pub proxy: Proxy,
+    /// Whether Services of type LoadBalancer get addresses, and clients on `cp` and `out` reach them.
+    pub balancer: bool,
+    /// Files that machines have before they boot: on which, where, what.
+    pub files: Vec<(MachineName, String, String)>,
+}
+
+impl Default for Topology {
+    fn default() -> Self {
+        let proxy = Proxy::Holdfast { config: String::new() };
+        Self { nodes: 2, cni: Cni::Bridge, family: Family::Dual, proxy, balancer: true, files: Vec::new() }
+    }
+}
+
+impl Topology {
+    /// Says no to what cannot be built.
+    pub(crate) fn check(&self) -> Result<(), ClusterError> {
+        if (1..=NODES_MAX).contains(&self.nodes) {
+            return Ok(());
+        }
+        Err(ClusterError::Nodes { asked: self.nodes })
+    }
+
+    /// What results for such a cluster are filed under. Who serves is not in it: results are compared over that.
+    pub fn id(&self) -> String {
+        format!("{}-nodes-{}-{}", self.nodes, self.cni, self.family)
+    }
+
+    pub(crate) fn node_names(&self) -> impl Iterator<Item = MachineName> + Clone {
+        (1..=self.nodes).map(MachineName::Node)
+    }
+
+    /// All machines, the control plane first.
+    pub(crate) fn machine_names(&self) -> impl Iterator<Item = MachineName> + Clone {
+        let ends = [MachineName::ControlPlane, MachineName::Outside];
+        ends.into_iter().chain(self.node_names())
+    }
+
+    /// Of one thing in both families, what this cluster has, with commas.
+    pub(crate) fn of_family(&self, both: &[impl AsRef<str>; 2]) -> String {
+        let [four, six] = both.each_ref().map(AsRef::as_ref);
+        match self.family {
+            Family::Ipv4 => four.to_owned(),
+            Family::Dual => format!("{four},{six}"),
+        }
+    }
+}
+
+/// A machine of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MachineName {
+    /// `cp`: etcd, apiserver, controllers, scheduler, the load balancer; the tests run on it.
+    ControlPlane,
+    /// `n1` and on.
+    Node(u8),
+    /// `out`: a client without pods or proxy, and everybody's default route, which ends there.
+    Outside,
+}
+
+impl MachineName {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ControlPlane => "cp",
+            Self::Node(1) => "n1",
+            Self::Node(2) => "n2",
+            Self::Node(_) => "n3",
+            Self::Outside => "out",
+        }
+    }
+
+    /// The last part of each of its addresses.
+    fn number(self) -> u8 {
+        match self {
+            Self::ControlPlane => 10,
+            Self::Node(number) => 10 + number,
+            Self::Outside => 100,
+        }
+    }
+
+    /// Its addresses in the network that all machines share, of either family.
+    pub fn addresses(self) -> [String; 2] {
+        [format!("172.30.0.{}", self.number()), format!("fd30::{}", self.number())]
+    }
+
+    /// The ranges of the pods of a node, of either family.
+    pub(crate) fn pods(self) -> [String; 2] {
+        let number = self.number() % 10;
+        [format!("10.244.{number}.0/24"), format!("fd00:10:244:{number}::/64")]
+    }
+
+    pub(crate) fn is_node(self) -> bool {
+        matches!(self, Self::Node(_))
+    }
+}
+
+impl FromStr for MachineName {
+    type Err = ClusterError;
+
+    fn from_str(text: &str) -> Result<Self, ClusterError> {
+        let all = [Self::ControlPlane, Self::Outside].into_iter().chain((1..=NODES_MAX).map(Self::Node));
+        all.into_iter()
+            .find(|name| name.as_str() == text)
+            .ok_or_else(|| ClusterError::NoMachine(text.to_owned()))
+    }
+}
+
+impl fmt::Display for MachineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Words of the command line and of the names of files, both ways.
+macro_rules! words {
+    ($kind:ident: $($variant:ident $word:literal),+) => {
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+
+        impl FromStr for $kind {
+            type Err = ClusterError;
+
+            fn from_str(text: &str) -> Result<Self, ClusterError> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(ClusterError::Malformed {
+                        from: format!("`{text}`"),
+                        why: format!("one of{}", concat!($(" ", $word),+)),
+                    }),
+                }
+            }
+        }
+    };
+}
+
+words!(Cni: Bridge "bridge", PointToPoint "ptp");
+words!(Family: Ipv4 "ipv4", Dual "dual");
+words!(Mode: Nftables "nftables", Iptables "iptables");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_has_one_to_three_nodes() {
+        let of = |nodes| Topology { nodes, ..Topology::default() };
+        assert!(of(1).check().is_ok() && of(3).check().is_ok());
+        assert!(of(0).check().is_err() && of(4).check().is_err());
+    }
+
+    #[test]
+    fn results_of_all_proxies_are_filed_under_the_same_name() {
+        let of = |proxy| Topology { proxy, ..Topology::default() }.id();
+        assert_eq!(of(Proxy::Nobody), "2-nodes-bridge-dual");
+        assert_eq!(of(Proxy::KubeProxy(Mode::Iptables)), of(Proxy::Nobody));
+    }
+
+    #[test]
+    fn no_two_machines_share_an_address_or_a_name() {
+        let topology = Topology { nodes: NODES_MAX, ..Topology::default() };
+        let names: Vec<MachineName> = topology.machine_names().collect();
+        for name in &names {
+            assert_eq!(name.as_str().parse::<MachineName>().unwrap(), *name);
+            let same = names.iter().filter(|other| other.addresses() == name.addresses());
+            assert_eq!(same.count(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_ipv4_cluster_has_no_second_family() {
+        let four = Topology { family: Family::Ipv4, ..Topology::default() };
+        assert_eq!(four.of_family(&SERVICES), "10.96.0.0/16");
+        assert_eq!(Topology::default().of_family(&["a", "b"]), "a,b");
+    }
+
+    #[test]
+    fn words_are_read_as_they_are_written() {
+        assert_eq!("ptp".parse::<Cni>().unwrap().to_string(), "ptp");
+        assert_eq!(
+            "ptpx".parse::<Cni>().unwrap_err().to_string(),
+            "`ptpx` is not understood: one of bridge ptp"
+        );
+    }
+}

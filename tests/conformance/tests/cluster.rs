@@ -1,0 +1,71 @@
+//! Clusters of the real thing. They need root and what scripts/conformance.sh builds, so a feature selects them.
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use holdfast_conformance::{Cluster, MachineName, Mode, Proxy, Topology};
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    fn started(proxy: Proxy) -> Cluster {
+        let files = vec![(MachineName::Node(1), "/etc/mark".to_owned(), "before".to_owned())];
+        Cluster::start(&Topology { nodes: 1, proxy, files, ..Topology::default() }).unwrap()
+    }
+
+    /// The apiserver's own Service, as a process of the node reaches it.
+    fn reaches_apiserver_service(cluster: &Cluster) -> bool {
+        let ask = ["curl", "-sk", "--max-time", "5", "https://10.96.0.1/livez"];
+        let answer = cluster.on("n1").unwrap().run(&ask).unwrap();
+        answer.stdout == b"ok"
+    }
+
+    fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+        let end = std::time::Instant::now() + SOON;
+        while !is_so() {
+            assert!(std::time::Instant::now() < end, "never {what}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    #[test]
+    fn holdfast_serves_a_node_over_a_reboot_and_restarts() {
+        let cluster = started(Proxy::Holdfast { config: String::new() });
+        let node = cluster.on("n1").unwrap();
+        assert!(reaches_apiserver_service(&cluster));
+        assert_eq!(node.run(&["cat", "/etc/mark"]).unwrap().stdout, b"before");
+        node.write("/etc/mark", "after").unwrap();
+        cluster.stop_machine("n1").unwrap();
+        assert!(node.run(&["true"]).is_err(), "a machine without power runs nothing");
+        cluster.boot_machine("n1").unwrap();
+        assert_eq!(node.run(&["cat", "/etc/mark"]).unwrap().stdout, b"after");
+        eventually("served again", || reaches_apiserver_service(&cluster));
+        let (api, kubelet) = (pid(&cluster, "cp", "apiserver"), pid(&cluster, "n1", "kubelet"));
+        cluster.restart("apiserver").unwrap();
+        cluster.restart("kubelet").unwrap();
+        assert!(api != pid(&cluster, "cp", "apiserver") && kubelet != pid(&cluster, "n1", "kubelet"));
+        eventually("ready again", || cluster.wait_for_nodes().is_ok());
+        let logs = cluster.logs_after_end();
+        drop(cluster);
+        assert!(logs.join("n1/kubelet.log").exists() && logs.join("cp/apiserver.log").exists());
+    }
+
+    #[test]
+    fn kube_proxy_serves_a_node_beside_another_cluster() {
+        let kube_proxy = started(Proxy::KubeProxy(Mode::Nftables));
+        let nobody = started(Proxy::Nobody);
+        eventually("served", || reaches_apiserver_service(&kube_proxy));
+        assert!(!reaches_apiserver_service(&nobody), "nobody serves there, and each cluster is alone");
+        let mut running =
+            kube_proxy.on("n1").unwrap().spawn("ticks", &["sh", "-c", "echo here; sleep 600"]).unwrap();
+        eventually("written", || running.written().unwrap() == "here\n");
+        assert!(running.runs());
+        assert_eq!(running.stop().unwrap(), "here\n");
+        let left = kube_proxy.on("n1").unwrap().run(&["pgrep", "-fx", "sleep 600"]).unwrap();
+        assert!(left.stdout.is_empty(), "its children end with it: {left:?}");
+    }
+
+    fn pid(cluster: &Cluster, machine: &str, service: &str) -> Vec<u8> {
+        cluster.on(machine).unwrap().run(&["cat", &format!("/run/services/{service}.pid")]).unwrap().stdout
+    }
+}
