@@ -9,7 +9,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 STEPS ?= 1000000
 SECONDS ?= 60
 
-.PHONY: help setup build run try quick test host deb rpm matrix check bench simulate fuzz soak bless clean
+.PHONY: help setup build run try quick test conformance host deb rpm matrix check bench simulate fuzz soak bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -32,6 +32,9 @@ quick: ## While you write: the laws of the rules, the house rules, lints of what
 
 test: ## Run every test that can run here; ends with `N passed, N failed`.
 	@scripts/test.sh
+
+conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1, or FOCUS= NODES= CNI= FAMILY= PROXY=.
+	@scripts/conformance.sh $(if $(SHORT),short)
 
 host: ## The packages on booted systems, as root: from installation to purge.
 	@scripts/host.sh
