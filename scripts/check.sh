@@ -37,8 +37,8 @@ case $status in
 3) absent+=("not run here: dashboard (needs node and npm, and @grafana/schema from there)") ;;
 *) failures+=("dashboard") ;;
 esac
-step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/*.sh tests/host/*.sh tests/conformance/machine/*.sh \
-	.ci/run packaging/debian/{postinst,prerm,postrm}
+step "shell scripts" shellcheck scripts/setup scripts/*.sh tests/vm/*.sh tests/host/*.sh \
+	tests/conformance/machine/*.sh .ci/run packaging/debian/{postinst,prerm,postrm}
 
 ((${#absent[@]} == 0)) || printf '%s\n' "${absent[@]}"
 ((${#failures[@]} == 0)) || {

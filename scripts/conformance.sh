@@ -95,7 +95,8 @@ build() {
 
 build
 [[ ${1:-} != build ]] || exit 0
-[[ -e $out/../release/holdfast || -e $out/../debug/holdfast ]] || cargo build --quiet --locked --profile test -p holdfast
+[[ -e $out/../release/holdfast || -e $out/../debug/holdfast ]] ||
+	cargo build --quiet --locked --profile test -p holdfast
 
 choice=()
 [[ ${1:-} != short ]] || choice+=(--short)

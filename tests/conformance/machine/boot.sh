@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Boots one machine of a cluster: a network that is there already, processes, mounts, names and cgroups of its own, and a
-# root of its own over the common one. It ends when its first process does, and takes everything in it along.
+# Boots one machine of a cluster: a network that is there already, processes, mounts, names and cgroups of its own, and
+# a root of its own over the common one. It ends when its first process does, and takes everything in it along.
 #
 # The crate calls it (src/machine.rs) with, in the environment:
 #   NAME      the machine's

@@ -1,7 +1,7 @@
 //! Who signs in a cluster, and the credentials of its users and servers.
 //!
-//! Invariant: a machine gets the keys of its own users and servers only. A user is the common name of a certificate, its
-//! groups are the organisations, as Kubernetes reads them.
+//! Invariant: a machine gets the keys of its own users and servers only. A user is the common name of a certificate,
+//! its groups are the organisations, as Kubernetes reads them.
 
 use std::path::Path;
 

@@ -2,8 +2,8 @@
 //! Debian root that were built, as one OCI layout.
 //!
 //! Invariant: nothing is pulled. Each image has the name that `e2e.test --list-images` gives it. What stands in for
-//! another program says so here: nginx is agnhost's server (the tests want a pod that runs), and Debian is under agnhost
-//! where upstream has Alpine.
+//! another program says so here: nginx is agnhost's server (the tests want a pod that runs), and Debian is under
+//! agnhost where upstream has Alpine.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -148,7 +148,7 @@ impl Machine {
         self.said(&["bash", "-c", &quiet, "it", service], "", END_LIMIT).map(drop)
     }
 
-    /// A command that enters the machine. One that has a limit is ended inside: an end of its outer half would leave it.
+    /// A command that enters the machine. One that has a limit is ended inside: the end of its outer half would not.
     pub(crate) fn entered(&self, command: &[&str], limit: Option<Duration>) -> Result<Command, ClusterError> {
         let folders = self.cgroups.of_processes(&self.cluster, self.name.as_str());
         let mut entered = script("enter.sh");

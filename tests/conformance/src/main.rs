@@ -1,6 +1,6 @@
 //! Builds the images of clusters, and runs Kubernetes' own tests in clusters.
 //!
-//! Invariant: the last line of a run is `N passed, N failed`; the exit code is 0 if something passed and nothing failed.
+//! Invariant: the last line of a run is `N passed, N failed`; the exit code is 0 if some passed and none failed.
 
 use std::error::Error;
 use std::io::{self, Write};
