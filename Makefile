@@ -9,7 +9,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 STEPS ?= 1000000
 SECONDS ?= 60
 
-.PHONY: help setup build run try quick test conformance host deb rpm matrix check bench simulate fuzz soak bless clean
+.PHONY: help setup build run try quick test conformance host deb rpm image matrix check bench simulate fuzz soak bless \
+	clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -46,6 +47,10 @@ deb: ## Build the Debian package, target/packages/*.deb; for arm64: ARCH=arm64.
 rpm: ## Build the RPM package, target/packages/*.rpm; for arm64: ARCH=arm64.
 	@scripts/setup package
 	@scripts/package.sh rpm $(ARCH)
+
+image: ## Build the container image, target/packages/*.oci.tar, without a container runtime; for arm64: ARCH=arm64.
+	@scripts/setup package
+	@scripts/package.sh image $(ARCH)
 
 matrix: ## The kernel's tests in Debian's kernels, emulated; BLESS=1 rewrites the table in docs/kernels.md.
 	@scripts/matrix.sh

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Makes packages from one static binary, in target/packages:
+# Makes packages and container images from one static binary, in target/packages:
 #
 #   scripts/package.sh deb            for this machine; `deb arm64` for arm64
 #   scripts/package.sh rpm
+#   scripts/package.sh image
 #
 # PACKAGE_VERSION instead of the version in Cargo.toml, HOLDFAST_BINARY instead of a build. Equal sources give equal
 # bytes.
@@ -72,12 +73,20 @@ rpm() {
 	echo "$out/holdfast-$version-1.$machine.rpm"
 }
 
-scripts/package-stage.sh "$binary" "$root" "$architecture"
+image() {
+	local file=$out/holdfast-$version-$architecture.oci.tar
+	scripts/package-image.sh "$binary" "$file" "$version" "$architecture"
+	echo "$file"
+}
+
 case $kind in
-deb) deb ;;
-rpm) rpm ;;
+deb | rpm)
+	scripts/package-stage.sh "$binary" "$root" "$architecture"
+	"$kind"
+	;;
+image) image ;;
 *)
-	echo "package: deb or rpm" >&2
+	echo "package: deb, rpm or image" >&2
 	exit 64
 	;;
 esac

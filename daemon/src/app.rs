@@ -14,7 +14,7 @@ mod start;
 mod tests;
 
 use std::io::PipeWriter;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,7 +27,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::admin;
 use crate::apiserver::Access;
-use crate::config::{Config, DatapathKind, NodeName};
+use crate::config::{Config, ConfigFile, DatapathKind, NodeName};
 use crate::datapath::DatapathView;
 use crate::devices::{self, Decision};
 use crate::diagnose::gather::Gatherer;
@@ -53,8 +53,8 @@ use maps::AppMaps;
 use paced::Paced;
 
 /// Runs the daemon until a signal ends it.
-pub fn run(path: &Path) -> Result<(), AppError> {
-    let (config, warnings) = Config::load(path)?;
+pub fn run(file: &ConfigFile) -> Result<(), AppError> {
+    let (config, warnings) = file.load()?;
     let logging = Arc::new(logging::start(&config.log));
     for warning in &warnings {
         tracing::warn!("{warning}");
@@ -65,7 +65,7 @@ pub fn run(path: &Path) -> Result<(), AppError> {
     tell_what_is_missing(&config);
     // Before anything answers: whoever sees the daemon may end it.
     let signals = Signals::heed()?;
-    let app = App::start(path, &config, logging)?;
+    let app = App::start(file, &config, logging)?;
     drop(inside);
     let ended = runtime.block_on(app.run(signals));
     // A thread that hangs in a file system must not keep the daemon from ending.
@@ -100,7 +100,7 @@ const APISERVERS_PACE: Duration = Duration::from_secs(5);
 
 /// Reads the configuration again, and hands what changed to whoever needs it.
 struct Reload {
-    path: PathBuf,
+    file: ConfigFile,
     logging: Arc<Logging>,
     // Why the last one was refused, until one is not.
     refused: watch::Sender<Option<String>>,
@@ -211,9 +211,9 @@ struct App {
 
 impl App {
     /// Everything that can fail at the start, in the order in which an operator would look for it.
-    fn start(path: &Path, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
+    fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let (node, manifests) = (node::name(config)?, config.manifests.path.as_deref().map(Manifests::new));
-        let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, path)?));
+        let (blocks_out, blocks) = watch::channel(Arc::new(settings::blocks(config, &file.path)?));
         let (seed, folder) = (start::seed(), state::Folder::new(&config.state.path));
         let (claim, kept) = start::kept(&folder)?;
         let (access, kubernetes) = start::cluster(config, &node, seed, kept.as_ref())?;
@@ -232,7 +232,7 @@ impl App {
         let (keeper, written) = start::keeper(folder, &engine, (&access, &kubernetes), &history);
         let (reloads, forgets, wishes) = Wishes::channels();
         let ((refused, refused_now), (shut, shut_now)) = (watch::channel(None), watch::channel(Vec::new()));
-        let (in_force, gatherer) = in_force(path, config, access.as_ref(), &node);
+        let (in_force, gatherer) = in_force(&file.path, config, access.as_ref(), &node);
         let readings = Readings {
             snapshots: engine.snapshots.clone(),
             config: effective_now,
@@ -259,7 +259,7 @@ impl App {
         };
         Ok(Self {
             admin: admin::start(&settings::admin_settings(config), readings.clone(), shut)?,
-            reload: Reload::new(path, in_force, logging, access, events, (effective, blocks_out, refused)),
+            reload: Reload::new(file, in_force, logging, access, events, (effective, blocks_out, refused)),
             sources: Sources { manifests, kubernetes, blocks },
             node,
             described,
@@ -445,14 +445,14 @@ fn edition(config: &Path) -> Edition {
 impl Reload {
     /// What the first configuration has made.
     fn new(
-        path: &Path,
+        file: &ConfigFile,
         (config, editions): Followed,
         logging: Arc<Logging>,
         access: Option<Access>,
         events: mpsc::Sender<Vec<Event>>,
         (effective, blocks, refused): InForce,
     ) -> Self {
-        Self { path: path.to_owned(), logging, refused, config, editions, effective, blocks, access, events }
+        Self { file: file.clone(), logging, refused, config, editions, effective, blocks, access, events }
     }
 
     /// Reads the configuration again: all of it counts, or none of it.
@@ -492,11 +492,11 @@ impl Reload {
     }
 
     async fn load(&self) -> Result<Reread, AppError> {
-        let (config, warnings) = Config::load(&self.path)?;
+        let (config, warnings) = self.file.load()?;
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
-        let blocks = settings::blocks(&config, &self.path)?;
+        let blocks = settings::blocks(&config, &self.file.path)?;
         tell_what_is_missing(&config);
         if let Some(access) = &self.access {
             let (access, sources) = (access.clone(), settings::apiserver_sources(&config));
@@ -504,7 +504,7 @@ impl Reload {
             let reload = tokio::task::spawn_blocking(move || access.reload(&sources));
             reload.await.map_err(|error| AppError::Runtime(error.into()))??;
         }
-        let path = self.path.clone();
+        let path = self.file.path.clone();
         let reading = tokio::task::spawn_blocking(move || edition(&path));
         let edition = reading.await.map_err(|error| AppError::Runtime(error.into()))?;
         Ok(Reread { config, blocks, edition })

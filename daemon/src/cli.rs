@@ -25,7 +25,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::admin::verify::Verification;
-use crate::config::{self, ConfigErrors};
+use crate::config::{self, ConfigErrors, ConfigFile, NodeName};
 use client::{Client, ClientError};
 
 /// How a program of this command line ends.
@@ -143,6 +143,9 @@ pub struct Run {
     /// The file of the configuration
     #[arg(long, value_name = "FILE", default_value = CONFIG_PATH)]
     pub config: PathBuf,
+    /// The node's name in Kubernetes, before `name` under [node]: for a configuration that many nodes share
+    #[arg(long, value_name = "NAME", value_parser = NodeName::parse)]
+    pub node_name: Option<NodeName>,
 }
 
 /// Everything but running the daemon.
@@ -376,7 +379,8 @@ pub fn parse(
 
 /// Runs the daemon. Why it does not start is written, one sentence that says what to do.
 pub fn run(run: &Run, err: &mut impl Write) -> std::process::ExitCode {
-    match crate::app::run(&run.config) {
+    let file = ConfigFile { path: run.config.clone(), node_name: run.node_name.clone() };
+    match crate::app::run(&file) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             let why = error.to_string();

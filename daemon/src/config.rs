@@ -2,7 +2,7 @@
 //!
 //! Owns the file's keys, their defaults and bounds, and what is said about a bad one. Invariant: a [`Config`] that
 //! exists is legal; nobody has to check a value again. Every error of a file is found in one run. Neither the
-//! environment nor another file changes it.
+//! environment nor another file changes it; the command line may say the node's name.
 
 mod address;
 mod agreement;
@@ -26,7 +26,7 @@ mod table;
 mod tests;
 mod value;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
@@ -63,6 +63,23 @@ pub struct Config {
     pub state: State,
     pub admin: Admin,
     pub log: Log,
+}
+
+/// What a daemon's configuration comes from.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    pub path: PathBuf,
+    /// Goes before the file's, which many nodes may share.
+    pub node_name: Option<NodeName>,
+}
+
+impl ConfigFile {
+    /// Reads and judges the file, and names the node as the command line does.
+    pub fn load(&self) -> Result<(Config, Vec<Problem>), ConfigErrors> {
+        let (mut config, warnings) = Config::load(&self.path)?;
+        config.node.name = self.node_name.clone().or(config.node.name);
+        Ok((config, warnings))
+    }
 }
 
 impl Config {

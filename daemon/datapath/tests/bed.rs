@@ -137,6 +137,13 @@ impl Bed {
         self.folder.path()
     }
 
+    /// Makes the folder of pins, which is a mount as it is in a container.
+    pub(crate) fn mount_pins(&self) {
+        let pins = self.options().bpffs;
+        std::fs::create_dir(&pins).unwrap();
+        mount(pins.to_str().unwrap(), &pins, libc::MS_BIND);
+    }
+
     /// From now on nothing can be pinned or removed, or again.
     pub(crate) fn set_read_only(&self, read_only: bool) {
         let flags = if read_only { libc::MS_RDONLY } else { 0 };

@@ -163,6 +163,21 @@ fn kernel_cleanup_leaves_nothing() {
 }
 
 #[test]
+fn kernel_cleanup_leaves_an_empty_folder_where_that_is_a_mount() {
+    bed(|bed| {
+        bed.mount_pins();
+        let mut maps = bed.start();
+        serve(&mut maps);
+        drop(maps);
+        let pins = bed.options().bpffs;
+        let errors = cleanup(&pins).unwrap();
+        assert!(errors.is_empty(), "{errors:?}");
+        assert_eq!(std::fs::read_dir(&pins).unwrap().count(), 0);
+        check_errno(TcpStream::connect(address(VIP)), libc::ENETUNREACH, "no program is left");
+    });
+}
+
+#[test]
 fn kernel_a_cgroup_that_was_removed_gets_its_programs_again() {
     bed(|bed| {
         let doomed = bed.child_cgroup("doomed");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 use super::{Reload, settings};
-use crate::config::Config;
+use crate::config::{ConfigFile, NodeName};
 use crate::logging::Logging;
 
 /// A daemon's reloads, in a folder of their own.
@@ -16,20 +16,27 @@ struct Bed {
 
 impl Bed {
     fn started_with(text: &str) -> Self {
+        Self::started_as(None, text)
+    }
+
+    /// By the name that the command line gives, if it does.
+    fn started_as(node_name: Option<&str>, text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("holdfast.toml");
         std::fs::write(&path, text).unwrap();
-        let (config, _) = Config::load(&path).unwrap();
+        let node_name = node_name.map(|name| NodeName::parse(name).unwrap());
+        let file = ConfigFile { path, node_name };
+        let (config, _) = file.load().unwrap();
         let logging = Arc::new(Logging::silent(&config.log));
         let told = (
             watch::channel(Arc::new(settings::effective(&config))).0,
-            watch::channel(Arc::new(settings::blocks(&config, &path).unwrap())).0,
+            watch::channel(Arc::new(settings::blocks(&config, &file.path).unwrap())).0,
             watch::channel(None).0,
         );
         // The engine has gone, and takes nothing.
         let events = mpsc::channel(1).0;
         let followed = (watch::channel(Arc::new(config)).0, watch::channel(Arc::default()).0);
-        Self { reload: Reload::new(&path, followed, logging, None, events, told), folder }
+        Self { reload: Reload::new(&file, followed, logging, None, events, told), folder }
     }
 
     /// What an operator says is behind a message, and what is wrong in the file.
@@ -61,6 +68,15 @@ async fn a_reload_compares_with_what_runs_and_not_with_the_last_file() {
     assert_eq!(bed.reload(changed).await, waiting);
     assert_eq!(bed.reload(changed).await, waiting, "they still wait");
     assert!(bed.reload("").await.is_empty(), "what was taken back waits for nothing");
+}
+
+#[tokio::test]
+async fn the_command_lines_node_name_goes_before_the_files_and_a_reload_keeps_it() {
+    let bed = Bed::started_as(Some("n7"), "[node]\nname = \"n\"\n");
+    for text in ["[node]\nname = \"m\"\n", ""] {
+        assert!(bed.reload(text).await.is_empty(), "it waits for nothing that a restart would not change");
+        assert!(bed.reload.effective.borrow().text.contains("name = \"n7\""), "{text}");
+    }
 }
 
 #[tokio::test]

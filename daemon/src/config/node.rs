@@ -22,6 +22,11 @@ impl NodeName {
         dns_name(&host_name.trim().to_lowercase()).map(Self).map_err(NoNodeName)
     }
 
+    /// A name as it is given; an error says what is legal.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        dns_name(text).map(Self)
+    }
+
     /// The name as it is written.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -66,7 +71,7 @@ pub(super) fn read(table: &mut Table<'_, '_, '_>) -> Node {
 }
 
 fn node_name(value: &DeValue<'_>) -> Result<NodeName, String> {
-    dns_name(string(value, "a node's name")?).map(NodeName)
+    NodeName::parse(string(value, "a node's name")?)
 }
 
 /// One item of the list: a word that stands alone, or a range.

@@ -30,9 +30,16 @@ pub fn cleanup(root: &Path) -> Result<Vec<StartError>, StartError> {
     let mut errors = detach_sockets(root);
     errors.extend(devices::remove_all(&device_links(root)).into_iter().map(withdrawn));
     for folder in [root.join(LINKS), root.to_owned()] {
-        errors.extend(remove_folder(&folder).map_err(failed("remove", &folder)).err());
+        let removed =
+            remove_folder(&folder).or_else(|error| if is_empty(&folder) { Ok(()) } else { Err(error) });
+        errors.extend(removed.map_err(failed("remove", &folder)).err());
     }
     Ok(errors)
+}
+
+/// In a container the folder is a mount, which stays.
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// What is left for programs at devices to do.
