@@ -4,6 +4,7 @@
 //! not read, because the kernel shows them only by a system call of its own; a kube-proxy that uses them is found by
 //! its port while it runs.
 
+mod leads;
 mod named;
 mod rules;
 #[cfg(test)]

@@ -181,6 +181,8 @@ pub enum Part {
     Controllers,
     /// The kube-proxy of the node, in its nftables mode. It runs only when a test starts it.
     Proxy,
+    /// The same in its iptables mode. It runs only when a test starts it.
+    IptablesProxy,
     /// A second kube-controller-manager, with the controllers of nodes: as nobody renews a node here, it calls each of
     /// them lost within seconds. It runs only when a test starts it.
     NodeControllers,
@@ -192,7 +194,8 @@ pub enum Part {
 }
 
 /// What runs only when a test starts it.
-const OPTIONAL: [Part; 4] = [Part::Proxy, Part::NodeControllers, Part::CloudControllers, Part::Scheduler];
+const OPTIONAL: [Part; 5] =
+    [Part::Proxy, Part::IptablesProxy, Part::NodeControllers, Part::CloudControllers, Part::Scheduler];
 
 /// Where an apiserver listens.
 pub fn apiserver(index: usize) -> Result<SocketAddr, PeersError> {
@@ -349,6 +352,7 @@ impl Cluster {
             Part::Apiserver(index) => self.serves(index),
             Part::Controllers | Part::NodeControllers | Part::CloudControllers | Part::Scheduler => Ok(true),
             Part::Proxy => rules::are_written(self),
+            Part::IptablesProxy => rules::has_chain(self, "KUBE-SERVICES"),
         }
     }
 

@@ -78,6 +78,8 @@ struct Attached {
     before: types::control,
     // How the hooks were when they were looked at last.
     seen: Option<Look>,
+    // How often a program that somebody had detached was put back.
+    put_back: u64,
 }
 
 /// The setting that bounds frontends and ports.

@@ -49,6 +49,7 @@ pub use kernel::{
     FlowsSeen, KernelMaps, Namespaces, Options, PacketStatus, Repaired, SelfTestError, Served, StaleSockets,
     Status, Swept, TakeOverError,
 };
+pub use links::Beside;
 pub use packets::PacketOptions;
 pub use pins::{Drained, VERSION as PINS_VERSION, cleanup, drain};
 pub use probe::Features;

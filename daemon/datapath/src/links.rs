@@ -31,8 +31,32 @@ pub(crate) struct Links<S> {
 pub(crate) struct Look {
     /// Those whose link no longer holds: its pin is gone, or its site.
     pub(crate) broken: Vec<&'static str>,
-    /// Those where others have programs too, and how many. A hook that cannot be asked is left out.
-    pub(crate) shared: Vec<(&'static str, usize)>,
+    /// Those where others have programs too. A hook that cannot be asked is left out.
+    pub(crate) shared: Vec<Beside>,
+}
+
+/// Programs of others at one hook, by the numbers that the kernel gave them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    pub hook: &'static str,
+    /// Those that run before ours: what they make of a connection is what ours sees.
+    pub before: Vec<u32>,
+    /// Those that run after it.
+    pub after: Vec<u32>,
+}
+
+impl Beside {
+    /// `None`: nobody else is there.
+    fn of(hook: &'static str, attached: &[u32], own: u32) -> Option<Self> {
+        let place = attached.iter().position(|id| *id == own).unwrap_or(attached.len());
+        let (before, after) = attached.split_at(place);
+        let beside = Self { hook, before: before.into(), after: after.iter().skip(1).copied().collect() };
+        (beside.count() > 0).then_some(beside)
+    }
+
+    pub const fn count(&self) -> usize {
+        self.before.len() + self.after.len()
+    }
 }
 
 /// What a hook had before.
@@ -142,15 +166,13 @@ impl<S: Site> Links<S> {
             {
                 look.broken.push(*hook);
             }
-            let others = known.and_then(|known| self.others(hook, known.prog_id));
-            look.shared.extend(others.filter(|count| *count > 0).map(|count| (*hook, count)));
+            look.shared.extend(known.and_then(|known| self.others(hook, known.prog_id)));
         }
         look
     }
 
-    fn others(&self, hook: &str, own: u32) -> Option<usize> {
-        let attached = self.site.programs(hook).ok()?;
-        Some(attached.iter().filter(|id| **id != own).count())
+    fn others(&self, hook: &'static str, own: u32) -> Option<Beside> {
+        Beside::of(hook, &self.site.programs(hook).ok()?, own)
     }
 
     /// Attaches anew what no longer holds, and moves what is behind. Of a hook that is attached anew both programs run

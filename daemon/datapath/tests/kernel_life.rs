@@ -248,6 +248,7 @@ fn kernel_what_somebody_took_away_is_put_back() {
             Repaired { hooks: vec!["connect4"], pins: true, ..Repaired::default() }
         );
         assert_eq!(maps.repair().unwrap(), Repaired::default(), "once is enough");
+        assert_eq!(maps.status().hooks_put_back, 1);
         assert_eq!(dial(VIP), address(VIP));
         drop(maps);
         assert_eq!(dial(VIP), address(VIP), "the new pins hold");
@@ -304,7 +305,14 @@ fn kernel_programs_of_others_are_kept_and_reported() {
         serve(&mut maps);
         let second = bed.start();
         assert_eq!(second.status().shared_hooks.len(), 8);
-        assert_eq!(second.status().shared_hooks[0], ("connect4", 1));
+        let beside = &second.status().shared_hooks[0];
+        assert_eq!((beside.hook, beside.before.len(), beside.after.len()), ("connect4", 1, 0));
+        let beside = &maps.status().shared_hooks[0];
+        assert_eq!(
+            (beside.hook, beside.before.len(), beside.after.len()),
+            ("connect4", 0, 1),
+            "it was first"
+        );
         assert_eq!(dial(VIP), address(VIP), "the others go on");
     });
 }

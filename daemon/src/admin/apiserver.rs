@@ -117,7 +117,7 @@ struct WatchRow {
     since: Rfc3339,
     /// Which apiserver answered last.
     endpoint: Option<Arc<str>>,
-    /// When the last byte came.
+    /// When the last byte of a list or a watch came.
     heard: Option<Rfc3339>,
     /// The version up to which everything is known.
     resource_version: Option<Arc<str>>,

@@ -165,7 +165,7 @@ impl<'a> Kernel<'a> {
             shared_hooks: status
                 .shared_hooks
                 .iter()
-                .map(|(hook, others)| SharedHook { hook, others: *others })
+                .map(|it| SharedHook { hook: it.hook, others: it.count() })
                 .collect(),
             refusals_lost: status.refusals_lost,
             stale_sockets: status

@@ -77,7 +77,7 @@ impl Answer {
 }
 
 /// A cause, and what it explains. One that is listed earlier is the better explanation.
-const EDGES: [(&str, &[&str]); 38] = [
+const EDGES: [(&str, &[&str]); 39] = [
     (
         "self.control",
         &[
@@ -134,6 +134,7 @@ const EDGES: [(&str, &[&str]); 38] = [
     ("lb.ensured-no-ingress", &["lb.pending"]),
     ("lb.stuck-ensuring", &["lb.pending"]),
     ("policy.internal-local", &["verdict", "probe.frontend"]),
+    ("foreign.leftover", &["foreign.kube-proxy"]),
     ("probe.backend", &["probe.frontend"]),
     ("dns.service", &["dns.name"]),
     ("policy.source-ranges", &["lookup"]),

@@ -158,6 +158,12 @@ impl<'a> Case<'a> {
         rows.filter(|row| row.is_chosen()).map(Row::backend).take(PODS_MAX).collect()
     }
 
+    /// Also one that is leaving and still answers: whoever has it keeps it.
+    pub(crate) fn is_backend(&self, at: SocketAddr) -> bool {
+        let mut ports = self.view.into_iter().flat_map(|view| view.ports.iter());
+        ports.any(|port| port.rows.find(at).is_some_and(Row::is_kept))
+    }
+
     /// Whether an endpoint is on this node.
     pub(crate) fn is_here(&self, node: Option<&str>) -> bool {
         let own = &self.material.snapshot.node.name;

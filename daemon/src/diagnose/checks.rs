@@ -103,7 +103,7 @@ pub(crate) static ALL: &[Check] = &[
     check("self.ready", Group::Own, &[Table], own::ready),
     check("self.watch", Group::Own, &[Watch], own::watch),
     check("self.control", Group::Own, &[Watch], own::control),
-    check("self.hooks", Group::Own, &[Kernel], own::hooks),
+    check("self.hooks", Group::Own, &[Kernel, Probes], own::hooks),
     check("self.maps", Group::Own, &[Table, Kernel], own::maps),
     check("self.node", Group::Own, &[Watch], own::node),
     check("svc.exists", Group::Service, &[Watch, Service, History], service::exists),

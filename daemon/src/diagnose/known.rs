@@ -16,6 +16,7 @@ use super::material::{Asked, Cluster, Host, MapRow, Material, Narrowed, Own, Wat
 use crate::engine::ask::FRONTENDS_MAX;
 use crate::readings::Readings;
 use crate::recorder::Wanted;
+use crate::sources::kubernetes::{State, Watch};
 use crate::why::{ReadBack, difference, key};
 
 /// All services of that name, and what the maps are to be asked about them.
@@ -90,11 +91,12 @@ fn history(readings: &Readings, name: &ObjectName) -> Vec<crate::recorder::Recor
 
 fn own(readings: &Readings, snapshot: &Snapshot) -> Own {
     let now = Instant::now();
-    let watch = |it: crate::sources::kubernetes::Watch| WatchSeen {
+    let watch = |it: Watch| WatchSeen {
         what: it.what.as_str().to_owned(),
         state: it.state.as_str().to_owned(),
         silent: it.heard.map(|heard| now.saturating_duration_since(heard)),
-        error: it.last_error.map(|error| error.text.to_string()),
+        // Of one that watches it is over.
+        error: it.last_error.filter(|_| it.state != State::Watching).map(|error| error.text.to_string()),
     };
     Own {
         unready: readings.unready_by(snapshot),

@@ -244,8 +244,9 @@ pub(crate) struct WatchSeen {
     pub(crate) what: String,
     /// As `/apiserver` shows it.
     pub(crate) state: String,
-    /// How long ago the last byte came; none: never.
+    /// How long ago the last byte of a list or a watch came; none: never.
     pub(crate) silent: Option<Duration>,
+    /// Why it does not watch now.
     pub(crate) error: Option<String>,
 }
 
@@ -275,5 +276,7 @@ pub(crate) enum ProbeOutcome {
     Unreachable(String),
     /// EPERM: a program or a rule forbids it.
     NotPermitted,
+    /// Somebody answers, and not at the address that was dialled.
+    Elsewhere(SocketAddr),
     NotTried(&'static str),
 }

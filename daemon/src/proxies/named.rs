@@ -1,7 +1,8 @@
 //! Rules of others that name one of our frontends, or a port that a CNI plug-in takes for a pod's host port.
 //!
 //! Invariant: bounded in time and bytes; a rule that is understood only in part names nothing. Whether a rule is there
-//! is an answer only if the kernel gave its whole list.
+//! is an answer only if the kernel gave its whole list. Where a rule leads is followed through [`CHAINS_MAX`] chains:
+//! of more, and of what is not understood, nothing is said.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use holdfast_core::keys::Transport;
 use nix::libc;
 
+use super::leads::Leads;
 use super::rules::{FAMILY_LEN, NFTABLES, attributes, dump, messages};
 
 /// `NFT_MSG_GETRULE` and `NFT_MSG_GETSETELEM`, from `linux/netfilter/nf_tables.h`.
@@ -33,7 +35,12 @@ const EXPRESSION: u16 = 2;
 pub(crate) struct Found {
     pub(crate) place: String,
     pub(crate) frontend: SocketAddr,
+    /// Where it leads, as far as that is understood.
+    pub(crate) backends: Vec<SocketAddr>,
 }
+
+/// Chains that are looked through for where the rules of one service lead: those of some hundred endpoints.
+const CHAINS_MAX: usize = 256;
 
 /// What a rule compares packets with, as far as it is understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +48,7 @@ struct Compared {
     address: Option<IpAddr>,
     protocol: Option<u8>,
     ports: BTreeSet<u16>,
+    leads: Leads,
 }
 
 /// The part of a packet that a register holds.
@@ -56,23 +64,42 @@ enum Loaded {
 pub(crate) fn naming(frontends: &BTreeSet<(SocketAddr, Transport)>) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for (family, word) in FAMILIES {
+        let mut room = CHAINS_MAX;
         for chain in ["KUBE-SERVICES", "KUBE-NODEPORTS"] {
             let rules = asked(GET_RULES, family, "nat", chain)?;
             let place = format!("iptables table nat, chain {chain}");
-            found.extend(
-                rules_of(&rules)
-                    .filter_map(|rule| rule.names(family, frontends))
-                    .map(|frontend| Found { place: place.clone(), frontend }),
-            );
+            for rule in rules_of(&rules) {
+                let Some(frontend) = rule.names(family, frontends) else { continue };
+                let backends = followed(family, rule.leads, &mut room)?;
+                found.push(Found { place: place.clone(), frontend, backends });
+            }
         }
         for set in ["service-ips", "service-nodeports", "no-endpoint-services", "no-endpoint-nodeports"] {
             let elements = asked(GET_ELEMENTS, family, "kube-proxy", set)?;
             let place = format!("nftables table {word} kube-proxy, map {set}");
             let keys = elements_of(&elements).filter_map(|key| key.names(family, frontends));
-            found.extend(keys.map(|frontend| Found { place: place.clone(), frontend }));
+            let one = |frontend| Found { place: place.clone(), frontend, backends: Vec::new() };
+            found.extend(keys.map(one));
         }
     }
     Ok(found)
+}
+
+/// Whom a rule of iptables translates to: by the chains that it leads to, and those that these lead to.
+fn followed(family: u8, leads: Leads, room: &mut usize) -> io::Result<Vec<SocketAddr>> {
+    let (mut backends, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    let mut waiting = vec![leads];
+    while let Some(leads) = waiting.pop() {
+        backends.extend(leads.to);
+        let Some(chain) = leads.chain.filter(|chain| seen.insert(chain.clone())) else { continue };
+        *room = match room.checked_sub(1) {
+            Some(left) => left,
+            None => break,
+        };
+        let rules = asked(GET_RULES, family, "nat", &chain)?;
+        waiting.extend(rules_of(&rules).map(|rule| rule.leads));
+    }
+    Ok(backends.into_iter().collect())
 }
 
 /// Ports that the portmap plug-in takes, by iptables or by nftables.
@@ -155,11 +182,11 @@ fn rules_of(bytes: &[u8]) -> impl Iterator<Item = Compared> + '_ {
     })
 }
 
-fn find(bytes: &[u8], wanted: u16) -> Option<(u16, &[u8])> {
+pub(super) fn find(bytes: &[u8], wanted: u16) -> Option<(u16, &[u8])> {
     attributes(bytes).map(|(kind, value)| (kind & 0x3fff, value)).find(|(kind, _)| *kind == wanted)
 }
 
-fn text(bytes: &[u8]) -> &str {
+pub(super) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).unwrap_or_default()
 }
 
@@ -185,7 +212,7 @@ fn compared(expressions: &[u8]) -> Compared {
                 let name = find(body, NAME).map_or("", |(_, name)| text(name));
                 compared.take_match(name, find(body, MATCH_INFO).map_or(&[][..], |(_, info)| info));
             }
-            _ => {}
+            _ => compared.leads.take(name, body),
         }
     }
     compared

@@ -4,13 +4,14 @@
 //! built client lies beside the test.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{Bed, BedError, Location, at, finish, spawn, succeed, this_program};
+use super::{Bed, BedError, Location, Server, at, finish, spawn, succeed, this_program};
 
 /// A first build in Go compiles its standard library.
 const BUILD_LIMIT: Duration = Duration::from_secs(300);
@@ -62,6 +63,15 @@ impl Client {
     /// Takes a program from its hook, as any root may; needs `cc`.
     pub fn unhook() -> Result<Self, BedError> {
         built("unhook", |into| compile("c/unhook.c", into))
+    }
+
+    /// A program of somebody else at a cgroup, for as long as it runs; needs `cc`. `words` are what it does, and to
+    /// whom: `deny ADDRESS PORT`, `lead ADDRESS PORT ADDRESS PORT`.
+    pub fn meddle(cgroup: &Path, words: &[&str], from: SocketAddr) -> Result<Server, BedError> {
+        let built = built("meddle", |into| compile("c/meddle.c", into))?;
+        let mut command = Command::new(built.program());
+        command.arg(cgroup).args(words);
+        Server::start(command, from)
     }
 
     /// The Go client; needs `go`.

@@ -43,7 +43,8 @@ pub(super) fn server(
         Part::NodeControllers => ("kube-controller-manager", node_controllers(authority, apiservers)?),
         Part::CloudControllers => ("cloud-controller-manager", cloud_controllers(authority, apiservers)?),
         Part::Scheduler => ("kube-scheduler", scheduler(authority, apiservers)?),
-        Part::Proxy => ("kube-proxy", kube_proxy(authority, apiservers, pods)?),
+        Part::Proxy => ("kube-proxy", kube_proxy(authority, apiservers, pods, "nftables")?),
+        Part::IptablesProxy => ("kube-proxy", kube_proxy(authority, apiservers, pods, "iptables")?),
     };
     let arguments = flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect();
     Ok(Server::new(part, program_path(program)?, arguments, folder))
@@ -144,11 +145,18 @@ fn scheduler(authority: &Authority, apiservers: usize) -> Result<Flags, PeersErr
 
 /// It changes no setting of the kernel, and asks the last apiserver as an administrator. Without the ranges of pods it
 /// tells no pod from others.
-fn kube_proxy(authority: &Authority, apiservers: usize, pods: Option<&str>) -> Result<Flags, PeersError> {
+fn kube_proxy(
+    authority: &Authority,
+    apiservers: usize,
+    pods: Option<&str>,
+    mode: &str,
+) -> Result<Flags, PeersError> {
     let kubeconfig = authority.kubeconfig(apiservers.saturating_sub(1), authority.admin())?;
     let mut flags = vec![
         ("kubeconfig", kubeconfig.display().to_string()),
-        ("proxy-mode", "nftables".to_owned()),
+        ("proxy-mode", mode.to_owned()),
+        // Else it changes a setting of the kernel.
+        ("iptables-localhost-nodeports", "false".to_owned()),
         ("hostname-override", NODE.to_owned()),
         ("healthz-bind-address", "127.0.0.1:10256".to_owned()),
     ];

@@ -64,6 +64,17 @@ pub(super) fn are_written(cluster: &Cluster) -> Result<bool, PeersError> {
     }
 }
 
+/// Whether iptables' table of translations has a chain in that network.
+pub(super) fn has_chain(cluster: &Cluster, chain: &str) -> Result<bool, PeersError> {
+    let mut nft = cluster.bed().command(Location::OUTSIDE, "nft")?;
+    nft.args(["list", "chain", "ip", "nat", chain]);
+    match succeed(nft, LIST_LIMIT) {
+        Ok(_) => Ok(true),
+        Err(BedError::Failed { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn unknown(what: &impl ToString, said: &str) -> PeersError {
     PeersError::Malformed { what: what.to_string(), said: said.to_owned() }
 }

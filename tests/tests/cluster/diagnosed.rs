@@ -23,8 +23,17 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
 
 /// A control plane of one apiserver; its node has an address, forwards, and has a network of pods beside it.
 pub(crate) fn cluster_with_pods() -> Cluster {
-    let pods = Neighbour { name: "pod", near: vec!["10.1.0.1/24"], far: vec!["10.1.0.2/24", "10.1.0.4/24"] };
-    let cluster = stage::of_a_node_beside(vec![pods]);
+    cluster_beside(Vec::new())
+}
+
+/// The same, with other networks beside the node.
+pub(crate) fn cluster_beside(mut others: Vec<Neighbour>) -> Cluster {
+    others.push(Neighbour {
+        name: "pod",
+        near: vec!["10.1.0.1/24"],
+        far: vec!["10.1.0.2/24", "10.1.0.4/24"],
+    });
+    let cluster = stage::of_a_node_beside(others);
     fabric::set(cluster.bed(), Location::NODE, "ipv4/ip_forward", "1").unwrap();
     permit(&cluster);
     cluster
@@ -151,6 +160,16 @@ pub(crate) fn pods(api: &Api<'_>, pods: &[Pod<'_>]) {
         pod.start(api).unwrap();
         pod.report(api, true).unwrap();
     }
+}
+
+/// A Service with port 80 of what pods have at 8080, with this besides; gives its cluster IP.
+pub(crate) fn service(api: &Api<'_>, name: &str, spec: &Value) -> String {
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": name},
+        "spec": {"ports": [{"port": 80, "targetPort": 8080}]},
+    });
+    object["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    word(&api.apply_object(&object).unwrap()["spec"], "clusterIP")
 }
 
 /// Events about the objects of a name, as `kubectl get events` lists them.

@@ -1,7 +1,7 @@
 //! A load balancer that does not come: upstream's own service-controller, with a cloud that says no.
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod};
+use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
 use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect_unprobed, make_older, restart, wait_event};
@@ -105,6 +105,65 @@ fn each_no_of_a_cloud_is_told_with_its_cause_and_its_remedy() {
         assert!(!next.contains("Read the log"), "{cause} has a remedy of its own: {text}");
         daemon.stop().unwrap();
     }
+}
+
+/// Of so many different messages of one reason about one object, client-go's recorder writes the rest as one.
+const SIMILAR: usize = 10;
+
+/// What is said of a no, each time with another number.
+fn request(number: usize) -> String {
+    format!("RequestLimitExceeded: Request limit exceeded. Request id {number}")
+}
+
+#[test]
+fn messages_that_their_sender_put_together_have_the_cause_that_each_has() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    cluster.start_part(Part::CloudControllers).unwrap();
+    for number in 1..=SIMILAR + 1 {
+        let said = json!({"cloud.test/ensure": request(number)});
+        balancer(&api, "similar", &said, &json!({}));
+        let is_said = || {
+            let all = diagnosed::events(&api, "default", "similar");
+            let ends =
+                |it: &&Value| it["message"].as_str().is_some_and(|text| text.ends_with(&request(number)));
+            Ok(all.iter().find(ends).cloned())
+        };
+        let event = until(SOON, "an Event", is_said).unwrap();
+        let is_combined = event["message"].as_str().unwrap().starts_with("(combined from similar events): ");
+        assert_eq!(is_combined, number >= SIMILAR, "{event:#}");
+        assert!(!is_combined || is_on_record(&event), "not on record: {event:#}");
+    }
+    // The ones before are forgotten after an hour; what is left is the one that was put together.
+    for event in diagnosed::events(&api, "default", "similar") {
+        let is_single = event["message"].as_str().is_some_and(|text| !text.starts_with("(combined"));
+        if is_single && event["reason"] == "SyncLoadBalancerFailed" {
+            let path =
+                format!("api/v1/namespaces/default/events/{}", stage::word(&event["metadata"], "name"));
+            api.request("DELETE", &path, None).unwrap();
+        }
+    }
+    make_older(&cluster, "default/similar", MINUTES);
+    let mut daemon = daemon(&cluster);
+    daemon.start().unwrap();
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/similar",
+            first: "lb.failing",
+            exit: 3,
+            next: "Wait: the controller tries again by itself",
+            findings: &["lb.pending because lb.failing", "events.list because lb.failing", "verdict ok"],
+            says: &["(cloud.rate_limited)", "(combined from similar events): Error syncing load balancer"],
+        },
+    );
+}
+
+/// Whether the catalogue's fixtures have such a message, as heard in a run.
+fn is_on_record(event: &Value) -> bool {
+    let said = event["message"].as_str().unwrap_or_default();
+    let start = said.split("Request id").next().unwrap_or_default();
+    MESSAGES.lines().any(|line| line.contains("\trun\t") && line.contains(start))
 }
 
 #[test]

@@ -22,6 +22,12 @@ mod diagnosed_balancer;
 #[cfg(test)]
 mod diagnosed_endpoints;
 #[cfg(test)]
+mod diagnosed_flows;
+#[cfg(test)]
+mod diagnosed_host;
+#[cfg(test)]
+mod diagnosed_news;
+#[cfg(test)]
 mod diagnosed_traffic;
 #[cfg(test)]
 mod packets;

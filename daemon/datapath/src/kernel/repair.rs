@@ -27,7 +27,8 @@ impl KernelMaps {
     /// Looks whether all programs and pins are in place, puts back what is not, and does what had to wait.
     pub fn repair(&mut self) -> Result<Repaired, StartError> {
         let Self { generation, shared, attached, features, exempt, .. } = self;
-        let Some(Attached { pins, links, seen, .. }) = attached.as_mut().filter(|it| it.links.are_attached())
+        let Some(Attached { pins, links, seen, put_back, .. }) =
+            attached.as_mut().filter(|it| it.links.are_attached())
         else {
             return Ok(Repaired::default());
         };
@@ -45,7 +46,9 @@ impl KernelMaps {
             let mended = load::load(generation.shape, *features, &maps()?, |programs, _| {
                 links.repair(programs, pins, &look.broken)
             });
-            look = links.look(pins);
+            let before = std::mem::replace(&mut look, links.look(pins));
+            let is_back = |hook: &&&str| !look.broken.contains(hook);
+            *put_back += u64::try_from(before.broken.iter().filter(is_back).count()).unwrap_or(u64::MAX);
             repaired.hooks = mended?;
         }
         *seen = Some(look);

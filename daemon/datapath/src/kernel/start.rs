@@ -116,7 +116,8 @@ impl KernelMaps {
             this.exempt = Exempt::new(&options.served, &maps)?;
             this.exempt.follow()?;
             this.shared.tell(&told);
-            let mut attached = Attached { pins, links: Links::none(cgroup), told, before, seen: None };
+            let links = Links::none(cgroup);
+            let mut attached = Attached { pins, links, told, before, seen: None, put_back: 0 };
             if attached.may_serve() {
                 attached.serve(programs, &mut maps)?;
             } else {

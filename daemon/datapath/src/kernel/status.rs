@@ -8,7 +8,7 @@ use libbpf_rs::MapHandle;
 use super::{FlowsSeen, KernelMaps, PacketStatus, Served, Swept};
 use crate::counts::Counts;
 use crate::error::StartError;
-use crate::links::Look;
+use crate::links::{Beside, Look};
 use crate::map::{Map, handle};
 use crate::probe::Features;
 use crate::refusals::Refusals;
@@ -55,8 +55,10 @@ pub struct Status {
     pub served: Served,
     /// Subtrees that would be left alone, and are not there.
     pub absent_cgroups: Vec<PathBuf>,
-    /// Hooks where others have programs too, and how many. They are kept.
-    pub shared_hooks: Vec<(&'static str, usize)>,
+    /// Hooks where others have programs too. They are kept.
+    pub shared_hooks: Vec<Beside>,
+    /// How often a program that somebody had detached was put back since the start.
+    pub hooks_put_back: u64,
     /// Why grace periods do not end: nothing is reused meanwhile.
     pub grace_failure: Option<String>,
     /// What was done about sockets whose backend has left; `None`: nothing is to be done.
@@ -105,6 +107,7 @@ impl KernelMaps {
             served: self.exempt.served().clone(),
             absent_cgroups: self.exempt.absent(),
             shared_hooks: hooks.shared.clone(),
+            hooks_put_back: attached.map_or(0, |it| it.put_back),
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::Stale::swept),
             packets: self.packets.status(),

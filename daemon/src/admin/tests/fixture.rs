@@ -21,7 +21,8 @@ use holdfast_core::snapshot::{
     Verdict,
 };
 use holdfast_datapath::{
-    Arrival, Cause, Counts, Denial, DeviceStatus, Features, HookKind, PacketStatus, Refusal, Shape, Swept,
+    Arrival, Beside, Cause, Counts, Denial, DeviceStatus, Features, HookKind, PacketStatus, Refusal, Shape,
+    Swept,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -515,7 +516,11 @@ pub(crate) fn status() -> holdfast_datapath::Status {
             ..Default::default()
         },
         absent_cgroups: Vec::new(),
-        shared_hooks: vec![("connect4", 2), ("connect6", 1)],
+        shared_hooks: vec![
+            Beside { hook: "connect4", before: vec![37], after: vec![41] },
+            Beside { hook: "connect6", before: Vec::new(), after: vec![42] },
+        ],
+        hooks_put_back: 0,
         grace_failure: None,
         stale_sockets: Some(Swept { sweeps: 7, ended: 2, failure: None }),
         packets: Some(PacketStatus {

@@ -3,9 +3,7 @@
 //! Invariant: it is told what is there, and whether it has to do with this very service; nothing of others is touched.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
-use holdfast_core::list::Row;
 use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};
@@ -81,9 +79,7 @@ fn rules<'a>(case: &Case<'a>, proxy: &str) -> Vec<&'a Rule> {
 
 /// Whether a rule leads to somebody who is no backend. A rule that does not say where it leads, says nothing.
 fn leads_elsewhere(case: &Case<'_>, rule: &Rule) -> bool {
-    let ports = || case.view.into_iter().flat_map(|view| view.ports.iter());
-    let is_one = |at: &SocketAddr| ports().any(|port| port.rows.find(*at).is_some_and(Row::is_kept));
-    !rule.backends.iter().all(is_one)
+    !rule.backends.iter().all(|at| case.is_backend(*at))
 }
 
 /// Rules of a proxy that does not run: they age, and lead to pods that are gone.

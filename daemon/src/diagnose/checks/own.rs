@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use super::probes;
 use crate::apiserver::{EndpointView, State, Tier, View};
 use crate::diagnose::case::Case;
 use crate::diagnose::command::{Command, Word};
@@ -17,6 +18,9 @@ use serde_json::json;
 /// Bookmarks come about once a minute.
 const SILENT_WARNING: Duration = Duration::from_secs(90);
 const SILENT_ERROR: Duration = Duration::from_secs(300);
+
+/// A watch that ends is begun anew within moments.
+const INTERRUPTED: Duration = Duration::from_secs(5);
 
 /// Maps grow by themselves up to their limits; this much of a limit is time to raise it.
 const FULL_PERCENT: u64 = 80;
@@ -55,7 +59,8 @@ pub(super) fn watch(case: &Case<'_>) -> Judgement {
     let watches = &case.material.own.watches;
     let relevant = || watches.iter().filter(|it| matches!(it.what.as_str(), "services" | "endpointslices"));
     let silence = |it: &WatchSeen| it.silent.unwrap_or(Duration::MAX);
-    let Some(worst) = relevant().max_by_key(|it| silence(it)) else {
+    let is_interrupted = |it: &WatchSeen| it.error.is_some() && silence(it) > INTERRUPTED;
+    let Some(worst) = relevant().max_by_key(|it| (is_interrupted(it), silence(it))) else {
         return Judgement::skipped("No apiserver is watched.");
     };
     let Some(silent) = worst.silent else {
@@ -64,13 +69,15 @@ pub(super) fn watch(case: &Case<'_>) -> Judgement {
             .remedy(Remedy::safe("See self.control for the way to the apiserver."));
     };
     let seconds = i64::try_from(silent.as_secs()).unwrap_or(i64::MAX);
+    if is_interrupted(worst) {
+        return interrupted(case, worst, silent).with("silent_seconds", seconds);
+    }
     if silent <= SILENT_WARNING {
         return Judgement::ok("The watches of services and slices are alive.")
             .with("silent_seconds", seconds);
     }
-    let why = worst.error.as_deref().map(|error| format!(" ({error})")).unwrap_or_default();
     let sentence = format!(
-        "The watch of {} has been silent for {}{why}: what this node knows may be old.",
+        "The watch of {} has been silent for {}: what this node knows may be old.",
         worst.what,
         span(seconds)
     );
@@ -80,11 +87,36 @@ pub(super) fn watch(case: &Case<'_>) -> Judgement {
     )
 }
 
+/// One that is tried again and again. Where an apiserver answers at all, it is no matter of the way there.
+fn interrupted(case: &Case<'_>, worst: &WatchSeen, silent: Duration) -> Judgement {
+    let seconds = i64::try_from(silent.as_secs()).unwrap_or(i64::MAX);
+    let sentence = format!(
+        "The watch of {} has been interrupted for {} ({}): what this node knows is of before.",
+        worst.what,
+        span(seconds),
+        worst.error.as_deref().unwrap_or_default()
+    );
+    let answers = case.material.own.apiserver.as_deref().is_some_and(|view| healthy(view).next().is_some());
+    let shown = Command::of(&[Word::Ours("holdfast"), Word::Ours("apiserver")]);
+    Judgement::error_if(silent > SILENT_ERROR, sentence).remedy(match answers {
+        true => Remedy::safe(
+            "If the error says that a right is missing, apply contrib/kubernetes/rbac.yaml again; else read the \
+             apiserver's log.",
+        )
+        .by(shown),
+        false => Remedy::safe("See self.control for the way to the apiserver.").by(shown),
+    })
+}
+
+fn healthy(view: &View) -> impl Iterator<Item = &EndpointView> {
+    view.endpoints.iter().filter(|it| it.state == State::Healthy)
+}
+
 pub(super) fn control(case: &Case<'_>) -> Judgement {
     let Some(view) = case.material.own.apiserver.as_deref() else {
         return Judgement::skipped("No apiserver is configured.");
     };
-    let healthy: Vec<&EndpointView> = view.endpoints.iter().filter(|it| it.state == State::Healthy).collect();
+    let healthy: Vec<&EndpointView> = healthy(view).collect();
     let shown = Command::of(&[Word::Ours("holdfast"), Word::Ours("apiserver")]);
     let Some(used) = healthy.iter().find(|it| it.active).or(healthy.first()) else {
         return Judgement::error(format!("No apiserver answers: {}.", errors(view)))
@@ -145,13 +177,62 @@ pub(super) fn hooks(case: &Case<'_>) -> Judgement {
             .remedy(journal())
             .remedy(restart());
     }
-    let judgement = match status.shared_hooks.is_empty() {
-        true => Judgement::ok(format!("Every program is attached to {cgroup}.")),
-        false => {
-            Judgement::info(format!("Every program is attached to {cgroup}; others have programs there too."))
+    let ahead = ahead(status);
+    if !ahead.is_empty() && probes::is_led_astray(case) {
+        return Judgement::error(format!(
+            "Programs of others run before ours at {cgroup} ({ahead}), and connections to its frontends do not come \
+             to its backends, though those answer: they are led elsewhere, or turned away."
+        ))
+        .likely()
+        .with("shared", shared(status))
+        .remedies(whose(status));
+    }
+    let put_back = match status.hooks_put_back {
+        0 => String::new(),
+        times => format!(" One that somebody had detached was put back {times} times since the start."),
+    };
+    let judgement = match (status.shared_hooks.is_empty(), ahead.is_empty()) {
+        (true, _) => format!("Every program is attached to {cgroup}.{put_back}"),
+        (false, true) => {
+            format!("Every program is attached to {cgroup}; others have programs there too.{put_back}")
+        }
+        (false, false) => {
+            format!(
+                "Every program is attached to {cgroup}; those of others run before it ({ahead}).{put_back}"
+            )
         }
     };
-    judgement.with("shared", json!(status.shared_hooks))
+    let is_well = status.shared_hooks.is_empty() && status.hooks_put_back == 0;
+    let judgement = if is_well { Judgement::ok(judgement) } else { Judgement::info(judgement) };
+    judgement.with("shared", shared(status)).with("put_back", status.hooks_put_back)
+}
+
+/// Which programs of others see a connection before ours: `connect4: program 37`.
+fn ahead(status: &holdfast_datapath::Status) -> String {
+    let before = status.shared_hooks.iter().filter(|it| !it.before.is_empty());
+    some(before.map(|it| format!("{}: program {}", it.hook, some(&it.before))))
+}
+
+fn shared(status: &holdfast_datapath::Status) -> serde_json::Value {
+    let one =
+        |it: &holdfast_datapath::Beside| json!({ "hook": it.hook, "before": it.before, "after": it.after });
+    json!(status.shared_hooks.iter().map(one).collect::<Vec<_>>())
+}
+
+/// What to do about programs of others: first to find out whose they are.
+pub(super) fn whose(status: &holdfast_datapath::Status) -> Vec<Remedy> {
+    let all = || status.shared_hooks.iter().flat_map(|it| it.before.iter().chain(&it.after));
+    let show = all().next().and_then(|id| {
+        let words = ["bpftool", "prog", "show", "id"].map(Word::Ours);
+        Command::of(&[&words[..], &[Word::Number(u64::from(*id))]].concat())
+    });
+    let tree =
+        status.cgroup.as_ref().and_then(|_| Command::of(&["bpftool", "cgroup", "tree"].map(Word::Ours)));
+    vec![
+        Remedy::safe("Look whose program it is.").by(show),
+        Remedy::safe("Look which programs are attached to the cgroup.").by(tree),
+        Remedy::disruptive("Switch off the component that attached it, or its translation of services."),
+    ]
 }
 
 pub(super) fn maps(case: &Case<'_>) -> Judgement {

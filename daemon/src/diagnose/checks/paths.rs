@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use holdfast_core::list::Row;
 use serde_json::json;
 
 use crate::diagnose::case::{Case, missing};
@@ -54,7 +53,7 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
     let Some(flows) = case.material.flows.answer() else {
         return missing(&case.material.flows, "Who has the connections of clients outside");
     };
-    let lost: Vec<&FlowSeen> = flows.list.iter().filter(|flow| !is_backend(case, flow.backend)).collect();
+    let lost: Vec<&FlowSeen> = flows.list.iter().filter(|flow| !case.is_backend(flow.backend)).collect();
     let backends: BTreeSet<SocketAddr> = lost.iter().map(|flow| flow.backend).collect();
     let conversations = lost.iter().filter(|flow| flow.is_udp).count();
     let more = if flows.more > 0 {
@@ -72,21 +71,13 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
             count(number, "connection"),
             some(&backends)
         )),
-        (_, number) => Judgement::warning(format!(
-            "{} of clients outside still go to backends that are none any more: {}. They end when they are silent.{more}",
+        // Of those that are shown, none has sent anything since.
+        (number, of_udp) => Judgement::info(format!(
+            "{} of clients outside were with backends that are none any more: {}. Of these {of_udp} by UDP get another \
+             one with their next datagram; a connection ends with its backend.{more}",
             count(number, "conversation"),
             some(&backends)
-        ))
-        .remedy(
-            Remedy::safe("Look at these clients; one that sends all the time must be told to begin anew.")
-                .by(Command::of(&[Word::Ours("holdfast"), Word::Ours("flows")])),
-        ),
+        )),
     };
     judgement.with("stale", lost.len()).with("flows", flows.list.len())
-}
-
-/// Also one that is leaving and still answers: whoever has it keeps it.
-fn is_backend(case: &Case<'_>, at: SocketAddr) -> bool {
-    let ports = case.view.into_iter().flat_map(|view| view.ports.iter());
-    ports.into_iter().any(|port| port.rows.find(at).is_some_and(Row::is_kept))
 }

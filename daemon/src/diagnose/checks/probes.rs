@@ -6,8 +6,10 @@
 use std::collections::BTreeSet;
 
 use holdfast_core::keys::{Protocol, Transport};
+use holdfast_datapath::Beside;
 use serde_json::json;
 
+use super::own;
 use crate::diagnose::case::{Case, missing};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
@@ -23,6 +25,7 @@ impl ProbeOutcome {
             Self::TimedOut => "timed out",
             Self::Unreachable(_) => "unreachable",
             Self::NotPermitted => "not permitted",
+            Self::Elsewhere(_) => "led elsewhere",
             Self::NotTried(_) => "not tried",
         }
     }
@@ -38,16 +41,44 @@ fn tried<'a>(case: &Case<'a>, of_backends: bool) -> Vec<&'a Probe> {
     case.probes().filter(wanted).collect()
 }
 
-fn failed<'a>(tried: &[&'a Probe]) -> Vec<&'a Probe> {
-    tried.iter().copied().filter(|it| it.outcome != ProbeOutcome::Connected).collect()
+fn failed<'a>(case: &Case<'_>, tried: &[&'a Probe]) -> Vec<&'a Probe> {
+    tried.iter().copied().filter(|it| !is_well(case, it)).collect()
+}
+
+/// Whether it came to whom it was meant for. A kernel may tell that it is a backend.
+fn is_well(case: &Case<'_>, probe: &Probe) -> bool {
+    match &probe.outcome {
+        ProbeOutcome::Connected => true,
+        ProbeOutcome::Elsewhere(at) => case.is_backend(*at),
+        _ => false,
+    }
+}
+
+/// Whether connections to frontends fail or come to somebody else, while each backend that was tried answers.
+pub(super) fn is_led_astray(case: &Case<'_>) -> bool {
+    let (frontends, backends) = (tried(case, false), tried(case, true));
+    let all_answer = !backends.is_empty() && failed(case, &backends).is_empty();
+    let is_astray = |it: &&Probe| it.outcome != ProbeOutcome::NotPermitted;
+    all_answer && failed(case, &frontends).iter().any(is_astray)
 }
 
 fn said(probes: &[&Probe]) -> String {
     some(probes.iter().map(|it| format!("{} {}", it.to, it.outcome.word())))
 }
 
+const FRONTENDS: &str = "Whether its frontends answer";
+const BACKENDS: &str = "Whether its backends answer";
+
 fn untried(case: &Case<'_>, what: &str) -> Judgement {
     let is_udp = |protocol: &Protocol| *protocol == Protocol::Transport(Transport::Udp);
+    let of_backends = what == BACKENDS;
+    let not = case.probes().find_map(|it| match it.outcome {
+        ProbeOutcome::NotTried(why) if matches!(it.of, ProbeOf::Backend { .. }) == of_backends => Some(why),
+        _ => None,
+    });
+    if let Some(why) = not {
+        return Judgement::skipped(format!("{what} was not tried: {why}."));
+    }
     match case.material.probes.answer() {
         None => missing(&case.material.probes, what),
         Some(_) if case.frontends().next().is_some() && case.frontends().all(|it| is_udp(&it.protocol)) => {
@@ -60,9 +91,9 @@ fn untried(case: &Case<'_>, what: &str) -> Judgement {
 pub(super) fn frontend(case: &Case<'_>) -> Judgement {
     let all = tried(case, false);
     if all.is_empty() {
-        return untried(case, "Whether its frontends answer");
+        return untried(case, FRONTENDS);
     }
-    let failed = failed(&all);
+    let failed = failed(case, &all);
     let Some(first) = failed.first() else {
         return Judgement::ok(format!("Each of {} answers from this host.", count(all.len(), "frontend")));
     };
@@ -74,7 +105,13 @@ pub(super) fn frontend(case: &Case<'_>) -> Judgement {
             first.to,
             programs(case)
         ))
-        .remedy(Remedy::safe("Look which programs are attached to the cgroup: bpftool cgroup tree.")),
+        .remedies(case.material.own.datapath.status().map(own::whose).unwrap_or_default()),
+        ProbeOutcome::Elsewhere(at) => Judgement::error(format!(
+            "{} leads this host to {at}, which is no backend of it: somebody else translates it{}.",
+            first.to,
+            programs(case)
+        ))
+        .remedy(Remedy::safe("See self.hooks and foreign.* for who that may be.")),
         _ if all_answer => Judgement::error(format!(
             "{}, although each backend answers: the fault is on this node.",
             said(&failed)
@@ -89,9 +126,10 @@ pub(super) fn frontend(case: &Case<'_>) -> Judgement {
 fn programs(case: &Case<'_>) -> String {
     let shared =
         case.material.own.datapath.status().map(|status| status.shared_hooks.clone()).unwrap_or_default();
+    let one = |it: &Beside| format!("{}: program {}", it.hook, some(it.before.iter().chain(&it.after)));
     match shared.is_empty() {
         true => String::new(),
-        false => format!(" (others have programs at {})", some(shared.iter().map(|(hook, _)| hook))),
+        false => format!(" (others have programs at {})", some(shared.iter().map(one))),
     }
 }
 
@@ -103,9 +141,9 @@ fn listed(probes: &[&Probe]) -> serde_json::Value {
 pub(super) fn backend(case: &Case<'_>) -> Judgement {
     let all = tried(case, true);
     if all.is_empty() {
-        return untried(case, "Whether its backends answer");
+        return untried(case, BACKENDS);
     }
-    let failed = failed(&all);
+    let failed = failed(case, &all);
     if failed.is_empty() {
         return Judgement::ok(format!("Each of {} answers this host.", count(all.len(), "backend")));
     }

@@ -61,7 +61,7 @@ pub(super) fn api_cache(case: &Case<'_>) -> Judgement {
         .watches
         .iter()
         .filter(|it| it.what == "endpointslices")
-        .any(|it| it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS));
+        .any(|it| it.error.is_some() || it.silent.is_none_or(|silent| silent.as_secs() > LAG_SECONDS));
     let sentence = format!("The apiserver has other endpoints than this node in {}.", some(&differing));
     let judgement = match silent {
         true => Judgement::error(sentence)

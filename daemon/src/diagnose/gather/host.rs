@@ -134,7 +134,7 @@ fn rules(found: Vec<proxies::Found>) -> Vec<Rule> {
         proxy: "kube-proxy".to_owned(),
         place: it.place,
         frontend: it.frontend,
-        backends: Vec::new(),
+        backends: it.backends,
     };
     found.into_iter().map(rule).collect()
 }

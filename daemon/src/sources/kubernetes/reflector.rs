@@ -232,7 +232,10 @@ impl<C: Codec> Reflector<C> {
     async fn accepted(&self, reply: Reply) -> Result<Reply, (Ending, Option<Connection>)> {
         self.view.send_modify(|view| {
             view.endpoint = Some(Arc::clone(&reply.endpoint));
-            view.heard = Some(Instant::now());
+            // Who is refused hears nothing of objects.
+            if reply.status == 200 {
+                view.heard = Some(Instant::now());
+            }
         });
         if reply.status == 200 {
             return Ok(reply);

@@ -42,7 +42,7 @@ pub struct Watch {
     pub endpoint: Option<Arc<str>>,
     /// The version up to which everything is known.
     pub resource_version: Option<Arc<str>>,
-    /// When the last byte came.
+    /// When the last byte of a list or a watch came.
     pub heard: Option<Instant>,
     /// Objects that are known.
     pub objects: usize,

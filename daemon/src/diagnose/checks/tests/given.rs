@@ -10,7 +10,7 @@ use holdfast_core::keys::{ObjectName, Source};
 use holdfast_core::maps::{Capacity, Maps as _, MemoryMaps};
 use holdfast_core::snapshot::{Snapshot, Status, Verdict};
 use holdfast_core::time::Now;
-use holdfast_datapath::Shape;
+use holdfast_datapath::{Beside, Shape};
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use holdfast_objects::{Defaulting, Provenance, from_value, service, slice};
 use serde::Deserialize;
@@ -86,7 +86,12 @@ struct OwnGiven {
     /// No apiserver answers, or only one that was learned.
     apiserver: Option<String>,
     hooks_missing: Vec<String>,
-    hooks_shared: usize,
+    /// Programs of others at connect4, before and after ours.
+    hooks_before: Vec<u32>,
+    hooks_after: Vec<u32>,
+    hooks_put_back: u64,
+    /// Why slices are not watched.
+    interrupted: Option<String>,
     full: bool,
     /// Why the maps refused the last change.
     refused: Option<String>,
@@ -231,6 +236,7 @@ fn outcome_of(text: &str) -> ProbeOutcome {
         "refused" => ProbeOutcome::Refused,
         "timeout" => ProbeOutcome::TimedOut,
         "EPERM" => ProbeOutcome::NotPermitted,
+        at if at.starts_with("at ") => ProbeOutcome::Elsewhere(at[3..].parse().unwrap()),
         other => ProbeOutcome::Unreachable(other.to_owned()),
     }
 }
@@ -274,7 +280,7 @@ impl OwnGiven {
             what: what.into(),
             state: "watching".into(),
             silent: (silent != u64::MAX).then(|| Duration::from_secs(silent)),
-            error: None,
+            error: self.interrupted.clone().filter(|_| what == "endpointslices"),
         };
         Own {
             unready: self.unready.clone(),
@@ -323,10 +329,17 @@ impl OwnGiven {
         let status = fixture::status();
         holdfast_datapath::Status {
             broken_hooks: self.hooks_missing.iter().map(hook).collect(),
-            shared_hooks: (self.hooks_shared > 0)
-                .then_some(("connect4", self.hooks_shared))
+            shared_hooks: [&self.hooks_before, &self.hooks_after]
+                .iter()
+                .any(|ids| !ids.is_empty())
+                .then(|| Beside {
+                    hook: "connect4",
+                    before: self.hooks_before.clone(),
+                    after: self.hooks_after.clone(),
+                })
                 .into_iter()
                 .collect(),
+            hooks_put_back: self.hooks_put_back,
             frontends: [14, 14],
             limits: if self.full { few } else { status.limits },
             ..status

@@ -1,0 +1,201 @@
+//! The apiserver is right, and what this node knows is old; and an object that can say less than there is.
+
+use std::time::{Duration, Instant};
+
+use holdfast_tests::bed::daemon::Daemon;
+use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::peers::{APISERVER_PORT, Api, Cluster, Kind, Part, Pod, SOON, apiserver, until};
+use serde_json::{Value, json};
+
+use crate::diagnosed::{self, WELL, Wanted, expect_unprobed, service};
+use crate::stage::{self, NODE};
+
+const PODS: [Pod<'static>; 2] = [
+    Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.2" },
+    Pod { name: "default/web-2", app: "web", node: NODE, address: "10.1.0.4" },
+];
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// An apiserver sends a bookmark each minute, and a watch that is silent for longer than 90 seconds is begun anew.
+const NOTICED: Duration = Duration::from_secs(150);
+
+fn daemon(cluster: &Cluster) -> Daemon<'_> {
+    let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(cluster, 1)).unwrap();
+    daemon.start().unwrap();
+    daemon
+}
+
+/// A control plane with a Service of two pods, and a daemon that has heard of them.
+fn known(cluster: &Cluster) -> Daemon<'_> {
+    let api = cluster.api(0).unwrap();
+    service(&api, "web", &json!({"selector": {"app": "web"}}));
+    diagnosed::pods(&api, &PODS);
+    let daemon = daemon(cluster);
+    stage::expect(&daemon, "default/web", "serving 10.1.0.2:8080 10.1.0.4:8080");
+    daemon
+}
+
+/// One of the two goes, as the apiserver's slices say too.
+fn lose(api: &Api<'_>) {
+    PODS[1].gone(api).unwrap();
+    let is_alone = || {
+        let slices = api.slices_of("default/web")?;
+        Ok(slices.first().is_some_and(|it| it["endpoints"].as_array().map_or(0, Vec::len) == 1).then_some(()))
+    };
+    until(NOTICED, "a slice without it", is_alone).unwrap();
+}
+
+fn nft(bed: &Bed, text: &str) {
+    let mut command = bed.command(Location::OUTSIDE, "nft").unwrap();
+    command.arg(text);
+    succeed(command, LIMIT).unwrap();
+}
+
+/// From now on nothing that the apiserver says comes by connections that there are; empty segments do, so that neither
+/// end sees that anything is wrong.
+fn swallow(bed: &Bed) {
+    nft(bed, "add table ip swallow");
+    nft(bed, "add set ip swallow ports { type inet_service ; }");
+    nft(bed, "add chain ip swallow in { type filter hook input priority 0 ; }");
+    let server = apiserver(0).unwrap().ip();
+    let rule = format!("ip saddr {server} tcp sport {APISERVER_PORT} tcp dport @ports meta length > 60 drop");
+    nft(bed, &format!("add rule ip swallow in {rule}"));
+    let ports = watching(bed);
+    assert!(ports.len() >= 2, "{ports:?}");
+    nft(bed, &format!("add element ip swallow ports {{ {} }}", ports.join(", ")));
+}
+
+/// The ports of connections from within the daemon's cgroup to the apiserver.
+fn watching(bed: &Bed) -> Vec<String> {
+    let server = format!("{}", apiserver(0).unwrap());
+    let mut ss = bed.command(Location::OUTSIDE, "ss").unwrap();
+    ss.args(["-Htnp", "state", "established", "dst", &server]);
+    let said = succeed(ss, LIMIT).unwrap();
+    let of_daemon = said.lines().filter(|line| line.contains("\"holdfast\""));
+    let port = |line: &str| Some(line.split_whitespace().nth(2)?.rsplit_once(':')?.1.to_owned());
+    of_daemon.filter_map(port).collect()
+}
+
+#[test]
+fn news_that_does_not_come_is_told_from_endpoints_that_are_stale() {
+    let cluster = diagnosed::cluster_with_pods();
+    let api = cluster.api(0).unwrap();
+    let daemon = known(&cluster);
+    swallow(cluster.bed());
+    let begun = Instant::now();
+    lose(&api);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/web",
+            first: "view.api-cache",
+            exit: 3,
+            next: "the news has not come",
+            findings: &["view.api-cache error", "slices.stale ok", "slices.missing ok", "self.control ok"],
+            says: &["The apiserver has other endpoints than this node in web-"],
+        },
+    );
+    // Nobody mends the way: the daemon finds out by itself, and asks by another one.
+    let mended = || {
+        Ok((stage::frontends(&daemon, "default/web") == ["ClusterIP serving 10.1.0.2:8080"]).then_some(()))
+    };
+    until(NOTICED, "the news", mended).unwrap();
+    println!("the news came after {:?}", begun.elapsed());
+    expect_unprobed(
+        &daemon,
+        &Wanted { service: "default/web", findings: &["view.api-cache ok", "self.watch ok"], ..WELL },
+    );
+}
+
+/// As after somebody tidied up roles: what there is may be listed, and not followed.
+fn forbid_watching(cluster: &Cluster, api: &Api<'_>) {
+    let mut role = api.get(Kind::ClusterRole, "holdfast").unwrap().unwrap();
+    for rule in role["rules"].as_array_mut().unwrap() {
+        if rule["resources"] == json!(["endpointslices"]) {
+            rule["verbs"] = json!(["get", "list"]);
+        }
+    }
+    api.merge(Kind::ClusterRole, "holdfast", &json!({"rules": role["rules"]})).unwrap();
+    let what = json!({"verb": "watch", "group": "discovery.k8s.io", "resource": "endpointslices"});
+    let denied = || Ok((!stage::may(api, (stage::USER, &[]), &what)?).then_some(()));
+    until(SOON, "denial", denied).unwrap();
+    // A watch that goes on is not asked again for its rights.
+    cluster.kill(Part::Apiserver(0)).unwrap();
+    cluster.start_part(Part::Apiserver(0)).unwrap();
+}
+
+#[test]
+fn a_watch_that_is_refused_is_no_watch_however_often_it_is_tried() {
+    let cluster = diagnosed::cluster_with_pods();
+    let api = cluster.api(0).unwrap();
+    let daemon = known(&cluster);
+    forbid_watching(&cluster, &api);
+    lose(&api);
+    expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/web",
+            first: "self.watch",
+            exit: 3,
+            next: "apply contrib/kubernetes/rbac.yaml again",
+            findings: &[
+                "self.watch warning",
+                "view.api-cache because self.watch",
+                "slices.stale ok",
+                "self.control ok",
+            ],
+            says: &["The watch of endpointslices has been interrupted for", "cannot watch resource"],
+        },
+    );
+    stage::permit(&cluster, 1, stage::MANIFEST, (stage::USER, &[]));
+    expect_unprobed(
+        &daemon,
+        &Wanted { service: "default/web", findings: &["view.api-cache ok", "self.watch ok"], ..WELL },
+    );
+}
+
+/// More than an Endpoints object is given.
+const MANY: usize = 1_001;
+const HANDS: usize = 8;
+
+/// Pods that are ready, made by several hands at once.
+fn many_pods(cluster: &Cluster) {
+    let hand = |first: usize| {
+        let api = cluster.api(0).unwrap();
+        for number in (first..MANY).step_by(HANDS) {
+            let (name, address) =
+                (format!("default/many-{number}"), format!("10.3.{}.{}", number / 250, number % 250 + 1));
+            let pod = Pod { name: &name, app: "many", node: NODE, address: &address };
+            diagnosed::pods(&api, &[pod]);
+        }
+    };
+    std::thread::scope(|scope| (0..HANDS).for_each(|first| drop(scope.spawn(move || hand(first)))));
+}
+
+fn over_capacity(api: &Api<'_>) -> Option<Value> {
+    let endpoints =
+        api.request("GET", "api/v1/namespaces/default/endpoints/many", None).unwrap().object().unwrap();
+    endpoints["metadata"]["annotations"].get("endpoints.kubernetes.io/over-capacity").cloned()
+}
+
+#[test]
+fn an_endpoints_object_that_has_no_room_for_all_is_told_and_the_slices_have_all() {
+    let cluster = diagnosed::cluster_with_pods();
+    let api = cluster.api(0).unwrap();
+    service(&api, "many", &json!({"selector": {"app": "many"}}));
+    many_pods(&cluster);
+    let truncated = until(NOTICED, "an object that is full", || Ok(over_capacity(&api))).unwrap();
+    assert_eq!(truncated, "truncated");
+    expect_unprobed(
+        &daemon(&cluster),
+        &Wanted {
+            service: "default/many",
+            first: "endpoints.truncated",
+            exit: 1,
+            next: "Have its readers read EndpointSlices",
+            findings: &["endpoints.truncated warning", "slices.missing ok", "slices.counts ok", "verdict ok"],
+            says: &["sees 1000 addresses", "ready 1001"],
+        },
+    );
+}
