@@ -81,6 +81,8 @@ pub enum Reason {
     AllUnready,
     /// Every endpoint was seen terminating before it went.
     ScaledDown,
+    /// All that is listed stands in slices that a label keeps proxies away from.
+    Hidden,
     /// The endpoints went without a terminating phase.
     Vanished,
     /// As above, a short time after its source was interrupted.
@@ -105,10 +107,11 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NoEndpoints,
         Self::AllUnready,
         Self::ScaledDown,
+        Self::Hidden,
         Self::Vanished,
         Self::Resync,
         Self::MassLoss,
@@ -127,6 +130,7 @@ impl Reason {
             Self::NoEndpoints => "no-endpoints",
             Self::AllUnready => "all-unready",
             Self::ScaledDown => "scaled-down",
+            Self::Hidden => "hidden",
             Self::Vanished => "vanished",
             Self::Resync => "resync",
             Self::MassLoss => "mass-loss",

@@ -46,6 +46,8 @@ words! {
         NeverHadAny = "never_had_any",
         AllUnready = "all_unready",
         ScaledToZero = "scaled_to_zero",
+        /// A label keeps proxies away from all that is listed.
+        Hidden = "hidden",
         Vanished = "vanished",
         Resync = "resync",
         MassLoss = "mass_loss",
@@ -197,6 +199,7 @@ const fn cause(reason: Reason) -> ConditionCause {
         Reason::NoEndpoints => ConditionCause::NeverHadAny,
         Reason::AllUnready => ConditionCause::AllUnready,
         Reason::ScaledDown => ConditionCause::ScaledToZero,
+        Reason::Hidden => ConditionCause::Hidden,
         Reason::Vanished => ConditionCause::Vanished,
         Reason::Resync => ConditionCause::Resync,
         Reason::MassLoss => ConditionCause::MassLoss,

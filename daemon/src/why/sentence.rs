@@ -122,6 +122,9 @@ pub(crate) fn why(reason: Option<Reason>) -> &'static str {
         Some(Reason::NoEndpoints) => "it never had a usable endpoint",
         Some(Reason::AllUnready) => "endpoints are listed and none of them is ready",
         Some(Reason::ScaledDown) => "it was scaled down: each endpoint was seen terminating before it went",
+        Some(Reason::Hidden) => {
+            "no slice with an endpoint of it is read: the label service.kubernetes.io/headless keeps proxies away"
+        }
         Some(Reason::Vanished) => "its slices list no endpoint of it any more, and none was seen terminating",
         Some(Reason::Resync) => {
             "its endpoints vanished shortly after the source was interrupted or listed anew"

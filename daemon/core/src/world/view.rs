@@ -13,8 +13,8 @@ use core::num::NonZeroU16;
 
 use super::World;
 use super::decide::is_bypassed;
-use crate::facts::{ServiceFacts, Timestamp};
-use crate::keys::Protocol;
+use crate::facts::{AddressType, ServiceFacts, SliceFacts, Timestamp};
+use crate::keys::{Family, Protocol};
 use crate::lifecycle::Seen;
 use crate::list::{Row, Rows, Scope};
 use crate::op::{FrontendValue, PortIndex, ServiceId, WordFlags};
@@ -46,6 +46,7 @@ impl World {
         let mut before = before.map(|before| Before::new(before, &view));
         let row = |(position, it)| {
             let mut row = self.frontend_view(id, service, it, &done, now.wall);
+            tell_hidden(&mut row, &view.slices);
             before.iter_mut().for_each(|before| before.since(position, &mut row));
             row
         };
@@ -210,6 +211,19 @@ fn why_nobody(port: &Port) -> Reason {
         Reason::ScaledDown
     } else {
         Reason::Vanished
+    }
+}
+
+/// Who stands in a slice that a label keeps proxies away from is neither gone nor was it never there.
+fn tell_hidden(row: &mut FrontendView, slices: &[Arc<SliceFacts>]) {
+    let is_nobody = matches!(row.verdict, Verdict::Refusing | Verdict::Passing)
+        && matches!(row.reason, Some(Reason::NoEndpoints | Reason::ScaledDown));
+    let family = AddressType::Ip(Family::of(row.address));
+    let hides = |slice: &Arc<SliceFacts>| {
+        slice.headless && slice.address_type == family && slice.endpoints.iter_brief().next().is_some()
+    };
+    if is_nobody && slices.iter().any(hides) {
+        row.reason = Some(Reason::Hidden);
     }
 }
 

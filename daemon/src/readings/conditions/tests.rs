@@ -95,6 +95,7 @@ fn each_verdict_and_reason_has_its_condition_and_cause() {
         (Verdict::Refusing, Reason::NoEndpoints, "no_backends never_had_any"),
         (Verdict::Refusing, Reason::AllUnready, "no_backends all_unready"),
         (Verdict::Refusing, Reason::ScaledDown, "no_backends scaled_to_zero"),
+        (Verdict::Refusing, Reason::Hidden, "no_backends hidden"),
         (Verdict::Refusing, Reason::Vanished, "no_backends vanished"),
         (Verdict::Refusing, Reason::HoldExpired, "no_backends hold_expired"),
         (Verdict::Refusing, Reason::ProbesFailed, "no_backends probes_failed"),

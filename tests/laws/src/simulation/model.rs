@@ -362,6 +362,16 @@ pub fn withdrawn(facts: &Facts, service: &ServiceKey) -> BTreeSet<IpAddr> {
     headless.flat_map(|slice| slice.endpoints.iter().map(|it| it.address)).collect()
 }
 
+/// Nobody is there whom proxies are to see, and somebody whom they are not to.
+fn tell_hidden(port: &mut ExpectedPort, family: Family, service: &ServiceKey, facts: &Facts) {
+    let hidden = withdrawn(facts, service).into_iter().any(|address| Family::of(address) == family);
+    if port.nobody.is_empty() {
+        port.nobody.push(Reason::NoEndpoints);
+    }
+    let is_told = |reason: &&mut Reason| matches!(reason, Reason::NoEndpoints | Reason::ScaledDown);
+    port.nobody.iter_mut().filter(is_told).filter(|_| hidden).for_each(|reason| *reason = Reason::Hidden);
+}
+
 fn endpoints<'a>(port: &PortName, facts: &'a Facts, service: &ServiceKey) -> Vec<Listed<'a>> {
     let mut found: BTreeMap<(IpAddr, core::num::NonZeroU16), Listed<'a>> = BTreeMap::new();
     let (name, transport, family) = port;
@@ -508,6 +518,7 @@ impl Model {
         let mut expected = listed.clone();
         for (name, port) in &mut expected.ports {
             *port = self.history.effective(key, name, port);
+            tell_hidden(port, name.2, key, &self.facts);
         }
         self.services.insert(key.clone(), expected);
     }

@@ -70,7 +70,7 @@ fn who_stands_in_a_slice_that_is_not_for_proxies_any_more_has_not_vanished() {
         Event::SliceApplied(Arc::new(SliceFacts { headless: true, ..slice_facts("a", "a", endpoints) }))
     };
     for (endpoints, expected) in [
-        (&["1.1.1.1", "1.1.1.2"][..], (Verdict::Refusing, Some(Reason::ScaledDown))),
+        (&["1.1.1.1", "1.1.1.2"][..], (Verdict::Refusing, Some(Reason::Hidden))),
         (&["1.1.1.1"], (Verdict::Held, Some(Reason::Resync))),
         (&[], (Verdict::Held, Some(Reason::Resync))),
     ] {
@@ -81,6 +81,34 @@ fn who_stands_in_a_slice_that_is_not_for_proxies_any_more_has_not_vanished() {
         let view = view(&snapshot, "a");
         let row = row(&view, "10.0.0.1");
         assert_eq!((row.verdict, row.reason), expected, "{endpoints:?}");
+    }
+}
+
+/// Whoever reads that it was scaled down looks no further.
+#[test]
+fn who_stands_only_in_slices_that_are_not_for_proxies_is_said_to_be_hidden() {
+    let hidden = |endpoints: &[&str]| {
+        Event::SliceApplied(Arc::new(SliceFacts { headless: true, ..slice_facts("a", "a", endpoints) }))
+    };
+    let six = |endpoints: &[&str]| {
+        let facts = SliceFacts { headless: true, ..slice_facts("b", "a", endpoints) };
+        Event::SliceApplied(Arc::new(SliceFacts { address_type: AddressType::Ip(Family::V6), ..facts }))
+    };
+    let gone = || with(&[("1.1.1.1", SICK)]);
+    for (what, slices, expected) in [
+        ("from the beginning", vec![hidden(&["1.1.1.1"])], Reason::Hidden),
+        ("nobody is hidden", vec![hidden(&[])], Reason::NoEndpoints),
+        ("those of the other family", vec![six(&["1.1.1.1"])], Reason::NoEndpoints),
+        ("who is listed is not hidden", vec![gone(), hidden(&["1.1.1.2"]), gone()], Reason::AllUnready),
+    ] {
+        let mut rig = Rig::new();
+        let mut last = rig.turn(vec![applied(service("a", "10.0.0.1", &[]))]);
+        for slice in slices {
+            last = rig.turn(vec![slice]);
+        }
+        let view = view(&last, "a");
+        let row = row(&view, "10.0.0.1");
+        assert_eq!((row.verdict, row.reason), (Verdict::Refusing, Some(expected)), "{what}");
     }
 }
 
