@@ -461,3 +461,32 @@ fn events_that_may_not_be_followed_are_asked_for_seldom() {
     assert!(said(&overheard).contains("holdfast_event_source_up{source=\"services\"} 0"));
     assert!(node.access.view().endpoints.iter().all(|it| it.last_error.is_none()));
 }
+
+/// An Event that Endpoints cannot be made names no namespace, and so lies in `default`, beside those of all tenants.
+fn unmade(name: &str, service: &str) -> Value {
+    let mut event = event(name, "FailedToCreateEndpoint", ("Endpoints", "web"), "");
+    event["involvedObject"].as_object_mut().unwrap().remove("namespace");
+    event["source"]["component"] = "endpoint-controller".into();
+    let why = "endpoints \"web\" is forbidden: exceeded quota: objects";
+    event["message"] = format!("Failed to create endpoint for service {service}: {why}").into();
+    event
+}
+
+#[test]
+fn what_is_filed_in_another_namespace_is_told_of_this_service_alone() {
+    let setup = Setup::new(1);
+    let mut object = service_object("web", vip(0));
+    object["metadata"]["namespace"] = "shop".into();
+    setup.cluster.apply(object).unwrap();
+    for (name, service) in [("a", "shop/web"), ("b", "bank/web"), ("c", "default/web"), ("d", "shop/web-2")] {
+        setup.cluster.apply(unmade(name, service)).unwrap();
+    }
+    let node = synced(setup);
+    let found = diagnose_by(&node, &gatherer(&node), &ObjectName::new("shop", "web").unwrap());
+    found.check_bounds();
+    found.says("Failed to create endpoint for service shop/web: ");
+    found.says("cause: Some(\"api.quota\")");
+    for other in ["bank/web", "default/web", "shop/web-2"] {
+        assert!(!found.text.contains(&format!("for service {other}:")), "{}", found.text);
+    }
+}

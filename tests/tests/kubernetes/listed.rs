@@ -1,4 +1,4 @@
-//! What `holdfast events` asks the apiserver: two questions in a turn, within a few pages, and nothing of others.
+//! What `holdfast events` asks the apiserver: three questions in a turn, within a few pages, and nothing of others.
 
 use std::sync::Arc;
 

@@ -6,6 +6,7 @@
 mod ask;
 mod beside;
 mod events;
+mod filed;
 mod heard;
 mod judged;
 mod network;
@@ -117,31 +118,26 @@ pub(super) async fn gather(
         workload::ask(&mut first, &reading, names),
         network::ask(&mut second, &reading, names, subject)
     );
-    let mut cluster = together(workload, network, subject);
-    beside::ask(&mut first, names, subject, &mut cluster).await;
+    let (mut cluster, heard) = together(workload, network);
+    let filed = beside::ask(&mut first, &reading, names, subject, &mut cluster).await;
+    tell(&mut cluster, heard.with(filed), subject);
     cluster.requests = first.requests.into_iter().chain(second.requests).collect();
     cluster
 }
 
-fn together(workload: Workload, network: Network, subject: Subject<'_>) -> Cluster {
+fn together(workload: Workload, network: Network) -> (Cluster, Heard) {
     let Workload { service, pods, near, events: of_pods } = workload;
     let Network { slices, events, leases, nodes, nodes_unasked } = network;
     let heard = events.with(of_pods);
-    let uid = service.answer().and_then(|it| Some(it.as_ref()?.uid.as_str()));
+    let cluster = Cluster { service, pods, near, slices, leases, nodes, nodes_unasked, ..Cluster::default() };
+    (cluster, heard)
+}
+
+/// Each Event by what is known of it, now that it is known which Service it must be about.
+fn tell(cluster: &mut Cluster, heard: Heard, subject: Subject<'_>) {
+    let uid = cluster.service.answer().and_then(|it| Some(it.as_ref()?.uid.as_str()));
     let judge = |events| judged::judge(subject.edition.knowledge(), events, (subject.name, uid), subject.now);
-    let events = heard.list.map(judge);
-    Cluster {
-        service,
-        pods,
-        near,
-        slices,
-        leases,
-        nodes,
-        nodes_unasked,
-        events,
-        more_events: heard.more,
-        ..Cluster::default()
-    }
+    (cluster.events, cluster.more_events) = (heard.list.map(judge), heard.more);
 }
 
 /// Nobody was asked.

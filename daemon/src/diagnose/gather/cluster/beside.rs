@@ -1,5 +1,5 @@
 //! What else may matter, as far as requests are left: host ports, the namespace, the address, policies, the older
-//! Endpoints.
+//! Endpoints, and why those are not there.
 //!
 //! Invariant: a question is left out where its answer could not change anything. Those come first whose answer may be
 //! the cause; the last one only helps readers of an API that this node does not read.
@@ -8,11 +8,24 @@ use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod as PodObject};
 use k8s_openapi::api::networking::v1::IPAddress;
 
 use super::ask::{Form, Lane, Question};
+use super::events::{Heard, Reading};
 use super::paths::Name;
-use super::{Names, Subject, objects, paths, right};
+use super::{Names, Subject, filed, objects, paths, right};
 use crate::diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, HostPort};
 
-pub(super) async fn ask(lane: &mut Lane<'_>, names: Names<'_>, subject: Subject<'_>, cluster: &mut Cluster) {
+/// All of it goes into the cluster, but for what was heard.
+pub(super) async fn ask(
+    lane: &mut Lane<'_>,
+    reading: &Reading<'_>,
+    names: Names<'_>,
+    subject: Subject<'_>,
+    cluster: &mut Cluster,
+) -> Heard {
+    let has_no_slices = cluster.slices.answer().is_some_and(Vec::is_empty);
+    let heard = match has_no_slices {
+        true => filed::ask(lane, reading, names.service, subject.name).await,
+        false => Heard::default(),
+    };
     cluster.hosted = hosted(lane, subject).await;
     cluster.namespace = match is_in_doubt(cluster) {
         true => namespace(lane, names).await,
@@ -21,6 +34,12 @@ pub(super) async fn ask(lane: &mut Lane<'_>, names: Names<'_>, subject: Subject<
     cluster.address = address(lane, subject).await;
     cluster.policies = policies(lane, names).await;
     cluster.endpoints = endpoints(lane, names).await;
+    match cluster.endpoints {
+        Asked::Answered(None) if !has_no_slices => {
+            filed::ask(lane, reading, names.service, subject.name).await
+        }
+        _ => heard,
+    }
 }
 
 /// Nothing new can come to be in a namespace that is going.

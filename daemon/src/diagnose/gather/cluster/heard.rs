@@ -1,6 +1,6 @@
 //! Events asked for by themselves: about one service and its pods, or about what all services depend on.
 //!
-//! Invariant: two questions at most, over one connection that no watch uses, under the bounds of a diagnosis and in its
+//! Invariant: three questions at most, over one connection that no watch uses, under the bounds of a diagnosis and in its
 //! turn. What could not be read is said, and never taken for "there is none".
 
 use std::collections::BTreeSet;
@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::ask::{Bounds, Lane};
 use super::events::{Events, Heard, Reading};
+use super::filed;
 use super::network::KINDS;
 use super::paths::Name;
 use crate::apiserver::Access;
@@ -56,8 +57,13 @@ async fn of_service(
     };
     let heard =
         reading.ask(lane, "events", namespace, &[("involvedObject.name", service.as_str())], PAGES_MAX).await;
-    let heard = heard.only(|event| KINDS.contains(&event.object.kind.as_str()));
-    if heard.list.answer().is_none() || pods.is_empty() {
+    let heard =
+        heard.only(|event| KINDS.contains(&event.object.kind.as_str()) && !filed::is_of_another(event, name));
+    if heard.list.answer().is_none() {
+        return heard;
+    }
+    let heard = heard.with(filed::ask(lane, reading, service, name).await);
+    if pods.is_empty() {
         return heard;
     }
     let of_pods = reading.ask(lane, "events of pods", namespace, &ILL_PODS, PAGES_MAX).await;

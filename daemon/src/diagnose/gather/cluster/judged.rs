@@ -9,6 +9,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_knowledge::{ClusterEvent, EventType, Knowledge, ObjectRef, Present, Standing, Time, Values};
 
+use super::filed::is_of_another;
 use crate::diagnose::material::{EventSeen, ObjectSeen, RemedySeen};
 
 /// All Events, object by object, each by what is known of it. `service` is the name and uid of what is diagnosed.
@@ -38,15 +39,6 @@ pub(super) fn judge(
 /// A Service that was deleted and made anew has its name still; what was said of the former one says nothing of this.
 fn is_of_a_former(object: &ObjectRef, uid: Option<&str>) -> bool {
     object.kind == "Service" && uid.is_some_and(|uid| !object.uid.is_empty() && object.uid != uid)
-}
-
-/// What keeps Endpoints from being made is said in the namespace `default`, whosever they are: only the message tells.
-fn is_of_another(event: &ClusterEvent, name: &ObjectName) -> bool {
-    if !event.object.namespace.is_empty() {
-        return false;
-    }
-    let of_service = event.message.split_once("for service ").and_then(|(_, rest)| rest.split(": ").next());
-    of_service.is_some_and(|named| named != name.to_string())
 }
 
 fn seen(standing: &Standing<'_, '_>, values: &Values) -> EventSeen {
