@@ -2,7 +2,8 @@
 //!
 //! Invariant: it changes nothing. Whoever comes by TCP, which may be anybody on this host, is told what this node knows
 //! by itself; only for those of the socket the apiserver is asked, this host looked at and connections tried. What the
-//! maps say is read in a turn of this door, and belongs to the snapshot that it is compared with.
+//! maps say is read in a turn of this door, and belongs to the snapshot that it is compared with. However busy the engine
+//! is, there is an answer within the time of a diagnosis, which says what was not read.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,16 +13,19 @@ use axum::response::{IntoResponse, Response};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_datapath::Status;
+use tokio::time::{Instant, timeout_at};
 
 use super::answer::{self, Refusal};
 use super::door::{Visit, Way};
-use super::explain::read_back;
+use super::explain::{read_back, unread};
 use super::form::Form;
 use super::hint::Hint;
 use super::limits::DIAGNOSES_MAX;
 use super::query::{Legal, Query};
 use crate::diagnose::gather::{Asks, Outside};
+use crate::diagnose::limits::{JUDGING, TOTAL};
 use crate::diagnose::{Diagnosis, EXIT_HEADER, Known, Material, Narrowed, flows, judge, text};
+use crate::engine::ask::Busy;
 use crate::readings::Readings;
 use crate::rfc3339::Millis;
 
@@ -29,7 +33,7 @@ use crate::rfc3339::Millis;
 pub(super) const LEGAL: Legal =
     Legal { parameters: &["service", "probe", "client", "since", "timeout", "format"], types: &[] };
 
-/// Looks at the maps that are taken, at most, until nothing changes during one.
+/// Looks at the maps that are taken, at most, until the service does not change during one.
 const LOOKS_MAX: usize = 3;
 
 /// Gathers, judges, and writes down what came of it.
@@ -71,8 +75,9 @@ fn written(material: &Material, version: &'static str, form: Form) -> Response {
 }
 
 async fn gathered(visit: &Visit, name: &ObjectName, query: &Query) -> Material {
+    let until = Instant::now() + query.timeout.unwrap_or(TOTAL).min(TOTAL).saturating_sub(JUDGING);
     let outside = outside(visit, name, query).await;
-    let (known, read) = looked(visit, name).await;
+    let (known, read) = looked(visit, name, until).await;
     let taken = Millis::of(SystemTime::now()).seconds();
     let mut material = known.material(&visit.readings, &read, (narrowed(query, taken), taken));
     if let Some(Outside { cluster, host, probes, names }) = outside {
@@ -121,16 +126,24 @@ fn unserved(status: Option<&Status>) -> Option<&'static str> {
     all.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why)
 }
 
+/// What is said in place of what the maps hold, where each look at them was overtaken.
+const OVERTAKEN: &str = "the service changed each time while the maps were read";
+
 /// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.
-async fn looked(visit: &Visit, name: &ObjectName) -> (Known, crate::why::ReadBack) {
+async fn looked(visit: &Visit, name: &ObjectName, until: Instant) -> (Known, crate::why::ReadBack) {
     let mut looks = 0;
     loop {
-        let snapshot = visit.readings.snapshot();
-        let known = Known::of(name.clone(), Arc::clone(&snapshot));
-        let read = read_back(visit, known.keys()).await;
-        looks += 1;
-        if looks == LOOKS_MAX || !visit.readings.snapshot().is_news_after(&snapshot) {
+        let known = Known::of(name.clone(), visit.readings.snapshot());
+        let keys = known.keys();
+        let Ok(read) = timeout_at(until, read_back(visit, keys.clone())).await else {
+            return (known, unread(keys, &Busy));
+        };
+        if known.is_still_so(&visit.readings.snapshot()) {
             return (known, read);
+        }
+        looks += 1;
+        if looks == LOOKS_MAX {
+            return (known, unread(keys, &OVERTAKEN));
         }
     }
 }

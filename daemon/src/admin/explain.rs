@@ -40,6 +40,11 @@ pub(super) async fn read_back(visit: &Visit, keys: Vec<FrontendKey>) -> ReadBack
             let entries = entries.into_iter().map(|entry| entry.map_err(|error| error.to_string()));
             keys.into_iter().zip(entries).collect()
         }
-        Err(busy) => keys.into_iter().map(|key| (key, Err(busy.to_string()))).collect(),
+        Err(busy) => unread(keys, &busy),
     }
+}
+
+/// That the maps could not be asked.
+pub(super) fn unread(keys: Vec<FrontendKey>, why: &impl ToString) -> ReadBack {
+    keys.into_iter().map(|key| (key, Err(why.to_string()))).collect()
 }

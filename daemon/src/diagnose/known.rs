@@ -38,6 +38,12 @@ impl Known {
         self.frontends().filter_map(|(_, it)| key(it)).take(FRONTENDS_MAX).collect()
     }
 
+    /// Whether a later snapshot has the same of it, whatever became of others.
+    pub(crate) fn is_still_so(&self, later: &Snapshot) -> bool {
+        let now = views(&self.name, later);
+        now.len() == self.views.len() && now.iter().zip(&self.views).all(|(now, then)| Arc::ptr_eq(now, then))
+    }
+
     fn frontends(&self) -> impl Iterator<Item = (&ServiceView, &FrontendView)> {
         self.views.iter().flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)))
     }

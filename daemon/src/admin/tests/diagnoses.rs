@@ -1,8 +1,13 @@
 //! `/diagnose` over real sockets: what it answers to whom, and how the command line ends by that.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
-use super::fixture::{everything, serve};
+use super::fixture::{Served, everything, serve, serve_with};
+use crate::engine::ask::{self, Ask};
 
 #[test]
 fn a_diagnosis_says_first_what_is_most_likely_wrong() {
@@ -49,4 +54,49 @@ fn what_was_not_asked_is_skipped() {
     }
     // No engine runs here that could read the maps.
     assert_eq!((&diagnosis["counts"]["unknown"], state("view.table-kernel")), (&1.into(), "unknown".into()));
+}
+
+/// How the maps compare, and why nobody knows it.
+fn compared(served: &Served, question: &str) -> (Value, String) {
+    let body = served.get(&format!("/diagnose?service=default/web&format=json{question}"), "").body;
+    let diagnosis: Value = serde_json::from_str(&body).unwrap();
+    let findings = diagnosis["findings"].as_array().unwrap();
+    let found = findings.iter().find(|it| it["id"] == "view.table-kernel").unwrap();
+    (found["state"].clone(), found["message"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn an_engine_that_does_not_answer_makes_no_diagnosis_late() {
+    let (engine, _unheard) = ask::channel();
+    let served = serve_with(everything(), |readings| readings.engine = engine);
+    let begun = Instant::now();
+    let (state, why) = compared(&served, "&timeout=1s");
+    assert!(begun.elapsed() < Duration::from_millis(1_500), "{:?}", begun.elapsed());
+    assert_eq!(state, "unknown");
+    assert!(why.contains("the engine does not answer now"), "{why}");
+}
+
+/// What was read of the maps is compared with what they were to hold then, or with nothing.
+#[test]
+fn a_service_that_changes_while_the_maps_are_read_is_not_held_against_them() {
+    for (changes, asked, state) in [("itself", 3, "unknown"), ("others", 1, "error")] {
+        let (engine, mut heard) = ask::channel();
+        let served = serve_with(everything(), |readings| readings.engine = engine);
+        let snapshots = served.snapshots.clone();
+        let questions = Arc::new(AtomicU32::new(0));
+        let heard_of = Arc::clone(&questions);
+        std::thread::spawn(move || {
+            while let Some(Ask::Read(keys, answer)) = heard.blocking_recv() {
+                heard_of.fetch_add(1, Ordering::SeqCst);
+                let mut next = Arc::clone(&snapshots.borrow());
+                Arc::make_mut(&mut next).counters.batches += 1;
+                snapshots.send_replace(if changes == "itself" { Arc::new(everything()) } else { next });
+                let _ = answer.send(keys.iter().map(|_| Ok(None)).collect());
+            }
+        });
+        let (found, why) = compared(&served, "");
+        assert_eq!(found, state, "{changes}: {why}");
+        assert_eq!(why.contains("changed each time"), state == "unknown", "{why}");
+        assert_eq!(questions.load(Ordering::SeqCst), asked, "{changes}");
+    }
 }
