@@ -3,6 +3,7 @@
 //! Invariant: what an Event says is text of whoever wrote it: it is recognised, counted and shown, and nothing is done
 //! about it. Whoever writes many fills neither the journal nor memory, and no watch of objects waits for one of these.
 
+mod causes;
 mod counts;
 mod follow;
 

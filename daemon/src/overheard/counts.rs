@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use holdfast_core::keys::ObjectName;
 use holdfast_knowledge::{ClusterEvent, EventReason, EventType, Knowledge};
 
 use super::TOPICS;
+use super::causes::Causes;
 use crate::exposition::Exposition;
 use crate::knowledge::{self, Edition, Editions};
 
@@ -41,6 +43,7 @@ struct Counts {
     told_down: BTreeSet<&'static str>,
     recognised: BTreeMap<(String, &'static str, String), u64>,
     causes: BTreeMap<String, u64>,
+    of_services: Causes,
     unrecognised: u64,
     unlogged: u64,
     /// How many lines there was room for, and when.
@@ -72,6 +75,7 @@ impl Overheard {
         counts.is_on = is_on;
         counts.up.clear();
         counts.told_down.clear();
+        counts.of_services.clear();
         drop(counts);
         self.learn();
     }
@@ -100,7 +104,7 @@ impl Overheard {
     }
 
     /// Takes notice of one, and has a line of it written if there is room.
-    pub(super) fn count(&self, event: &ClusterEvent) {
+    pub(crate) fn count(&self, event: &ClusterEvent) {
         let edition = self.edition();
         let recognised = edition.knowledge().recognise(event);
         let mut counts = self.lock();
@@ -115,11 +119,18 @@ impl Overheard {
         if let Some(cause) = recognised.cause {
             *counts.causes.entry(cause.id.clone()).or_default() += 1;
         }
-        let has_room = counts.has_room(Instant::now());
+        let now = Instant::now();
+        counts.of_services.hear(event, &recognised, now);
+        let has_room = counts.has_room(now);
         drop(counts);
         if has_room {
             tracing::info!("the cluster says of {}", recognised.line(event));
         }
+    }
+
+    /// Why the load balancer of this Service is not made, if Events are followed and one said it.
+    pub(crate) fn cause_of(&self, service: &ObjectName) -> Option<String> {
+        self.lock().of_services.of(service, Instant::now()).map(str::to_owned)
     }
 
     /// The metrics as text.
