@@ -283,6 +283,12 @@ pub struct Diagnosed {
     /// Try no connections to its frontends and backends
     #[arg(long)]
     no_probe: bool,
+    /// Only this port, by its name or by the number that clients dial
+    #[arg(long, value_name = "PORT")]
+    port: Option<String>,
+    /// Ask backends that are known to speak HTTP for this path; no redirect is followed
+    #[arg(long, value_name = "PATH", conflicts_with = "no_probe")]
+    http: Option<String>,
     /// Who does not reach it: what this client would meet at each frontend; nothing is sent
     #[arg(long, value_name = "IP")]
     client: Option<String>,
@@ -511,13 +517,15 @@ impl Cli {
     }
 
     fn diagnose(&self, asked: &Diagnosed, out: &mut impl Write) -> Result<Exit, ClientError> {
-        let Diagnosed { service, no_probe, client, since, timeout, explain } = asked;
+        let Diagnosed { service, no_probe, port, http, client, since, timeout, explain } = asked;
         if let Some(check) = explain {
             return explained_check(check, out);
         }
         let probe = if *no_probe { "none" } else { "connect" };
         let start = format!("/diagnose?format={}&probe={probe}", self.output.as_str());
-        let filters = [("service", service), ("client", client), ("since", since), ("timeout", timeout)];
+        let narrowed = [("port", port), ("http", http), ("client", client)];
+        let filters = [&[("service", service)], &narrowed[..], &[("since", since), ("timeout", timeout)]];
+        let filters = filters.concat();
         self.ending_as_told(&path(&start, &filters), out)
     }
 

@@ -12,6 +12,7 @@ mod checks;
 mod command;
 mod event_list;
 mod finding;
+mod focus;
 pub mod gather;
 mod json;
 mod known;
@@ -19,13 +20,14 @@ pub(crate) mod limits;
 mod lookup;
 pub(crate) mod material;
 mod meaning;
-mod shown;
+pub(crate) mod shown;
 pub(crate) mod text;
 
 pub(crate) use answer::answer as judge;
 #[cfg(test)]
 pub(crate) use event_list::any_events;
 pub(crate) use event_list::{EventList, Scope};
+pub(crate) use focus::{Focus, HttpPath, PortWanted};
 pub(crate) use json::Diagnosis;
 #[cfg(test)]
 pub(crate) use json::any_api;

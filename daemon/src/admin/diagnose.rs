@@ -22,16 +22,21 @@ use super::form::Form;
 use super::hint::Hint;
 use super::limits::DIAGNOSES_MAX;
 use super::query::{Legal, Query};
-use crate::diagnose::gather::{Asks, Outside};
+use crate::diagnose::gather::{Asks, Outside, views};
 use crate::diagnose::limits::{JUDGING, TOTAL};
-use crate::diagnose::{Diagnosis, EXIT_HEADER, Known, Material, Narrowed, flows, judge, text};
+use crate::diagnose::shown::some;
+use crate::diagnose::{
+    Diagnosis, EXIT_HEADER, Focus, Known, Material, Narrowed, PortWanted, flows, judge, text,
+};
 use crate::engine::ask::Busy;
 use crate::readings::Readings;
 use crate::rfc3339::Millis;
 
 /// What `/diagnose` understands.
-pub(super) const LEGAL: Legal =
-    Legal { parameters: &["service", "probe", "client", "since", "timeout", "format"], types: &[] };
+pub(super) const LEGAL: Legal = Legal {
+    parameters: &["service", "probe", "port", "http", "client", "since", "timeout", "format"],
+    types: &[],
+};
 
 /// Looks at the maps that are taken, at most, until the service does not change during one.
 const LOOKS_MAX: usize = 3;
@@ -41,6 +46,9 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     let Some(name) = query.filter.service.clone() else {
         return Refusal::new(StatusCode::BAD_REQUEST, "no service is named", Hint::Service).into_response();
     };
+    if let Some(refusal) = misfit(&visit, &name, &query) {
+        return refusal.into_response();
+    }
     let Some(_place) = visit.door.diagnoses.take(visit.peer) else {
         let error = format!("{DIAGNOSES_MAX} diagnoses are being made already");
         return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error, "ask again in a few seconds")
@@ -60,6 +68,17 @@ pub(super) async fn diagnose(visit: Visit, query: Query, form: Form) -> Response
     })
 }
 
+/// What makes no sense together, or of this service.
+fn misfit(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Refusal> {
+    let Focus { port, http } = &query.focus;
+    if http.is_some() && query.probes == Some(false) {
+        return Some(Refusal::new(StatusCode::BAD_REQUEST, "`http` needs connections", "leave `probe` out"));
+    }
+    let ports = query.focus.missed(&views(name, &visit.readings.snapshot()))?;
+    let error = format!("{name} has no port {}", port.as_ref().map_or("", PortWanted::as_str));
+    Some(Refusal::new(StatusCode::BAD_REQUEST, error, format!("its ports: {}", some(&ports))))
+}
+
 fn written(material: &Material, version: &'static str, form: Form) -> Response {
     let judged = judge(material);
     let diagnosis = Diagnosis::of(material, &judged, version);
@@ -77,12 +96,12 @@ fn written(material: &Material, version: &'static str, form: Form) -> Response {
 async fn gathered(visit: &Visit, name: &ObjectName, query: &Query) -> Material {
     let until = Instant::now() + query.timeout.unwrap_or(TOTAL).min(TOTAL).saturating_sub(JUDGING);
     let outside = outside(visit, name, query).await;
-    let (known, read) = looked(visit, name, until).await;
+    let (known, read) = looked(visit, (name, &query.focus), until).await;
     let taken = Millis::of(SystemTime::now()).seconds();
     let mut material = known.material(&visit.readings, &read, (narrowed(query, taken), taken));
-    if let Some(Outside { cluster, host, probes, names }) = outside {
+    if let Some(Outside { cluster, host, probes, http, names }) = outside {
         (material.cluster, material.host) = (cluster, host);
-        (material.probes, material.names) = (probes, names);
+        (material.probes, material.http, material.names) = (probes, http, names);
     }
     material
 }
@@ -92,6 +111,7 @@ fn narrowed(query: &Query, taken: Timestamp) -> Narrowed {
     let since = query.records.since.map(|since| taken.0.saturating_sub(since.seconds().0).max(0));
     Narrowed {
         client: query.flows.client.map(|client| client.address),
+        focus: query.focus.clone(),
         since_seconds: since.unwrap_or(any.since_seconds),
     }
 }
@@ -104,7 +124,7 @@ async fn outside(visit: &Visit, name: &ObjectName, query: &Query) -> Option<Outs
     let (readings, snapshot) = (&visit.readings, visit.readings.snapshot());
     let probes = query.probes.unwrap_or(true);
     let asks = Asks { api: true, probes, frontends_not: undialled(readings), within: query.timeout };
-    Some(readings.gatherer.outside(name, &snapshot, asks).await)
+    Some(readings.gatherer.outside(name, &snapshot, (asks, &query.focus)).await)
 }
 
 /// Why a connection of this daemon to a frontend would say nothing.
@@ -130,10 +150,14 @@ fn unserved(status: Option<&Status>) -> Option<&'static str> {
 const OVERTAKEN: &str = "the service changed each time while the maps were read";
 
 /// The service as this node has it, and what the maps hold of it. A change between the two would look like a fault.
-async fn looked(visit: &Visit, name: &ObjectName, until: Instant) -> (Known, crate::why::ReadBack) {
+async fn looked(
+    visit: &Visit,
+    (name, focus): (&ObjectName, &Focus),
+    until: Instant,
+) -> (Known, crate::why::ReadBack) {
     let mut looks = 0;
     loop {
-        let known = Known::of(name.clone(), visit.readings.snapshot());
+        let known = Known::of(name.clone(), visit.readings.snapshot(), focus);
         let keys = known.keys();
         let Ok(read) = timeout_at(until, read_back(visit, keys.clone())).await else {
             return (known, unread(keys, &Busy));

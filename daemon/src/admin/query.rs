@@ -16,6 +16,7 @@ use super::form::{FORMATS, Form};
 use super::hint::Hint;
 use super::limits::RECORDS_MAX as LIMIT_MAX;
 use crate::diagnose::limits::TOTAL;
+use crate::diagnose::{Focus, HttpPath, PortWanted};
 use crate::recorder::{RULES, Wanted};
 use crate::rfc3339::Millis;
 use crate::why::{Dialled, Question};
@@ -75,6 +76,8 @@ pub(super) struct Query {
     pub(super) form: Option<Form>,
     /// Whether connections are tried.
     pub(super) probes: Option<bool>,
+    /// Which port, and what is asked for by HTTP.
+    pub(super) focus: Focus,
     /// How long the answer may take.
     pub(super) timeout: Option<Duration>,
 }
@@ -121,6 +124,8 @@ impl Query {
             "after" => once(name, &mut self.records.after, after(value)?),
             "format" => once(name, &mut self.form, format(value)?),
             "probe" => once(name, &mut self.probes, probe(value)?),
+            "port" => once(name, &mut self.focus.port, port(value)?),
+            "http" => once(name, &mut self.focus.http, http(value)?),
             "timeout" => once(name, &mut self.timeout, timeout(value)?),
             _ => Err(unknown(name, legal)),
         }
@@ -212,6 +217,17 @@ fn probe(value: &str) -> Result<bool, Refusal> {
     let found = PROBES.iter().find(|(word, _)| *word == value).map(|(_, are_tried)| *are_tried);
     let legal = || format!("legal probes: {}", PROBES.map(|(word, _)| word).join(", "));
     found.ok_or_else(|| bad(format!("unknown probe {}", quoted(value)), legal()))
+}
+
+fn port(value: &str) -> Result<PortWanted, Refusal> {
+    let refused =
+        || bad(format!("{} is no port", quoted(value)), "give the name or number of one of its ports");
+    PortWanted::parse(value).ok_or_else(refused)
+}
+
+fn http(value: &str) -> Result<HttpPath, Refusal> {
+    let refused = || bad(format!("{} is no path", quoted(value)), "give a path, such as /healthz");
+    HttpPath::parse(value).ok_or_else(refused)
 }
 
 /// Whole seconds, with their unit or without.

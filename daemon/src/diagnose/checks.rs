@@ -9,6 +9,7 @@ mod endpoints;
 mod events;
 mod foreign;
 mod host;
+mod http;
 mod lasting;
 mod names;
 mod own;
@@ -192,6 +193,7 @@ pub(crate) static ALL: &[Check] = &[
     check("foreign.leftover", Group::Foreign, &[Host], foreign::leftover),
     check("probe.frontend", Group::Probes, &[Probes, Table], probes::frontend),
     check("probe.backend", Group::Probes, &[Probes, Nodes, Policies], probes::backend),
+    check("probe.http", Group::Probes, &[Probes, Pods, Service], http::http),
     check("probe.udp", Group::Probes, &[Probes, Policies], names::servers),
     check("dns.service", Group::Dns, &[Table], dns::service),
     check("dns.name", Group::Dns, &[Probes, Watch], names::own),

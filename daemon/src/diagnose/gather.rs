@@ -6,6 +6,7 @@
 
 mod cluster;
 mod host;
+mod http;
 mod names;
 mod probes;
 #[cfg(test)]
@@ -23,8 +24,9 @@ use holdfast_core::snapshot::{ServiceView, Snapshot};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::focus::Focus;
 use super::limits::{PROBES_AT_ONCE, RESERVE, TOTAL};
-use super::material::{Asked, Cluster, Host, Names, Probe};
+use super::material::{Asked, Cluster, Host, HttpProbe, Names, Probe};
 use crate::apiserver::Access;
 use crate::config::{Config, EventsRead};
 use crate::knowledge::{self, Edition, Editions};
@@ -63,6 +65,7 @@ pub(crate) struct Outside {
     pub(crate) cluster: Cluster,
     pub(crate) host: Host,
     pub(crate) probes: Asked<Vec<Probe>>,
+    pub(crate) http: Asked<Vec<HttpProbe>>,
     pub(crate) names: Asked<Names>,
 }
 
@@ -78,27 +81,36 @@ impl Gatherer {
         Self { editions, ..self }
     }
 
-    /// Asks all at once, within the time of a diagnosis.
-    pub(crate) async fn outside(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> Outside {
+    /// Asks all at once, within the time of a diagnosis; by HTTP after that, of those who took a connection.
+    pub(crate) async fn outside(
+        &self,
+        name: &ObjectName,
+        snapshot: &Snapshot,
+        (asks, focus): (Asks, &Focus),
+    ) -> Outside {
         let within = asks.within.unwrap_or(TOTAL).min(TOTAL);
         let deadline = Instant::now() + within.saturating_sub(RESERVE);
-        let views = views(name, snapshot);
+        let views = focus.of(&views(name, snapshot));
         let own = host::addresses().unwrap_or_default();
         let backends = probes::backends(&views, &self.node, &own);
         let wanted = Wanted::of(&views, &backends);
         let servers = Servers::of(name, &views, snapshot, (&self.node, &own));
-        let (cluster, host, probes, names) = tokio::join!(
+        let (mut cluster, host, probes, names) = tokio::join!(
             self.cluster(name, &views, asks, deadline),
             host::gather(wanted, deadline),
             probe(snapshot, &views, backends, asks, deadline),
             servers.asked(asks, deadline)
         );
-        Outside { cluster, host, probes, names }
+        if let Asked::Answered(Some(seen)) = &mut cluster.service {
+            focus.narrow_seen(seen);
+        }
+        let http = http::ask(focus.http.as_ref(), name, (&views, &cluster), &probes, deadline).await;
+        Outside { cluster, host, probes, http, names }
     }
 
     /// The same, for whoever only shows it.
     pub async fn ask(&self, name: &ObjectName, snapshot: &Snapshot, asks: Asks) -> impl fmt::Debug + use<> {
-        self.outside(name, snapshot, asks).await
+        self.outside(name, snapshot, (asks, &Focus::default())).await
     }
 
     /// Events alone, with that by which they are recognised: about one service and its pods, or about what all services

@@ -38,6 +38,8 @@ const NOT_CHECKED: [&str; 3] =
 pub(crate) struct Diagnosis<'a> {
     pub(crate) schema: &'static str,
     pub(crate) service: Service,
+    /// The one port that was asked about, as it was named; null: all of them.
+    pub(crate) port: Option<String>,
     pub(crate) node: String,
     pub(crate) version: &'static str,
     pub(crate) taken: Rfc3339,
@@ -145,6 +147,7 @@ impl<'a> Diagnosis<'a> {
         Self {
             schema: SCHEMA,
             service: service(&case),
+            port: material.narrowed.focus.port.as_ref().map(|port| port.as_str().to_owned()),
             node: clean(&material.snapshot.node.name),
             version,
             taken: Rfc3339(material.taken),

@@ -9,6 +9,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 
+use super::focus::Focus;
 use super::gather::views;
 use super::limits::RECORDS_MAX;
 use super::lookup::look_up;
@@ -24,13 +25,15 @@ pub(crate) struct Known {
     name: ObjectName,
     snapshot: Arc<Snapshot>,
     views: Vec<Arc<ServiceView>>,
+    /// As the snapshot has them, with all of their ports.
+    whole: Vec<Arc<ServiceView>>,
 }
 
 impl Known {
     /// Finds them, by the exact name.
-    pub(crate) fn of(name: ObjectName, snapshot: Arc<Snapshot>) -> Self {
-        let views = views(&name, &snapshot);
-        Self { name, snapshot, views }
+    pub(crate) fn of(name: ObjectName, snapshot: Arc<Snapshot>, focus: &Focus) -> Self {
+        let whole = views(&name, &snapshot);
+        Self { views: focus.of(&whole), name, snapshot, whole }
     }
 
     /// The frontends of which the maps are asked.
@@ -41,7 +44,7 @@ impl Known {
     /// Whether a later snapshot has the same of it, whatever became of others.
     pub(crate) fn is_still_so(&self, later: &Snapshot) -> bool {
         let now = views(&self.name, later);
-        now.len() == self.views.len() && now.iter().zip(&self.views).all(|(now, then)| Arc::ptr_eq(now, then))
+        now.len() == self.whole.len() && now.iter().zip(&self.whole).all(|(now, then)| Arc::ptr_eq(now, then))
     }
 
     fn frontends(&self) -> impl Iterator<Item = (&ServiceView, &FrontendView)> {
@@ -60,13 +63,16 @@ impl Known {
             Some(error) => Asked::Failed(error.as_str().into()),
             None => Asked::Answered(self.frontends().filter_map(|(view, it)| row(view, it, read)).collect()),
         };
+        let in_maps = self.frontends().filter(|(_, it)| key(it).is_some()).count();
         Material {
+            kernel_left: in_maps.saturating_sub(FRONTENDS_MAX),
             history: history(readings, &self.name),
             own: own(readings, &self.snapshot),
             kernel,
             cluster: Cluster::default(),
             host: Host::default(),
             probes: Asked::default(),
+            http: Asked::default(),
             names: Asked::default(),
             lookups,
             flows: Asked::default(),

@@ -62,7 +62,9 @@ pub(crate) fn flows(material: &Material) -> Asked<Flows> {
         return Asked::Not("packets are not translated on this node");
     };
     let mut flows = Flows::default();
-    for (at, protocol) in frontends(&material.snapshot, &material.views).take(NAMED_MAX) {
+    let all = || frontends(&material.snapshot, &material.views);
+    flows.frontends_left = all().count().saturating_sub(NAMED_MAX);
+    for (at, protocol) in all().take(NAMED_MAX) {
         let place = Place { address: at.ip(), port: Some(at.port()) };
         let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
         let report = seen.table.report(&filter, FLOWS_MAX);

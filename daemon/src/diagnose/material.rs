@@ -16,6 +16,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 
+use super::focus::Focus;
 use crate::apiserver::View as ApiserverView;
 use crate::datapath::DatapathView;
 use crate::proxies::OtherProxy;
@@ -121,11 +122,15 @@ pub(crate) struct Material {
     pub(crate) own: Own,
     /// What the maps hold for the frontends of this service.
     pub(crate) kernel: Asked<Vec<MapRow>>,
+    /// Of how many more frontends the maps were not asked.
+    pub(crate) kernel_left: usize,
     /// Latest records of this service, oldest first.
     pub(crate) history: Vec<Record>,
     pub(crate) cluster: Cluster,
     pub(crate) host: Host,
     pub(crate) probes: Asked<Vec<Probe>>,
+    /// What those said who were asked by HTTP.
+    pub(crate) http: Asked<Vec<HttpProbe>>,
     /// What name servers said.
     pub(crate) names: Asked<Names>,
     /// What a client would meet now, of whom was asked.
@@ -135,17 +140,18 @@ pub(crate) struct Material {
 }
 
 /// What whoever asks wants to know in particular.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Narrowed {
     /// Who does not reach the service.
     pub(crate) client: Option<IpAddr>,
+    pub(crate) focus: Focus,
     /// How far back a change counts as recent.
     pub(crate) since_seconds: i64,
 }
 
 impl Default for Narrowed {
     fn default() -> Self {
-        Self { client: None, since_seconds: 3_600 }
+        Self { client: None, focus: Focus::default(), since_seconds: 3_600 }
     }
 }
 
@@ -203,6 +209,8 @@ pub(crate) struct Flows {
     pub(crate) list: Vec<FlowSeen>,
     /// How many more there are.
     pub(crate) more: u64,
+    /// At how many more frontends nobody looked.
+    pub(crate) frontends_left: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -279,4 +287,21 @@ pub(crate) enum ProbeOutcome {
     /// Somebody answers, and not at the address that was dialled.
     Elsewhere(SocketAddr),
     NotTried(&'static str),
+}
+
+/// One request by HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpProbe {
+    pub(crate) to: SocketAddr,
+    pub(crate) answer: HttpAnswer,
+    pub(crate) took: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HttpAnswer {
+    Status(u16),
+    /// Nothing came in time.
+    Silent,
+    /// It broke off, or is no HTTP.
+    Failed(String),
 }

@@ -45,11 +45,12 @@ const fn rank(state: State) -> u8 {
 fn header(out: &mut String, it: &Diagnosis<'_>) {
     let kind = it.service.r#type.unwrap_or("not known here");
     let frontends: Vec<&str> = it.frontends.iter().map(|it| it.address.as_str()).collect();
+    let port = it.port.as_ref().map(|port| format!(" port {port}")).unwrap_or_default();
     wrapped(
         out,
         0,
         2,
-        &format!("{}/{}  {kind}  {}", it.service.namespace, it.service.name, frontends.join(", ")),
+        &format!("{}/{}{port}  {kind}  {}", it.service.namespace, it.service.name, frontends.join(", ")),
     );
     line(out, &format!("node {}  {}  holdfast {}", it.node, it.taken, it.version));
     out.push('\n');

@@ -10,7 +10,7 @@ use crate::admin::limits::{FLOWS_MAX, RECORDS_MAX};
 use crate::admin::query::Legal;
 
 /// What a parameter means; that of the path itself goes before that of any path.
-const MEANINGS: [(Option<&str>, &str, &str); 27] = [
+const MEANINGS: [(Option<&str>, &str, &str); 29] = [
     (None, "service", "Exactly this service, as namespace/name."),
     (Some("/diagnose"), "service", "Exactly this service, as namespace/name; it must be given."),
     (
@@ -69,6 +69,12 @@ const MEANINGS: [(Option<&str>, &str, &str); 27] = [
     (None, "limit", "The latest so many; with after, the first so many. Otherwise 1000."),
     (None, "after", "Only records with a higher number than this."),
     (None, "probe", "Whether connections are tried: over the socket alone, unless it says none."),
+    (None, "port", "Only this port of the service, by its name or by the number that clients dial."),
+    (
+        None,
+        "http",
+        "A path: backends that are known to speak HTTP are asked for it, over the socket alone. No redirect is followed.",
+    ),
     (None, "format", "The form of the answer; otherwise Accept decides, and a table is the default."),
 ];
 

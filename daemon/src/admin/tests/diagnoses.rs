@@ -32,9 +32,20 @@ fn a_diagnosis_says_first_what_is_most_likely_wrong() {
 #[test]
 fn a_diagnosis_without_a_service_is_told_how_to_name_one() {
     let served = serve(everything());
-    for question in ["", "?service=web", "?service=default/web&timeout=1h"] {
+    let service = "?service=default/web";
+    for (question, says) in [
+        (String::new(), "no service is named"),
+        ("?service=web".to_owned(), "names no service"),
+        (format!("{service}&timeout=1h"), "is no time that a diagnosis may take"),
+        (format!("{service}&port=81"), "its ports: 80 (http), 8000 (http)"),
+        (format!("{service}&port=a/b"), "is no port"),
+        (format!("{service}&http=http://a/"), "is no path"),
+        (format!("{service}&http=/a%0d%0ab"), "is no path"),
+        (format!("{service}&http=/&probe=none"), "needs connections"),
+    ] {
         let got = served.get(&format!("/diagnose{question}"), "");
         assert_eq!((got.status, got.header("holdfast-exit")), (400, None), "{question}: {}", got.body);
+        assert!(got.body.contains(says), "{question}: {}", got.body);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::diagnose::case::{Case, missing};
 use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
-use crate::diagnose::material::{FlowSeen, Lookup};
+use crate::diagnose::material::{FlowSeen, Flows, Lookup};
 use crate::diagnose::shown::{count, some};
 use crate::why::Outcome;
 
@@ -56,14 +56,14 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
     let lost: Vec<&FlowSeen> = flows.list.iter().filter(|flow| !case.is_backend(flow.backend)).collect();
     let backends: BTreeSet<SocketAddr> = lost.iter().map(|flow| flow.backend).collect();
     let conversations = lost.iter().filter(|flow| flow.is_udp).count();
-    let more = if flows.more > 0 {
-        format!(" Of {} more nothing was looked at.", flows.more)
-    } else {
-        String::new()
-    };
+    let more = unlooked(flows);
     let judgement = match (lost.len(), conversations) {
+        (0, _) if !more.is_empty() => Judgement::unknown(format!(
+            "Of {} that were looked at none leads to somebody who is no backend.{more}",
+            count(flows.list.len(), "connection")
+        )),
         (0, _) => Judgement::ok(format!(
-            "No connection of {} leads to somebody who is no backend.{more}",
+            "No connection of {} leads to somebody who is no backend.",
             count(flows.list.len(), "client")
         )),
         (number, 0) => Judgement::info(format!(
@@ -80,4 +80,13 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
         )),
     };
     judgement.with("stale", lost.len()).with("flows", flows.list.len())
+}
+
+/// Of what nothing is known.
+fn unlooked(flows: &Flows) -> String {
+    let left = [(flows.more, "more connection"), (flows.frontends_left as u64, "more frontend")];
+    let left = left.into_iter().filter(|(number, _)| *number > 0);
+    let told = left.map(|(number, what)| count(usize::try_from(number).unwrap_or(usize::MAX), what));
+    let told: Vec<String> = told.collect();
+    if told.is_empty() { String::new() } else { format!(" At {} nobody looked.", told.join(" and ")) }
 }

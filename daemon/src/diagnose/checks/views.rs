@@ -18,7 +18,7 @@ use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy};
 use crate::diagnose::limits::NAMED_MAX;
 use crate::diagnose::material::SliceSeen;
-use crate::diagnose::shown::some;
+use crate::diagnose::shown::{count, some};
 use crate::why::{severity, why};
 
 /// How long a difference with the apiserver is only news on its way.
@@ -130,7 +130,7 @@ pub(super) fn table_kernel(case: &Case<'_>) -> Judgement {
         .map(|row| format!("{}: {}", row.frontend, row.difference.as_deref().unwrap_or_default()));
     let words: Vec<String> = words.collect();
     match words.is_empty() {
-        true => Judgement::ok("The maps hold what the table wants.").with("frontends", rows.len()),
+        true => as_wanted(rows.len(), case.material.kernel_left).with("frontends", rows.len()),
         false => Judgement::error(format!(
             "{} of {} frontends are not in the maps as they should be: {}.",
             words.len(),
@@ -140,6 +140,16 @@ pub(super) fn table_kernel(case: &Case<'_>) -> Judgement {
         .with("differences", json!(words.iter().take(NAMED_MAX).collect::<Vec<_>>()))
         .remedy(verify())
         .remedy(Remedy::safe("See self.maps for why a write failed.")),
+    }
+}
+
+fn as_wanted(read: usize, left: usize) -> Judgement {
+    match left {
+        0 => Judgement::ok("The maps hold what the table wants."),
+        left => Judgement::unknown(format!(
+            "The maps hold what the table wants for {}; {left} more were not read. Ask for one port (--port).",
+            count(read, "frontend")
+        )),
     }
 }
 

@@ -15,11 +15,11 @@ use holdfast_core::dialable::is_reserved;
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-use crate::diagnose::limits::{HEALTH_BYTES_MAX, PODS_MAX, PROBE, PROBES_AT_ONCE};
+use super::http;
+use crate::diagnose::limits::{PODS_MAX, PROBE, PROBES_AT_ONCE};
 use crate::diagnose::lookup::dialled;
 use crate::diagnose::material::{Asked, Listener, Probe, ProbeOf, ProbeOutcome};
 use crate::exempt;
@@ -184,20 +184,10 @@ pub(super) async fn health(port: u16, listeners: Option<&Vec<Listener>>, until: 
         IpAddr::V6(address) if address.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         address => address,
     };
-    match timeout_at(until.min(Instant::now() + PROBE), status_of(SocketAddr::new(address, port))).await {
+    let asked = http::status(SocketAddr::new(address, port), "localhost", "/");
+    match timeout_at(until.min(Instant::now() + PROBE), asked).await {
         Ok(Ok(status)) => Asked::Answered(status),
         Ok(Err(error)) => Asked::Failed(error.to_string().into()),
         Err(_) => Asked::Failed("no answer within a second".into()),
     }
-}
-
-async fn status_of(address: SocketAddr) -> io::Result<u16> {
-    let mut stream = exempt::connect(address).await?;
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
-    let mut answer = Vec::new();
-    stream.take(HEALTH_BYTES_MAX).read_to_end(&mut answer).await?;
-    let line = String::from_utf8_lossy(&answer);
-    let status =
-        line.split(' ').nth(1).filter(|_| line.starts_with("HTTP/1.")).and_then(|it| it.parse().ok());
-    status.ok_or_else(|| io::Error::other("the answer is no HTTP"))
 }

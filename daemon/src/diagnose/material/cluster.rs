@@ -99,6 +99,9 @@ pub(crate) struct PortSeen {
     pub(crate) protocol: String,
     pub(crate) port: u16,
     pub(crate) target: TargetPort,
+    /// Kubernetes calls it `appProtocol`.
+    #[cfg_attr(test, serde(default))]
+    pub(crate) app_protocol: Option<String>,
 }
 
 /// Where a port leads.
@@ -193,6 +196,10 @@ pub(crate) struct Pod {
     pub(crate) unset_gates: Vec<String>,
     pub(crate) deletion: Option<Timestamp>,
     pub(crate) ports: Vec<PodPort>,
+    /// Where its kubelet asks by HTTP whether it is well.
+    pub(crate) http_ports: Vec<u16>,
+    /// Whether its address is that of its node.
+    pub(crate) shares_host: bool,
     pub(crate) owner: Option<Owner>,
 }
 

@@ -11,8 +11,8 @@ use crate::diagnose::answer::answer;
 use crate::diagnose::json::Diagnosis;
 use crate::diagnose::limits::COLUMNS_MAX;
 use crate::diagnose::material::{
-    Asked, EventSeen, HostPort, Listener, Material, NearPod, ObjectSeen, Pod, Pods, Probe, ProbeOf,
-    ProbeOutcome, Right,
+    Asked, EventSeen, HostPort, HttpAnswer, HttpProbe, Listener, Material, NearPod, ObjectSeen, Pod, Pods,
+    Probe, ProbeOf, ProbeOutcome, Right,
 };
 use crate::diagnose::text;
 
@@ -111,6 +111,8 @@ fn forge(material: &mut Material, text: &str, number: i64) {
     let outcome = ProbeOutcome::Unreachable(text());
     let probe = Probe { to, of: ProbeOf::Backend { local: true }, outcome, took: Duration::MAX };
     material.probes = Asked::Answered(vec![probe]);
+    let answer = HttpAnswer::Failed(text());
+    material.http = Asked::Answered(vec![HttpProbe { to, answer, took: Duration::MAX }]);
 }
 
 fn is_plain(text: &str) -> bool {

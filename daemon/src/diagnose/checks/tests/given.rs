@@ -19,10 +19,12 @@ use serde_json::{Value, json};
 use crate::admin::tests::fixture;
 use crate::apiserver::{EndpointView, State, Tier, View};
 use crate::datapath::DatapathView;
+use crate::diagnose::focus::{Focus, HttpPath, PortWanted};
+use crate::diagnose::gather::views;
 use crate::diagnose::lookup::look_up;
 use crate::diagnose::material::{
-    Asked, Cluster, Flows, Host, MapRow, Material, Names, Narrowed, Own, Probe, ProbeOf, ProbeOutcome,
-    WatchSeen,
+    Asked, Cluster, Flows, Host, HttpAnswer, HttpProbe, MapRow, Material, Names, Narrowed, Own, Probe,
+    ProbeOf, ProbeOutcome, WatchSeen,
 };
 use crate::proxies::OtherProxy;
 use crate::rfc3339::Rfc3339;
@@ -49,10 +51,16 @@ pub(crate) struct Given {
     own: OwnGiven,
     /// What the maps lack, by frontend; `not asked`, or nothing: they are as they should be.
     kernel: Vec<(String, String)>,
+    /// Of how many more frontends the maps were not asked.
+    kernel_left: usize,
     cluster: Cluster,
     host: Host,
     /// Address with its port, and what came of it; `local` before it: a backend here.
     probes: Option<Vec<(String, String)>>,
+    /// Address with its port, and the status that it answered, or 0: nothing; absent: nobody was asked by HTTP.
+    http: Option<Vec<(std::net::SocketAddr, u16)>>,
+    /// The one port that is asked about.
+    port: Option<String>,
     /// Who does not reach it.
     client: Option<std::net::IpAddr>,
     /// Connections of clients outside; absent: nobody looked.
@@ -136,9 +144,10 @@ impl Given {
         let snapshot = Arc::new(snapshot);
         let (namespace, name) = self.service.split_once('/').unwrap();
         let name = ObjectName::new(namespace, name).unwrap();
-        let views: Vec<_> = snapshot.services.iter().filter(|view| view.key.name == name).cloned().collect();
+        let focus = self.focus();
+        let views = focus.of(&views(&name, &snapshot));
         let own = self.own.own();
-        let narrowed = Narrowed { client: self.client, ..Narrowed::default() };
+        let narrowed = Narrowed { client: self.client, focus, ..Narrowed::default() };
         let keys = views.iter().flat_map(|view| &view.frontends).filter_map(crate::why::key);
         let read = keys.map(|key| (key, Ok(engine.maps_mut().read(&key).unwrap()))).collect();
         let lookups = look_up(&snapshot, &views, &own.datapath, (&read, self.client));
@@ -149,15 +158,31 @@ impl Given {
             flows: self.flows.clone().map_or_else(Asked::default, Asked::Answered),
             taken: TAKEN,
             kernel: Asked::Answered(self.kernel(&views)),
+            kernel_left: self.kernel_left,
             history: self.history.clone(),
             cluster: self.cluster.clone(),
             host: self.host.clone(),
             probes: self.probes(),
+            http: self.http(),
             own,
             views,
             snapshot,
             name,
         }
+    }
+
+    fn focus(&self) -> Focus {
+        let port = self.port.as_deref().map(|port| PortWanted::parse(port).unwrap());
+        Focus { port, http: HttpPath::parse("/healthz") }
+    }
+
+    fn http(&self) -> Asked<Vec<HttpProbe>> {
+        let one = |(to, status): &(std::net::SocketAddr, u16)| {
+            let answer = if *status == 0 { HttpAnswer::Silent } else { HttpAnswer::Status(*status) };
+            HttpProbe { to: *to, answer, took: Duration::from_millis(3) }
+        };
+        let all = self.http.as_ref().map(|all| all.iter().map(one).collect());
+        all.map_or_else(Asked::default, Asked::Answered)
     }
 
     /// What the real engine makes of the objects.

@@ -90,7 +90,8 @@ fn service_port(port: ServicePort) -> Option<PortSeen> {
         None => TargetPort::Number(own),
     };
     let protocol = port.protocol.map_or_else(|| "TCP".to_owned(), cut);
-    Some(PortSeen { name: text(port.name), protocol, port: own, target })
+    let app_protocol = port.app_protocol.map(cut);
+    Some(PortSeen { name: text(port.name), protocol, port: own, target, app_protocol })
 }
 
 /// Who wrote `status.loadBalancer`.
@@ -164,6 +165,8 @@ pub(super) fn pod(object: PodObject) -> Pod {
         unset_gates: gates.into_iter().filter(|gate| !is_set(gate)).map(cut).collect(),
         deletion: time(meta.deletion_timestamp),
         ports: ports(&spec.containers),
+        http_ports: http_ports(&spec.containers),
+        shares_host: spec.host_network.unwrap_or_default(),
         owner: owner(meta.owner_references.unwrap_or_default()),
     }
 }
@@ -191,6 +194,28 @@ fn ports(containers: &[Container]) -> Vec<PodPort> {
         Some(PodPort { name: text(port.name.clone()), number: number(port.container_port)?, protocol })
     };
     all.take(ITEMS_MAX).filter_map(read).collect()
+}
+
+/// Kubelet asks the pod itself there, in the clear.
+fn http_ports(containers: &[Container]) -> Vec<u16> {
+    let of = |it: &Container| {
+        let probes = [&it.readiness_probe, &it.liveness_probe, &it.startup_probe];
+        let asked = probes.into_iter().flatten().filter_map(|probe| probe.http_get.as_ref());
+        let plain = asked.filter(|get| get.host.is_none() && get.scheme.as_deref() != Some("HTTPS"));
+        let all: Vec<u16> = plain.filter_map(|get| probed(it, &get.port)).collect();
+        all
+    };
+    containers.iter().take(ITEMS_MAX).flat_map(of).collect()
+}
+
+fn probed(container: &Container, port: &IntOrString) -> Option<u16> {
+    match port {
+        IntOrString::Int(port) => number(*port),
+        IntOrString::String(name) => {
+            let mut all = container.ports.iter().flatten().take(ITEMS_MAX);
+            number(all.find(|port| port.name.as_ref() == Some(name))?.container_port)
+        }
+    }
 }
 
 fn owner(references: Vec<OwnerReference>) -> Option<Owner> {

@@ -1,0 +1,190 @@
+//! One request by HTTP to who took a connection, for a status and nothing else.
+//!
+//! Invariant: a backend is asked only if the apiserver says that a pod of this service has the address for itself, and
+//! that HTTP is spoken at the port: by `appProtocol`, or because kubelet asks it so. The path is that of whoever asks
+//! for the diagnosis, the host is the service's own name, no redirect is followed, and of an answer no more than
+//! [`HEALTH_BYTES_MAX`] is read until the end of its first line.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use holdfast_core::keys::{ObjectName, Transport};
+use holdfast_core::snapshot::ServiceView;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::time::{Instant, timeout_at};
+
+use crate::diagnose::focus::HttpPath;
+use crate::diagnose::limits::{HEALTH_BYTES_MAX, PROBE, PROBES_AT_ONCE};
+use crate::diagnose::material::{
+    Asked, Cluster, HttpAnswer, HttpProbe, Pod, PortSeen, Probe, ProbeOf, ProbeOutcome,
+};
+use crate::exempt;
+
+/// Words of `appProtocol` of those who answer a request in HTTP/1.1.
+const SPEAKERS: [&str; 2] = ["http", "kubernetes.io/ws"];
+
+/// Asks all backends that may be asked.
+pub(super) async fn ask(
+    path: Option<&HttpPath>,
+    name: &ObjectName,
+    (views, cluster): (&[Arc<ServiceView>], &Cluster),
+    probes: &Asked<Vec<Probe>>,
+    deadline: Instant,
+) -> Asked<Vec<HttpProbe>> {
+    let Some(path) = path else { return Asked::Not("no path was named (--http)") };
+    let Asked::Answered(probes) = probes else { return Asked::Not("no connection was tried") };
+    let Asked::Answered(pods) = &cluster.pods else { return cluster.pods.as_ref().map(|_| Vec::new()) };
+    let speakers = speakers(cluster);
+    let may_be_asked = |to: SocketAddr| {
+        let own = pods.list.iter().find(|pod| pod.ips.contains(&to.ip()) && !pod.shares_host);
+        own.is_some_and(|pod| is_behind(views, &speakers, to) || is_asked_by_kubelet(pod, to.port()))
+    };
+    let is_backend = |it: &&Probe| matches!(it.of, ProbeOf::Backend { .. });
+    let connected = probes.iter().filter(is_backend).filter(|it| it.outcome == ProbeOutcome::Connected);
+    let targets: Vec<SocketAddr> = connected.map(|it| it.to).filter(|to| may_be_asked(*to)).collect();
+    let host = format!("{}.{}.svc", name.name(), name.namespace());
+    let one = |to| one(to, &host, path.as_str(), deadline);
+    Asked::Answered(futures_util::stream::iter(targets).map(one).buffered(PROBES_AT_ONCE).collect().await)
+}
+
+/// Names of the ports of which the Service says that they speak HTTP.
+fn speakers(cluster: &Cluster) -> BTreeSet<&str> {
+    let seen = cluster.service.answer().and_then(Option::as_ref);
+    let speaks = |port: &&PortSeen| {
+        let word = port.app_protocol.as_deref().unwrap_or_default();
+        SPEAKERS.iter().any(|speaker| word.eq_ignore_ascii_case(speaker)) && port.protocol == "TCP"
+    };
+    let ports = seen.into_iter().flat_map(|seen| &seen.ports);
+    ports.filter(speaks).map(|port| port.name.as_str()).collect()
+}
+
+fn is_behind(views: &[Arc<ServiceView>], names: &BTreeSet<&str>, to: SocketAddr) -> bool {
+    let mut ports = views.iter().flat_map(|view| &view.ports);
+    ports.any(|port| {
+        port.key.transport == Transport::Tcp
+            && names.contains(&*port.key.name)
+            && port.rows.find(to).is_some()
+    })
+}
+
+fn is_asked_by_kubelet(pod: &Pod, port: u16) -> bool {
+    pod.http_ports.contains(&port)
+}
+
+async fn one(to: SocketAddr, host: &str, path: &str, deadline: Instant) -> HttpProbe {
+    let begun = Instant::now();
+    let answer = match timeout_at(deadline.min(begun + PROBE), status(to, host, path)).await {
+        Ok(Ok(status)) => HttpAnswer::Status(status),
+        Ok(Err(error)) => HttpAnswer::Failed(error.to_string()),
+        Err(_) => HttpAnswer::Silent,
+    };
+    HttpProbe { to, answer, took: begun.elapsed() }
+}
+
+/// The status that is answered there.
+pub(super) async fn status(to: SocketAddr, host: &str, path: &str) -> io::Result<u16> {
+    let mut stream = exempt::connect(to).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut line = Vec::new();
+    BufReader::new(stream.take(HEALTH_BYTES_MAX)).read_until(b'\n', &mut line).await?;
+    let line = String::from_utf8_lossy(&line);
+    let word = line.split(' ').nth(1).filter(|_| line.starts_with("HTTP/1."));
+    let status = word.and_then(|word| word.trim_end().parse().ok()).filter(|it| (100..1_000).contains(it));
+    status.ok_or_else(|| io::Error::other("the answer is no HTTP"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::{Value, json};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that says this to the first who asks, and gives what it was asked.
+    async fn served(answer: String) -> (SocketAddr, tokio::task::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let asked = async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 1_024];
+            let length = stream.read(&mut request).await.unwrap();
+            let _ = stream.write_all(answer.as_bytes()).await;
+            String::from_utf8_lossy(&request[..length]).into_owned()
+        };
+        (at, tokio::spawn(asked))
+    }
+
+    #[tokio::test]
+    async fn kernel_of_an_answer_nothing_counts_but_the_status_of_its_first_line() {
+        let moved = "HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\n\r\n".to_owned();
+        let endless = format!("HTTP/1.1 200 {}", "x".repeat(1 << 20));
+        for (answer, wanted) in [
+            ("HTTP/1.1 204 No Content\r\n\r\n".to_owned(), Some(204)),
+            ("HTTP/1.0 503\r\n".to_owned(), Some(503)),
+            (moved, Some(302)),
+            (endless, Some(200)),
+            ("HTTP/1.1 99999 x\r\n".to_owned(), None),
+            ("HTTP/1.1 7 x\r\n".to_owned(), None),
+            ("-ERR unknown command\r\n".to_owned(), None),
+            ("\0".repeat(100), None),
+            (String::new(), None),
+        ] {
+            let shown: String = answer.chars().take(40).collect();
+            let (at, _server) = served(answer).await;
+            assert_eq!(status(at, "web.shop.svc", "/").await.ok(), wanted, "{shown:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn kernel_a_request_is_the_path_and_the_services_own_name() {
+        let (at, server) = served("HTTP/1.1 200 OK\r\n\r\n".to_owned()).await;
+        status(at, "web.shop.svc", "/healthz?a=b").await.unwrap();
+        let wanted = "GET /healthz?a=b HTTP/1.1\r\nHost: web.shop.svc\r\nConnection: close\r\n\r\n";
+        assert_eq!(server.await.unwrap(), wanted);
+    }
+
+    fn cluster(value: Value) -> Cluster {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// Slices may list any address, and Services say anything of a port: neither has anybody asked who is no pod.
+    #[tokio::test]
+    async fn kernel_nobody_is_asked_by_http_but_pods_at_their_own_addresses() {
+        let pods = |pod: Value| cluster(json!({"pods": {"list": [pod]}}));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let (port, other) = (to.port(), to.port().wrapping_add(1));
+        for (what, cluster, asked) in [
+            ("kubelet asks it", pods(json!({"ips": ["127.0.0.1"], "http_ports": [port]})), 1),
+            ("another port", pods(json!({"ips": ["127.0.0.1"], "http_ports": [other]})), 0),
+            ("another pod's", pods(json!({"ips": ["127.0.0.2"], "http_ports": [port]})), 0),
+            ("its node's", pods(json!({"ips": ["127.0.0.1"], "http_ports": [port], "shares_host": true})), 0),
+            ("nobody's", cluster(json!({"pods": {"list": []}})), 0),
+        ] {
+            let outcome = ProbeOutcome::Connected;
+            let of = ProbeOf::Backend { local: false };
+            let probes = Asked::Answered(vec![Probe { to, of, outcome, took: Duration::ZERO }]);
+            let (path, name) = (HttpPath::parse("/").unwrap(), ObjectName::new("shop", "web").unwrap());
+            let until = Instant::now() + Duration::from_millis(200);
+            let found = ask(Some(&path), &name, (&[], &cluster), &probes, until).await;
+            assert_eq!(found.answer().unwrap().len(), asked, "{what}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_path_or_without_pods_nobody_is_asked() {
+        let name = ObjectName::new("shop", "web").unwrap();
+        let (until, path) = (Instant::now(), HttpPath::parse("/").unwrap());
+        let probes = Asked::Answered(Vec::new());
+        let (all, none) = (cluster(json!({"pods": "forbidden"})), Asked::default());
+        assert!(matches!(ask(None, &name, (&[], &all), &probes, until).await, Asked::Not(_)));
+        assert!(matches!(ask(Some(&path), &name, (&[], &all), &none, until).await, Asked::Not(_)));
+        assert!(matches!(ask(Some(&path), &name, (&[], &all), &probes, until).await, Asked::Forbidden(_)));
+    }
+}
