@@ -5,7 +5,6 @@
 //! maps say is read in a turn of this door, and belongs to the snapshot that it is compared with. However busy the engine
 //! is, there is an answer within the time of a diagnosis, which says what was not read.
 
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode};

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::probes::{self, Target};
 use super::{Asks, Gatherer, views};
+use crate::diagnose::Focus;
 use crate::diagnose::material::{Asked, ProbeOf, ProbeOutcome};
 
 const NODE: &str = "node-1";
@@ -131,7 +132,7 @@ async fn without_an_apiserver_or_leave_to_ask_nothing_is_asked() {
     let gatherer = Gatherer::new(None, NODE.into(), tokio::sync::watch::channel(Arc::default()).1);
     let snapshot = snapshot(&[("10.0.0.1", NODE, "Pod")]);
     let asks = Asks { api: true, probes: false, frontends_not: None, within: None };
-    let found = gatherer.outside(&name(), &snapshot, asks).await;
+    let found = gatherer.outside(&name(), &snapshot, (asks, &Focus::default())).await;
     assert_eq!(found.cluster.pods.why_not().unwrap(), "no apiserver is used");
     assert!(matches!(found.probes, Asked::Not(_)) && matches!(found.names, Asked::Not(_)));
     assert!(found.host.port_range.answer().is_some(), "{:?}", found.host);
