@@ -1,0 +1,288 @@
+//! What kubelet says, each Event provoked on a real node by what it complains of, and each recognised.
+//!
+//! Invariant: no Event is written by a test here. Each message that comes has its line in the fixtures of the
+//! catalogue, marked as heard in a run.
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
+    use holdfast_conformance::{Cluster, Topology};
+    use holdfast_knowledge::{ClusterEvent, Confidence, Knowledge};
+    use serde_json::Value;
+
+    /// Where the messages are, in their columns: reason, component, kind, cause, where it is from, message.
+    const MESSAGES: &str = include_str!("../../../daemon/knowledge/src/tests/fixtures/messages.tsv");
+
+    /// Kubelet looks at the resolver's file every half minute, and waits longer before each try at a sandbox.
+    const SOON: Duration = Duration::from_secs(120);
+
+    const NETWORK: &str = "/etc/cni/net.d/10-pods.conflist";
+
+    const RESOLVER: &str = "/etc/resolv.conf";
+
+    const KUBELET: &str = "/etc/kubernetes/kubelet.yaml";
+
+    /// What lets a node ask for what a diagnosis reads.
+    const BINDING: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: holdfast-diagnose}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: holdfast-diagnose}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
+";
+
+    /// What a script can call; a machine's first process starts kubelet again when that ends.
+    const AGAIN: &str = "again() { kill $(</run/services/kubelet.pid); }";
+
+    /// Something that goes wrong on a node.
+    struct Fault {
+        what: &'static str,
+        /// A script that brings it about there.
+        begins: &'static str,
+        /// Pods that meet it: a name, and what its spec has besides image and node.
+        pods: &'static [(&'static str, &'static str)],
+        /// Reasons, the kind of their object, and the cause that is found in them.
+        heard: &'static [(&'static str, &'static str, &'static str)],
+        /// Of a service of one of these pods: what a diagnosis says first, and what it says besides.
+        diagnosed: &'static [(&'static str, &'static str, &'static str)],
+        /// A script that ends it.
+        ends: &'static str,
+    }
+
+    const FAULTS: [Fault; 10] = [
+        Fault {
+            what: "a kubelet that starts",
+            begins: "",
+            pods: &[],
+            heard: &[("Starting", "Node", "-")],
+            diagnosed: &[],
+            ends: "",
+        },
+        Fault {
+            what: "pods that ask for too much, or answer their probes badly",
+            begins: "",
+            pods: &[
+                (
+                    "search",
+                    "dnsConfig: {searches: [a01.test, a02.test, a03.test, a04.test, a05.test, a06.test, a07.test,
+                     a08.test, a09.test, a10.test, a11.test, a12.test, a13.test, a14.test, a15.test, a16.test,
+                     a17.test, a18.test, a19.test, a20.test, a21.test, a22.test, a23.test, a24.test, a25.test,
+                     a26.test, a27.test, a28.test, a29.test, a30.test, a31.test, a32.test]}",
+                ),
+                ("servers", "dnsConfig: {nameservers: [192.0.2.1, 192.0.2.2, 192.0.2.3]}"),
+                ("port-1", "CONTAINER, ports: [{containerPort: 8080, hostPort: 18080}]"),
+                ("port-2", "CONTAINER, ports: [{containerPort: 8080, hostPort: 18080}]"),
+                ("unready", "CONTAINER, readinessProbe: {httpGet: {path: '/echo?code=503&msg=no', port: 8080}}"),
+                ("dying", "CONTAINER, livenessProbe: {tcpSocket: {port: 9999}, periodSeconds: 1}"),
+                ("starting", "CONTAINER, startupProbe: {exec: {command: [cat, /nothing]}, periodSeconds: 1}"),
+                (
+                    "sent-away",
+                    "CONTAINER, readinessProbe: {httpGet: {path: '/redirect?location=http://192.0.2.1/', port: 8080}}",
+                ),
+            ],
+            heard: &[
+                ("DNSConfigForming", "Pod", "dns.search_limit"),
+                ("DNSConfigForming", "Pod", "dns.nameserver_limit"),
+                ("NodePorts", "Pod", "port.same_hostport"),
+                ("Unhealthy", "Pod", "probe.readiness"),
+                ("Unhealthy", "Pod", "probe.liveness"),
+                ("Unhealthy", "Pod", "probe.startup"),
+                ("ProbeWarning", "Pod", "-"),
+            ],
+            diagnosed: &[("unready", "pods.unready", "503"), ("port-2", "pods.terminal", "free ports")],
+            ends: "",
+        },
+        Fault {
+            what: "a range of addresses with room for one pod",
+            begins: r#"sed -i 's|"10.244.1.0/24"|&, "rangeStart": "10.244.1.250", "rangeEnd": "10.244.1.250"|' $network"#,
+            pods: &[("housed", ""), ("homeless", "")],
+            heard: &[("FailedCreatePodSandBox", "Pod", "ip.pod_pool")],
+            diagnosed: &[("homeless", "pods.pending", "no IP addresses available")],
+            ends: r#"sed -i 's|, "rangeStart": "10.244.1.250", "rangeEnd": "10.244.1.250"||' $network"#,
+        },
+        Fault {
+            what: "a plugin for networks that is not installed",
+            begins: r#"sed -i 's|"type": "bridge"|"type": "absent"|' $network"#,
+            pods: &[("unplugged", "")],
+            heard: &[("FailedCreatePodSandBox", "Pod", "ip.cni")],
+            diagnosed: &[("unplugged", "pods.pending", "failed to find plugin")],
+            ends: r#"sed -i 's|"type": "absent"|"type": "bridge"|' $network"#,
+        },
+        Fault {
+            what: "no file of the resolver",
+            begins: "rm $resolver; again",
+            pods: &[("nameless", "dnsPolicy: Default")],
+            heard: &[
+                ("CheckLimitsForResolvConf", "Node", "dns.no_resolv_conf"),
+                ("FailedCreatePodSandBox", "Pod", "dns.no_resolv_conf"),
+            ],
+            diagnosed: &[("nameless", "pods.pending", "resolv.conf")],
+            ends: "touch $resolver",
+        },
+        Fault {
+            what: "a resolver with more domains than a pod may have",
+            begins: "echo nameserver 192.0.2.1 >$resolver; echo search d{1..33}.test >>$resolver; again",
+            pods: &[],
+            heard: &[("CheckLimitsForResolvConf", "Node", "dns.resolv_conf_limits")],
+            diagnosed: &[],
+            ends: ": >$resolver",
+        },
+        Fault {
+            what: "a kubelet that was not told of the cluster's DNS",
+            begins: "cp $kubelet /etc/kubelet.whole; sed -i /^cluster/d $kubelet; again",
+            pods: &[("lonely", "")],
+            heard: &[("MissingClusterDNS", "Pod", "dns.cluster_dns_unset")],
+            diagnosed: &[],
+            ends: "mv /etc/kubelet.whole $kubelet; again",
+        },
+        Fault {
+            what: "a sandbox that ends",
+            begins: r#"of='labels."io.kubernetes.pod.name"==port-1,labels."io.cri-containerd.kind"==sandbox'
+                ctr -n k8s.io tasks kill --signal SIGKILL $(ctr -n k8s.io containers ls -q "$of")"#,
+            pods: &[],
+            heard: &[("SandboxChanged", "Pod", "-")],
+            diagnosed: &[],
+            ends: "",
+        },
+        Fault {
+            what: "no network at all",
+            begins: "cp $network /etc/network.away; rm $network",
+            pods: &[("early", "")],
+            heard: &[("NetworkNotReady", "Pod", "net.not_ready")],
+            diagnosed: &[("early", "pods.pending", "network is not ready")],
+            ends: "",
+        },
+        Fault {
+            what: "a network that comes back",
+            begins: "cp /etc/network.away $network",
+            pods: &[],
+            heard: &[("NodeReady", "Node", "-")],
+            diagnosed: &[],
+            ends: "",
+        },
+    ];
+
+    /// All of them, whatever becomes of one: a cluster takes longer to start than most faults to be said.
+    #[test]
+    fn what_kubelet_complains_of_is_recognised() {
+        let cluster = Cluster::start(&Topology { nodes: 1, ..Topology::default() }).unwrap();
+        cluster.apply(BINDING).unwrap();
+        let image = image(&cluster);
+        let wrong: Vec<String> = FAULTS.iter().flat_map(|fault| provoke(&cluster, fault, &image)).collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    }
+
+    /// What was not heard as it should be.
+    fn provoke(cluster: &Cluster, fault: &Fault, image: &str) -> Vec<String> {
+        on_node(cluster, fault.begins);
+        let pods: String = fault.pods.iter().map(|(name, spec)| pod(name, spec, image)).collect();
+        if !pods.is_empty() {
+            cluster.apply(&pods).unwrap();
+        }
+        let heard = fault.heard.iter().map(|expected| hear(cluster, fault.what, *expected));
+        let diagnosed = fault.diagnosed.iter().map(|expected| diagnose(cluster, *expected));
+        let wrong = heard.chain(diagnosed).filter_map(Result::err).collect();
+        on_node(cluster, fault.ends);
+        wrong
+    }
+
+    fn on_node(cluster: &Cluster, script: &str) {
+        let known = format!("network={NETWORK} resolver={RESOLVER} kubelet={KUBELET}\n{AGAIN}\n{script}");
+        let done = cluster.on("n1").unwrap().run(&["bash", "-euc", &known]).unwrap();
+        assert!(done.status.success(), "{script}: {done:?}");
+    }
+
+    /// As the node has it.
+    fn image(cluster: &Cluster) -> String {
+        let list = cluster.on("n1").unwrap().run(&["ctr", "-n", "k8s.io", "images", "ls", "-q"]).unwrap();
+        let list = String::from_utf8(list.stdout).unwrap();
+        list.lines().find(|name| name.contains("/agnhost:")).unwrap().to_owned()
+    }
+
+    /// Bound to its node by name, as the scheduler would refuse some of them.
+    fn pod(name: &str, spec: &str, image: &str) -> String {
+        let container = format!("name: it, image: '{image}', args: [netexec]");
+        let (container, spec) = match spec.strip_prefix("CONTAINER") {
+            Some(more) => (format!("{container}{more}"), String::new()),
+            None => (container, format!("  {spec}\n")),
+        };
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{is: {name}}}}}\nspec:\n  nodeName: n1\n\
+             \x20 terminationGracePeriodSeconds: 1\n  containers: [{{{container}}}]\n{spec}---\n\
+             apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\n\
+             spec: {{selector: {{is: {name}}}, ports: [{{port: 80, targetPort: 8080}}]}}\n---\n"
+        )
+    }
+
+    /// Waits for it, and compares what the catalogue makes of it.
+    fn hear(cluster: &Cluster, what: &str, expected: (&str, &str, &str)) -> Result<(), String> {
+        let end = Instant::now() + SOON;
+        let event = loop {
+            let all = said(cluster);
+            if let Some(event) = all.iter().find(|event| is_it(event, expected)) {
+                break event.clone();
+            }
+            if Instant::now() > end {
+                return Err(format!(
+                    "never said of {what}: {expected:?}, only\n{}",
+                    similar(&all, expected.0)
+                ));
+            }
+            sleep(Duration::from_secs(1));
+        };
+        let (reason, kind, cause) = expected;
+        let is_sure = Knowledge::built_in().recognise(&read(&event)).confidence == Confidence::Exact;
+        let is_known = on_record().contains(&vec![reason, "kubelet", kind, cause, "run"]);
+        (is_sure && is_known).then_some(()).ok_or_else(|| format!("not on record: {event:#}"))
+    }
+
+    /// Asks the node's own holdfast about the pod's service.
+    fn diagnose(cluster: &Cluster, (service, first, says): (&str, &str, &str)) -> Result<(), String> {
+        let end = Instant::now() + SOON;
+        let command = ["holdfast", "diagnose", &format!("default/{service}")];
+        loop {
+            let text = cluster.on("n1").unwrap().run(&command).unwrap();
+            let json = cluster.on("n1").unwrap().run(&[&command[..], &["-o", "json"]].concat()).unwrap();
+            let (text, json) = (String::from_utf8_lossy(&text.stdout), String::from_utf8_lossy(&json.stdout));
+            let answer: Value = serde_json::from_str(&json).unwrap_or_default();
+            // Lines are folded.
+            let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            if answer["verdict"]["finding"] == first && said.contains(says) {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(format!("{service} is not diagnosed as {first}, {says}:\n{text}"));
+            }
+            sleep(Duration::from_secs(2));
+        }
+    }
+
+    /// Events of that reason.
+    fn similar(all: &[Value], reason: &str) -> String {
+        all.iter().filter(|event| event["reason"] == reason).map(|event| format!("{event}\n")).collect()
+    }
+
+    fn on_record() -> BTreeSet<Vec<&'static str>> {
+        MESSAGES.lines().map(|line| line.split('\t').take(5).collect()).collect()
+    }
+
+    fn is_it(event: &Value, (reason, kind, cause): (&str, &str, &str)) -> bool {
+        let read = read(event);
+        let found = Knowledge::built_in().recognise(&read).cause.map_or("-", |cause| cause.id.as_str());
+        (event["reason"].as_str(), read.component.as_str(), read.object.kind.as_str(), found)
+            == (Some(reason), "kubelet", kind, cause)
+    }
+
+    fn read(event: &Value) -> ClusterEvent {
+        ClusterEvent::from_json(event)
+    }
+
+    fn said(cluster: &Cluster) -> Vec<Value> {
+        let list = cluster.kubectl(&["get", "events", "-A", "-o", "json"]).unwrap();
+        let list: Value = serde_json::from_str(&list).unwrap();
+        list["items"].as_array().unwrap().clone()
+    }
+}
