@@ -97,6 +97,14 @@ else
 	esac
 fi
 
+# A DaemonSet and a static pod, in the same clusters: some minutes more, on the same condition.
+installed="installed: as pods of a cluster, under traffic"
+if ((EUID == 0 && SECONDS < minutes_max * 60)) && command -v apt-get >/dev/null && command -v go >/dev/null; then
+	rung "$installed" root scripts/installed.sh
+else
+	absent+=("not run here: $installed (needs root, Debian's tools, go and $minutes_max minutes at most before: scripts/installed.sh)")
+fi
+
 # The sum over the lines in which each test binary, and each kernel of the matrix, says how it went.
 sum() {
 	awk -v field="$1" '

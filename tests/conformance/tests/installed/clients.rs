@@ -1,0 +1,85 @@
+//! Clients that connect all the time, to a ClusterIP and to NodePorts: in pods, on nodes and outside.
+//!
+//! Invariant: each attempt is counted once; clients that could not count have failed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use holdfast_conformance::{Cluster, Running};
+
+use super::stage::{NODES, eventually};
+
+/// A service with three backends, and a pod on each node that can dial.
+pub(crate) const OBJECTS: &str = include_str!("objects.yaml");
+
+pub(crate) const CLUSTER_IP: &str = "10.96.7.7:80";
+const NODE_PORT: u16 = 30080;
+
+/// The client, where `OBJECTS` has it in pods as well.
+const DIALER: &str = "/opt/dialer/bed_child dial";
+
+/// What ends them: each then tells what came of it.
+const END: &str = "/run/dialers.end";
+
+/// Fewer in the time that anything takes would prove nothing.
+const CONNECTED_MIN: u64 = 100;
+
+/// Those that go on.
+pub(crate) struct Clients<'a> {
+    cluster: &'a Cluster,
+    running: Vec<(String, Running)>,
+}
+
+impl<'a> Clients<'a> {
+    /// Starts one for each way on which a service of these nodes is reached.
+    pub(crate) fn start(cluster: &'a Cluster) -> Self {
+        let mut clients = Self { cluster, running: Vec::new() };
+        for machine in NODES.into_iter().chain(["cp", "out"]) {
+            cluster.on(machine).unwrap().run(&["rm", "-f", END]).unwrap();
+        }
+        for (node, address) in NODES.into_iter().zip(["172.30.0.11", "172.30.0.12"]) {
+            let node_port = format!("{address}:{NODE_PORT}");
+            for to in [CLUSTER_IP, &node_port] {
+                clients.add(node, &format!("host-{node}"), DIALER, to);
+                let in_pod = format!("kubectl exec --stdin dialer-{node} -- {DIALER}");
+                clients.add("cp", &format!("pod-{node}"), &in_pod, to);
+            }
+            clients.add("out", &format!("outside-{node}"), DIALER, &node_port);
+        }
+        clients
+    }
+
+    /// It tells when it is asked on its standard input.
+    fn add(&mut self, machine: &str, who: &str, dial: &str, to: &str) {
+        let name = format!("{who}-{to}").replace([':', '.'], "-");
+        let script = format!("{{ until [ -e {END} ]; do sleep 0.1; done; echo; sleep 1; }} | {dial} {to}");
+        let running = self.cluster.on(machine).unwrap().spawn(&name, &["sh", "-c", &script]).unwrap();
+        self.running.push((name, running));
+    }
+
+    /// Ends them; not one connect of one of them may have failed.
+    #[track_caller]
+    pub(crate) fn end_without_a_failure(mut self, during: &str) {
+        // The last change is out, and clients go on for a while.
+        std::thread::sleep(Duration::from_secs(2));
+        for machine in NODES.into_iter().chain(["cp", "out"]) {
+            self.cluster.on(machine).unwrap().write(END, "").unwrap();
+        }
+        eventually("all clients told", || self.running.iter_mut().all(|(_, running)| !running.runs()));
+        let tallies: Vec<(String, String)> =
+            self.running.iter().map(|(name, running)| (name.clone(), running.written().unwrap())).collect();
+        for (name, tally) in &tallies {
+            let tally: Tally = serde_json::from_str(tally).unwrap_or_else(|_| panic!("{name}: {tally}"));
+            assert!(tally.failed.is_empty(), "{during}: {name}: {tally:?}");
+            assert!(tally.connected >= CONNECTED_MIN, "{during}: {name}: {tally:?}");
+        }
+        println!("{during}: {tallies:?}");
+    }
+}
+
+/// What a client counts.
+#[derive(Debug, serde::Deserialize)]
+struct Tally {
+    connected: u64,
+    failed: BTreeMap<String, u64>,
+}

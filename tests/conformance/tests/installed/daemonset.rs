@@ -1,0 +1,97 @@
+//! The DaemonSet: from its first start to its end.
+
+use holdfast_conformance::Cluster;
+
+use super::clients::Clients;
+use super::page::blocks;
+use super::stage::{
+    FIRST, NEXT, NODES, eventually, follow, load, next_version, reaches, start, typed, wait_for_service,
+};
+
+const KUBE_SYSTEM: [&str; 2] = ["--namespace", "kube-system"];
+
+/// Asks about objects of the system.
+fn system(cluster: &Cluster, arguments: &[&str]) -> String {
+    cluster.kubectl(&[&KUBE_SYSTEM, arguments].concat()).unwrap()
+}
+
+fn images(cluster: &Cluster) -> String {
+    system(cluster, &["get", "pods", "-l", "app.kubernetes.io/name=holdfast", "-o", "jsonpath={..image}"])
+}
+
+/// As the page says: the version in `daemonset.yaml`, and the commands that started it.
+fn upgrade(cluster: &Cluster, apply: &str) {
+    let (first, next) = (env!("CARGO_PKG_VERSION"), next_version());
+    let file = "/srv/holdfast/contrib/kubernetes/daemonset.yaml";
+    typed(cluster, "cp", &format!("sed -i 's#holdfast:{first}#holdfast:{next}#' {file}"));
+    let first_two: Vec<&str> = apply.lines().take(2).collect();
+    follow(cluster, "cp", &first_two.join("\n"));
+}
+
+/// Nobody asks the pods to end.
+fn kill_pods(cluster: &Cluster) {
+    let all = ["delete", "pods", "-l", "app.kubernetes.io/name=holdfast", "--grace-period=0", "--force"];
+    system(cluster, &all);
+    eventually("two other pods", || images(cluster).split_whitespace().count() >= 4);
+    system(cluster, &["rollout", "status", "daemonset/holdfast", "--timeout=120s"]);
+}
+
+#[test]
+fn no_connect_fails_while_a_daemonset_is_upgraded_taken_back_and_killed() {
+    let [_make, import, _endpoints, apply, back, _label, out] = blocks("As a DaemonSet");
+    let cluster = start();
+    load(&cluster, &import, FIRST);
+    let said = follow(&cluster, "cp", &apply);
+    assert!(said.last().unwrap().contains("ready      yes"), "{said:#?}");
+    wait_for_service(&cluster);
+
+    load(&cluster, &import, NEXT);
+    let clients = Clients::start(&cluster);
+    upgrade(&cluster, &apply);
+    assert!(images(&cluster).contains(&next_version()), "{}", images(&cluster));
+    clients.end_without_a_failure("the upgrade");
+
+    let clients = Clients::start(&cluster);
+    follow(&cluster, "cp", &back);
+    assert!(!images(&cluster).contains(&next_version()), "{}", images(&cluster));
+    clients.end_without_a_failure("the way back");
+
+    let clients = Clients::start(&cluster);
+    kill_pods(&cluster);
+    clients.end_without_a_failure("the end of all pods");
+
+    take_out(&cluster, &out);
+}
+
+/// Clients of the node meet nobody any more.
+fn take_out(cluster: &Cluster, block: &str) {
+    let [patch, logs, delete]: [&str; 3] = block.lines().collect::<Vec<_>>().try_into().unwrap();
+    follow(cluster, "cp", patch);
+    for node in NODES {
+        eventually("all pins are gone", || typed(cluster, node, "ls /sys/fs/bpf/holdfast").is_empty());
+        assert!(!reaches(cluster, node, "10.96.7.7"), "{node}");
+    }
+    follow(cluster, "cp", logs);
+    follow(cluster, "cp", delete);
+}
+
+/// The pod has no more than it needs, and what it has is in force.
+#[test]
+fn the_pod_is_not_privileged_and_serves_all_the_same() {
+    let [_, import, _, apply, _, label, _] = blocks("As a DaemonSet");
+    let cluster = start();
+    load(&cluster, &import, FIRST);
+    follow(&cluster, "cp", &apply);
+    let status = typed(&cluster, "n1", "cat /proc/$(pgrep -x holdfast)/status");
+    // CAP_NET_ADMIN, CAP_PERFMON, CAP_BPF.
+    for line in ["CapEff:\t000000c000001000", "CapBnd:\t000000c000001000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    let datapath =
+        typed(&cluster, "cp", "kubectl -n kube-system exec daemonset/holdfast -- holdfast datapath");
+    assert!(datapath.contains("own cgroup exempt   yes") && datapath.contains("/host/cgroup"), "{datapath}");
+    wait_for_service(&cluster);
+    follow(&cluster, "cp", &label.replace("NODE", "n2"));
+    eventually("no pod on n2", || images(&cluster).split_whitespace().count() == 2);
+    assert!(reaches(&cluster, "n2", "10.96.7.7"), "what is in the kernel serves on");
+}

@@ -1,0 +1,148 @@
+//! A cluster whose Services nobody serves yet, with what the reader of the page has: a clone of the repository, and the
+//! images of two versions.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use holdfast_conformance::{Cluster, Proxy, Topology};
+
+use super::clients::OBJECTS;
+use super::page::repository;
+
+pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
+
+/// Where the reader has cloned the repository.
+pub(crate) const CLONE: &str = "/srv/holdfast";
+
+/// Where the image of each version is.
+pub(crate) const FIRST: &str = "/srv/first";
+pub(crate) const NEXT: &str = "/srv/next";
+
+const APISERVER: &str = "https://172.30.0.10:6443";
+
+/// What the page has in its place.
+const SOMEBODYS: &str = "https://10.0.0.10:6443";
+
+/// A busy machine with two processors starts pods slowly.
+const SOON: Duration = Duration::from_secs(120);
+
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// What `scripts/installed.sh` built.
+fn from_environment(name: &str) -> PathBuf {
+    let value = env::var_os(name);
+    value
+        .map(PathBuf::from)
+        .unwrap_or_else(|| panic!("{name} is not set: run scripts/installed.sh, which sets it"))
+}
+
+/// The number that `scripts/installed.sh` gives the second version.
+pub(crate) fn next_version() -> String {
+    let (major, patch) = env!("CARGO_PKG_VERSION").rsplit_once('.').unwrap();
+    format!("{major}.{}", patch.parse::<u32>().unwrap() + 1)
+}
+
+/// Starts it; nodes run static pods, as kubeadm has them.
+pub(crate) fn start() -> Cluster {
+    let cluster =
+        Cluster::start(&Topology { nodes: 2, proxy: Proxy::Nobody, ..Topology::default() }).unwrap();
+    let agnhost = image(&cluster, "agnhost");
+    cluster.apply(&OBJECTS.replace("AGNHOST", &agnhost)).unwrap();
+    for machine in NODES.into_iter().chain(["cp", "out"]) {
+        bring(&cluster, machine, &from_environment("HOLDFAST_DIALER"), "/opt/dialer/bed_child");
+        typed(&cluster, machine, "chmod 755 /opt/dialer/bed_child");
+    }
+    for machine in NODES.into_iter().chain(["cp"]) {
+        bring_clone(&cluster, machine);
+    }
+    for node in NODES {
+        bring_images(&cluster, node);
+    }
+    cluster
+}
+
+fn bring(cluster: &Cluster, machine: &str, from: &std::path::Path, to: &str) {
+    cluster.on(machine).unwrap().write(to, fs::read(from).unwrap()).unwrap();
+}
+
+/// The folder that the page uses, filled in as the page says.
+fn bring_clone(cluster: &Cluster, machine: &str) {
+    let here = repository().join("contrib/kubernetes");
+    for entry in fs::read_dir(here).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let text = text.replace(SOMEBODYS, APISERVER).replace("path: /sys/fs/cgroup,", &cgroup(cluster));
+        let to = format!("{CLONE}/contrib/kubernetes/{}", path.file_name().unwrap().to_str().unwrap());
+        cluster.on(machine).unwrap().write(&to, text).unwrap();
+    }
+}
+
+/// `make image` of both versions.
+fn bring_images(cluster: &Cluster, node: &str) {
+    let packages = from_environment("HOLDFAST_PACKAGES");
+    for (version, to) in [(env!("CARGO_PKG_VERSION").to_owned(), FIRST), (next_version(), NEXT)] {
+        let name = format!("holdfast-{version}-amd64.oci.tar");
+        bring(cluster, node, &packages.join(&name), &format!("{to}/{name}"));
+    }
+}
+
+/// Where nodes of this machine have cgroup v2.
+fn cgroup(cluster: &Cluster) -> String {
+    let hybrid = cluster.on("n1").unwrap().run(&["test", "-e", "/sys/fs/cgroup/unified"]).unwrap();
+    let path = if hybrid.status.success() { "/sys/fs/cgroup/unified" } else { "/sys/fs/cgroup" };
+    format!("path: {path},")
+}
+
+/// The full name of an image of which nodes have several versions.
+fn image(cluster: &Cluster, short: &str) -> String {
+    let names = typed(cluster, "n1", "until ctr -n k8s.io images ls -q 2>/dev/null; do sleep 0.2; done");
+    let is_it = |name: &&str| name.contains(&format!("/{short}:"));
+    names.lines().rfind(is_it).unwrap_or_else(|| panic!("no {short}: {names}")).to_owned()
+}
+
+/// Types a line into a shell of a machine.
+#[track_caller]
+pub(crate) fn typed(cluster: &Cluster, machine: &str, line: &str) -> String {
+    let said = cluster.on(machine).unwrap().run(&["sh", "-c", line]).unwrap();
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(said.status.success(), "{machine}: {line}: {out}{err}");
+    out.into_owned()
+}
+
+/// Types the lines of a block of the page, in the clone.
+#[track_caller]
+pub(crate) fn follow(cluster: &Cluster, machine: &str, block: &str) -> Vec<String> {
+    block.lines().map(|line| typed(cluster, machine, &format!("cd {CLONE} && {line}"))).collect()
+}
+
+/// Loads the image of that folder, as the page says.
+pub(crate) fn load(cluster: &Cluster, line: &str, folder: &str) {
+    for node in NODES {
+        typed(cluster, node, &format!("cd {folder} && {}", line.trim()));
+    }
+}
+
+/// The service and the clients are there, and each client reaches it.
+#[track_caller]
+pub(crate) fn wait_for_service(cluster: &Cluster) {
+    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=180s"]).unwrap();
+    cluster.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=180s"]).unwrap();
+    for (node, address) in NODES.into_iter().zip(["172.30.0.11", "172.30.0.12"]) {
+        eventually("served", || {
+            reaches(cluster, node, "10.96.7.7") && reaches(cluster, "out", &format!("{address}:30080"))
+        });
+    }
+}
+
+pub(crate) fn reaches(cluster: &Cluster, machine: &str, address: &str) -> bool {
+    let ask = ["curl", "-s", "--max-time", "2", &format!("http://{address}/hostname")];
+    cluster.on(machine).unwrap().run(&ask).is_ok_and(|said| said.status.success())
+}
