@@ -102,7 +102,7 @@ installed="installed: as pods of a cluster, under traffic"
 if ((EUID == 0 && SECONDS < minutes_max * 60)) && command -v apt-get >/dev/null && command -v go >/dev/null; then
 	rung "$installed" root scripts/installed.sh
 else
-	absent+=("not run here: $installed (needs root, Debian's tools, go and $minutes_max minutes at most before: scripts/installed.sh)")
+	absent+=("not run here: $installed (needs root, Debian's tools, go, and at most $minutes_max minutes before it)")
 fi
 
 # The sum over the lines in which each test binary, and each kernel of the matrix, says how it went.
