@@ -1,0 +1,197 @@
+//! Clients that dial a Service again and again: each connect is new, and its answer is checked.
+//!
+//! Invariant: each attempt is one line on the standard output, `NANOSECONDS TARGET OUTCOME`, written whole; it takes no
+//! longer than [`ATTEMPT_MAX`]. Times are of the clock that never steps, which is one for all machines of a kernel.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::time::{ClockId, clock_gettime};
+
+use crate::Failure;
+
+/// A client waits so long for its answer.
+const ATTEMPT_MAX: Duration = Duration::from_secs(1);
+
+/// From one attempt at an address to the next: 20 in a second show a gap of 50 ms, and leave the machine time for all.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What the server of the dialled Service says.
+pub(crate) const ANSWER: &str = "web";
+
+/// A question for `kubernetes.default.svc.cluster.local`, type A, and the address that is in every right answer.
+const QUESTION: &[u8] =
+    b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x0akubernetes\x07default\x03svc\x07cluster\x05local\x00\x00\x01\x00\x01";
+const DNS_ANSWER: [u8; 4] = [10, 96, 0, 1];
+
+/// What is asked at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The server's name, by TCP.
+    Name,
+    /// Where the apiserver is, by DNS.
+    Dns,
+}
+
+/// Whom a client dials: `name:ADDRESS` or `dns:ADDRESS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    kind: Kind,
+    address: SocketAddr,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, address) = text.split_once(':').ok_or_else(|| format!("{text} has no kind"))?;
+        let kind = match kind {
+            "name" => Kind::Name,
+            "dns" => Kind::Dns,
+            other => return Err(format!("{other} is neither name nor dns")),
+        };
+        Ok(Self { kind, address: address.parse().map_err(|error| format!("{address}: {error}"))? })
+    }
+}
+
+/// What came of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Outcome {
+    Answered,
+    Refused,
+    /// No connection or no answer in time.
+    TimedOut,
+    /// Somebody else answered, or half of it.
+    Wrong,
+    /// Reset, unreachable, and whatever else the system says.
+    Failed,
+}
+
+pub(crate) const OUTCOMES: [(Outcome, &str); 5] = [
+    (Outcome::Answered, "answered"),
+    (Outcome::Refused, "refused"),
+    (Outcome::TimedOut, "timeout"),
+    (Outcome::Wrong, "wrong"),
+    (Outcome::Failed, "failed"),
+];
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = OUTCOMES.iter().find(|(outcome, _)| outcome == self).map_or("", |(_, word)| word);
+        f.write_str(word)
+    }
+}
+
+impl From<io::Error> for Outcome {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Refused,
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::TimedOut,
+            _ => Self::Failed,
+        }
+    }
+}
+
+/// Dials all targets until it is killed.
+pub(crate) fn run(targets: &[Target]) -> Result<(), Failure> {
+    thread::scope(|scope| {
+        let clients: Vec<_> = targets.iter().map(|target| scope.spawn(|| dial_on(target))).collect();
+        let ended = clients.into_iter().map(|client| client.join().unwrap_or(Ok(())));
+        Ok(ended.collect::<io::Result<()>>()?)
+    })
+}
+
+fn dial_on(target: &Target) -> io::Result<()> {
+    loop {
+        let begun = Instant::now();
+        let at = now();
+        let outcome = target.attempt();
+        let line = format!("{at} {} {outcome}\n", target.address);
+        io::stdout().lock().write_all(line.as_bytes())?;
+        thread::sleep(PAUSE.saturating_sub(begun.elapsed()));
+    }
+}
+
+/// Nanoseconds of the clock that never steps.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Target {
+    fn attempt(&self) -> Outcome {
+        let asked = match self.kind {
+            Kind::Name => name_at(self.address).map(|name| name == ANSWER),
+            Kind::Dns => resolve_at(self.address),
+        };
+        asked.map_or_else(Outcome::from, |right| if right { Outcome::Answered } else { Outcome::Wrong })
+    }
+}
+
+/// What the server at an address says that it is.
+pub(crate) fn name_at(address: SocketAddr) -> io::Result<String> {
+    let end = Instant::now() + ATTEMPT_MAX;
+    let mut stream = TcpStream::connect_timeout(&address, ATTEMPT_MAX)?;
+    // Zero would mean no limit.
+    let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    stream.set_read_timeout(Some(left))?;
+    let mut name = String::new();
+    Read::by_ref(&mut stream).take(100).read_to_string(&mut name)?;
+    Ok(name.trim().to_owned())
+}
+
+fn resolve_at(address: SocketAddr) -> io::Result<bool> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.connect(address)?;
+    socket.set_read_timeout(Some(ATTEMPT_MAX))?;
+    socket.send(QUESTION)?;
+    let mut answer = [0; 512];
+    let length = socket.recv(&mut answer)?;
+    Ok(answer.get(..length).is_some_and(|answer| answer.windows(4).any(|part| part == DNS_ANSWER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn outcome(answer: &'static str) -> Outcome {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = Target { kind: Kind::Name, address: listener.local_addr().unwrap() };
+        let server = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            client.write_all(answer.as_bytes()).unwrap();
+        });
+        let outcome = target.attempt();
+        server.join().unwrap();
+        outcome
+    }
+
+    #[test]
+    fn only_the_right_name_is_an_answer() {
+        assert_eq!(outcome("web\n"), Outcome::Answered);
+        assert_eq!(outcome("other\n"), Outcome::Wrong);
+        assert_eq!(outcome(""), Outcome::Wrong);
+    }
+
+    #[test]
+    fn who_is_not_there_refuses_and_who_says_nothing_is_late() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = Target { kind: Kind::Name, address: listener.local_addr().unwrap() };
+        assert_eq!(target.attempt(), Outcome::TimedOut);
+        drop(listener);
+        assert_eq!(target.attempt(), Outcome::Refused);
+    }
+
+    #[test]
+    fn targets_are_written_with_their_kind() {
+        let target: Target = "dns:10.96.0.10:53".parse().unwrap();
+        assert_eq!(target, Target { kind: Kind::Dns, address: "10.96.0.10:53".parse().unwrap() });
+        assert!("10.96.0.10:53".parse::<Target>().is_err());
+    }
+}

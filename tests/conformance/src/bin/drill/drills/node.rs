@@ -1,0 +1,112 @@
+//! What happens to nodes: their runtime, their cable, their power, their pods' network.
+//!
+//! Invariant: where a machine goes away it is drained first, so that what is counted is the proxies' and not the 40 s in
+//! which Kubernetes still believes in a dead node's pods.
+
+use std::process::Command;
+use std::thread;
+
+use holdfast_conformance::Proxy;
+
+use super::seconds;
+use crate::Failure;
+use crate::kubernetes::{drain, replace_backends, rolled_out, uncordon, wait_for_node};
+use crate::stage::{NODES, Stage};
+
+/// A link of its own for each pod; the ranges of addresses stay.
+const POINT_TO_POINT: &str = r#"{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+	{"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/cni-ipam",
+		"ranges": [[{"subnet": "RANGE"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+	{"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}
+]}
+"#;
+
+pub(super) fn kubelet(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
+    restarted(stage, "kubelet")
+}
+
+pub(super) fn containerd(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
+    restarted(stage, "containerd")
+}
+
+fn restarted(stage: &Stage, service: &str) -> Result<(), Failure> {
+    replace_backends(&stage.cluster)?;
+    for node in NODES {
+        stage.cluster.on(node)?.restart(service)?;
+        wait_for_node(&stage.cluster, node)?;
+    }
+    Ok(())
+}
+
+/// Pulls the cable at the far end.
+pub(super) fn cut(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
+    let node = "n2";
+    drain(&stage.cluster, node)?;
+    rolled_out(&stage.cluster)?;
+    stage.without(node, || {
+        link(stage, node, "down")?;
+        // The others go on, and their backends change; the one that is away hears of it when it is back.
+        let changed = replace_backends(&stage.cluster);
+        thread::sleep(seconds("CUT", 20));
+        link(stage, node, "up")?;
+        changed?;
+        wait_for_node(&stage.cluster, node)
+    })?;
+    uncordon(&stage.cluster, node)
+}
+
+fn link(stage: &Stage, node: &str, to: &str) -> Result<(), Failure> {
+    let logs = stage.cluster.logs_after_end();
+    let name = logs.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut ip = Command::new("ip");
+    let set = ip.args(["-netns", &format!("{name}-segment"), "link", "set", &format!("v-{node}"), to]);
+    let status = set.status()?;
+    if status.success() { Ok(()) } else { Err(format!("the cable of {node} cannot be set {to}").into()) }
+}
+
+/// Pods are made anew on another kind of links.
+pub(super) fn network(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
+    for (node, number) in NODES.iter().zip(1..) {
+        drain(&stage.cluster, node)?;
+        let machine = stage.cluster.on(node)?;
+        let range = format!("10.244.{number}.0/24");
+        machine.write("/etc/cni/net.d/10-pods.conflist", POINT_TO_POINT.replace("RANGE", &range))?;
+        stage.cluster.kubectl(&[
+            "-n",
+            "drill",
+            "delete",
+            "pod",
+            "-l",
+            "app=client",
+            "--field-selector",
+            &format!("spec.nodeName={node}"),
+        ])?;
+        // The bridge has the range of the node; the new links have a route each.
+        machine.said(&["ip", "link", "del", "cni0"], "", crate::stage::SETTLE_MAX)?;
+        uncordon(&stage.cluster, node)?;
+        wait_for_node(&stage.cluster, node)?;
+    }
+    replace_backends(&stage.cluster)?;
+    rolled_out(&stage.cluster)
+}
+
+pub(super) fn reboot(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
+    for node in NODES {
+        drain(&stage.cluster, node)?;
+        stage.without(node, || {
+            stage.reboot(node)?;
+            wait_for_kubelet(stage, node)
+        })?;
+        uncordon(&stage.cluster, node)?;
+    }
+    Ok(())
+}
+
+/// The client's pod of that node is made anew only when kubelet has come back and looked at it.
+fn wait_for_kubelet(stage: &Stage, node: &str) -> Result<(), Failure> {
+    let machine = stage.cluster.on(node)?;
+    crate::stage::eventually(&format!("{node} reaches a Service"), || {
+        machine.said(&[crate::stage::PROGRAM, "ask", "10.96.77.1:80"], "", crate::stage::SETTLE_MAX).map(drop)
+    })?;
+    wait_for_node(&stage.cluster, node)
+}

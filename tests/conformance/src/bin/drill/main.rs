@@ -1,0 +1,122 @@
+//! Disasters on a cluster of three nodes, while clients connect all the time: what each costs them, with holdfast and
+//! with the real kube-proxy.
+//!
+//! One program is everything: the drill itself outside, and in the machines the clients, the server that answers them,
+//! and who writes the changes that are timed.
+//!
+//! Invariant: each attempt of a client is one line with its time, and each is counted; only those that had no chance,
+//! because their own machine or the one that they dial was away, are left out, and the drill says which machine that
+//! was. The last line is `N passed, N failed`.
+
+mod attempts;
+mod certificates;
+mod client;
+mod drills;
+mod figures;
+mod kubernetes;
+mod propagation;
+mod server;
+mod stage;
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use holdfast_conformance::{ClusterError, Mode, Proxy};
+
+use self::client::Target;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// What the command line says.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    order: Order,
+}
+
+#[derive(Debug, Subcommand)]
+enum Order {
+    /// Run drills: without names all of them, on one cluster, one after another.
+    Run {
+        names: Vec<String>,
+        /// Who serves: holdfast, nftables or iptables.
+        #[arg(long, default_value = "holdfast")]
+        proxy: String,
+    },
+    /// Time changes from the apiserver to every node.
+    Propagation {
+        #[arg(long, default_value = "holdfast")]
+        proxy: String,
+        #[arg(long, default_value_t = 200)]
+        changes: u32,
+        #[arg(long, default_value_t = 1000)]
+        services: u16,
+    },
+    /// Time three starts of a cluster.
+    Start {
+        #[arg(long, default_value = "holdfast")]
+        proxy: String,
+    },
+    /// In a machine or a pod: dial these, all the time.
+    #[command(hide = true)]
+    Client { targets: Vec<Target> },
+    /// In a pod or a machine: answer with a name.
+    #[command(hide = true)]
+    Serve { name: String, address: SocketAddr },
+    /// In a machine: ask once whether the right server answers.
+    #[command(hide = true)]
+    Ask { address: SocketAddr },
+    /// In a machine: dial one address as often as can be, and say when another one answers.
+    #[command(hide = true)]
+    Observe { address: SocketAddr },
+    /// On the control plane: write changes, and say when.
+    #[command(hide = true)]
+    Change { changes: u32 },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().order) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            // Nobody is left to tell if this cannot be written.
+            let _ = writeln!(io::stderr(), "drill: {}", whole(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether it went well.
+fn run(order: Order) -> Result<bool, Failure> {
+    match order {
+        Order::Run { names, proxy } => drills::run(&names, &proxy_of(&proxy)?),
+        Order::Propagation { proxy, changes, services } => {
+            propagation::run(&proxy_of(&proxy)?, changes, services)
+        }
+        Order::Start { proxy } => figures::starts(&proxy_of(&proxy)?),
+        Order::Client { targets } => client::run(&targets).map(|()| true),
+        Order::Ask { address } => Ok(client::name_at(address)? == client::ANSWER),
+        Order::Serve { name, address } => server::run(&name, address).map(|()| true),
+        Order::Observe { address } => propagation::observe(address).map(|()| true),
+        Order::Change { changes } => propagation::change(changes).map(|()| true),
+    }
+}
+
+fn proxy_of(word: &str) -> Result<Proxy, ClusterError> {
+    match word {
+        "holdfast" => Ok(Proxy::Holdfast { config: String::new() }),
+        mode => Ok(Proxy::KubeProxy(mode.parse::<Mode>()?)),
+    }
+}
+
+/// An error with all that led to it.
+fn whole(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+fn say(text: &str) -> Result<(), Failure> {
+    Ok(writeln!(io::stdout(), "{text}")?)
+}

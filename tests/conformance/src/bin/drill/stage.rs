@@ -1,0 +1,190 @@
+//! A cluster of three nodes with backends on each, and clients that connect all the time: from the host of every node,
+//! from a pod of every node, and from the machine outside.
+//!
+//! Invariant: when the stage is set, and before each drill, every client is answered.
+
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdfast_conformance::{Cluster, ClusterError, Family, Machine, MachineName, Proxy, Running, Topology};
+
+use crate::Failure;
+use crate::attempts::{Absence, Client, Tally};
+use crate::client::now;
+use crate::kubernetes;
+
+pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+/// Where the program of the drills lies in the machines.
+pub(crate) const PROGRAM: &str = "/opt/drill/drill";
+
+const MANIFEST: &str = include_str!("../../../manifests/drills.yaml");
+
+/// The ClusterIP, the NodePort of each node, and cluster DNS.
+const INSIDE: [&str; 5] = [
+    "name:10.96.77.1:80",
+    "name:172.30.0.11:30777",
+    "name:172.30.0.12:30777",
+    "name:172.30.0.13:30777",
+    "dns:10.96.0.10:53",
+];
+
+/// Without a route to the Services' addresses only the NodePorts are left.
+const OUTSIDE: [&str; 3] = ["name:172.30.0.11:30777", "name:172.30.0.12:30777", "name:172.30.0.13:30777"];
+
+/// How long nobody may fail before all is taken to be well, and how long that is waited for.
+const QUIET: Duration = Duration::from_secs(3);
+pub(crate) const SETTLE_MAX: Duration = Duration::from_secs(180);
+
+/// The cluster, its clients, and what happened to its machines.
+pub(crate) struct Stage {
+    pub(crate) cluster: Cluster,
+    hosts: RefCell<Vec<(String, Running)>>,
+    launched: Cell<u32>,
+    absences: RefCell<Vec<Absence>>,
+    followed: Cell<u8>,
+}
+
+impl Stage {
+    /// Starts the cluster, the backends and the clients.
+    pub(crate) fn set(proxy: &Proxy) -> Result<Self, Failure> {
+        let topology = Topology {
+            nodes: 3,
+            family: Family::Ipv4,
+            proxy: proxy.clone(),
+            balancer: false,
+            ..Topology::default()
+        };
+        let cluster = Cluster::start(&topology)?;
+        let stage = Self {
+            cluster,
+            hosts: RefCell::default(),
+            launched: Cell::new(0),
+            absences: RefCell::default(),
+            followed: Cell::new(0),
+        };
+        stage.fill()?;
+        Ok(stage)
+    }
+
+    fn fill(&self) -> Result<(), Failure> {
+        for machine in ["cp", "n1", "n2", "n3", "out"] {
+            equip(self.cluster.on(machine)?)?;
+        }
+        self.cluster.kubectl(&["-n", "kube-system", "scale", "deployment/coredns", "--replicas=2"])?;
+        self.cluster.apply(&MANIFEST.replace("TARGETS", &INSIDE.join(" ")))?;
+        kubernetes::rolled_out(&self.cluster)?;
+        NODES.iter().chain(&["out"]).try_for_each(|machine| self.launch(machine))?;
+        self.settle()
+    }
+
+    /// Starts the client on a machine's host.
+    fn launch(&self, machine: &str) -> Result<(), Failure> {
+        let number = self.launched.replace(self.launched.get() + 1);
+        let targets: &[&str] = if machine == "out" { &OUTSIDE } else { &INSIDE };
+        let command: Vec<&str> = [PROGRAM, "client"].into_iter().chain(targets.iter().copied()).collect();
+        let client = self.cluster.on(machine)?.spawn(&format!("drill-host-{number}"), &command)?;
+        self.hosts.borrow_mut().push((machine.to_owned(), client));
+        Ok(())
+    }
+
+    /// Waits until nobody fails any more.
+    pub(crate) fn settle(&self) -> Result<(), Failure> {
+        let end = Instant::now() + SETTLE_MAX;
+        loop {
+            let from = now();
+            thread::sleep(QUIET);
+            let tally = self.tally([from, now()])?;
+            if tally.failed() == 0 && tally.attempts() > 0 {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(format!("clients still fail: {tally}; {}", tally.worst(5).join(", ")).into());
+            }
+        }
+    }
+
+    /// What the clients of all machines met in a time.
+    pub(crate) fn tally(&self, span: [u64; 2]) -> Result<Tally, Failure> {
+        let mut tally = Tally::default();
+        for machine in NODES.iter().chain(&["out"]) {
+            let logs = self.cluster.on(machine)?.logs();
+            for file in fs::read_dir(&logs)?.filter_map(Result::ok) {
+                let name = file.file_name().to_string_lossy().into_owned();
+                let Some((kind, _)) = name.strip_prefix("drill-").and_then(|name| name.split_once('-'))
+                else {
+                    continue;
+                };
+                let client = Client { name: &format!("{kind} of {machine}"), machine };
+                // What a power cut left half-written is no text.
+                let lines = String::from_utf8_lossy(&fs::read(file.path())?).into_owned();
+                tally.add(client, &lines, span, &self.absences.borrow());
+            }
+        }
+        Ok(tally)
+    }
+
+    /// Has a machine away for as long as something takes, and until it is back.
+    pub(crate) fn without<T>(
+        &self,
+        machine: &str,
+        away: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let [address, _] = machine.parse::<MachineName>()?.addresses();
+        let from = now();
+        let absent = |to| Absence { machine: machine.to_owned(), address: address.clone(), from, to };
+        self.absences.borrow_mut().push(absent(u64::MAX));
+        let done = away();
+        self.absences.borrow_mut().pop();
+        self.absences.borrow_mut().push(absent(now()));
+        done
+    }
+
+    /// Takes a machine's power and boots it; its client begins anew.
+    pub(crate) fn reboot(&self, machine: &str) -> Result<(), Failure> {
+        self.cluster.stop_machine(machine)?;
+        self.hosts.borrow_mut().retain(|(of, _)| of != machine);
+        self.cluster.boot_machine(machine)?;
+        self.launch(machine)
+    }
+
+    /// How long a new Service takes until a process of every node reaches it: whoever has lost the apiserver for good
+    /// serves on, but does not follow.
+    pub(crate) fn follows(&self) -> Result<Duration, Failure> {
+        let number = self.followed.replace(self.followed.get() + 1);
+        let address = format!("10.96.88.{number}");
+        kubernetes::make_service(&self.cluster, &format!("follow-{number}"), &address)?;
+        let (begun, until) = (Instant::now(), format!("{address}:80"));
+        let script =
+            format!("for i in $(seq 600); do {PROGRAM} ask {until} && exit; sleep 0.1; done; exit 1");
+        for node in NODES {
+            self.cluster.on(node)?.said(&["bash", "-c", &script], "", SETTLE_MAX)?;
+        }
+        Ok(begun.elapsed())
+    }
+}
+
+/// Lays the program of the drills into a machine.
+pub(crate) fn equip(machine: &Machine) -> Result<(), Failure> {
+    let program = fs::read(std::env::current_exe()?)?;
+    machine.write(PROGRAM, program)?;
+    machine.said(&["chmod", "755", PROGRAM], "", Duration::from_secs(30))?;
+    Ok(())
+}
+
+/// Asks again until it is content.
+pub(crate) fn eventually(
+    what: &str,
+    mut attempt: impl FnMut() -> Result<(), ClusterError>,
+) -> Result<(), Failure> {
+    let end = Instant::now() + SETTLE_MAX;
+    loop {
+        match attempt() {
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() > end => return Err(format!("never {what}: {error}").into()),
+            Err(_) => thread::sleep(Duration::from_millis(500)),
+        }
+    }
+}
