@@ -9,8 +9,8 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 STEPS ?= 1000000
 SECONDS ?= 60
 
-.PHONY: help setup build run try quick test conformance host deb rpm image matrix check bench simulate fuzz soak bless \
-	clean
+.PHONY: help setup build run try quick test conformance drill host deb rpm image matrix check bench simulate fuzz soak \
+	bless clean
 
 help: ## Print this list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -36,6 +36,9 @@ test: ## Run every test that can run here; ends with `N passed, N failed`.
 
 conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1, or FOCUS= NODES= CNI= FAMILY= PROXY=.
 	@scripts/conformance.sh $(if $(SHORT),short)
+
+drill: ## Disasters on three nodes under clients that connect all the time, as root: DRILL=name PROXY=nftables.
+	@scripts/drill.sh $(DRILL)
 
 host: ## The packages on booted systems, as root: from installation to purge.
 	@scripts/host.sh

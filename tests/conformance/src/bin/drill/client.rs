@@ -17,8 +17,8 @@ use crate::Failure;
 /// A client waits so long for its answer.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 
-/// From one attempt at an address to the next: 20 in a second show a gap of 50 ms, and leave the machine time for all.
-const PAUSE: Duration = Duration::from_millis(50);
+/// From one attempt at an address to the next: ten in a second show a short gap, and leave a small machine time for all.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the server of the dialled Service says.
 pub(crate) const ANSWER: &str = "web";

@@ -32,7 +32,7 @@ const fn drill(
 }
 
 /// In the order in which they run: what costs most comes last.
-pub(crate) const ALL: [Drill; 13] = [
+pub(crate) const ALL: [Drill; 14] = [
     drill(
         "kill",
         "kill -9 of the proxy of each node, again and again, while backends are replaced",
@@ -51,6 +51,11 @@ pub(crate) const ALL: [Drill; 13] = [
     ),
     drill("kubelet", "kubelet restarts on each node", node::kubelet),
     drill("containerd", "containerd restarts on each node", node::containerd),
+    drill(
+        "across",
+        "hosts dial the NodePorts of all nodes beside the ClusterIP, for ACROSS seconds (90)",
+        node::across,
+    ),
     drill(
         "incident",
         "a Service of the same backends, whose name begins like the dialled one, loses all",
@@ -87,7 +92,10 @@ pub(crate) fn run(names: &[String], proxy: &Proxy) -> Result<bool, Failure> {
     for drill in chosen {
         let ran = on_stage(&mut stage, proxy).and_then(|stage| drill.ran_on(stage, proxy));
         let is_good = match ran {
-            Ok(result) => figures::is_allowed(drill.name, proxy, result.failed) && say(&result.row).is_ok(),
+            Ok(result) => {
+                say(&result.row)?;
+                figures::is_allowed(drill.name, proxy, result.failed)
+            }
             Err(error) => {
                 say(&format!("{}: FAILED: {}", drill.name, crate::whole(error.as_ref())))?;
                 // What is left of this cluster says nothing of the next drill.

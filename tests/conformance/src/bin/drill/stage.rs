@@ -22,17 +22,14 @@ pub(crate) const PROGRAM: &str = "/opt/drill/drill";
 
 const MANIFEST: &str = include_str!("../../../manifests/drills.yaml");
 
-/// The ClusterIP, the NodePort of each node, and cluster DNS.
-const INSIDE: [&str; 5] = [
-    "name:10.96.77.1:80",
-    "name:172.30.0.11:30777",
-    "name:172.30.0.12:30777",
-    "name:172.30.0.13:30777",
-    "dns:10.96.0.10:53",
-];
+/// The ClusterIP, the NodePort of the client's own node, and cluster DNS.
+const INSIDE: [&str; 3] = ["name:10.96.77.1:80", "name:NODE:30777", "dns:10.96.0.10:53"];
+
+/// Clients of the other nodes' NodePorts beside, for whom a node is both client and way.
+const ACROSS: [&str; 3] = ["name:172.30.0.11:30777", "name:172.30.0.12:30777", "name:172.30.0.13:30777"];
 
 /// Without a route to the Services' addresses only the NodePorts are left.
-const OUTSIDE: [&str; 3] = ["name:172.30.0.11:30777", "name:172.30.0.12:30777", "name:172.30.0.13:30777"];
+const OUTSIDE: [&str; 3] = ACROSS;
 
 /// How long nobody may fail before all is taken to be well, and how long that is waited for.
 const QUIET: Duration = Duration::from_secs(3);
@@ -74,7 +71,8 @@ impl Stage {
             equip(self.cluster.on(machine)?)?;
         }
         self.cluster.kubectl(&["-n", "kube-system", "scale", "deployment/coredns", "--replicas=2"])?;
-        self.cluster.apply(&MANIFEST.replace("TARGETS", &INSIDE.join(" ")))?;
+        let inside = INSIDE.join(" ").replace("NODE", "$(NODE)");
+        self.cluster.apply(&MANIFEST.replace("TARGETS", &inside))?;
         kubernetes::rolled_out(&self.cluster)?;
         NODES.iter().chain(&["out"]).try_for_each(|machine| self.launch(machine))?;
         self.settle()
@@ -83,11 +81,24 @@ impl Stage {
     /// Starts the client on a machine's host.
     fn launch(&self, machine: &str) -> Result<(), Failure> {
         let number = self.launched.replace(self.launched.get() + 1);
-        let targets: &[&str] = if machine == "out" { &OUTSIDE } else { &INSIDE };
-        let command: Vec<&str> = [PROGRAM, "client"].into_iter().chain(targets.iter().copied()).collect();
+        let [address, _] = machine.parse::<MachineName>()?.addresses();
+        let targets = if machine == "out" { OUTSIDE } else { INSIDE };
+        let targets = targets.map(|target| target.replace("NODE", &address));
+        let command: Vec<&str> =
+            [PROGRAM, "client"].into_iter().chain(targets.iter().map(String::as_str)).collect();
         let client = self.cluster.on(machine)?.spawn(&format!("drill-host-{number}"), &command)?;
         self.hosts.borrow_mut().push((machine.to_owned(), client));
         Ok(())
+    }
+
+    /// Has the host of every node dial the NodePorts of all nodes, too, while something lasts.
+    pub(crate) fn across(&self, lasts: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+        let command: Vec<&str> = [PROGRAM, "client"].into_iter().chain(ACROSS).collect();
+        let start = |node: &&str| Ok::<_, Failure>(self.cluster.on(node)?.spawn("drill-across-0", &command)?);
+        let clients = NODES.iter().map(start).collect::<Result<Vec<_>, Failure>>()?;
+        let done = lasts();
+        drop(clients);
+        done
     }
 
     /// Waits until nobody fails any more.

@@ -38,6 +38,14 @@ fn restarted(stage: &Stage, service: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A node that dials a backend of another node itself does so from the same ports as when it dials that node's NodePort.
+pub(super) fn across(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
+    stage.across(|| {
+        thread::sleep(seconds("ACROSS", 90));
+        Ok(())
+    })
+}
+
 /// Pulls the cable at the far end.
 pub(super) fn cut(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     let node = "n2";

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Disasters on a cluster of three nodes, while clients connect all the time (docs/drills.md). Needs root.
+#
+#   scripts/drill.sh [DRILL...]      the drills of these names, or all: a quarter of an hour
+#   scripts/drill.sh propagation     a change at the apiserver until it is on every node, 200 times
+#   scripts/drill.sh start           three starts of a cluster
+# PROXY=nftables has the real kube-proxy in holdfast's place.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+other=$target/conformance/holdfast-other
+
+# Another version for the upgrade: the same code, but its maps have another layout, so that it cannot adopt ours and we
+# cannot adopt its.
+build_other() {
+	local tree=$target/conformance/other pins=daemon/datapath/src/pins.rs sum
+	sum=$(git rev-parse HEAD)
+	[[ $(cat "$other.stamp" 2>/dev/null) != "$sum" ]] || return 0
+	rm -rf "$tree"
+	mkdir -p "$tree"
+	git archive HEAD | tar -x -C "$tree"
+	sed -i 's/^\(pub const VERSION: u32 = \)[0-9]*;/\199;/' "$tree/$pins"
+	grep -q '^pub const VERSION: u32 = 99;' "$tree/$pins"
+	(cd "$tree" && CARGO_TARGET_DIR=$target/other cargo build --quiet --locked --profile test -p holdfast)
+	install "$target/other/debug/holdfast" "$other"
+	rm -rf "$tree"
+	echo "$sum" >"$other.stamp"
+}
+
+scripts/conformance.sh build
+[[ -e $target/release/holdfast ]] || cargo build --quiet --locked --profile test -p holdfast
+cargo build --quiet --locked --profile test -p holdfast-conformance --bin drill
+proxy=(--proxy "${PROXY:-holdfast}")
+case ${1:-} in
+propagation | start) exec "$target/debug/drill" "$@" "${proxy[@]}" ;;
+*)
+	[[ ${PROXY:-holdfast} != holdfast ]] || build_other
+	exec "$target/debug/drill" run "$@" "${proxy[@]}"
+	;;
+esac
