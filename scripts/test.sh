@@ -73,37 +73,50 @@ else
 	absent+=("not run here: kernel matrix (needs Debian's packages, on x86_64)")
 fi
 
-# Last, because it is the one that can be left out: CI ends everything after 90 minutes, lints and all.
+# Last, because they can be left out: CI ends everything after 90 minutes, lints and all.
 minutes_max=70
-minutes_of_run=12
-conformance="conformance: Kubernetes' own tests, short form"
-left=$(((minutes_max - minutes_of_run) * 60 - SECONDS))
-built=0
+
+# Why there are no clusters of real nodes here; nothing if there are.
+no_nodes=
 if ((EUID != 0)); then
-	absent+=("not run here: $conformance (needs root)")
+	no_nodes="needs root"
 elif ! command -v apt-get >/dev/null; then
-	absent+=("not run here: $conformance (needs Debian's tools)")
+	no_nodes="needs Debian's tools"
 elif ! command -v go >/dev/null; then
-	absent+=("not run here: $conformance (needs go: scripts/setup go)")
-elif ((left <= 0)); then
-	absent+=("not run here: $conformance (no time is left for it: make conformance SHORT=1)")
+	no_nodes="needs go: scripts/setup go"
+elif ((SECONDS > minutes_max * 60)); then
+	no_nodes="no time is left for it"
 else
-	# Minutes, where its programs have to be built first.
-	timeout "$left" scripts/conformance.sh build || built=$?
+	# Minutes, where their programs have to be built first.
+	built=0
+	timeout $((minutes_max * 60 - SECONDS)) scripts/conformance.sh build || built=$?
 	case $built in
-	0) rung "$conformance" root scripts/conformance.sh short ;;
-	124) absent+=("not run here: $conformance (its programs were not built in time: make conformance SHORT=1)") ;;
-	*) lacks "$conformance (needs what scripts/conformance.sh said above)" ;;
+	0) ;;
+	124) no_nodes="its programs were not built in time" ;;
+	*)
+		no_nodes="needs what scripts/conformance.sh said above"
+		lacks "clusters of real nodes ($no_nodes)"
+		;;
 	esac
 fi
 
-# A DaemonSet and a static pod, in the same clusters: some minutes more, on the same condition.
-installed="installed: as pods of a cluster, under traffic"
-if ((EUID == 0 && SECONDS < minutes_max * 60)) && command -v apt-get >/dev/null && command -v go >/dev/null; then
-	rung "$installed" root scripts/installed.sh
-else
-	absent+=("not run here: $installed (needs root, Debian's tools, go, and at most $minutes_max minutes before it)")
-fi
+# nodes MINUTES NAME COMMAND...: a rung in such clusters, if there is time for it.
+nodes() {
+	local minutes=$1 name=$2
+	shift 2
+	if [[ -n $no_nodes ]]; then
+		absent+=("not run here: $name ($no_nodes)")
+	elif ((SECONDS > (minutes_max - minutes) * 60)); then
+		absent+=("not run here: $name (it takes $minutes minutes, and so many are not left)")
+	else
+		rung "$name" root "$@"
+	fi
+}
+
+nodes 10 "conformance: Kubernetes' own tests, short form" scripts/conformance.sh short
+nodes 4 "nodes: what kubelet says, restarts, reboots" cargo test --locked -p holdfast-conformance --features cluster \
+	--test cluster --test heard -- --test-threads 2 --show-output
+nodes 6 "installed: as pods of a cluster, under traffic" scripts/installed.sh
 
 # The sum over the lines in which each test binary, and each kernel of the matrix, says how it went.
 sum() {
