@@ -95,8 +95,14 @@ build() {
 
 build
 [[ ${1:-} != build ]] || exit 0
-[[ -e $out/../release/holdfast || -e $out/../debug/holdfast ]] ||
-	cargo build --quiet --locked --profile test -p holdfast
+# What is tested is what stands here: the tests' build for the short form, the release else. The one built last is taken.
+if [[ ${1:-} == short ]]; then
+	cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins
+	touch "$out/../debug/holdfast"
+else
+	cargo build --quiet --release --locked -p holdfast
+	touch "$out/../release/holdfast"
+fi
 
 choice=()
 [[ ${1:-} != short ]] || choice+=(--short)

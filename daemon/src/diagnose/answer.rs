@@ -77,7 +77,7 @@ impl Answer {
 }
 
 /// A cause, and what it explains. One that is listed earlier is the better explanation.
-const EDGES: [(&str, &[&str]); 39] = [
+const EDGES: [(&str, &[&str]); 40] = [
     (
         "self.control",
         &[
@@ -112,6 +112,7 @@ const EDGES: [(&str, &[&str]); 39] = [
     ),
     ("pods.scaled-to-zero", &["pods.match", "slices.exist", "slices.counts", "verdict", "probe.frontend"]),
     ("pods.match", &["slices.exist", "slices.counts", "verdict", "probe.frontend", "lb.health-port"]),
+    ("pods.terminal", &["slices.exist", "slices.counts", "verdict", "probe.frontend"]),
     ("pods.pending", &["slices.exist", "slices.counts", "verdict", "probe.frontend"]),
     ("pods.unready", &["endpoints.never-ready", "slices.counts", "verdict", "probe.frontend"]),
     ("pods.named-port", &["slices.port-name", "slices.counts", "verdict", "probe.frontend"]),

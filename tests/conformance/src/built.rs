@@ -48,10 +48,11 @@ impl Built {
     }
 }
 
-/// The release, as operators have it, if somebody built it; else the daemon that the other tests build.
+/// The one that was built last, as a release or as the other tests have it: an old one would pass or fail for a new.
 fn holdfast(target: &Path) -> Result<PathBuf, ClusterError> {
     let built = ["release", "debug"].map(|profile| target.join(profile).join("holdfast"));
-    let found = built.into_iter().find(|path| path.exists());
+    let age = |path: &PathBuf| path.metadata().and_then(|it| it.modified()).ok();
+    let found = built.into_iter().filter(|path| path.exists()).max_by_key(age);
     found.ok_or_else(|| ClusterError::NoHoldfast { target: target.to_owned() })
 }
 

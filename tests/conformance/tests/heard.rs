@@ -92,7 +92,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
                 ("Unhealthy", "Pod", "probe.startup"),
                 ("ProbeWarning", "Pod", "-"),
             ],
-            diagnosed: &[("unready", "pods.unready", "503"), ("port-2", "pods.terminal", "free ports")],
+            diagnosed: &[("unready", "pods.unready", "503"), ("port-2", "pods.terminal", "NodePorts")],
             ends: "",
         },
         Fault {
@@ -100,7 +100,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
             begins: r#"sed -i 's|"10.244.1.0/24"|&, "rangeStart": "10.244.1.250", "rangeEnd": "10.244.1.250"|' $network"#,
             pods: &[("housed", ""), ("homeless", "")],
             heard: &[("FailedCreatePodSandBox", "Pod", "ip.pod_pool")],
-            diagnosed: &[("homeless", "pods.pending", "no IP addresses available")],
+            diagnosed: &[("homeless", "pods.pending", "No address for pods is left")],
             ends: r#"sed -i 's|, "rangeStart": "10.244.1.250", "rangeEnd": "10.244.1.250"||' $network"#,
         },
         Fault {
@@ -108,7 +108,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
             begins: r#"sed -i 's|"type": "bridge"|"type": "absent"|' $network"#,
             pods: &[("unplugged", "")],
             heard: &[("FailedCreatePodSandBox", "Pod", "ip.cni")],
-            diagnosed: &[("unplugged", "pods.pending", "failed to find plugin")],
+            diagnosed: &[("unplugged", "pods.pending", "FailedCreatePodSandBox")],
             ends: r#"sed -i 's|"type": "absent"|"type": "bridge"|' $network"#,
         },
         Fault {
@@ -119,7 +119,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
                 ("CheckLimitsForResolvConf", "Node", "dns.no_resolv_conf"),
                 ("FailedCreatePodSandBox", "Pod", "dns.no_resolv_conf"),
             ],
-            diagnosed: &[("nameless", "pods.pending", "resolv.conf")],
+            diagnosed: &[("nameless", "pods.pending", "resolver's file")],
             ends: "touch $resolver",
         },
         Fault {
@@ -152,7 +152,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
             begins: "cp $network /etc/network.away; rm $network",
             pods: &[("early", "")],
             heard: &[("NetworkNotReady", "Pod", "net.not_ready")],
-            diagnosed: &[("early", "pods.pending", "network is not ready")],
+            diagnosed: &[("early", "pods.pending", "NetworkNotReady")],
             ends: "",
         },
         Fault {
@@ -248,8 +248,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
             let json = cluster.on("n1").unwrap().run(&[&command[..], &["-o", "json"]].concat()).unwrap();
             let (text, json) = (String::from_utf8_lossy(&text.stdout), String::from_utf8_lossy(&json.stdout));
             let answer: Value = serde_json::from_str(&json).unwrap_or_default();
-            // Lines are folded.
-            let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let said = answer["verdict"].to_string();
             if answer["verdict"]["finding"] == first && said.contains(says) {
                 return Ok(());
             }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use holdfast_core::snapshot::{FrontendView, Reason, Verdict};
 use serde_json::json;
 
+use super::events::remedies;
 use super::selector::written;
 use crate::diagnose::case::{Case, missing};
 use crate::diagnose::command::{Command, Word};
@@ -91,19 +92,38 @@ pub(super) fn pending(case: &Case<'_>) -> Judgement {
     let Some(first) = without.first() else { return Judgement::ok("Every pod has an address.") };
     let why = first.waiting.as_ref().or(first.reason.as_ref());
     let why = why.map_or_else(|| first.phase.clone(), |why| format!("{}, {why}", first.phase));
+    let said = without.iter().find_map(|pod| said_of(case, pod));
     Judgement::error_if(
         without.len() == living.len(),
         format!(
-            "{} of {} have no address yet: {} ({why}).",
+            "{} of {} no address yet: {} ({why}).{}",
             without.len(),
-            count(living.len(), "pod"),
-            some(names(without.iter().copied()))
+            have(living.len()),
+            some(names(without.iter().copied())),
+            said.map(quoted).unwrap_or_default()
         ),
     )
     .with("pods", json!(names(without.iter().copied())))
+    .remedies(said.into_iter().flat_map(remedies))
     .remedy(
         Remedy::safe("Look at the Events of the pod: scheduling, image, sandbox.").by(describe(case, first)),
     )
+}
+
+/// The last warning about a pod that is not over and whose cause is known.
+fn said_of<'a>(case: &Case<'a>, pod: &Pod) -> Option<&'a EventSeen> {
+    let is_known = |it: &&EventSeen| it.open && it.warning && it.cause.is_some();
+    events_of(case, pod).filter(is_known).max_by_key(|it| it.last)
+}
+
+fn events_of<'a>(case: &Case<'a>, pod: &Pod) -> impl Iterator<Item = &'a EventSeen> {
+    let events = case.cluster().events.answer().into_iter().flatten();
+    events.filter(move |it| it.object.kind == "Pod" && it.object.name == pod.name)
+}
+
+/// As a sentence that follows another.
+fn quoted(event: &EventSeen) -> String {
+    format!(" {} says {}: {}.", event.component, event.reason, event.meaning.trim_end_matches('.'))
 }
 
 pub(super) fn unready(case: &Case<'_>) -> Judgement {
@@ -151,9 +171,7 @@ fn why(case: &Case<'_>, pod: &Pod) -> String {
     if !pod.unset_gates.is_empty() {
         return format!("its readiness gate {} is not set", some(&pod.unset_gates));
     }
-    let events = case.cluster().events.answer().into_iter().flatten();
-    let is_of_it = |it: &&EventSeen| it.object.kind == "Pod" && it.object.name == pod.name;
-    let said = events.filter(is_of_it).filter(|it| it.reason == "Unhealthy" && it.component == "kubelet");
+    let said = events_of(case, pod).filter(|it| it.reason == "Unhealthy" && it.component == "kubelet");
     match said.filter(|it| it.open).max_by_key(|it| it.last) {
         Some(event) => format!("kubelet says \"{}\"", event.message.trim_end_matches('.')),
         None => "its readiness probe has not succeeded".to_owned(),
@@ -216,15 +234,25 @@ pub(super) fn terminal(case: &Case<'_>) -> Judgement {
         Err(judgement) => return judgement,
     };
     let ended: Vec<&Pod> = pods.list.iter().filter(|pod| pod.has_ended()).collect();
-    match ended.is_empty() {
-        true => Judgement::ok("No pod of it has ended."),
-        false => Judgement::info(format!(
-            "{} ended and will serve nobody: {}.",
-            have(ended.len()),
-            some(names(ended.iter().copied()))
-        ))
-        .with("pods", json!(names(ended))),
-    }
+    let Some(first) = ended.first() else { return Judgement::ok("No pod of it has ended.") };
+    let said = ended.iter().find_map(|pod| said_of(case, pod));
+    let sentence = format!(
+        "{} ended and will serve nobody: {}{}.{}",
+        have(ended.len()),
+        some(names(ended.iter().copied())),
+        first.reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(),
+        said.map(quoted).unwrap_or_default()
+    );
+    // Whoever was scaled down leaves such pods, too.
+    let nobody_else = pods.list.len() == ended.len() && !pods.more && !was_scaled_down(case);
+    let judgement = match nobody_else {
+        true => Judgement::error(sentence).remedies(said.into_iter().flat_map(remedies)).remedy(
+            Remedy::disruptive("Have its workload make a new pod, once what ended this one is mended.")
+                .by(describe(case, first)),
+        ),
+        false => Judgement::info(sentence),
+    };
+    judgement.with("pods", json!(names(ended.iter().copied())))
 }
 
 fn have(number: usize) -> String {
