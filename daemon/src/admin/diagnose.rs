@@ -2,8 +2,8 @@
 //!
 //! Invariant: it changes nothing. Whoever comes by TCP, which may be anybody on this host, is told what this node knows
 //! by itself; only for those of the socket the apiserver is asked, this host looked at and connections tried. What the
-//! maps say is read in a turn of this door, and belongs to the snapshot that it is compared with. However busy the engine
-//! is, there is an answer within the time of a diagnosis, which says what was not read.
+//! maps say is read in a turn of this door, and belongs to the snapshot that it is compared with. However busy the
+//! engine is, there is an answer within the time of a diagnosis, which says what was not read.
 
 use std::time::SystemTime;
 

@@ -1,7 +1,7 @@
 //! Events asked for by themselves: about one service and its pods, or about what all services depend on.
 //!
-//! Invariant: three questions at most, over one connection that no watch uses, under the bounds of a diagnosis and in its
-//! turn. What could not be read is said, and never taken for "there is none".
+//! Invariant: three questions at most, over one connection that no watch uses, under the bounds of a diagnosis and in
+//! its turn. What could not be read is said, and never taken for "there is none".
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
