@@ -52,6 +52,14 @@ impl Cgroups {
         Ok(Self { layout, mounts })
     }
 
+    /// The hierarchy of v2, as if it were alone.
+    #[cfg(all(test, feature = "cluster"))]
+    pub(crate) fn only_v2(mut self) -> Self {
+        self.mounts.retain(|mount| mount.join("cgroup.controllers").exists());
+        self.layout = Layout::Pure;
+        self
+    }
+
     /// Makes the folders of one machine. There is no harm in making them again.
     pub(crate) fn create(&self, cluster: &str, machine: &str) -> Result<(), ClusterError> {
         for mount in &self.mounts {

@@ -284,3 +284,32 @@ fn script(name: &str) -> Command {
 fn joined(folders: &[PathBuf]) -> String {
     folders.iter().map(|folder| folder.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
+
+#[cfg(all(test, feature = "cluster"))]
+mod tests {
+    use super::*;
+    use crate::{Topology, leftovers};
+
+    /// Whatever this machine has: there is a hierarchy of v2 in any case.
+    #[test]
+    fn with_v2_alone_a_machine_is_like_a_container() {
+        let (built, here) = (Built::find().unwrap(), Cgroups::find().unwrap());
+        let cgroups = here.only_v2();
+        let name = leftovers::new_name();
+        let wires = Wires::lay(&name, &Topology::default()).unwrap();
+        let machine = Machine::new(MachineName::Outside, &name, &cgroups, &wires, &built);
+        machine.write("/etc/machine/init.sh", include_str!("../machine/init.sh")).unwrap();
+        machine.boot().unwrap();
+        let asked = machine.run(&[
+            "sh",
+            "-c",
+            "stat -fc %T /sys/fs/cgroup; grep ^0: /proc/1/cgroup /proc/self/cgroup",
+        ]);
+        let said = String::from_utf8(asked.unwrap().stdout).unwrap();
+        machine.halt().unwrap();
+        cgroups.remove(&name).unwrap();
+        leftovers::remove_networks(&name);
+        crate::cluster::keep_logs(&built.folder.join("run").join(&name));
+        assert_eq!(said, "cgroup2fs\n/proc/1/cgroup:0::/init\n/proc/self/cgroup:0::/init\n");
+    }
+}

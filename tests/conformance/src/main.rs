@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 use holdfast_conformance::{
-    Baseline, Built, Cluster, ClusterError, Cni, Comparison, Exceptions, Family, Mode, Proxy, Suite,
-    write_images,
+    Baseline, Built, Cluster, ClusterError, Cni, Comparison, Exceptions, Family, Mode, Proxy, Selection,
+    Suite, write_images,
 };
 
 /// What the command line says.
@@ -113,7 +113,7 @@ impl Choice {
             suite = known;
         }
         if let Some(focus) = &self.focus {
-            suite.selection.focus.clone_from(focus);
+            suite.selection = Selection::named(focus);
         }
         suite
     }

@@ -35,8 +35,13 @@ pub struct Selection {
 
 impl Selection {
     /// The tests whose names match, but for those that say nothing here.
-    pub fn matching(focus: &str) -> Self {
+    fn matching(focus: &str) -> Self {
         Self { focus: focus.to_owned(), skip: SKIPPED.to_owned(), limit: minutes(60) }
+    }
+
+    /// The tests whose names match, those of features too: somebody has named them.
+    pub fn named(focus: &str) -> Self {
+        Self { skip: SKIPPED_OF_FEATURES.to_owned(), ..Self::matching(focus) }
     }
 }
 
@@ -68,7 +73,7 @@ impl Suite {
         let focus = r"\[sig-network\].*(Granular Checks: Services|Traffic Distribution|HealthCheckNodePort correctly|\[Feature:IPv6DualStack\])";
         Self {
             topology: Topology { nodes: 3, ..Topology::default() },
-            selection: Selection { skip: SKIPPED_OF_FEATURES.to_owned(), ..Selection::matching(focus) },
+            selection: Selection::named(focus),
             holdfast: "",
         }
     }
@@ -77,10 +82,7 @@ impl Suite {
     fn balancers() -> Self {
         Self {
             topology: Topology { nodes: 3, family: Family::Ipv4, ..Topology::default() },
-            selection: Selection {
-                skip: SKIPPED_OF_FEATURES.to_owned(),
-                ..Selection::matching(r"\[sig-network\].*LoadBalancer")
-            },
+            selection: Selection::named(r"\[sig-network\].*LoadBalancer"),
             holdfast: PACKETS_OF_PODS,
         }
     }
@@ -95,11 +97,7 @@ impl Suite {
         let focus = format!(r"\[sig-network\] ({})", kinds.join("|"));
         Self {
             topology: Topology::default(),
-            selection: Selection {
-                skip: SKIPPED_OF_FEATURES.to_owned(),
-                limit: minutes(9),
-                ..Selection::matching(&focus)
-            },
+            selection: Selection { limit: minutes(9), ..Selection::named(&focus) },
             holdfast: "",
         }
     }

@@ -2,6 +2,8 @@
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::process::{Command, Stdio};
     use std::time::Duration;
 
     use holdfast_conformance::{Cluster, MachineName, Mode, Proxy, Topology};
@@ -63,6 +65,32 @@ mod tests {
         assert_eq!(running.stop().unwrap(), "here\n");
         let left = kube_proxy.on("n1").unwrap().run(&["pgrep", "-fx", "sleep 600"]).unwrap();
         assert!(left.stdout.is_empty(), "its children end with it: {left:?}");
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_removed_by_the_next_start() {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_conformance"))
+            .args(["run", "--nodes", "1", "--focus", "no test is called so"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let killed = run.id();
+        let left = || left_of(killed);
+        eventually("booted", || left().iter().any(|path| path.ends_with("-n1")));
+        run.kill().unwrap();
+        run.wait().unwrap();
+        assert!(!left().is_empty(), "nobody cleans up after a killed one");
+        drop(started(Proxy::Nobody));
+        assert_eq!(left_of(killed), Vec::<String>::new());
+    }
+
+    /// Networks and cgroups that bear the number of a process.
+    fn left_of(process: u32) -> Vec<String> {
+        let prefix = format!("holdfast-cluster-{process}-");
+        let folders = ["/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory"];
+        let entries = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path().to_string_lossy().into_owned()));
+        paths.filter(|path| path.contains(&prefix)).collect()
     }
 
     fn pid(cluster: &Cluster, machine: &str, service: &str) -> Vec<u8> {
