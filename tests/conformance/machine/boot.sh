@@ -17,10 +17,9 @@ for cgroup in $CGROUPS; do
 done
 mkdir -p "$FOLDER"/{upper,work,root,containerd,kubelet,log}
 
-# The inner shell expands what it gets by itself.
-# shellcheck disable=SC2016
-exec nsenter --net="$NETWORK" unshare --mount --propagation private --pid --uts --ipc --cgroup --fork \
-	--kill-child=KILL bash -euc '
+# What becomes the first process. The shells below expand what they get by themselves.
+# shellcheck disable=SC2016,SC2089
+first='
 	# The process as the machine outside counts it: whoever enters looks for that.
 	read -r outer _ </proc/self/stat
 	root=$FOLDER/root
@@ -60,10 +59,7 @@ exec nsenter --net="$NETWORK" unshare --mount --propagation private --pid --uts 
 	mount -t sysfs sysfs "$root/sys"
 	mount -t bpf bpf "$root/sys/fs/bpf"
 	if [[ $LAYOUT == pure ]]; then
-		# Who has controllers for its children has no processes of its own: they move into a leaf, as in a container.
 		mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
-		mkdir -p "$root/sys/fs/cgroup/init"
-		echo 0 >"$root/sys/fs/cgroup/init/cgroup.procs"
 		for controller in $(<"$root/sys/fs/cgroup/cgroup.controllers"); do
 			echo "+$controller" >"$root/sys/fs/cgroup/cgroup.subtree_control"
 		done
@@ -105,4 +101,17 @@ exec nsenter --net="$NETWORK" unshare --mount --propagation private --pid --uts 
 	echo "$outer" >/var/log/machine/pid.new
 	mv /var/log/machine/pid.new /var/log/machine/pid
 	exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin:/opt/kubernetes:/opt/holdfast HOME=/root bash /etc/machine/init.sh
+'
+
+# With v2 alone, who has controllers for its children has no processes of its own. So all of them, the one that waits
+# for the machine too, move into a leaf, as in a container; the cgroup above stays the machine's root.
+# shellcheck disable=SC2090
+export first
+# shellcheck disable=SC2016
+exec nsenter --net="$NETWORK" unshare --cgroup bash -euc '
+	for cgroup in $CGROUPS; do
+		[[ $LAYOUT == hybrid ]] || mkdir -p "$cgroup/init"
+		[[ $LAYOUT == hybrid ]] || echo $$ >"$cgroup/init/cgroup.procs"
+	done
+	exec unshare --mount --propagation private --pid --uts --ipc --fork --kill-child=KILL bash -euc "$first"
 ' </dev/null
