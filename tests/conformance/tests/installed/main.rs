@@ -12,6 +12,8 @@ mod clients;
 #[cfg(test)]
 mod daemonset;
 #[cfg(test)]
+mod image;
+#[cfg(test)]
 mod page;
 #[cfg(test)]
 mod stage;
