@@ -17,15 +17,15 @@ use crate::Failure;
 /// A client waits so long for its answer.
 const ATTEMPT_MAX: Duration = Duration::from_secs(1);
 
-/// From one attempt at an address to the next: ten in a second show a short gap, and leave a small machine time for all.
+/// From one attempt at an address to the next: ten in a second show a short gap, and leave a small machine time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the server of the dialled Service says.
 pub(crate) const ANSWER: &str = "web";
 
 /// A question for `kubernetes.default.svc.cluster.local`, type A, and the address that is in every right answer.
-const QUESTION: &[u8] =
-    b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x0akubernetes\x07default\x03svc\x07cluster\x05local\x00\x00\x01\x00\x01";
+const QUESTION: &[u8] = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\
+    \x0akubernetes\x07default\x03svc\x07cluster\x05local\x00\x00\x01\x00\x01";
 const DNS_ANSWER: [u8; 4] = [10, 96, 0, 1];
 
 /// What is asked at an address.

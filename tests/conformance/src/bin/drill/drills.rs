@@ -1,6 +1,7 @@
 //! The disasters: a row of data and a function each.
 //!
-//! Invariant: a drill leaves the cluster as well as it found it; the next one begins only when every client is answered.
+//! Invariant: a drill leaves the cluster as well as it found it; the next one begins only when every client is
+//! answered.
 
 mod control_plane;
 mod node;
@@ -75,7 +76,7 @@ pub(crate) const ALL: [Drill; 14] = [
 
 /// What a drill came to.
 #[derive(Clone, Debug)]
-pub(crate) struct Result_ {
+pub(crate) struct Cost {
     pub(crate) failed: u64,
     pub(crate) row: String,
 }
@@ -118,7 +119,7 @@ fn on_stage<'a>(stage: &'a mut Option<Stage>, proxy: &Proxy) -> Result<&'a Stage
 }
 
 impl Drill {
-    fn ran_on(&self, stage: &Stage, proxy: &Proxy) -> Result<Result_, Failure> {
+    fn ran_on(&self, stage: &Stage, proxy: &Proxy) -> Result<Cost, Failure> {
         say(&format!("== {}: {}", self.name, self.what))?;
         stage.settle()?;
         let (from, begun) = (now(), Instant::now());
@@ -136,7 +137,7 @@ impl Drill {
         for place in tally.worst(WORST) {
             row = format!("{row}\n    {place}");
         }
-        Ok(Result_ { failed: tally.failed(), row })
+        Ok(Cost { failed: tally.failed(), row })
     }
 }
 

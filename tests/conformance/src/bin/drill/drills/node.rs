@@ -1,7 +1,7 @@
 //! What happens to nodes: their runtime, their cable, their power, their pods' network.
 //!
-//! Invariant: where a machine goes away it is drained first, so that what is counted is the proxies' and not the 40 s in
-//! which Kubernetes still believes in a dead node's pods.
+//! Invariant: where a machine goes away it is drained first, so that what is counted is the proxies' and not the 40 s
+//! in which Kubernetes still believes in a dead node's pods.
 
 use std::process::Command;
 use std::thread;
@@ -38,7 +38,7 @@ fn restarted(stage: &Stage, service: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A node that dials a backend of another node itself does so from the same ports as when it dials that node's NodePort.
+/// A node that dials a backend of another node itself does so from the ports from which it dials that node's NodePort.
 pub(super) fn across(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     stage.across(|| {
         thread::sleep(seconds("ACROSS", 90));
