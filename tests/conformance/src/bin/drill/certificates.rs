@@ -73,7 +73,7 @@ fn server(
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name.push(DnType::CommonName, file);
     params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-    issue(stage.cluster.on(machine)?, authority, file, params)
+    issue(stage.cluster.on(machine)?, authority, file, &params)
 }
 
 fn users(stage: &Stage, authority: &Authority) -> Result<(), Failure> {
@@ -110,14 +110,14 @@ fn user(
         params.distinguished_name.push(DnType::OrganizationName, group);
     }
     params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
-    issue(stage.cluster.on(machine)?, authority, file, params)
+    issue(stage.cluster.on(machine)?, authority, file, &params)
 }
 
 fn issue(
     machine: &Machine,
     authority: &Authority,
     file: &str,
-    params: CertificateParams,
+    params: &CertificateParams,
 ) -> Result<(), Failure> {
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, authority)?;

@@ -36,14 +36,14 @@ pub(super) fn etcd(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     ) -> Result<(), holdfast_conformance::ClusterError>| {
         ["apiserver", "etcd"].iter().try_for_each(|service| order(cp, service))
     };
-    both(|machine, service| machine.stop(service))?;
+    both(holdfast_conformance::Machine::stop)?;
     orders(stage, "rm -rf /var/lib/etcd-copy; cp -a /var/lib/etcd /var/lib/etcd-copy")?;
     ["etcd", "apiserver"].iter().try_for_each(|service| cp.start(service))?;
     ready(stage)?;
     for number in 0..YOUNGER {
         make_service(&stage.cluster, &format!("younger-{number}"), &format!("10.96.99.{number}"))?;
     }
-    both(|machine, service| machine.stop(service))?;
+    both(holdfast_conformance::Machine::stop)?;
     orders(stage, "rm -rf /var/lib/etcd; mv /var/lib/etcd-copy /var/lib/etcd")?;
     ["etcd", "apiserver"].iter().try_for_each(|service| cp.start(service))?;
     ready(stage)?;
