@@ -143,7 +143,7 @@ async fn connected(to: SocketAddr, of: ProbeOf, until: Instant) -> ProbeOutcome 
         }
     };
     match timeout_at(until, dialled).await {
-        Ok(Ok(stream)) => arrived(to, stream.peer_addr()),
+        Ok(Ok(stream)) => arrived(to, &stream.peer_addr()),
         Ok(Err(error)) => outcome(&error),
         Err(_) => ProbeOutcome::TimedOut,
     }
@@ -151,9 +151,9 @@ async fn connected(to: SocketAddr, of: ProbeOf, until: Instant) -> ProbeOutcome 
 
 /// Whom our programs lead to a backend is told that it talks with the frontend. Who is told something else was led there
 /// by somebody else, or by a kernel that tells what it did: whether that is a backend, the check looks.
-fn arrived(to: SocketAddr, peer: io::Result<SocketAddr>) -> ProbeOutcome {
+fn arrived(to: SocketAddr, peer: &io::Result<SocketAddr>) -> ProbeOutcome {
     match peer {
-        Ok(peer) if peer != to => ProbeOutcome::Elsewhere(peer),
+        Ok(peer) if *peer != to => ProbeOutcome::Elsewhere(*peer),
         Ok(_) | Err(_) => ProbeOutcome::Connected,
     }
 }
