@@ -95,7 +95,7 @@ build() {
 
 build
 [[ ${1:-} != build ]] || exit 0
-# What is tested is what stands here: the tests' build for the short form, the release else. The one built last is taken.
+# What is tested is what stands here, and the last build of it is taken: the tests' for the short form, else a release.
 if [[ ${1:-} == short ]]; then
 	cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins
 	touch "$out/../debug/holdfast"

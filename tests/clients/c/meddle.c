@@ -1,7 +1,7 @@
 /*
  * A program of somebody else at a cgroup, while this runs: `meddle CGROUP deny ADDRESS PORT` has every connection to
- * that place forbidden (EPERM), `meddle CGROUP lead ADDRESS PORT ADDRESS PORT` leads it to another one. The kernel takes
- * the program away when this process ends, and it ends with the thread that began it.
+ * that place forbidden (EPERM), `meddle CGROUP lead ADDRESS PORT ADDRESS PORT` leads it to another one. The kernel
+ * takes the program away when this process ends, and it ends with the thread that began it.
  */
 #include <arpa/inet.h>
 #include <errno.h>

@@ -149,8 +149,8 @@ async fn connected(to: SocketAddr, of: ProbeOf, until: Instant) -> ProbeOutcome 
     }
 }
 
-/// Whom our programs lead to a backend is told that it talks with the frontend. Who is told something else was led there
-/// by somebody else, or by a kernel that tells what it did: whether that is a backend, the check looks.
+/// Whom our programs lead to a backend is told that it talks with the frontend. Who is told something else was led
+/// there by somebody else, or by a kernel that tells what it did: whether that is a backend, the check looks.
 fn arrived(to: SocketAddr, peer: &io::Result<SocketAddr>) -> ProbeOutcome {
     match peer {
         Ok(peer) if *peer != to => ProbeOutcome::Elsewhere(*peer),

@@ -322,8 +322,8 @@ fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
     }
 }
 
-/// A node that dials another one's NodePort and backends of that node itself: its ports come round before a flow that is
-/// over has been forgotten.
+/// A node that dials another one's NodePort and backends of that node itself: its ports come round before a flow that
+/// is over has been forgotten.
 #[test]
 fn kernel_a_backend_that_is_dialled_itself_after_a_flow_answers_as_itself() {
     for (client, frontend, backend) in

@@ -15,11 +15,11 @@ use crate::client::now;
 use crate::stage::Stage;
 use crate::{Failure, certificates, figures, say};
 
-/// A drill.
+/// A disaster by its name.
 #[derive(Clone, Copy)]
 pub(crate) struct Drill {
     pub(crate) name: &'static str,
-    /// What happens.
+    /// What is done to the cluster, in a line of the help.
     what: &'static str,
     run: fn(&Stage, &Proxy) -> Result<(), Failure>,
 }
