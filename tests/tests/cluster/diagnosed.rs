@@ -4,6 +4,7 @@
 //! case, and the text says what the JSON says.
 
 use std::process::Command;
+use std::time::Duration;
 
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Location, Neighbour, fabric};
@@ -78,6 +79,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) says: &'a [&'a str],
 }
 
+const LOOKED: Duration = Duration::from_secs(90);
+
 /// Where nothing is wrong, but for the name.
 pub(crate) const WELL: Wanted<'static> =
     Wanted { service: "", first: "-", exit: 0, next: "", findings: &[], says: &["Nothing is wrong"] };
@@ -85,21 +88,27 @@ pub(crate) const WELL: Wanted<'static> =
 /// With connections that are tried.
 #[track_caller]
 pub(crate) fn expect(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
-    expect_by(daemon, &[], wanted)
+    expect_by(daemon, SOON, &[], wanted)
+}
+
+/// What the daemon itself has to notice first: it looks at its programs once a minute.
+#[track_caller]
+pub(crate) fn expect_once_looked(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
+    expect_by(daemon, LOOKED, &[], wanted)
 }
 
 /// Without: nobody listens behind the pods' addresses.
 #[track_caller]
 pub(crate) fn expect_unprobed(daemon: &Daemon<'_>, wanted: &Wanted<'_>) -> String {
-    expect_by(daemon, &["--no-probe"], wanted)
+    expect_by(daemon, SOON, &["--no-probe"], wanted)
 }
 
 /// News takes a moment from the apiserver to the daemon, and Events are read every five seconds.
 #[track_caller]
-fn expect_by(daemon: &Daemon<'_>, more: &[&str], wanted: &Wanted<'_>) -> String {
+fn expect_by(daemon: &Daemon<'_>, limit: Duration, more: &[&str], wanted: &Wanted<'_>) -> String {
     let words = [&["diagnose", wanted.service][..], more].concat();
     let mut last = (Vec::new(), String::new());
-    let found = until(SOON, "the right diagnosis", || {
+    let found = until(limit, "the right diagnosis", || {
         let answer = as_json(daemon, &words);
         last = (differences(&answer, wanted), format!("{answer:#}"));
         Ok(last.0.is_empty().then_some(answer))

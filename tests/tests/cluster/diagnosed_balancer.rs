@@ -120,7 +120,7 @@ fn messages_that_their_sender_put_together_have_the_cause_that_each_has() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
     cluster.start_part(Part::CloudControllers).unwrap();
-    for number in 1..=SIMILAR + 1 {
+    for number in 1..=SIMILAR + 2 {
         let said = json!({"cloud.test/ensure": request(number)});
         balancer(&api, "similar", &said, &json!({}));
         let is_said = || {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Bed, Location, succeed};
+use holdfast_tests::bed::{Bed, Location, Neighbour, succeed};
 use holdfast_tests::peers::{APISERVER_PORT, Api, Cluster, Kind, Part, Pod, SOON, apiserver, until};
 use serde_json::{Value, json};
 
@@ -181,7 +181,8 @@ fn over_capacity(api: &Api<'_>) -> Option<Value> {
 
 #[test]
 fn an_endpoints_object_that_has_no_room_for_all_is_told_and_the_slices_have_all() {
-    let cluster = diagnosed::cluster_with_pods();
+    let routed = Neighbour { name: "many", near: vec!["10.3.255.1/16"], far: vec!["10.3.255.2/16"] };
+    let cluster = diagnosed::cluster_beside(vec![routed]);
     let api = cluster.api(0).unwrap();
     service(&api, "many", &json!({"selector": {"app": "many"}}));
     many_pods(&cluster);

@@ -243,8 +243,9 @@ pub(super) fn terminal(case: &Case<'_>) -> Judgement {
         first.reason.as_ref().map(|why| format!(" ({why})")).unwrap_or_default(),
         said.map(quoted).unwrap_or_default()
     );
-    // Whoever was scaled down leaves such pods, too.
-    let nobody_else = pods.list.len() == ended.len() && !pods.more && !was_scaled_down(case);
+    // Whoever was scaled down leaves such pods, too; and one that is listed still is a matter of who lists it.
+    let is_all = pods.list.len() == ended.len() && !pods.more;
+    let nobody_else = is_all && case.counts().total() == 0 && !was_scaled_down(case);
     let judgement = match nobody_else {
         true => Judgement::error(sentence).remedies(said.into_iter().flat_map(remedies)).remedy(
             Remedy::disruptive("Have its workload make a new pod, once what ended this one is mended.")
