@@ -257,6 +257,26 @@ fn kernel_what_somebody_took_away_is_put_back() {
 }
 
 #[test]
+fn kernel_a_hook_that_cannot_be_put_back_is_seen_as_broken() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        serve(&mut maps);
+        assert_eq!(maps.repair().unwrap(), Repaired::default(), "nothing is missing");
+        let pin = bed.options().bpffs.join("links/connect4");
+        libbpf_rs::Link::open(&pin).unwrap().detach().unwrap();
+        std::fs::remove_file(&pin).unwrap();
+        // Somebody else's folder is where the pin belongs, and is not empty.
+        std::fs::create_dir_all(pin.join("theirs")).unwrap();
+        let cause = maps.repair().unwrap_err();
+        assert_eq!(maps.seen().broken_hooks, maps.status().broken_hooks, "{cause}");
+        std::fs::remove_dir_all(&pin).unwrap();
+        maps.repair().unwrap();
+        assert_eq!(maps.seen().broken_hooks, Vec::<&str>::new());
+        assert_eq!(dial(VIP), address(VIP));
+    });
+}
+
+#[test]
 fn kernel_bits_that_lead_to_frontends_are_put_back() {
     bed(|bed| {
         let mut maps = bed.start();

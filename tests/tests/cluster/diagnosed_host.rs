@@ -123,10 +123,10 @@ fn programs_of_others_that_lead_elsewhere_or_forbid_are_named() {
     daemon.start().unwrap();
     let wanted = Wanted {
         service: "default/web",
-        first: "self.hooks",
+        first: "probe.frontend",
         exit: 3,
         next: "Look whose program it is",
-        findings: &["probe.frontend because self.hooks", "probe.backend ok", "verdict ok"],
+        findings: &["self.hooks info", "probe.backend ok", "verdict ok"],
         says: &["is not permitted to this host", "connect4: program "],
     };
     expect(&daemon, &wanted);

@@ -41,17 +41,20 @@ impl KernelMaps {
             pins.repair(&mut maps()?)?;
             repaired.pins = true;
         }
-        let mut look = links.look(pins);
-        if !look.broken.is_empty() || !links.behind().is_empty() {
+        let before = links.look(pins);
+        if !before.broken.is_empty() || !links.behind().is_empty() {
             let mended = load::load(generation.shape, *features, &maps()?, |programs, _| {
-                links.repair(programs, pins, &look.broken)
+                links.repair(programs, pins, &before.broken)
             });
-            let before = std::mem::replace(&mut look, links.look(pins));
-            let is_back = |hook: &&&str| !look.broken.contains(hook);
+            let after = links.look(pins);
+            let is_back = |hook: &&&str| !after.broken.contains(hook);
             *put_back += u64::try_from(before.broken.iter().filter(is_back).count()).unwrap_or(u64::MAX);
+            // Also if something could not be put back: that is what an operator looks for.
+            *seen = Some(after);
             repaired.hooks = mended?;
+        } else {
+            *seen = Some(before);
         }
-        *seen = Some(look);
         followed?;
         let mended = self.repair_packets()?;
         repaired.pins |= mended.pins;
