@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use holdfast_knowledge::{ClusterEvent, Confidence, Knowledge};
+use holdfast_tests::bed::{Location, Role};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
@@ -296,11 +297,20 @@ fn what_is_said_of_nodes_and_of_their_load_balancers_is_recognised() {
     cluster.start_part(Part::Scheduler).unwrap();
     cluster.start_part(Part::CloudControllers).unwrap();
     balancers(&api);
+    let plain = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": "plain"},
+        "spec": {"tolerations": [{"operator": "Exists"}], "containers": [{"name": "it", "image": "none"}]},
+    });
+    api.apply_object(&plain).unwrap();
     expect(
         &api,
         "default",
-        &[("hosting-2", "FailedScheduling", "default-scheduler", "Pod", "port.same_hostport")],
+        &[
+            ("hosting-2", "FailedScheduling", "default-scheduler", "Pod", "port.same_hostport"),
+            ("plain", "Scheduled", "default-scheduler", "Pod", "-"),
+        ],
     );
+    taken_health_port(&cluster, &api);
     lost_nodes(&cluster, &api);
 }
 
@@ -363,6 +373,27 @@ fn balancers(api: &Api<'_>) {
 }
 
 /// Nobody renews a node here, and the machine of one is gone.
+/// Somebody has the port at which kube-proxy is to say whether the node has endpoints.
+fn taken_health_port(cluster: &Cluster, api: &Api<'_>) {
+    let service = service(
+        api,
+        "default",
+        "checked",
+        &json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"}),
+    );
+    let port = service["spec"]["healthCheckNodePort"].as_u64().unwrap();
+    let at = format!("0.0.0.0:{port}").parse().unwrap();
+    let _taker = cluster.bed().serve(Location::NODE, Role::Tcp, "taker", at).unwrap();
+    cluster.start_part(Part::Proxy).unwrap();
+    expect(
+        api,
+        "default",
+        &[("checked", "FailedToStartServiceHealthcheck", "kube-proxy", "Service", "health.port_taken")],
+    );
+    cluster.stop(Part::Proxy).unwrap();
+}
+
+/// A node whose machine is gone, and one that is left.
 fn lost_nodes(cluster: &Cluster, api: &Api<'_>) {
     pods(api, &[Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.2" }]);
     cluster.start_part(Part::NodeControllers).unwrap();
