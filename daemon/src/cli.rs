@@ -143,7 +143,7 @@ pub struct Run {
     /// The file of the configuration
     #[arg(long, value_name = "FILE", default_value = CONFIG_PATH)]
     pub config: PathBuf,
-    /// The node's name in Kubernetes, before `name` under [node]: for a configuration that many nodes share
+    /// The node's name in Kubernetes, before that of the configuration: for one that many nodes share
     #[arg(long, value_name = "NAME", value_parser = NodeName::parse)]
     pub node_name: Option<NodeName>,
 }

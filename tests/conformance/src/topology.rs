@@ -61,7 +61,7 @@ pub enum Proxy {
 /// A cluster as it is asked for.
 #[derive(Clone, Debug)]
 pub struct Topology {
-    /// From 1 to [`NODES_MAX`].
+    /// From 1 to `NODES_MAX`.
     pub nodes: u8,
     pub cni: Cni,
     pub family: Family,
