@@ -151,6 +151,19 @@ fn hinted(api: &Api<'_>) {
     api.merge(Kind::Service, "default/zoned", &annotation).unwrap();
     pods(api, &[Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.9" }]);
     expect(api, "default", &[("zoned", "TopologyAwareHintsDisabled", SLICES, "Service", "zone.nodes")]);
+    // Two zones that say how much they have, with as many endpoints in each. The controller looks when a zone changes.
+    api.add_node("n2", "zone-b").unwrap();
+    for node in [NODE, "n2"] {
+        api.merge_status(Kind::Node, node, &json!({"status": {"allocatable": {"cpu": "4"}}})).unwrap();
+    }
+    let zone = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "zone-c"}}});
+    api.merge(Kind::Node, "n2", &zone).unwrap();
+    for number in 1..=6_u8 {
+        let (name, address) = (format!("default/zoned-{number}"), format!("10.1.1.{number}"));
+        let node = if number % 2 == 0 { NODE } else { "n2" };
+        pods(api, &[Pod { name: &name, app: "web", node, address: &address }]);
+    }
+    expect(api, "default", &[("zoned", "TopologyAwareHintsEnabled", SLICES, "Service", "-")]);
 }
 
 /// The controllers may not write any more, as after somebody tidied up roles.
