@@ -74,7 +74,7 @@ else
 fi
 
 # Last, because they can be left out: CI ends everything after 90 minutes, lints and all.
-minutes_max=70
+minutes_max=62
 
 # Why there are no clusters of real nodes here; nothing if there are.
 no_nodes=

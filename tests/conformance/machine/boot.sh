@@ -48,7 +48,9 @@ first='
 	mkdir -p "$root/run/lock" "$root/run/settings"
 	mount --bind "$root/proc/sys" "$root/proc/sys"
 	mount --bind "$root/proc/sys/net" "$root/proc/sys/net"
-	for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+	# A boot has its own number, by which kubelet knows one.
+	for setting in kernel/random/boot_id=$(<"$root/proc/sys/kernel/random/uuid") \
+		vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
 		kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
 		shown=$root/run/settings/${setting//\//.}
 		echo "${setting#*=}" >"$shown"

@@ -171,7 +171,11 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
         let cluster = Cluster::start(&Topology { nodes: 1, ..Topology::default() }).unwrap();
         cluster.apply(BINDING).unwrap();
         let image = image(&cluster);
-        let wrong: Vec<String> = FAULTS.iter().flat_map(|fault| provoke(&cluster, fault, &image)).collect();
+        let mut wrong: Vec<String> =
+            FAULTS.iter().flat_map(|fault| provoke(&cluster, fault, &image)).collect();
+        cluster.stop_machine("n1").unwrap();
+        cluster.boot_machine("n1").unwrap();
+        wrong.extend(hear(&cluster, "a node that boots", ("Rebooted", "Node", "-")).err());
         assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     }
 

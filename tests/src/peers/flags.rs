@@ -15,7 +15,7 @@ const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-cont
     namespace-controller,serviceaccount-controller";
 
 /// Those that say of a node, and of its pods, that it is lost.
-const NODE_CONTROLLERS: &str = "node-lifecycle-controller,taint-eviction-controller";
+const NODE_CONTROLLERS: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller";
 
 /// Those that make load balancers, and that remove nodes which have no machine.
 const CLOUD_CONTROLLERS: &str = "service-lb-controller,cloud-node-lifecycle-controller";
@@ -107,11 +107,14 @@ fn controllers(authority: &Authority, apiservers: usize, names: &str) -> Result<
     ])
 }
 
-/// Quick to miss a node that nobody renews, which takes a minute where kubelets do.
+/// Quick to miss a node that nobody renews, which takes a minute where kubelets do. They have addresses for the pods of
+/// one node, so that others get none.
 fn node_controllers(authority: &Authority, apiservers: usize) -> Result<Flags, PeersError> {
     let mut flags = controllers(authority, apiservers, NODE_CONTROLLERS)?;
     flags.push(("node-monitor-period", "1s".to_owned()));
     flags.push(("node-monitor-grace-period", "2s".to_owned()));
+    flags.push(("allocate-node-cidrs", "true".to_owned()));
+    flags.push(("cluster-cidr", "10.9.0.0/24".to_owned()));
     Ok(flags)
 }
 

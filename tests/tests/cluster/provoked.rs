@@ -410,11 +410,13 @@ fn taken_health_port(cluster: &Cluster, api: &Api<'_>) {
 fn lost_nodes(cluster: &Cluster, api: &Api<'_>) {
     pods(api, &[Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.2" }]);
     cluster.start_part(Part::NodeControllers).unwrap();
+    api.add_node("n3", "zone-c").unwrap();
     let taints = json!({"spec": {"taints": [{"key": "leave", "effect": "NoExecute"}]}});
     expect(
         api,
         "default",
         &[
+            ("n3", "CIDRNotAvailable", "cidrAllocator", "Node", "ip.pod_pool"),
             (NODE, "RegisteredNode", "node-controller", "Node", "-"),
             (NODE, "NodeNotReady", "node-controller", "Node", "-"),
             ("web-1", "NodeNotReady", "node-controller", "Pod", "-"),
