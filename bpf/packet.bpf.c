@@ -287,16 +287,6 @@ INLINE bool is_of_others(const struct flow *flow, const struct packet *packet, e
 }
 
 /*
- * A backend that agrees to a connection when that of the flow is over has not been asked by way of the flow, which
- * would have ended with that: the client, or who has its address now, dials the backend itself, from the same port.
- */
-INLINE bool agrees_with_others(const struct flow *flow, const struct packet *packet, enum direction direction)
-{
-	return flow->transport == IPPROTO_TCP && direction == TO_CLIENT && packet->flags & TCP_SYN &&
-	       is_closed(flow);
-}
-
-/*
  * What an answer says of its flow. A late one is passed on, but revives nothing: somebody may be taking it away. What
  * is said by a backend that serves no more is passed on too, and keeps no client with it.
  */
@@ -320,10 +310,6 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 
 	if (direction == NOWHERE || UNLIKELY(is_of_others(flow, packet, direction)))
 		return NEXT;
-	if (UNLIKELY(agrees_with_others(flow, packet, direction))) {
-		end(number, READ_ONCE(flow->serial), v4);
-		return NEXT;
-	}
 	if (direction == TO_CLIENT)
 		note_answer(flow, number, packet, v4);
 	return write(skb, packet, &to, v4);

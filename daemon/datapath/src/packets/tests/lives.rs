@@ -322,30 +322,6 @@ fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
     }
 }
 
-/// A node that dials another one's NodePort and backends of that node itself: its ports come round before a flow that
-/// is over has been forgotten.
-#[test]
-fn kernel_a_backend_that_is_dialled_itself_after_a_flow_answers_as_itself() {
-    for (client, frontend, backend) in
-        [(CLIENT, FRONTEND, HERE), ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080")]
-    {
-        Node::test(move |node| {
-            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
-            for _ in 0..2 {
-                for flags in [SYN, ACK, FIN | ACK] {
-                    assert_eq!(node.comes(&Sent::tcp(client, frontend, flags)).to, address(backend));
-                    let answer = Sent::tcp(backend, client, flags | ACK);
-                    assert_eq!(node.leaves(&answer).from, address(frontend), "{flags}");
-                }
-                for flags in [SYN | ACK, ACK, FIN | ACK] {
-                    left_as_it_was(node, &Sent::tcp(backend, client, flags));
-                }
-                assert!(found(node, client).is_none(), "what is over has ended");
-            }
-        });
-    }
-}
-
 #[test]
 fn kernel_who_says_to_be_the_node_itself_gets_no_flow() {
     Node::test(|node| {
