@@ -33,12 +33,12 @@ blob() {
 
 # The paths are those of the packages, so that what the guide says holds in here too. The licences go where the binary
 # goes.
-put() { install -D -m "$1" "$2" "$work/root/$3"; }
+put() { install -D -m "$1" "$2" "$work/tree/$3"; }
 put 755 "$binary" usr/bin/holdfast
 for licence in LICENSE LICENSE-BPF packaging/debian/copyright; do
 	put 644 "$licence" "usr/share/doc/holdfast/${licence##*/}"
 done
-pack "$work/root" >"$work/layer"
+pack "$work/tree" >"$work/layer"
 content=$(digest "$work/layer")
 gzip -9 -n "$work/layer"
 layer=$(blob layer.v1.tar+gzip "$work/layer.gz")

@@ -26,13 +26,7 @@ mod tests {
     const KUBELET: &str = "/etc/kubernetes/kubelet.yaml";
 
     /// What lets a node ask for what a diagnosis reads.
-    const BINDING: &str = "
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: holdfast-diagnose}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: holdfast-diagnose}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
-";
+    const BINDING: &str = include_str!("../../fixtures/diagnose-binding.yaml");
 
     /// What a script can call; a machine's first process starts kubelet again when that ends.
     const AGAIN: &str = "again() { kill $(</run/services/kubelet.pid); }";

@@ -14,13 +14,7 @@ use serde_json::{Value, json};
 use crate::stage::{self, word};
 
 /// The optional role, given to the daemon as the manifest's comment says.
-const BINDING: &str = "
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: holdfast-diagnose}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: holdfast-diagnose}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: holdfast}]
-";
+const BINDING: &str = include_str!("../../fixtures/diagnose-binding.yaml");
 
 /// A control plane of one apiserver; its node has an address, forwards, and has a network of pods beside it.
 pub(crate) fn cluster_with_pods() -> Cluster {
