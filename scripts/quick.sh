@@ -18,6 +18,7 @@ changed() {
 		daemon/*) echo holdfast ;;
 		tests/conformance/*.rs) echo holdfast-conformance ;;
 		tests/laws/*) echo holdfast-laws ;;
+		tests/remains/*) echo holdfast-remains ;;
 		tests/tidy/*) echo holdfast-tidy ;;
 		tests/*.rs) echo holdfast-tests ;;
 		esac

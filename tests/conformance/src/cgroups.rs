@@ -4,16 +4,13 @@
 //! have; every container runtime does that too.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use holdfast_remains::{folders_in, remove_cgroup};
 
 use crate::ClusterError;
 use crate::error::{at, write};
-use crate::program::wait;
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
@@ -86,13 +83,16 @@ impl Cgroups {
 
     /// The names of what lies at the top of the hierarchies.
     pub(crate) fn names(&self) -> Vec<String> {
-        let folders = self.mounts.iter().filter_map(|mount| children(mount).ok()).flatten();
+        let folders = self.mounts.iter().filter_map(|mount| folders_in(mount).ok()).flatten();
         folders.filter_map(|folder| Some(folder.file_name()?.to_string_lossy().into_owned())).collect()
     }
 
     /// Ends what runs below a folder of each hierarchy, and removes it. One that is gone is fine.
     pub(crate) fn remove(&self, below: &str) -> Result<(), ClusterError> {
-        self.mounts.iter().try_for_each(|mount| remove(&mount.join(below)))
+        self.mounts
+            .iter()
+            .map(|mount| mount.join(below))
+            .try_for_each(|folder| remove_cgroup(&folder, EMPTY_LIMIT).map_err(at("remove", &folder)))
     }
 
     /// With v2 alone, a folder has the controllers that the one above it gives away.
@@ -148,38 +148,6 @@ fn inherit(folder: &Path) -> Result<(), ClusterError> {
         let _ = write(&hierarchical, "1");
     }
     Ok(())
-}
-
-fn remove(top: &Path) -> Result<(), ClusterError> {
-    let mut last = Ok(());
-    let gone = wait(EMPTY_LIMIT, || {
-        kill_all(top);
-        last = remove_folders(top);
-        last.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) || last.is_ok()
-    });
-    if gone { Ok(()) } else { last.map_err(at("remove", top)) }
-}
-
-fn remove_folders(folder: &Path) -> io::Result<()> {
-    for child in children(folder)? {
-        remove_folders(&child)?;
-    }
-    fs::remove_dir(folder)
-}
-
-fn children(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder)?.filter_map(Result::ok);
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    Ok(folders.map(|entry| entry.path()).collect())
-}
-
-/// One by one: v1 has no other way. What starts meanwhile is met by the next round.
-fn kill_all(folder: &Path) {
-    let pids = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-    for pid in pids.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0) {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-    }
-    children(folder).unwrap_or_default().iter().for_each(|child| kill_all(child));
 }
 
 #[cfg(test)]

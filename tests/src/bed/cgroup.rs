@@ -1,17 +1,12 @@
 //! The cgroups of a bed: one top that is removed whole, the node below it, and a place beside the node.
 //!
-//! Invariant: a top's name holds the process that made it and when that process began, so that what a dead process left
-//! is told from what a living one uses.
+//! Invariant: a top has a name by which it is known as a remainder when its process is no more.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use holdfast_remains::{is_left_over, new_name, remove_cgroup};
 
 use super::{BedError, Location, at};
 
@@ -19,10 +14,6 @@ const PREFIX: &str = "holdfast-bed-";
 
 /// A killed process leaves its cgroup within milliseconds; on a busy machine within a second.
 const EMPTY_WAIT: Duration = Duration::from_secs(10);
-
-const EMPTY_POLL: Duration = Duration::from_millis(5);
-
-static BEDS: AtomicU32 = AtomicU32::new(0);
 
 /// The cgroups of one bed.
 #[derive(Debug)]
@@ -37,9 +28,7 @@ impl Tree {
     pub(super) fn create() -> Result<Self, BedError> {
         let mount = mount_point()?;
         sweep(&mount)?;
-        let pid = std::process::id();
-        let began = began(pid).unwrap_or_default();
-        let top = mount.join(format!("{PREFIX}{pid}-{began}-{}", BEDS.fetch_add(1, Ordering::Relaxed)));
+        let top = mount.join(new_name(PREFIX));
         let tree = Self { node: top.join("node"), outside: top.join("outside"), top };
         for path in [&tree.node, &tree.outside] {
             fs::create_dir_all(path).map_err(at("create", path))?;
@@ -83,60 +72,16 @@ fn cgroup2(line: &str) -> Option<&str> {
 /// Removes what processes left that are no more.
 fn sweep(mount: &Path) -> Result<(), BedError> {
     for entry in fs::read_dir(mount).map_err(at("read", mount))?.filter_map(Result::ok) {
-        if is_left_over(&entry.file_name().to_string_lossy()) {
+        if is_left_over(PREFIX, &entry.file_name().to_string_lossy()) {
             remove(&entry.path())?;
         }
     }
     Ok(())
 }
 
-fn is_left_over(name: &str) -> bool {
-    let Some(maker) = name.strip_prefix(PREFIX) else { return false };
-    let mut parts = maker.split('-').map(str::parse::<u64>);
-    let (Some(Ok(pid)), Some(Ok(since))) = (parts.next(), parts.next()) else { return false };
-    u32::try_from(pid).map(began) != Ok(Some(since))
-}
-
-/// When a process began, in ticks since boot; nothing when there is none.
-fn began(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
-    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
-}
-
 /// Kills what runs in a cgroup and removes it with all below. One that is gone is fine.
 pub(super) fn remove(top: &Path) -> Result<(), BedError> {
-    let until = Instant::now() + EMPTY_WAIT;
-    loop {
-        kill_all(top);
-        match remove_folders(top) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(_) if Instant::now() < until => thread::sleep(EMPTY_POLL),
-            other => return other.map_err(at("remove", top)),
-        }
-    }
-}
-
-fn remove_folders(folder: &Path) -> io::Result<()> {
-    for child in children(folder)? {
-        remove_folders(&child)?;
-    }
-    fs::remove_dir(folder)
-}
-
-fn children(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder)?.filter_map(Result::ok);
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    Ok(folders.map(|entry| entry.path()).collect())
-}
-
-/// One by one: `cgroup.kill` came with 5.14 only. What starts meanwhile is met by the next round.
-fn kill_all(folder: &Path) {
-    let pids = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-    for pid in pids.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0) {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-    }
-    children(folder).unwrap_or_default().iter().for_each(|child| kill_all(child));
+    remove_cgroup(top, EMPTY_WAIT).map_err(at("remove", top))
 }
 
 #[cfg(test)]
@@ -152,15 +97,5 @@ mod tests {
             Some("/sys/fs/cgroup")
         );
         assert_eq!(cgroup2("40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd"), None);
-    }
-
-    #[test]
-    fn only_a_dead_makers_cgroup_is_left_over() {
-        let pid = std::process::id();
-        let mine = began(pid).unwrap();
-        assert!(!is_left_over(&format!("{PREFIX}{pid}-{mine}-0")));
-        assert!(is_left_over(&format!("{PREFIX}{pid}-{}-0", mine + 1)), "the pid was given again");
-        assert!(is_left_over(&format!("{PREFIX}4194305-1-0")), "no such process");
-        assert!(!is_left_over("system.slice") && !is_left_over("holdfast-bed-x"));
     }
 }

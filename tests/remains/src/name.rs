@@ -1,0 +1,60 @@
+//! The names of test worlds.
+//!
+//! Invariant: a name holds the process that made it and when that process began, so that what a dead process left is
+//! told from what a living one uses, also when its number was given again.
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static WORLDS: AtomicU32 = AtomicU32::new(0);
+
+/// A name that begins with the prefix and that no other world has.
+pub fn new_name(prefix: &str) -> String {
+    let pid = std::process::id();
+    let began = began(pid).unwrap_or_default();
+    format!("{prefix}{pid}-{began}-{}", WORLDS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Whether a name, or one that begins with it, is that of a world whose process is no more.
+pub fn is_left_over(prefix: &str, name: &str) -> bool {
+    let Some(maker) = name.strip_prefix(prefix) else { return false };
+    let mut numbers = maker.split('-').map(str::parse::<u64>);
+    let (Some(Ok(pid)), Some(Ok(since))) = (numbers.next(), numbers.next()) else { return false };
+    u32::try_from(pid).map(began) != Ok(Some(since))
+}
+
+/// When a process began, in ticks since boot; nothing when there is none.
+fn began(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PREFIX: &str = "holdfast-world-";
+
+    #[test]
+    fn only_what_a_dead_process_made_is_left_over() {
+        let (mine, pid) = (new_name(PREFIX), std::process::id());
+        assert!(!is_left_over(PREFIX, &mine), "{mine}");
+        assert!(!is_left_over(PREFIX, &format!("{mine}-n1")), "a part of a living world");
+        let again = format!("{PREFIX}{pid}-{}-0", began(pid).unwrap() + 1);
+        assert!(is_left_over(PREFIX, &again), "the number was given again: {again}");
+        assert!(is_left_over(PREFIX, &format!("{PREFIX}4194305-1-0-n1")), "no such process");
+    }
+
+    #[test]
+    fn what_no_test_made_is_left_alone() {
+        for name in ["system.slice", "holdfast-world-x", "holdfast-other-4194305-1-0", ""] {
+            assert!(!is_left_over(PREFIX, name), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_two_worlds_have_one_name() {
+        assert_ne!(new_name(PREFIX), new_name(PREFIX));
+    }
+}
