@@ -115,7 +115,7 @@ nodes() {
 
 nodes 10 "conformance: Kubernetes' own tests, short form" scripts/conformance.sh short
 nodes 4 "nodes: what kubelet says, restarts, reboots" cargo test --locked -p holdfast-conformance --features cluster \
-	--test cluster --test heard -- --test-threads 2 --show-output
+	--test nodes --test heard -- --test-threads 2 --show-output
 nodes 6 "installed: as pods of a cluster, under traffic" scripts/installed.sh
 
 # The sum over the lines in which each test binary, and each kernel of the matrix, says how it went.
