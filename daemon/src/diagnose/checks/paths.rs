@@ -74,7 +74,7 @@ pub(super) fn stale(case: &Case<'_>) -> Judgement {
         // Of those that are shown, none has sent anything since.
         (number, of_udp) => Judgement::info(format!(
             "{} of clients outside were with backends that are none any more: {}. Of these {of_udp} by UDP get another \
-             one with their next datagram; a connection ends with its backend.{more}",
+             one within a second, with their next datagram; a connection ends with its backend.{more}",
             count(number, "conversation"),
             some(&backends)
         )),
