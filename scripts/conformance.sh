@@ -67,11 +67,13 @@ build_node() {
 
 build_dns() { program tests/conformance/dns coredns .; }
 
-# runc comes from Debian: it needs libseccomp. The rest is what kubelet, proxies and tests call.
+# runc comes from Debian: it needs libseccomp. The rest is what kubelet, proxies and tests call, and the first process of
+# nodes that are booted like a distribution's.
 make_root() {
+	local first=systemd,systemd-sysv,dbus,bpftool
 	local tools=iproute2,iptables,nftables,conntrack,procps,curl,wget,ethtool,netcat-openbsd,bind9-dnsutils,iperf
 	scripts/debian-root.sh "$out/root" bookworm "$(dpkg --print-architecture)" \
-		"runc,$tools,kmod,tcpdump,strace,busybox-static"
+		"runc,$tools,kmod,tcpdump,strace,busybox-static,$first"
 }
 
 run() { cargo run --quiet --locked --profile test -p holdfast-conformance --bin conformance -- "$@"; }

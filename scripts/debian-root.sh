@@ -8,8 +8,9 @@ folder=$1 release=$2 architectures=$3 packages=$4
 
 asked="$release $architectures $packages"
 [[ ! -d $folder || $(cat "$folder.asked" 2>/dev/null) != "$asked" ]] || exit 0
-# A half-made root is never taken for a whole one, nor an old one for what is asked now.
-rm -rf "$folder" "$folder.new" "$folder.asked"
+# A half-made root is never taken for a whole one, nor an old one for what is asked now. A run that was killed may have
+# left this machine's own /proc and /sys mounted in it, which are not removed.
+rm -rf --one-file-system "$folder" "$folder.new" "$folder.asked"
 mkdir -p "$(dirname "$folder")"
 echo "making a root of Debian $release in $folder (once)" >&2
 # A mirror or a cache that has fallen behind serves too: its lists are signed all the same.

@@ -9,6 +9,7 @@
 #   PROGRAMS  becomes /opt/kubernetes        HOLDFAST  becomes /opt/holdfast/holdfast        IMAGES  /opt/images.tar
 #   NETWORK   a file that is its network namespace
 #   CGROUPS   its folder in each hierarchy, separated by blanks; the last part of each hierarchy's mount names it
+#   INIT      `script` or `systemd`: what its first process becomes
 #   LAYOUT    `pure` if there is one hierarchy, cgroup v2; `hybrid` if v1 hierarchies are beside a v2 called `unified`
 set -euo pipefail
 
@@ -33,6 +34,11 @@ first='
 	shared "$FOLDER/containerd" /var/lib/containerd
 	shared "$FOLDER/kubelet" /var/lib/kubelet
 	shared "$FOLDER/log" /var/log/machine
+	# What the journal keeps stays with the logs.
+	if [[ $INIT == systemd ]]; then
+		mkdir -p "$FOLDER/log/journal"
+		shared "$FOLDER/log/journal" /var/log/journal
+	fi
 	shared "$PROGRAMS" /opt/kubernetes
 	mount -o remount,ro,bind "$root/opt/kubernetes"
 	shared "$PROGRAMS/cni" /opt/cni/bin
@@ -102,18 +108,25 @@ first='
 	mount --make-rshared /
 	echo "$outer" >/var/log/machine/pid.new
 	mv /var/log/machine/pid.new /var/log/machine/pid
-	exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin:/opt/kubernetes:/opt/holdfast HOME=/root bash /etc/machine/init.sh
+	environment=(env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin:/opt/kubernetes:/opt/holdfast HOME=/root)
+	[[ $INIT == systemd ]] || exec "${environment[@]}" bash /etc/machine/init.sh
+	# Nothing of this may change the machine outside. With `container` set systemd leaves its clock and devices alone.
+	: >/dev/console
+	exec "${environment[@]}" container=machine TERM=dumb setpriv \
+		--bounding-set=-sys_module,-sys_rawio,-sys_time,-sys_boot,-mac_admin,-mac_override,-wake_alarm \
+		/lib/systemd/systemd
 '
 
 # With v2 alone, who has controllers for its children has no processes of its own. So all of them, the one that waits
-# for the machine too, move into a leaf, as in a container; the cgroup above stays the machine's root.
+# for the machine too, move into a leaf, as in a container; the cgroup above stays the machine's root. The leaf has the
+# name of the one that systemd makes for itself.
 # shellcheck disable=SC2090
 export first
 # shellcheck disable=SC2016
 exec nsenter --net="$NETWORK" unshare --cgroup bash -euc '
 	for cgroup in $CGROUPS; do
-		[[ $LAYOUT == hybrid ]] || mkdir -p "$cgroup/init"
-		[[ $LAYOUT == hybrid ]] || echo $$ >"$cgroup/init/cgroup.procs"
+		[[ $LAYOUT == hybrid ]] || mkdir -p "$cgroup/init.scope"
+		[[ $LAYOUT == hybrid ]] || echo $$ >"$cgroup/init.scope/cgroup.procs"
 	done
 	exec unshare --mount --propagation private --pid --uts --ipc --fork --kill-child=KILL bash -euc "$first"
 ' </dev/null

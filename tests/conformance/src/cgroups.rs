@@ -77,7 +77,7 @@ impl Cgroups {
 
     /// Those in which a process of a machine lives; with v2 alone they are a leaf.
     pub(crate) fn of_processes(&self, cluster: &str, machine: &str) -> Vec<PathBuf> {
-        let leaf = if self.layout == Layout::Pure { "init" } else { "" };
+        let leaf = if self.layout == Layout::Pure { "init.scope" } else { "" };
         self.of_machine(cluster, machine).into_iter().map(|folder| folder.join(leaf)).collect()
     }
 
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn with_v2_alone_processes_live_in_a_leaf() {
         let of = |layout| Cgroups { layout, mounts: vec![PathBuf::from("/c")] }.of_processes("x", "n1");
-        assert_eq!(of(Layout::Pure), [PathBuf::from("/c/x/n1/init")]);
+        assert_eq!(of(Layout::Pure), [PathBuf::from("/c/x/n1/init.scope")]);
         assert_eq!(of(Layout::Hybrid), [PathBuf::from("/c/x/n1/")]);
     }
 }

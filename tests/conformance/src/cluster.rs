@@ -12,9 +12,9 @@ use crate::error::{at, write};
 use crate::leftovers;
 use crate::machine::Machine;
 use crate::program::wait;
-use crate::topology::{MachineName, Proxy, Topology};
+use crate::topology::{Init, MachineName, Proxy, Topology};
 use crate::wires::Wires;
-use crate::{Built, ClusterError, control_plane, node};
+use crate::{Built, ClusterError, control_plane, node, units};
 
 /// An apiserver is there in five seconds; on a machine with two processors and five clusters in some more.
 const READY_LIMIT: Duration = Duration::from_secs(180);
@@ -119,7 +119,8 @@ impl Cluster {
         let authority = Authority::create()?;
         let wires = Wires::lay(&self.name, &self.topology)?;
         for name in self.topology.machine_names() {
-            let machine = Machine::new(name, &self.name, &self.cgroups, &wires, &self.built);
+            let init = self.topology.init_of(name);
+            let machine = Machine::new((name, init), &self.name, &self.cgroups, &wires, &self.built);
             self.equip_machine(&machine.disk(), name, &authority)?;
             self.machines.push(machine);
         }
@@ -141,6 +142,9 @@ impl Cluster {
             MachineName::ControlPlane => control_plane::equip(disk, &self.topology, authority)?,
             MachineName::Node(_) => node::equip(disk, name, &self.topology, authority, &self.built)?,
             MachineName::Outside => {}
+        }
+        if self.topology.init_of(name) == Init::Systemd {
+            units::equip(disk, name)?;
         }
         let files = self.topology.files.iter().filter(|(machine, _, _)| *machine == name);
         files

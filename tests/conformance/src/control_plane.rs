@@ -10,6 +10,9 @@ use crate::credentials::Authority;
 use crate::error::write;
 use crate::topology::{APISERVER_PORT, BALANCED_CLIENT, MachineName, SERVICES, Topology};
 
+/// Where a machine has the scripts that become its services, below its root.
+pub(crate) const SERVICES_FOLDER: &str = "etc/machine/services";
+
 const ETCD: &str = "http://127.0.0.1:2379";
 
 /// Writes everything that the machine needs before it boots.
@@ -29,7 +32,7 @@ pub(crate) fn equip(root: &Path, topology: &Topology, authority: &Authority) -> 
 
 /// A service of a machine: what its first process runs, and runs again.
 pub(crate) fn service(root: &Path, name: &str, script: &str) -> Result<(), ClusterError> {
-    write(&root.join("etc/machine/services").join(name), script)
+    write(&root.join(SERVICES_FOLDER).join(name), script)
 }
 
 /// A program with its flags, one in a line, as a script that becomes it.

@@ -39,6 +39,7 @@ mod program;
 mod report;
 mod suite;
 mod topology;
+mod units;
 mod wires;
 
 pub use self::baseline::{Baseline, Comparison, Difference, Exceptions};
@@ -49,4 +50,4 @@ pub use self::images::write_images;
 pub use self::machine::{Machine, Running};
 pub use self::report::{Outcome, Report, State};
 pub use self::suite::{Selection, Suite};
-pub use self::topology::{Cni, Family, MachineName, Mode, Proxy, Topology};
+pub use self::topology::{Cni, Family, Init, MachineName, Mode, Proxy, Topology};

@@ -15,9 +15,10 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::cgroups::Cgroups;
+use crate::control_plane::SERVICES_FOLDER;
 use crate::error::{at, write};
 use crate::program::{output, said, wait};
-use crate::topology::MachineName;
+use crate::topology::{Init, MachineName};
 use crate::wires::Wires;
 use crate::{Built, ClusterError};
 
@@ -37,6 +38,7 @@ const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/machine");
 #[derive(Debug)]
 pub struct Machine {
     name: MachineName,
+    init: Init,
     cluster: String,
     folder: PathBuf,
     cgroups: Cgroups,
@@ -48,7 +50,7 @@ pub struct Machine {
 
 impl Machine {
     pub(crate) fn new(
-        name: MachineName,
+        (name, init): (MachineName, Init),
         cluster: &str,
         cgroups: &Cgroups,
         wires: &Wires,
@@ -57,6 +59,7 @@ impl Machine {
         let folder = built.folder.join("run").join(cluster).join(name.as_str());
         Self {
             name,
+            init,
             cluster: cluster.to_owned(),
             folder,
             cgroups: cgroups.clone(),
@@ -118,7 +121,7 @@ impl Machine {
 
     /// Whether its first process runs this service.
     pub fn has_service(&self, service: &str) -> bool {
-        self.disk().join("etc/machine/services").join(service).exists()
+        self.disk().join(SERVICES_FOLDER).join(service).exists()
     }
 
     /// Ends a service (SIGTERM), and waits until its first process has started it again.
@@ -129,6 +132,9 @@ impl Machine {
 
     /// Ends a service (SIGTERM) until somebody starts it.
     pub fn stop(&self, service: &str) -> Result<(), ClusterError> {
+        if self.init == Init::Systemd {
+            return self.systemctl("stop", service);
+        }
         self.write(&format!("/run/services/{service}.stopped"), "")?;
         // The process is a child of the first one: it is gone when its folder in /proc is, or a zombie at most.
         let script =
@@ -138,9 +144,16 @@ impl Machine {
 
     /// Starts a service that was stopped.
     pub fn start(&self, service: &str) -> Result<(), ClusterError> {
+        if self.init == Init::Systemd {
+            return self.systemctl("start", service);
+        }
         let script = "old=$(cat /run/services/$1.pid); rm -f /run/services/$1.stopped
             until [[ $(cat /run/services/$1.pid) != $old ]]; do sleep 0.05; done";
         self.run_for(service, script)
+    }
+
+    fn systemctl(&self, order: &str, service: &str) -> Result<(), ClusterError> {
+        self.said(&["systemctl", order, service], "", END_LIMIT).map(drop)
     }
 
     fn run_for(&self, service: &str, script: &str) -> Result<(), ClusterError> {
@@ -181,7 +194,10 @@ impl Machine {
         let errors = file.try_clone().map_err(at("write", &log))?;
         let cgroups = self.cgroups.of_machine(&self.cluster, self.name.as_str());
         let mut boot = script("boot.sh");
-        boot.env("NAME", self.name.as_str()).env("FOLDER", &self.folder).env("LOWER", &self.built.root);
+        boot.env("NAME", self.name.as_str())
+            .env("INIT", self.init.to_string())
+            .env("FOLDER", &self.folder)
+            .env("LOWER", &self.built.root);
         boot.env("PROGRAMS", &self.built.bin).env("HOLDFAST", &self.built.holdfast);
         boot.env("IMAGES", &self.built.images).env("NETWORK", self.wires.file(self.name));
         boot.env("CGROUPS", joined(&cgroups)).env("LAYOUT", self.cgroups.layout.as_str());
@@ -297,7 +313,7 @@ mod tests {
         let cgroups = here.only_v2();
         let name = leftovers::new_name();
         let wires = Wires::lay(&name, &Topology::default()).unwrap();
-        let machine = Machine::new(MachineName::Outside, &name, &cgroups, &wires, &built);
+        let machine = Machine::new((MachineName::Outside, Init::Script), &name, &cgroups, &wires, &built);
         machine.write("/etc/machine/init.sh", include_str!("../machine/init.sh")).unwrap();
         machine.boot().unwrap();
         let asked = machine.run(&[
@@ -310,6 +326,6 @@ mod tests {
         cgroups.remove(&name).unwrap();
         leftovers::remove_networks(&name);
         crate::cluster::keep_logs(&built.folder.join("run").join(&name));
-        assert_eq!(said, "cgroup2fs\n/proc/1/cgroup:0::/init\n/proc/self/cgroup:0::/init\n");
+        assert_eq!(said, "cgroup2fs\n/proc/1/cgroup:0::/init.scope\n/proc/self/cgroup:0::/init.scope\n");
     }
 }

@@ -58,6 +58,15 @@ pub enum Proxy {
     Nobody,
 }
 
+/// Who starts a node's services, and starts them again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Init {
+    /// A script of our own, and nothing else runs there.
+    Script,
+    /// The distribution's systemd, with its journal and its bus. Services are units.
+    Systemd,
+}
+
 /// A cluster as it is asked for.
 #[derive(Clone, Debug)]
 pub struct Topology {
@@ -66,6 +75,8 @@ pub struct Topology {
     pub cni: Cni,
     pub family: Family,
     pub proxy: Proxy,
+    /// How nodes are booted; `cp` and `out` have the script in any case.
+    pub init: Init,
     /// Whether Services of type LoadBalancer get addresses, and clients on `cp` and `out` reach them.
     pub balancer: bool,
     /// Files that machines have before they boot: on which, where, what.
@@ -75,7 +86,8 @@ pub struct Topology {
 impl Default for Topology {
     fn default() -> Self {
         let proxy = Proxy::Holdfast { config: String::new() };
-        Self { nodes: 2, cni: Cni::Bridge, family: Family::Dual, proxy, balancer: true, files: Vec::new() }
+        let (cni, family, init) = (Cni::Bridge, Family::Dual, Init::Script);
+        Self { nodes: 2, cni, family, proxy, init, balancer: true, files: Vec::new() }
     }
 }
 
@@ -101,6 +113,11 @@ impl Topology {
     pub(crate) fn machine_names(&self) -> impl Iterator<Item = MachineName> + Clone {
         let ends = [MachineName::ControlPlane, MachineName::Outside];
         ends.into_iter().chain(self.node_names())
+    }
+
+    /// Who starts the services of a machine.
+    pub(crate) fn init_of(&self, machine: MachineName) -> Init {
+        if machine.is_node() { self.init } else { Init::Script }
     }
 
     /// Of one thing in both families, what this cluster has, with commas.
@@ -136,7 +153,7 @@ impl MachineName {
     }
 
     /// The last part of each of its addresses.
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Self::ControlPlane => 10,
             Self::Node(number) => 10 + number,
@@ -202,6 +219,7 @@ macro_rules! words {
     };
 }
 
+words!(Init: Script "script", Systemd "systemd");
 words!(Cni: Bridge "bridge", PointToPoint "ptp");
 words!(Family: Ipv4 "ipv4", Dual "dual");
 words!(Mode: Nftables "nftables", Iptables "iptables");

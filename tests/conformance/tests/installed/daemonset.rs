@@ -1,6 +1,6 @@
 //! The DaemonSet: from its first start to its end.
 
-use holdfast_conformance::Cluster;
+use holdfast_conformance::{Cluster, Init};
 
 use super::clients::Clients;
 use super::page::blocks;
@@ -39,7 +39,7 @@ fn kill_pods(cluster: &Cluster) {
 #[test]
 fn no_connect_fails_while_a_daemonset_is_upgraded_taken_back_and_killed() {
     let [_make, import, _endpoints, apply, back, _label, out] = blocks("As a DaemonSet");
-    let cluster = start();
+    let cluster = start(Init::Script);
     load(&cluster, &import, FIRST);
     let said = follow(&cluster, "cp", &apply);
     assert!(said.last().unwrap().contains("ready      yes"), "{said:#?}");
@@ -79,7 +79,7 @@ fn take_out(cluster: &Cluster, block: &str) {
 #[test]
 fn the_pod_is_not_privileged_and_serves_all_the_same() {
     let [_, import, _, apply, _, label, _] = blocks("As a DaemonSet");
-    let cluster = start();
+    let cluster = start(Init::Script);
     load(&cluster, &import, FIRST);
     follow(&cluster, "cp", &apply);
     let status = typed(&cluster, "n1", "cat /proc/$(pgrep -x holdfast)/status");

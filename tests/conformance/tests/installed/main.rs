@@ -14,6 +14,8 @@ mod daemonset;
 #[cfg(test)]
 mod image;
 #[cfg(test)]
+mod package;
+#[cfg(test)]
 mod page;
 #[cfg(test)]
 mod stage;

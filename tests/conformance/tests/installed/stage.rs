@@ -1,11 +1,11 @@
 //! A cluster whose Services nobody serves yet, with what the reader of the page has: a clone of the repository, and the
-//! images of two versions.
+//! images and packages of two versions.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use holdfast_conformance::{Cluster, Proxy, Topology};
+use holdfast_conformance::{Cluster, Init, Proxy, Topology};
 
 use super::clients::OBJECTS;
 use super::page::repository;
@@ -15,14 +15,14 @@ pub(crate) const NODES: [&str; 2] = ["n1", "n2"];
 /// Where the reader has cloned the repository.
 pub(crate) const CLONE: &str = "/srv/holdfast";
 
-/// Where the image of each version is.
+/// Where the image of each version is, and its package as `make deb` leaves it.
 pub(crate) const FIRST: &str = "/srv/first";
 pub(crate) const NEXT: &str = "/srv/next";
 
-const APISERVER: &str = "https://172.30.0.10:6443";
+pub(crate) const APISERVER: &str = "https://172.30.0.10:6443";
 
 /// What the page has in its place.
-const SOMEBODYS: &str = "https://10.0.0.10:6443";
+pub(crate) const SOMEBODYS: &str = "https://10.0.0.10:6443";
 
 /// A busy machine with two processors starts pods slowly.
 const SOON: Duration = Duration::from_secs(120);
@@ -50,10 +50,10 @@ pub(crate) fn next_version() -> String {
     format!("{major}.{}", patch.parse::<u32>().unwrap() + 1)
 }
 
-/// Starts it; nodes run static pods, as kubeadm has them.
-pub(crate) fn start() -> Cluster {
-    let cluster =
-        Cluster::start(&Topology { nodes: 2, proxy: Proxy::Nobody, ..Topology::default() }).unwrap();
+/// Starts it.
+pub(crate) fn start(init: Init) -> Cluster {
+    let topology = Topology { nodes: 2, proxy: Proxy::Nobody, init, ..Topology::default() };
+    let cluster = Cluster::start(&topology).unwrap();
     let agnhost = image(&cluster, "agnhost");
     cluster.apply(&OBJECTS.replace("AGNHOST", &agnhost)).unwrap();
     for machine in NODES.into_iter().chain(["cp", "out"]) {
@@ -64,7 +64,7 @@ pub(crate) fn start() -> Cluster {
         bring_clone(&cluster, machine);
     }
     for node in NODES {
-        bring_images(&cluster, node);
+        bring_packages(&cluster, node);
     }
     cluster
 }
@@ -85,12 +85,14 @@ fn bring_clone(cluster: &Cluster, machine: &str) {
     }
 }
 
-/// `make image` of both versions.
-fn bring_images(cluster: &Cluster, node: &str) {
+/// `make image` and `make deb` of both versions.
+fn bring_packages(cluster: &Cluster, node: &str) {
     let packages = from_environment("HOLDFAST_PACKAGES");
     for (version, to) in [(env!("CARGO_PKG_VERSION").to_owned(), FIRST), (next_version(), NEXT)] {
-        let name = format!("holdfast-{version}-amd64.oci.tar");
-        bring(cluster, node, &packages.join(&name), &format!("{to}/{name}"));
+        let image = format!("holdfast-{version}-amd64.oci.tar");
+        bring(cluster, node, &packages.join(&image), &format!("{to}/{image}"));
+        let package = format!("holdfast_{version}_amd64.deb");
+        bring(cluster, node, &packages.join(&package), &format!("{to}/target/packages/{package}"));
     }
 }
 

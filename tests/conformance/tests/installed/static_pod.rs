@@ -1,6 +1,6 @@
 //! The static pod: before any apiserver, and through upgrades.
 
-use holdfast_conformance::Cluster;
+use holdfast_conformance::{Cluster, Init};
 
 use super::clients::Clients;
 use super::page::blocks;
@@ -38,7 +38,7 @@ fn put(cluster: &Cluster, node: &str, install: &str, to: &str) {
 fn a_static_pod_serves_before_any_apiserver_and_no_connect_fails_in_its_upgrade() {
     let [config, install, rights] = blocks("As a static pod");
     let [_make, import, ..] = blocks::<7>("As a DaemonSet");
-    let cluster = start();
+    let cluster = start(Init::Script);
     load(&cluster, &import, FIRST);
     follow(&cluster, "cp", &rights);
     for node in NODES {
