@@ -27,6 +27,7 @@ mod listen;
 mod live;
 mod metrics;
 mod openapi;
+mod page;
 mod query;
 mod refusals;
 mod rejected;

@@ -11,6 +11,7 @@ mod report;
 mod status;
 #[cfg(test)]
 mod tests;
+mod top;
 mod watch;
 
 use std::ffi::OsString;
@@ -153,6 +154,8 @@ pub struct Run {
 pub enum Question {
     /// Is all well? One screen
     Status,
+    /// The same on a terminal, live, with what changed last; until interrupted
+    Top,
     /// What clients dial, and what they get there
     Frontends(FrontendFilter),
     /// Every endpoint of every port, used or not, and why not
@@ -412,6 +415,7 @@ impl Cli {
     pub fn answer(&self, question: &Question, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let answered = match question {
             Question::Status => status::status(&self.client(), self.output == Output::Json, out),
+            Question::Top => top::top(&self.client(), out),
             Question::Frontends(FrontendFilter { service, kind, address }) => {
                 let filters = [("service", service), ("type", kind), ("address", address)];
                 self.table("frontends", &filters, out)

@@ -40,7 +40,10 @@ pub(super) async fn guarded(State(way): State<Way>, request: Request, next: Next
         response.headers_mut().extend(allowed.map(|methods| (header::ALLOW, methods)));
     }
     let headers = response.headers_mut();
-    headers.extend(HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    for (name, value) in HEADERS {
+        // The page has a policy of its own.
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
     response
 }
 
@@ -58,11 +61,24 @@ fn check(way: Way, request: &Request) -> Result<(), Refusal> {
         let hint = "this API is not for web pages; ask without an Origin header";
         return Err(Refusal::new(StatusCode::FORBIDDEN, "requests with an Origin are refused", hint));
     }
+    if is_foreign(request.headers()) {
+        let hint = "open the page by its own address; another page can neither read nor show it";
+        return Err(Refusal::new(StatusCode::FORBIDDEN, "requests of other web pages are refused", hint));
+    }
     if has_body(request.headers()) {
         let hint = "every path is read with GET or HEAD, and filters go into the query";
         return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "a request body is not accepted", hint));
     }
     Ok(())
+}
+
+/// Whether a browser says that another page asks. Whoever follows a link to here, and sees it in a window of its own,
+/// asks for himself.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    let said = |name: &'static str| headers.get(name).map(HeaderValue::as_bytes);
+    let own = matches!(said("sec-fetch-site"), None | Some(b"none" | b"same-origin"));
+    let followed = said("sec-fetch-mode") == Some(b"navigate") && said("sec-fetch-dest") == Some(b"document");
+    !own && !followed
 }
 
 fn check_host(request: &Request, port: u16) -> Result<(), Refusal> {
@@ -128,6 +144,34 @@ mod tests {
         check("", false);
         check(":9890", false);
         check("localhost:+9890", false);
+    }
+
+    #[track_caller]
+    fn foreign(said: &[(&'static str, &'static str)], expected: bool) {
+        let headers =
+            said.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        assert_eq!(is_foreign(&headers.collect()), expected, "{said:?}");
+    }
+
+    #[test]
+    fn another_page_is_told_by_what_its_browser_says() {
+        foreign(&[], false);
+        foreign(&[("sec-fetch-site", "none")], false);
+        foreign(&[("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors")], false);
+        foreign(&[("sec-fetch-site", "cross-site")], true);
+        foreign(&[("sec-fetch-site", "same-site"), ("sec-fetch-mode", "no-cors")], true);
+        foreign(&[("sec-fetch-site", "anything-new")], true);
+    }
+
+    #[test]
+    fn a_link_may_lead_to_the_page_but_no_frame_may_show_it() {
+        let by = |dest| {
+            [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", dest)]
+        };
+        foreign(&by("document"), false);
+        for dest in ["iframe", "frame", "embed", "object", "empty", ""] {
+            foreign(&by(dest), true);
+        }
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 /// Connections at one time, for each of the two doors, so that whoever fills TCP cannot lock root out of the socket.
-/// A few dashboards, a scraper and people; each costs some 50 KiB.
-pub(super) const CONNECTIONS_MAX: usize = 64;
+/// The pages of a whole team, each with a stream and what it asks at the moment, a scraper and programs; each costs
+/// some 50 KiB.
+pub(super) const CONNECTIONS_MAX: usize = 128;
 
 /// The request line and headers together; it is also the least that the HTTP library can buffer.
 pub(crate) const HEADER_BYTES_MAX: usize = 8 * 1024;
@@ -55,9 +56,9 @@ pub(super) const RECORDS_MAX: usize = 10_000;
 /// for some among more of them has filters.
 pub(super) const FLOWS_MAX: usize = 1_000;
 
-/// Watchers at one time, for each of the two doors: some people and a program or two, each with a bounded place
-/// in the stream.
-pub(super) const WATCHERS_MAX: usize = 8;
+/// Watchers at one time, for each of the two doors: each open page is one, and holds one record of a stream that all
+/// share. Fewer than half of the connections, so that those who only ask find one.
+pub(super) const WATCHERS_MAX: usize = 56;
 
 /// Places of each kind that are root's alone, on the socket: a person who looks, and a program or two of the host.
 pub(super) const FOR_ROOT: usize = 4;

@@ -30,7 +30,7 @@ use super::refusals::{self, Refusals};
 use super::services::{self, Services};
 use super::table::{self, Table};
 use super::verify::{self, Verification};
-use super::{diagnose, events, explain, forget, history, live, metrics, reload};
+use super::{diagnose, events, explain, forget, history, live, metrics, page, reload};
 use crate::diagnose::{Diagnosis, EventList};
 use crate::exposition::CONTENT_TYPE;
 use crate::readings::Readings;
@@ -42,6 +42,8 @@ use crate::why::Explanation;
 enum Answer {
     /// What is known already.
     Known(fn(&Readings, Query, Form) -> Response),
+    /// The same, but a browser that names no form gets a page.
+    Shown(fn(&Readings, Query, Form) -> Response),
     /// What others must be asked for, or what depends on the door.
     Asked(fn(Visit, Query, Form) -> Asked),
 }
@@ -65,7 +67,7 @@ pub(super) static PATHS: [Path; 21] = [
         path: "/",
         about: "this list",
         legal: Legal::FORMAT,
-        answer: Answer::Known(about::index),
+        answer: Answer::Shown(about::index),
         answers: Answers::of(schema::<Index>),
     },
     Path {
@@ -233,7 +235,10 @@ fn reads(path: &'static Path) -> MethodRouter<Visit> {
         let form = form_of(&request);
         match Query::read(request.uri().query().unwrap_or_default(), &path.legal) {
             Ok(query) => match path.answer {
-                Answer::Known(answer) => answer(&visit.readings, query, form),
+                Answer::Shown(_) if query.form.is_none() && page::is_wanted(request.headers()) => {
+                    page::page()
+                }
+                Answer::Known(answer) | Answer::Shown(answer) => answer(&visit.readings, query, form),
                 Answer::Asked(answer) => {
                     let peer = request.extensions().get().copied();
                     answer(Visit { peer, ..visit }, query, form).await

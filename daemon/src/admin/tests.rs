@@ -9,6 +9,7 @@ pub(crate) mod fixture;
 mod history;
 mod live;
 mod metrics;
+mod page;
 mod promql;
 mod shipped;
 mod tables;

@@ -311,7 +311,7 @@ fn section(
 }
 
 /// What an object says must not move the terminal's cursor.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

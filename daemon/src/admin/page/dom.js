@@ -1,0 +1,82 @@
+// Elements of the page, made one by one.
+// Invariant: whatever the API says is text; nothing it says is ever read as markup, as an attribute's name or as code.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+// h("p", {class: "note"}, "text", child): undefined, null and false stand for nothing.
+function h(name, properties, ...children) {
+  return filled(document.createElement(name), properties, children);
+}
+
+function svg(name, properties, ...children) {
+  return filled(document.createElementNS(SVG, name), properties, children);
+}
+
+function filled(element, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter(isSomething).map(asNode));
+  return element;
+}
+
+const isSomething = (child) => child !== undefined && child !== null && child !== false;
+const asNode = (child) => (child instanceof Node ? child : String(child));
+
+function replace(element, ...children) {
+  element.replaceChildren(...children.flat(Infinity).filter(isSomething).map(asNode));
+}
+
+// A name that a tenant chose: control and direction characters show as what they are, and turn nothing around it.
+function name(text) {
+  return h("bdi", {}, visible(text));
+}
+
+function visible(text) {
+  return String(text).replace(
+    /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu,
+    (character) => `\\u{${character.codePointAt(0).toString(16)}}`,
+  );
+}
+
+// A table whose cells are anything that h() takes; the first cell of a row is its head.
+function table(caption, heads, rows) {
+  if (rows.length === 0) return h("p", { class: "nothing" }, `${caption}: none.`);
+  const cells = (row) =>
+    row.map((cell, column) => h(column === 0 ? "th" : "td", column === 0 ? { scope: "row" } : {}, cell));
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption", {}, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          heads.map((head) => h("th", { scope: "col" }, head)),
+        ),
+      ),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => h("tr", {}, cells(row))),
+      ),
+    ),
+  );
+}
+
+// What is known of one thing: names and values, without those that say nothing.
+function facts(pairs) {
+  const known = pairs.filter(([, value]) => isSomething(value) && value !== "");
+  return h(
+    "dl",
+    {},
+    known.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))),
+  );
+}

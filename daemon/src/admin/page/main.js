@@ -1,0 +1,123 @@
+// The page as a whole: its frame, which view is in it, and what drives both.
+// Invariant: one view lives at a time; what it began ends with it.
+
+const VIEWS = {
+  now: nowView,
+  frontends: frontendsView,
+  service: serviceView,
+  time: timeView,
+  history: historyView,
+  refusals: refusalsView,
+  flows: flowsView,
+  apiserver: apiserverView,
+  events: eventsView,
+  diagnose: diagnoseView,
+  rejected: rejectedView,
+};
+const TABS = {
+  now: "Now",
+  frontends: "Frontends",
+  time: "Time",
+  history: "History",
+  refusals: "Refusals",
+  flows: "Flows",
+  apiserver: "Apiserver",
+  events: "Events",
+  diagnose: "Diagnose",
+};
+
+const place = (id) => document.getElementById(id);
+let current = { root: h("div") };
+let end = () => {};
+
+function show() {
+  const asked = route();
+  const view = (VIEWS[asked.view] ?? nowView)(asked);
+  end();
+  current = view;
+  replace(place("main"), view.root);
+  tabs(asked.view);
+  title();
+  const update = () => view.update?.();
+  const stop = onChange(update);
+  const timer = view.every ? setInterval(update, view.every) : 0;
+  end = () => {
+    stop();
+    clearInterval(timer);
+  };
+  update();
+  view.shown?.();
+}
+
+function tabs(chosen) {
+  replace(
+    place("tabs"),
+    h(
+      "ul",
+      {},
+      Object.entries(TABS).map(([view, words]) =>
+        h("li", {}, h("a", { href: link(view), "aria-current": view === chosen ? "page" : null }, words)),
+      ),
+    ),
+  );
+}
+
+function title() {
+  const node = answer("/version")?.node;
+  document.title = [current.title, node, "holdfast"].filter(Boolean).join(" – ");
+}
+
+// How the node is and how old that knowledge is: on every view.
+function frame() {
+  const [version, ready] = [answer("/version"), answer("/readyz")];
+  const bad = ready ? faults().length : 0;
+  place("node").textContent = version ? `${visible(version.version)} on ${visible(version.node)}` : "";
+  place("health").className = bad > 0 ? "bad" : "good";
+  const words = !ready ? "" : bad > 0 ? `✕ ${count(bad, "thing is", "things are")} wrong` : "● ready";
+  if (place("health").textContent !== words) place("health").textContent = words;
+  alive();
+  title();
+}
+
+function alive() {
+  const { state, since, heard, why } = store.live;
+  const age = span(Date.now() - (heard ?? since));
+  const words =
+    { asking: "asking…", live: "live", polling: `asked every few seconds: ${visible(why ?? "")}` }[state] ??
+    `the daemon does not answer since ${age}: ${visible(why ?? "")}. What is shown is as old.`;
+  document.body.classList.toggle("old", state === "gone");
+  if (place("alive").textContent !== words) place("alive").textContent = words;
+}
+
+function clockChoice() {
+  const choice = (utc, words) =>
+    h(
+      "label",
+      {},
+      h("input", {
+        type: "radio",
+        name: "clock",
+        checked: clock.utc === utc,
+        onchange: () => {
+          clock.utc = utc;
+          remember("utc", utc ? "yes" : "no");
+          show();
+        },
+      }),
+      ` ${words} `,
+    );
+  place("clock").append(choice(false, "of this computer"), choice(true, "UTC"));
+}
+
+clockChoice();
+addEventListener("hashchange", () => {
+  show();
+  place("main").focus({ preventScroll: true });
+  scrollTo(0, 0);
+});
+onChange(frame);
+setInterval(alive, 1_000);
+show();
+follow();
+askAlong();
+catchUpAlong();

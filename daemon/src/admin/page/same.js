@@ -1,0 +1,35 @@
+// The same question elsewhere: as curl, on the command line, as JSON.
+// Invariant: what is copied gives what is shown, typed on the node.
+
+function shellQuoted(text) {
+  return /^[\w./:=@%+,-]+$/u.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+function same(path, parameters, command) {
+  const url = `localhost:${location.port || 80}${pathOf(path, parameters)}`;
+  const words = command.map(shellQuoted).join(" ");
+  const json = async () => JSON.stringify(await ask(path, parameters), null, 2);
+  return h(
+    "p",
+    { class: "same" },
+    "The same elsewhere: ",
+    copier("curl", () => `curl ${shellQuoted(url)}`),
+    copier("command line", () => `holdfast ${words}`),
+    copier("JSON", path === "/history" ? () => askRaw(path, parameters) : json),
+  );
+}
+
+function copier(what, text) {
+  const button = h("button", { type: "button", onclick: () => copy(button, what, text) }, `Copy ${what}`);
+  return button;
+}
+
+async function copy(button, what, text) {
+  try {
+    await navigator.clipboard.writeText(await text());
+    button.textContent = `Copied ${what}`;
+  } catch {
+    // Without the right to the clipboard the text is shown, to be taken by hand.
+    button.after(h("textarea", { readonly: true, "aria-label": what, rows: "3" }, await text()));
+  }
+}

@@ -1,0 +1,132 @@
+// What the page knows of the node: each frontend's row, and the answers that say how the node is.
+// Invariant: a row is as the last answer or record said; what could not be asked anew keeps its last value and its age.
+
+const store = {
+  rows: new Map(), // by service, type and frontend
+  answers: {}, // by path: the last answer, and what went wrong since
+  records: [], // the latest changes, newest first
+  seq: 0,
+  live: { state: "asking", since: Date.now(), heard: null, why: null },
+};
+
+// What a person reads through; the history has the rest.
+const RECORDS_SHOWN = 200;
+
+// Services whose rows are asked for one by one; of more, the whole table is asked for.
+const SERVICES_ASKED = 20;
+
+// The whole table is not asked for more often than this, whatever happens.
+const TABLE_PAUSE = 10_000;
+
+const GENERAL = ["/version", "/readyz", "/services", "/apiserver", "/datapath", "/flows"];
+
+// Of flows their numbers alone; of services what was rejected, which comes with any answer, and no row.
+const ASKED_FOR = { "/flows": { limit: 1 }, "/services": { service: "-/-" } };
+
+const watchers = new Set();
+const outdated = new Set();
+let tableAsked = 0;
+let told = false;
+
+// Views are told at most once in a frame, however much changes in between.
+function changed() {
+  if (told) return;
+  told = true;
+  requestAnimationFrame(() => {
+    told = false;
+    for (const watcher of watchers) watcher();
+  });
+}
+
+function onChange(watcher) {
+  watchers.add(watcher);
+  return () => watchers.delete(watcher);
+}
+
+const rowKey = (service, frontend) => `${service} ${frontend}`;
+
+// Of a row, what tables show: the lists of backends of many services would fill the memory of a browser.
+function keepRow(rows, row) {
+  const key = rowKey(row.service, frontendName(row));
+  const { service, type, source, verdict, reason, status, error, since, owner, port_name: port } = row;
+  const first = row.backends.slice(0, 3).map((backend) => socket(backend.address, backend.port));
+  const text = `${key} ${type} ${verdict} ${reason ?? ""} ${source} ${port}`.toLowerCase();
+  const known = { key, service, type, source, verdict, reason, status, error, since, owner, port, first, text };
+  rows.set(key, { ...known, frontend: frontendName(row), backends: row.backends.length });
+}
+
+async function askTable() {
+  const rows = new Map();
+  tableAsked = Date.now();
+  await askRows("/frontends", {}, (row) => keepRow(rows, row));
+  store.rows = rows;
+  changed();
+}
+
+async function askService(service) {
+  const fresh = new Map();
+  await askRows("/frontends", { service }, (row) => keepRow(fresh, row));
+  for (const [key, row] of store.rows) if (row.service === service) store.rows.delete(key);
+  for (const [key, row] of fresh) store.rows.set(key, row);
+  changed();
+}
+
+// The small answers. Each may fail by itself.
+async function askGeneral(paths = GENERAL) {
+  await Promise.all(
+    paths.map(async (path) => {
+      try {
+        store.answers[path] = { value: await ask(path, ASKED_FOR[path] ?? {}), at: Date.now() };
+      } catch (error) {
+        store.answers[path] = { ...store.answers[path], error: String(error.message ?? error) };
+      }
+    }),
+  );
+  changed();
+}
+
+const answer = (path) => store.answers[path]?.value;
+
+// One record of the history or of the stream. It says what clients meet now, so nothing has to be asked for most.
+function learn(record) {
+  if (record.kind === "gap") return needTable();
+  if (record.kind !== "change") return;
+  if (record.seq) store.seq = Math.max(store.seq, record.seq);
+  store.records.unshift(record);
+  store.records.length = Math.min(store.records.length, RECORDS_SHOWN);
+  for (const transition of record.transitions ?? []) learnTransition(record, transition);
+  if (record.transitions_omitted) outdated.add(record.service);
+  changed();
+}
+
+function learnTransition(record, { frontends, frontends_omitted: omitted, after }) {
+  if (omitted) outdated.add(record.service);
+  for (const frontend of frontends) {
+    const row = store.rows.get(rowKey(record.service, frontend));
+    if (!after) store.rows.delete(rowKey(record.service, frontend));
+    else if (!row) outdated.add(record.service);
+    else Object.assign(row, met(row, record, after));
+  }
+}
+
+function met(row, record, { verdict, reason = null, backends, status }) {
+  const text = `${row.key} ${row.type} ${verdict} ${reason ?? ""} ${row.source} ${row.port}`.toLowerCase();
+  return { verdict, reason, backends, status, since: record.time, first: null, text };
+}
+
+function needTable() {
+  outdated.add("");
+}
+
+// Asks for what records did not say in full.
+async function catchUp() {
+  if (outdated.size === 0) return;
+  const services = [...outdated];
+  if (services.length <= SERVICES_ASKED && !outdated.has("")) {
+    outdated.clear();
+    await Promise.all(services.map(askService));
+  } else if (Date.now() - tableAsked > TABLE_PAUSE) {
+    outdated.clear();
+    await askTable();
+  }
+}

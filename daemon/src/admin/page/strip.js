@@ -1,0 +1,206 @@
+// A picture of time: what clients of a service met, and how many backends there were, from its history.
+// Invariant: each part of a strip is one verdict between two records; services under one another share the axis.
+
+const WIDTH = 960;
+const STRIP = 46;
+const AXIS = 34;
+const LABEL = 14;
+// As many of one service as the daemon keeps.
+const RECORDS_OF_A_STRIP = 64;
+
+// Before the first record of the answer nothing is known, and nothing is drawn.
+async function partsOf(service) {
+  const records = (await askLines("/history", { service, limit: RECORDS_OF_A_STRIP })).filter(
+    (record) => record.kind === "change",
+  );
+  const met = new Map();
+  const parts = [];
+  for (const record of records) {
+    for (const { frontends, before, after } of record.transitions ?? []) {
+      for (const frontend of frontends) {
+        if (after) met.set(frontend, after);
+        else met.delete(frontend);
+      }
+      if (parts.length === 0 && before) parts.push(partOf(new Map([["", before]]), null));
+    }
+    parts.push(partOf(met, record));
+  }
+  return joined(parts.filter((part) => part.record || part.verdict));
+}
+
+function partOf(met, record) {
+  const all = [...met.values()];
+  const worst = all
+    .map((one) => one.verdict)
+    .reduce((one, other) => (one && worse(one, other) === one ? one : other), null);
+  const reason = all.find((one) => one.verdict === worst)?.reason ?? null;
+  const backends = all.length > 0 ? Math.max(...all.map((one) => one.backends)) : 0;
+  return { verdict: worst, reason, backends, record, from: record ? Date.parse(record.time) : null };
+}
+
+// Each ends where the next begins; the last lasts.
+function joined(parts) {
+  return parts.map((part, index) => ({ ...part, to: parts[index + 1]?.from ?? null }));
+}
+
+function stripOf(services) {
+  const picture = h("div", { class: "strips" });
+  const told = h("div", { "aria-live": "polite" });
+  const root = h("section", {}, h("h3", {}, "Its time"), picture, told);
+  if (services.length > 1) root.firstChild.textContent = "Their time";
+  const update = async () => {
+    const all = await Promise.all(services.map(async (service) => ({ service, parts: await partsOf(service) })));
+    replace(
+      picture,
+      drawStrips(all, (service, part) => replace(told, toldOf(service, part))),
+    );
+  };
+  return { root, update };
+}
+
+function drawStrips(all, choose) {
+  const begins = all.flatMap(({ parts }) => parts.map((part) => part.from)).filter(Boolean);
+  if (begins.length === 0) return h("p", { class: "nothing" }, "Nothing is recorded of it.");
+  const [first, now] = [Math.min(...begins), Date.now()];
+  const lead = Math.max((now - first) * 0.03, 1000);
+  const scale = (time) => (((time ?? first - lead) - (first - lead)) / (now - first + lead)) * WIDTH;
+  const most = Math.max(1, ...all.flatMap(({ parts }) => parts.map((part) => part.backends)));
+  const height = all.length * (STRIP + LABEL + 8) + AXIS;
+  const rows = all.map(({ service, parts }, index) =>
+    strip(service, parts, index * (STRIP + LABEL + 8), (time) => scale(time), now, most, choose),
+  );
+  return svg(
+    "svg",
+    {
+      viewBox: `0 0 ${WIDTH} ${height}`,
+      role: "group",
+      "aria-label": "Verdicts and numbers of backends over time",
+    },
+    patterns(),
+    rows,
+    axis(first, now, scale, height - AXIS),
+  );
+}
+
+function strip(service, parts, top, scale, now, most, choose) {
+  const boxes = parts.map((part) => {
+    const [from, to] = [scale(part.from), scale(part.to ?? now)];
+    const words = toldText(service, part);
+    const level = (part.backends / most) * (STRIP - 4);
+    const activate = () => choose(service, part);
+    return svg(
+      "g",
+      { tabindex: "0", role: "button", "aria-label": words, onclick: activate, onfocus: activate, class: "part" },
+      svg("title", {}, words),
+      svg("rect", {
+        x: from,
+        y: top + LABEL,
+        width: Math.max(to - from, 2),
+        height: STRIP,
+        class: `fill ${part.verdict ?? "gone"}`,
+      }),
+      svg("rect", {
+        x: from,
+        y: top + LABEL,
+        width: Math.max(to - from, 2),
+        height: STRIP,
+        class: "pattern",
+        fill: pattern(part.verdict),
+      }),
+      part.backends > 0 &&
+        svg("rect", {
+          x: from,
+          y: top + LABEL + STRIP - level,
+          width: Math.max(to - from, 2),
+          height: level,
+          class: "level",
+        }),
+      to - from > 70 &&
+        svg("text", { x: from + 4, y: top + LABEL + 16 }, `${part.verdict ?? "not there"} · ${part.backends}`),
+    );
+  });
+  return [svg("text", { x: 0, y: top + LABEL - 4, class: "label" }, visible(service)), boxes];
+}
+
+// Who sees no colours sees lines: one way for what is bad, another for what is on its way.
+const pattern = (verdict) =>
+  !verdict || isFine(verdict)
+    ? "none"
+    : verdict === "held" || verdict === "draining"
+      ? "url(#dots)"
+      : "url(#lines)";
+
+function patterns() {
+  const lines = svg(
+    "pattern",
+    { id: "lines", width: 8, height: 8, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    svg("rect", { width: 3, height: 8, class: "ink" }),
+  );
+  const dots = svg(
+    "pattern",
+    { id: "dots", width: 8, height: 8, patternUnits: "userSpaceOnUse" },
+    svg("circle", { cx: 4, cy: 4, r: 1.6, class: "ink" }),
+  );
+  return svg("defs", {}, lines, dots);
+}
+
+function axis(first, now, scale, top) {
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => first + (now - first) * part);
+  return svg(
+    "g",
+    { class: "axis", "aria-hidden": "true" },
+    ticks.map((time, index) => {
+      const anchor = index === ticks.length - 1 ? "end" : index === 0 ? "start" : "middle";
+      return [
+        svg("line", { x1: scale(time), x2: scale(time), y1: top, y2: top + 6 }),
+        svg(
+          "text",
+          { x: scale(time), y: top + 20, "text-anchor": anchor },
+          written(new Date(time).toISOString(), clock.utc),
+        ),
+      ];
+    }),
+  );
+}
+
+function toldText(service, { verdict, reason, backends, from, to }) {
+  const until = to ? `until ${written(new Date(to).toISOString(), clock.utc)}` : "until now";
+  const since = from ? `from ${written(new Date(from).toISOString(), clock.utc)} ` : "";
+  const met = `${verdict ?? "not there"}${reason ? ` (${reason})` : ""}`;
+  return `${service}: ${met}, ${count(backends, "backend")}, ${since}${until}`;
+}
+
+// Who did it: the causes of the record with which a part began.
+function toldOf(service, part) {
+  const causes = (part.record?.triggers ?? []).map((trigger) => h("li", {}, causeOf(trigger)));
+  return [h("p", {}, h("b", {}, visible(toldText(service, part)))), causes.length > 0 && h("ul", {}, causes)];
+}
+
+function causeOf({
+  event,
+  kind,
+  object,
+  origin,
+  writer,
+  new: isNew,
+  fields = [],
+  endpoints,
+  endpoints_null: isNull,
+}) {
+  const changes = endpoints
+    ? [
+        ...(endpoints.added ?? []).map((address) => `+${address}`),
+        ...(endpoints.removed ?? []).map((address) => `−${address}`),
+      ]
+    : [];
+  const parts = [
+    [kind, object, event].filter(Boolean).join(" "),
+    isNew && "new",
+    isNull && "endpoints null",
+    changes.length > 0 && `endpoints ${changes.join(" ")}`,
+    fields.length > 0 && `changed: ${fields.join(", ")}`,
+    writer && `written by ${writer.manager} (${writer.operation})`,
+    origin && `from ${origin}`,
+  ];
+  return visible(parts.filter(Boolean).join(", "));
+}

@@ -1,0 +1,159 @@
+// The views that show one answer each, as tables: what was refused, flows, the apiserver, rejected objects, history.
+// Invariant: each is asked again when it may have changed, and never faster than a person reads.
+
+const AGAIN = 3_000;
+
+// Asks, draws, and keeps what was drawn when a question fails.
+function asking(title, question, draw) {
+  const root = h("div", {}, h("p", {}, "Asking…"));
+  const error = h("p", { class: "bad", role: "status" });
+  let last = 0;
+  const update = async () => {
+    if (Date.now() - last < AGAIN) return;
+    last = Date.now();
+    try {
+      const said = await question();
+      replace(root, h("h2", {}, title), error, draw(said));
+      error.textContent = "";
+    } catch (failure) {
+      error.textContent = visible(failure.message);
+      if (!error.isConnected) replace(root, h("h2", {}, title), error);
+    }
+  };
+  return { title, root, update, every: AGAIN };
+}
+
+const refusalsView = () =>
+  asking(
+    "Clients that were not served",
+    () => ask("/refusals"),
+    (said) => {
+      const rows = said.refusals.map((row) => [
+        moment(row.time),
+        row.verdict,
+        `${socket(row.address, row.port)}/${row.protocol}`,
+        toService(row.service),
+        row.reason ?? row.cause,
+        row.source ?? (row.comm ? `${visible(row.comm)} (${row.pid})` : "–"),
+        row.device ? name(row.device) : "–",
+        row.count,
+      ]);
+      return [
+        said.failure && h("p", { class: "bad" }, visible(said.failure)),
+        h(
+          "p",
+          {},
+          `${count(said.refused_total, "refusal")} and ${count(said.dropped_total, "drop")} since the daemon began`,
+        ),
+        table("Refusals", ["last", "verdict", "dialled", "service", "why", "by", "device", "times"], rows),
+        same("/refusals", {}, ["refusals"]),
+      ];
+    },
+  );
+
+const flowsView = () =>
+  asking(
+    "Flows: clients from outside and their backends",
+    () => ask("/flows", { limit: 200 }),
+    (said) => {
+      if (!said.packets) return h("p", {}, "No program touches packets from outside on this node.");
+      const rows = said.flows.map((flow) => [
+        socket(flow.client_address, flow.client_port),
+        flow.protocol,
+        socket(flow.frontend_address, flow.frontend_port),
+        socket(flow.backend_address, flow.backend_port),
+        flow.state,
+        flow.service ? toService(flow.service) : "–",
+        span(flow.age_seconds * 1000),
+        span(flow.idle_seconds * 1000),
+      ]);
+      const numbers = [
+        ...said.states.map((row) => [`${row.protocol} ${row.state}`, row.count]),
+        ...said.dropped.map((row) => [`dropped: ${row.reason}`, row.count]),
+      ].filter(([, number]) => number > 0);
+      return [
+        facts([meter("flows", said.live, said.max), ["ports for SNAT", said.snat_ports], ...numbers]),
+        table("Flows", ["client", "protocol", "frontend", "backend", "state", "service", "age", "idle"], rows),
+        said.omitted > 0 && h("p", {}, `${count(said.omitted, "more flow")}: holdfast flows has filters`),
+        same("/flows", {}, ["flows"]),
+      ];
+    },
+  );
+
+const apiserverView = () =>
+  asking(
+    "Which apiserver is used, and why",
+    () => ask("/apiserver"),
+    (said) => {
+      if (!said.enabled) return h("p", {}, "No apiserver is configured.");
+      const endpoints = said.endpoints.map((row) => [
+        row.address,
+        row.tier,
+        row.active ? `${row.state}, in use` : row.state,
+        moment(row.since),
+        row.connections,
+        row.last_error ? [visible(row.last_error), " ", moment(row.last_error_at)] : "–",
+      ]);
+      const watches = said.watches.map((row) => [
+        row.kind,
+        row.state,
+        row.endpoint ?? "–",
+        moment(row.heard),
+        row.objects,
+        row.last_error ? visible(row.last_error) : "–",
+      ]);
+      const credentials = said.credentials.map((row) => [
+        row.tier,
+        row.kind,
+        moment(row.expires),
+        row.problem ? visible(row.problem) : "–",
+      ]);
+      return [
+        facts([
+          ["cluster", said.cluster],
+          ["not verified", said.unverified && visible(said.unverified)],
+          ["changes of endpoint", said.failovers],
+          ["memory", said.memory_problem && visible(said.memory_problem)],
+        ]),
+        table("Endpoints", ["address", "tier", "state", "since", "connections", "last error"], endpoints),
+        table("Watches", ["kind", "state", "endpoint", "heard", "objects", "last error"], watches),
+        table("Credentials", ["tier", "kind", "expires", "problem"], credentials),
+        same("/apiserver", {}, ["apiserver"]),
+      ];
+    },
+  );
+
+const rejectedView = () =>
+  asking(
+    "Objects that were rejected",
+    () => ask("/services"),
+    (said) => {
+      const rows = said.rejected.map((row) => [row.kind, name(row.name ?? row.place ?? "–"), visible(row.reason)]);
+      return [
+        table("Rejected objects", ["kind", "object", "why"], rows),
+        said.rejected_dropped > 0 && h("p", {}, `${count(said.rejected_dropped, "more object")}`),
+        same("/services", {}, ["services"]),
+      ];
+    },
+  );
+
+function historyView({ given }) {
+  const service = given.get("service") ?? "";
+  const view = asking(
+    "What changed, newest first",
+    () => askText("/history", { service, limit: 500 }),
+    (text) => [
+      h(
+        "ol",
+        { class: "past", reversed: true },
+        text
+          .split("\n")
+          .filter(Boolean)
+          .reverse()
+          .map((line) => h("li", {}, visible(line))),
+      ),
+      same("/history", { service }, ["history", ...(service ? [service] : [])]),
+    ],
+  );
+  return view;
+}

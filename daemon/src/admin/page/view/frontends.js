@@ -1,0 +1,119 @@
+// All frontends: as many rows as there are, of which only those in sight are elements.
+// Invariant: the address says the filter; typing never waits for more than a look at each row's text.
+
+const ROW_HEIGHT = 34;
+const MARGIN = 12;
+const COLUMNS = ["frontend", "service", "type", "verdict", "backends", "source", "since"];
+
+function frontendsView({ given }) {
+  const filter = { q: given.get("q") ?? "", verdict: given.get("verdict") ?? "" };
+  const list = rowList(filter);
+  const words = h("input", {
+    type: "search",
+    id: "words",
+    value: filter.q,
+    autocomplete: "off",
+    spellcheck: "false",
+  });
+  const verdicts = h(
+    "select",
+    { id: "verdict" },
+    ["", "not-serving", ...ORDER].map((verdict) =>
+      h("option", { value: verdict, selected: verdict === filter.verdict }, verdict || "any"),
+    ),
+  );
+  const again = () => {
+    Object.assign(filter, { q: words.value, verdict: verdicts.value });
+    rewrite(filter);
+    list.filter();
+  };
+  words.addEventListener("input", again);
+  verdicts.addEventListener("change", again);
+  const root = h(
+    "div",
+    { class: "frontends" },
+    h(
+      "form",
+      { role: "search", onsubmit: (event) => event.preventDefault() },
+      h("label", { for: "words" }, "Filter: service, address, verdict, reason, source"),
+      words,
+      h("label", { for: "verdict" }, "Verdict"),
+      verdicts,
+    ),
+    list.root,
+    same("/frontends", {}, ["frontends"]),
+  );
+  return { title: "Frontends", root, update: list.filter, shown: list.draw };
+}
+
+function matches(row, words, verdict) {
+  const fits = verdict === "" || row.verdict === verdict || (verdict === "not-serving" && !isFine(row.verdict));
+  return fits && words.every((word) => (word === "error" ? row.error : row.text.includes(word)));
+}
+
+function rowList(filter) {
+  const number = h("p", { role: "status" });
+  const body = h("tbody");
+  const grid = h(
+    "table",
+    {},
+    h("caption", { class: "unseen" }, "Frontends"),
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        COLUMNS.map((column) => h("th", { scope: "col" }, column)),
+      ),
+    ),
+    body,
+  );
+  const window = h("div", { class: "window", tabindex: "0", role: "region", "aria-label": "Frontends" }, grid);
+  let found = [];
+  const draw = () => drawRows(window, grid, body, found);
+  const choose = () => {
+    const words = filter.q.toLowerCase().split(/\s+/u).filter(Boolean);
+    found = [...store.rows.values()].filter((row) => matches(row, words, filter.verdict));
+    number.textContent = `${found.length.toLocaleString("en")} of ${count(store.rows.size, "frontend")}`;
+    draw();
+  };
+  window.addEventListener("scroll", draw, { passive: true });
+  return { root: h("div", {}, number, window), filter: choose, draw };
+}
+
+// Two empty rows are as high as all that is above and below what is in sight.
+function drawRows(window, grid, body, found) {
+  const first = Math.max(0, Math.floor(window.scrollTop / ROW_HEIGHT) - MARGIN);
+  const last = Math.min(found.length, first + Math.ceil((window.clientHeight || 600) / ROW_HEIGHT) + 2 * MARGIN);
+  grid.setAttribute("aria-rowcount", found.length + 1);
+  const focused = document.activeElement?.dataset?.key;
+  replace(
+    body,
+    gap(first),
+    found.slice(first, last).map((row, index) => rowOf(row, first + index + 2)),
+    gap(found.length - last),
+  );
+  if (focused) body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+}
+
+function gap(rows) {
+  const cell = h("td", { colspan: COLUMNS.length });
+  cell.style.height = `${rows * ROW_HEIGHT}px`;
+  return rows > 0 && h("tr", { class: "gap", "aria-hidden": "true" }, cell);
+}
+
+function rowOf(row, index) {
+  const backends = row.first?.length ? row.first.join(" ") + (row.backends > row.first.length ? " …" : "") : "";
+  return h(
+    "tr",
+    { "aria-rowindex": index },
+    h("th", { scope: "row" }, h("a", { href: serviceLink(row.service), "data-key": row.key }, row.frontend)),
+    h("td", {}, name(row.service)),
+    h("td", {}, row.type),
+    h("td", {}, badge(row.verdict, row.reason)),
+    h("td", { title: backends }, `${row.backends} `, h("small", {}, backends)),
+    h("td", {}, row.source),
+    h("td", {}, moment(row.since)),
+  );
+}

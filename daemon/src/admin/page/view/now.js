@@ -1,0 +1,251 @@
+// How the node is, on one screen: what is wrong comes first, and each line leads to its reason.
+// Invariant: what `holdfast status` calls a fault is one here; what could not be asked is said, not left out.
+
+const FIRST = 20;
+
+function nowView() {
+  const root = h("div", { class: "now" });
+  return {
+    title: "Now",
+    root,
+    update: () =>
+      replace(
+        root,
+        health(),
+        verdictBar(),
+        notServing(),
+        apiserverLine(),
+        fills(),
+        devices(),
+        otherProxies(),
+        latest(),
+        same("/services", {}, ["status"]),
+      ),
+  };
+}
+
+// What is not as it should be, each with the view that says more.
+function faults() {
+  const [ready, datapath, services] = ["/readyz", "/datapath", "/services"].map(answer);
+  const kernel = datapath?.kernel;
+  const rejected = (services?.rejected.length ?? 0) + (services?.rejected_dropped ?? 0);
+  const errors = [...store.rows.values()].filter((row) => row.error);
+  return [
+    ready && !ready.healthy && ["not ready: ", ready.reason],
+    ready?.stale_since && ["what the sources say is old, since ", moment(ready.stale_since)],
+    kernel?.waiting && ["programs wait to be attached", null],
+    ...(kernel?.broken_hooks ?? []).map((hook) => ["a program is not attached any more: ", hook]),
+    ...(kernel?.behind_hooks ?? []).map((hook) => ["another program is asked before ours: ", hook]),
+    kernel?.packets?.failure && ["packets from outside: ", kernel.packets.failure],
+    kernel?.grace_failure && ["the kernel's grace period: ", kernel.grace_failure],
+    ready?.history.error && ["the history cannot be written: ", ready.history.error],
+    ready?.snapshot.error && ["the snapshot cannot be written: ", ready.snapshot.error],
+    ...(ready?.closed_ports ?? []).map((port) => [`${port.purpose} at ${port.address}: `, port.why]),
+    ...(ready?.event_knowledge_faults ?? []).map((fault) => [`${fault.file}: `, fault.message]),
+    rejected > 0 && [
+      h("a", { href: link("rejected") }, `${count(rejected, "object is", "objects are")} rejected`),
+      null,
+    ],
+    errors.length > 0 && [
+      h(
+        "a",
+        { href: link("frontends", [], { q: "error" }) },
+        `${count(errors.length, "frontend")} with an error: `,
+      ),
+      errors[0].error,
+    ],
+  ].filter(Boolean);
+}
+
+function health() {
+  const found = faults();
+  const asked = GENERAL.filter((path) => store.answers[path]?.error);
+  const unasked = asked.map((path) => h("li", {}, `${path} could not be asked: ${store.answers[path].error}`));
+  if (!answer("/readyz")) return h("p", {}, "Whether the node is ready is not known yet.");
+  if (found.length === 0 && unasked.length === 0) return h("p", { class: "good" }, "● Nothing is wrong with holdfast itself.");
+  return h(
+    "section",
+    { class: "bad" },
+    h("h2", {}, "What is wrong"),
+    h(
+      "ul",
+      {},
+      found.map(([what, why]) => h("li", {}, what, typeof why === "string" ? visible(why) : why)),
+      unasked,
+    ),
+  );
+}
+
+function verdictCounts() {
+  const counts = new Map();
+  for (const { verdict } of store.rows.values()) counts.set(verdict, (counts.get(verdict) ?? 0) + 1);
+  return [...counts].sort(([one], [other]) => ORDER.indexOf(one) - ORDER.indexOf(other));
+}
+
+// Of how many frontends what is true: as lengths of a bar, and each as a link with its number.
+function verdictBar() {
+  const counts = verdictCounts();
+  const all = store.rows.size;
+  const part = ([verdict, number]) => {
+    const element = h("span", { class: `part ${verdict}` });
+    element.style.flexGrow = number;
+    return element;
+  };
+  const entry = ([verdict, number]) =>
+    h(
+      "li",
+      {},
+      h("a", { href: link("frontends", [], { verdict }) }, badge(verdict), ` ${number.toLocaleString("en")}`),
+    );
+  return h(
+    "section",
+    {},
+    h("h2", {}, count(all, "frontend")),
+    h("div", { class: "bar", "aria-hidden": "true" }, counts.map(part)),
+    h("ul", { class: "legend" }, counts.map(entry)),
+  );
+}
+
+// Services with a frontend that does not serve, worst first.
+function notServing() {
+  const worst = new Map();
+  for (const row of store.rows.values()) {
+    const known = worst.get(row.service);
+    if (!isFine(row.verdict) && (!known || worse(row.verdict, known.verdict) === row.verdict))
+      worst.set(row.service, row);
+  }
+  const rows = [...worst.values()].sort(
+    (one, other) =>
+      ORDER.indexOf(one.verdict) - ORDER.indexOf(other.verdict) || one.service.localeCompare(other.service),
+  );
+  const shown = rows
+    .slice(0, FIRST)
+    .map((row) => [toService(row.service), badge(row.verdict, row.reason), row.frontend, moment(row.since)]);
+  const more =
+    rows.length > FIRST &&
+    h(
+      "p",
+      {},
+      h(
+        "a",
+        { href: link("frontends", [], { verdict: "not-serving" }) },
+        `${count(rows.length - FIRST, "more service")}`,
+      ),
+    );
+  return h(
+    "section",
+    {},
+    h("h2", {}, "Not serving"),
+    table("Services that do not serve", ["service", "verdict", "frontend", "since"], shown),
+    more,
+  );
+}
+
+function apiserverLine() {
+  const apiserver = answer("/apiserver");
+  if (!apiserver) return null;
+  if (!apiserver.enabled)
+    return h("p", {}, "No apiserver is configured: manifests and the configuration are served.");
+  const active = apiserver.endpoints.find((endpoint) => endpoint.active);
+  const bad = apiserver.endpoints.filter((endpoint) => endpoint.last_error).length;
+  return h(
+    "section",
+    {},
+    h("h2", {}, "Apiserver"),
+    h(
+      "p",
+      {},
+      h(
+        "a",
+        { href: link("apiserver") },
+        active ? `${active.address} (${active.tier}), ${active.state}` : "none is in use",
+      ),
+      bad > 0 && ` – ${count(bad, "endpoint")} with an error`,
+    ),
+  );
+}
+
+// A meter, and its numbers for who sees none.
+function meter(what, used, max) {
+  const share = max > 0 ? used / max : 0;
+  return [
+    what,
+    [
+      h("meter", { min: 0, max: Math.max(max, 1), value: used, high: max * 0.8, optimum: 0, "aria-label": what }),
+      ` ${used.toLocaleString("en")} of ${max.toLocaleString("en")} (${Math.round(share * 100)} %)`,
+    ],
+  ];
+}
+
+function fills() {
+  const [kernel, flows] = [answer("/datapath")?.kernel, answer("/flows")];
+  const maps = (kernel?.maps ?? []).map((map) => meter(map.map, map.used, map.limit));
+  const live = flows?.packets ? [meter("flows", flows.live, flows.max)] : [];
+  if (maps.length + live.length === 0) return h("p", {}, "Tables are in memory only: no program touches traffic.");
+  return h("section", {}, h("h2", {}, "How full"), facts([...maps, ...live]));
+}
+
+function devices() {
+  const packets = answer("/datapath")?.kernel?.packets;
+  if (!packets) return null;
+  const rows = packets.devices.map((device) => [
+    name(device.name),
+    device.class,
+    device.attached ? "attached" : "not attached",
+    device.why,
+    device.error && visible(device.error),
+  ]);
+  return h(
+    "section",
+    {},
+    h("h2", {}, "Devices"),
+    table("Devices for packets from outside", ["device", "class", "programs", "why", "error"], rows),
+  );
+}
+
+function otherProxies() {
+  const others = answer("/datapath")?.other_proxies ?? [];
+  if (others.length === 0) return null;
+  const rows = others.map((other) => [other.proxy, other.evidence.map((line) => h("div", {}, visible(line)))]);
+  return h(
+    "section",
+    {},
+    h("h2", {}, "Other proxies on this node"),
+    table("Other proxies", ["proxy", "seen by"], rows),
+  );
+}
+
+function latest() {
+  const rows = store.records
+    .slice(0, FIRST)
+    .map((record) => [moment(record.time), toService(record.service), transitionsOf(record), record.rule]);
+  return h(
+    "section",
+    {},
+    h("h2", {}, "What changed last"),
+    table("The latest changes", ["time", "service", "clients meet", "rule"], rows),
+    h("p", {}, h("a", { href: link("history") }, "The whole history, with causes")),
+  );
+}
+
+function transitionsOf(record) {
+  const one = ({ frontends, before, after, backends }) =>
+    h(
+      "div",
+      {},
+      badge(before?.verdict),
+      " → ",
+      badge(after?.verdict, after?.reason),
+      ` ${count(after?.backends ?? 0, "backend")}`,
+      moved(backends),
+      frontends.length > 1 ? ` at ${count(frontends.length, "frontend")}` : "",
+    );
+  return (record.transitions ?? []).map(one);
+}
+
+function moved({ added = [], removed = [] } = {}) {
+  const parts = [added.length > 0 && `+${added.length}`, removed.length > 0 && `−${removed.length}`].filter(
+    Boolean,
+  );
+  return parts.length > 0 ? ` (${parts.join(" ")})` : "";
+}

@@ -1,0 +1,199 @@
+// One service, opened: the sentence that says why, the way of its clients, endpoints, what the kernel holds, who was
+// refused, what happens next, and its time.
+// Invariant: it is what /explain and /history say; where an object is not known any more, the past is shown.
+
+function serviceView({ rest: [namespace, own], given }) {
+  const service = `${namespace}/${own}`;
+  const [from, to] = [given.get("from") ?? "", given.get("to") ?? ""];
+  const root = h("div", {}, h("p", {}, "Asking…"));
+  const strip = stripOf([service]);
+  let asked = null;
+  const update = async () => {
+    const seen = newest(service);
+    if (asked !== null && asked === seen) return;
+    asked = seen;
+    try {
+      const explained = await ask("/explain", { service });
+      const packet = from && to ? (await ask("/explain", { endpoint: to, from })).packet : null;
+      const past = await askText("/history", { service, limit: 50 });
+      replace(
+        root,
+        summary(service, explained),
+        explained.services.map(wayOf),
+        strip.root,
+        explained.services.map(details),
+        fromForm(service, explained, from, to),
+        packet && packetWay(packet),
+        pastOf(past),
+        sameService(service, from, to),
+      );
+      await strip.update();
+    } catch (error) {
+      asked = null;
+      replace(root, h("p", { class: "bad" }, `${service}: ${visible(error.message)}`));
+    }
+  };
+  return { title: service, root, update };
+}
+
+// Whether anything happened to it since it was asked for.
+function newest(service) {
+  return store.records.find((record) => record.service === service)?.seq ?? 0;
+}
+
+function summary(service, { sentence, near, past, stale_since: stale }) {
+  return [
+    h("h2", {}, name(service)),
+    h("p", { class: "sentence" }, visible(sentence)),
+    stale && h("p", { class: "bad" }, "What the source says is old, since ", moment(stale)),
+    near.length > 0 &&
+      h(
+        "p",
+        {},
+        "Near it: ",
+        near.map((one) => [" ", toService(one.name)]),
+      ),
+    past.length > 0 && h("p", {}, `It was known once: ${count(past.length, "record")} in the history.`),
+    h(
+      "p",
+      {},
+      h("a", { href: link("diagnose", service.split("/")) }, "What is wrong with it, and what to do next"),
+      " · ",
+      h("a", { href: link("time", [], { services: service }) }, "Compare its time with that of others"),
+      " · ",
+      h("a", { href: link("events", service.split("/")) }, "What the cluster says of it"),
+    ),
+  ];
+}
+
+function details(one) {
+  return h(
+    "section",
+    {},
+    h("h3", {}, "Frontends"),
+    frontendsOf(one),
+    h("h3", {}, "Endpoints"),
+    endpointsOf(one),
+    h("h3", {}, "Clients that were not served"),
+    refusedOf(one),
+    balancerOf(one.load_balancer),
+    h("h3", {}, "What the source says"),
+    desiredOf(one.desired),
+  );
+}
+
+function frontendsOf({ frontends }) {
+  const rows = frontends.map((row) => [
+    frontendName(row),
+    row.type,
+    badge(row.verdict, row.reason),
+    moment(row.since),
+    kernelOf(row),
+    visible(row.next),
+  ]);
+  return table(
+    "What clients dial",
+    ["frontend", "type", "verdict", "since", "the kernel holds", "what happens next"],
+    rows,
+  );
+}
+
+function kernelOf({ applied, status, error, owner }) {
+  const match =
+    applied.matches === false ? h("strong", {}, "differs from what was decided") : `the same, ${status}`;
+  const clients =
+    applied.clients &&
+    h(
+      "div",
+      {},
+      Object.entries(applied.clients).map(([what, of]) => `${of} ${what} `),
+    );
+  const problem = applied.error ?? error;
+  return [
+    applied.programmed ? [count(applied.backends.length, "backend"), "; ", match] : "nothing",
+    clients,
+    problem && h("div", { class: "bad" }, visible(problem)),
+    owner && h("div", {}, "owner: ", toService(owner)),
+  ];
+}
+
+function endpointsOf({ endpoints }) {
+  const rows = endpoints.map((row) => [
+    `${socket(row.address, row.port)}/${row.protocol}`,
+    row.state,
+    row.reasons.join(", "),
+    row.node && name(row.node),
+    row.zone && name(row.zone),
+    row.slice && name(row.slice),
+    moment(row.since),
+  ]);
+  return table("Endpoints", ["endpoint", "state", "why", "node", "zone", "slice", "since"], rows);
+}
+
+function refusedOf({ refusals }) {
+  const rows = refusals.map((row) => [
+    moment(row.time),
+    row.verdict,
+    row.frontend,
+    row.cause,
+    row.source ?? "–",
+    row.pid ? `${visible(row.comm)} (${row.pid})` : "–",
+    row.count,
+  ]);
+  return table("Refusals", ["last", "verdict", "frontend", "cause", "from", "process", "times"], rows);
+}
+
+function balancerOf(balancer) {
+  if (!balancer) return null;
+  return [
+    h("h3", {}, "Load balancer"),
+    facts([
+      ["state", balancer.state],
+      ["since", moment(balancer.since)],
+      ["addresses", balancer.ingress.join(", ")],
+      ["class", balancer.class],
+      ["finding", balancer.finding],
+      ["finalizers", balancer.finalizers.map(visible).join(", ")],
+      ["written by", balancer.writers.map(visible).join(", ")],
+    ]),
+  ];
+}
+
+function desiredOf(desired) {
+  const object = ({ writer, written: at, origin, resource_version: version }) =>
+    facts([
+      ["from", origin && visible(origin)],
+      ["version", version],
+      ["written by", writer && visible(writer)],
+      ["written", moment(at)],
+    ]);
+  const slices = desired.slices.map((slice) => [
+    name(slice.name),
+    slice.endpoints_null ? "null" : slice.endpoints,
+    object(slice),
+  ]);
+  return [
+    desired.object && object(desired.object),
+    table("Slices", ["slice", "endpoints", "object"], slices),
+    facts(desired.settings.map(({ name: key, value, origin }) => [key, `${value} (${origin})`])),
+  ];
+}
+
+function pastOf(text) {
+  const lines = text.split("\n").filter(Boolean).reverse();
+  return h(
+    "section",
+    {},
+    h("h3", {}, "What happened, newest first"),
+    h(
+      "ol",
+      { class: "past", reversed: true },
+      lines.map((line) => h("li", {}, visible(line))),
+    ),
+  );
+}
+
+function sameService(service, from, to) {
+  if (!from || !to) return same("/explain", { service }, ["explain", service]);
+  return same("/explain", { endpoint: to, from }, ["explain", to, "--from", from]);
+}

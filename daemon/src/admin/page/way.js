@@ -1,0 +1,105 @@
+// The way of a client as a picture: who dials, what, which list decides, who answers.
+// Invariant: it is drawn from /explain alone, in the order in which the kernel looks; a list reads the same without it.
+
+const BACKENDS_DRAWN = 12;
+
+function wayOf(one) {
+  const steps = one.frontends.map((frontend) => {
+    const used = one.endpoints.filter((endpoint) =>
+      frontend.backends.includes(socket(endpoint.address, endpoint.port)),
+    );
+    return h(
+      "li",
+      {},
+      wayStep("client", "a client of this node"),
+      arrow(),
+      wayStep("frontend", frontendName(frontend), frontend.type),
+      arrow(),
+      wayStep(
+        `list ${frontend.verdict}`,
+        badge(frontend.verdict, frontend.reason),
+        count(frontend.backends.length, "backend"),
+      ),
+      arrow(),
+      wayEnds(frontend, used),
+    );
+  });
+  return [h("h3", {}, "The way"), h("ul", { class: "ways" }, steps)];
+}
+
+const arrow = () => h("span", { class: "arrow", "aria-hidden": "true" }, "→");
+const wayStep = (kind, ...lines) =>
+  h(
+    "div",
+    { class: `step ${kind}` },
+    lines.map((line) => h("div", {}, line)),
+  );
+
+function wayEnds(frontend, used) {
+  if (frontend.backends.length === 0) return wayStep("nobody", "nobody", visible(frontend.next));
+  const share = `${(100 / frontend.backends.length).toFixed(1)} %`;
+  const drawn = frontend.backends.slice(0, BACKENDS_DRAWN).map((backend) => {
+    const known = used.find((endpoint) => socket(endpoint.address, endpoint.port) === backend);
+    const where = [known?.node, known?.zone].filter(Boolean).map(visible).join(", ");
+    return h("li", {}, `${backend} `, h("small", {}, [share, known?.state, where].filter(Boolean).join(", ")));
+  });
+  const more = frontend.backends.length - drawn.length;
+  return h("div", { class: "step backends" }, h("ul", {}, drawn, more > 0 && h("li", {}, `and ${more} more`)));
+}
+
+// The first packet of a client from somewhere: each thing that is looked at, in its order.
+function packetWay(packet) {
+  const backends = packet.backends.map((share) => [
+    share.backend,
+    `${(share.share * 100).toFixed(1)} %`,
+    share.seen_as,
+    share.draining ? "draining" : "active",
+    share.node && name(share.node),
+  ]);
+  return h(
+    "section",
+    {},
+    h("h3", {}, `A packet from ${packet.from}`),
+    h("p", { class: "sentence" }, visible(packet.sentence)),
+    h(
+      "ol",
+      { class: "packet" },
+      packet.steps.map((step) => h("li", {}, h("b", {}, `${step.step}: `), visible(step.says))),
+    ),
+    table("Who may get it", ["backend", "share", "sees the client as", "state", "node"], backends),
+    packet.more_backends > 0 && h("p", {}, `and ${packet.more_backends} more`),
+  );
+}
+
+// Which packet is asked about: from a client with an address, to something that clients dial.
+function fromForm(service, { services }, from, to) {
+  const rows = services.flatMap((one) => one.frontends).filter((row) => row.type !== "NodePort");
+  const dialled = h("input", {
+    id: "to",
+    value: to || (rows[0] ? frontendName(rows[0]) : ""),
+    size: "26",
+    list: "dialled",
+  });
+  const client = h("input", { id: "from", value: from, placeholder: "203.0.113.7", size: "20" });
+  const submit = (event) => {
+    event.preventDefault();
+    location.hash = link("service", service.split("/"), { from: client.value.trim(), to: dialled.value.trim() });
+  };
+  return h(
+    "form",
+    { onsubmit: submit },
+    h("h3", {}, "A packet from outside"),
+    h("label", { for: "from" }, "from "),
+    client,
+    " ",
+    h("label", { for: "to" }, "to "),
+    dialled,
+    " ",
+    h("button", {}, "Show"),
+    h(
+      "datalist",
+      { id: "dialled" },
+      rows.map((row) => h("option", { value: frontendName(row) })),
+    ),
+  );
+}

@@ -1,0 +1,83 @@
+// How verdicts, numbers and times are written.
+// Invariant: the words are the API's own; colour never says what no word or sign says.
+
+// What a client meets, worst first, with a sign for who sees no colours.
+const VERDICTS = {
+  unprogrammed: "✕",
+  refusing: "✕",
+  dropping: "▽",
+  conflict: "≠",
+  held: "◐",
+  draining: "↓",
+  passing: "→",
+  bypassed: "↷",
+  serving: "●",
+};
+const ORDER = Object.keys(VERDICTS);
+const worse = (one, other) => (ORDER.indexOf(one) <= ORDER.indexOf(other) ? one : other);
+const isFine = (verdict) => verdict === "serving" || verdict === "passing" || verdict === "bypassed";
+
+function badge(verdict, reason) {
+  if (!verdict) return h("span", { class: "badge none" }, "–");
+  return h(
+    "span",
+    { class: `badge ${verdict in VERDICTS ? verdict : "none"}` },
+    h("span", { "aria-hidden": "true" }, `${VERDICTS[verdict] ?? "?"} `),
+    verdict,
+    reason ? ` (${reason})` : "",
+  );
+}
+
+const count = (number, one, more = `${one}s`) =>
+  `${Number(number).toLocaleString("en")} ${number === 1 ? one : more}`;
+
+// An address with its port; a colon of IPv6 is not the port's.
+const socket = (address, port) => (address.includes(":") ? `[${address}]:${port}` : `${address}:${port}`);
+const frontendName = (row) => `${socket(row.address, row.port)}/${row.protocol}`;
+
+const clock = { utc: recall("utc") === "yes" };
+
+function recall(key) {
+  try {
+    return localStorage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+function remember(key, value) {
+  try {
+    localStorage.setItem(key, value);
+  } catch {
+    // Where nothing may be kept, the choice lasts as long as the page.
+  }
+}
+
+// A moment, in the zone that was chosen; the other one is its title.
+function moment(text) {
+  if (!text) return null;
+  const [local, utc] = [written(text, false), written(text, true)];
+  return h("time", { datetime: text, title: clock.utc ? local : utc }, clock.utc ? utc : local);
+}
+
+function written(text, inUtc) {
+  const date = new Date(text);
+  if (Number.isNaN(date.getTime())) return visible(text);
+  const two = (number) => String(number).padStart(2, "0");
+  if (inUtc) return `${date.toISOString().slice(0, 19).replace("T", " ")} UTC`;
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+// How long, in its largest unit: precise enough to see whether it grows.
+function span(milliseconds) {
+  const seconds = Math.max(0, Math.round(milliseconds / 1000));
+  for (const [unit, length] of [
+    ["d", 86400],
+    ["h", 3600],
+    ["min", 60],
+  ]) {
+    if (seconds >= 2 * length) return `${Math.floor(seconds / length)} ${unit}`;
+  }
+  return `${seconds} s`;
+}

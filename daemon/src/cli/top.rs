@@ -1,0 +1,116 @@
+//! `top`: what `status` says, and what changed last, again and again on one screen.
+//!
+//! Invariant: it asks no more than every two seconds, draws no line that the terminal has no room for, and leaves
+//! nothing to be put in order: whoever interrupts it has the last screen. A daemon that does not answer is said, and
+//! what was known stays below.
+
+use std::io::Write;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use terminal_size::{Height, Width, terminal_size};
+
+use super::Exit;
+use super::client::{Client, ClientError};
+use super::status::{plain, status};
+
+/// Fast enough to see a rollout, and slow enough to cost the daemon nothing.
+const PAUSE: Duration = Duration::from_secs(2);
+
+const CHANGES: &str = "/history?format=table&limit=12";
+
+/// To the upper left corner; to the end of the line; to the end of the screen.
+const HOME: &str = "\x1b[H";
+const LINE_END: &str = "\x1b[K\n";
+const REST: &str = "\x1b[J";
+
+/// Until it is interrupted, or nobody is left to draw for.
+pub(super) fn top(client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
+    let Some(_) = terminal_size() else {
+        return Err(ClientError::Refused { status: 400, message: NO_TERMINAL.to_owned() });
+    };
+    let mut known = (Vec::new(), Instant::now());
+    loop {
+        let head = match lines(client) {
+            Ok(lines) => {
+                known = (lines, Instant::now());
+                Vec::new()
+            }
+            Err(error) => gone(&error, known.1.elapsed()),
+        };
+        draw(out, head.iter().chain(&known.0), size())?;
+        thread::sleep(PAUSE);
+    }
+}
+
+const NO_TERMINAL: &str = "standard output is no terminal\nhint: `holdfast status` writes the same once, and `holdfast watch` every change";
+
+/// A terminal that went away meanwhile has room for what most have.
+fn size() -> (u16, u16) {
+    terminal_size().map_or((80, 24), |(Width(columns), Height(rows))| (columns, rows))
+}
+
+/// What `status` says, then the latest changes, newest first.
+fn lines(client: &Client) -> Result<Vec<String>, ClientError> {
+    let mut screen = Vec::new();
+    status(client, false, &mut screen)?;
+    let changes = client.get(CHANGES)?.expect_ok()?.whole()?;
+    let [screen, changes] = [&screen, &changes].map(|text| String::from_utf8_lossy(text).into_owned());
+    let heading = [String::new(), "what changed last".to_owned()];
+    let newest = changes.lines().rev().map(|line| format!("  {line}"));
+    Ok(screen.lines().map(str::to_owned).chain(heading).chain(newest).collect())
+}
+
+fn gone(error: &ClientError, age: Duration) -> Vec<String> {
+    let said = error.to_string();
+    let why = said.lines().next().unwrap_or_default().trim_end_matches(':');
+    vec![
+        format!("the daemon does not answer: {why}; what is below is {} s old", age.as_secs()),
+        String::new(),
+    ]
+}
+
+/// Over what was there, line by line, so that nothing flickers. The last row stays free, or the screen would roll.
+fn draw<'a>(
+    out: &mut impl Write,
+    lines: impl Iterator<Item = &'a String>,
+    (columns, rows): (u16, u16),
+) -> Result<(), ClientError> {
+    write!(out, "{HOME}")?;
+    for line in lines.take(usize::from(rows.saturating_sub(1))) {
+        let fits: String = plain(line).chars().take(usize::from(columns)).collect();
+        write!(out, "{fits}{LINE_END}")?;
+    }
+    write!(out, "{REST}")?;
+    out.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(lines: &[&str], size: (u16, u16)) -> String {
+        let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+        let mut out = Vec::new();
+        draw(&mut out, lines.iter(), size).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_screen_is_drawn_over_the_last_one_and_never_rolls() {
+        assert_eq!(drawn(&["one", "two", "three"], (80, 3)), "\x1b[Hone\x1b[K\ntwo\x1b[K\n\x1b[J");
+    }
+
+    #[test]
+    fn a_line_is_cut_where_the_terminal_ends_and_moves_no_cursor() {
+        assert_eq!(drawn(&["ab\x1b[2Jcd"], (4, 24)), "\x1b[Hab?[\x1b[K\n\x1b[J");
+    }
+
+    #[test]
+    fn whoever_does_not_answer_is_said_in_a_line() {
+        let error = ClientError::Unreachable(Vec::new());
+        let said = gone(&error, Duration::from_secs(7));
+        assert_eq!(said[0], "the daemon does not answer: cannot reach the daemon; what is below is 7 s old");
+    }
+}
