@@ -35,7 +35,7 @@ struct arrival {
 	__u32 from_pod;
 	/* Of the flow that is made. */
 	__u32 number;
-	/* Of the one whose place or room it needs. */
+	/* Of the one whose place or room it needs, or past which it began. */
 	__u32 rival;
 	__u32 rival_serial;
 };

@@ -184,11 +184,16 @@ INLINE bool has_left(const struct flow *flow, __u32 number, bool v4)
 	return flow->transport == IPPROTO_UDP && (v4 ? serves_no_more4(number) : serves_no_more6(number));
 }
 
+/* The backend says, or nobody can deny, that the connection is over. */
+INLINE bool is_over(const struct flow *flow)
+{
+	return is_closed(flow) || is_broken_off(flow);
+}
+
 /* A client begins anew with the tuple of a connection that is over. */
 INLINE bool begins_anew(const struct flow *flow, const struct packet *packet)
 {
-	return flow->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
-	       (is_closed(flow) || is_broken_off(flow));
+	return flow->transport == IPPROTO_TCP && (packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN && is_over(flow);
 }
 
 /* Whether a packet of a client may not follow its flow any more, which is ended then. */
@@ -275,15 +280,39 @@ INLINE int open(struct __sk_buff *skb, bool v4)
 	return arrival ? begin(skb, arrival, v4) : NEXT;
 }
 
+/* What comes back from another node has been sent to the port that is the flow's alone. */
+INLINE bool is_by_own_port(const struct flow *flow, enum direction direction)
+{
+	return flow->nat_port && direction == TO_CLIENT;
+}
+
 /*
  * The same two may have a connection without any frontend, and a stranger may have sent the first packet in the
- * client's name. Until the backend agrees, only what begins a connection, or refuses it, is of the flow. What comes
- * back from another node has been sent to the port that is the flow's alone.
+ * client's name. Until the backend agrees, only what begins a connection, or refuses it, is of the flow.
  */
 INLINE bool is_of_others(const struct flow *flow, const struct packet *packet, enum direction direction)
 {
 	return flow->transport == IPPROTO_TCP && flow->state == FLOW_OPENING && !(flow->of_backend & HEARD_SYN) &&
-	       !(packet->flags & (TCP_SYN | TCP_RST)) && !(flow->nat_port && direction == TO_CLIENT);
+	       !(packet->flags & (TCP_SYN | TCP_RST)) && !is_by_own_port(flow, direction);
+}
+
+/*
+ * Whether a SYN, or its answer, begins a connection of the same two past a flow that is over. Who begins anew through
+ * the frontend has ended the flow with that, and a backend that has said FIN says SYN no more: what it repeats of an
+ * opening, it says before. So a stranger ends nothing here that lives. The flow is noted before it is looked at: what
+ * is judged is what is ended, also where the record has become another's meanwhile.
+ */
+INLINE bool begins_past(const struct flow *flow, __u32 number, enum direction direction)
+{
+	struct arrival *arrival = the_arrival();
+	__u32 serial = READ_ONCE(flow->serial);
+
+	if (!arrival)
+		return false;
+	arrival->rival = number;
+	arrival->rival_serial = serial;
+	flow = (const struct flow *)after((const __u64 *)flow, serial);
+	return is_over(flow) && flow->of_backend & HEARD_FIN && !is_by_own_port(flow, direction);
 }
 
 /*
@@ -310,6 +339,8 @@ INLINE int follow_out(struct __sk_buff *skb, const struct packet *packet, __u32 
 
 	if (direction == NOWHERE || UNLIKELY(is_of_others(flow, packet, direction)))
 		return NEXT;
+	if (UNLIKELY(packet->flags & TCP_SYN) && begins_past(flow, number, direction))
+		return IS_PAST;
 	if (direction == TO_CLIENT)
 		note_answer(flow, number, packet, v4);
 	return write(skb, packet, &to, v4);
@@ -400,6 +431,15 @@ INLINE int in(struct __sk_buff *skb, bool v4)
 	return let_arrive(skb, v4);
 }
 
+/* A step of its own: to end a flow and to find it take more than 512 bytes together, as older kernels count them. */
+INLINE void end_rival(bool v4)
+{
+	const struct arrival *arrival = the_arrival();
+
+	if (arrival)
+		end(arrival->rival, arrival->rival_serial, v4);
+}
+
 INLINE int out(struct __sk_buff *skb, bool v4)
 {
 	int next;
@@ -407,9 +447,12 @@ INLINE int out(struct __sk_buff *skb, bool v4)
 	if (LIKELY(v4 ? leaves_from_nobody4(skb) : leaves_from_nobody6(skb)))
 		return NEXT;
 	next = v4 ? leave4(skb) : leave6(skb);
-	if (LIKELY(next != IS_ERROR))
+	if (LIKELY(next < ARRIVES))
 		return next;
-	return v4 ? error_out4(skb) : error_out6(skb);
+	if (next == IS_ERROR)
+		return v4 ? error_out4(skb) : error_out6(skb);
+	end_rival(v4);
+	return NEXT;
 }
 
 SEC("tc")

@@ -25,7 +25,7 @@ const volatile __u32 link_header = ETH_HLEN;
 /*
  * A function that the verifier looks at once, whoever calls it, so it is told nothing but the packet and numbers, and
  * reads the rest anew. What most packets do not need stands in such. Its stack is beside that of its callers: all of
- * them together have 512 bytes.
+ * them together have 512 bytes, of which older kernels give each one a multiple of 32.
  */
 #define ALONE __noinline
 
@@ -49,6 +49,8 @@ enum step {
 	REFUSED = 103,
 	/* It may be an error about a packet of a flow. */
 	IS_ERROR = 104,
+	/* It goes on as it is, and the flow that it went past is to end. */
+	IS_PAST = 105,
 };
 
 /* IPv6 may have more, and nobody sends them. */

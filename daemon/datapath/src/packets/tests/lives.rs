@@ -322,6 +322,101 @@ fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
     }
 }
 
+/// A client, a frontend and a backend of this node, in each family.
+const BOTH: [(&str, &str, &str); 2] =
+    [(CLIENT, FRONTEND, HERE), ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080")];
+
+/// What the two of a flow say, one after the other, until a connection is over.
+#[track_caller]
+fn say(node: &Node, (client, frontend, backend): (&str, &str, &str), flags: [u8; 2]) {
+    assert_eq!(node.comes(&Sent::tcp(client, frontend, flags[0])).to, address(backend), "{flags:?}");
+    assert_eq!(node.leaves(&Sent::tcp(backend, client, flags[1])).from, address(frontend), "{flags:?}");
+}
+
+/// A node that dials another one's NodePort and backends of that node itself: its ports come round before a flow that
+/// is over has been forgotten.
+#[test]
+fn kernel_a_backend_that_is_dialled_itself_after_a_flow_answers_as_itself() {
+    for end in [[FIN | ACK, FIN | ACK], [RST, FIN | ACK], [ACK, FIN | RST | ACK]] {
+        for between @ (client, frontend, backend) in BOTH {
+            Node::test(move |node| {
+                node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+                for _ in 0..2 {
+                    for flags in [[SYN, SYN | ACK], [ACK, ACK], end] {
+                        say(node, between, flags);
+                    }
+                    for flags in [SYN | ACK, ACK, FIN | ACK] {
+                        left_as_it_was(node, &Sent::tcp(backend, client, flags));
+                    }
+                    assert!(found(node, client).is_none(), "what is over has ended");
+                }
+            });
+        }
+    }
+}
+
+/// What a backend repeats until it is acknowledged is of the flow, and so is all that it says before it has closed: a
+/// FIN or a RST in the client's name is no proof.
+#[test]
+fn kernel_a_backend_that_says_syn_again_before_it_has_closed_ends_no_flow() {
+    for between @ (client, frontend, backend) in BOTH {
+        Node::test(move |node| {
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            for flags in [[SYN, SYN | ACK], [ACK, FIN | ACK], [SYN, SYN | ACK]] {
+                say(node, between, flags);
+            }
+            assert_eq!(begun(node), 1, "its half was forgotten, and the frontend was dialled");
+        });
+        Node::test(move |node| {
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            for from_client in [SYN, ACK, FIN | ACK, RST] {
+                say(node, between, [from_client, SYN | ACK]);
+                say(node, between, [from_client, SYN | ACK]);
+            }
+            say(node, between, [ACK, RST | ACK]);
+            say(node, between, [ACK, SYN | ACK]);
+            assert!(found(node, client).is_some());
+            assert_eq!(begun(node), 1);
+        });
+    }
+}
+
+/// The answer to a client that comes again through the frontend is the frontend's, also when it comes twice.
+#[test]
+fn kernel_a_client_that_begins_anew_is_answered_by_the_frontend() {
+    for between @ (_, frontend, backend) in BOTH {
+        Node::test(move |node| {
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            for lived in 1..4 {
+                for flags in [[SYN, SYN | ACK], [SYN, SYN | ACK], [ACK, FIN | ACK], [FIN | ACK, ACK]] {
+                    say(node, between, flags);
+                }
+                assert_eq!(begun(node), lived);
+            }
+        });
+    }
+}
+
+/// Who dials a backend of another node by way of this one is seen there as itself, and so is whom it answers.
+#[test]
+fn kernel_a_client_that_dials_another_nodes_backend_itself_after_a_flow_is_seen_as_itself() {
+    Node::test(|node| {
+        node.serve(&Port { backends: &[address(AWAY)], ..TCP });
+        assert_eq!(goes(node, true, CLIENT, SYN), address(AWAY));
+        let nat = node.leaves(&Sent::tcp(CLIENT, AWAY, SYN)).from.to_string();
+        for flags in [SYN | ACK, FIN | ACK, SYN | ACK] {
+            assert_eq!(node.comes(&Sent::tcp(AWAY, &nat, flags)).to, address(CLIENT));
+            assert_eq!(node.leaves(&Sent::tcp(AWAY, CLIENT, flags)).from, address(FRONTEND), "by its port");
+            assert_eq!(goes(node, true, CLIENT, FIN | ACK), address(AWAY));
+        }
+        for (from, to, flags) in [(CLIENT, AWAY, SYN), (AWAY, CLIENT, SYN | ACK), (CLIENT, AWAY, ACK)] {
+            left_as_it_was(node, &Sent::tcp(from, to, flags));
+        }
+        assert!(found(node, CLIENT).is_none(), "what is over has ended");
+        assert_eq!(goes(node, true, CLIENT, SYN), address(AWAY));
+    });
+}
+
 #[test]
 fn kernel_who_says_to_be_the_node_itself_gets_no_flow() {
     Node::test(|node| {
