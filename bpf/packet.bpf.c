@@ -184,7 +184,7 @@ INLINE bool has_left(const struct flow *flow, __u32 number, bool v4)
 	return flow->transport == IPPROTO_UDP && (v4 ? serves_no_more4(number) : serves_no_more6(number));
 }
 
-/* The backend says, or nobody can deny, that the connection is over. */
+/* The connection is over by what the backend has said, and not by what was said in the client's name alone. */
 INLINE bool is_over(const struct flow *flow)
 {
 	return is_closed(flow) || is_broken_off(flow);
