@@ -14,8 +14,11 @@ use crate::topology::MachineName;
 
 const UNITS: &str = "etc/systemd/system";
 
-/// What wants devices, terminals, or to configure a network that is there.
-const MASKED: [&str; 8] = [
+/// What wants devices, terminals, or to configure a network that is there, and what installs by itself: whoever types a
+/// command would find the lock of the packages taken.
+const MASKED: [&str; 10] = [
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
     "systemd-udevd.service",
     "systemd-udevd-kernel.socket",
     "systemd-udevd-control.socket",
