@@ -67,8 +67,8 @@ build_node() {
 
 build_dns() { program tests/conformance/dns coredns .; }
 
-# runc comes from Debian: it needs libseccomp. The rest is what kubelet, proxies and tests call, and the first process of
-# nodes that are booted like a distribution's.
+# runc comes from Debian: it needs libseccomp. The rest is what kubelet, proxies and tests call, and what nodes
+# need whose first process is systemd.
 make_root() {
 	local first=systemd,systemd-sysv,dbus,bpftool
 	local tools=iproute2,iptables,nftables,conntrack,procps,curl,wget,ethtool,netcat-openbsd,bind9-dnsutils,iperf
