@@ -50,7 +50,7 @@ pub(crate) fn next_version() -> String {
     format!("{major}.{}", patch.parse::<u32>().unwrap() + 1)
 }
 
-/// Starts it.
+/// Starts it, and brings what the reader of the page has.
 pub(crate) fn start(init: Init) -> Cluster {
     let topology = Topology { nodes: 2, proxy: Proxy::Nobody, init, ..Topology::default() };
     let cluster = Cluster::start(&topology).unwrap();
