@@ -265,7 +265,7 @@ impl Cluster {
     fn start_all(&self, parts: &[Part]) -> Result<(), PeersError> {
         self.start_part(Part::Etcd)?;
         let apiservers = || parts.iter().copied().filter(|part| matches!(part, Part::Apiserver(_)));
-        apiservers().try_for_each(|part| self.server(part)?.start(&self.bed))?;
+        apiservers().try_for_each(|part| self.server(part)?.start(&self.bed, &[]))?;
         apiservers().try_for_each(|part| self.wait_ready(part))?;
         self.start_part(Part::Controllers)
     }
@@ -321,7 +321,12 @@ impl Cluster {
 
     /// Starts a part that was stopped or killed, as it was, and waits until it is ready.
     pub fn start_part(&self, part: Part) -> Result<(), PeersError> {
-        self.server(part)?.start(&self.bed)?;
+        self.start_part_with(part, &[])
+    }
+
+    /// The same as somebody starts it who changed its flags: of a flag that is there twice the last one holds.
+    pub fn start_part_with(&self, part: Part, flags: &[&str]) -> Result<(), PeersError> {
+        self.server(part)?.start(&self.bed, flags)?;
         self.wait_ready(part)
     }
 

@@ -8,6 +8,8 @@ mod entry;
 mod event;
 mod fault;
 mod fill;
+#[cfg(any(test, feature = "heard"))]
+pub mod heard;
 mod judge;
 mod keywords;
 pub mod limits;

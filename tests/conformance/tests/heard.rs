@@ -5,16 +5,13 @@
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::thread::sleep;
     use std::time::{Duration, Instant};
 
     use holdfast_conformance::{Cluster, Topology};
-    use holdfast_knowledge::{ClusterEvent, Confidence, Knowledge};
+    use holdfast_knowledge::ClusterEvent;
+    use holdfast_knowledge::heard::Heard;
     use serde_json::Value;
-
-    /// Where the messages are, in their columns: reason, component, kind, cause, where it is from, message.
-    const MESSAGES: &str = include_str!("../../../daemon/knowledge/src/tests/fixtures/messages.tsv");
 
     /// Kubelet looks at the resolver's file every half minute, and waits longer before each try at a sandbox.
     const SOON: Duration = Duration::from_secs(120);
@@ -216,25 +213,20 @@ mod tests {
     }
 
     /// Waits for it, and compares what the catalogue makes of it.
-    fn hear(cluster: &Cluster, what: &str, expected: (&str, &str, &str)) -> Result<(), String> {
+    fn hear(cluster: &Cluster, what: &str, (reason, kind, cause): (&str, &str, &str)) -> Result<(), String> {
+        let heard = Heard { reason, component: "kubelet", kind, cause };
         let end = Instant::now() + SOON;
-        let event = loop {
+        loop {
             let all = said(cluster);
-            if let Some(event) = all.iter().find(|event| is_it(event, expected)) {
-                break event.clone();
+            if let Some(event) = all.iter().find(|event| heard.is(&ClusterEvent::from_json(event))) {
+                let checked = heard.check(&ClusterEvent::from_json(event));
+                return checked.map_err(|why| format!("{why}: {event:#}"));
             }
             if Instant::now() > end {
-                return Err(format!(
-                    "never said of {what}: {expected:?}, only\n{}",
-                    similar(&all, expected.0)
-                ));
+                return Err(format!("never said of {what}: {heard}, only\n{}", similar(&all, reason)));
             }
             sleep(Duration::from_secs(1));
-        };
-        let (reason, kind, cause) = expected;
-        let is_sure = Knowledge::built_in().recognise(&read(&event)).confidence == Confidence::Exact;
-        let is_known = on_record().contains(&vec![reason, "kubelet", kind, cause, "run"]);
-        (is_sure && is_known).then_some(()).ok_or_else(|| format!("not on record: {event:#}"))
+        }
     }
 
     /// Asks the node's own holdfast about the pod's service.
@@ -260,21 +252,6 @@ mod tests {
     /// Events of that reason.
     fn similar(all: &[Value], reason: &str) -> String {
         all.iter().filter(|event| event["reason"] == reason).map(|event| format!("{event}\n")).collect()
-    }
-
-    fn on_record() -> BTreeSet<Vec<&'static str>> {
-        MESSAGES.lines().map(|line| line.split('\t').take(5).collect()).collect()
-    }
-
-    fn is_it(event: &Value, (reason, kind, cause): (&str, &str, &str)) -> bool {
-        let read = read(event);
-        let found = Knowledge::built_in().recognise(&read).cause.map_or("-", |cause| cause.id.as_str());
-        (event["reason"].as_str(), read.component.as_str(), read.object.kind.as_str(), found)
-            == (Some(reason), "kubelet", kind, cause)
-    }
-
-    fn read(event: &Value) -> ClusterEvent {
-        ClusterEvent::from_json(event)
     }
 
     fn said(cluster: &Cluster) -> Vec<Value> {

@@ -39,6 +39,10 @@ pub enum Kind {
     /// An account for what runs in the cluster.
     ServiceAccount,
     Slice,
+    /// What slices were before; a person may still write them.
+    Endpoints,
+    /// A range that Services have their addresses from.
+    ServiceCidr,
     /// What may be done.
     ClusterRole,
     /// Who may do it.
@@ -46,13 +50,15 @@ pub enum Kind {
 }
 
 /// The kinds that can be applied.
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 10] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Pod,
     Kind::Service,
     Kind::ServiceAccount,
     Kind::Slice,
+    Kind::Endpoints,
+    Kind::ServiceCidr,
     Kind::ClusterRole,
     Kind::ClusterRoleBinding,
 ];
@@ -91,6 +97,8 @@ impl Kind {
             Self::Service => row("v1", "Service", "services", true),
             Self::ServiceAccount => row("v1", "ServiceAccount", "serviceaccounts", true),
             Self::Slice => row(DISCOVERY, "EndpointSlice", "endpointslices", true),
+            Self::Endpoints => row("v1", "Endpoints", "endpoints", true),
+            Self::ServiceCidr => row("networking.k8s.io/v1", "ServiceCIDR", "servicecidrs", false),
             Self::ClusterRole => row(RBAC, "ClusterRole", "clusterroles", false),
             Self::ClusterRoleBinding => row(RBAC, "ClusterRoleBinding", "clusterrolebindings", false),
         }

@@ -10,9 +10,9 @@ use super::{
     ADVERTISED, APISERVER_PORT, Authority, ETCD, NODE, Part, PeersError, SERVICE_CIDRS, apiserver, audit,
 };
 
-/// Those without which services have no slices, and namespaces neither accounts nor an end.
+/// Those without which services have no slices, namespaces neither accounts nor an end, and further ranges no use.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,endpoints-controller,\
-    namespace-controller,serviceaccount-controller";
+    namespace-controller,serviceaccount-controller,service-cidr-controller";
 
 /// Those that say of a node, and of its pods, that it is lost.
 const NODE_CONTROLLERS: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller";

@@ -1,7 +1,7 @@
 //! One server of the cluster: a process with a log, which can be stopped, killed and started again.
 //!
-//! Invariant: at most one process at a time, always started with the same arguments. A server that ends unasked is a
-//! finding and is not started again.
+//! Invariant: at most one process at a time, always started with the same arguments, but for those that a test puts
+//! behind them for one start. A server that ends unasked is a finding and is not started again.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -43,11 +43,11 @@ impl Server {
     }
 
     /// Starts it outside of the node's cgroup; it is as another machine is.
-    pub(super) fn start(&self, bed: &Bed) -> Result<(), PeersError> {
+    pub(super) fn start(&self, bed: &Bed, further: &[&str]) -> Result<(), PeersError> {
         let file = |source| PeersError::File { path: self.log.clone(), source };
         let log = File::options().create(true).append(true).open(&self.log).map_err(file)?;
         let mut command = bed.command(Location::OUTSIDE, &self.program)?;
-        command.args(&self.arguments).stdin(Stdio::null());
+        command.args(&self.arguments).args(further).stdin(Stdio::null());
         command.stdout(log.try_clone().map_err(file)?).stderr(log);
         *self.running() = Some(crate::bed::spawn(&mut command)?);
         Ok(())

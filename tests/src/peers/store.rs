@@ -44,6 +44,8 @@ fn prefix(kind: Kind) -> Result<&'static str, PeersError> {
     match kind {
         Kind::Pod => Ok("/registry/pods"),
         Kind::Service => Ok("/registry/services/specs"),
+        Kind::Endpoints => Ok("/registry/services/endpoints"),
+        Kind::ServiceCidr => Ok("/registry/servicecidrs"),
         other => Err(malformed(format!("{other:?}"), "a kind whose place in etcd no test has needed yet")),
     }
 }

@@ -42,4 +42,6 @@ mod peers_slices;
 #[cfg(test)]
 mod provoked;
 #[cfg(test)]
+mod provoked_ranges;
+#[cfg(test)]
 mod stage;

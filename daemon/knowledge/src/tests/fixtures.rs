@@ -3,11 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{event, recognise};
+use crate::heard::{Heard, MESSAGES, NotHeard};
 use crate::{Confidence, Emitted, Knowledge};
-
-/// Messages of Kubernetes' own sources (1.36) and of other controllers'; one at least of each reason. Where one is from
-/// says whether it was read in the sender's source, or heard in a run of it (`tests/tests/cluster/provoked.rs`).
-const MESSAGES: &str = include_str!("fixtures/messages.tsv");
 
 /// The messages that go round in lists of such Events, with their causes.
 const CATALOGUE: &str = include_str!("fixtures/catalogue.tsv");
@@ -38,7 +35,22 @@ fn each_message_was_read_or_heard() {
         "run" => true,
         other => panic!("{other} is no place to have a message from"),
     });
-    assert!(heard.count() >= 34, "those that a cluster of this machine can be brought to say");
+    assert!(heard.count() >= 64, "those that a cluster of this machine can be brought to say");
+}
+
+#[test]
+fn only_what_is_on_record_from_a_run_counts_as_heard() {
+    let heard = |reason: &'static str, component, kind, cause, message| {
+        Heard { reason, component, kind, cause }.check(&event(reason, component, kind, message))
+    };
+    assert_eq!(heard("EnsuredLoadBalancer", "service-controller", "Service", "-", "Ensured"), Ok(()));
+    assert_eq!(heard("Type", "service-controller", "Service", "-", "a -> b"), Err(NotHeard::NotOnRecord));
+    assert_eq!(
+        heard("EnsuredLoadBalancer", "somebody", "Service", "-", "Ensured"),
+        Err(NotHeard::Unsure(Confidence::ReasonOnly))
+    );
+    let other = heard("EnsuredLoadBalancer", "service-controller", "Service", "cloud.quota", "Ensured");
+    assert_eq!(other, Err(NotHeard::Other));
 }
 
 #[test]

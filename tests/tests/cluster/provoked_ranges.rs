@@ -1,0 +1,101 @@
+//! What is said of the ranges that Services have their addresses and ports from, provoked by what is done to them.
+//!
+//! Invariant: as in [`crate::provoked`]. A range is another one because an apiserver was started with other flags, as
+//! when somebody edits its manifest.
+
+use holdfast_tests::peers::{Api, Cluster, Kind, Part, SOON, until};
+use serde_json::{Value, json};
+
+use crate::diagnosed::{apply_at, events};
+use crate::provoked::{expect, rewrite, service};
+use crate::stage;
+
+/// Who looks after the range of the flags, and who after all of them.
+const OF_FLAGS: &str = "kubernetes-service-cidr-controller";
+
+const OF_OBJECTS: &str = "service-cidr-controller";
+
+const CIDRS: &str = "apis/networking.k8s.io/v1/servicecidrs";
+
+/// Starts the apiserver anew with another range.
+fn restart(cluster: &Cluster, flag: &str) {
+    cluster.kill(Part::Apiserver(0)).unwrap();
+    cluster.start_part_with(Part::Apiserver(0), &[flag]).unwrap();
+}
+
+/// A webhook that nobody answers is asked about each status of a range.
+fn hook(api: &Api<'_>) {
+    let rule = json!({"apiGroups": ["networking.k8s.io"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["servicecidrs/status"]});
+    let hook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "ranges"},
+        "webhooks": [{
+            "name": "ranges.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 1,
+            "clientConfig": {"url": "https://127.0.0.1:1/"}, "rules": [rule],
+        }],
+    });
+    apply_at(api, "apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/ranges", &hook);
+}
+
+#[test]
+fn what_is_wrong_with_the_ranges_of_services_is_said_by_those_who_keep_them() {
+    let cluster = stage::of_a_node_with_an_address();
+    let api = cluster.api(0).unwrap();
+    hook(&api);
+    let range = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"}, "spec": {"cidrs": ["192.169.0.0/24"]}});
+    apply_at(&api, &format!("{CIDRS}/more"), &range);
+    let no_status = |object: &mut Value| object["status"] = json!({});
+    cluster.overwrite(Kind::ServiceCidr, "kubernetes", no_status).unwrap();
+    expect(
+        &api,
+        "default",
+        &[
+            ("more", "KubernetesServiceCIDRError", OF_OBJECTS, "ServiceCIDR", "ip.cidr_not_ready"),
+            ("kubernetes", "KubernetesDefaultServiceCIDRError", OF_FLAGS, "ServiceCIDR", "ip.cidr_not_ready"),
+        ],
+    );
+    restart(&cluster, "--service-cluster-ip-range=192.170.0.0/24");
+    expect(
+        &api,
+        "default",
+        &[(
+            "kubernetes",
+            "KubernetesDefaultServiceCIDRInconsistent",
+            OF_FLAGS,
+            "ServiceCIDR",
+            "ip.flags_differ",
+        )],
+    );
+}
+
+/// Makes Services with a node port until one is refused, and gives the refusal.
+fn fill(api: &Api<'_>) -> String {
+    let mut made = (0..4).map(|number| {
+        let object = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("port-{number}")},
+            "spec": {"type": "NodePort", "ports": [{"port": 80}]},
+        });
+        let body = Some(("application/json", object.to_string()));
+        api.request("POST", "api/v1/namespaces/default/services", body).unwrap()
+    });
+    made.find(|reply| reply.status >= 300).map(|reply| reply.text).expect("a range that is full")
+}
+
+/// Upstream has an Event for that, and its keeper of ports never gets there: who finds no port is refused.
+#[test]
+fn a_range_of_ports_that_is_full_is_said_to_whoever_asks_and_by_no_event() {
+    let range = "--service-node-port-range=20000-20001";
+    let cluster = stage::of_a_node_with_an_address();
+    let api = cluster.api(0).unwrap();
+    service(&api, "default", "web", &json!({"type": "NodePort"}));
+    restart(&cluster, range);
+    let refused = fill(&api);
+    assert!(refused.contains("failed to allocate a nodePort: range is full"), "{refused}");
+    // The keeper goes through them by their names, and complains of this one last.
+    rewrite(&cluster, "web", "/spec/ports/0/nodePort", &json!(20_009));
+    restart(&cluster, range);
+    let is_last = |event: &Value| event["message"].as_str().is_some_and(|it| it.contains("20009"));
+    until(SOON, "a look", || Ok(events(&api, "default", "web").iter().any(is_last).then_some(()))).unwrap();
+    for name in ["port-0", "port-1"] {
+        assert_eq!(events(&api, "default", name), Vec::<Value>::new());
+    }
+}
