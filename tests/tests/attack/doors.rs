@@ -38,6 +38,33 @@ fn nobody_who_asks_for_comparisons_all_the_time_holds_up_no_change() {
     assert!(daemon.is_ready());
 }
 
+/// How much the log has besides the bystander's changes.
+fn lines_of_others(daemon: &Daemon<'_>) -> usize {
+    daemon.logged().lines().filter(|line| !line.contains("service=default/bystander")).count()
+}
+
+#[test]
+fn nobody_who_asks_for_diagnoses_all_the_time_holds_up_no_change_and_fills_no_log() {
+    let bed = Bed::new().unwrap();
+    let mut daemon = Daemon::new(&bed, "").unwrap();
+    daemon.start().unwrap();
+    let mut bystander = Bystander::arrive(&daemon);
+    let mut crowd = nobody_asks(&bed, 40, "/diagnose?service=default/bystander");
+    at_it(&mut crowd, 200);
+    let p99 = bystander.p99(CHANGES);
+    let answered = statuses(&mut crowd);
+    let (begun, said) = (Instant::now(), lines_of_others(&daemon));
+    std::thread::sleep(Duration::from_secs(2));
+    let later: u64 = statuses(&mut crowd).values().sum();
+    println!("{later} answers in {:?}; before {answered:?}", begun.elapsed());
+    assert_eq!(lines_of_others(&daemon), said, "a question is no news");
+    assert!(p99 <= PROMPT, "{p99:?}; {answered:?}");
+    assert!(answered.keys().all(|status| matches!(status, 200 | 503)), "{answered:?}");
+    assert!(answered.contains_key(&503), "no bound was met: {answered:?}");
+    assert!(daemon.tell(&["diagnose", "default/bystander"]).unwrap().contains("default/bystander"));
+    assert!(daemon.is_ready());
+}
+
 /// How often everything was compared and listed.
 fn compared(apiserver: &Apiserver, kind: Kind) -> (u64, u64) {
     (apiserver.server.asked(Asked::audit(kind)), apiserver.server.asked(Asked::list(kind)))

@@ -11,6 +11,7 @@
 
 #![cfg(test)]
 
+mod busy;
 mod doors;
 mod files;
 mod objects;

@@ -16,12 +16,17 @@ use holdfast_objects::{Defaulting, Provenance, ServiceWire, SliceWire, from_valu
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::http;
 use super::probes::{self, Target};
 use super::{Asks, Gatherer, views};
 use crate::diagnose::Focus;
-use crate::diagnose::material::{Asked, ProbeOf, ProbeOutcome};
+use crate::diagnose::focus::HttpPath;
+use crate::diagnose::material::{Asked, Probe, ProbeOf, ProbeOutcome};
 
 const NODE: &str = "node-1";
+
+/// Somebody else's address, which the service claims.
+const ELSEWHERE: &str = "192.0.2.77";
 
 fn name() -> ObjectName {
     ObjectName::new("shop", "web").unwrap()
@@ -39,6 +44,7 @@ fn snapshot_at((protocol, port): (&str, u16), endpoints: &[(&str, &str, &str)]) 
     let object = json!({
         "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
         "spec": {"type": "NodePort", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"],
+                 "externalIPs": [ELSEWHERE],
                  "ports": [{"protocol": protocol, "port": port, "nodePort": 30080}]},
     });
     let wire: ServiceWire = from_value(&object).unwrap();
@@ -93,6 +99,42 @@ fn only_backends_behind_the_port_of_name_servers_are_asked_for_names() {
         let found: Vec<_> = found.into_iter().filter(|it| it.not.is_none()).map(|it| it.to).collect();
         let wanted: Vec<SocketAddr> = vec!["10.0.0.1:8080".parse().unwrap(); asked];
         assert_eq!(found, wanted, "{at:?}");
+    }
+}
+
+/// What a tenant may write: `appProtocol` of a port, any address in a slice, any address as an external one.
+#[tokio::test]
+async fn kernel_a_port_that_says_http_has_pods_of_the_service_asked_and_nobody_else() {
+    let (own, listed) = ("127.0.0.1:8080", "127.0.0.2:8080");
+    let (other_port, claimed) = ("127.0.0.1:9090", "192.0.2.77:80");
+    let snapshot = snapshot(&[("127.0.0.1", NODE, "Pod"), ("127.0.0.2", NODE, "Pod")]);
+    let views = views(&name(), &snapshot);
+    assert!(views[0].frontends.iter().any(|it| it.port.get() == 80 && it.address.to_string() == ELSEWHERE));
+    for (says, asked) in [
+        (json!("http"), &[own][..]),
+        (json!("HTTP"), &[own]),
+        (json!("kubernetes.io/ws"), &[own]),
+        (json!("https"), &[]),
+        (json!("http\r\nHost: evil"), &[]),
+        (Value::Null, &[]),
+    ] {
+        let port = json!({"name": "", "protocol": "TCP", "port": 80, "target": 8080, "app_protocol": says});
+        let cluster = serde_json::from_value(json!({
+            "service": {"ports": [port]}, "pods": {"list": [{"name": "web-1", "ips": ["127.0.0.1"]}]},
+        }));
+        let connected = |to: &str, of| Probe {
+            to: to.parse().unwrap(),
+            of,
+            outcome: ProbeOutcome::Connected,
+            took: Duration::ZERO,
+        };
+        let behind = [own, listed, other_port].map(|to| connected(to, ProbeOf::Backend { local: true }));
+        let before = [claimed, own].map(|to| connected(to, ProbeOf::Frontend));
+        let probes = Asked::Answered(behind.into_iter().chain(before).collect());
+        let (path, until) = (HttpPath::parse("/").unwrap(), Instant::now() + Duration::from_millis(200));
+        let found = http::ask(Some(&path), &name(), (&views, &cluster.unwrap()), &probes, until).await;
+        let found: Vec<String> = found.answer().unwrap().iter().map(|it| it.to.to_string()).collect();
+        assert_eq!(found, asked, "{says}");
     }
 }
 
