@@ -60,10 +60,11 @@ pub(super) async fn ask(
     }
     inner.refresh().await;
     let (targets, mut failures) = candidates(inner);
-    let mut targets = targets.into_iter().peekable();
+    let (mut targets, mut refused) = (targets.into_iter().peekable(), None);
     while let Some(target) = targets.next() {
         let patience = if targets.peek().is_some() { Patience::Short } else { Patience::Long };
         match attempt(inner, &target, ask, patience).await {
+            Ok(reply) if is_refused_as_kubelet(&reply, &target) => refused = Some(reply),
             Ok(reply) => return Ok(reply),
             Err(trouble) => failures.push(Failure { endpoint: target.name, trouble }),
         }
@@ -71,7 +72,13 @@ pub(super) async fn ask(
             inner.failovers.fetch_add(1, Ordering::Relaxed);
         }
     }
-    Err(nobody(failures))
+    refused.ok_or_else(|| nobody(failures))
+}
+
+/// Kubelet may not list slices: its refusal says nothing of what we may, so those who failed with our own credentials
+/// are asked once more, before their time.
+fn is_refused_as_kubelet(reply: &Reply, target: &Target) -> bool {
+    reply.status == FORBIDDEN && target.tier == Tier::Kubelet
 }
 
 /// A connection to the best endpoint that serves.

@@ -103,6 +103,28 @@ async fn kubelets_kubeconfig_is_a_tier_as_soon_as_it_is_there() {
     assert_eq!(rows(&access), [of(Tier::Configured, &own)]);
 }
 
+/// As after a cable that was out: both failed, kubelet's answers first, and may not list slices.
+#[tokio::test]
+async fn a_refusal_of_kubelets_user_is_no_answer_where_our_own_is_served_again() {
+    let fixture = Fixture::new();
+    let own = fixture.server(knows("t1")).await;
+    let kubelet = fixture.server(ours(|_| answer("403 Forbidden", "{}"))).await;
+    fixture.write("token", "t1");
+    fixture.write("kubelet.conf", &kubeconfig(&kubelet, "kubelet"));
+    let keys = format!("endpoints = [{}]\nca_file = \"ca.crt\"\ntoken_file = \"token\"", own.url());
+    let mut settings = settings(fixture.path(), &keys);
+    settings.sources.kubelet = Some(fixture.path().join("kubelet.conf"));
+    let access = Access::new(&settings).unwrap();
+    own.set(Manner::Close);
+    // Where nobody else answers, the refusal is the answer; and by now our own is left alone for longer and longer.
+    for _ in 0..6 {
+        assert_eq!(access.get("/slices", None).await.unwrap().status, 403);
+    }
+    own.set(Manner::Serve);
+    let reply = access.get("/slices", None).await.unwrap();
+    assert_eq!((reply.status, &*reply.endpoint), (200, &*own.address.to_string()));
+}
+
 #[tokio::test]
 async fn what_was_learned_outlives_the_daemon() {
     let fixture = Fixture::new();
