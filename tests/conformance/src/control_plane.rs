@@ -104,8 +104,8 @@ fn controllers(topology: &Topology) -> String {
         "use-service-account-credentials".to_owned(),
         "root-ca-file=/etc/kubernetes/ca.pem".to_owned(),
         "service-account-private-key-file=/etc/kubernetes/tokens.key".to_owned(),
-        "cluster-signing-cert-file=/etc/kubernetes/ca.pem".to_owned(),
-        "cluster-signing-key-file=/etc/kubernetes/ca.key".to_owned(),
+        "cluster-signing-cert-file=/etc/kubernetes/signer.pem".to_owned(),
+        "cluster-signing-key-file=/etc/kubernetes/signer.key".to_owned(),
         format!("service-cluster-ip-range={}", topology.of_family(&SERVICES)),
     ]);
     becoming(name, &flags)

@@ -43,7 +43,9 @@ impl Authority {
     pub(crate) fn equip_control_plane(&self, root: &Path) -> Result<(), ClusterError> {
         self.trust(root)?;
         let key = self.issuer.key().serialize_pem();
-        write(&inside(root, "ca.key"), key)?;
+        // A file of its own: what is trusted may be several while the authority changes, who signs is one.
+        write(&inside(root, "signer.pem"), self.issuer.pem())?;
+        write(&inside(root, "signer.key"), key)?;
         self.tokens(root)?;
         self.server(root, MachineName::ControlPlane, "apiserver", &apiserver_names())?;
         self.user(root, "kubelet-client", "apiserver-kubelet-client", &["system:masters"])?;

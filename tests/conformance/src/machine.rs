@@ -28,7 +28,11 @@ const BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// What a command on a machine may take, unless somebody says how long.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
-/// A server is asked to end; an apiserver takes up to a minute for that while somebody watches.
+/// A server is asked to end, and killed after so long, as kubelet does with a static pod. An apiserver takes a minute
+/// while somebody watches, in which nodes cannot say that they are well: then what is seen is all nodes given up.
+const END_GRACE: Duration = Duration::from_secs(10);
+
+/// A process that was killed is gone at once; on a busy machine in some seconds.
 const END_LIMIT: Duration = Duration::from_secs(90);
 
 /// Where the scripts are that run around and in a machine.
@@ -124,22 +128,26 @@ impl Machine {
         self.disk().join(SERVICES_FOLDER).join(service).exists()
     }
 
-    /// Ends a service (SIGTERM), and waits until its first process has started it again.
+    /// Ends a service, and waits until its first process has started it again.
     pub fn restart(&self, service: &str) -> Result<(), ClusterError> {
         self.stop(service)?;
         self.start(service)
     }
 
-    /// Ends a service (SIGTERM) until somebody starts it.
+    /// Ends a service (SIGTERM, SIGKILL if it takes its time) until somebody starts it.
     pub fn stop(&self, service: &str) -> Result<(), ClusterError> {
         if self.init == Init::Systemd {
             return self.systemctl("stop", service);
         }
         self.write(&format!("/run/services/{service}.stopped"), "")?;
         // The process is a child of the first one: it is gone when its folder in /proc is, or a zombie at most.
-        let script =
-            "pid=$(cat /run/services/$1.pid) && kill -TERM $pid && while kill -0 $pid; do sleep 0.05; done";
-        self.run_for(service, script)
+        let script = format!(
+            "pid=$(cat /run/services/$1.pid) && kill -TERM $pid
+            for ((i = 0; i < {}; i++)); do kill -0 $pid || exit 0; sleep 0.05; done
+            kill -KILL $pid; while kill -0 $pid; do sleep 0.05; done",
+            END_GRACE.as_millis() / 50
+        );
+        self.run_for(service, &script)
     }
 
     /// Starts a service that was stopped.

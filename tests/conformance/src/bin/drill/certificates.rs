@@ -1,8 +1,8 @@
-//! A cluster changes its authority while it runs: everybody trusts both, servers and users get new certificates, then
-//! the old authority is trusted no more.
+//! A cluster changes its authority while it runs, as Kubernetes' manual has it: everybody trusts both, servers and
+//! users get new certificates, then the old authority is trusted no more.
 //!
-//! Invariant: a file is never half a file: it is written beside, then renamed. Nobody is restarted but kubelet, which
-//! asks for that.
+//! Invariant: a file is never half a file: it is written beside, then renamed. Nobody is told but those who read their
+//! files at their start only, and no proxy is among them.
 
 use std::thread;
 use std::time::Duration;
@@ -14,36 +14,49 @@ use rcgen::{
 };
 
 use crate::Failure;
+use crate::drills::{seconds, without_apiserver};
 use crate::kubernetes::{replace_backends, rolled_out};
-use crate::stage::{NODES, SETTLE_MAX, Stage};
+use crate::stage::{SETTLE_MAX, Stage, nodes};
 
 const FOLDER: &str = "/etc/kubernetes";
 
-/// The apiserver looks at its files each minute where it is not told; each step is given that.
-const STEP: Duration = Duration::from_secs(65);
+/// Clients of Kubernetes' own library look at their files every five minutes; each step leaves them time.
+const STEP_S: u64 = 310;
+
+/// The apiserver looks each minute where it is not told.
+const LAST_STEP: Duration = Duration::from_secs(65);
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
 pub(crate) fn rotate(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
-    let authority = authority()?;
-    let machines = ["cp", "n1", "n2", "n3"];
+    let (authority, step) = (authority()?, seconds("CERTIFICATES", STEP_S));
     let old = stage.cluster.on("cp")?.said(&["cat", "/etc/kubernetes/ca.pem"], "", SETTLE_MAX)?;
-    let bundle = format!("{old}{}", authority.pem());
-    machines.iter().try_for_each(|name| put(stage.cluster.on(name)?, "ca.pem", &bundle))?;
-    thread::sleep(STEP);
+    trust(stage, &format!("{old}{}", authority.pem()))?;
+    thread::sleep(step);
     servers(stage, &authority)?;
     users(stage, &authority)?;
-    NODES.iter().try_for_each(|node| stage.cluster.on(node)?.restart("kubelet"))?;
-    thread::sleep(STEP);
-    machines.iter().try_for_each(|name| put(stage.cluster.on(name)?, "ca.pem", &authority.pem()))?;
-    thread::sleep(STEP);
+    nodes().iter().try_for_each(|node| stage.cluster.on(node)?.restart("kubelet"))?;
+    thread::sleep(step);
+    trust(stage, &authority.pem())?;
+    thread::sleep(LAST_STEP);
     // Who holds on to an old connection has not shown that it can make a new one.
-    stage.cluster.restart("apiserver")?;
-    ["controller-manager", "scheduler", "kubelet"].iter().try_for_each(|name| stage.cluster.restart(name))?;
+    without_apiserver(stage, || Ok(()))?;
     stage.cluster.wait_for_nodes()?;
     replace_backends(&stage.cluster)?;
     rolled_out(&stage.cluster)
 }
+
+/// Pods have the authority from the controllers, who read it at their start, as cluster DNS does.
+fn trust(stage: &Stage, authorities: &str) -> Result<(), Failure> {
+    ["cp"].iter().chain(nodes()).try_for_each(|name| put(stage.cluster.on(name)?, "ca.pem", authorities))?;
+    stage.cluster.restart("controller-manager")?;
+    thread::sleep(PUBLISHED);
+    stage.cluster.kubectl(&["-n", "kube-system", "rollout", "restart", "deployment/coredns"])?;
+    rolled_out(&stage.cluster)
+}
+
+/// The controllers are there and have written it for every namespace after so long.
+const PUBLISHED: Duration = Duration::from_secs(20);
 
 fn authority() -> Result<Authority, Failure> {
     let mut params = CertificateParams::default();
@@ -57,7 +70,7 @@ fn servers(stage: &Stage, authority: &Authority) -> Result<(), Failure> {
     let names =
         ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost", "127.0.0.1", "10.96.0.1"];
     server(stage, authority, "cp", "apiserver", &names)?;
-    NODES.iter().try_for_each(|node| server(stage, authority, node, "kubelet-server", &[]))
+    nodes().iter().try_for_each(|node| server(stage, authority, node, "kubelet-server", &[]))
 }
 
 fn server(
@@ -87,7 +100,7 @@ fn users(stage: &Stage, authority: &Authority) -> Result<(), Failure> {
     of_control_plane
         .iter()
         .try_for_each(|(file, name, group)| user(stage, authority, "cp", file, name, *group))?;
-    for node in NODES {
+    for node in nodes() {
         let kubelet = format!("system:node:{node}");
         user(stage, authority, node, "kubelet", &kubelet, Some("system:nodes"))?;
         user(stage, authority, node, "kube-proxy", "system:kube-proxy", None)?;

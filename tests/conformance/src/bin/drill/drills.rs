@@ -7,6 +7,8 @@ mod control_plane;
 mod node;
 mod proxy;
 
+pub(crate) use control_plane::without_apiserver;
+
 use std::time::{Duration, Instant};
 
 use holdfast_conformance::Proxy;
@@ -145,7 +147,7 @@ impl Drill {
 const WORST: usize = 8;
 
 /// A number that the environment gives, for a longer or a shorter drill.
-fn seconds(name: &str, usual: u64) -> Duration {
+pub(crate) fn seconds(name: &str, usual: u64) -> Duration {
     let asked = std::env::var(name).ok().and_then(|text| text.parse().ok());
     Duration::from_secs(asked.unwrap_or(usual))
 }

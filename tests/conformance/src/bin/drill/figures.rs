@@ -4,8 +4,9 @@
 
 use std::time::Instant;
 
-use holdfast_conformance::{Cluster, Proxy, Topology};
+use holdfast_conformance::{Cluster, Proxy};
 
+use crate::stage::topology;
 use crate::{Failure, say};
 
 /// So many connects failed in each drill with the real kube-proxy; a drill that is not here may cost nothing.
@@ -35,7 +36,7 @@ pub(crate) fn word(proxy: &Proxy) -> String {
 pub(crate) fn starts(proxy: &Proxy) -> Result<bool, Failure> {
     for number in 1..=STARTS {
         let begun = Instant::now();
-        let cluster = Cluster::start(&Topology { nodes: 3, proxy: proxy.clone(), ..Topology::default() })?;
+        let cluster = Cluster::start(&topology(proxy))?;
         let took = begun.elapsed();
         drop(cluster);
         say(&format!("start {number}, {}: {:.1} s", word(proxy), took.as_secs_f64()))?;

@@ -10,10 +10,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use holdfast_conformance::{Cluster, Machine, Proxy, Running, Topology};
+use holdfast_conformance::{Cluster, Machine, Proxy, Running};
 
 use crate::client::{name_at, now};
-use crate::stage::{NODES, PROGRAM, SETTLE_MAX, equip};
+use crate::stage::{PROGRAM, SETTLE_MAX, equip, nodes, topology};
 use crate::{Failure, figures, say};
 
 /// kube-proxy writes its rules once a second at most: changes are further apart, so that each finds it idle.
@@ -35,8 +35,7 @@ const P99_MAX: Duration = Duration::from_millis(50);
 
 /// A p99 of so many changes, and all of them on every node; judged for holdfast.
 pub(crate) fn run(proxy: &Proxy, changes: u32, services: u16) -> Result<bool, Failure> {
-    let cluster =
-        Cluster::start(&Topology { nodes: 3, proxy: proxy.clone(), balancer: false, ..Topology::default() })?;
+    let cluster = Cluster::start(&topology(proxy))?;
     fill(&cluster, services)?;
     let mut servers = Vec::new();
     for (name, port) in BACKENDS {
@@ -46,7 +45,7 @@ pub(crate) fn run(proxy: &Proxy, changes: u32, services: u16) -> Result<bool, Fa
     }
     let door = cluster.on("cp")?.spawn("door", &["kubectl", "proxy", "--port=8001"])?;
     let observers =
-        NODES.iter().map(|node| observer(cluster.on(node)?)).collect::<Result<Vec<_>, Failure>>()?;
+        nodes().iter().map(|node| observer(cluster.on(node)?)).collect::<Result<Vec<_>, Failure>>()?;
     let changes = changes.to_string();
     let limit = PAUSE * 3 * changes.parse::<u32>()? + SETTLE_MAX;
     let written = cluster.on("cp")?.said(&[PROGRAM, "change", &changes], "", limit)?;
@@ -61,7 +60,7 @@ fn observer(node: &Machine) -> Result<Running, Failure> {
 }
 
 fn fill(cluster: &Cluster, services: u16) -> Result<(), Failure> {
-    NODES.iter().chain(&["cp", "out"]).try_for_each(|machine| equip(cluster.on(machine)?))?;
+    nodes().iter().chain(&["cp", "out"]).try_for_each(|machine| equip(cluster.on(machine)?))?;
     cluster.apply("{apiVersion: v1, kind: Namespace, metadata: {name: drill}}")?;
     cluster.apply(&service("moving", "10.96.66.1", "172.30.0.100", BACKENDS[0].1))?;
     let crowd: String = (0..services)
@@ -148,11 +147,11 @@ fn delays(changes: &[(u64, &str)], seen: &[(u64, &str)]) -> Vec<Option<Duration>
 
 fn report(proxy: &Proxy, services: u16, written: &str, seen: &[String]) -> Result<bool, Failure> {
     let changes = events(written);
-    let nodes: Vec<_> = seen.iter().map(|text| delays(&changes, &events(text))).collect();
+    let seen_by: Vec<_> = seen.iter().map(|text| delays(&changes, &events(text))).collect();
     let mut rows: BTreeMap<String, Vec<Option<Duration>>> =
-        NODES.iter().zip(&nodes).map(|(node, delays)| ((*node).to_owned(), delays.clone())).collect();
+        nodes().iter().zip(&seen_by).map(|(node, delays)| ((*node).to_owned(), delays.clone())).collect();
     let every = (0..changes.len()).map(|at| {
-        let all: Option<Vec<Duration>> = nodes.iter().map(|node| node.get(at).copied().flatten()).collect();
+        let all: Option<Vec<Duration>> = seen_by.iter().map(|node| node.get(at).copied().flatten()).collect();
         all.and_then(|all| all.into_iter().max())
     });
     let every: Vec<_> = every.collect();

@@ -15,7 +15,19 @@ use crate::attempts::{Absence, Client, Tally};
 use crate::client::now;
 use crate::kubernetes;
 
-pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+/// The nodes of every cluster here; fewer if the environment says so, for a shorter drill.
+pub(crate) fn nodes() -> &'static [&'static str] {
+    let asked = std::env::var("NODES").ok().and_then(|text| text.parse().ok()).unwrap_or(NODES.len());
+    NODES.get(..asked.max(1)).unwrap_or(&NODES)
+}
+
+/// A cluster of so many.
+pub(crate) fn topology(proxy: &Proxy) -> Topology {
+    let nodes = u8::try_from(nodes().len()).unwrap_or(u8::MAX);
+    Topology { nodes, proxy: proxy.clone(), balancer: false, ..Topology::default() }
+}
 
 /// Where the program of the drills lies in the machines.
 pub(crate) const PROGRAM: &str = "/opt/drill/drill";
@@ -25,11 +37,13 @@ const MANIFEST: &str = include_str!("../../../manifests/drills.yaml");
 /// The ClusterIP, the NodePort of the client's own node, and cluster DNS.
 const INSIDE: [&str; 3] = ["name:10.96.77.1:80", "name:NODE:30777", "dns:10.96.0.10:53"];
 
-/// Clients of the other nodes' NodePorts beside, for whom a node is both client and way.
 const ACROSS: [&str; 3] = ["name:172.30.0.11:30777", "name:172.30.0.12:30777", "name:172.30.0.13:30777"];
 
-/// Without a route to the Services' addresses only the NodePorts are left.
-const OUTSIDE: [&str; 3] = ACROSS;
+/// The NodePorts of all nodes: for clients without a route to the Services' addresses nothing else is left, and for
+/// nodes that dial them beside, a node is both client and way.
+fn across() -> &'static [&'static str] {
+    ACROSS.get(..nodes().len()).unwrap_or(&ACROSS)
+}
 
 /// How long nobody may fail before all is taken to be well, and how long that is waited for.
 const QUIET: Duration = Duration::from_secs(3);
@@ -47,14 +61,7 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts the cluster, the backends and the clients.
     pub(crate) fn set(proxy: &Proxy) -> Result<Self, Failure> {
-        let topology = Topology {
-            nodes: 3,
-            family: Family::Ipv4,
-            proxy: proxy.clone(),
-            balancer: false,
-            ..Topology::default()
-        };
-        let cluster = Cluster::start(&topology)?;
+        let cluster = Cluster::start(&Topology { family: Family::Ipv4, ..topology(proxy) })?;
         let stage = Self {
             cluster,
             hosts: RefCell::default(),
@@ -67,14 +74,14 @@ impl Stage {
     }
 
     fn fill(&self) -> Result<(), Failure> {
-        for machine in ["cp", "n1", "n2", "n3", "out"] {
+        for machine in ["cp", "out"].iter().chain(nodes()) {
             equip(self.cluster.on(machine)?)?;
         }
         self.cluster.kubectl(&["-n", "kube-system", "scale", "deployment/coredns", "--replicas=2"])?;
         let inside = INSIDE.join(" ").replace("NODE", "$(NODE)");
         self.cluster.apply(&MANIFEST.replace("TARGETS", &inside))?;
         kubernetes::rolled_out(&self.cluster)?;
-        NODES.iter().chain(&["out"]).try_for_each(|machine| self.launch(machine))?;
+        nodes().iter().chain(&["out"]).try_for_each(|machine| self.launch(machine))?;
         self.settle()
     }
 
@@ -82,8 +89,8 @@ impl Stage {
     fn launch(&self, machine: &str) -> Result<(), Failure> {
         let number = self.launched.replace(self.launched.get() + 1);
         let [address, _] = machine.parse::<MachineName>()?.addresses();
-        let targets = if machine == "out" { OUTSIDE } else { INSIDE };
-        let targets = targets.map(|target| target.replace("NODE", &address));
+        let targets = if machine == "out" { across() } else { &INSIDE };
+        let targets: Vec<String> = targets.iter().map(|target| target.replace("NODE", &address)).collect();
         let command: Vec<&str> =
             [PROGRAM, "client"].into_iter().chain(targets.iter().map(String::as_str)).collect();
         let client = self.cluster.on(machine)?.spawn(&format!("drill-host-{number}"), &command)?;
@@ -93,9 +100,9 @@ impl Stage {
 
     /// Has the host of every node dial the NodePorts of all nodes, too, while something lasts.
     pub(crate) fn across(&self, lasts: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-        let command: Vec<&str> = [PROGRAM, "client"].into_iter().chain(ACROSS).collect();
+        let command: Vec<&str> = [PROGRAM, "client"].into_iter().chain(across().iter().copied()).collect();
         let start = |node: &&str| Ok::<_, Failure>(self.cluster.on(node)?.spawn("drill-across-0", &command)?);
-        let clients = NODES.iter().map(start).collect::<Result<Vec<_>, Failure>>()?;
+        let clients = nodes().iter().map(start).collect::<Result<Vec<_>, Failure>>()?;
         let done = lasts();
         drop(clients);
         done
@@ -120,7 +127,7 @@ impl Stage {
     /// What the clients of all machines met in a time.
     pub(crate) fn tally(&self, span: [u64; 2]) -> Result<Tally, Failure> {
         let mut tally = Tally::default();
-        for machine in NODES.iter().chain(&["out"]) {
+        for machine in nodes().iter().chain(&["out"]) {
             let logs = self.cluster.on(machine)?.logs();
             for file in fs::read_dir(&logs)?.filter_map(Result::ok) {
                 let name = file.file_name().to_string_lossy().into_owned();
@@ -170,7 +177,7 @@ impl Stage {
         let (begun, until) = (Instant::now(), format!("{address}:80"));
         let script =
             format!("for i in $(seq 600); do {PROGRAM} ask {until} && exit; sleep 0.1; done; exit 1");
-        for node in NODES {
+        for node in nodes() {
             self.cluster.on(node)?.said(&["bash", "-c", &script], "", SETTLE_MAX)?;
         }
         Ok(begun.elapsed())

@@ -11,7 +11,7 @@ use holdfast_conformance::Proxy;
 use super::seconds;
 use crate::Failure;
 use crate::kubernetes::{drain, replace_backends, rolled_out, uncordon, wait_for_node};
-use crate::stage::{NODES, Stage};
+use crate::stage::{Stage, nodes};
 
 /// A link of its own for each pod; the ranges of addresses stay.
 const POINT_TO_POINT: &str = r#"{"cniVersion": "1.0.0", "name": "pods", "plugins": [
@@ -31,7 +31,7 @@ pub(super) fn containerd(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
 
 fn restarted(stage: &Stage, service: &str) -> Result<(), Failure> {
     replace_backends(&stage.cluster)?;
-    for node in NODES {
+    for node in nodes() {
         stage.cluster.on(node)?.restart(service)?;
         wait_for_node(&stage.cluster, node)?;
     }
@@ -74,7 +74,7 @@ fn link(stage: &Stage, node: &str, to: &str) -> Result<(), Failure> {
 
 /// Pods are made anew on another kind of links.
 pub(super) fn network(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
-    for (node, number) in NODES.iter().zip(1..) {
+    for (node, number) in nodes().iter().zip(1..) {
         drain(&stage.cluster, node)?;
         let machine = stage.cluster.on(node)?;
         let range = format!("10.244.{number}.0/24");
@@ -99,7 +99,7 @@ pub(super) fn network(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
 }
 
 pub(super) fn reboot(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
-    for node in NODES {
+    for node in nodes() {
         drain(&stage.cluster, node)?;
         stage.without(node, || {
             stage.reboot(node)?;

@@ -11,7 +11,7 @@ use holdfast_conformance::Proxy;
 use super::seconds;
 use crate::Failure;
 use crate::kubernetes::{replace_backends, rolled_out};
-use crate::stage::{NODES, Stage};
+use crate::stage::{Stage, nodes};
 
 const PROXY: &str = "proxy";
 
@@ -25,7 +25,7 @@ const OTHER_PROGRAM: &str = "/opt/drill/holdfast-other";
 pub(super) fn kill(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     let end = Instant::now() + seconds("KILLS", 30);
     replace_backends(&stage.cluster)?;
-    for node in NODES.iter().cycle() {
+    for node in nodes().iter().cycle() {
         // Between two lives there is none to kill.
         stage.cluster.on(node)?.run(&["bash", "-c", "kill -KILL $(cat /run/services/proxy.pid); true"])?;
         thread::sleep(Duration::from_millis(300));
@@ -53,7 +53,7 @@ pub(super) fn downgrade(stage: &Stage, proxy: &Proxy) -> Result<(), Failure> {
 }
 
 fn each(stage: &Stage, order: impl Fn(&str) -> Result<(), Failure>) -> Result<(), Failure> {
-    NODES.iter().try_for_each(|node| order(node))?;
+    nodes().iter().try_for_each(|node| order(node))?;
     rolled_out(&stage.cluster)
 }
 
