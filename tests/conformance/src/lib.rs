@@ -22,7 +22,8 @@
 //!
 //! Invariant: nothing here is imitated but the load balancer outside of the nodes (`tests/peers/load-balancer`), and
 //! nothing is changed outside of the cluster's own namespaces and cgroups. All of it ends when the [`Cluster`] is
-//! dropped; what a killed process left is removed by the next start. Logs stay.
+//! dropped, or when whoever runs it as [`guarded`] ends; what a killed process left is removed by the next start. Logs
+//! stay.
 
 mod baseline;
 mod built;
@@ -31,6 +32,7 @@ mod cluster;
 mod control_plane;
 mod credentials;
 mod error;
+mod guard;
 mod images;
 mod leftovers;
 mod machine;
@@ -46,6 +48,7 @@ pub use self::baseline::{Baseline, Comparison, Difference, Exceptions};
 pub use self::built::Built;
 pub use self::cluster::Cluster;
 pub use self::error::ClusterError;
+pub use self::guard::guarded;
 pub use self::images::write_images;
 pub use self::machine::{Machine, Running};
 pub use self::report::{Outcome, Report, State};

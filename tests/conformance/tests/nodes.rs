@@ -7,6 +7,8 @@ mod tests {
     use std::time::Duration;
 
     use holdfast_conformance::{Cluster, MachineName, Mode, Proxy, Topology};
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
 
     const SOON: Duration = Duration::from_secs(60);
 
@@ -82,6 +84,33 @@ mod tests {
         assert!(!left().is_empty(), "nobody cleans up after a killed one");
         drop(started(Proxy::Nobody));
         assert_eq!(left_of(killed), Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_interrupted_drill_leaves_nothing() {
+        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+            let drill = Command::new(env!("CARGO_BIN_EXE_drill"))
+                .args(["run", "kill", "--proxy", "nftables"])
+                .env("NODES", "1")
+                .stdout(Stdio::null())
+                .spawn();
+            let mut drill = drill.unwrap();
+            let worker = || child_of(drill.id()).unwrap_or_default();
+            eventually("begun", || worker() != 0);
+            let worker = worker();
+            eventually("booted", || left_of(worker).iter().any(|path| path.ends_with("-n1")));
+            kill(Pid::from_raw(drill.id().cast_signed()), signal).unwrap();
+            let status = drill.wait().unwrap();
+            assert_eq!(status.code(), Some(128 + signal as i32));
+            assert_eq!(left_of(worker), Vec::<String>::new());
+            let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+            assert!(!mounts.contains(&format!("holdfast-cluster-{worker}-")), "{mounts}");
+        }
+    }
+
+    fn child_of(process: u32) -> Option<u32> {
+        let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).ok()?;
+        children.split_whitespace().next()?.parse().ok()
     }
 
     /// Networks and cgroups that bear the number of a process.

@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use holdfast_conformance::{ClusterError, Mode, Proxy};
+use holdfast_conformance::{ClusterError, Mode, Proxy, guarded};
 
 use self::client::Target;
 
@@ -77,7 +77,15 @@ enum Order {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().order) {
+    let order = Arguments::parse().order;
+    match order {
+        Order::Run { .. } | Order::Propagation { .. } | Order::Start { .. } => guarded(|| done(order)),
+        in_a_machine => done(in_a_machine),
+    }
+}
+
+fn done(order: Order) -> ExitCode {
+    match run(order) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -1,0 +1,141 @@
+//! A run in a process of its own, and another one that waits beside it to clean up.
+//!
+//! Invariant: when the guard has ended, by an interrupt too (SIGINT, SIGTERM, SIGHUP), or because the run was killed,
+//! nothing is left of the run's clusters but logs. If somebody kills the guard, the run ends with it, and the next
+//! start removes what is left.
+
+use std::env;
+use std::io::{self, Write};
+use std::os::unix::process::{CommandExt, parent_id};
+use std::process::{Child, Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::cgroups::Cgroups;
+use crate::{Built, leftovers};
+
+/// Tells the run which process its guard is.
+const GUARD: &str = "HOLDFAST_CLUSTER_GUARD";
+
+/// What the run had started ends within seconds, once its cgroups are gone.
+const END_LIMIT: Duration = Duration::from_secs(60);
+
+const POLL: Duration = Duration::from_millis(100);
+
+/// As a shell counts who was ended by a signal.
+const SIGNALLED: u8 = 128;
+
+/// Does the work in a child, which is this program again, and cleans up behind it.
+pub fn guarded(work: impl FnOnce() -> ExitCode) -> ExitCode {
+    if env::var(GUARD).is_ok_and(|guard| guard == parent_id().to_string()) {
+        // Without it nothing is lost but the end with the guard.
+        let _ = set_pdeathsig(Signal::SIGKILL);
+        return work();
+    }
+    guard().unwrap_or_else(|error| {
+        // Nobody is left to tell if this cannot be written.
+        let _ = writeln!(io::stderr(), "the run cannot be guarded: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn guard() -> io::Result<ExitCode> {
+    let awaited = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD]);
+    awaited.thread_block()?;
+    // What the run leaves becomes a child of this process, so its end can be waited for, and has to be.
+    set_child_subreaper(true)?;
+    let mut run = started()?;
+    loop {
+        let signal = awaited.wait()?;
+        if signal != Signal::SIGCHLD {
+            end(&mut run);
+            clean();
+            return Ok(ExitCode::from(SIGNALLED + number(signal as i32)));
+        }
+        if let Some(code) = reaped(Pid::from_raw(run.id().cast_signed())) {
+            clean();
+            return Ok(ExitCode::from(code));
+        }
+    }
+}
+
+/// A group of its own: an interrupt of the terminal is for the guard.
+fn started() -> io::Result<Child> {
+    let mut command = Command::new(env::current_exe()?);
+    command.args(env::args_os().skip(1)).env(GUARD, std::process::id().to_string());
+    command.process_group(0).spawn()
+}
+
+/// At once: what it would tidy up itself is the guard's to tidy.
+fn end(run: &mut Child) {
+    // It may have ended by itself.
+    let _ = killpg(Pid::from_raw(run.id().cast_signed()), Signal::SIGKILL);
+    let _ = run.wait();
+}
+
+/// A machine that was just about to boot may come up after the first look, so the last look is after its end.
+fn clean() {
+    let end = Instant::now() + END_LIMIT;
+    while sweep() && Instant::now() < end {
+        thread::sleep(POLL);
+    }
+    sweep();
+}
+
+/// Whether somebody is left who may make more.
+fn sweep() -> bool {
+    // What cannot be removed yet can be by the next look, or by the next start.
+    if let (Ok(cgroups), Ok(built)) = (Cgroups::find(), Built::find()) {
+        let _ = leftovers::sweep(&cgroups, &built.folder.join("run"));
+    }
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Err(Errno::ECHILD) => return false,
+            Ok(WaitStatus::StillAlive) => return true,
+            // One has ended; there may be more.
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+/// Whoever has ended is taken, or the run would wait for somebody who is gone; how the run went, if it was the run.
+fn reaped(run: Pid) -> Option<u8> {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) | Err(_) => return None,
+            Ok(ended) if ended.pid() == Some(run) => return code(ended),
+            Ok(_) => {}
+        }
+    }
+}
+
+fn code(ended: WaitStatus) -> Option<u8> {
+    match ended {
+        WaitStatus::Exited(_, code) => Some(number(code)),
+        WaitStatus::Signaled(_, signal, _) => Some(SIGNALLED + number(signal as i32)),
+        _ => None,
+    }
+}
+
+fn number(of: i32) -> u8 {
+    u8::try_from(of).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_killed_is_told_as_a_shell_tells_it() {
+        let run = Pid::from_raw(1);
+        assert_eq!(code(WaitStatus::Signaled(run, Signal::SIGKILL, false)), Some(137));
+        assert_eq!(code(WaitStatus::Exited(run, 3)), Some(3));
+        assert_eq!(code(WaitStatus::StillAlive), None);
+    }
+}
