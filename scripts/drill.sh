@@ -4,7 +4,8 @@
 #   scripts/drill.sh [DRILL...]      the drills of these names, or all: a quarter of an hour
 #   scripts/drill.sh propagation     a change at the apiserver until it is on every node, 200 times
 #   scripts/drill.sh start           three starts of a cluster
-# PROXY=nftables has the real kube-proxy in holdfast's place.
+#   scripts/drill.sh short           `kill` for 20 s on two nodes, with the holdfast of the tests: for scripts/test.sh
+# PROXY=nftables has the real kube-proxy in holdfast's place; NODES=2 is a smaller cluster.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -28,6 +29,11 @@ build_other() {
 }
 
 scripts/conformance.sh build
+if [[ ${1:-} == short ]]; then
+	cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins
+	touch "$target/debug/holdfast"
+	KILLS=20 NODES=2 exec "$target/debug/drill" run kill
+fi
 # What is tried is what stands here: the last build is taken.
 cargo build --quiet --release --locked -p holdfast
 touch "$target/release/holdfast"
