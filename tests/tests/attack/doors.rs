@@ -99,7 +99,7 @@ fn nobody_who_fills_tcp_locks_root_out_of_the_socket() {
     let bed = Bed::new().unwrap();
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.start().unwrap();
-    let mut watchers = nobody_asks(&bed, 20, "/watch");
+    let mut watchers = nobody_asks(&bed, 70, "/watch");
     at_it(&mut watchers, 503);
     let mut bystander = Bystander::arrive(&daemon);
     let mut readers = nobody_asks(&bed, 120, "/explain");
