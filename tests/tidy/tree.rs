@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// One text file.
+/// One file, with its text.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) path: String,
@@ -44,7 +44,7 @@ impl Source {
     }
 }
 
-/// Every text file of the repository.
+/// Every file of the repository.
 pub(crate) fn repository() -> io::Result<Vec<Source>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut paths = Vec::new();
@@ -53,9 +53,9 @@ pub(crate) fn repository() -> io::Result<Vec<Source>> {
     Ok(paths.iter().filter_map(|path| read(&root, path)).collect())
 }
 
-/// A file that is not text has no lines to judge.
+/// A file that is not text, such as a picture, has no lines to judge.
 fn read(root: &Path, path: &Path) -> Option<Source> {
-    let text = fs::read_to_string(path).ok()?;
+    let text = fs::read_to_string(path).unwrap_or_default();
     let relative = path.strip_prefix(root).ok()?;
     Some(Source::new(&relative.to_string_lossy(), &text))
 }

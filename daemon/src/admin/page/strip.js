@@ -1,5 +1,6 @@
 // A picture of time: what clients of a service met, and how many backends there were, from its history.
-// Invariant: each part of a strip is one verdict between two records; services under one another share the axis.
+// Invariant: each part of a strip is a time in which clients met the same, with every record of that time; services
+// under one another share the axis. What the picture shows, a table says.
 
 const WIDTH = 960;
 const STRIP = 46;
@@ -25,7 +26,7 @@ async function partsOf(service) {
     }
     parts.push(partOf(met, record));
   }
-  return joined(parts.filter((part) => part.record || part.verdict));
+  return joined(parts.filter((part) => part.records.length > 0 || part.verdict));
 }
 
 function partOf(met, record) {
@@ -35,12 +36,21 @@ function partOf(met, record) {
     .reduce((one, other) => (one && worse(one, other) === one ? one : other), null);
   const reason = all.find((one) => one.verdict === worst)?.reason ?? null;
   const backends = all.length > 0 ? Math.max(...all.map((one) => one.backends)) : 0;
-  return { verdict: worst, reason, backends, record, from: record ? Date.parse(record.time) : null };
+  const records = record ? [record] : [];
+  return { verdict: worst, reason, backends, records, from: record ? Date.parse(record.time) : null };
 }
 
-// Each ends where the next begins; the last lasts.
+const isSame = (one, other) =>
+  one?.verdict === other.verdict && one.reason === other.reason && one.backends === other.backends;
+
+// What changed nothing for clients is of the part that goes on. Each ends where the next begins; the last lasts.
 function joined(parts) {
-  return parts.map((part, index) => ({ ...part, to: parts[index + 1]?.from ?? null }));
+  const all = [];
+  for (const part of parts) {
+    if (isSame(all.at(-1), part)) all.at(-1).records.push(...part.records);
+    else all.push(part);
+  }
+  return all.map((part, index) => ({ ...part, to: all[index + 1]?.from ?? null }));
 }
 
 function stripOf(services) {
@@ -50,10 +60,14 @@ function stripOf(services) {
   if (services.length > 1) root.firstChild.textContent = "Their time";
   const update = async () => {
     const all = await Promise.all(services.map(async (service) => ({ service, parts: await partsOf(service) })));
+    const focused = [...picture.querySelectorAll(".part")].indexOf(document.activeElement);
+    const isOpen = picture.querySelector("details")?.open;
     replace(
       picture,
       drawStrips(all, (service, part) => replace(told, toldOf(service, part))),
+      tableOf(all, isOpen),
     );
+    if (focused >= 0) picture.querySelectorAll(".part")[focused]?.focus({ preventScroll: true });
   };
   return { root, update };
 }
@@ -62,7 +76,7 @@ function drawStrips(all, choose) {
   const begins = all.flatMap(({ parts }) => parts.map((part) => part.from)).filter(Boolean);
   if (begins.length === 0) return h("p", { class: "nothing" }, "Nothing is recorded of it.");
   const [first, now] = [Math.min(...begins), Date.now()];
-  const lead = Math.max((now - first) * 0.03, 1000);
+  const lead = (now - first) * 0.03;
   const scale = (time) => (((time ?? first - lead) - (first - lead)) / (now - first + lead)) * WIDTH;
   const most = Math.max(1, ...all.flatMap(({ parts }) => parts.map((part) => part.backends)));
   const height = all.length * (STRIP + LABEL + 8) + AXIS;
@@ -144,6 +158,7 @@ function patterns() {
   return svg("defs", {}, lines, dots);
 }
 
+// The day stands at the first tick, and at others that are of another one.
 function axis(first, now, scale, top) {
   const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => first + (now - first) * part);
   return svg(
@@ -153,14 +168,15 @@ function axis(first, now, scale, top) {
       const anchor = index === ticks.length - 1 ? "end" : index === 0 ? "start" : "middle";
       return [
         svg("line", { x1: scale(time), x2: scale(time), y1: top, y2: top + 6 }),
-        svg(
-          "text",
-          { x: scale(time), y: top + 20, "text-anchor": anchor },
-          written(new Date(time).toISOString(), clock.utc),
-        ),
+        svg("text", { x: scale(time), y: top + 20, "text-anchor": anchor }, dayLess(time, ticks[index - 1])),
       ];
     }),
   );
+}
+
+function dayLess(time, before) {
+  const [text, last] = [time, before ?? 0].map((at) => written(new Date(at).toISOString(), clock.utc));
+  return text.slice(0, 10) === last.slice(0, 10) ? text.slice(11) : text;
 }
 
 function toldText(service, { verdict, reason, backends, from, to }) {
@@ -170,10 +186,31 @@ function toldText(service, { verdict, reason, backends, from, to }) {
   return `${service}: ${met}, ${count(backends, "backend")}, ${since}${until}`;
 }
 
-// Who did it: the causes of the record with which a part began.
+// Who did it: the causes of the record with which a part began, and of what came while it lasted.
 function toldOf(service, part) {
-  const causes = (part.record?.triggers ?? []).map((trigger) => h("li", {}, causeOf(trigger)));
-  return [h("p", {}, h("b", {}, visible(toldText(service, part)))), causes.length > 0 && h("ul", {}, causes)];
+  return [h("p", {}, h("b", {}, visible(toldText(service, part)))), causesOf(part)];
+}
+
+function causesOf({ records }) {
+  const causes = records.flatMap(({ time, triggers = [] }) =>
+    triggers.map((trigger) => h("li", {}, moment(time), " ", causeOf(trigger))),
+  );
+  return causes.length > 0 && h("ul", { class: "causes" }, causes);
+}
+
+function tableOf(all, isOpen) {
+  const rows = all.flatMap(({ service, parts }) =>
+    parts.map((part) => [
+      part.from ? moment(new Date(part.from).toISOString()) : "before",
+      name(service),
+      badge(part.verdict, part.reason),
+      part.backends,
+      causesOf(part),
+    ]),
+  );
+  const newest = rows.reverse();
+  const heads = ["from", "service", "clients met", "backends", "why"];
+  return h("details", { open: isOpen }, h("summary", {}, "As a table"), table("What clients met", heads, newest));
 }
 
 function causeOf({

@@ -62,7 +62,8 @@ function health() {
   const asked = GENERAL.filter((path) => store.answers[path]?.error);
   const unasked = asked.map((path) => h("li", {}, `${path} could not be asked: ${store.answers[path].error}`));
   if (!answer("/readyz")) return h("p", {}, "Whether the node is ready is not known yet.");
-  if (found.length === 0 && unasked.length === 0) return h("p", { class: "good" }, "● Nothing is wrong with holdfast itself.");
+  if (found.length === 0 && unasked.length === 0)
+    return h("p", { class: "good" }, "● Nothing is wrong with holdfast itself.");
   return h(
     "section",
     { class: "bad" },

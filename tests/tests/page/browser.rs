@@ -1,0 +1,197 @@
+//! One browser with one window, driven as a person drives it.
+//!
+//! Invariant: its profile is a folder of its own, and both are gone when the test ends.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::socket::Session;
+
+/// As long as a test waits for what is to be seen.
+const SOON: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Chromium,
+    Firefox,
+}
+
+pub(crate) const BOTH: [Kind; 2] = [Kind::Chromium, Kind::Firefox];
+
+pub(crate) struct Browser {
+    session: Session,
+    window: String,
+    process: Child,
+    _profile: TempDir,
+}
+
+impl Browser {
+    pub(crate) fn start(kind: Kind) -> Self {
+        let profile = tempfile::tempdir().unwrap();
+        let (process, mut session) = match kind {
+            Kind::Chromium => chromium(&profile),
+            Kind::Firefox => firefox(&profile),
+        };
+        session.command("session.subscribe", &json!({"events": ["log.entryAdded"]}));
+        let tree = session.command("browsingContext.getTree", &json!({}));
+        let window = tree["contexts"][0]["context"].as_str().unwrap().to_owned();
+        Self { session, window, process, _profile: profile }
+    }
+
+    #[track_caller]
+    pub(crate) fn open(&mut self, url: &str) {
+        let there = json!({"context": self.window, "url": url, "wait": "complete"});
+        self.session.command("browsingContext.navigate", &there);
+    }
+
+    /// The value of an expression in the page, which may be a promise.
+    #[track_caller]
+    pub(crate) fn value(&mut self, expression: &str) -> Value {
+        let question = json!({
+            "expression": format!("(async () => JSON.stringify(await ({expression})))()"),
+            "target": {"context": self.window}, "awaitPromise": true,
+        });
+        let said = self.session.command("script.evaluate", &question);
+        assert_eq!(said["type"], "success", "{expression}: {said}");
+        said["result"]["value"].as_str().map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
+    }
+
+    /// What a person reads.
+    #[track_caller]
+    pub(crate) fn text(&mut self, selector: &str) -> String {
+        let all = format!("[...document.querySelectorAll({selector:?})].map(it => it.innerText).join('\\n')");
+        self.value(&all).as_str().unwrap_or_default().to_owned()
+    }
+
+    #[track_caller]
+    pub(crate) fn until(&mut self, expression: &str) {
+        let end = Instant::now() + SOON;
+        while self.value(expression) != true {
+            assert!(Instant::now() < end, "never {expression}; there is: {}", self.text("body"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn until_text(&mut self, selector: &str, words: &str) {
+        self.until(&format!(
+            "[...document.querySelectorAll({selector:?})].some(it => it.innerText.includes({words:?}))"
+        ));
+    }
+
+    /// By the pointer, in its middle.
+    #[track_caller]
+    pub(crate) fn click(&mut self, selector: &str) {
+        self.until(&format!("!!document.querySelector({selector:?})"));
+        let place = format!(
+            "(it => {{ it.scrollIntoView({{block: 'center'}}); const box = it.getClientRects()[0]; \
+             return [box.x + box.width / 2, box.y + box.height / 2].map(Math.round); }})(document.querySelector({selector:?}))"
+        );
+        let place = self.value(&place);
+        let actions = json!([
+            {"type": "pointerMove", "x": place[0], "y": place[1]},
+            {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0},
+        ]);
+        self.act(&json!([{"type": "pointer", "id": "mouse", "actions": actions}]));
+    }
+
+    #[track_caller]
+    pub(crate) fn keys(&mut self, text: &str) {
+        let press =
+            |key: char| [json!({"type": "keyDown", "value": key}), json!({"type": "keyUp", "value": key})];
+        let actions: Vec<Value> = text.chars().flat_map(press).collect();
+        self.act(&json!([{"type": "key", "id": "keyboard", "actions": actions}]));
+    }
+
+    #[track_caller]
+    fn act(&mut self, actions: &Value) {
+        self.session.command("input.performActions", &json!({"context": self.window, "actions": actions}));
+    }
+
+    #[track_caller]
+    pub(crate) fn size(&mut self, width: u32, height: u32) {
+        let viewport = json!({"context": self.window, "viewport": {"width": width, "height": height}});
+        self.session.command("browsingContext.setViewport", &viewport);
+    }
+
+    /// What is seen now, as a picture of the guide if `BLESS` is set, so that none of them is older than the page.
+    pub(crate) fn picture(&mut self, name: &str) {
+        let seen =
+            self.session.command("browsingContext.captureScreenshot", &json!({"context": self.window}));
+        let picture = STANDARD.decode(seen["data"].as_str().unwrap()).unwrap();
+        assert!(picture.len() > 10_000, "{name} is empty");
+        if std::env::var_os("BLESS").is_some() {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/pictures");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(format!("{name}.png")), picture).unwrap();
+        }
+    }
+
+    /// What it has said in its console, but for what a test expects.
+    #[track_caller]
+    pub(crate) fn console(&mut self) -> Vec<String> {
+        // Whatever was said before this is answered has come.
+        self.value("1");
+        let entries = self.session.events.iter().filter(|event| event["method"] == "log.entryAdded");
+        entries.map(|event| format!("{}: {}", event["params"]["level"], event["params"]["text"])).collect()
+    }
+}
+
+/// The browser is a child of its driver, so it is asked to close before that ends; what stays ends with their group.
+impl Drop for Browser {
+    fn drop(&mut self) {
+        self.session.leave();
+        let group = Pid::from_raw(i32::try_from(self.process.id()).unwrap_or_default());
+        let _ = killpg(group, Signal::SIGKILL);
+        let _ = self.process.wait();
+    }
+}
+
+/// The rest of the first line in which a program says these words.
+fn said(output: impl Read, words: &str) -> String {
+    let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+    let line = lines.find_map(|line| line.split_once(words).map(|(_, rest)| rest.to_owned()));
+    line.unwrap_or_else(|| panic!("it ended before it said {words:?}"))
+}
+
+fn chromium(profile: &TempDir) -> (Child, Session) {
+    let mut command = Command::new("chromedriver");
+    // What it says of a browser that is being closed is no fault.
+    command.arg("--port=0").process_group(0).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut driver = command.spawn().unwrap();
+    let port = said(driver.stdout.take().unwrap(), "started successfully on port ");
+    let folder = format!("--user-data-dir={}", profile.path().display());
+    // Its own sandbox does not let root in; the page that it opens is ours.
+    let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &folder];
+    let wanted =
+        json!({"browserName": "chrome", "webSocketUrl": true, "goog:chromeOptions": {"args": arguments}});
+    let url = format!("http://127.0.0.1:{}/session", port.trim_end_matches('.'));
+    let answer = ureq::post(&url).send(json!({"capabilities": {"alwaysMatch": wanted}}).to_string());
+    let text = answer.unwrap().body_mut().read_to_string().unwrap();
+    let session: Value = serde_json::from_str(&text).unwrap();
+    let socket =
+        session["value"]["capabilities"]["webSocketUrl"].as_str().unwrap_or_else(|| panic!("{text}"));
+    (driver, Session::connect(socket))
+}
+
+fn firefox(profile: &TempDir) -> (Child, Session) {
+    let mut command = Command::new("firefox-esr");
+    command
+        .args(["--headless", "--no-remote", "--remote-debugging-port", "0", "--profile"])
+        .arg(profile.path());
+    let mut browser = command.process_group(0).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let url = said(browser.stderr.take().unwrap(), "WebDriver BiDi listening on ");
+    let mut session = Session::connect(&format!("{}/session", url.trim()));
+    session.command("session.new", &json!({"capabilities": {}}));
+    (browser, session)
+}

@@ -1,0 +1,13 @@
+//! The page in real browsers: Chromium and Firefox as Debian has them, before a real daemon.
+//!
+//! Invariant: a test sees what a person would see, and acts as one would: by pointer and keys. What a browser says in
+//! its console is a failure.
+#![cfg(test)]
+
+mod browser;
+mod clean;
+mod hostile;
+mod live;
+mod node;
+mod operator;
+mod socket;

@@ -1,0 +1,104 @@
+//! A real daemon with its tables in memory, and the objects that it serves.
+//!
+//! Invariant: it listens on a port of its own, and everything that it writes is in one folder, which goes with it.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A daemon is ready in less than a second; a busy machine may take its time.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Node {
+    folder: TempDir,
+    port: u16,
+    process: Option<Child>,
+}
+
+impl Node {
+    /// One that serves these manifests.
+    pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("manifests")).unwrap();
+        // Free a moment ago: two tests never have the same, and nobody else listens there meanwhile.
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut node = Self { folder, port, process: None };
+        manifests.iter().for_each(|(file, text)| node.write(file, text));
+        node.run();
+        node
+    }
+
+    /// The demo of `make run`.
+    pub(crate) fn demo() -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/demo/manifests");
+        let files: Vec<(String, String)> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| {
+                (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap())
+            })
+            .collect();
+        let files: Vec<(&str, &str)> =
+            files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        Self::start(&files)
+    }
+
+    pub(crate) fn url(&self, view: &str) -> String {
+        format!("http://localhost:{}/#/{view}", self.port)
+    }
+
+    /// A manifest in place of what was there, at once.
+    pub(crate) fn write(&self, file: &str, text: &str) {
+        let new = self.folder.path().join(format!("{file}.new"));
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.folder.path().join("manifests").join(file)).unwrap();
+    }
+
+    pub(crate) fn run(&mut self) {
+        let folder = self.folder.path().display();
+        let config = format!(
+            "[node]\nname = \"node-1\"\n[datapath]\nkind = \"memory\"\n[packets]\nenabled = false\n\
+             [manifests]\npath = \"{folder}/manifests\"\n[state]\npath = \"{folder}/state\"\n\
+             [admin]\nlisten = \"127.0.0.1:{}\"\nsocket = \"{folder}/admin.sock\"\n",
+            self.port
+        );
+        let path = self.folder.path().join("holdfast.toml");
+        fs::write(&path, config).unwrap();
+        let log = File::create(self.folder.path().join("log")).unwrap();
+        let mut command = Command::new(program());
+        command.args(["run", "--config"]).arg(path).stdout(Stdio::null()).stderr(log);
+        self.process = Some(command.spawn().unwrap());
+        let end = Instant::now() + READY_LIMIT;
+        while ureq::get(&format!("http://localhost:{}/readyz", self.port)).call().is_err() {
+            assert!(Instant::now() < end, "never ready: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(process.id()).unwrap());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        process.wait().unwrap();
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The daemon's program, which was built beside this one.
+fn program() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    own.parent().and_then(Path::parent).unwrap().join("holdfast")
+}

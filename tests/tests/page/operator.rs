@@ -1,0 +1,111 @@
+//! What an operator does at three in the morning: look, and ask why.
+
+use crate::browser::{BOTH, Browser};
+use crate::node::Node;
+
+const KUBERNETES: &str = "default/kubernetes";
+const INTRANET: &str = "default/kubernetes-intranet";
+
+#[test]
+fn from_the_first_screen_one_click_leads_to_why_a_service_refuses() {
+    let node = Node::demo();
+    for kind in BOTH {
+        let mut browser = Browser::start(kind);
+        browser.open(&node.url(""));
+        browser.until_text("#alive", "live");
+        browser.click("a[href='#/service/demo/empty']");
+        browser.until_text(
+            ".sentence",
+            "refuses every connection (ECONNREFUSED), because it never had a usable endpoint",
+        );
+        browser.until_text(".step.nobody", "It is served again with the first endpoint that is ready.");
+        assert_eq!(browser.console(), [""; 0], "{kind:?}");
+    }
+}
+
+#[test]
+fn the_first_screen_says_how_the_node_is() {
+    let node = Node::demo();
+    let mut browser = Browser::start(BOTH[0]);
+    browser.size(1_000, 720);
+    browser.open(&node.url(""));
+    browser.until_text("#alive", "live");
+    browser.until_text("main", "8 frontends");
+    browser.until_text("main table", "refusing (no-endpoints)");
+    browser.picture("now");
+    browser.click("a[href='#/frontends?verdict=refusing']");
+    browser.until_text("[role=status]", "1 of 8 frontends");
+    assert_eq!(browser.console(), [""; 0]);
+}
+
+/// The slice of the Service whose name only begins like the apiserver's, as an accident leaves it.
+const EMPTIED: &str = "apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: kubernetes-intranet-qxgk4
+  namespace: default
+  labels: {kubernetes.io/service-name: kubernetes-intranet}
+  managedFields: [{manager: cleanup-job, operation: Update, time: '2026-01-08T11:11:55Z'}]
+addressType: IPv4
+ports: [{name: https, port: 60002}]
+endpoints: []
+";
+
+#[test]
+fn the_incident_shows_which_service_lost_its_list_when_and_by_whom() {
+    let node = Node::demo();
+    let mut browser = Browser::start(BOTH[0]);
+    browser.open(&node.url(&format!("time?services={KUBERNETES},{INTRANET}")));
+    browser.until(&strip_ends(INTRANET, "serving"));
+    node.write("incident.yaml", &emptied());
+    browser.until(&strip_ends(INTRANET, "held"));
+    assert_eq!(browser.value(&strip_ends(KUBERNETES, "serving")), true, "the other one is as it was");
+    browser.click(&format!("g.part[aria-label^='{INTRANET}: held']"));
+    browser.until_text(".strips + div", "written by cleanup-job (Update)");
+    browser.size(1_000, 620);
+    browser.picture("incident");
+    assert_eq!(browser.console(), [""; 0]);
+}
+
+/// Whether the last part of a service's strip says this verdict.
+fn strip_ends(service: &str, verdict: &str) -> String {
+    format!(
+        "(all => all.length > 0 && all.at(-1).getAttribute('aria-label').startsWith({:?}))\
+         ([...document.querySelectorAll(\"g.part[aria-label^='{service}: ']\")])",
+        format!("{service}: {verdict}")
+    )
+}
+
+/// The demo's file with that slice in place of its own.
+fn emptied() -> String {
+    let text = include_str!("../../../examples/demo/manifests/incident.yaml");
+    let object = |object| if str::contains(object, "kubernetes-intranet-qxgk4") { EMPTIED } else { object };
+    text.split("\n---\n").map(object).collect::<Vec<_>>().join("\n---\n")
+}
+
+#[test]
+fn ten_thousand_services_are_found_as_one_types() {
+    let service = |number: usize| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: shop-{number}, namespace: load}}\n\
+             spec: {{type: ClusterIP, clusterIP: 10.100.{}.{}, ports: [{{port: 80}}]}}\n",
+            number / 250,
+            number % 250 + 1
+        )
+    };
+    let all: Vec<String> = (0..10_000).map(service).collect();
+    let node = Node::start(&[("all.yaml", &all.join("---\n"))]);
+    let mut browser = Browser::start(BOTH[0]);
+    browser.open(&node.url("frontends"));
+    browser.until_text("[role=status]", "10,000 of 10,000 frontends");
+    let rows = "document.querySelectorAll('.window tbody tr').length";
+    assert!(browser.value(rows).as_u64().unwrap() < 100, "only what is in sight");
+    browser.click("#words");
+    browser.keys("shop-9871");
+    browser.until_text("[role=status]", "1 of 10,000 frontends");
+    browser.until_text(".window tbody th", "10.100.39.122:80/TCP");
+    browser.until("location.hash.includes('q=shop-9871')");
+    let painted = "performance.getEntriesByName('first-contentful-paint')[0].startTime";
+    println!("first paint with 10,000 services: {} ms", browser.value(painted));
+    assert_eq!(browser.console(), [""; 0]);
+}
