@@ -64,7 +64,7 @@ machine() {
 # The tests on one release; its root is there.
 on_release() {
 	HOLDFAST_HOST_ROOT=$target/host/$1 HOLDFAST_PACKAGES=$target/packages \
-		cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- \
+		scripts/steady.sh cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test host -- \
 		--test-threads 2 --show-output
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: each attempt is counted once, in the tally that is taken after it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -27,6 +28,14 @@ pub struct Tally {
     pub connected: u64,
     /// Those that did not, by errno: `ECONNREFUSED`.
     pub failed: BTreeMap<String, u64>,
+}
+
+/// `485 connected`, or `482 connected, 3 ECONNREFUSED`.
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} connected", self.connected)?;
+        self.failed.iter().try_for_each(|(error, times)| write!(f, ", {times} {error}"))
+    }
 }
 
 /// A client that dials until it is dropped.

@@ -66,7 +66,7 @@ fn cluster_ip(api: &Api<'_>) -> SocketAddr {
 #[track_caller]
 fn check_served(clients: &mut Dialer, what: &str) {
     let tally = clients.tally().unwrap();
-    println!("{what}: {tally:?}");
+    println!("{what}: {tally}");
     assert!(tally.failed.is_empty() && tally.connected > 0, "{what}: {tally:?}");
 }
 

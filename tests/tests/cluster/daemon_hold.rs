@@ -109,7 +109,7 @@ fn what_is_lost_by_mistake_is_held_and_what_is_dead_is_let_go() {
     write_slice(&api, "live", LISTENING);
     expect(&daemon, LIVE, &format!("serving {LISTENING}"));
     let tally = client.tally().unwrap();
-    println!("without its slice for {:?}: {tally:?}", begun.elapsed());
+    println!("without its slice for {:?}: {tally}", begun.elapsed());
     assert!(tally.failed.is_empty() && tally.connected > 0, "{tally:?}");
 }
 

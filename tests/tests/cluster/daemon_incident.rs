@@ -124,7 +124,7 @@ fn while_it_hears(cluster: &Cluster, daemon: &Daemon<'_>, what: &str, run: impl 
 #[track_caller]
 fn check_served(dialer: &mut Dialer, what: &str) {
     let tally = dialer.tally().unwrap();
-    println!("{what}: {tally:?}");
+    println!("{what}: {tally}");
     assert!(tally.failed.is_empty() && tally.connected > 0, "{what}: {tally:?}");
 }
 
