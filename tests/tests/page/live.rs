@@ -1,5 +1,7 @@
 //! That the page follows what happens, and says when it cannot.
 
+use std::time::{Duration, Instant};
+
 use crate::browser::{BOTH, Browser};
 use crate::node::Node;
 
@@ -48,5 +50,51 @@ fn a_daemon_that_stops_is_said_and_what_happened_meanwhile_is_filled_in() {
         browser.until_text("#alive", "live");
         browser.until_text(".window tbody td:nth-of-type(4)", "3");
         browser.until("!document.body.classList.contains('old')");
+    }
+}
+
+/// How many questions the page has asked at a path.
+fn asked(path: &str) -> String {
+    format!(
+        "performance.getEntriesByType('resource').filter(it => new URL(it.name).pathname === {path:?}).length"
+    )
+}
+
+#[test]
+fn a_view_asks_no_more_than_once_a_second_however_much_changes() {
+    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
+    let mut browser = Browser::start(BOTH[0]);
+    browser.open(&node.url("time?services=shop/web"));
+    browser.until("!!document.querySelector('g.part')");
+    let before = browser.value(&asked("/history")).as_u64().unwrap();
+    let begun = Instant::now();
+    for number in 0..200_u8 {
+        node.write("web.yaml", &service(&["10.1.0.1", &format!("10.1.1.{number}")]));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    browser.until("!!document.querySelector('g.part[aria-label*=\"serving, 2 backends\"]')");
+    let more = browser.value(&asked("/history")).as_u64().unwrap() - before;
+    assert!(more >= 2 && more <= begun.elapsed().as_secs() + 2, "{more} in {:?}", begun.elapsed());
+}
+
+#[test]
+fn whoever_has_come_to_a_link_by_keys_stays_there_while_things_change() {
+    let node = Node::start(&[("web.yaml", &service(&[]))]);
+    for (kind, backend) in BOTH.into_iter().zip(["10.1.0.1", "10.1.0.2"]) {
+        node.write("web.yaml", &service(&[]));
+        let mut browser = Browser::start(kind);
+        browser.open(&node.url(""));
+        browser.until_text("main table", "refusing");
+        browser.value("document.querySelector(\"main a[href='#/frontends?verdict=refusing']\").focus()");
+        let there = "document.activeElement.getAttribute('href')";
+        assert_eq!(browser.value(there), "#/frontends?verdict=refusing");
+        let other = format!(
+            "{}---\n{}",
+            service(&[]),
+            service(&[backend]).replace("web", "more").replace(".0.10,", ".0.11,")
+        );
+        node.write("web.yaml", &other);
+        browser.until_text("main", "2 frontends");
+        assert_eq!(browser.value(there), "#/frontends?verdict=refusing", "{kind:?}");
     }
 }

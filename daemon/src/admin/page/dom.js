@@ -25,8 +25,14 @@ function filled(element, properties, children) {
 const isSomething = (child) => child !== undefined && child !== null && child !== false;
 const asNode = (child) => (child instanceof Node ? child : String(child));
 
+// Whoever has come to something by keys stays there, when it is drawn anew.
 function replace(element, ...children) {
+  const active = element.contains(document.activeElement) ? document.activeElement : null;
+  const mark = active?.dataset.key ?? active?.getAttribute("href");
   element.replaceChildren(...children.flat(Infinity).filter(isSomething).map(asNode));
+  if (!mark) return;
+  const [key, href] = ["data-key", "href"].map((name) => `[${name}="${CSS.escape(mark)}"]`);
+  (element.querySelector(key) ?? element.querySelector(href))?.focus({ preventScroll: true });
 }
 
 // A name that a tenant chose: control and direction characters show as what they are, and turn nothing around it.

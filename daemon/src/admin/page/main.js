@@ -38,7 +38,7 @@ function show() {
   replace(place("main"), view.root);
   tabs(asked.view);
   title();
-  const update = () => view.update?.();
+  const update = paced(() => (current === view ? view.update?.() : null), view.pause ?? PAUSE);
   const stop = onChange(update);
   const timer = view.every ? setInterval(update, view.every) : 0;
   end = () => {
@@ -47,6 +47,26 @@ function show() {
   };
   update();
   view.shown?.();
+}
+
+// As often as a person sees a difference, however much changes; a view that asks for what it shows has a longer one.
+const PAUSE = 250;
+
+// Once in a pause, one at a time, and once more if it was asked for meanwhile.
+function paced(run, pause) {
+  let [busy, again] = [false, false];
+  const turn = async () => {
+    again = busy;
+    if (busy) return;
+    busy = true;
+    try {
+      await Promise.all([run(), sleep(pause)]);
+    } finally {
+      busy = false;
+    }
+    if (again) await turn();
+  };
+  return turn;
 }
 
 function tabs(chosen) {

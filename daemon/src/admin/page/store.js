@@ -2,7 +2,7 @@
 // Invariant: a row is as the last answer or record said; what could not be asked anew keeps its last value and its age.
 
 const store = {
-  rows: new Map(), // by service, type and frontend
+  rows: new Map(), // by service, its source and frontend
   answers: {}, // by path: the last answer, and what went wrong since
   records: [], // the latest changes, newest first
   seq: 0,
@@ -17,6 +17,9 @@ const SERVICES_ASKED = 20;
 
 // The whole table is not asked for more often than this, whatever happens.
 const TABLE_PAUSE = 10_000;
+
+// Between two questions of a view that asks for what it shows.
+const ASKED_PAUSE = 1_000;
 
 const GENERAL = ["/version", "/readyz", "/services", "/apiserver", "/datapath", "/flows"];
 
@@ -43,11 +46,11 @@ function onChange(watcher) {
   return () => watchers.delete(watcher);
 }
 
-const rowKey = (service, frontend) => `${service} ${frontend}`;
+const rowKey = ({ service, source }, frontend) => `${service} ${source} ${frontend}`;
 
 // Of a row, what tables show: the lists of backends of many services would fill the memory of a browser.
 function keepRow(rows, row) {
-  const key = rowKey(row.service, frontendName(row));
+  const key = rowKey(row, frontendName(row));
   const { service, type, source, verdict, reason, status, error, since, owner, port_name: port } = row;
   const first = row.backends.slice(0, 3).map((backend) => socket(backend.address, backend.port));
   const text = `${key} ${type} ${verdict} ${reason ?? ""} ${source} ${port}`.toLowerCase();
@@ -56,18 +59,26 @@ function keepRow(rows, row) {
 }
 
 async function askTable() {
-  const rows = new Map();
+  const [rows, since] = [new Map(), store.seq];
   tableAsked = Date.now();
   await askRows("/frontends", {}, (row) => keepRow(rows, row));
   store.rows = rows;
-  changed();
+  learnAgain(since);
 }
 
 async function askService(service) {
-  const fresh = new Map();
+  const [fresh, since] = [new Map(), store.seq];
   await askRows("/frontends", { service }, (row) => keepRow(fresh, row));
   for (const [key, row] of store.rows) if (row.service === service) store.rows.delete(key);
   for (const [key, row] of fresh) store.rows.set(key, row);
+  learnAgain(since);
+}
+
+// What was told while an answer was on its way may be newer than the answer.
+function learnAgain(since) {
+  const newer = store.records.filter((record) => record.seq > since);
+  if (newer.length === RECORDS_SHOWN) needTable();
+  newer.reverse().forEach(learnTransitions);
   changed();
 }
 
@@ -94,16 +105,22 @@ function learn(record) {
   if (record.seq) store.seq = Math.max(store.seq, record.seq);
   store.records.unshift(record);
   store.records.length = Math.min(store.records.length, RECORDS_SHOWN);
-  for (const transition of record.transitions ?? []) learnTransition(record, transition);
-  if (record.transitions_omitted) outdated.add(record.service);
+  learnTransitions(record);
   changed();
 }
 
+function learnTransitions(record) {
+  if (record.transitions_omitted) outdated.add(record.service);
+  for (const transition of record.transitions ?? []) learnTransition(record, transition);
+}
+
+// Which error it is, and who owns an address, only the row says.
 function learnTransition(record, { frontends, frontends_omitted: omitted, after }) {
-  if (omitted) outdated.add(record.service);
+  if (omitted || after?.status === "error" || after?.verdict === "conflict") outdated.add(record.service);
   for (const frontend of frontends) {
-    const row = store.rows.get(rowKey(record.service, frontend));
-    if (!after) store.rows.delete(rowKey(record.service, frontend));
+    const key = rowKey(record, frontend);
+    const row = store.rows.get(key);
+    if (!after) store.rows.delete(key);
     else if (!row) outdated.add(record.service);
     else Object.assign(row, met(row, record, after));
   }
@@ -111,7 +128,7 @@ function learnTransition(record, { frontends, frontends_omitted: omitted, after 
 
 function met(row, record, { verdict, reason = null, backends, status }) {
   const text = `${row.key} ${row.type} ${verdict} ${reason ?? ""} ${row.source} ${row.port}`.toLowerCase();
-  return { verdict, reason, backends, status, since: record.time, first: null, text };
+  return { verdict, reason, backends, status, error: null, owner: null, since: record.time, first: null, text };
 }
 
 function needTable() {

@@ -60,20 +60,21 @@ function stripOf(services) {
   if (services.length > 1) root.firstChild.textContent = "Their time";
   const update = async () => {
     const all = await Promise.all(services.map(async (service) => ({ service, parts: await partsOf(service) })));
-    const focused = [...picture.querySelectorAll(".part")].indexOf(document.activeElement);
     const isOpen = picture.querySelector("details")?.open;
     replace(
       picture,
       drawStrips(all, (service, part) => replace(told, toldOf(service, part))),
       tableOf(all, isOpen),
     );
-    if (focused >= 0) picture.querySelectorAll(".part")[focused]?.focus({ preventScroll: true });
   };
   return { root, update };
 }
 
 function drawStrips(all, choose) {
-  const begins = all.flatMap(({ parts }) => parts.map((part) => part.from)).filter(Boolean);
+  const begins = all
+    .flatMap(({ parts }) => parts)
+    .flatMap(({ records }) => records.slice(0, 1))
+    .map(({ time }) => Date.parse(time));
   if (begins.length === 0) return h("p", { class: "nothing" }, "Nothing is recorded of it.");
   const [first, now] = [Math.min(...begins), Date.now()];
   const lead = (now - first) * 0.03;
@@ -97,14 +98,22 @@ function drawStrips(all, choose) {
 }
 
 function strip(service, parts, top, scale, now, most, choose) {
-  const boxes = parts.map((part) => {
+  const boxes = parts.map((part, index) => {
     const [from, to] = [scale(part.from), scale(part.to ?? now)];
     const words = toldText(service, part);
     const level = (part.backends / most) * (STRIP - 4);
     const activate = () => choose(service, part);
     return svg(
       "g",
-      { tabindex: "0", role: "button", "aria-label": words, onclick: activate, onfocus: activate, class: "part" },
+      {
+        tabindex: "0",
+        role: "button",
+        "aria-label": words,
+        "data-key": `${service} ${index}`,
+        onclick: activate,
+        onfocus: activate,
+        class: "part",
+      },
       svg("title", {}, words),
       svg("rect", {
         x: from,

@@ -87,14 +87,12 @@ function drawRows(window, grid, body, found) {
   const first = Math.max(0, Math.floor(window.scrollTop / ROW_HEIGHT) - MARGIN);
   const last = Math.min(found.length, first + Math.ceil((window.clientHeight || 600) / ROW_HEIGHT) + 2 * MARGIN);
   grid.setAttribute("aria-rowcount", found.length + 1);
-  const focused = document.activeElement?.dataset?.key;
   replace(
     body,
     gap(first),
     found.slice(first, last).map((row, index) => rowOf(row, first + index + 2)),
     gap(found.length - last),
   );
-  if (focused) body.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
 }
 
 function gap(rows) {

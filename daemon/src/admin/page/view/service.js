@@ -33,7 +33,7 @@ function serviceView({ rest: [namespace, own], given }) {
       replace(root, h("p", { class: "bad" }, `${service}: ${visible(error.message)}`));
     }
   };
-  return { title: service, root, update };
+  return { title: service, root, update, pause: ASKED_PAUSE };
 }
 
 // Whether anything happened to it since it was asked for.

@@ -47,5 +47,6 @@ function timeView({ given }) {
     title: "Time",
     root: h("div", {}, h("h2", {}, "Services over time"), form, offer, strip && strip.root),
     update,
+    pause: ASKED_PAUSE,
   };
 }
