@@ -58,7 +58,7 @@ machine() {
 	for path in "$target"/packages/holdfast_*_amd64.deb; do
 		files+=(--with "$path")
 	done
-	"$target/debug/vm" run --disk "$image" --memory-mib 1024 --seconds 600 "${files[@]}" 6.1 tests/host/guest.sh
+	"$target/debug/vm" run --disk "$image" --memory-mib 1024 --seconds 900 "${files[@]}" 6.1 tests/host/guest.sh
 }
 
 # The tests on one release; its root is there.

@@ -32,7 +32,8 @@ lacks() {
 }
 
 # Tests that load programs say so by their names; without root they fail.
-rung "core, simulation, scenarios, tidy" nothing cargo test --workspace --locked --no-fail-fast -- --skip kernel_
+rung "core, simulation, scenarios, tidy" nothing scripts/steady.sh \
+	cargo test --workspace --locked --no-fail-fast -- --skip kernel_
 rung "kernel: maps, programs, sockets" root scripts/steady.sh cargo test --workspace --locked --no-fail-fast -- kernel_
 
 # The whole workspace again, so that its parts are not built anew for other features.
@@ -43,6 +44,14 @@ whole=(scripts/steady.sh cargo test --workspace --locked --no-fail-fast --featur
 rung "programs: real sockets in a bed" root "${whole[@]}" programs -- --skip go_client
 rung "packets: real traffic around a node" root "${whole[@]}" packets
 rung "attack: as nobody and as a tenant" root "${whole[@]}" attack
+page="page: Chromium and Firefox before a daemon"
+if ((EUID != 0)); then
+	absent+=("not run here: $page (needs root, for the browsers' packages)")
+elif scripts/setup page; then
+	rung "$page" root "${whole[@]}" page -- --test-threads 1 --show-output
+else
+	absent+=("not run here: $page (needs what scripts/setup page could not bring; it said so above)")
+fi
 # Seconds each, and no figures: only that they still do what they measure. All of them, those of tomorrow too.
 rung "benchmarks, short form" root "${whole[@]/--test/--bench}" '*'
 if command -v go >/dev/null; then

@@ -1,6 +1,6 @@
 //! A full disk and a stopped journal cost no client anything.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use holdfast::logging::messages::{LOST, SNAPSHOT_NOT_WRITTEN};
 
@@ -35,7 +35,7 @@ fn a_stopped_journal_stops_nothing_and_hears_how_much_it_missed() {
     let (mut host, _one) = serving();
     let _two = host.serve("two", address("127.0.0.1:8082")).unwrap();
     host.run(&["systemctl", "kill", "--signal", "STOP", "systemd-journald"]).unwrap().good();
-    let mut slowest = 0;
+    let mut took = Vec::new();
     for round in 0..400 {
         let backend = ["127.0.0.1:8082", "127.0.0.1:8081"][round % 2];
         host.write(CONFIG, &config(backend)).unwrap();
@@ -52,9 +52,11 @@ fn a_stopped_journal_stops_nothing_and_hears_how_much_it_missed() {
         ])
         .unwrap()
         .good();
-        slowest = slowest.max(began.elapsed().as_millis());
+        took.push(began.elapsed());
     }
-    assert!(slowest < 3_000, "{slowest} ms");
+    // Whoever waited for the journal would wait each time, once its buffer is full.
+    took.sort_unstable();
+    assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
     assert_eq!(who_answers(&host), "one");
     host.run(&["systemctl", "kill", "--signal", "CONT", "systemd-journald"]).unwrap().good();
     host.wait_for("the count", |host| {
