@@ -47,7 +47,7 @@ rung "attack: as nobody and as a tenant" root "${whole[@]}" attack
 page="page: Chromium and Firefox before a daemon"
 if ((EUID != 0)); then
 	absent+=("not run here: $page (needs root, for the browsers' packages)")
-elif scripts/setup page; then
+elif timeout 900 scripts/setup page; then
 	rung "$page" root "${whole[@]}" page -- --test-threads 1 --show-output
 else
 	absent+=("not run here: $page (needs what scripts/setup page could not bring; it said so above)")
