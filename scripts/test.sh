@@ -121,7 +121,8 @@ nodes() {
 
 nodes 10 "conformance: Kubernetes' own tests, short form" scripts/conformance.sh short
 nodes 4 "nodes: what kubelet says, restarts, reboots" scripts/steady.sh \
-	cargo test --locked -p holdfast-conformance --features cluster --test nodes --test heard -- --test-threads 2 --show-output
+	cargo test --locked -p holdfast-conformance --features cluster --test nodes --test heard -- \
+	--test-threads 2 --show-output
 nodes 3 "drill: kill -9 of the proxies under clients, short form" scripts/drill.sh short
 nodes 9 "installed: as a package and as pods of a cluster, under traffic" scripts/installed.sh
 

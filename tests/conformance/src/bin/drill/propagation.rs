@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_conformance::{Cluster, Machine, Proxy, Running};
 
@@ -24,6 +24,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Where the changes are written: the apiserver's door without TLS, made by kubectl on the same machine.
 const DOOR: &str = "127.0.0.1:8001";
+const DOOR_PAUSE: Duration = Duration::from_millis(100);
 const PATH: &str = "/apis/discovery.k8s.io/v1/namespaces/drill/endpointslices/moving";
 
 /// The backends are servers outside, which nobody moves.
@@ -99,6 +100,7 @@ pub(crate) fn observe(address: SocketAddr) -> Result<(), Failure> {
 
 /// Writes each change to the apiserver, and when.
 pub(crate) fn change(changes: u32) -> Result<(), Failure> {
+    await_door()?;
     for (_, (name, port)) in (0..changes).zip(BACKENDS.iter().rev().cycle()) {
         let body = format!("{{\"ports\": [{{\"name\": \"\", \"port\": {port}, \"protocol\": \"TCP\"}}]}}");
         let at = now();
@@ -107,6 +109,18 @@ pub(crate) fn change(changes: u32) -> Result<(), Failure> {
         thread::sleep(PAUSE);
     }
     Ok(())
+}
+
+/// kubectl has only been started.
+fn await_door() -> Result<(), Failure> {
+    let end = Instant::now() + SETTLE_MAX;
+    loop {
+        match TcpStream::connect(DOOR) {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > end => return Err(format!("{DOOR}: {error}").into()),
+            Err(_) => thread::sleep(DOOR_PAUSE),
+        }
+    }
 }
 
 fn patch(body: &str) -> Result<(), Failure> {
