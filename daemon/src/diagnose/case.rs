@@ -11,7 +11,7 @@ use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceState, ServiceView};
 
-use super::finding::Judgement;
+use super::finding::{Judgement, Remedy};
 use super::limits::PODS_MAX;
 use super::material::{Asked, Cluster, Host, Lease, Material, NodeSeen, Pod, Pods, Probe, ServiceSeen};
 
@@ -229,4 +229,12 @@ pub(crate) fn missing<T>(asked: &Asked<T>, what: &str) -> Judgement {
             }
         }
     }
+}
+
+/// To let the node look comes before whatever else could be advised without having looked.
+pub(crate) fn permit<T>(asked: &Asked<T>) -> Option<Remedy> {
+    let Asked::Forbidden(right) = asked else { return None };
+    Some(Remedy::safe(format!(
+        "Let this node {right}, to be told why: bind the role holdfast-diagnose of contrib/kubernetes/rbac.yaml."
+    )))
 }

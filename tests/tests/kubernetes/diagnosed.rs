@@ -209,6 +209,29 @@ fn a_load_balancer_that_is_well_has_its_cluster_ip_looked_up() {
     assert!(!found.text.contains("not asked: the budget"), "{}", found.text);
 }
 
+/// Its start is over, and what it has from then is told as long as it is there.
+#[test]
+fn of_pods_that_are_well_only_that_is_told_which_they_live_with() {
+    let setup = whole("ClusterIP", 0);
+    setup.cluster.apply(pod(7, true)).unwrap();
+    let by_kubelet = |name: &str, reason: &str, message: &str| {
+        let mut event = event(name, reason, ("Pod", "web-7"), message);
+        event["source"]["component"] = "kubelet".into();
+        setup.cluster.apply(event).unwrap();
+    };
+    by_kubelet(
+        "e",
+        "DNSConfigForming",
+        "Search Line limits were exceeded, some search paths have been omitted",
+    );
+    by_kubelet("f", "Unhealthy", "Readiness probe failed: at first");
+    let node = synced(setup);
+    let found = diagnose(&node);
+    found.check_bounds();
+    found.says("cause: Some(\"dns.search_limit\")");
+    assert!(!found.text.contains("at first"), "{}", found.text);
+}
+
 /// Before Kubernetes 1.33 there are no such objects, which is no fault.
 #[test]
 fn an_apiserver_without_the_books_of_addresses_is_not_held_to_them() {
@@ -265,7 +288,8 @@ fn what_a_node_may_not_read_is_said_and_harms_no_watch() {
         node.server().always(Asked::of(kind), Fault::status(403, "Forbidden"));
     }
     let (watches, log) = (node.server().watches(Kind::Slices), node.log());
-    let found = diagnose(&node);
+    let gatherer = gatherer(&node);
+    let found = diagnose_by(&node, &gatherer, &shop());
     found.check_bounds();
     found.says("service: Answered(Some(");
     found.says("pods: Forbidden(Right { group: \"\", resource: \"pods\", verbs: \"list\", namespace: Some(\"default\") })");
@@ -274,6 +298,9 @@ fn what_a_node_may_not_read_is_said_and_harms_no_watch() {
         "leases: Forbidden(Right { group: \"coordination.k8s.io\", resource: \"leases\", verbs: \"get\"",
     );
     found.says("near: Not(");
+    let again = diagnose_by(&node, &gatherer, &shop());
+    again.says("events: Forbidden(Right { group: \"\", resource: \"events\", verbs: \"list\"");
+    assert_eq!(again.of_kind(Kind::Events), 0, "who asks again a moment later is told the same");
     assert_eq!(node.server().watches(Kind::Slices), watches);
     assert_eq!(node.log(), log, "nothing is logged of it");
     let view = node.access.view();

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::endpoints::alive;
 use super::events::remedies;
-use crate::diagnose::case::{Case, missing};
+use crate::diagnose::case::{Case, missing, permit};
 use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy, State};
 use crate::diagnose::limits::NAMED_MAX;
@@ -245,7 +245,9 @@ pub(super) fn degraded(case: &Case<'_>) -> Judgement {
 
 pub(super) fn pending(case: &Case<'_>) -> Judgement {
     let words = |it: &Finding| format!("It has had no external address{}.", for_long(it));
-    found(case, FindingId::Pending, words, vec![Remedy::safe("See the other findings of its load balancer.")])
+    let others = Remedy::safe("See the other findings of its load balancer.");
+    let remedies = permit(&case.cluster().events).into_iter().chain([others]);
+    found(case, FindingId::Pending, words, remedies.collect())
 }
 
 pub(super) fn flapping(case: &Case<'_>) -> Judgement {

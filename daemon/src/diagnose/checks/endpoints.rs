@@ -13,7 +13,7 @@ use holdfast_core::snapshot::Verdict;
 use serde_json::json;
 
 use super::service::word;
-use crate::diagnose::case::{Case, missing};
+use crate::diagnose::case::{Case, missing, permit};
 use crate::diagnose::command::{Command, Word};
 use crate::diagnose::finding::{Judgement, Remedy, State};
 use crate::diagnose::limits::NAMED_MAX;
@@ -99,8 +99,8 @@ pub(super) fn counts(case: &Case<'_>) -> Judgement {
         .with("serving", counts.serving)
         .with("terminating", counts.terminating)
         .with("unready", counts.unready);
-    let judgement =
-        if judgement.state.is_trouble() { judgement.remedy(who_could_serve()) } else { judgement };
+    let remedies = permit(&case.cluster().pods).into_iter().chain([who_could_serve()]);
+    let judgement = if judgement.state.is_trouble() { judgement.remedies(remedies) } else { judgement };
     match (case.pods(), judgement.state) {
         (None, State::Error) => judgement.likely().with("missing", "pods: they would say why"),
         _ => judgement,

@@ -2,7 +2,7 @@
 //! Endpoints, and why those are not there.
 //!
 //! Invariant: a question is left out where its answer could not change anything. Those come first whose answer may be
-//! the cause; the last one only helps readers of an API that this node does not read.
+//! the cause; the last two only help readers of an API that this node does not read, and pods that are well.
 
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod as PodObject};
 use k8s_openapi::api::networking::v1::IPAddress;
@@ -10,7 +10,7 @@ use k8s_openapi::api::networking::v1::IPAddress;
 use super::ask::{Form, Lane, Question};
 use super::events::{Heard, Reading};
 use super::paths::Name;
-use super::{Names, Subject, filed, objects, paths, right};
+use super::{Names, Subject, filed, objects, paths, right, workload};
 use crate::diagnose::material::{AddressSeen, Asked, Cluster, EndpointsSeen, HostPort};
 
 /// All of it goes into the cluster, but for what was heard.
@@ -34,12 +34,15 @@ pub(super) async fn ask(
     cluster.address = address(lane, subject).await;
     cluster.policies = policies(lane, names).await;
     cluster.endpoints = endpoints(lane, names).await;
-    match cluster.endpoints {
+    let heard = match cluster.endpoints {
         Asked::Answered(None) if !has_no_slices => {
             filed::ask(lane, reading, names.service, subject.name).await
         }
         _ => heard,
-    }
+    };
+    let pods = cluster.pods.answer().map_or(&[][..], |pods| &pods.list);
+    let knowledge = subject.edition.knowledge();
+    heard.with(workload::of_pods_that_are_well(lane, reading, names, pods, knowledge).await)
 }
 
 /// Nothing new can come to be in a namespace that is going.

@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdfast_knowledge::ClusterEvent;
@@ -44,9 +44,10 @@ impl Heard {
         Self { more, ..self }.with(other)
     }
 
-    /// Both; what one of them lacks is missing from the whole.
+    /// Both; what one of them lacks is missing from the whole, unless it was not to be asked for.
     pub(super) fn with(self, other: Self) -> Self {
         match (self.list, other.list) {
+            (Asked::Not(_), list) => Self { list, more: other.more },
             (Asked::Answered(mut list), Asked::Answered(others)) => {
                 list.extend(others);
                 Self { list: Asked::Answered(list), more: self.more || other.more }
@@ -67,7 +68,22 @@ pub(crate) struct Events {
 #[derive(Debug, Default)]
 struct Known {
     read: Option<Instant>,
-    answers: BTreeMap<String, (Instant, Arc<[ClusterEvent]>, bool)>,
+    answers: BTreeMap<String, Kept>,
+}
+
+/// What was answered to a question, and when it was asked.
+#[derive(Debug)]
+struct Kept {
+    asked: Instant,
+    heard: Heard,
+}
+
+impl Kept {
+    /// Who may not read them today may be let in a moment later, and is not to wait for that.
+    fn is_over(&self, now: Instant) -> bool {
+        let limit = if self.heard.list.answer().is_some() { EVENTS_KEPT } else { EVENTS_PACE };
+        now.saturating_duration_since(self.asked) >= limit
+    }
 }
 
 /// One diagnosis, and whether it may ask.
@@ -89,7 +105,7 @@ impl Events {
         if is_on && wait.is_none() {
             known.read = Some(now);
         }
-        known.answers.retain(|_, (read, ..)| now.saturating_duration_since(*read) < EVENTS_KEPT);
+        known.answers.retain(|_, kept| !kept.is_over(now));
         Reading { events: self, is_on, begun: now, wait }
     }
 
@@ -97,13 +113,13 @@ impl Events {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, path: String, at: Instant, list: &[ClusterEvent], more: bool) {
+    fn keep(&self, path: String, kept: Kept) {
         let mut known = self.known();
-        let oldest = known.answers.iter().min_by_key(|(_, (read, ..))| *read).map(|(path, _)| path.clone());
+        let oldest = known.answers.iter().min_by_key(|(_, kept)| kept.asked).map(|(path, _)| path.clone());
         if let Some(oldest) = oldest.filter(|_| known.answers.len() >= EVENTS_QUESTIONS_MAX) {
             known.answers.remove(&oldest);
         }
-        known.answers.insert(path, (at, list.into(), more));
+        known.answers.insert(path, kept);
     }
 }
 
@@ -141,15 +157,15 @@ impl Reading<'_> {
     /// What is kept, or what is read if somebody may.
     async fn answer(&self, lane: &mut Lane<'_>, question: Question, pages: usize) -> Heard {
         let path = question.path.clone();
-        if let Some((_, list, more)) = self.events.known().answers.get(&path) {
-            return Heard { list: Asked::Answered(list.to_vec()), more: *more };
+        if let Some(kept) = self.events.known().answers.get(&path) {
+            return kept.heard.clone();
         }
         if let Some(since) = self.wait {
             return Heard::without(Asked::Failed(too_soon(since).into()));
         }
         let heard = read(lane, &question, pages).await;
-        if let Asked::Answered(list) = &heard.list {
-            self.events.keep(path, self.begun, list, heard.more);
+        if matches!(heard.list, Asked::Answered(_) | Asked::Forbidden(_)) {
+            self.events.keep(path, Kept { asked: self.begun, heard: heard.clone() });
         }
         heard
     }

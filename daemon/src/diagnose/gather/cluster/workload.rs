@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use holdfast_knowledge::{ClusterEvent, Knowledge};
 use k8s_openapi::api::core::v1::{Pod as PodObject, Service};
 
 use super::ask::{Form, Lane, Question};
@@ -81,17 +82,63 @@ fn of_kind_pods(names: Names<'_>, name: &'static str, path: String) -> Question 
     names.question(name, path, right("", "pods", "list"))
 }
 
-/// Warnings about those that are not well, in one question however many they are.
+/// Warnings about those that are not well.
 async fn of_pods(lane: &mut Lane<'_>, reading: &Reading<'_>, names: Names<'_>, pods: &[Pod]) -> Heard {
-    let ill: BTreeSet<&str> = pods.iter().filter(|pod| is_ill(pod)).map(|pod| pod.name.as_str()).collect();
-    if ill.is_empty() {
+    about(lane, reading, names, pods, (is_ill, |_| true)).await
+}
+
+/// What a pod that runs and is ready lives with all the same. Whatever else was said of it is over: it is well.
+const LIVED_WITH: [&str; 2] = ["dns-config-forming", "missing-cluster-dns"];
+
+/// Warnings about those that are well, which may not be what their clients take them for. They are asked for with what
+/// is left, and what else is known is whole without them.
+pub(super) async fn of_pods_that_are_well(
+    lane: &mut Lane<'_>,
+    reading: &Reading<'_>,
+    names: Names<'_>,
+    pods: &[Pod],
+    knowledge: &Knowledge,
+) -> Heard {
+    let lasts = |event: &ClusterEvent| {
+        knowledge.recognise(event).reason.is_some_and(|it| LIVED_WITH.contains(&it.id.as_str()))
+    };
+    let heard = about(lane, reading, names, pods, (|pod| !is_ill(pod), lasts)).await;
+    match heard.list {
+        Asked::Answered(_) => Heard { more: false, ..heard },
+        _ => Heard::default(),
+    }
+}
+
+/// Warnings of one sort about pods of one sort, in one question however many they are: what was read for one sort is
+/// not read again for another.
+async fn about(
+    lane: &mut Lane<'_>,
+    reading: &Reading<'_>,
+    names: Names<'_>,
+    pods: &[Pod],
+    (is_meant, counts): (fn(&Pod) -> bool, impl Fn(&ClusterEvent) -> bool),
+) -> Heard {
+    let meant: BTreeSet<&str> =
+        pods.iter().filter(|pod| is_meant(pod)).map(|pod| pod.name.as_str()).collect();
+    if meant.is_empty() {
         return Heard::default();
     }
     let fields = [("involvedObject.kind", "Pod"), ("type", "Warning")];
     let heard = reading.ask(lane, "events of pods", names.namespace, &fields, 1).await;
-    heard.only(|event| ill.contains(event.object.name.as_str()))
+    heard.only(|event| meant.contains(event.object.name.as_str()) && counts(event))
 }
 
 fn is_ill(pod: &Pod) -> bool {
     !pod.ready.as_ref().is_some_and(|ready| ready.is_true) || pod.ips.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_catalogue_has_these_entries() {
+        let reasons = Knowledge::built_in().reasons();
+        assert!(LIVED_WITH.iter().all(|id| reasons.iter().any(|reason| reason.id == *id)));
+    }
 }
