@@ -58,6 +58,11 @@ fn wait_permitted(cluster: &Cluster, resource: &str, wanted: bool) {
     until(SOON, "permission", is_so).unwrap();
 }
 
+/// One whose connections are served like those of any process of the node: it is in the very cgroup that it serves.
+pub(crate) fn served_daemon<'a>(cluster: &'a Cluster, config: &str) -> Daemon<'a> {
+    Daemon::within(cluster.bed(), cluster.bed().cgroup().to_owned(), config).unwrap()
+}
+
 /// How a diagnosis has to come out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {

@@ -1,10 +1,15 @@
 //! A load balancer that does not come: upstream's own service-controller, with a cloud that says no.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use holdfast_knowledge::Knowledge;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
 use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect_unprobed, make_older, restart, wait_event};
+use crate::guide::shows;
 use crate::stage;
 
 const POD: Pod<'static> = Pod { name: "default/web-1", app: "web", node: "n1", address: "10.1.0.2" };
@@ -80,31 +85,50 @@ fn each_no_of_a_cloud_is_told_with_its_cause_and_its_remedy() {
         fail_three_times(&cluster, name);
     }
     let mut daemon = daemon(&cluster);
-    for (name, cause, said) in &all {
+    for (name, id, said) in &all {
         daemon.start().unwrap();
-        let (service, cause) = (format!("default/{name}"), format!("({cause})"));
+        let (service, cause) = (format!("default/{name}"), format!("({id})"));
         let said = said.split_whitespace().next().unwrap();
+        let next = first_remedy(id, name);
         let text = expect_unprobed(
             &daemon,
             &Wanted {
                 service: &service,
                 first: "lb.failing",
                 exit: 3,
-                next: "",
+                next: &next,
                 findings: &[
                     "lb.pending because lb.failing",
                     "events.list because lb.failing",
                     "verdict ok",
                     "lb.no-controller ok",
+                    "lb.stuck-ensuring ok",
                     "lb.controller-alive ok",
                 ],
                 says: &[&cause, said],
             },
         );
-        let next = text.lines().find(|line| line.starts_with("Next")).unwrap_or_default();
-        assert!(!next.contains("Read the log"), "{cause} has a remedy of its own: {text}");
+        if *id == LIMITED {
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            for remedy in ["Wait", "in batches", "a higher limit of calls", "AWS_MAX_ATTEMPTS=10"] {
+                assert!(text.contains(remedy), "{remedy} is not in {text}");
+            }
+        }
+        if name == "cloud-0" {
+            shows("An external address that does not come", &text);
+        }
         daemon.stop().unwrap();
     }
+}
+
+/// The cause of the case that this life of a load balancer is known by.
+const LIMITED: &str = "cloud.rate_limited";
+
+/// What the catalogue advises first against a cause.
+fn first_remedy(cause: &str, service: &str) -> String {
+    let cause = Knowledge::built_in().cause(cause).unwrap();
+    let words: Vec<&str> = cause.remedy[0].action.split_whitespace().collect();
+    words.join(" ").replace("{ns}", "default").replace("{name}", service)
 }
 
 /// Of so many different messages of one reason about one object, client-go's recorder writes the rest as one.
@@ -145,7 +169,7 @@ fn messages_that_their_sender_put_together_have_the_cause_that_each_has() {
     make_older(&cluster, "default/similar", MINUTES);
     let mut daemon = daemon(&cluster);
     daemon.start().unwrap();
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/similar",
@@ -159,6 +183,50 @@ fn messages_that_their_sender_put_together_have_the_cause_that_each_has() {
             ],
         },
     );
+    shows("A failure that is told with others like it in one Event", &text);
+}
+
+/// Lets the daemon follow Events, as the comment in its role says.
+fn let_follow(cluster: &Cluster) {
+    let api = cluster.api(0).unwrap();
+    let mut role = api.get(Kind::ClusterRole, "holdfast-diagnose").unwrap().unwrap();
+    for rule in role["rules"].as_array_mut().unwrap() {
+        if rule["resources"] == json!(["events"]) {
+            rule["verbs"] = json!(["list", "watch"]);
+        }
+    }
+    api.merge(Kind::ClusterRole, "holdfast-diagnose", &json!({"rules": role["rules"]})).unwrap();
+    let what = json!({"verb": "watch", "group": "", "resource": "events"});
+    let permitted = || Ok(stage::may(&api, (stage::USER, &[]), &what)?.then_some(()));
+    until(SOON, "permission", permitted).unwrap();
+}
+
+/// Waits for a line of the metrics.
+fn wait_metric(daemon: &Daemon<'_>, line: &str) {
+    let is_there = || {
+        let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        Ok(text.contains(line).then_some(()))
+    };
+    until(SOON, line, is_there).unwrap_or_else(|error| panic!("{error}; {}", daemon.logged()));
+}
+
+#[test]
+fn the_metric_of_an_address_that_does_not_come_bears_the_cause_that_was_overheard() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    let_follow(&cluster);
+    let config = stage::by_certificate(&cluster, 1) + "[kubernetes]\nevents_read = \"watch\"\n";
+    let mut daemon = Daemon::new(cluster.bed(), &config).unwrap();
+    daemon.start().unwrap();
+    wait_metric(&daemon, "holdfast_event_source_up{source=\"services\"} 1");
+    cluster.start_part(Part::CloudControllers).unwrap();
+    balancer(&api, "limited", &json!({"cloud.test/ensure": request(1)}), &json!({}));
+    wait_event(&api, "limited", "SyncLoadBalancerFailed", 1);
+    let labels = format!("service=\"limited\",condition=\"lb_pending\",cause=\"{LIMITED}\"");
+    wait_metric(&daemon, &labels);
 }
 
 #[test]
@@ -170,7 +238,7 @@ fn nobody_who_makes_load_balancers_is_told_from_one_who_is_at_work() {
     make_older(&cluster, "default/nobody", MINUTES);
     let mut daemon = daemon(&cluster);
     daemon.start().unwrap();
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/nobody",
@@ -178,9 +246,10 @@ fn nobody_who_makes_load_balancers_is_told_from_one_who_is_at_work() {
             exit: 3,
             next: "Look whether a controller runs",
             findings: &["lb.pending because lb.no-controller", "verdict ok"],
-            says: &["for 11 m"],
+            says: &["for 11 m", "(likely)"],
         },
     );
+    shows("A load balancer that nobody makes", &text);
     let lease = |renewed: &str| {
         json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -191,7 +260,7 @@ fn nobody_who_makes_load_balancers_is_told_from_one_who_is_at_work() {
     let path = "apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cloud-controller-manager";
     apply_at(&api, path, &lease(&ago(20)));
     restart(&mut daemon);
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/nobody",
@@ -205,13 +274,14 @@ fn nobody_who_makes_load_balancers_is_told_from_one_who_is_at_work() {
             says: &["20 m"],
         },
     );
+    shows("A controller of load balancers that does not renew its Lease", &text);
     // Upstream's controller leaves alone what has a class.
     balancer(&api, "classed", &none, &json!({"loadBalancerClass": "example.com/lb"}));
     make_older(&cluster, "default/classed", MINUTES);
     cluster.start_part(Part::CloudControllers).unwrap();
     wait_event(&api, "nobody", "EnsuredLoadBalancer", 1);
     restart(&mut daemon);
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/classed",
@@ -222,6 +292,7 @@ fn nobody_who_makes_load_balancers_is_told_from_one_who_is_at_work() {
             says: &["example.com/lb"],
         },
     );
+    shows("A class of load balancers that nobody serves", &text);
     restart(&mut daemon);
     expect_unprobed(
         &daemon,
@@ -267,7 +338,7 @@ fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
         "Failed to allocate IP for \"default/pool\": no available IPs",
     );
     daemon.start().unwrap();
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/pool",
@@ -278,6 +349,7 @@ fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
             says: &["(cloud.ip_pool_exhausted)", "no available IPs"],
         },
     );
+    shows("A pool of addresses that is empty, in the words of MetalLB", &text);
     for (reason, message) in [
         ("EnsuringLoadBalancer", "Ensuring load balancer"),
         ("AppliedDaemonSet", "Applied LoadBalancer DaemonSet kube-system/svclb-k3s-8a1f"),
@@ -287,7 +359,7 @@ fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
     let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.168.1.10"}]}}});
     api.merge_status(Kind::Service, "default/k3s", &ingress).unwrap();
     restart(&mut daemon);
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/k3s",
@@ -295,6 +367,7 @@ fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
             ..WELL
         },
     );
+    shows("A load balancer of k3s, which is made by pods and says no more than that", &text);
     let long = format!(
         "\u{1b}[31m\u{202e}Error syncing load balancer: failed to ensure load balancer: QuotaExceeded {}",
         "x".repeat(100_000)
@@ -307,7 +380,7 @@ fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
             service: "default/forged",
             first: "lb.failing",
             exit: 3,
-            next: "",
+            next: "Ask the provider for a higher quota",
             findings: &["lb.pending because lb.failing"],
             says: &["(cloud.quota)"],
         },
@@ -315,15 +388,16 @@ fn what_other_controllers_say_is_understood_and_what_may_not_be_read_is_said() {
     assert!(text.len() < 16_384 && !text.contains(['\u{1b}', '\u{202e}']), "{text}");
     diagnosed::forbid(&cluster, "events");
     restart(&mut daemon);
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/pool",
             first: "lb.pending",
             exit: 1,
-            next: "",
+            next: "Let this node list events in default",
             findings: &["events.readable unknown", "lb.no-controller ok", "lb.stuck-ensuring ok"],
             says: &["list", "events"],
         },
     );
+    shows("An external address that does not come, where Events may not be read", &text);
 }

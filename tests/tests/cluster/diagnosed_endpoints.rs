@@ -1,13 +1,20 @@
 //! Endpoints that are not who they should be: pods that are gone and still listed, selectors that match nobody, pods on
 //! other nodes than traffic comes to.
 
+use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
 use holdfast_tests::bed::Location;
 use holdfast_tests::bed::Role;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect, expect_unprobed};
+use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect, expect_unprobed, wait_event};
+use crate::guide::shows;
 use crate::stage;
 
 const fn pod<'a>(name: &'a str, app: &'a str, node: &'a str, address: &'a str) -> Pod<'a> {
@@ -56,6 +63,68 @@ fn lease(renewed: &str) -> Value {
 
 const LEASE: &str = "apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
 
+/// Somebody who writes the same slice as its controller, and is always the quicker one.
+struct Conflict {
+    /// A webhook that never answers: it takes a second of each of the controller's writes.
+    _webhook: TcpListener,
+}
+
+const WEBHOOK: &str = "127.0.0.1:7443";
+
+const HOOKS: &str = "apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/slow";
+
+const CONTROLLER: &str = "system:serviceaccount:kube-system:endpointslice-controller";
+
+impl Conflict {
+    fn begin(cluster: &Cluster) -> Self {
+        let webhook = cluster.bed().within(Location::NODE, || TcpListener::bind(WEBHOOK).unwrap()).unwrap();
+        let rule = json!({"apiGroups": ["discovery.k8s.io"], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["endpointslices"]});
+        let hook = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "slow"},
+            "webhooks": [{
+                "name": "slow.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 1,
+                "failurePolicy": "Ignore", "clientConfig": {"url": format!("https://{WEBHOOK}/")}, "rules": [rule],
+                "matchConditions": [{"name": "controller", "expression": format!("request.userInfo.username == '{CONTROLLER}'")}],
+            }],
+        });
+        apply_at(&cluster.api(0).unwrap(), HOOKS, &hook);
+        Self { _webhook: webhook }
+    }
+
+    /// The other writer is at it until this has come to its end.
+    fn while_it_lasts(self, cluster: &Cluster, run: impl FnOnce()) {
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let writing = scope.spawn(|| write_until(cluster, &ends));
+            // The scope waits for the writer, also when this fails.
+            let ran = catch_unwind(AssertUnwindSafe(run));
+            ends.store(true, Ordering::Relaxed);
+            writing.join().unwrap();
+            ran.unwrap_or_else(|panic| resume_unwind(panic));
+        });
+        cluster.api(0).unwrap().request("DELETE", HOOKS, None).unwrap();
+    }
+}
+
+/// Touches the slice a few times in the second that the controller's own write takes.
+fn write_until(cluster: &Cluster, ends: &AtomicBool) {
+    let api = cluster.api(0).unwrap();
+    for turn in 0..WRITES_MAX {
+        if ends.load(Ordering::Relaxed) {
+            return;
+        }
+        for slice in api.slices_of("default/my-svc").unwrap() {
+            let name = format!("default/{}", stage::word(&slice["metadata"], "name"));
+            let part = json!({"metadata": {"annotations": {"turn": turn.to_string()}}});
+            api.merge(Kind::Slice, &name, &part).unwrap();
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Two minutes, in which a test has failed.
+const WRITES_MAX: usize = 600;
+
 #[test]
 fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_order() {
     let cluster = cluster();
@@ -78,31 +147,46 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
     for (name, count) in [("my-svc", 2), ("leaving", 1), ("evicted", 1)] {
         wait_endpoints(&daemon, &format!("default/{name}"), count);
     }
-    cluster.stop(Part::Controllers).unwrap();
+    let conflict = Conflict::begin(&cluster);
     pods[1].gone(&api).unwrap();
-    let text = expect(
-        &daemon,
-        &Wanted {
-            service: "default/my-svc",
-            first: "slices.stale",
-            exit: 3,
-            next: "Touch the Service",
-            findings: &["slices.stale error", "probe.backend because slices.stale"],
-            says: &["10.1.0.9 (no pod my-app-2 matches the selector)", "1 in 2 new connections"],
-        },
-    );
-    let place = |said: &str| text.find(said).unwrap_or_else(|| panic!("{said} in {text}"));
-    assert!(
-        place("Touch the Service") < place("Delete that slice")
-            && place("Delete that slice") < place("Restart kube-controller-manager")
-    );
-    assert!(!text.contains("annotate endpointslice"), "{text}");
+    conflict.while_it_lasts(&cluster, || {
+        wait_event(&api, "my-svc", "FailedToUpdateEndpointSlices", 1);
+        let text = expect(
+            &daemon,
+            &Wanted {
+                service: "default/my-svc",
+                first: "slices.stale",
+                exit: 3,
+                next: "Touch the Service",
+                findings: &[
+                    "slices.stale error",
+                    "probe.backend because slices.stale",
+                    "events.list warning",
+                ],
+                says: &[
+                    "10.1.0.9 (no pod my-app-2 matches the selector)",
+                    "1 in 2 new connections",
+                    "says FailedToUpdateEndpointSlices of Service my-svc",
+                    "Two wrote the same object",
+                ],
+            },
+        );
+        shows("A deleted pod that is still an endpoint", &text);
+        let place = |said: &str| text.find(said).unwrap_or_else(|| panic!("{said} in {text}"));
+        assert!(
+            place("Touch the Service") < place("Delete that slice")
+                && place("Delete that slice") < place("Restart kube-controller-manager")
+        );
+        assert!(!text.contains("annotate endpointslice"), "{text}");
+        cluster.stop(Part::Controllers).unwrap();
+    });
 
     pods[2].terminate(&api).unwrap();
-    expect_unprobed(&daemon, &Wanted { service: "default/leaving", findings: &["slices.stale ok"], ..WELL });
+    let wanted = Wanted { service: "default/leaving", findings: &["slices.stale ok"], ..WELL };
+    shows("A pod that is being deleted", &expect_unprobed(&daemon, &wanted));
     api.merge_status(Kind::Pod, pods[3].name, &json!({"status": {"phase": "Failed", "reason": "Evicted"}}))
         .unwrap();
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/evicted",
@@ -113,8 +197,9 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
             says: &["evicted-1 has ended (Evicted)"],
         },
     );
+    shows("A pod that was evicted and is still an endpoint", &text);
     apply_at(&api, LEASE, &lease(&ago(8)));
-    expect(
+    let text = expect(
         &daemon,
         &Wanted {
             service: "default/my-svc",
@@ -125,9 +210,10 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
             says: &["8 min"],
         },
     );
+    shows("A controller of slices that does not renew its Lease", &text);
     apply_at(&api, LEASE, &lease(&ago(0)));
     diagnosed::pods(&api, &[pod("default/my-app-2", "my-app", "n2", "10.1.0.4")]);
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/my-svc",
@@ -138,8 +224,9 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
             says: &["my-app-2 is another pod by now"],
         },
     );
+    shows("A pod that was made anew under its name", &text);
     diagnosed::forbid(&cluster, "pods");
-    expect(
+    let text = expect(
         &daemon,
         &Wanted {
             service: "default/my-svc",
@@ -150,13 +237,14 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
             says: &["1 of 2 backends fails: 10.1.0.9:8080"],
         },
     );
+    shows("A deleted pod that is still an endpoint, where pods may not be read", &text);
     api.apply_object(&json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": "other-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "other"}},
         "ports": [{"name": "", "port": 8080}],
         "endpoints": [{"addresses": ["10.1.0.9"], "targetRef": {"kind": "Pod", "namespace": "default", "name": "other-1", "uid": "u9"}}],
     })).unwrap();
-    expect(
+    let text = expect(
         &daemon,
         &Wanted {
             service: "default/my-svc",
@@ -167,6 +255,7 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
             says: &["two pods at once", "default/other-1"],
         },
     );
+    shows("An address that two Services' slices say is a pod of theirs", &text);
 }
 
 #[test]
@@ -187,7 +276,7 @@ fn a_selector_that_matches_nobody_is_told_from_pods_that_are_gone_on_purpose() {
     late.report(&api, false).unwrap();
     let daemon = daemon(&cluster);
     wait_endpoints(&daemon, "default/scaled", 2);
-    expect(
+    let text = expect(
         &daemon,
         &Wanted {
             service: "default/typo",
@@ -205,6 +294,7 @@ fn a_selector_that_matches_nobody_is_told_from_pods_that_are_gone_on_purpose() {
             ],
         },
     );
+    shows("A selector that is nearly right", &text);
     diagnosed::pods(&api, &[pod("default/my-apq-1", "my-apq", "n1", "10.1.0.8")]);
     let text = expect(
         &daemon,
@@ -217,6 +307,7 @@ fn a_selector_that_matches_nobody_is_told_from_pods_that_are_gone_on_purpose() {
             says: &["app=myapp", "app=my-apq"],
         },
     );
+    shows("A selector that is nearly right twice", &text);
     assert!(!text.contains("patch service"), "which of the two is meant is not known: {text}");
     expect_unprobed(
         &daemon,
@@ -236,7 +327,7 @@ fn a_selector_that_matches_nobody_is_told_from_pods_that_are_gone_on_purpose() {
     for pod in &scaled {
         pod.gone(&api).unwrap();
     }
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/scaled",
@@ -251,18 +342,20 @@ fn a_selector_that_matches_nobody_is_told_from_pods_that_are_gone_on_purpose() {
             says: &[],
         },
     );
+    shows("A workload that was scaled to zero", &text);
     diagnosed::forbid(&cluster, "pods");
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/typo",
             first: "slices.counts",
             exit: 3,
-            next: "",
+            next: "Let this node list pods in default",
             findings: &["pods.match unknown", "verdict because slices.counts"],
             says: &["pods"],
         },
     );
+    shows("A selector that is nearly right, where pods may not be read", &text);
 }
 
 #[test]
@@ -272,7 +365,6 @@ fn an_external_policy_of_local_is_judged_by_who_can_come() {
     let local = json!({"externalTrafficPolicy": "Local", "type": "LoadBalancer"});
     service(&api, "balanced", "away", &local);
     service(&api, "dialled", "away", &json!({"externalTrafficPolicy": "Local", "type": "NodePort"}));
-    service(&api, "inside", "away", &json!({"internalTrafficPolicy": "Local"}));
     diagnosed::pods(
         &api,
         &[pod("default/away-1", "away", "n2", "10.1.0.2"), pod("default/away-2", "away", "n2", "10.1.0.4")],
@@ -280,7 +372,7 @@ fn an_external_policy_of_local_is_judged_by_who_can_come() {
     let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.10"}]}}});
     api.merge_status(Kind::Service, "default/balanced", &ingress).unwrap();
     let daemon = daemon(&cluster);
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/balanced",
@@ -289,7 +381,8 @@ fn an_external_policy_of_local_is_judged_by_who_can_come() {
             ..WELL
         },
     );
-    expect_unprobed(
+    shows("An external policy of Local on a node without a pod", &text);
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/dialled",
@@ -300,21 +393,11 @@ fn an_external_policy_of_local_is_judged_by_who_can_come() {
             says: &["Who dials this node from outside waits in vain"],
         },
     );
-    expect_unprobed(
-        &daemon,
-        &Wanted {
-            service: "default/inside",
-            first: "policy.internal-local",
-            exit: 3,
-            next: "Set internalTrafficPolicy to Cluster",
-            findings: &["verdict because policy.internal-local"],
-            says: &["on n2"],
-        },
-    );
+    shows("An external policy of Local without a load balancer", &text);
     let excluded =
         json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "true"}}});
     api.merge(Kind::Node, "n2", &excluded).unwrap();
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/balanced",
@@ -325,4 +408,5 @@ fn an_external_policy_of_local_is_judged_by_who_can_come() {
             says: &["No load balancer sends anybody to those nodes"],
         },
     );
+    shows("An external policy of Local whose pods are on nodes that no load balancer uses", &text);
 }

@@ -14,7 +14,10 @@ use holdfast_tests::bed::{Bed, Location, Role, Server, succeed};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::json;
 
-use crate::diagnosed::{self, WELL, Wanted, expect, expect_once_looked, expect_unprobed, service};
+use crate::diagnosed::{
+    self, WELL, Wanted, expect, expect_once_looked, expect_unprobed, served_daemon, service,
+};
+use crate::guide::shows;
 use crate::stage::{self, NODE};
 
 const WEB: Pod<'static> = Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.2" };
@@ -24,12 +27,6 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 fn serve(bed: &Bed, name: &str, at: &str) -> Server {
     bed.serve(Location::pod("pod"), Role::Tcp, name, at.parse().unwrap()).unwrap()
-}
-
-/// One whose connections are served like those of any process of the node: it is in the very cgroup that it serves.
-fn served_daemon(cluster: &Cluster) -> Daemon<'_> {
-    let config = stage::by_certificate(cluster, 1);
-    Daemon::within(cluster.bed(), cluster.bed().cgroup().to_owned(), &config).unwrap()
 }
 
 /// A Service with one pod that answers.
@@ -59,12 +56,12 @@ fn take_away(daemon: &Daemon<'_>, hook: &str) -> std::path::PathBuf {
 fn a_program_that_is_gone_explains_why_nobody_is_served_and_one_that_is_back_is_told() {
     let cluster = diagnosed::cluster_with_pods();
     let (_, _web) = web(&cluster);
-    let mut daemon = served_daemon(&cluster);
+    let mut daemon = served_daemon(&cluster, &stage::by_certificate(&cluster, 1));
     daemon.start().unwrap();
     let wanted = Wanted { service: "default/web", findings: &["self.hooks ok", "probe.frontend ok"], ..WELL };
     expect(&daemon, &wanted);
     let pin = take_away(&daemon, "connect4");
-    expect_once_looked(
+    let text = expect_once_looked(
         &daemon,
         &Wanted {
             service: "default/web",
@@ -75,6 +72,7 @@ fn a_program_that_is_gone_explains_why_nobody_is_served_and_one_that_is_back_is_
             says: &["Programs are not attached", "connect4. Local clients are not served"],
         },
     );
+    shows("A program of ours that somebody detached, and that cannot be put back", &text);
     std::fs::remove_dir(pin).unwrap();
     let wanted = Wanted {
         service: "default/web",
@@ -94,7 +92,7 @@ fn programs_of_others_that_lead_elsewhere_or_forbid_are_named() {
     let dialled = format!("{address}:80").parse().unwrap();
     let meddle = |words: &[&str]| Client::meddle(bed.cgroup(), words, dialled).unwrap();
     let first = meddle(&["lead", &address, "80", "10.1.0.4", "9999"]);
-    let mut daemon = served_daemon(&cluster);
+    let mut daemon = served_daemon(&cluster, &stage::by_certificate(&cluster, 1));
     daemon.start().unwrap();
     let wanted = Wanted {
         service: "default/web",
@@ -115,7 +113,7 @@ fn programs_of_others_that_lead_elsewhere_or_forbid_are_named() {
             "bpftool prog show id",
         ],
     };
-    expect(&daemon, &wanted);
+    shows("A program of somebody else that leads elsewhere", &expect(&daemon, &wanted));
     drop(first);
     daemon.stop().unwrap();
     daemon.cleanup().unwrap();
@@ -129,7 +127,7 @@ fn programs_of_others_that_lead_elsewhere_or_forbid_are_named() {
         findings: &["self.hooks info", "probe.backend ok", "verdict ok"],
         says: &["is not permitted to this host", "connect4: program "],
     };
-    expect(&daemon, &wanted);
+    shows("A program of somebody else that forbids what ours allows", &expect(&daemon, &wanted));
     daemon.stop().unwrap();
     // A daemon in a cgroup of its own is left alone by its programs, and tries no frontend: it only knows that others
     // are there.
@@ -167,9 +165,9 @@ fn rules_that_kube_proxy_left_are_told_with_whom_they_lead_astray() {
     GONE.gone(&api).unwrap();
     diagnosed::pods(&api, &[WEB]);
     let _web = bed.tell_whom(Location::far("pod"), "web", &["10.1.0.2:8080".parse().unwrap()]).unwrap();
-    let mut daemon = served_daemon(&cluster);
+    let mut daemon = served_daemon(&cluster, &stage::by_certificate(&cluster, 1));
     daemon.start().unwrap();
-    expect(
+    let text = expect(
         &daemon,
         &Wanted {
             service: "default/web",
@@ -180,6 +178,7 @@ fn rules_that_kube_proxy_left_are_told_with_whom_they_lead_astray() {
             says: &["which does not run", "lead to addresses that are no backends", "chain KUBE-SERVICES"],
         },
     );
+    shows("Rules that the real kube-proxy left, and whom they lead to", &text);
     let ask = |place| {
         let question = Question::new(Transport::Tcp, format!("{address}:80").parse().unwrap());
         bed.asker(place).unwrap().ask(question).unwrap()
@@ -221,10 +220,10 @@ fn somebody_at_the_health_port_who_calls_a_node_well_that_has_nobody_is_told() {
     api.merge_status(Kind::Service, "default/balanced", &ingress).unwrap();
     diagnosed::pods(&api, &[Pod { name: "default/away-1", app: "away", node: "n2", address: "10.1.0.4" }]);
     call_well(cluster.bed(), port);
-    let mut daemon = served_daemon(&cluster);
+    let mut daemon = served_daemon(&cluster, &stage::by_certificate(&cluster, 1));
     daemon.start().unwrap();
     let said = format!("Its health port {port} answers 200, not 503, with 0 endpoints here. cluster-");
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/balanced",
@@ -235,4 +234,5 @@ fn somebody_at_the_health_port_who_calls_a_node_well_that_has_nobody_is_told() {
             says: &[&said],
         },
     );
+    shows("A process that calls a node well at which nobody is", &text);
 }

@@ -8,6 +8,7 @@ use holdfast_tests::peers::{APISERVER_PORT, Api, Cluster, Kind, Part, Pod, SOON,
 use serde_json::{Value, json};
 
 use crate::diagnosed::{self, WELL, Wanted, expect_unprobed, service};
+use crate::guide::shows;
 use crate::stage::{self, NODE};
 
 const PODS: [Pod<'static>; 2] = [
@@ -85,7 +86,7 @@ fn news_that_does_not_come_is_told_from_endpoints_that_are_stale() {
     swallow(cluster.bed());
     let begun = Instant::now();
     lose(&api);
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/web",
@@ -96,6 +97,7 @@ fn news_that_does_not_come_is_told_from_endpoints_that_are_stale() {
             says: &["The apiserver has other endpoints than this node in web-"],
         },
     );
+    shows("News that does not come to this node", &text);
     // Nobody mends the way: the daemon finds out by itself, and asks by another one.
     let mended = || {
         Ok((stage::frontends(&daemon, "default/web") == ["ClusterIP serving 10.1.0.2:8080"]).then_some(()))
@@ -132,7 +134,7 @@ fn a_watch_that_is_refused_is_no_watch_however_often_it_is_tried() {
     let daemon = known(&cluster);
     forbid_watching(&cluster, &api);
     lose(&api);
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/web",
@@ -148,6 +150,7 @@ fn a_watch_that_is_refused_is_no_watch_however_often_it_is_tried() {
             says: &["The watch of endpointslices has been interrupted for", "cannot watch resource"],
         },
     );
+    shows("A watch that the apiserver refuses, so that this node has old endpoints", &text);
     stage::permit(&cluster, 1, stage::MANIFEST, (stage::USER, &[]));
     expect_unprobed(
         &daemon,
@@ -188,7 +191,7 @@ fn an_endpoints_object_that_has_no_room_for_all_is_told_and_the_slices_have_all(
     many_pods(&cluster);
     let truncated = until(NOTICED, "an object that is full", || Ok(over_capacity(&api))).unwrap();
     assert_eq!(truncated, "truncated");
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon(&cluster),
         &Wanted {
             service: "default/many",
@@ -199,4 +202,5 @@ fn an_endpoints_object_that_has_no_room_for_all_is_told_and_the_slices_have_all(
             says: &["sees 1000 addresses", "ready 1001"],
         },
     );
+    shows("An Endpoints object that has no room for all addresses", &text);
 }

@@ -1,17 +1,20 @@
 //! Endpoints are listed, and somebody gets no traffic: ports, backends, nodes, other proxies, this daemon itself.
 
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Location, Role};
+use holdfast_tests::bed::{Location, Role, Server};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, WELL, Wanted, apply_at, expect, expect_unprobed, restart};
+use crate::diagnosed::{self, WELL, Wanted, apply_at, expect, expect_unprobed, restart, served_daemon};
+use crate::guide::shows;
 use crate::stage::{self, NODE};
 
-/// The one that answers, and one on a lost node.
-const PODS: [Pod<'static>; 2] = [
+/// The one that answers, one on a lost node, and one of each kind.
+const PODS: [Pod<'static>; 4] = [
     Pod { name: "default/web-1", app: "web", node: NODE, address: "10.1.0.2" },
     Pod { name: "default/away-1", app: "away", node: "n2", address: "10.1.0.9" },
+    Pod { name: "default/pair-1", app: "pair", node: NODE, address: "10.1.0.4" },
+    Pod { name: "default/pair-2", app: "pair", node: "n2", address: "10.1.0.8" },
 ];
 
 fn service(api: &Api<'_>, name: &str, spec: &Value) {
@@ -51,7 +54,9 @@ fn daemon(cluster: &Cluster) -> Daemon<'_> {
 fn backends_that_are_listed_and_do_not_answer_are_told_apart() {
     let cluster = cluster();
     let (api, bed) = (cluster.api(0).unwrap(), cluster.bed());
-    let _web = bed.serve(Location::pod("pod"), Role::Tcp, "web", "10.1.0.2:8080".parse().unwrap()).unwrap();
+    let serve =
+        |name, at: &str| bed.serve(Location::pod("pod"), Role::Tcp, name, at.parse().unwrap()).unwrap();
+    let _pods = [serve("web", "10.1.0.2:8080"), serve("pair", "10.1.0.4:8080")];
     service(&api, "well", &json!({"selector": {"app": "web"}}));
     service(&api, "port", &json!({"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 9090}]}));
     service(
@@ -62,11 +67,12 @@ fn backends_that_are_listed_and_do_not_answer_are_told_apart() {
     service(&api, "other", &json!({"ports": [{"name": "http", "port": 80}]}));
     slice(&api, "other", "web", &json!([{"addresses": ["10.1.0.2"]}]));
     service(&api, "lost", &json!({"selector": {"app": "away"}}));
+    service(&api, "pair", &json!({"selector": {"app": "pair"}}));
     let lost = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]}});
     api.merge_status(Kind::Node, "n2", &lost).unwrap();
     let daemon = daemon(&cluster);
     expect(&daemon, &Wanted { service: "default/well", findings: &["probe.backend ok"], ..WELL });
-    expect(
+    let text = expect(
         &daemon,
         &Wanted {
             service: "default/port",
@@ -77,7 +83,8 @@ fn backends_that_are_listed_and_do_not_answer_are_told_apart() {
             says: &["10.1.0.2:9090 refused", "does not listen on 9090"],
         },
     );
-    expect(
+    shows("Endpoints that are listed and do not answer", &text);
+    let text = expect(
         &daemon,
         &Wanted {
             service: "default/named",
@@ -88,6 +95,7 @@ fn backends_that_are_listed_and_do_not_answer_are_told_apart() {
             says: &["Target port http is declared by no container"],
         },
     );
+    shows("A target port that no container has", &text);
     expect(
         &daemon,
         &Wanted {
@@ -110,6 +118,29 @@ fn backends_that_are_listed_and_do_not_answer_are_told_apart() {
             says: &["n2"],
         },
     );
+    let text = expect(
+        &daemon,
+        &Wanted {
+            service: "default/pair",
+            first: "nodes.backends",
+            exit: 1,
+            next: "Look at the node",
+            findings: &["nodes.backends warning", "probe.backend because nodes.backends", "verdict ok"],
+            says: &["n2"],
+        },
+    );
+    shows("One backend of two that is on a lost node", &text);
+}
+
+/// Somebody takes the endpoints of a Service away, and the apiserver that would write its own ones again does not.
+fn empty(cluster: &Cluster, daemon: &Daemon<'_>, service: &str) {
+    cluster.kill(Part::Apiserver(0)).unwrap();
+    cluster.start_part_with(Part::Apiserver(0), &["--endpoint-reconciler-type=none"]).unwrap();
+    let api = cluster.api(0).unwrap();
+    api.merge(Kind::Slice, service, &json!({"endpoints": []})).unwrap();
+    let is_held =
+        || Ok(stage::frontends(daemon, service).iter().all(|row| row.contains(" held ")).then_some(()));
+    until(SOON, "a held list", is_held).unwrap();
 }
 
 #[test]
@@ -164,11 +195,10 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             ..WELL
         },
     );
-    expect_unprobed(
-        &daemon,
-        &Wanted { service: "default/proxied", findings: &["lb.ipmode info"], says: &["203.0.113.8"], ..WELL },
-    );
-    expect_unprobed(
+    let wanted =
+        Wanted { service: "default/proxied", findings: &["lb.ipmode info"], says: &["203.0.113.8"], ..WELL };
+    shows("An external address that is the balancer's own", &expect_unprobed(&daemon, &wanted));
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/elsewhere",
@@ -176,18 +206,20 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             ..WELL
         },
     );
-    expect_unprobed(
+    shows("A Service that is another proxy's", &text);
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/second",
             first: "frontend.collision",
             exit: 3,
-            next: "",
+            next: "Change the address or the port of one of the two",
             findings: &[],
             says: &["203.0.113.7:80", "default/first"],
         },
     );
-    expect_unprobed(
+    shows("An address that another Service has already", &text);
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/hosted",
@@ -198,7 +230,8 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             says: &["default/hosting", "30555"],
         },
     );
-    expect_unprobed(
+    shows("A node port that a pod has as its host port", &text);
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/squatted",
@@ -209,9 +242,12 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             says: &["30556/TCP"],
         },
     );
+    shows("A node port that a process has", &text);
+    // What vanishes within a minute of a list is held for that, and so said.
+    restart(&mut daemon);
     stage::expect(&daemon, "default/held", "serving 10.1.0.2:8080");
     slice(&api, "held", "", &Value::Null);
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/held",
@@ -222,11 +258,12 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             says: &["HELD since"],
         },
     );
+    shows("A slice that somebody emptied", &text);
     let slices = || Ok(api.slices_of("default/hidden")?.pop().filter(|it| it["endpoints"][0].is_object()));
     let name = stage::word(&until(SOON, "slice", slices).unwrap()["metadata"], "name");
     let label = json!({"metadata": {"labels": {"service.kubernetes.io/headless": ""}}});
     api.merge(Kind::Slice, &format!("default/{name}"), &label).unwrap();
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/hidden",
@@ -237,30 +274,34 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             says: &[&name],
         },
     );
-    expect_unprobed(
+    shows("A slice with a label that keeps proxies away", &text);
+    empty(&cluster, &daemon, "default/kubernetes");
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/kubernetes-intranet",
-            findings: &["frontend.collision ok", "verdict ok"],
+            findings: &["frontend.collision ok", "verdict ok", "hold.state ok"],
             ..WELL
         },
     );
+    shows("A Service whose name begins with that of one that was emptied", &text);
     let dns = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "kube-system", "name": "kube-dns"},
         "spec": {"selector": {"k8s-app": "kube-dns"}, "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]},
     });
     api.apply_object(&dns).unwrap();
-    expect_unprobed(
+    let text = expect_unprobed(
         &daemon,
         &Wanted {
             service: "default/kubernetes-intranet",
             first: "dns.service",
             exit: 3,
-            next: "",
+            next: "diagnose kube-system/kube-dns",
             findings: &["dns.service error"],
             says: &["kube-system/kube-dns"],
         },
     );
+    shows("A cluster whose DNS has no pods", &text);
     cluster.start_part(Part::Proxy).unwrap();
     cluster.stop(Part::Proxy).unwrap();
     restart(&mut daemon);
@@ -270,7 +311,7 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
             service: "default/kubernetes-intranet",
             first: "dns.service",
             exit: 3,
-            next: "",
+            next: "diagnose kube-system/kube-dns",
             findings: &["foreign.leftover warning"],
             says: &["kube-proxy --cleanup"],
         },
@@ -282,10 +323,11 @@ fn what_stands_beside_a_service_is_told_by_its_name() {
 fn a_service_that_found_no_room_in_the_maps_is_told_which_limit_to_raise() {
     let cluster = cluster();
     let api = cluster.api(0).unwrap();
+    let _web = serve_web(&cluster);
     service(&api, "first", &json!({"selector": {"app": "web"}}));
     service(&api, "second", &json!({"selector": {"app": "web"}}));
     let config = format!("{}[datapath.limits]\nfrontends = 1\n", stage::by_certificate(&cluster, 1));
-    let mut daemon = Daemon::new(cluster.bed(), &config).unwrap();
+    let mut daemon = served_daemon(&cluster, &config);
     daemon.start().unwrap();
     let out_of_room = || {
         let rows = stage::rows(&daemon, &["frontends"], "frontends");
@@ -293,15 +335,80 @@ fn a_service_that_found_no_room_in_the_maps_is_told_which_limit_to_raise() {
         Ok(rows.find(|row| row["service"] != "default/kubernetes").map(|row| stage::word(row, "service")))
     };
     let service = until(SOON, "a service without room", out_of_room).unwrap();
-    expect_unprobed(
+    let text = expect(
         &daemon,
         &Wanted {
             service: &service,
             first: "self.maps",
             exit: 3,
             next: "Raise the limit that the error names",
-            findings: &["verdict because self.maps"],
+            findings: &[
+                "self.maps error",
+                "verdict because self.maps",
+                "probe.frontend skipped",
+                "probe.backend ok",
+            ],
             says: &["raise `datapath.limits.frontends`"],
         },
     );
+    shows("Endpoints that are well, and a Service that found no room in the maps", &text);
+}
+
+fn serve_web(cluster: &Cluster) -> Server {
+    let at = "10.1.0.2:8080".parse().unwrap();
+    cluster.bed().serve(Location::pod("pod"), Role::Tcp, "web", at).unwrap()
+}
+
+/// Both families, and ranges of one.
+fn dual(api: &Api<'_>) {
+    let families = json!({
+        "type": "LoadBalancer", "selector": {"app": "dual"}, "ipFamilyPolicy": "RequireDualStack",
+        "loadBalancerSourceRanges": ["203.0.113.0/24"],
+    });
+    service(api, "dual", &families);
+    let ingress =
+        json!({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.10"}, {"ip": "2001:db8::10"}]}}});
+    api.merge_status(Kind::Service, "default/dual", &ingress).unwrap();
+    let pod = Pod { name: "default/dual-1", app: "dual", node: NODE, address: "10.1.0.7" };
+    diagnosed::pods(api, &[pod]);
+    let both = json!({"status": {"podIPs": [{"ip": "10.1.0.7"}, {"ip": "fd00:10:1::7"}]}});
+    api.merge_status(Kind::Pod, pod.name, &both).unwrap();
+}
+
+#[test]
+fn a_policy_that_keeps_clients_out_or_a_family_in_is_told() {
+    let cluster = cluster();
+    let api = cluster.api(0).unwrap();
+    service(&api, "inside", &json!({"internalTrafficPolicy": "Local", "selector": {"app": "away"}}));
+    dual(&api);
+    let mut daemon = served_daemon(&cluster, &stage::by_certificate(&cluster, 1));
+    daemon.start().unwrap();
+    let text = expect(
+        &daemon,
+        &Wanted {
+            service: "default/inside",
+            first: "policy.internal-local",
+            exit: 3,
+            next: "Set internalTrafficPolicy to Cluster",
+            findings: &[
+                "policy.internal-local error",
+                "verdict because policy.internal-local",
+                "probe.frontend because policy.internal-local",
+            ],
+            says: &["on n2"],
+        },
+    );
+    shows("An internal policy of Local on a node without a pod", &text);
+    let text = expect_unprobed(
+        &daemon,
+        &Wanted {
+            service: "default/dual",
+            first: "policy.source-ranges",
+            exit: 1,
+            next: "Add a range of that family to loadBalancerSourceRanges",
+            findings: &["policy.source-ranges warning", "slices.family ok", "verdict ok"],
+            says: &["No source range is of IPv6"],
+        },
+    );
+    shows("Source ranges of one family, and a Service of both", &text);
 }

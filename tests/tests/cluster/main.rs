@@ -30,6 +30,8 @@ mod diagnosed_news;
 #[cfg(test)]
 mod diagnosed_traffic;
 #[cfg(test)]
+mod guide;
+#[cfg(test)]
 mod packets;
 #[cfg(test)]
 mod packets_random;

@@ -1,0 +1,113 @@
+//! The cases in the guide: each is what a real daemon said in a test here, up to its next step.
+//!
+//! Invariant: a case of the guide that reads otherwise than the daemon says fails its test, and one that no test brings
+//! about fails a test too. Numbers, times and addresses are those of the run in which it was written down.
+
+use std::fs;
+use std::sync::{Mutex, PoisonError};
+
+const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/diagnose.md");
+
+/// The part of the guide that has them.
+const CASES: &str = "\n## Cases of a real control plane\n";
+
+/// Several tests write to the one page.
+static PAGE: Mutex<()> = Mutex::new(());
+
+/// Compares an answer with the case of the guide that begins with this sentence; with `BLESS` it is put there.
+#[track_caller]
+pub(crate) fn shows(case: &str, text: &str) {
+    let _page = PAGE.lock().unwrap_or_else(PoisonError::into_inner);
+    let page = fs::read_to_string(GUIDE).unwrap();
+    let (begins, ends) = place(&page, case).unwrap_or_else(|| panic!("{GUIDE} has no {case:?} with a block"));
+    let said = head(text);
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(GUIDE, [&page[..begins], &said, &page[ends..]].concat()).unwrap();
+        return;
+    }
+    let shown = &page[begins..ends];
+    assert_eq!(alike(&said), alike(shown), "{case}: BLESS=1 writes what is said now into {GUIDE}:\n{said}");
+}
+
+/// Where the block of a case begins and ends.
+fn place(page: &str, case: &str) -> Option<(usize, usize)> {
+    let after = |from: usize, what: &str| Some(from + page[from..].find(what)? + what.len());
+    let named = after(after(0, CASES)?, &format!("\n{case} (`"))?;
+    let begins = after(named, "\n```\n")?;
+    Some((begins, begins + page[begins..].find("```\n")?))
+}
+
+/// The head, and the answer with its next step; where there is none to take, what there is to know besides.
+fn head(text: &str) -> String {
+    let parts: Vec<&str> = text.split("\n\n").collect();
+    let has_next = parts.get(1).is_some_and(|answer| answer.contains("\nNext"));
+    let findings = parts.get(2).filter(|part| !has_next && !part.starts_with("  endpoints"));
+    let besides = findings.map(|part| lasting(part)).filter(|part| !part.is_empty());
+    let shown: Vec<&str> = parts.iter().take(2).copied().chain(besides.as_deref()).collect();
+    format!("{}\n", shown.join("\n\n").trim_end())
+}
+
+/// Findings without those that a test's other services bring about, or how long it took.
+fn lasting(findings: &str) -> String {
+    let mut is_shown = true;
+    let lines = findings.lines().filter(|line| {
+        if line.starts_with("  ") && !line.starts_with("   ") {
+            is_shown = !line.contains(" svc.shared-backends ") && !line.contains(" history.");
+        }
+        is_shown
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The words that are the same in every run.
+fn alike(text: &str) -> Vec<&str> {
+    let differs = |word: &str| {
+        word.contains(|it: char| it.is_ascii_digit())
+            || is_unit(word)
+            || is_of_nobody(word)
+            || is_made_up(word)
+    };
+    text.split_whitespace().filter(|word| !differs(word)).collect()
+}
+
+fn bare(word: &str) -> &str {
+    word.trim_matches(|it: char| !it.is_alphanumeric())
+}
+
+/// Where nobody is, the first connection times out, and of a later one it may be known that nobody is there.
+fn is_of_nobody(word: &str) -> bool {
+    matches!(bare(word), "timed" | "out" | "unreachable")
+}
+
+fn is_unit(word: &str) -> bool {
+    matches!(bare(word), "s" | "min" | "h" | "d")
+}
+
+/// The name of a slice ends in five characters of Kubernetes' choice, which has no vowels.
+fn is_made_up(word: &str) -> bool {
+    let last = bare(word).rsplit_once('-').map_or("", |(_, last)| last);
+    last.len() == 5 && last.chars().all(|it| "bcdfghjklmnpqrstvwxz2456789".contains(it))
+}
+
+#[test]
+fn every_case_of_the_guide_is_one_of_a_test() {
+    let page = fs::read_to_string(GUIDE).unwrap();
+    let cases = page.split_once(CASES).unwrap().1.split("\n## ").next().unwrap();
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/");
+    let all: Vec<(&str, &str)> =
+        cases.lines().filter_map(|line| line.strip_suffix("`):")?.rsplit_once(" (`")).collect();
+    assert!(all.len() >= 30, "{all:?}");
+    for (case, file) in all {
+        let test =
+            fs::read_to_string(format!("{folder}{file}")).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(test.contains(&format!("\"{case}\"")), "{file} has no {case:?}");
+    }
+}
+
+#[test]
+fn two_answers_of_different_runs_are_alike_and_those_of_different_causes_are_not() {
+    let one = "default/a  ClusterIP  192.168.1.7:80/TCP\n\nIts slice web-x7k2p has waited for 26 s.\n";
+    let other = "default/a  ClusterIP  192.168.200.1:80/TCP\n\nIts slice web-bcdfg has waited for 3 min.\n";
+    assert_eq!(alike(one), alike(other));
+    assert_ne!(alike(one), alike(&one.replace("waited", "failed")));
+}
