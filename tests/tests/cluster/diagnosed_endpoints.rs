@@ -13,8 +13,9 @@ use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
 use serde_json::{Value, json};
 
-use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect, expect_unprobed, wait_event};
+use crate::diagnosed::{self, WELL, Wanted, ago, apply_at, expect, expect_unprobed};
 use crate::guide::shows;
+use crate::provoked;
 use crate::stage;
 
 const fn pod<'a>(name: &'a str, app: &'a str, node: &'a str, address: &'a str) -> Pod<'a> {
@@ -62,6 +63,10 @@ fn lease(renewed: &str) -> Value {
 }
 
 const LEASE: &str = "apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
+
+/// What its controller says then.
+const CONFLICT: (&str, &str, &str, &str, &str) =
+    ("my-svc", "FailedToUpdateEndpointSlices", "endpoint-slice-controller", "Service", "api.conflict");
 
 /// Somebody who writes the same slice as its controller, and is always the quicker one.
 struct Conflict {
@@ -150,7 +155,7 @@ fn a_deleted_pod_that_is_still_an_endpoint_is_named_with_the_remedies_in_their_o
     let conflict = Conflict::begin(&cluster);
     pods[1].gone(&api).unwrap();
     conflict.while_it_lasts(&cluster, || {
-        wait_event(&api, "my-svc", "FailedToUpdateEndpointSlices", 1);
+        provoked::expect(&api, "default", &[CONFLICT]);
         let text = expect(
             &daemon,
             &Wanted {
