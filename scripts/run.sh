@@ -140,6 +140,7 @@ Now, in another terminal:
 
   make try                                            the table, and what a client gets
   curl localhost:9890/frontends                       the table again
+  open http://localhost:9890/ in a browser            the page: what does not serve, and why
   \$EDITOR $demo/manifests/web.yaml
                                                       change something, save, and look again
 

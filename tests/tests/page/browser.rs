@@ -31,15 +31,20 @@ pub(crate) const BOTH: [Kind; 2] = [Kind::Chromium, Kind::Firefox];
 pub(crate) struct Browser {
     session: Session,
     window: String,
-    process: Child,
+    process: Program,
     _profile: TempDir,
 }
 
 impl Browser {
     pub(crate) fn start(kind: Kind) -> Self {
+        Self::start_with(kind, &[])
+    }
+
+    /// The same, with further arguments for Chromium.
+    pub(crate) fn start_with(kind: Kind, arguments: &[&str]) -> Self {
         let profile = tempfile::tempdir().unwrap();
         let (process, mut session) = match kind {
-            Kind::Chromium => chromium(&profile),
+            Kind::Chromium => chromium(&profile, arguments),
             Kind::Firefox => firefox(&profile),
         };
         session.command("session.subscribe", &json!({"events": ["log.entryAdded"]}));
@@ -137,6 +142,34 @@ impl Browser {
         }
     }
 
+    /// Runs a function in each page before its own script.
+    #[track_caller]
+    pub(crate) fn first(&mut self, function: &str) {
+        self.session.command("script.addPreloadScript", &json!({"functionDeclaration": function}));
+    }
+
+    /// The page on paper, as PDF.
+    #[track_caller]
+    pub(crate) fn print(&mut self) -> Vec<u8> {
+        let printed = self.session.command("browsingContext.print", &json!({"context": self.window}));
+        STANDARD.decode(printed["data"].as_str().unwrap()).unwrap()
+    }
+
+    /// From now on it looks as it would on paper. Chromium's own protocol alone can ask for it.
+    #[track_caller]
+    pub(crate) fn paper(&mut self) {
+        let session = self.session.command("goog:cdp.getSession", &json!({"context": self.window}));
+        let emulated = json!({"method": "Emulation.setEmulatedMedia", "params": {"media": "print"},
+            "session": session["session"]});
+        self.session.command("goog:cdp.sendCommand", &emulated);
+    }
+
+    /// The process group of the browser and of all that it starts.
+    #[allow(dead_code, reason = "the benchmark of the page needs it")]
+    pub(crate) fn group(&self) -> u32 {
+        self.process.0.id()
+    }
+
     /// What it has said in its console, but for what a test expects.
     #[track_caller]
     pub(crate) fn console(&mut self) -> Vec<String> {
@@ -147,13 +180,21 @@ impl Browser {
     }
 }
 
-/// The browser is a child of its driver, so it is asked to close before that ends; what stays ends with their group.
+/// The browser is a child of its driver, so it is asked to close before that ends.
 impl Drop for Browser {
     fn drop(&mut self) {
         self.session.leave();
-        let group = Pid::from_raw(i32::try_from(self.process.id()).unwrap_or_default());
+    }
+}
+
+/// A program in a group of its own, which ends with it, even if the browser never answered.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let group = Pid::from_raw(i32::try_from(self.0.id()).unwrap_or_default());
         let _ = killpg(group, Signal::SIGKILL);
-        let _ = self.process.wait();
+        let _ = self.0.wait();
     }
 }
 
@@ -164,15 +205,17 @@ fn said(output: impl Read, words: &str) -> String {
     line.unwrap_or_else(|| panic!("it ended before it said {words:?}"))
 }
 
-fn chromium(profile: &TempDir) -> (Child, Session) {
+fn chromium(profile: &TempDir, more: &[&str]) -> (Program, Session) {
     let mut command = Command::new("chromedriver");
     // What it says of a browser that is being closed is no fault.
     command.arg("--port=0").process_group(0).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut driver = command.spawn().unwrap();
-    let port = said(driver.stdout.take().unwrap(), "started successfully on port ");
+    let mut driver = Program(command.spawn().unwrap());
+    let port = said(driver.0.stdout.take().unwrap(), "started successfully on port ");
     let folder = format!("--user-data-dir={}", profile.path().display());
     // Its own sandbox does not let root in; the page that it opens is ours.
-    let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &folder];
+    let mut arguments =
+        vec!["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &folder];
+    arguments.extend(more);
     let wanted =
         json!({"browserName": "chrome", "webSocketUrl": true, "goog:chromeOptions": {"args": arguments}});
     let url = format!("http://127.0.0.1:{}/session", port.trim_end_matches('.'));
@@ -184,13 +227,14 @@ fn chromium(profile: &TempDir) -> (Child, Session) {
     (driver, Session::connect(socket))
 }
 
-fn firefox(profile: &TempDir) -> (Child, Session) {
+fn firefox(profile: &TempDir) -> (Program, Session) {
     let mut command = Command::new("firefox-esr");
     command
         .args(["--headless", "--no-remote", "--remote-debugging-port", "0", "--profile"])
         .arg(profile.path());
-    let mut browser = command.process_group(0).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    let url = said(browser.stderr.take().unwrap(), "WebDriver BiDi listening on ");
+    command.process_group(0).stderr(Stdio::piped()).stdout(Stdio::null());
+    let mut browser = Program(command.spawn().unwrap());
+    let url = said(browser.0.stderr.take().unwrap(), "WebDriver BiDi listening on ");
     let mut session = Session::connect(&format!("{}/session", url.trim()));
     session.command("session.new", &json!({"capabilities": {}}));
     (browser, session)

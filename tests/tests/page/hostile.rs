@@ -1,23 +1,34 @@
 //! What a tenant may write into objects, on the screen of an operator.
 
+use holdfast_tests::fake::{Authority, Cluster, Names, Server};
+use serde_json::{Value, json};
+
 use crate::browser::{BOTH, Browser};
 use crate::node::Node;
+use crate::tunnel::Tunnel;
 
 /// A manager's name is any text of up to 128 characters, and stands in causes.
 const MANAGER: &str =
     "<img src=x onerror='document.title=1'><script>document.title=2</script>\u{202e}gpj.exe\u{200f}";
 
+/// Short enough for a name.
+const NAME: &str = "<b id=zone>\u{202e}gpj.exe";
+
+/// As a document has it: what stands for no character of a keyboard stands there as it is.
+fn quoted() -> String {
+    json!(MANAGER).to_string()
+}
+
 fn objects(zone: &str) -> String {
-    // As YAML quotes: what Rust makes of such characters is no YAML, and the file would be left out.
-    let [manager, zone] = [MANAGER, zone].map(|text| serde_json::json!(text));
+    let (text, zone) = (quoted(), json!(zone));
     format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: shop}}\n\
          spec: {{type: ClusterIP, clusterIP: 10.96.0.10, ports: [{{port: 80}}]}}\n---\n\
          apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
          metadata:\n  name: web-1\n  namespace: shop\n  labels: {{kubernetes.io/service-name: web}}\n  \
-         managedFields: [{{manager: {manager}, operation: Update, time: '2026-01-08T11:11:55Z'}}]\n\
+         managedFields: [{{manager: {text}, operation: Update, time: '2026-01-08T11:11:55Z'}}]\n\
          addressType: IPv4\nports: [{{port: 8080}}]\n\
-         endpoints: [{{addresses: [10.1.0.1], nodeName: {manager}, zone: {zone}}}]\n"
+         endpoints: [{{addresses: [10.1.0.1], nodeName: {text}, zone: {zone}}}]\n"
     )
 }
 
@@ -27,11 +38,13 @@ fn what_an_object_says_is_text_and_turns_nothing_around() {
     node.write("web.yaml", &objects("</td><b id=zone>b"));
     for kind in BOTH {
         let mut browser = Browser::start(kind);
-        let mut shown = String::new();
         for view in ["service/shop/web", "time?services=shop/web", "history", "frontends", ""] {
             browser.open("about:blank");
             browser.open(&node.url(view));
             browser.until_text("#alive", "live");
+            if view.starts_with("service") || view == "history" {
+                browser.until_text("main", "\\u{202e}gpj.exe\\u{200f}");
+            }
             std::thread::sleep(std::time::Duration::from_millis(500));
             let made = browser.value("document.querySelectorAll('main img, main script, #zone').length");
             assert_eq!(made, 0, "{kind:?} {view}");
@@ -41,13 +54,110 @@ fn what_an_object_says_is_text_and_turns_nothing_around() {
             );
             let text = browser.text("main");
             assert!(!text.contains(['\u{202e}', '\u{200f}']), "{kind:?} {view}: {text}");
-            shown.push_str(&text);
-        }
-        for mark in ["\\u{202e}gpj.exe", "\\u{200f}"] {
-            assert!(shown.contains(mark), "{kind:?}: {mark} is nowhere: it may be left out as well\n{shown}");
         }
         assert_eq!(browser.console(), [""; 0], "{kind:?}");
     }
+}
+
+/// What else of an object is any text, or is refused as a name and shown as such.
+fn more_objects() -> String {
+    let (text, own) = (quoted(), json!(NAME));
+    format!(
+        "apiVersion: v1\nkind: Service\n\
+         metadata: {{name: web, namespace: shop, annotations: {{holdfast.io/on-empty: {text}}}}}\n\
+         spec: {{type: ClusterIP, clusterIP: 10.96.0.10, ports: [{{port: 80}}]}}\n---\n\
+         apiVersion: v1\nkind: Service\nmetadata: {{name: balanced, namespace: shop, finalizers: [{text}]}}\n\
+         spec: {{type: LoadBalancer, clusterIP: 10.96.0.11, loadBalancerClass: {text}, ports: [{{port: 80}}]}}\n\
+         status: {{loadBalancer: {{ingress: [{{hostname: {text}}}]}}}}\n---\n\
+         apiVersion: v1\nkind: Service\nmetadata: {{name: ported, namespace: shop}}\n\
+         spec: {{clusterIP: 10.96.0.12, ports: [{{port: 80, name: {own}}}]}}\n---\n\
+         apiVersion: v1\nkind: Service\nmetadata: {{name: {own}, namespace: {own}}}\n\
+         spec: {{clusterIP: 10.96.0.13, ports: [{{port: 80}}]}}\n"
+    )
+}
+
+/// Nothing was made of it, and nothing turned around by it.
+#[track_caller]
+fn is_text(browser: &mut Browser, view: &str) {
+    let made = browser.value("document.querySelectorAll('main img, main script, #zone').length");
+    assert_eq!(made, 0, "{view}");
+    let text = browser.text("body");
+    assert!(!text.contains(['\u{202e}', '\u{200f}']), "{view}: {text}");
+    let spoken =
+        "[...document.querySelectorAll('[title], [aria-label]')].map(it => it.title + it.ariaLabel).join()";
+    let spoken = browser.value(spoken);
+    assert!(!spoken.as_str().unwrap().contains(['\u{202e}', '\u{200f}']), "{view}: {spoken}");
+    assert!(browser.value("document.title").as_str().unwrap().ends_with("holdfast"), "{view}");
+}
+
+#[test]
+fn names_that_are_none_and_settings_that_mean_nothing_are_shown_as_what_they_are() {
+    let node = Node::start(&[("more.yaml", &more_objects())]);
+    let mut browser = Browser::start(BOTH[0]);
+    for (view, words) in [
+        ("service/shop/web", "\\u{202e}gpj.exe\\u{200f} (service, rejected)"),
+        ("service/shop/balanced", "Load balancer"),
+        ("service/shop/ported", "shop/ported"),
+        ("rejected", "has the character '<'"),
+        ("frontends", "shop/web"),
+        ("diagnose/shop/balanced", "Diagnosis of"),
+        ("", "rejected"),
+    ] {
+        browser.open("about:blank");
+        browser.open(&node.url(view));
+        browser.until_text("#alive", "live");
+        browser.until_text("main", words);
+        is_text(&mut browser, view);
+    }
+}
+
+/// A cluster whose components, or whoever may write Events, say what they want.
+fn cluster() -> Cluster {
+    let cluster = Cluster::new("7c8d4a2e-0000-4000-8000-000000000001");
+    let apply = |object: Value| assert!(cluster.apply(object).is_ok());
+    apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"type": "ClusterIP", "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"],
+        "ports": [{"protocol": "TCP", "port": 80}]}}));
+    apply(json!({"kind": "Event", "metadata": {"namespace": "shop", "name": "web.1"}, "type": "Warning",
+        "involvedObject": {"kind": "Service", "namespace": "shop", "name": "web", "fieldPath": MANAGER},
+        "reason": "SyncLoadBalancerFailed", "message": format!("RequestLimitExceeded {MANAGER}"), "count": 3,
+        "lastTimestamp": "2026-11-20T13:58:02Z", "source": {"component": "service-controller", "host": MANAGER}}));
+    apply(json!({"kind": "Event", "metadata": {"namespace": "shop", "name": "web.2"}, "type": MANAGER,
+        "involvedObject": {"kind": "Service", "namespace": "shop", "name": "web"}, "reason": MANAGER,
+        "message": MANAGER, "action": MANAGER, "lastTimestamp": "2026-11-20T13:58:03Z",
+        "source": {"component": MANAGER}}));
+    cluster
+}
+
+#[test]
+fn what_an_event_says_is_text() {
+    let (cluster, authority) = (cluster(), Authority::new().unwrap());
+    let server = Server::start(&cluster, &authority.server(&Names::Kubernetes).unwrap()).unwrap();
+    let node = Node::with(|folder| {
+        let path = folder.join("ca.crt");
+        std::fs::write(&path, authority.pem()).unwrap();
+        format!(
+            "[apiserver]\nendpoints = [\"{}\"]\ntls_server_name = \"kubernetes.default.svc\"\nca_file = {path:?}\n\
+             discover = []\n",
+            server.url()
+        )
+    });
+    // By TCP nobody has an apiserver asked.
+    let tunnel = Tunnel::to(&node.socket());
+    let mut browser = Browser::start(BOTH[0]);
+    for (view, words) in [
+        ("service/shop/web", "What happened"),
+        ("events/shop/web", "RequestLimitExceeded <img src=x"),
+        ("diagnose/shop/web", "Diagnosis of"),
+        ("apiserver", "in use"),
+    ] {
+        browser.open("about:blank");
+        browser.open(&tunnel.url(view));
+        browser.until_text("#alive", "live");
+        browser.until_text("main", words);
+        is_text(&mut browser, view);
+    }
+    assert_eq!(browser.console(), [""; 0]);
 }
 
 #[test]

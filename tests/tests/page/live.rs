@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::browser::{BOTH, Browser};
 use crate::node::Node;
 
-fn service(backends: &[&str]) -> String {
+pub(crate) fn service(backends: &[&str]) -> String {
     let endpoints: Vec<String> =
         backends.iter().map(|backend| format!("{{addresses: [{backend}]}}")).collect();
     format!(

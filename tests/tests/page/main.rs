@@ -4,10 +4,15 @@
 //! its console is a failure.
 #![cfg(test)]
 
+mod astray;
 mod browser;
 mod clean;
+mod connections;
 mod hostile;
 mod live;
 mod node;
 mod operator;
+mod paper;
 mod socket;
+mod tunnel;
+mod way;

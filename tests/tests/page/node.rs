@@ -14,6 +14,8 @@ use tempfile::TempDir;
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
+    program: PathBuf,
+    more: String,
     folder: TempDir,
     port: u16,
     process: Option<Child>,
@@ -22,14 +24,31 @@ pub(crate) struct Node {
 impl Node {
     /// One that serves these manifests.
     pub(crate) fn start(manifests: &[(&str, &str)]) -> Self {
+        Self::of(program(), manifests)
+    }
+
+    /// One whose configuration has more tables; its folder is where this says.
+    pub(crate) fn with(more: impl FnOnce(&Path) -> String) -> Self {
+        let mut node = Self::prepare(program());
+        node.more = more(node.folder.path());
+        node.run();
+        node
+    }
+
+    /// The same of a program that has the daemon's command line.
+    pub(crate) fn of(program: PathBuf, manifests: &[(&str, &str)]) -> Self {
+        let mut node = Self::prepare(program);
+        manifests.iter().for_each(|(file, text)| node.write(file, text));
+        node.run();
+        node
+    }
+
+    fn prepare(program: PathBuf) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("manifests")).unwrap();
         // Free a moment ago: two tests never have the same, and nobody else listens there meanwhile.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut node = Self { folder, port, process: None };
-        manifests.iter().for_each(|(file, text)| node.write(file, text));
-        node.run();
-        node
+        Self { program, more: String::new(), folder, port, process: None }
     }
 
     /// The demo of `make run`.
@@ -47,6 +66,15 @@ impl Node {
         Self::start(&files)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    #[allow(dead_code, reason = "the benchmark of the page needs it")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.as_ref().map_or(0, Child::id)
+    }
+
     pub(crate) fn url(&self, view: &str) -> String {
         format!("http://localhost:{}/#/{view}", self.port)
     }
@@ -59,17 +87,17 @@ impl Node {
     }
 
     pub(crate) fn run(&mut self) {
-        let folder = self.folder.path().display();
+        let (folder, more) = (self.folder.path().display(), &self.more);
         let config = format!(
-            "[node]\nname = \"node-1\"\n[datapath]\nkind = \"memory\"\n[packets]\nenabled = false\n\
+            "[node]\nname = \"node-1\"\nzone = \"zone-a\"\n[datapath]\nkind = \"memory\"\n[packets]\nenabled = false\n\
              [manifests]\npath = \"{folder}/manifests\"\n[state]\npath = \"{folder}/state\"\n\
-             [admin]\nlisten = \"127.0.0.1:{}\"\nsocket = \"{folder}/admin.sock\"\n",
+             [admin]\nlisten = \"127.0.0.1:{}\"\nsocket = \"{folder}/admin.sock\"\n{more}",
             self.port
         );
         let path = self.folder.path().join("holdfast.toml");
         fs::write(&path, config).unwrap();
         let log = File::create(self.folder.path().join("log")).unwrap();
-        let mut command = Command::new(program());
+        let mut command = Command::new(&self.program);
         command.args(["run", "--config"]).arg(path).stdout(Stdio::null()).stderr(log);
         self.process = Some(command.spawn().unwrap());
         let end = Instant::now() + READY_LIMIT;
@@ -84,6 +112,16 @@ impl Node {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(process.id()).unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
         process.wait().unwrap();
+    }
+
+    /// Has it forget all that it has written: its table and its history.
+    pub(crate) fn forget(&self) {
+        fs::remove_dir_all(self.folder.path().join("state")).unwrap();
+    }
+
+    /// Its other door.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("admin.sock")
     }
 
     fn log(&self) -> String {

@@ -24,6 +24,24 @@ fn from_the_first_screen_one_click_leads_to_why_a_service_refuses() {
 }
 
 #[test]
+fn from_make_run_two_clicks_lead_to_why_a_service_refuses() {
+    let told = include_str!("../../../scripts/run.sh");
+    assert!(told.contains("http://localhost:9890/"), "make run does not say where the page is");
+    let node = Node::demo();
+    for kind in BOTH {
+        let mut browser = Browser::start(kind);
+        browser.open(&node.url("").replace("#/", ""));
+        browser.until_text("#alive", "live");
+        browser.click("a[href='#/frontends?verdict=refusing']");
+        browser.until_text("[role=status]", "1 of 8 frontends");
+        browser.click(".window tbody th a");
+        browser.until_text(".sentence", "it never had a usable endpoint");
+        assert!(browser.text("h2").contains("demo/empty"), "{kind:?}");
+        assert_eq!(browser.console(), [""; 0], "{kind:?}");
+    }
+}
+
+#[test]
 fn the_first_screen_says_how_the_node_is() {
     let node = Node::demo();
     let mut browser = Browser::start(BOTH[0]);

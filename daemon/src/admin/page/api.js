@@ -22,12 +22,40 @@ function pathOf(path, parameters = {}) {
 async function response(path, parameters, limit = ASK_LIMIT) {
   const signal = AbortSignal.timeout(limit);
   const answer = await fetch(pathOf(path, parameters), { signal, headers: { accept: "application/json" } });
-  // /readyz says with 503 what is not well, in the same words.
-  if (answer.ok || (path === "/readyz" && answer.status === 503)) return answer;
-  const said = await answer.json().catch(() => ({ error: `the daemon answered ${answer.status}` }));
+  hearTime(answer);
+  if (answer.ok) return answer;
+  const said = await saidIn(answer);
   if (said.error) throw new Refused(answer.status, said);
+  // What is not well, or not known any more, is said in the same words.
   return new Response(JSON.stringify(said), { status: 200 });
 }
+
+// What the daemon says of a refusal; where all connections are taken, it is text.
+async function saidIn(answer) {
+  const text = await answer.text().catch(() => "");
+  try {
+    return JSON.parse(text);
+  } catch {
+    const words = text
+      .slice(0, 300)
+      .replace(/^error: /u, "")
+      .trim()
+      .replaceAll("\n", "; ");
+    return { error: words || `the daemon answered ${answer.status}` };
+  }
+}
+
+// How far the node's clock is ahead of this computer's, as an answer's date says it, to the second.
+let ahead = 0;
+
+function hearTime(answer) {
+  const date = Date.parse(answer.headers.get("date") ?? "");
+  if (!Number.isNaN(date)) ahead = date - Date.now();
+}
+
+// What differs by less is the way of an answer, and the second that a date leaves out.
+const CLOCKS_AGREE = 3_000;
+const nodeTime = () => Date.now() + (Math.abs(ahead) > CLOCKS_AGREE ? ahead : 0);
 
 const ask = async (path, parameters, limit) =>
   (await response(path, { ...parameters, format: "json" }, limit)).json();

@@ -16,23 +16,44 @@ function filled(element, properties, children) {
   for (const [name, value] of Object.entries(properties ?? {})) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : String(value));
+    else element.setAttribute(name, value === true ? "" : SPOKEN.has(name) ? visible(value) : String(value));
   }
   element.append(...children.flat(Infinity).filter(isSomething).map(asNode));
   return element;
 }
 
+// Attributes that people read or hear.
+const SPOKEN = new Set(["title", "aria-label"]);
+
 const isSomething = (child) => child !== undefined && child !== null && child !== false;
-const asNode = (child) => (child instanceof Node ? child : String(child));
+const asNode = (child) => (child instanceof Node ? child : visible(child));
 
 // Whoever has come to something by keys stays there, when it is drawn anew.
 function replace(element, ...children) {
-  const active = element.contains(document.activeElement) ? document.activeElement : null;
-  const mark = active?.dataset.key ?? active?.getAttribute("href");
+  const mark = element.contains(document.activeElement) ? markOf(document.activeElement) : null;
   element.replaceChildren(...children.flat(Infinity).filter(isSomething).map(asNode));
+  focusOn(element, mark);
+}
+
+const markOf = (element) => element.dataset.key ?? element.getAttribute("href");
+
+function focusOn(element, mark) {
   if (!mark) return;
   const [key, href] = ["data-key", "href"].map((name) => `[${name}="${CSS.escape(mark)}"]`);
   (element.querySelector(key) ?? element.querySelector(href))?.focus({ preventScroll: true });
+}
+
+// The same where most of it is as it was: what is equal stays, and with it what somebody has selected in it.
+function renew(element, ...children) {
+  const fresh = h("div", {}, children).childNodes;
+  const known = [...element.childNodes];
+  if (known.length !== fresh.length) return replace(element, ...fresh);
+  [...fresh].forEach((child, index) => {
+    if (known[index].isEqualNode(child)) return;
+    const active = known[index].contains(document.activeElement) ? markOf(document.activeElement) : null;
+    known[index].replaceWith(child);
+    focusOn(child, active);
+  });
 }
 
 // A name that a tenant chose: control and direction characters show as what they are, and turn nothing around it.

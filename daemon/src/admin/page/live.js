@@ -11,9 +11,11 @@ const SILENCE_LIMIT = 12_000;
 // As many as one answer of the history has; after more than that everything is asked for anew.
 const GAP_LIMIT = 10_000;
 
-// Numbers that no record tells: fill of the maps, flows, refusals, the apiserver. Slower while nobody looks.
+// Numbers that no record tells: fill of the maps, flows, refusals, the apiserver.
 const GENERAL_PAUSE = 5_000;
-const GENERAL_PAUSE_HIDDEN = 60_000;
+
+// A browser has six connections for all tabs of one daemon. A page that nobody sees lets go of its own after this time.
+const UNSEEN_LIMIT = 30_000;
 
 const sleep = (time) =>
   new Promise((wake) => {
@@ -29,6 +31,7 @@ function say(state, why = null) {
 async function follow() {
   let pause = PAUSE_MIN;
   for (;;) {
+    await seen();
     const begun = Date.now();
     await watchOnce().catch(without);
     if (Date.now() - begun > SILENCE_LIMIT) pause = PAUSE_MIN;
@@ -37,10 +40,19 @@ async function follow() {
   }
 }
 
-// There is no stream. Where the daemon refuses one, because others have them all, it is asked in its place.
+async function seen() {
+  while (document.hidden) {
+    await new Promise((wake) => {
+      document.addEventListener("visibilitychange", wake, { once: true });
+    });
+  }
+}
+
+// There is no stream. The daemon is asked in its place, if it answers: others may have all streams, or something on the
+// way may hold ours back.
 async function without(error) {
   const why = String(error.message ?? error);
-  if (!(error instanceof Refused)) return say("gone", why);
+  if (!(error instanceof Refused) && store.live.state !== "polling") say("gone", why);
   await fill().then(
     () => {
       store.live.heard = Date.now();
@@ -50,27 +62,39 @@ async function without(error) {
   );
 }
 
+const UNSEEN = "nobody looks";
+
 // From one beginning of the stream to its end.
 async function watchOnce() {
   const given = new AbortController();
-  let silence = setTimeout(() => given.abort(), SILENCE_LIMIT);
+  const endIn = (time, why) => setTimeout(() => given.abort(new Error(why)), time);
+  let silence = endIn(SILENCE_LIMIT, "the stream is silent");
+  let unseen = 0;
+  const look = () => {
+    clearTimeout(unseen);
+    if (document.hidden) unseen = endIn(UNSEEN_LIMIT, UNSEEN);
+  };
+  document.addEventListener("visibilitychange", look, { signal: given.signal });
+  look();
   try {
     const stream = await fetch("/watch", { signal: given.signal, headers: { accept: "text/event-stream" } });
-    if (!stream.ok) throw await refusal(stream);
+    if (!stream.ok) throw new Refused(stream.status, await saidIn(stream));
     const early = [];
-    let known = false;
+    let [known, heard] = [false, false];
     const filled = fill().then(() => {
       known = true;
       early.splice(0).forEach(learn);
-      say("live");
+      if (heard) say("live");
     });
-    filled.catch(() => given.abort());
+    filled.catch((error) => given.abort(error));
     await eachEvent(
       stream.body,
       () => {
+        heard = true;
         store.live.heard = Date.now();
+        if (known && store.live.state !== "live") say("live");
         clearTimeout(silence);
-        silence = setTimeout(() => given.abort(), SILENCE_LIMIT);
+        silence = endIn(SILENCE_LIMIT, "the stream is silent");
       },
       (event, data) => {
         if (event !== "record") throw new Error(data.why);
@@ -81,22 +105,20 @@ async function watchOnce() {
     await filled;
     throw new Error("the stream ended");
   } catch (error) {
-    throw given.signal.aborted ? new Error("the daemon is silent") : error;
+    const why = given.signal.aborted ? given.signal.reason : error;
+    if (why.message !== UNSEEN) throw why;
+    say("asking");
   } finally {
     clearTimeout(silence);
+    clearTimeout(unseen);
     given.abort();
   }
-}
-
-async function refusal(answer) {
-  const said = await answer.json().catch(() => ({ error: `the daemon answered ${answer.status}` }));
-  return new Refused(answer.status, said);
 }
 
 // What is known when the stream begins: everything the first time, else what happened while there was none.
 async function fill() {
   const { started } = await ask("/version");
-  const isKnown = store.seq > 0 && answer("/version")?.started === started;
+  const isKnown = store.seq > 0 && store.started === started;
   const missed = isKnown ? await askLines("/history", { after: store.seq, limit: GAP_LIMIT }) : null;
   if (missed && missed.length < GAP_LIMIT && !missed.some((record) => record.kind === "gap")) {
     missed.forEach(learn);
@@ -105,11 +127,14 @@ async function fill() {
   const ready = await ask("/readyz");
   // What is recorded from here on is learnt once more from the stream, which does no harm.
   store.seq = ready.history.seq;
-  await Promise.all([askTable(), askGeneral()]);
+  await askGeneral();
+  await askTable();
   const from = Math.max(0, store.seq - RECORDS_SHOWN);
   store.records = (await askLines("/history", { after: from, limit: RECORDS_SHOWN }))
     .reverse()
     .filter((record) => record.kind === "change");
+  store.newest.clear();
+  Object.assign(store, { started, filled: store.filled + 1 });
   changed();
 }
 
@@ -125,7 +150,7 @@ async function eachEvent(body, alive, event) {
 
 async function askAlong() {
   for (;;) {
-    await sleep(document.hidden ? GENERAL_PAUSE_HIDDEN : GENERAL_PAUSE);
+    await sleep(GENERAL_PAUSE);
     if (store.live.state === "live") await askGeneral();
   }
 }

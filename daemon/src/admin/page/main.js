@@ -32,41 +32,47 @@ let end = () => {};
 
 function show() {
   const asked = route();
-  const view = (VIEWS[asked.view] ?? nowView)(asked);
+  const view = (Object.hasOwn(VIEWS, asked.view) ? VIEWS[asked.view] : nowView)(asked);
   end();
   current = view;
   replace(place("main"), view.root);
   tabs(asked.view);
   title();
-  const update = paced(() => (current === view ? view.update?.() : null), view.pause ?? PAUSE);
+  const isSeen = () => current === view && !document.hidden;
+  const update = paced(() => (isSeen() ? view.update?.() : null), view.pause ?? PAUSE);
   const stop = onChange(update);
   const timer = view.every ? setInterval(update, view.every) : 0;
+  document.addEventListener("visibilitychange", update);
   end = () => {
     stop();
     clearInterval(timer);
+    document.removeEventListener("visibilitychange", update);
   };
   update();
   view.shown?.();
 }
 
-// As often as a person sees a difference, however much changes; a view that asks for what it shows has a longer one.
-const PAUSE = 250;
+// As often as a person reads what changed, however much changes; views that draw a lot have a longer one. What is
+// thrown away many times a second a browser does not give back as fast.
+const PAUSE = 1_000;
 
-// Once in a pause, one at a time, and once more if it was asked for meanwhile.
+// Once in a pause, one at a time, and once more if it was asked for meanwhile. A turn never waits for the next one:
+// while things change all the time there is always a next one, and each would be kept until the last.
 function paced(run, pause) {
   let [busy, again] = [false, false];
-  const turn = async () => {
-    again = busy;
+  return async () => {
+    again = true;
     if (busy) return;
     busy = true;
     try {
-      await Promise.all([run(), sleep(pause)]);
+      while (again) {
+        again = false;
+        await Promise.all([run(), sleep(pause)]);
+      }
     } finally {
       busy = false;
     }
-    if (again) await turn();
   };
-  return turn;
 }
 
 function tabs(chosen) {
@@ -103,11 +109,26 @@ function alive() {
   const { state, since, heard, why } = store.live;
   const age = span(Date.now() - (heard ?? since));
   const words =
-    { asking: "asking…", live: "live", polling: `asked every few seconds: ${visible(why ?? "")}` }[state] ??
+    { asking: "asking…", live: live(), polling: `asked every few seconds: ${visible(why ?? "")}` }[state] ??
     `the daemon does not answer since ${age}: ${visible(why ?? "")}. What is shown is as old.`;
   document.body.classList.toggle("old", state === "gone");
   if (place("alive").textContent !== words) place("alive").textContent = words;
 }
+
+// What somebody has to know who compares times, or waits for a number to change.
+function live() {
+  const other = Math.abs(ahead) > CLOCK_TOLD && `${span(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"}`;
+  const unasked = GENERAL.filter((path) => store.answers[path]?.error);
+  return [
+    "live",
+    other && `the node's clock is ${other} this computer's`,
+    unasked.length > 0 && `${unasked.join(", ")} could not be asked`,
+  ]
+    .filter(Boolean)
+    .join("; ");
+}
+
+const CLOCK_TOLD = 60_000;
 
 function clockChoice() {
   const choice = (utc, words) =>
@@ -135,7 +156,8 @@ addEventListener("hashchange", () => {
   place("main").focus({ preventScroll: true });
   scrollTo(0, 0);
 });
-onChange(frame);
+onChange(paced(frame, PAUSE));
+for (const event of ["beforeprint", "afterprint"]) addEventListener(event, (told) => current.printed?.(told));
 setInterval(alive, 1_000);
 show();
 follow();

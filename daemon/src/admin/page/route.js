@@ -3,8 +3,17 @@
 
 function route() {
   const [path, query = ""] = location.hash.slice(1).split("?");
-  const [view = "", ...rest] = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const [view = "", ...rest] = path.split("/").filter(Boolean).map(decoded);
   return { view: view || "now", rest, given: new URLSearchParams(query) };
+}
+
+// What somebody typed or cut off may be no text at all; it is shown as it stands then.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function link(view, rest = [], given = {}) {

@@ -5,14 +5,14 @@ function shellQuoted(text) {
   return /^[\w./:=@%+,-]+$/u.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-function same(path, parameters, command) {
+function same(path, parameters, command, of) {
   const url = `localhost:${location.port || 80}${pathOf(path, parameters)}`;
   const words = command.map(shellQuoted).join(" ");
   const json = async () => JSON.stringify(await ask(path, parameters), null, 2);
   return h(
     "p",
     { class: "same" },
-    "The same elsewhere: ",
+    of ? `${of} elsewhere: ` : "The same elsewhere: ",
     copier("curl", () => `curl ${shellQuoted(url)}`),
     copier("command line", () => `holdfast ${words}`),
     copier("JSON", path === "/history" ? () => askRaw(path, parameters) : json),
@@ -30,6 +30,8 @@ async function copy(button, what, text) {
     button.textContent = `Copied ${what}`;
   } catch {
     // Without the right to the clipboard the text is shown, to be taken by hand.
-    button.after(h("textarea", { readonly: true, "aria-label": what, rows: "3" }, await text()));
+    const shown = h("textarea", { readonly: true, "aria-label": what, rows: "3" });
+    shown.value = await text();
+    button.after(shown);
   }
 }

@@ -5,21 +5,24 @@ const store = {
   rows: new Map(), // by service, its source and frontend
   answers: {}, // by path: the last answer, and what went wrong since
   records: [], // the latest changes, newest first
+  newest: new Map(), // by service: the number of its latest change, those that changed last at the end
   seq: 0,
+  started: null, // when the daemon began whose numbers these are
+  filled: 0, // how often everything was asked for
   live: { state: "asking", since: Date.now(), heard: null, why: null },
 };
 
 // What a person reads through; the history has the rest.
 const RECORDS_SHOWN = 200;
 
+// More services than change between two looks of a view.
+const NEWEST_MAX = 10_000;
+
 // Services whose rows are asked for one by one; of more, the whole table is asked for.
 const SERVICES_ASKED = 20;
 
 // The whole table is not asked for more often than this, whatever happens.
 const TABLE_PAUSE = 10_000;
-
-// Between two questions of a view that asks for what it shows.
-const ASKED_PAUSE = 1_000;
 
 const GENERAL = ["/version", "/readyz", "/services", "/apiserver", "/datapath", "/flows"];
 
@@ -82,18 +85,17 @@ function learnAgain(since) {
   changed();
 }
 
-// The small answers. Each may fail by itself.
+// The small answers. Each may fail by itself. They are asked for one after another, by one connection: the daemon has
+// 128 for all pages and programs.
 async function askGeneral(paths = GENERAL) {
-  await Promise.all(
-    paths.map(async (path) => {
-      try {
-        store.answers[path] = { value: await ask(path, ASKED_FOR[path] ?? {}), at: Date.now() };
-      } catch (error) {
-        store.answers[path] = { ...store.answers[path], error: String(error.message ?? error) };
-      }
-    }),
-  );
-  changed();
+  for (const path of paths) {
+    try {
+      store.answers[path] = { value: await ask(path, ASKED_FOR[path] ?? {}), at: Date.now() };
+    } catch (error) {
+      store.answers[path] = { ...store.answers[path], error: String(error.message ?? error) };
+    }
+    changed();
+  }
 }
 
 const answer = (path) => store.answers[path]?.value;
@@ -102,11 +104,20 @@ const answer = (path) => store.answers[path]?.value;
 function learn(record) {
   if (record.kind === "gap") return needTable();
   if (record.kind !== "change") return;
-  if (record.seq) store.seq = Math.max(store.seq, record.seq);
-  store.records.unshift(record);
-  store.records.length = Math.min(store.records.length, RECORDS_SHOWN);
+  enlist(record);
   learnTransitions(record);
   changed();
+}
+
+// The stream begins before the history is read, so both may have a record.
+function enlist(record) {
+  store.newest.delete(record.service);
+  store.newest.set(record.service, record.seq);
+  if (store.newest.size > NEWEST_MAX) store.newest.delete(store.newest.keys().next().value);
+  if (record.seq <= store.records[0]?.seq) return;
+  store.seq = Math.max(store.seq, record.seq);
+  store.records.unshift(record);
+  store.records.length = Math.min(store.records.length, RECORDS_SHOWN);
 }
 
 function learnTransitions(record) {
@@ -141,7 +152,7 @@ async function catchUp() {
   const services = [...outdated];
   if (services.length <= SERVICES_ASKED && !outdated.has("")) {
     outdated.clear();
-    await Promise.all(services.map(askService));
+    for (const service of services) await askService(service);
   } else if (Date.now() - tableAsked > TABLE_PAUSE) {
     outdated.clear();
     await askTable();

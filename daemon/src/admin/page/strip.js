@@ -59,15 +59,28 @@ function stripOf(services) {
   const root = h("section", {}, h("h3", {}, "Its time"), picture, told);
   if (services.length > 1) root.firstChild.textContent = "Their time";
   const update = async () => {
-    const all = await Promise.all(services.map(async (service) => ({ service, parts: await partsOf(service) })));
+    const all = [];
+    for (const service of services) all.push(await storyOf(service));
     const isOpen = picture.querySelector("details")?.open;
     replace(
       picture,
       drawStrips(all, (service, part) => replace(told, toldOf(service, part))),
+      all
+        .filter(({ error }) => error)
+        .map(({ service, error }) => h("p", { class: "bad" }, `${service}: ${error}`)),
       tableOf(all, isOpen),
     );
   };
   return { root, update };
+}
+
+// What cannot be asked of one service is said, and the others are drawn.
+async function storyOf(service) {
+  try {
+    return { service, parts: await partsOf(service) };
+  } catch (error) {
+    return { service, parts: [], error: error.message };
+  }
 }
 
 function drawStrips(all, choose) {
@@ -76,7 +89,13 @@ function drawStrips(all, choose) {
     .flatMap(({ records }) => records.slice(0, 1))
     .map(({ time }) => Date.parse(time));
   if (begins.length === 0) return h("p", { class: "nothing" }, "Nothing is recorded of it.");
-  const [first, now] = [Math.min(...begins), Date.now()];
+  // On the node's clock; and if that was set back, nothing is later than now all the same.
+  const first = Math.min(...begins);
+  const now = Math.max(
+    nodeTime(),
+    first + 1_000,
+    ...all.flatMap(({ parts }) => parts.map(({ from }) => from ?? 0)),
+  );
   const lead = (now - first) * 0.03;
   const scale = (time) => (((time ?? first - lead) - (first - lead)) / (now - first + lead)) * WIDTH;
   const most = Math.max(1, ...all.flatMap(({ parts }) => parts.map((part) => part.backends)));
@@ -112,9 +131,9 @@ function strip(service, parts, top, scale, now, most, choose) {
         "data-key": `${service} ${index}`,
         onclick: activate,
         onfocus: activate,
+        onpointerenter: (event) => titled(event.currentTarget, words),
         class: "part",
       },
-      svg("title", {}, words),
       svg("rect", {
         x: from,
         y: top + LABEL,
@@ -122,14 +141,15 @@ function strip(service, parts, top, scale, now, most, choose) {
         height: STRIP,
         class: `fill ${part.verdict ?? "gone"}`,
       }),
-      svg("rect", {
-        x: from,
-        y: top + LABEL,
-        width: Math.max(to - from, 2),
-        height: STRIP,
-        class: "pattern",
-        fill: pattern(part.verdict),
-      }),
+      pattern(part.verdict) &&
+        svg("rect", {
+          x: from,
+          y: top + LABEL,
+          width: Math.max(to - from, 2),
+          height: STRIP,
+          class: "pattern",
+          fill: pattern(part.verdict),
+        }),
       part.backends > 0 &&
         svg("rect", {
           x: from,
@@ -145,13 +165,14 @@ function strip(service, parts, top, scale, now, most, choose) {
   return [svg("text", { x: 0, y: top + LABEL - 4, class: "label" }, visible(service)), boxes];
 }
 
+// Only under a pointer: hundreds of parts would each have one that nobody sees.
+function titled(part, words) {
+  if (part.firstChild.nodeName !== "title") part.prepend(svg("title", {}, words));
+}
+
 // Who sees no colours sees lines: one way for what is bad, another for what is on its way.
 const pattern = (verdict) =>
-  !verdict || isFine(verdict)
-    ? "none"
-    : verdict === "held" || verdict === "draining"
-      ? "url(#dots)"
-      : "url(#lines)";
+  !verdict || isFine(verdict) ? null : verdict === "held" || verdict === "draining" ? "url(#dots)" : "url(#lines)";
 
 function patterns() {
   const lines = svg(
@@ -207,7 +228,15 @@ function causesOf({ records }) {
   return causes.length > 0 && h("ul", { class: "causes" }, causes);
 }
 
+// Its rows are many times what the picture has, so they are made for who opens it.
 function tableOf(all, isOpen) {
+  const made = (event) =>
+    event.target.open && event.target.childElementCount === 1 && event.target.append(rowsOf(all));
+  const summary = h("summary", {}, "As a table");
+  return h("details", { open: isOpen, ontoggle: made }, summary, isOpen && rowsOf(all));
+}
+
+function rowsOf(all) {
   const rows = all.flatMap(({ service, parts }) =>
     parts.map((part) => [
       part.from ? moment(new Date(part.from).toISOString()) : "before",
@@ -217,9 +246,7 @@ function tableOf(all, isOpen) {
       causesOf(part),
     ]),
   );
-  const newest = rows.reverse();
-  const heads = ["from", "service", "clients met", "backends", "why"];
-  return h("details", { open: isOpen }, h("summary", {}, "As a table"), table("What clients met", heads, newest));
+  return table("What clients met", ["from", "service", "clients met", "backends", "why"], rows.reverse());
 }
 
 function causeOf({

@@ -4,27 +4,42 @@
 const BACKENDS_DRAWN = 12;
 
 function wayOf(one) {
-  const steps = one.frontends.map((frontend) => {
-    const used = one.endpoints.filter((endpoint) =>
-      frontend.backends.includes(socket(endpoint.address, endpoint.port)),
-    );
-    return h(
-      "li",
-      {},
-      wayStep("client", "a client of this node"),
-      arrow(),
-      wayStep("frontend", frontendName(frontend), frontend.type),
-      arrow(),
-      wayStep(
-        `list ${frontend.verdict}`,
-        badge(frontend.verdict, frontend.reason),
-        count(frontend.backends.length, "backend"),
-      ),
-      arrow(),
-      wayEnds(frontend, used),
-    );
+  const ways = one.frontends.flatMap((frontend) => {
+    const own = way(one, frontend, "a client of this node", frontend.backends, visible(frontend.next));
+    if (!frontend.external_backends) return [own];
+    const other = "no backend on this node";
+    return [own, way(one, frontend, "a client outside of it", frontend.external_backends, other)];
   });
-  return [h("h3", {}, "The way"), h("ul", { class: "ways" }, steps)];
+  return [h("h3", {}, "The way"), h("ul", { class: "ways" }, ways)];
+}
+
+function way({ endpoints }, frontend, client, backends, otherwise) {
+  const isOwn = backends === frontend.backends;
+  return h(
+    "li",
+    {},
+    wayStep("client", client),
+    arrow(),
+    wayStep("frontend", frontendName(frontend), frontend.type),
+    arrow(),
+    wayStep(
+      isOwn ? `list ${frontend.verdict}` : "list",
+      isOwn && badge(frontend.verdict, frontend.reason),
+      count(backends.length, "backend"),
+      isOwn && leftOut(endpoints, frontend),
+    ),
+    arrow(),
+    backends.length > 0 ? wayEnds(endpoints, backends) : wayStep("nobody", "nobody", otherwise),
+  );
+}
+
+// Endpoints of the same port that get no new clients: how many for each reason.
+function leftOut(endpoints, { port_name: port, protocol }) {
+  const own = endpoints.filter((endpoint) => endpoint.port_name === port && endpoint.protocol === protocol);
+  const counts = new Map();
+  for (const why of own.flatMap(({ reasons }) => reasons.filter((reason) => reason.startsWith("not used"))))
+    counts.set(why, (counts.get(why) ?? 0) + 1);
+  return [...counts].map(([why, number]) => h("div", {}, h("small", {}, `${number} ${why}`)));
 }
 
 const arrow = () => h("span", { class: "arrow", "aria-hidden": "true" }, "→");
@@ -32,19 +47,27 @@ const wayStep = (kind, ...lines) =>
   h(
     "div",
     { class: `step ${kind}` },
-    lines.map((line) => h("div", {}, line)),
+    lines.filter(isSomething).map((line) => h("div", {}, line)),
   );
 
-function wayEnds(frontend, used) {
-  if (frontend.backends.length === 0) return wayStep("nobody", "nobody", visible(frontend.next));
-  const share = `${(100 / frontend.backends.length).toFixed(1)} %`;
-  const drawn = frontend.backends.slice(0, BACKENDS_DRAWN).map((backend) => {
-    const known = used.find((endpoint) => socket(endpoint.address, endpoint.port) === backend);
+function wayEnds(endpoints, backends) {
+  const share = `${(100 / backends.length).toFixed(1)} %`;
+  const drawn = backends.slice(0, BACKENDS_DRAWN).map((backend) => {
+    const known = endpoints.find((endpoint) => socket(endpoint.address, endpoint.port) === backend);
     const where = [known?.node, known?.zone].filter(Boolean).map(visible).join(", ");
     return h("li", {}, `${backend} `, h("small", {}, [share, known?.state, where].filter(Boolean).join(", ")));
   });
-  const more = frontend.backends.length - drawn.length;
+  const more = backends.length - drawn.length;
   return h("div", { class: "step backends" }, h("ul", {}, drawn, more > 0 && h("li", {}, `and ${more} more`)));
+}
+
+// What somebody typed may be no address; then the daemon says what it is.
+async function packetOf(from, to) {
+  try {
+    return packetWay((await ask("/explain", { endpoint: to, from })).packet);
+  } catch (error) {
+    return h("p", { class: "bad" }, error.message);
+  }
 }
 
 // The first packet of a client from somewhere: each thing that is looked at, in its order.

@@ -1,7 +1,8 @@
 // The views that show one answer each, as tables: what was refused, flows, the apiserver, rejected objects, history.
 // Invariant: each is asked again when it may have changed, and never faster than a person reads.
 
-const AGAIN = 3_000;
+// What is drawn anew takes memory that a browser gives back late: hundreds of lines more often than this are too much.
+const AGAIN = 5_000;
 
 // Asks, draws, and keeps what was drawn when a question fails.
 function asking(title, question, draw) {
@@ -141,7 +142,7 @@ function historyView({ given }) {
   const service = given.get("service") ?? "";
   const view = asking(
     "What changed, newest first",
-    () => askText("/history", { service, limit: 500 }),
+    () => askText("/history", { service, limit: RECORDS_SHOWN }),
     (text) => [
       h(
         "ol",

@@ -93,7 +93,14 @@ function eventRow(event) {
 }
 
 function chooser(view, title) {
-  const input = h("input", { id: "service", placeholder: "namespace/name", autocomplete: "off" });
+  const input = h("input", {
+    id: "service",
+    placeholder: "namespace/name",
+    autocomplete: "off",
+    required: true,
+    pattern: "[^/]+/[^/]+",
+    title: "namespace/name",
+  });
   return {
     title,
     root: h(

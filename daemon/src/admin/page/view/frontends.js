@@ -3,6 +3,9 @@
 
 const ROW_HEIGHT = 34;
 const MARGIN = 12;
+
+// Some thirty sheets of paper.
+const PRINTED_MAX = 1_000;
 const COLUMNS = ["frontend", "service", "type", "verdict", "backends", "source", "since"];
 
 function frontendsView({ given }) {
@@ -43,7 +46,7 @@ function frontendsView({ given }) {
     list.root,
     same("/frontends", {}, ["frontends"]),
   );
-  return { title: "Frontends", root, update: list.filter, shown: list.draw };
+  return { title: "Frontends", root, update: list.filter, shown: list.draw, printed: list.draw };
 }
 
 function matches(row, words, verdict) {
@@ -71,7 +74,7 @@ function rowList(filter) {
   );
   const window = h("div", { class: "window", tabindex: "0", role: "region", "aria-label": "Frontends" }, grid);
   let found = [];
-  const draw = () => drawRows(window, grid, body, found);
+  const draw = (event) => drawRows(window, grid, body, found, event?.type === "beforeprint");
   const choose = () => {
     const words = filter.q.toLowerCase().split(/\s+/u).filter(Boolean);
     found = [...store.rows.values()].filter((row) => matches(row, words, filter.verdict));
@@ -83,17 +86,23 @@ function rowList(filter) {
 }
 
 // Two empty rows are as high as all that is above and below what is in sight.
-function drawRows(window, grid, body, found) {
-  const first = Math.max(0, Math.floor(window.scrollTop / ROW_HEIGHT) - MARGIN);
-  const last = Math.min(found.length, first + Math.ceil((window.clientHeight || 600) / ROW_HEIGHT) + 2 * MARGIN);
+// On paper it is the first of all that were found.
+function drawRows(window, grid, body, found, isPrinted) {
+  const top = Math.max(0, Math.floor(window.scrollTop / ROW_HEIGHT) - MARGIN);
+  const seen = Math.ceil((window.clientHeight || 600) / ROW_HEIGHT) + 2 * MARGIN;
+  const [first, rows] = isPrinted ? [0, PRINTED_MAX] : [top, seen];
+  const last = Math.min(found.length, first + rows);
   grid.setAttribute("aria-rowcount", found.length + 1);
   replace(
     body,
     gap(first),
     found.slice(first, last).map((row, index) => rowOf(row, first + index + 2)),
-    gap(found.length - last),
+    isPrinted ? left(found.length - last) : gap(found.length - last),
   );
 }
+
+const left = (rows) =>
+  rows > 0 && h("tr", {}, h("td", { colspan: COLUMNS.length }, `and ${rows.toLocaleString("en")} more`));
 
 function gap(rows) {
   const cell = h("td", { colspan: COLUMNS.length });

@@ -9,7 +9,7 @@ function nowView() {
     title: "Now",
     root,
     update: () =>
-      replace(
+      renew(
         root,
         health(),
         verdictBar(),

@@ -3,6 +3,7 @@
 // Invariant: it is what /explain and /history say; where an object is not known any more, the past is shown.
 
 function serviceView({ rest: [namespace, own], given }) {
+  if (!own) return chooser("service", "Why does a service serve, or not?");
   const service = `${namespace}/${own}`;
   const [from, to] = [given.get("from") ?? "", given.get("to") ?? ""];
   const root = h("div", {}, h("p", {}, "Asking…"));
@@ -14,7 +15,7 @@ function serviceView({ rest: [namespace, own], given }) {
     asked = seen;
     try {
       const explained = await ask("/explain", { service });
-      const packet = from && to ? (await ask("/explain", { endpoint: to, from })).packet : null;
+      const packet = from && to && (await packetOf(from, to));
       const past = await askText("/history", { service, limit: 50 });
       replace(
         root,
@@ -23,7 +24,7 @@ function serviceView({ rest: [namespace, own], given }) {
         strip.root,
         explained.services.map(details),
         fromForm(service, explained, from, to),
-        packet && packetWay(packet),
+        packet,
         pastOf(past),
         sameService(service, from, to),
       );
@@ -33,12 +34,12 @@ function serviceView({ rest: [namespace, own], given }) {
       replace(root, h("p", { class: "bad" }, `${service}: ${visible(error.message)}`));
     }
   };
-  return { title: service, root, update, pause: ASKED_PAUSE };
+  return { title: service, root, update, pause: AGAIN };
 }
 
-// Whether anything happened to it since it was asked for.
+// What is another one when anything may have happened to it.
 function newest(service) {
-  return store.records.find((record) => record.service === service)?.seq ?? 0;
+  return `${store.filled} ${store.newest.get(service) ?? 0}`;
 }
 
 function summary(service, { sentence, near, past, stale_since: stale }) {

@@ -7,7 +7,7 @@ function timeView({ given }) {
   const services = (given.get("services") ?? "")
     .split(",")
     .map((word) => word.trim())
-    .filter((word) => word.includes("/"));
+    .filter(Boolean);
   const input = h("input", {
     id: "services",
     value: services.join(","),
@@ -28,7 +28,7 @@ function timeView({ given }) {
     " ",
     h("button", {}, "Show"),
   );
-  const shown = services.length > 0 ? services.slice(0, SERVICES_COMPARED) : [];
+  const shown = services.slice(0, SERVICES_COMPARED);
   const strip = shown.length > 0 && stripOf(shown);
   const lately = [...new Set(store.records.map((record) => record.service))]
     .filter(Boolean)
@@ -38,15 +38,17 @@ function timeView({ given }) {
     h("p", {}, h("a", { href: link("time", [], { services: lately.join(",") }) }, "Those that changed last"));
   let seen = null;
   const update = async () => {
-    const newer = store.records[0]?.seq ?? 0;
+    const newer = shown.map(newest).join();
     if (!strip || seen === newer) return;
     seen = newer;
     await strip.update();
   };
   return {
     title: "Time",
-    root: h("div", {}, h("h2", {}, "Services over time"), form, offer, strip && strip.root),
+    root: h("div", {}, h("h2", {}, "Services over time"), form, offer, strip && strip.root, shown.map(sameStory)),
     update,
-    pause: ASKED_PAUSE,
+    pause: AGAIN,
   };
 }
+
+const sameStory = (service) => same("/history", { service }, ["history", service], service);

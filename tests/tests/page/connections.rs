@@ -1,0 +1,98 @@
+//! How many connections a page takes, of the few that the daemon has for all pages and programs.
+
+use std::fs;
+use std::net::TcpStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::browser::{BOTH, Browser};
+use crate::node::Node;
+
+/// The daemon's ends of connections to this port.
+fn open(port: u16) -> usize {
+    let own = format!(":{port:04X}");
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let is_own = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next().is_some_and(|local| local.ends_with(&own)) && words.nth(1) == Some("01")
+    };
+    table.lines().filter(is_own).count()
+}
+
+#[test]
+fn a_page_takes_its_stream_and_one_connection_to_ask_by() {
+    let node = Node::demo();
+    let mut browser = Browser::start(BOTH[0]);
+    for view in ["", "time?services=demo/web,demo/empty,default/kubernetes", "service/demo/web", "history"] {
+        browser.open("about:blank");
+        browser.open(&node.url(view));
+        browser.until_text("#alive", "live");
+        // What the document came by, and what was open when the view began, goes unasked after five seconds.
+        sleep(Duration::from_secs(6));
+        let end = Instant::now() + Duration::from_secs(6);
+        let mut most = 0;
+        while Instant::now() < end {
+            most = most.max(open(node.port()));
+            sleep(Duration::from_millis(10));
+        }
+        assert!((1..=3).contains(&most), "{view}: {most}");
+        println!("{view:10} {most} connections at most");
+    }
+}
+
+#[test]
+fn a_page_that_nobody_sees_lets_go_of_its_stream_and_catches_up_when_it_is_seen() {
+    let node = Node::start(&[("web.yaml", &crate::live::service(&["10.1.0.1"]))]);
+    let mut browser = Browser::start(BOTH[0]);
+    browser.first("() => Object.defineProperty(document, 'hidden', { get: () => window.unseen ?? false })");
+    browser.open(&node.url("frontends"));
+    browser.until_text("#alive", "live");
+    let see = |unseen| {
+        format!("(window.unseen = {unseen}, document.dispatchEvent(new Event('visibilitychange')), 1)")
+    };
+    browser.value(&see(true));
+    let end = Instant::now() + Duration::from_secs(50);
+    while open(node.port()) > 0 {
+        assert!(Instant::now() < end, "{} connections", open(node.port()));
+        sleep(Duration::from_millis(100));
+    }
+    node.write("web.yaml", &crate::live::service(&["10.1.0.1", "10.1.0.2"]));
+    sleep(Duration::from_secs(1));
+    assert_eq!(open(node.port()), 0);
+    browser.value(&see(false));
+    browser.until_text("#alive", "live");
+    browser.until_text(".window tbody td:nth-of-type(4)", "2");
+    assert_eq!(browser.console(), [""; 0]);
+}
+
+/// More than the daemon has places for.
+const ALL: usize = 140;
+
+#[test]
+fn a_page_says_that_others_have_all_connections() {
+    let node = Node::demo();
+    let mut browser = Browser::start(BOTH[0]);
+    browser.open(&node.url(""));
+    browser.until_text("#alive", "live");
+    let told = std::thread::scope(|scope| {
+        let page = scope.spawn(|| {
+            browser.until_text("#alive", "could not be asked");
+            browser.text("main .bad")
+        });
+        let mut taken: Vec<TcpStream> = Vec::new();
+        while !page.is_finished() {
+            taken.retain(is_open);
+            taken.extend((taken.len()..ALL).map(|_| TcpStream::connect(("127.0.0.1", node.port())).unwrap()));
+            sleep(Duration::from_millis(50));
+        }
+        page.join().unwrap()
+    });
+    println!("{told}");
+    assert!(told.contains("could not be asked"), "{told}");
+    browser.until("document.querySelector('#alive').textContent === 'live'");
+}
+
+fn is_open(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    matches!(stream.peek(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}

@@ -1,0 +1,74 @@
+//! What is printed: the answer, and no control of the page.
+
+use crate::browser::{BOTH, Browser};
+use crate::node::Node;
+
+/// More than a screen has.
+const SERVICES: usize = 1_200;
+
+/// Three dozen lines on a sheet.
+const SHEETS_MAX: usize = 60;
+
+fn services() -> String {
+    let service = |number: usize| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: shop-{number}, namespace: load}}\n\
+             spec: {{type: ClusterIP, clusterIP: 10.100.{}.{}, ports: [{{port: 80}}]}}\n",
+            number / 250,
+            number % 250 + 1
+        )
+    };
+    (0..SERVICES).map(service).collect::<Vec<_>>().join("---\n")
+}
+
+/// What stands on paper, as the page is when the browser asks it to make itself ready.
+const LOOK: &str = "(() => { window.printed = {}; addEventListener('beforeprint', () => { \
+    const seen = selector => [...document.querySelectorAll(selector)].some(it => it.getClientRects().length > 0); \
+    window.printed = { rows: document.querySelectorAll('.window tbody th').length, \
+        last: document.querySelector('.window tbody tr:last-of-type').innerText, \
+        controls: ['nav', 'form', '.same', '.skip', 'footer', 'button'].filter(seen) }; }); return 1; })()";
+
+#[test]
+fn all_that_was_found_is_printed_and_nothing_to_press() {
+    let node = Node::start(&[("all.yaml", &services())]);
+    for kind in BOTH {
+        let mut browser = Browser::start(kind);
+        browser.open(&node.url("frontends"));
+        browser.until_text("[role=status]", "1,200 of 1,200 frontends");
+        browser.value(LOOK);
+        let all = browser.print();
+        assert!(all.starts_with(b"%PDF-") && all.len() > 20_000, "{kind:?}: {} bytes", all.len());
+        let printed = browser.value("window.printed");
+        assert_eq!(printed["rows"], 1_000, "{kind:?}: {printed}");
+        assert_eq!(printed["last"], "and 200 more", "{kind:?}");
+        let rows = "document.querySelectorAll('.window tbody tr').length";
+        assert!(browser.value(rows).as_u64().unwrap() < 100, "{kind:?}: as before when it is printed");
+        let sheets = all.windows(12).filter(|part| *part == b"/Type /Page\n").count();
+        println!("{kind:?}: {} bytes, {sheets} sheets, {printed}", all.len());
+        assert!(sheets <= SHEETS_MAX, "{kind:?}: {sheets} sheets");
+        browser.click("#words");
+        browser.keys("shop-117");
+        browser.until_text("[role=status]", "11 of 1,200 frontends");
+        assert!(browser.print().len() < all.len() / 4, "{kind:?}: what was not found is printed");
+        assert_eq!(browser.console(), [""; 0], "{kind:?}");
+    }
+}
+
+#[test]
+fn what_is_pressed_on_a_screen_is_not_on_paper() {
+    let node = Node::demo();
+    let mut browser = Browser::start(BOTH[0]);
+    for view in ["", "service/demo/web", "time?services=demo/web,demo/empty", "history"] {
+        browser.open("about:blank");
+        browser.open(&node.url(view));
+        browser.until_text("#alive", "live");
+        browser.until("!!document.querySelector('.same')");
+        browser.paper();
+        let shown = "['nav', 'form', '.same', '.skip', 'footer', 'button'].filter(selector => \
+                     [...document.querySelectorAll(selector)].some(it => it.getClientRects().length > 0))";
+        assert_eq!(browser.value(shown), serde_json::json!([]), "{view}");
+        let cut = "[...document.querySelectorAll('.scroll, .strips, .window')].filter(it => \
+                   getComputedStyle(it).overflowX !== 'visible').length";
+        assert_eq!(browser.value(cut), 0, "{view}: what has to be scrolled is cut off");
+    }
+}
