@@ -1,0 +1,108 @@
+//! A node with many services, of which some change all the time.
+//!
+//! Invariant: each change is one of what clients get, so none of them is left out of the history.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{Scope, sleep};
+use std::time::{Duration, Instant};
+
+use holdfast_tests::size::sized;
+
+use crate::node::Node;
+
+/// A hundred a second.
+const PACE: Duration = Duration::from_millis(10);
+
+/// Services that change, in turns; each has a file of its own.
+pub(crate) const CHANGING: u32 = 100;
+
+/// The number behind the changing ones and before the others, of the service whose changes are timed.
+pub(crate) const TIMED: u32 = CHANGING;
+
+pub(crate) fn services() -> u32 {
+    sized(10_000, 300)
+}
+
+pub(crate) fn node() -> Node {
+    let others = (CHANGING + 1..services()).fold(String::new(), |text, service| text + &manifest(service, 0));
+    let first: Vec<(String, String)> =
+        (0..=CHANGING).map(|service| (file(service), manifest(service, 0))).collect();
+    let mut files: Vec<(&str, &str)> =
+        first.iter().map(|(file, text)| (file.as_str(), text.as_str())).collect();
+    files.push(("others.yaml", &others));
+    Node::of(std::env::current_exe().unwrap(), &files)
+}
+
+fn file(service: u32) -> String {
+    format!("changing-{service:03}.yaml")
+}
+
+/// Changes one service.
+pub(crate) fn change(node: &Node, service: u32, round: u32) {
+    node.write(&file(service), &manifest(service, round));
+}
+
+#[derive(Default)]
+pub(crate) struct Changer {
+    stop: AtomicBool,
+    done: AtomicU32,
+}
+
+impl Changer {
+    /// Changes services at their pace, and makes up for what a busy machine kept it from.
+    pub(crate) fn start<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>, node: &'scope Node) {
+        scope.spawn(move || {
+            let begun = Instant::now();
+            while !self.stop.load(Ordering::Relaxed) {
+                let done = self.done.fetch_add(1, Ordering::Relaxed);
+                change(node, done % CHANGING, 1 + done / CHANGING);
+                sleep((begun + PACE * (done + 1)).saturating_duration_since(Instant::now()));
+            }
+        });
+    }
+
+    pub(crate) fn done(&self) -> u32 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A service and its slice. Its backends are others in each round, and in each tenth they drain.
+fn manifest(service: u32, round: u32) -> String {
+    let [_, _, high, low] = service.to_be_bytes();
+    let drains = round % 10 == 9;
+    let endpoints = (0..1 + round % 4).fold(String::new(), |mut text, nth| {
+        let last = 1 + (round + nth) % 250;
+        let ready = !drains;
+        writeln!(
+            text,
+            "- addresses: [10.{high}.{low}.{last}]\n  \
+             conditions: {{ready: {ready}, serving: true, terminating: {drains}}}"
+        )
+        .unwrap();
+        text
+    });
+    format!(
+        "---
+apiVersion: v1
+kind: Service
+metadata: {{name: web-{service}, namespace: load}}
+spec: {{clusterIP: 10.96.{high}.{low}, ports: [{{name: http, port: 80}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: web-{service}-1
+  namespace: load
+  labels: {{kubernetes.io/service-name: web-{service}}}
+  managedFields: [{{manager: endpointslice-controller, operation: Update, time: '2026-01-08T11:11:55Z'}}]
+addressType: IPv4
+ports: [{{name: http, port: 8080, protocol: TCP}}]
+endpoints:
+{endpoints}"
+    )
+}

@@ -1,0 +1,51 @@
+//! What the page costs: the browser that has it open for long, and the daemon that many of them look at.
+//!
+//! A real daemon with its tables in memory, and the objects of a folder, of which a hundred a second change. `memory`
+//! has Chromium show it for so many minutes as `MINUTES` in the environment says; `large` opens it before as many
+//! backends as there may be.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::print_stdout, clippy::panic)]
+
+/// The browser and the daemon are those of the page's tests.
+#[allow(dead_code)]
+#[path = "../../tests/page/browser.rs"]
+mod browser;
+#[allow(dead_code)]
+#[path = "../../tests/page/node.rs"]
+mod node;
+#[path = "../../tests/page/socket.rs"]
+mod socket;
+
+mod changer;
+mod large;
+mod memory;
+mod pages;
+mod process;
+
+use std::process::ExitCode;
+
+use holdfast::cli;
+use holdfast_tests::size;
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("run") {
+        return daemon();
+    }
+    let parts: [(&str, fn()); 3] =
+        [("memory", memory::measure), ("pages", pages::measure), ("large", large::measure)];
+    let wanted = size::wanted();
+    let is_wanted = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+    parts.iter().filter(|(name, _)| is_wanted(name)).for_each(|(_, part)| part());
+    ExitCode::SUCCESS
+}
+
+/// The program that users have, built like the benchmark.
+fn daemon() -> ExitCode {
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    match cli::parse(std::env::args_os(), &mut out, &mut err) {
+        Ok(cli) => match &cli.command {
+            cli::Command::Run(run) => cli::run(run, &mut err),
+            cli::Command::Question(question) => cli.answer_in_colour(question, out, &mut err).into(),
+        },
+        Err(exit) => exit.into(),
+    }
+}
