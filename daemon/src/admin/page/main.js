@@ -57,9 +57,10 @@ function show() {
 const PAUSE = 1_000;
 
 // Once in a pause, one at a time, and once more if it was asked for meanwhile. A turn never waits for the next one:
-// while things change all the time there is always a next one, and each would be kept until the last.
+// while things change all the time there is always a next one, and each would be kept until the last. What changes once
+// is shown within a second; a longer pause is for what changes without end.
 function paced(run, pause) {
-  let [busy, again] = [false, false];
+  let [busy, again, wait] = [false, false, PAUSE];
   return async () => {
     again = true;
     if (busy) return;
@@ -67,7 +68,8 @@ function paced(run, pause) {
     try {
       while (again) {
         again = false;
-        await Promise.all([run(), sleep(pause)]);
+        await Promise.all([run(), sleep(wait)]);
+        wait = again ? Math.min(2 * wait, pause) : PAUSE;
       }
     } finally {
       busy = false;
