@@ -143,7 +143,7 @@ failed=$(($(sum failed) - unsteady))
 # What went wrong stands far above: here it is once more, under the name of its rung.
 ((failed == 0)) || awk '
 	/^== / { rung = $0 }
-	/\.\.\. FAILED$|panicked at|^error|^again: |[1-9][0-9]* failed: / {
+	/\.\.\. FAILED$|panicked at|^error[:[]|^again: |[1-9][0-9]* failed: / {
 		if (rung != named) print "what failed " rung
 		named = rung
 		rest = 4
