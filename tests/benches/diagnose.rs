@@ -14,9 +14,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use holdfast::cli;
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server as Backends};
 use holdfast_tests::fake::{Authority, Cluster, Greeting, Kind, Names, Server, Verb};
+use holdfast_tests::program::command_line;
 use holdfast_tests::size::{arguments, is_short, sized};
 use serde_json::{Value, json};
 
@@ -48,18 +48,6 @@ fn main() -> ExitCode {
         _ => measure(),
     }
     ExitCode::SUCCESS
-}
-
-/// The program that users have.
-fn command_line() -> ExitCode {
-    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
-    match cli::parse(std::env::args_os(), &mut out, &mut err) {
-        Ok(cli) => match &cli.command {
-            cli::Command::Run(run) => cli::run(run, &mut err),
-            cli::Command::Question(question) => cli.answer_in_colour(question, out, &mut err).into(),
-        },
-        Err(exit) => exit.into(),
-    }
 }
 
 // === The apiserver's side

@@ -8,6 +8,7 @@ pub mod fuzz;
 pub mod host;
 pub mod packets;
 pub mod peers;
+pub mod program;
 pub mod readings;
 pub mod size;
 pub mod soak;

@@ -23,12 +23,12 @@ mod process;
 
 use std::process::{Command, ExitCode, Stdio};
 
-use holdfast::cli;
+use holdfast_tests::program::command_line;
 use holdfast_tests::size;
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("run") {
-        return daemon();
+        return command_line();
     }
     if Command::new("chromedriver").arg("--version").stdout(Stdio::null()).status().is_err() {
         println!("not run here: what the page costs (needs Chromium: scripts/setup page)");
@@ -40,16 +40,4 @@ fn main() -> ExitCode {
     let is_wanted = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
     parts.iter().filter(|(name, _)| is_wanted(name)).for_each(|(_, part)| part());
     ExitCode::SUCCESS
-}
-
-/// The program that users have, built like the benchmark.
-fn daemon() -> ExitCode {
-    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
-    match cli::parse(std::env::args_os(), &mut out, &mut err) {
-        Ok(cli) => match &cli.command {
-            cli::Command::Run(run) => cli::run(run, &mut err),
-            cli::Command::Question(question) => cli.answer_in_colour(question, out, &mut err).into(),
-        },
-        Err(exit) => exit.into(),
-    }
 }

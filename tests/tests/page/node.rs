@@ -75,6 +75,19 @@ impl Node {
         self.process.as_ref().map_or(0, Child::id)
     }
 
+    /// One with services `load/shop-0` and so on, which have no endpoints.
+    pub(crate) fn with_services(number: usize) -> Self {
+        let service = |number: usize| {
+            format!(
+                "apiVersion: v1\nkind: Service\nmetadata: {{name: shop-{number}, namespace: load}}\n\
+                 spec: {{type: ClusterIP, clusterIP: 10.100.{}.{}, ports: [{{port: 80}}]}}\n",
+                number / 250,
+                number % 250 + 1
+            )
+        };
+        Self::start(&[("all.yaml", &(0..number).map(service).collect::<Vec<_>>().join("---\n"))])
+    }
+
     pub(crate) fn url(&self, view: &str) -> String {
         format!("http://localhost:{}/#/{view}", self.port)
     }

@@ -103,16 +103,7 @@ fn emptied() -> String {
 
 #[test]
 fn ten_thousand_services_are_found_as_one_types() {
-    let service = |number: usize| {
-        format!(
-            "apiVersion: v1\nkind: Service\nmetadata: {{name: shop-{number}, namespace: load}}\n\
-             spec: {{type: ClusterIP, clusterIP: 10.100.{}.{}, ports: [{{port: 80}}]}}\n",
-            number / 250,
-            number % 250 + 1
-        )
-    };
-    let all: Vec<String> = (0..10_000).map(service).collect();
-    let node = Node::start(&[("all.yaml", &all.join("---\n"))]);
+    let node = Node::with_services(10_000);
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&node.url("frontends"));
     browser.until_text("[role=status]", "10,000 of 10,000 frontends");

@@ -1,6 +1,6 @@
 //! What is printed: the answer, and no control of the page.
 
-use crate::browser::{BOTH, Browser};
+use crate::browser::{BOTH, Browser, Kind};
 use crate::node::Node;
 
 /// More than a screen has.
@@ -8,18 +8,6 @@ const SERVICES: usize = 1_200;
 
 /// Three dozen lines on a sheet.
 const SHEETS_MAX: usize = 60;
-
-fn services() -> String {
-    let service = |number: usize| {
-        format!(
-            "apiVersion: v1\nkind: Service\nmetadata: {{name: shop-{number}, namespace: load}}\n\
-             spec: {{type: ClusterIP, clusterIP: 10.100.{}.{}, ports: [{{port: 80}}]}}\n",
-            number / 250,
-            number % 250 + 1
-        )
-    };
-    (0..SERVICES).map(service).collect::<Vec<_>>().join("---\n")
-}
 
 /// What stands on paper, as the page is when the browser asks it to make itself ready.
 const LOOK: &str = "(() => { window.printed = {}; addEventListener('beforeprint', () => { \
@@ -30,7 +18,7 @@ const LOOK: &str = "(() => { window.printed = {}; addEventListener('beforeprint'
 
 #[test]
 fn all_that_was_found_is_printed_and_nothing_to_press() {
-    let node = Node::start(&[("all.yaml", &services())]);
+    let node = Node::with_services(SERVICES);
     for kind in BOTH {
         let mut browser = Browser::start(kind);
         browser.open(&node.url("frontends"));
@@ -43,9 +31,11 @@ fn all_that_was_found_is_printed_and_nothing_to_press() {
         assert_eq!(printed["last"], "and 200 more", "{kind:?}");
         let rows = "document.querySelectorAll('.window tbody tr').length";
         assert!(browser.value(rows).as_u64().unwrap() < 100, "{kind:?}: as before when it is printed");
+        // Firefox writes its sheets compressed; its rows are counted above.
         let sheets = all.windows(12).filter(|part| *part == b"/Type /Page\n").count();
         println!("{kind:?}: {} bytes, {sheets} sheets, {printed}", all.len());
-        assert!(sheets <= SHEETS_MAX, "{kind:?}: {sheets} sheets");
+        let are_some = (2..=SHEETS_MAX).contains(&sheets);
+        assert!(are_some || matches!(kind, Kind::Firefox), "{kind:?}: {sheets} sheets");
         browser.click("#words");
         browser.keys("shop-117");
         browser.until_text("[role=status]", "11 of 1,200 frontends");
