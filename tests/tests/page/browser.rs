@@ -17,6 +17,9 @@ use tempfile::TempDir;
 
 use crate::socket::Session;
 
+/// So many looks in a row see the same place; a page draws once a second.
+const STILL: u32 = 12;
+
 /// As long as a test waits for what is to be seen.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -98,16 +101,30 @@ impl Browser {
     #[track_caller]
     pub(crate) fn click(&mut self, selector: &str) {
         self.until(&format!("!!document.querySelector({selector:?})"));
-        let place = format!(
-            "(it => {{ it.scrollIntoView({{block: 'center'}}); const box = it.getClientRects()[0]; \
-             return [box.x + box.width / 2, box.y + box.height / 2].map(Math.round); }})(document.querySelector({selector:?}))"
-        );
-        let place = self.value(&place);
+        let place = self.place(selector);
         let actions = json!([
             {"type": "pointerMove", "x": place[0], "y": place[1]},
             {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0},
         ]);
         self.act(&json!([{"type": "pointer", "id": "mouse", "actions": actions}]));
+    }
+
+    /// Where it stands once it stands still: whoever aims waits until nothing comes in above it.
+    fn place(&mut self, selector: &str) -> Value {
+        let place = format!(
+            "(it => {{ it.scrollIntoView({{block: 'center'}}); const box = it.getClientRects()[0]; \
+             return [box.x + box.width / 2, box.y + box.height / 2].map(Math.round); }})(document.querySelector({selector:?}))"
+        );
+        let end = Instant::now() + SOON;
+        let mut there = self.value(&place);
+        let mut still = 0;
+        while still < STILL && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100));
+            let now = self.value(&place);
+            still = if now == there { still + 1 } else { 0 };
+            there = now;
+        }
+        there
     }
 
     #[track_caller]

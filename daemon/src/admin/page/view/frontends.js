@@ -93,7 +93,8 @@ function drawRows(window, grid, body, found, isPrinted) {
   const [first, rows] = isPrinted ? [0, PRINTED_MAX] : [top, seen];
   const last = Math.min(found.length, first + rows);
   grid.setAttribute("aria-rowcount", found.length + 1);
-  replace(
+  // A row under a pointer that is pressed stays, or the press would be lost.
+  renew(
     body,
     gap(first),
     found.slice(first, last).map((row, index) => rowOf(row, first + index + 2)),
