@@ -225,6 +225,7 @@ INLINE int arrive(struct __sk_buff *skb, struct arrival *arrival, bool v4)
 		return refuse(arrival, &dial, word);
 	arrival->backend = dial.backend;
 	arrival->port_index = dial.port_index;
+	arrival->keeps_port = arrival->from_pod || dial.scope == SCOPE_LOCAL;
 	return CHOSEN;
 }
 

@@ -33,6 +33,8 @@ struct arrival {
 	__u32 device;
 	/* Who came by a device of a pod is inside of this node. */
 	__u32 from_pod;
+	/* The backend is to see the port that the client sends from, where it can. */
+	__u32 keeps_port;
 	/* Of the flow that is made. */
 	__u32 number;
 	/* Of the one whose place or room it needs, or past which it began. */
@@ -151,6 +153,25 @@ INLINE __u16 any_snat_port(void)
 	return bpf_htons(port);
 }
 
+/*
+ * One of the ports that a client does not send from by itself; 0: it is none. A client that is a node of the cluster may
+ * come to the same backend by a port of the others, which that node gave to a client of its own.
+ */
+INLINE __u16 any_through_port(void)
+{
+	__u32 zero = 0, port = THROUGH_FIRST + ((__u64)bpf_get_prandom_u32() * THROUGH_PORTS >> 32);
+	struct packet_settings *settings = bpf_map_lookup_elem(&packet_settings, &zero);
+	__u64 at, is_snat = 0;
+
+	if (!settings)
+		return 0;
+	for (int range = 0; range < SNAT_RANGES; range++) {
+		at = (__u64)port - settings->snat[range].first;
+		is_snat |= (at - settings->snat[range].count) >> 63 & ~at >> 63;
+	}
+	return is_snat ? 0 : bpf_htons(port);
+}
+
 /* --- The flow. --- */
 
 /* What one entry of a flow is for. */
@@ -223,23 +244,25 @@ ALONE int find_rival6(__u32 number, __u32 way)
 	return find_rival(number, way, false);
 }
 
+INLINE int put(__u32 number, enum way way, bool v4)
+{
+	return v4 ? put_way4(number, way) : put_way6(number, way);
+}
+
 /* The same, also in the place of a flow that is over. */
 INLINE int take_way(const struct arrival *arrival, enum way way, bool v4)
 {
 	__u32 number = arrival->number;
-	int added = v4 ? put_way4(number, way) : put_way6(number, way);
+	int added = put(number, way, v4);
 
 	if (LIKELY(added != -EEXIST) || !(v4 ? find_rival4(number, way) : find_rival6(number, way)) ||
 	    !end(arrival->rival, arrival->rival_serial, v4))
 		return added;
-	return v4 ? put_way4(number, way) : put_way6(number, way);
+	return put(number, way, v4);
 }
 
-/*
- * The way back of another node's backend. To put it in is to have the port. Where a connection of another proxy has it
- * the daemon has put in one that leads to nobody. 0, or why not.
- */
-INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
+/* By a port of chance, one whose flow is over only if it may take that. 0, or why not. */
+INLINE int add_any_remote(const struct arrival *arrival, struct flow *flow, bool takes, bool v4)
 {
 	int added = -EEXIST;
 
@@ -247,8 +270,22 @@ INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
 		flow->nat_port = any_snat_port();
 		if (!flow->nat_port)
 			break;
-		added = take_way(arrival, WAY_OF_REMOTE, v4);
+		added = takes ? take_way(arrival, WAY_OF_REMOTE, v4) : put(arrival->number, WAY_OF_REMOTE, v4);
 	}
+	return added;
+}
+
+/*
+ * The way back of another node's backend. To put it in is to have the port. Where a connection of another proxy has it
+ * the daemon has put in one that leads to nobody. A backend remembers for a while what is over (TIME_WAIT), and may
+ * doubt who comes from there: so those ports are taken last. 0, or why not.
+ */
+INLINE int add_remote(const struct arrival *arrival, struct flow *flow, bool v4)
+{
+	int added = add_any_remote(arrival, flow, false, v4);
+
+	if (added == -EEXIST)
+		added = add_any_remote(arrival, flow, true, v4);
 	if (added)
 		flow->nat_port = 0;
 	return added;
@@ -260,22 +297,45 @@ INLINE bool meets_itself(const struct flow *flow)
 	return flow->through_port == flow->backend_port && is_own_backend(flow);
 }
 
+INLINE int put_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
+{
+	return meets_itself(flow) ? -EEXIST : put(arrival->number, WAY_THROUGH, v4);
+}
+
+/* The same, also in the place of a flow that is over. */
+INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool v4)
+{
+	flow->through_port = flow->client_port;
+	return meets_itself(flow) ? -EEXIST : take_way(arrival, WAY_THROUGH, v4);
+}
+
+INLINE int put_any_port(const struct arrival *arrival, struct flow *flow, bool v4)
+{
+	int added = -EEXIST;
+
+	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
+		flow->through_port = any_through_port();
+		if (flow->through_port && !meets_itself(flow))
+			added = put(arrival->number, WAY_THROUGH, v4);
+	}
+	return added;
+}
+
 /*
- * Between backend and client. One client may come from one port to two frontends with one backend: the second one gets
- * another port there. 0, or why not.
+ * Between backend and client. A client that dials the backend itself as well comes round to the same ports both ways,
+ * and to the backend the two would be one. So it gets another port here; not where its own is to be seen, nor where the
+ * backend, on another node, sees a port of this one. A client may also come from one port to two frontends with one
+ * backend. 0, or why not.
  */
 INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4)
 {
-	int added = meets_itself(flow) ? -EEXIST : take_way(arrival, WAY_THROUGH, v4);
+	int added = -EEXIST;
 
-	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
-		flow->through_port = any_snat_port();
-		if (!flow->through_port)
-			break;
-		if (!meets_itself(flow))
-			added = take_way(arrival, WAY_THROUGH, v4);
-	}
-	return added;
+	if (arrival->keeps_port || flow->nat_port)
+		added = put_own_port(arrival, flow, v4);
+	if (added == -EEXIST)
+		added = put_any_port(arrival, flow, v4);
+	return added == -EEXIST ? take_own_port(arrival, flow, v4) : added;
 }
 
 /*

@@ -53,6 +53,12 @@ enum size {
 	SOURCE_RANGES = 1 << 16,
 	/* Ranges of ports that are given to clients on their way to other nodes; the configuration allows as many. */
 	SNAT_RANGES = 4,
+	/*
+	 * By which ports clients come to backends of this node that need not see their own: below those that systems send
+	 * from by themselves, and below node ports.
+	 */
+	THROUGH_FIRST = 1024,
+	THROUGH_PORTS = 30000 - THROUGH_FIRST,
 };
 
 /* What kind of address a frontend is. */

@@ -14,4 +14,5 @@ mod judge;
 mod lives;
 mod network;
 mod node;
+mod ports;
 mod verified;

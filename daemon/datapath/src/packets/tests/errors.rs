@@ -81,10 +81,10 @@ fn packet(udp: bool, from: &str, to: &str, flags: u8) -> Sent {
 fn check_errors(node: &Node, case: &Case, udp: bool) {
     let Case { client, frontend, backend, router, too_big } = *case;
     let is_remote = backend.contains("10.2") || backend.contains("fd02");
-    node.comes(&packet(udp, client, frontend, SYN));
+    let through = node.comes(&packet(udp, client, frontend, SYN)).from;
     let at_backend = match is_remote {
-        true => node.leaves(&packet(udp, client, backend, SYN)).from.to_string(),
-        false => client.to_owned(),
+        true => node.leaves(&packet(udp, &through.to_string(), backend, SYN)).from.to_string(),
+        false => through.to_string(),
     };
     for quoted in [if client.starts_with('[') { 48 } else { 28 }, 1000] {
         // A router before the client: the answer was too big for it.
@@ -94,7 +94,7 @@ fn check_errors(node: &Node, case: &Case, udp: bool) {
         assert_eq!((verdict, seen.is_valid), (NEXT, true), "{seen:?}");
         assert_eq!((seen.from.ip().to_string(), seen.to.ip().to_string()), (router.to_owned(), ip(backend)));
         let (.., about) = seen.error.clone().unwrap();
-        assert_eq!((about.from, about.to), (address(backend), address(client)), "as the stack saw it");
+        assert_eq!((about.from, about.to), (address(backend), through), "as the stack saw it");
         if is_remote {
             let (_, frame) = node.leave(&frame);
             let seen = see(&frame, true);

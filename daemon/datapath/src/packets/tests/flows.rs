@@ -6,7 +6,7 @@ use holdfast_core::list::Scope;
 use holdfast_core::op::{FrontendType, WordFlags};
 
 use super::craft::{ACK, FIN, RST, SYN, Seen, Sent, address, see};
-use super::node::{NEXT, Node, POD_GATE, POD_GATE6, SHOT, SNAT_FIRST};
+use super::node::{NEXT, Node, POD_GATE, POD_GATE6, SHOT, SNAT_COUNT, SNAT_FIRST, THROUGH};
 use crate::abi::packets::types::packet_count;
 use crate::kernel::bed::Port;
 
@@ -25,38 +25,48 @@ fn is_remote(backend: &str) -> bool {
     backend.starts_with("10.2") || backend.starts_with("[fd02")
 }
 
-/// A whole conversation, seen at each of the four places. Returns what a backend sees as its client.
+/// A whole conversation, seen at each of the four places. Returns as whom the client is inside, and before its backend.
 #[track_caller]
-fn check_conversation(node: &Node, client: &str, frontend: &str, backend: &str, tcp: bool) -> SocketAddr {
+fn check_conversation(
+    node: &Node,
+    client: &str,
+    frontend: &str,
+    backend: &str,
+    tcp: bool,
+) -> [SocketAddr; 2] {
     let packet = |from: &str, to: &str, flags, payload: &[u8]| match tcp {
         true => Sent { payload: payload.to_vec(), ..Sent::tcp(from, to, flags) },
         false => Sent::udp(from, to, payload),
     };
-    let mut remote = None;
+    let (mut inside, mut remote) = (None, None);
     for (flags, payload) in [(SYN, b"".as_slice()), (ACK, b"ask"), (ACK, b"more")] {
         let seen = node.comes(&packet(client, frontend, flags, payload));
-        assert_eq!((seen.from, seen.to), (address(client), address(backend)), "inside: {frontend}");
+        assert_eq!((seen.from.ip(), seen.to), (address(client).ip(), address(backend)), "inside: {frontend}");
         assert!(seen.is_valid && seen.payload == payload, "{seen:?}");
-        let mut at_backend = seen.from;
+        assert_eq!(*inside.get_or_insert(seen.from), seen.from, "the same for the whole flow");
+        let through = seen.from.to_string();
         if is_remote(backend) {
-            let seen = node.leaves(&packet(client, backend, flags, payload));
+            let seen = node.leaves(&packet(&through, backend, flags, payload));
             assert_eq!(seen.to, address(backend));
             assert!(seen.is_valid && seen.payload == payload, "{seen:?}");
             assert_ne!(seen.from, address(client), "the backend's node would answer past this one");
             assert_eq!(*remote.get_or_insert(seen.from), seen.from, "the same for the whole flow");
-            at_backend = seen.from;
-            let seen = node.comes(&packet(backend, &at_backend.to_string(), flags | ACK, b"answer"));
-            assert_eq!((seen.from, seen.to), (address(backend), address(client)), "back inside");
+            let seen = node.comes(&packet(backend, &seen.from.to_string(), flags | ACK, b"answer"));
+            assert_eq!((seen.from, seen.to), (address(backend), address(&through)), "back inside");
             assert!(seen.is_valid);
         }
-        let seen = node.leaves(&packet(backend, client, flags | ACK, b"answer"));
+        let seen = node.leaves(&packet(backend, &through, flags | ACK, b"answer"));
         assert_eq!((seen.from, seen.to), (address(frontend), address(client)), "the answer");
         assert!(seen.is_valid && seen.payload == b"answer", "{seen:?}");
-        if remote.is_none() {
-            assert_eq!(at_backend, address(client), "to a pod of this node the client stays who it is");
-        }
     }
-    remote.unwrap_or(address(client))
+    let inside = inside.unwrap();
+    [inside, remote.unwrap_or(inside)]
+}
+
+/// Whether that is one of the ports that are given to clients there.
+fn is_given(seen: SocketAddr, is_remote: bool) -> bool {
+    let ports = if is_remote { SNAT_FIRST..SNAT_FIRST + SNAT_COUNT } else { THROUGH };
+    ports.contains(&seen.port())
 }
 
 fn serve(node: &mut Node, tcp: bool) {
@@ -74,10 +84,9 @@ fn kernel_invariant_14_what_is_translated_one_way_is_translated_back() {
         Node::test(move |node| {
             serve(node, tcp);
             for (frontend, _, backend, client) in WAYS {
-                let seen = check_conversation(node, client, frontend, backend, tcp);
-                if is_remote(backend) {
-                    assert!((SNAT_FIRST..SNAT_FIRST + 64).contains(&seen.port()), "{seen}");
-                }
+                let [inside, outside] = check_conversation(node, client, frontend, backend, tcp);
+                assert!(is_given(outside, is_remote(backend)), "{outside}");
+                assert_eq!(inside == address(client), is_remote(backend), "what changes changes once");
             }
             assert_eq!(node.counted(packet_count::COUNT_FLOWS), 4);
         });
@@ -124,15 +133,11 @@ fn kernel_one_port_of_a_client_serves_for_two_frontends_with_one_backend() {
     Node::test(|node| {
         let backends = [address("10.1.0.5:8080")];
         let frontends = ["203.0.113.10:80", "203.0.113.11:80"];
-        node.serve(&Port { frontends: &frontends, backends: &backends, ..Port::TCP });
-        check_conversation(node, CLIENT, frontends[0], "10.1.0.5:8080", true);
-        let seen = node.comes(&Sent::tcp(CLIENT, frontends[1], SYN));
-        assert_eq!((seen.from.ip(), seen.to), (address(CLIENT).ip(), address("10.1.0.5:8080")));
-        assert_ne!(seen.from, address(CLIENT), "the first one has that port");
-        let answer = node.leaves(&Sent::tcp("10.1.0.5:8080", &seen.from.to_string(), SYN | ACK));
-        assert_eq!((answer.from, answer.to), (address(frontends[1]), address(CLIENT)));
-        assert!(answer.is_valid);
-        check_conversation(node, CLIENT, frontends[0], "10.1.0.5:8080", true);
+        node.serve_local(&Port { frontends: &frontends, backends: &backends, ..Port::TCP });
+        let both = || frontends.map(|it| check_conversation(node, CLIENT, it, "10.1.0.5:8080", true));
+        let seen = both();
+        assert_ne!(seen[0], seen[1], "the first one has that port");
+        assert_eq!(both(), seen, "each goes on as it began");
     });
 }
 
@@ -142,9 +147,9 @@ fn kernel_a_syn_on_a_connection_that_is_over_begins_anew() {
     Node::test(|node| {
         let (frontend, old, new) = ("203.0.113.10:80", "10.1.0.5:8080", "10.1.0.6:8080");
         let port = Port { frontends: &[frontend], ..Port::TCP };
-        node.serve(&Port { backends: &[address(old)], ..port });
+        node.serve_local(&Port { backends: &[address(old)], ..port });
         check_conversation(node, CLIENT, frontend, old, true);
-        node.serve(&Port { frontends: &[frontend], backends: &[address(new)], ..Port::TCP });
+        node.serve_local(&Port { frontends: &[frontend], backends: &[address(new)], ..Port::TCP });
         let to = |node: &Node, flags| node.comes(&Sent::tcp(CLIENT, frontend, flags)).to;
         assert_eq!(to(node, ACK), address(old), "a connection stays where it is");
         assert_eq!(to(node, SYN), address(old), "a SYN of somebody else ends nothing");
@@ -154,7 +159,7 @@ fn kernel_a_syn_on_a_connection_that_is_over_begins_anew() {
         assert_eq!(to(node, ACK), address(old), "the last segment");
         assert_eq!(to(node, SYN), address(new), "both sides are");
         node.leaves(&Sent::tcp(new, CLIENT, RST | ACK));
-        node.serve(&Port { frontends: &[frontend], backends: &[address(old)], ..Port::TCP });
+        node.serve_local(&Port { frontends: &[frontend], backends: &[address(old)], ..Port::TCP });
         assert_eq!(to(node, SYN), address(old), "so is a reset");
     });
 }

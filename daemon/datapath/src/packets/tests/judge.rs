@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::craft::{ACK, RST, SYN, TCP, UDP, folded, see};
-use super::node::{NEXT, NODE, REDIRECTED, SHOT, SNAT_COUNT, SNAT_FIRST};
+use super::node::{NEXT, NODE, REDIRECTED, SHOT, SNAT_COUNT, SNAT_FIRST, THROUGH};
 
 pub(super) const NODE6: &str = "2001:db8::1";
 const ETHERNET: usize = 14;
@@ -312,8 +312,7 @@ impl Judge {
     /// Whether that is how a client gets a backend.
     fn begins(&mut self, transport: u8, (client, frontend): Pair, (through, backend): Pair) -> bool {
         let Some(service) = self.service(transport, frontend) else { return false };
-        let has_port = through.port() == client.port()
-            || (SNAT_FIRST..SNAT_FIRST + SNAT_COUNT).contains(&through.port());
+        let has_port = through.port() == client.port() || THROUGH.contains(&through.port());
         if !service.backends.contains(&backend) || through.ip() != client.ip() || !has_port {
             return false;
         }

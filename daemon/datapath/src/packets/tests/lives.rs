@@ -1,6 +1,5 @@
 //! How long flows live, who ends them, and whose packets are none of theirs.
 
-use holdfast_core::list::Scope;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, address};
@@ -33,7 +32,7 @@ fn now() -> u32 {
 }
 
 /// The flow of a client, and its number.
-fn found(node: &Node, client: &str) -> Option<(u32, types::flow)> {
+pub(super) fn found(node: &Node, client: &str) -> Option<(u32, types::flow)> {
     let client = end(address(client));
     let record = |number: u32| -> types::flow {
         value(&map(node, Map::Flows).lookup(&number.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap()).unwrap()
@@ -49,7 +48,7 @@ fn flow_of(node: &Node, client: &str) -> types::flow {
 
 /// Changes what is written of a flow.
 #[track_caller]
-fn change(node: &Node, client: &str, change: impl FnOnce(&mut types::flow)) {
+pub(super) fn change(node: &Node, client: &str, change: impl FnOnce(&mut types::flow)) {
     let (number, mut flow) = found(node, client).unwrap();
     change(&mut flow);
     node.put(Map::Flows, &number.to_ne_bytes(), bytes(&flow));
@@ -57,7 +56,7 @@ fn change(node: &Node, client: &str, change: impl FnOnce(&mut types::flow)) {
 
 /// So many seconds pass for that flow.
 #[track_caller]
-fn age(node: &Node, client: &str, seconds: u32) {
+pub(super) fn age(node: &Node, client: &str, seconds: u32) {
     change(node, client, |flow| {
         [flow.seen, flow.began] = [flow.seen, flow.began].map(|at| at.wrapping_sub(seconds));
     });
@@ -82,7 +81,7 @@ fn agree(node: &Node, tcp: bool, client: &str, backend: &str) {
 }
 
 #[track_caller]
-fn left_as_it_was(node: &Node, sent: &Sent) {
+pub(super) fn left_as_it_was(node: &Node, sent: &Sent) {
     let frame = sent.frame();
     assert_eq!(node.leave(&frame), (NEXT, frame), "{sent:?}");
 }
@@ -94,8 +93,8 @@ fn begun(node: &Node) -> u64 {
 #[test]
 fn kernel_programs_and_daemon_have_flows_live_equally_long() {
     Node::test(|node| {
-        node.serve(&Port { index: 1, backends: &[address(HERE)], ..TCP });
-        node.serve(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
+        node.serve_local(&Port { index: 1, backends: &[address(HERE)], ..TCP });
+        node.serve_local(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
         for (case, lived, seconds) in LIFETIMES {
             let [transport, state, of_client, of_backend] = case;
             let tcp = transport == 6;
@@ -137,7 +136,7 @@ fn kernel_programs_and_daemon_have_flows_live_equally_long() {
 #[test]
 fn kernel_an_entry_that_leads_to_nobody_keeps_no_client_away() {
     Node::test(|node| {
-        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         let ((client, client_port), (frontend, frontend_port)) =
             (end(address(CLIENT)), end(address(FRONTEND)));
         let flow = types::flow {
@@ -170,7 +169,7 @@ fn kernel_as_many_flows_as_there_may_be_lead_to_other_nodes() {
         let all: Vec<_> =
             (0..8).map(|at| (format!("203.0.113.{at}:80"), format!("10.2.0.{}:80", at + 5))).collect();
         for (index, (frontend, backend)) in (1..).zip(&all) {
-            node.serve(&Port {
+            node.serve_local(&Port {
                 index,
                 base: index,
                 frontends: &[frontend],
@@ -239,7 +238,7 @@ fn kernel_a_port_is_taken_from_a_flow_that_is_over() {
 #[test]
 fn kernel_a_node_that_drains_opens_no_flow_and_keeps_those_that_it_has() {
     Node::test(|node| {
-        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         assert_eq!(goes(node, true, CLIENT, SYN), address(HERE));
         let settings = packet_settings { drains: 1, ..Default::default() };
         node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
@@ -257,9 +256,9 @@ fn kernel_a_node_that_drains_opens_no_flow_and_keeps_those_that_it_has() {
 #[test]
 fn kernel_two_packets_of_a_stranger_cut_no_connection() {
     Node::test(|node| {
-        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         agree(node, true, CLIENT, HERE);
-        node.serve(&Port { backends: &[address(HERE_TOO)], ..TCP });
+        node.serve_local(&Port { backends: &[address(HERE_TOO)], ..TCP });
         for flags in [RST, SYN, ACK, RST] {
             assert_eq!(goes(node, true, CLIENT, flags), address(HERE), "{flags}");
         }
@@ -275,7 +274,7 @@ fn kernel_two_packets_of_a_stranger_cut_no_connection() {
 #[test]
 fn kernel_who_acknowledges_blindly_opens_nothing_for_long() {
     Node::test(|node| {
-        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         let state = |node: &Node| u32::from(flow_of(node, CLIENT).state);
         agree(node, true, CLIENT, HERE);
         assert_eq!(state(node), flow_state::FLOW_OPEN.0);
@@ -298,7 +297,7 @@ fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
         ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080"),
     ] {
         Node::test(move |node| {
-            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            node.serve_local(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
             assert_eq!(node.comes(&Sent::tcp(client, frontend, SYN)).to, address(backend));
             let is_here = backend != AWAY;
             for flags in [ACK, FIN | ACK] {
@@ -323,7 +322,7 @@ fn kernel_a_forged_syn_takes_no_packet_of_a_connection_without_frontend() {
 }
 
 /// A client, a frontend and a backend of this node, in each family.
-const BOTH: [(&str, &str, &str); 2] =
+pub(super) const BOTH: [(&str, &str, &str); 2] =
     [(CLIENT, FRONTEND, HERE), ("[2001:db8:1::7]:40000", "[2001:db8:f::10]:80", "[fd01::5]:8080")];
 
 /// What the two of a flow say, one after the other, until a connection is over.
@@ -340,7 +339,11 @@ fn kernel_a_backend_that_is_dialled_itself_after_a_flow_answers_as_itself() {
     for end in [[FIN | ACK, FIN | ACK], [RST, FIN | ACK], [ACK, FIN | RST | ACK]] {
         for between @ (client, frontend, backend) in BOTH {
             Node::test(move |node| {
-                node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+                node.serve_local(&Port {
+                    frontends: &[frontend],
+                    backends: &[address(backend)],
+                    ..Port::TCP
+                });
                 for _ in 0..2 {
                     for flags in [[SYN, SYN | ACK], [ACK, ACK], end] {
                         say(node, between, flags);
@@ -361,14 +364,14 @@ fn kernel_a_backend_that_is_dialled_itself_after_a_flow_answers_as_itself() {
 fn kernel_a_backend_that_says_syn_again_before_it_has_closed_ends_no_flow() {
     for between @ (client, frontend, backend) in BOTH {
         Node::test(move |node| {
-            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            node.serve_local(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
             for flags in [[SYN, SYN | ACK], [ACK, FIN | ACK], [SYN, SYN | ACK]] {
                 say(node, between, flags);
             }
             assert_eq!(begun(node), 1, "its half was forgotten, and the frontend was dialled");
         });
         Node::test(move |node| {
-            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            node.serve_local(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
             for from_client in [SYN, ACK, FIN | ACK, RST] {
                 say(node, between, [from_client, SYN | ACK]);
                 say(node, between, [from_client, SYN | ACK]);
@@ -386,7 +389,7 @@ fn kernel_a_backend_that_says_syn_again_before_it_has_closed_ends_no_flow() {
 fn kernel_a_client_that_begins_anew_is_answered_by_the_frontend() {
     for between @ (_, frontend, backend) in BOTH {
         Node::test(move |node| {
-            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            node.serve_local(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
             for lived in 1..4 {
                 for flags in [[SYN, SYN | ACK], [SYN, SYN | ACK], [ACK, FIN | ACK], [FIN | ACK, ACK]] {
                     say(node, between, flags);
@@ -420,8 +423,8 @@ fn kernel_a_client_that_dials_another_nodes_backend_itself_after_a_flow_is_seen_
 #[test]
 fn kernel_who_says_to_be_the_node_itself_gets_no_flow() {
     Node::test(|node| {
-        node.serve(&Port { index: 1, backends: &[address(HERE)], ..TCP });
-        node.serve(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
+        node.serve_local(&Port { index: 1, backends: &[address(HERE)], ..TCP });
+        node.serve_local(&Port { index: 2, base: 2, backends: &[address(HERE)], ..UDP });
         for tcp in [true, false] {
             node.check_passed(&packet(tcp, "192.0.2.1:40000", FRONTEND, SYN));
         }
@@ -433,7 +436,7 @@ fn kernel_who_says_to_be_the_node_itself_gets_no_flow() {
 fn kernel_questions_that_were_answered_make_room_and_conversations_do_not() {
     for (lived, expected) in [(1, NEXT), (3, SHOT)] {
         Node::test(move |node| {
-            node.serve(&Port { backends: &[address(HERE)], ..UDP });
+            node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
             for client in 0..map(node, Map::Flows).max_entries() {
                 let client = format!("198.51.100.7:{}", 40_000 + client);
                 agree(node, false, &client, HERE);
@@ -449,7 +452,7 @@ fn kernel_questions_that_were_answered_make_room_and_conversations_do_not() {
 #[test]
 fn kernel_a_full_table_forgets_who_had_no_answer() {
     Node::test(|node| {
-        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         let most = map(node, Map::Flows).max_entries();
         let client = |at: u32| format!("198.51.100.7:{}", 40_000 + at);
         for at in 0..5 {
@@ -468,7 +471,7 @@ fn kernel_a_full_table_forgets_who_had_no_answer() {
 #[test]
 fn kernel_a_stream_that_nobody_answers_makes_no_room_while_it_flows() {
     Node::test(|node| {
-        node.serve(&Port { backends: &[address(HERE)], ..UDP });
+        node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
         let most = map(node, Map::Flows).max_entries();
         assert_eq!(goes(node, false, CLIENT, 0), address(HERE));
         change(node, CLIENT, |flow| flow.began = flow.began.wrapping_sub(10));
@@ -485,11 +488,9 @@ fn kernel_a_stream_that_nobody_answers_makes_no_room_while_it_flows() {
 #[test]
 fn kernel_a_backend_that_serves_no_more_is_left_however_much_it_says() {
     Node::test(|node| {
-        let port = |backends| Port { backends, ..UDP };
-        let (olds, news) = ([address(HERE)], [address(HERE_TOO)]);
-        node.serve(&port(&olds));
+        node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
         agree(node, false, CLIENT, HERE);
-        port(&news).publish(&mut node.maps, Scope::Cluster);
+        node.serve_local(&Port { backends: &[address(HERE_TOO)], ..UDP });
         std::thread::sleep(std::time::Duration::from_millis(1100));
         let last = node.leaves(&Sent::udp(HERE, CLIENT, b"x"));
         assert_eq!((last.from, last.to), (address(FRONTEND), address(CLIENT)), "what is under way arrives");
@@ -502,15 +503,15 @@ fn kernel_a_backend_that_serves_no_more_is_left_however_much_it_says() {
 fn kernel_a_conversation_is_judged_by_the_port_that_its_frontend_has_now() {
     Node::test(|node| {
         let (backends, others) = ([address(HERE)], [address(HERE_TOO)]);
-        node.serve(&Port { backends: &backends, ..UDP });
+        node.serve_local(&Port { backends: &backends, ..UDP });
         agree(node, false, CLIENT, HERE);
-        node.serve(&Port { index: 2, base: 8, backends: &backends, ..UDP });
-        node.serve(&Port { frontends: &["203.0.113.99:80"], backends: &others, ..Port::UDP });
+        node.serve_local(&Port { index: 2, base: 8, backends: &backends, ..UDP });
+        node.serve_local(&Port { frontends: &["203.0.113.99:80"], backends: &others, ..Port::UDP });
         std::thread::sleep(std::time::Duration::from_millis(1100));
         assert_eq!(goes(node, false, CLIENT, 0), address(HERE));
         assert_eq!(begun(node), 1, "it is the same conversation");
-        node.serve(&Port { index: 2, base: 8, backends: &others, ..UDP });
-        node.serve(&Port { frontends: &["203.0.113.99:80"], backends: &backends, ..Port::UDP });
+        node.serve_local(&Port { index: 2, base: 8, backends: &others, ..UDP });
+        node.serve_local(&Port { frontends: &["203.0.113.99:80"], backends: &backends, ..Port::UDP });
         std::thread::sleep(std::time::Duration::from_millis(1100));
         assert_eq!(
             goes(node, false, CLIENT, 0),
@@ -523,7 +524,7 @@ fn kernel_a_conversation_is_judged_by_the_port_that_its_frontend_has_now() {
 #[test]
 fn kernel_a_late_answer_arrives_and_revives_nobody() {
     Node::test(|node| {
-        node.serve(&Port { backends: &[address(HERE)], ..UDP });
+        node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
         assert_eq!(goes(node, false, CLIENT, 0), address(HERE));
         age(node, CLIENT, 40);
         let before = flow_of(node, CLIENT);
@@ -536,7 +537,7 @@ fn kernel_a_late_answer_arrives_and_revives_nobody() {
 #[test]
 fn kernel_who_ends_a_flow_takes_no_entry_of_another_one() {
     Node::test(|node| {
-        node.serve(&Port { backends: &[address(HERE)], ..TCP });
+        node.serve_local(&Port { backends: &[address(HERE)], ..TCP });
         agree(node, true, CLIENT, HERE);
         let key = entry_between(&flow_of(node, CLIENT));
         node.put(Map::Entries4, key.bytes(), &17_u32.to_ne_bytes());

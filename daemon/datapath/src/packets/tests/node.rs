@@ -3,8 +3,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use holdfast_core::list::Scope;
 use holdfast_core::maps::Maps;
-use holdfast_core::op::{Action, FrontendType};
+use holdfast_core::op::{Action, FrontendType, WordFlags};
 use libbpf_rs::{MapCore, MapFlags, libbpf_sys as sys};
 
 use super::craft::{Seen, Sent, see};
@@ -29,6 +30,10 @@ pub(super) const POD_GATE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 pub(super) const POD_GATE6: Ipv6Addr = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1);
 pub(super) const SNAT_FIRST: u16 = 61_000;
 pub(super) const SNAT_COUNT: u16 = 64;
+/// By which ports clients come to backends of this node.
+pub(super) const THROUGH: std::ops::Range<u16> = 1_024..30_000;
+/// Where the slots of local lists begin: few enough that no map grows, which would be another one than the programs have.
+const LOCAL_SLOTS: u32 = 64;
 
 /// The programs over maps of their own, in a network with an outer device and a device of pods.
 pub(super) struct Node {
@@ -109,6 +114,13 @@ impl Node {
         if port.kind == FrontendType::NodePort {
             port.frontends.iter().for_each(|it| self.watch(it.parse::<SocketAddr>().unwrap().port()));
         }
+    }
+
+    /// By policy Local, both lists alike: a client is seen as who it is, by its own port.
+    pub(super) fn serve_local(&mut self, port: &Port<'_>) {
+        let flags = port.flags.with(WordFlags::INTERNAL_LOCAL, true).with(WordFlags::EXTERNAL_LOCAL, true);
+        Port { base: port.base + LOCAL_SLOTS, flags, ..*port }.publish(&mut self.maps, Scope::Local);
+        self.serve(&Port { flags, ..*port });
     }
 
     fn program(&self, has_ethernet: bool) -> &PacketPrograms {

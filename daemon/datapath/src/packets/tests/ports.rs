@@ -1,0 +1,126 @@
+//! By which port a client is seen, and whose it was before.
+
+use super::craft::{ACK, FIN, RST, SYN, Sent, address, see};
+use super::lives::{BOTH, age, change, found, left_as_it_was};
+use super::node::{NEXT, Node, SHOT, THROUGH};
+use crate::abi::bytes;
+use crate::abi::flow::types::heard;
+use crate::abi::packets::types::{packet_count, packet_settings, port_range};
+use crate::kernel::bed::Port;
+use crate::map::Map;
+
+const HERE: &str = "10.1.0.5:8080";
+const AWAY: &str = "10.2.0.5:8080";
+const FRONTENDS: [&str; 3] = ["203.0.113.10:80", "203.0.113.11:80", "203.0.113.12:80"];
+
+fn client(port: u16) -> String {
+    format!("198.51.100.7:{port}")
+}
+
+/// As whom it goes on that opens a connection.
+#[track_caller]
+fn seen(node: &Node, client: &str, frontend: &str) -> std::net::SocketAddr {
+    let seen = node.comes(&Sent::tcp(client, frontend, SYN));
+    assert_ne!(seen.to, address(frontend), "it is translated");
+    seen.from
+}
+
+/// Both have closed it, so many seconds ago.
+#[track_caller]
+fn close(node: &Node, client: &str, seconds: u32) {
+    change(node, client, |flow| {
+        let all = u8::try_from(heard::HEARD_SYN.0 | heard::HEARD_FIN.0).unwrap();
+        (flow.of_client, flow.of_backend) = (all, all);
+        flow.state = u8::try_from(crate::abi::flow::types::flow_state::FLOW_OPEN.0).unwrap();
+    });
+    age(node, client, seconds);
+}
+
+/// A node of the cluster dials NodePorts of another one, and pods there: its ports come round, and to a backend that
+/// remembers the one connection the other would be the same.
+#[test]
+fn kernel_a_client_that_dials_a_backend_itself_meets_no_flow_of_its_own() {
+    for (client, frontend, backend) in BOTH {
+        Node::test(move |node| {
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            let through = seen(node, client, frontend);
+            assert_eq!(through.ip(), address(client).ip());
+            assert!(THROUGH.contains(&through.port()), "{through}");
+            let answer = |flags| node.leaves(&Sent::tcp(backend, &through.to_string(), flags)).from;
+            for (of_client, of_backend) in [(SYN, SYN | ACK), (ACK, ACK), (FIN | ACK, FIN | ACK), (RST, RST)]
+            {
+                for flags in [SYN, SYN | ACK, ACK, FIN | ACK, RST] {
+                    node.check_passed(&Sent::tcp(client, backend, flags));
+                    left_as_it_was(node, &Sent::tcp(backend, client, flags));
+                }
+                assert_eq!(node.comes(&Sent::tcp(client, frontend, of_client)).from, through, "{of_client}");
+                assert_eq!(answer(of_backend), address(frontend), "{of_backend}");
+            }
+            assert_eq!(node.counted(packet_count::COUNT_FLOWS), 1);
+        });
+    }
+}
+
+#[test]
+fn kernel_who_is_to_be_seen_is_seen_by_its_own_port() {
+    for (client, frontend, backend) in BOTH {
+        Node::test(move |node| {
+            node.serve_local(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            assert_eq!(seen(node, client, frontend), address(client), "policy Local");
+        });
+        Node::test(move |node| {
+            node.serve(&Port { frontends: &[frontend], backends: &[address(backend)], ..Port::TCP });
+            let (verdict, frame) = node.come_from_pod(&Sent::tcp(client, frontend, SYN).frame());
+            assert_eq!((verdict, see(&frame, true).from), (NEXT, address(client)), "a pod");
+        });
+    }
+}
+
+/// These are the ports to give, from that one on.
+fn give(node: &Node, first: u16, count: u16) {
+    let mut settings = packet_settings { snat_ports: count.into(), ..Default::default() };
+    settings.snat[0] = port_range { first, count };
+    node.put(Map::PacketSettings, &0_u32.to_ne_bytes(), bytes(&settings));
+}
+
+/// A client that is a node of the cluster gives those ports to clients of its own, on their way to the same backend.
+#[test]
+fn kernel_no_client_comes_by_a_port_that_its_node_gives_to_others() {
+    Node::test(|node| {
+        node.serve(&Port { frontends: &[FRONTENDS[0]], backends: &[address(HERE)], ..Port::TCP });
+        let (half, rest) = (THROUGH.start..15_000, 15_000..THROUGH.end);
+        give(node, half.start, half.end - half.start);
+        for port in 40_000..40_064 {
+            let through = seen(node, &client(port), FRONTENDS[0]).port();
+            assert!(rest.contains(&through) || through == port, "{through}");
+        }
+    });
+}
+
+#[test]
+fn kernel_a_client_comes_by_its_own_port_where_none_is_free() {
+    Node::test(|node| {
+        node.serve(&Port { frontends: &FRONTENDS, backends: &[address(HERE)], ..Port::TCP });
+        give(node, THROUGH.start, THROUGH.end - THROUGH.start);
+        assert_eq!(seen(node, &client(40_000), FRONTENDS[0]), address(&client(40_000)));
+        let second = Sent::tcp(&client(40_000), FRONTENDS[1], SYN);
+        assert_eq!(node.come(&second.frame()).0, SHOT, "it is somebody's");
+        assert_eq!(node.counted(packet_count::COUNT_NO_PORT), 1);
+        close(node, &client(40_000), 11);
+        assert_eq!(node.comes(&second).from, address(&client(40_000)), "of what is over");
+    });
+}
+
+/// The backend still remembers what came by those ports.
+#[test]
+fn kernel_a_port_of_what_is_over_is_taken_last() {
+    Node::test(|node| {
+        node.serve(&Port { frontends: &[FRONTENDS[0]], backends: &[address(AWAY)], ..Port::TCP });
+        for port in 40_000..40_012 {
+            seen(node, &client(port), FRONTENDS[0]);
+            close(node, &client(port), 11);
+        }
+        (50_000..50_008).for_each(|port| _ = seen(node, &client(port), FRONTENDS[0]));
+        (40_000..40_012).for_each(|port| assert!(found(node, &client(port)).is_some(), "{port}"));
+    });
+}
