@@ -99,7 +99,7 @@ build
 [[ ${1:-} != build ]] || exit 0
 # What is tested is what stands here, and the last build of it is taken: the tests' for the short form, else a release.
 if [[ ${1:-} == short ]]; then
-	cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins
+	scripts/test-programs.sh --quiet
 	touch "$out/../debug/holdfast"
 else
 	cargo build --quiet --release --locked -p holdfast

@@ -30,7 +30,7 @@ build_other() {
 
 scripts/conformance.sh build
 if [[ ${1:-} == short ]]; then
-	cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins
+	scripts/test-programs.sh --quiet
 	touch "$target/debug/holdfast"
 	KILLS=20 NODES=2 exec "$target/debug/drill" run kill
 fi

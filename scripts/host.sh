@@ -52,7 +52,7 @@ machine() {
 		echo "$built"
 		return 1
 	}
-	cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins || return 1
+	scripts/test-programs.sh --quiet || return 1
 	program=$(sed -nE 's/^ *Executable .*\((.*\/host-[0-9a-f]+)\)$/\1/p' <<<"$built")
 	local files=(--with "$program" --with "$target/debug/bed_child")
 	for path in "$target"/packages/holdfast_*_amd64.deb; do

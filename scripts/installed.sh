@@ -19,7 +19,7 @@ for kind in image deb; do
 done
 
 # The client that connects, and a daemon for clusters that have one from the start.
-cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins
+scripts/test-programs.sh --quiet
 export HOLDFAST_PACKAGES=$target/packages HOLDFAST_DIALER=$target/debug/bed_child
-exec cargo test --locked -p holdfast-conformance --features cluster --test installed -- \
-	--test-threads 2 --show-output "$@"
+exec cargo test --workspace --locked --features holdfast-tests/root,holdfast-conformance/cluster \
+	--test installed -- --test-threads 2 --show-output "$@"

@@ -6,12 +6,11 @@ cd "$(dirname "$0")/.."
 scripts/setup vm
 
 # As the other rungs build them, so that nothing is built twice.
-built=$(cargo test --workspace --locked --features holdfast-tests/root --no-run 2>&1) || {
+built=$(cargo test --workspace --locked --features holdfast-tests/root --no-run --lib --test 'kernel_*' \
+	--test programs 2>&1) || {
 	echo "$built"
 	exit 1
 }
-# The tests start the daemon's own program, which no test of cargo's asks for.
-cargo build --quiet --workspace --locked --features holdfast-tests/root --profile test --bins
 # What meets the kernel itself; the rest of the tests, the rules, is the same on each.
 tests='kernel_life|kernel_maps|kernel_sockets|kernel_shown|kernel_udp|kernel_refusals|holdfast_datapath|programs'
 mapfile -t programs < <(sed -nE "s/^ *Executable .*\((.*\/($tests)-[0-9a-f]+)\)$/\1/p" <<<"$built")

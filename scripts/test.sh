@@ -39,8 +39,7 @@ rung "kernel: maps, programs, sockets" root scripts/steady.sh cargo test --works
 # The whole workspace again, so that its parts are not built anew for other features.
 whole=(scripts/steady.sh cargo test --workspace --locked --no-fail-fast --features holdfast-tests/root --test)
 ((EUID != 0)) || scripts/setup root
-# They start the daemon's own program, which no test of cargo's asks for.
-((EUID != 0)) || cargo build --workspace --locked --features holdfast-tests/root --profile test --bins
+((EUID != 0)) || scripts/test-programs.sh
 rung "programs: real sockets in a bed" root "${whole[@]}" programs -- --skip go_client
 rung "packets: real traffic around a node" root "${whole[@]}" packets
 rung "attack: as nobody and as a tenant" root "${whole[@]}" attack
@@ -121,8 +120,8 @@ nodes() {
 
 nodes 10 "conformance: Kubernetes' own tests, short form" scripts/conformance.sh short
 nodes 4 "nodes: what kubelet says, restarts, reboots" scripts/steady.sh \
-	cargo test --locked -p holdfast-conformance --features cluster --test nodes --test heard -- \
-	--test-threads 2 --show-output
+	cargo test --workspace --locked --features holdfast-tests/root,holdfast-conformance/cluster \
+	--test nodes --test heard -- --test-threads 2 --show-output
 nodes 3 "drill: kill -9 of the proxies under clients, short form" scripts/drill.sh short
 nodes 9 "installed: as a package and as pods of a cluster, under traffic" scripts/installed.sh
 
