@@ -3,6 +3,8 @@
 #
 #   scripts/conformance.sh build     programs, root of the machines, images: into the folder `conformance` of the target
 #                                    folder. A quarter of an hour the first time; silent when nothing has changed since
+#   scripts/conformance.sh programs  of these what needs neither cargo nor apt-get, after `scripts/setup conformance`:
+#                                    to begin with it while something else runs
 #   scripts/conformance.sh           runs everything, topology after topology: more than half an hour
 #   scripts/conformance.sh short     one test of each kind, within ten minutes
 # The environment chooses, as for `make conformance`: FOCUS NODES CNI FAMILY PROXY BLESS.
@@ -78,23 +80,36 @@ make_root() {
 
 run() { cargo run --quiet --locked --profile test -p holdfast-conformance --bin conformance -- "$@"; }
 
-build() {
+# Two runs at once build once.
+lock() {
 	mkdir -p "$out/bin/cni"
-	# Two runs at once build once.
 	exec 9>"$out/lock"
 	flock 9
-	scripts/setup conformance
-	scripts/peers.sh
+}
+
+programs() {
 	stage tests "$(sum_of tests/peers/go.mod tests/peers/go.sum tests/peers/tools.go scripts/conformance.sh)" build_tests
 	stage node "$(sum_of tests/conformance/node/*)" build_node
 	stage dns "$(sum_of tests/conformance/dns/*)" build_dns
 	make_root
+}
+
+build() {
+	lock
+	scripts/setup conformance
+	scripts/peers.sh
+	programs
 	cp -lf "$peers"/{etcd,kube*,load-balancer} "$out/bin/"
 	stage images "$(sum_of "$out"/{tests,dns}.stamp "$out/root.asked" tests/conformance/src/images.rs)" \
 		run images "$out"
 	exec 9>&-
 }
 
+if [[ ${1:-} == programs ]]; then
+	lock
+	programs
+	exit 0
+fi
 build
 [[ ${1:-} != build ]] || exit 0
 # What is tested is what stands here, and the last build of it is taken: the tests' for the short form, else a release.
