@@ -169,10 +169,14 @@ pub(crate) struct PacketPrograms {
     pub(crate) egress: OwnedFd,
 }
 
-/// All programs of packets, as [`packets_at`] loads them.
+/// The programs for devices with Ethernet, as [`packets_at`] loads them: to load a pair takes seconds.
 #[cfg(test)]
-pub(crate) fn packets(given: &Handles, flows: u32) -> Result<(Vec<PacketPrograms>, Handles), StartError> {
-    packets_at(&Layer::ALL, given, flows)
+pub(crate) fn packets_of_ethernet(
+    given: &Handles,
+    flows: u32,
+) -> Result<(PacketPrograms, Handles), StartError> {
+    let (mut programs, maps) = packets_at(&[Layer::Ethernet], given, flows)?;
+    Ok((programs.remove(0), maps))
 }
 
 /// Loads the programs of packets, one pair for each of these layers, over the maps of sockets and over those of packets
@@ -270,7 +274,7 @@ mod tests {
     fn kernel_packet_programs_load_beside_those_of_sockets() {
         let shape = Shape { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let (made, programs) = load(shape, Features::probe().unwrap(), &Handles::new(), |_, maps| {
-            let (programs, made) = packets(&maps, 64)?;
+            let (programs, made) = packets_at(&Layer::ALL, &maps, 64)?;
             Ok((made, programs))
         })
         .unwrap();

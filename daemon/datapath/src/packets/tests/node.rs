@@ -14,7 +14,7 @@ use crate::abi;
 use crate::abi::packets::{self, types};
 use crate::kernel::KernelMaps;
 use crate::kernel::bed::{Bed, CAPACITY, Port, bed};
-use crate::load::{self, Layer, PacketPrograms};
+use crate::load::{self, PacketPrograms};
 use crate::map::{self, Handles, Map};
 
 /// What a program returns where the packet goes on, ends, or is sent back.
@@ -39,7 +39,7 @@ const LOCAL_SLOTS: u32 = 64;
 pub(super) struct Node {
     pub(super) maps: KernelMaps,
     pub(super) handles: Handles,
-    programs: Vec<PacketPrograms>,
+    programs: PacketPrograms,
 }
 
 impl Node {
@@ -57,7 +57,7 @@ impl Node {
         network::lay();
         let maps = KernelMaps::unattached(CAPACITY).unwrap();
         let given = map::copies(maps.handles_for_tests()).unwrap();
-        let (programs, handles) = load::packets(&given, flows).unwrap();
+        let (programs, handles) = load::packets_of_ethernet(&given, flows).unwrap();
         let mut node = Self { maps, handles, programs };
         node.tell(flows);
         node
@@ -123,15 +123,10 @@ impl Node {
         self.serve(&Port { flags, ..*port });
     }
 
-    fn program(&self, has_ethernet: bool) -> &PacketPrograms {
-        let layer = if has_ethernet { Layer::Ethernet } else { Layer::Ip };
-        self.programs.iter().find(|programs| programs.layer == layer).unwrap()
-    }
-
     /// What becomes of a frame that comes by the outer device.
     #[track_caller]
     pub(super) fn come(&self, frame: &[u8]) -> (i32, Vec<u8>) {
-        run(&self.program(true).ingress, frame, OUTER).unwrap()
+        run(&self.programs.ingress, frame, OUTER).unwrap()
     }
 
     /// What becomes of a frame that a pod of this node sends.
@@ -139,19 +134,19 @@ impl Node {
     pub(super) fn come_from_pod(&self, frame: &[u8]) -> (i32, Vec<u8>) {
         let device = packets::device(false, Some(POD_GATE), Some(POD_GATE6));
         self.put(Map::Devices, &PODS.to_ne_bytes(), abi::bytes(&device));
-        run(&self.program(true).ingress, frame, PODS).unwrap()
+        run(&self.programs.ingress, frame, PODS).unwrap()
     }
 
     /// What becomes of a frame that leaves by the outer device.
     #[track_caller]
     pub(super) fn leave(&self, frame: &[u8]) -> (i32, Vec<u8>) {
-        run(&self.program(true).egress, frame, OUTER).unwrap()
+        run(&self.programs.egress, frame, OUTER).unwrap()
     }
 
     /// The same, of whatever somebody may send; `None`: the kernel's test run takes no such frame.
     pub(super) fn take(&self, frame: &[u8]) -> Option<[(i32, Vec<u8>); 2]> {
-        let programs = self.program(true);
-        Some([run(&programs.ingress, frame, OUTER).ok()?, run(&programs.egress, frame, OUTER).ok()?])
+        let PacketPrograms { ingress, egress, .. } = &self.programs;
+        Some([run(ingress, frame, OUTER).ok()?, run(egress, frame, OUTER).ok()?])
     }
 
     /// A packet that goes on, as it is seen then.
