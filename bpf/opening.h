@@ -309,14 +309,15 @@ INLINE int take_own_port(const struct arrival *arrival, struct flow *flow, bool 
 	return meets_itself(flow) ? -EEXIST : take_way(arrival, WAY_THROUGH, v4);
 }
 
-INLINE int put_any_port(const struct arrival *arrival, struct flow *flow, bool v4)
+/* As add_any_remote(). */
+INLINE int add_any_through(const struct arrival *arrival, struct flow *flow, bool takes, bool v4)
 {
 	int added = -EEXIST;
 
 	for (int tries = 0; tries < PORT_TRIES && added == -EEXIST; tries++) {
 		flow->through_port = any_through_port();
 		if (flow->through_port && !meets_itself(flow))
-			added = put(arrival->number, WAY_THROUGH, v4);
+			added = takes ? take_way(arrival, WAY_THROUGH, v4) : put(arrival->number, WAY_THROUGH, v4);
 	}
 	return added;
 }
@@ -334,8 +335,10 @@ INLINE int add_through(const struct arrival *arrival, struct flow *flow, bool v4
 	if (arrival->keeps_port || flow->nat_port)
 		added = put_own_port(arrival, flow, v4);
 	if (added == -EEXIST)
-		added = put_any_port(arrival, flow, v4);
-	return added == -EEXIST ? take_own_port(arrival, flow, v4) : added;
+		added = add_any_through(arrival, flow, false, v4);
+	if (added == -EEXIST)
+		added = take_own_port(arrival, flow, v4);
+	return added == -EEXIST ? add_any_through(arrival, flow, true, v4) : added;
 }
 
 /*

@@ -16,7 +16,7 @@ use crate::feeder::{Client, Clients, Feeder, Last};
 use crate::network::{self, OUTER};
 
 /// Some more than one client of a kind needs, and none of a server.
-const SNAT_PORTS: RangeInclusive<u16> = 20_000..=65_535;
+const SNAT_PORTS: RangeInclusive<u16> = 30_000..=65_535;
 /// Fewer than may have no answer yet without pushing each other out.
 const OPENED_AT_ONCE: u32 = 8192;
 

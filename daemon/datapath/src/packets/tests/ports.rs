@@ -111,6 +111,31 @@ fn kernel_a_client_comes_by_its_own_port_where_none_is_free() {
     });
 }
 
+/// A port that is free for one client in thousands, so it takes thousands to be found by chance, and is found.
+#[test]
+fn kernel_a_client_whose_own_port_is_taken_comes_by_any_of_what_is_over() {
+    Node::test(|node| {
+        let [one, two, _] = FRONTENDS;
+        node.serve(&Port { frontends: &[one, two], backends: &[address(HERE)], ..Port::TCP });
+        let only = THROUGH.start;
+        give(node, only + 1, THROUGH.end - only - 1);
+        let has_it = |port: &u16| seen(node, &client(*port), one).port() == only;
+        let holder = (30_000..60_000).cycle().take(200_000).find(has_it).unwrap();
+        close(node, &client(holder), 0);
+        assert_eq!(seen(node, &client(60_000), one), address(&client(60_000)));
+        let second = Sent::tcp(&client(60_000), two, SYN);
+        assert_eq!(
+            node.come(&second.frame()).0,
+            SHOT,
+            "its own is taken, and the other one not over for long"
+        );
+        age(node, &client(holder), 11);
+        assert!((0..200_000).any(|_| node.come(&second.frame()).0 == NEXT));
+        assert_eq!(node.comes(&second).from.port(), only);
+        assert!(found(node, &client(holder)).is_none());
+    });
+}
+
 /// The backend still remembers what came by those ports.
 #[test]
 fn kernel_a_port_of_what_is_over_is_taken_last() {
