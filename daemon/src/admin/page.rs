@@ -20,6 +20,7 @@ const STYLE: &str = include_str!("page/style.css");
 /// In this order, as one script: what comes later uses what came before.
 const SCRIPT: &str = concat!(
     include_str!("page/dom.js"),
+    include_str!("page/redraw.js"),
     include_str!("page/words.js"),
     include_str!("page/route.js"),
     include_str!("page/api.js"),

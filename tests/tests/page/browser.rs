@@ -29,6 +29,15 @@ pub(crate) enum Kind {
     Firefox,
 }
 
+/// What a person points with.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "the benchmark of the page has a mouse only")]
+pub(crate) enum Pointer {
+    Mouse,
+    Touch,
+    Pen,
+}
+
 pub(crate) const BOTH: [Kind; 2] = [Kind::Chromium, Kind::Firefox];
 
 pub(crate) struct Browser {
@@ -102,25 +111,45 @@ impl Browser {
     pub(crate) fn click(&mut self, selector: &str) {
         self.until(&format!("!!document.querySelector({selector:?})"));
         let place = self.place(selector);
-        let actions = json!([
-            {"type": "pointerMove", "x": place[0], "y": place[1]},
-            {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0},
-        ]);
-        self.act(&json!([{"type": "pointer", "id": "mouse", "actions": actions}]));
+        self.pointer(Pointer::Mouse, &[Self::to(&place), Self::down(), Self::up()]);
+    }
+
+    /// What a pointer does, which stays where it is, and down if it is, until the next of it.
+    #[track_caller]
+    pub(crate) fn pointer(&mut self, pointer: Pointer, actions: &[Value]) {
+        let kind = format!("{pointer:?}").to_lowercase();
+        self.act(&json!([{"type": "pointer", "id": kind, "parameters": {"pointerType": kind}, "actions": actions}]));
+    }
+
+    pub(crate) fn to(place: &Value) -> Value {
+        json!({"type": "pointerMove", "x": place[0], "y": place[1]})
+    }
+
+    pub(crate) fn down() -> Value {
+        json!({"type": "pointerDown", "button": 0})
+    }
+
+    pub(crate) fn up() -> Value {
+        json!({"type": "pointerUp", "button": 0})
+    }
+
+    /// Where it stands now.
+    #[track_caller]
+    pub(crate) fn stands(&mut self, selector: &str) -> Value {
+        self.value(&format!(
+            "(it => {{ it.scrollIntoView({{block: 'center'}}); const box = it.getClientRects()[0]; \
+             return [box.x + box.width / 2, box.y + box.height / 2].map(Math.round); }})(document.querySelector({selector:?}))"
+        ))
     }
 
     /// Where it stands once it stands still: whoever aims waits until nothing comes in above it.
     fn place(&mut self, selector: &str) -> Value {
-        let place = format!(
-            "(it => {{ it.scrollIntoView({{block: 'center'}}); const box = it.getClientRects()[0]; \
-             return [box.x + box.width / 2, box.y + box.height / 2].map(Math.round); }})(document.querySelector({selector:?}))"
-        );
         let end = Instant::now() + SOON;
-        let mut there = self.value(&place);
+        let mut there = self.stands(selector);
         let mut still = 0;
         while still < STILL && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(100));
-            let now = self.value(&place);
+            let now = self.stands(selector);
             still = if now == there { still + 1 } else { 0 };
             there = now;
         }

@@ -13,6 +13,7 @@ mod live;
 mod node;
 mod operator;
 mod paper;
+mod press;
 mod socket;
 mod tunnel;
 mod way;

@@ -28,42 +28,16 @@ const SPOKEN = new Set(["title", "aria-label"]);
 const isSomething = (child) => child !== undefined && child !== null && child !== false;
 const asNode = (child) => (child instanceof Node ? child : visible(child));
 
-// Whoever has come to something by keys stays there, when it is drawn anew.
-function replace(element, ...children) {
-  const mark = element.contains(document.activeElement) ? markOf(document.activeElement) : null;
-  element.replaceChildren(...children.flat(Infinity).filter(isSomething).map(asNode));
-  focusOn(element, mark);
-}
-
-const markOf = (element) => element.dataset.key ?? element.getAttribute("href");
-
-function focusOn(element, mark) {
-  if (!mark) return;
-  const [key, href] = ["data-key", "href"].map((name) => `[${name}="${CSS.escape(mark)}"]`);
-  (element.querySelector(key) ?? element.querySelector(href))?.focus({ preventScroll: true });
-}
-
-// The same where most of it is as it was: what is equal stays, and with it what somebody has selected in it.
-function renew(element, ...children) {
-  const fresh = h("div", {}, children).childNodes;
-  const known = [...element.childNodes];
-  if (known.length !== fresh.length) return replace(element, ...fresh);
-  [...fresh].forEach((child, index) => {
-    if (known[index].isEqualNode(child)) return;
-    const active = known[index].contains(document.activeElement) ? markOf(document.activeElement) : null;
-    known[index].replaceWith(child);
-    focusOn(child, active);
-  });
-}
-
-// A name that a tenant chose: control and direction characters show as what they are, and turn nothing around it.
+// A name that a tenant chose: it turns nothing around it.
 function name(text) {
-  return h("bdi", {}, visible(text));
+  return h("bdi", {}, text);
 }
 
+// What nobody would see, or what turns the direction of writing, shows as what it is. All that becomes text or is read
+// out comes through here; whoever writes elsewhere has to ask for it.
 function visible(text) {
   return String(text).replace(
-    /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu,
+    /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu,
     (character) => `\\u{${character.codePointAt(0).toString(16)}}`,
   );
 }

@@ -78,7 +78,7 @@ function paced(run, pause) {
 }
 
 function tabs(chosen) {
-  replace(
+  renew(
     place("tabs"),
     h(
       "ul",
@@ -92,17 +92,17 @@ function tabs(chosen) {
 
 function title() {
   const node = answer("/version")?.node;
-  document.title = [current.title, node, "holdfast"].filter(Boolean).join(" – ");
+  document.title = visible([current.title, node, "holdfast"].filter(Boolean).join(" – "));
 }
 
 // How the node is and how old that knowledge is: on every view.
 function frame() {
   const [version, ready] = [answer("/version"), answer("/readyz")];
   const bad = ready ? faults().length : 0;
-  place("node").textContent = version ? `${visible(version.version)} on ${visible(version.node)}` : "";
+  renew(place("node"), version ? `${version.version} on ${version.node}` : "");
   place("health").className = bad > 0 ? "bad" : "good";
   const words = !ready ? "" : bad > 0 ? `✕ ${count(bad, "thing is", "things are")} wrong` : "● ready";
-  if (place("health").textContent !== words) place("health").textContent = words;
+  renew(place("health"), words);
   alive();
   title();
 }
@@ -111,10 +111,10 @@ function alive() {
   const { state, since, heard, why } = store.live;
   const age = span(Date.now() - (heard ?? since));
   const words =
-    { asking: "asking…", live: live(), polling: `asked every few seconds: ${visible(why ?? "")}` }[state] ??
-    `the daemon does not answer since ${age}: ${visible(why ?? "")}. What is shown is as old.`;
+    { asking: "asking…", live: live(), polling: `asked every few seconds: ${why ?? ""}` }[state] ??
+    `the daemon does not answer since ${age}: ${why ?? ""}. What is shown is as old.`;
   document.body.classList.toggle("old", state === "gone");
-  if (place("alive").textContent !== words) place("alive").textContent = words;
+  renew(place("alive"), words);
 }
 
 // What somebody has to know who compares times, or waits for a number to change.

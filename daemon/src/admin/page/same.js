@@ -32,6 +32,7 @@ async function copy(button, what, text) {
     // Without the right to the clipboard the text is shown, to be taken by hand.
     const shown = h("textarea", { readonly: true, "aria-label": what, rows: "3" });
     shown.value = await text();
-    button.after(shown);
+    // Where nothing is drawn anew.
+    current.root.after(shown);
   }
 }

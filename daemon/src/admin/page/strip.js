@@ -162,7 +162,7 @@ function strip(service, parts, top, scale, now, most, choose) {
         svg("text", { x: from + 4, y: top + LABEL + 16 }, `${part.verdict ?? "not there"} · ${part.backends}`),
     );
   });
-  return [svg("text", { x: 0, y: top + LABEL - 4, class: "label" }, visible(service)), boxes];
+  return [svg("text", { x: 0, y: top + LABEL - 4, class: "label" }, service), boxes];
 }
 
 // Only under a pointer: hundreds of parts would each have one that nobody sees.
@@ -218,7 +218,7 @@ function toldText(service, { verdict, reason, backends, from, to }) {
 
 // Who did it: the causes of the record with which a part began, and of what came while it lasted.
 function toldOf(service, part) {
-  return [h("p", {}, h("b", {}, visible(toldText(service, part)))), causesOf(part)];
+  return [h("p", {}, h("b", {}, toldText(service, part))), causesOf(part)];
 }
 
 function causesOf({ records }) {
@@ -275,5 +275,5 @@ function causeOf({
     writer && `written by ${writer.manager} (${writer.operation})`,
     origin && `from ${origin}`,
   ];
-  return visible(parts.filter(Boolean).join(", "));
+  return parts.filter(Boolean).join(", ");
 }

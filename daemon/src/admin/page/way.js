@@ -5,7 +5,7 @@ const BACKENDS_DRAWN = 12;
 
 function wayOf(one) {
   const ways = one.frontends.flatMap((frontend) => {
-    const own = way(one, frontend, "a client of this node", frontend.backends, visible(frontend.next));
+    const own = way(one, frontend, "a client of this node", frontend.backends, frontend.next);
     if (!frontend.external_backends) return [own];
     const other = "no backend on this node";
     return [own, way(one, frontend, "a client outside of it", frontend.external_backends, other)];
@@ -54,7 +54,7 @@ function wayEnds(endpoints, backends) {
   const share = `${(100 / backends.length).toFixed(1)} %`;
   const drawn = backends.slice(0, BACKENDS_DRAWN).map((backend) => {
     const known = endpoints.find((endpoint) => socket(endpoint.address, endpoint.port) === backend);
-    const where = [known?.node, known?.zone].filter(Boolean).map(visible).join(", ");
+    const where = [known?.node, known?.zone].filter(Boolean).join(", ");
     return h("li", {}, `${backend} `, h("small", {}, [share, known?.state, where].filter(Boolean).join(", ")));
   });
   const more = backends.length - drawn.length;
@@ -83,11 +83,11 @@ function packetWay(packet) {
     "section",
     {},
     h("h3", {}, `A packet from ${packet.from}`),
-    h("p", { class: "sentence" }, visible(packet.sentence)),
+    h("p", { class: "sentence" }, packet.sentence),
     h(
       "ol",
       { class: "packet" },
-      packet.steps.map((step) => h("li", {}, h("b", {}, `${step.step}: `), visible(step.says))),
+      packet.steps.map((step) => h("li", {}, h("b", {}, `${step.step}: `), step.says)),
     ),
     table("Who may get it", ["backend", "share", "sees the client as", "state", "node"], backends),
     packet.more_backends > 0 && h("p", {}, `and ${packet.more_backends} more`),
@@ -106,7 +106,11 @@ function fromForm(service, { services }, from, to) {
   const client = h("input", { id: "from", value: from, placeholder: "203.0.113.7", size: "20" });
   const submit = (event) => {
     event.preventDefault();
-    location.hash = link("service", service.split("/"), { from: client.value.trim(), to: dialled.value.trim() });
+    const typed = event.target.elements;
+    location.hash = link("service", service.split("/"), {
+      from: typed.from.value.trim(),
+      to: typed.to.value.trim(),
+    });
   };
   return h(
     "form",

@@ -62,7 +62,7 @@ function moment(text) {
 
 function written(text, inUtc) {
   const date = new Date(text);
-  if (Number.isNaN(date.getTime())) return visible(text);
+  if (Number.isNaN(date.getTime())) return text;
   const two = (number) => String(number).padStart(2, "0");
   if (inUtc) return `${date.toISOString().slice(0, 19).replace("T", " ")} UTC`;
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;

@@ -14,10 +14,10 @@ function asking(title, question, draw) {
     last = Date.now();
     try {
       const said = await question();
-      replace(root, h("h2", {}, title), error, draw(said));
-      error.textContent = "";
+      renew(error);
+      renew(root, h("h2", {}, title), error, draw(said));
     } catch (failure) {
-      error.textContent = visible(failure.message);
+      renew(error, failure.message);
       if (!error.isConnected) replace(root, h("h2", {}, title), error);
     }
   };
@@ -35,12 +35,12 @@ const refusalsView = () =>
         `${socket(row.address, row.port)}/${row.protocol}`,
         toService(row.service),
         row.reason ?? row.cause,
-        row.source ?? (row.comm ? `${visible(row.comm)} (${row.pid})` : "–"),
+        row.source ?? (row.comm ? `${row.comm} (${row.pid})` : "–"),
         row.device ? name(row.device) : "–",
         row.count,
       ]);
       return [
-        said.failure && h("p", { class: "bad" }, visible(said.failure)),
+        said.failure && h("p", { class: "bad" }, said.failure),
         h(
           "p",
           {},
@@ -93,7 +93,7 @@ const apiserverView = () =>
         row.active ? `${row.state}, in use` : row.state,
         moment(row.since),
         row.connections,
-        row.last_error ? [visible(row.last_error), " ", moment(row.last_error_at)] : "–",
+        row.last_error ? [row.last_error, " ", moment(row.last_error_at)] : "–",
       ]);
       const watches = said.watches.map((row) => [
         row.kind,
@@ -101,20 +101,20 @@ const apiserverView = () =>
         row.endpoint ?? "–",
         moment(row.heard),
         row.objects,
-        row.last_error ? visible(row.last_error) : "–",
+        row.last_error ?? "–",
       ]);
       const credentials = said.credentials.map((row) => [
         row.tier,
         row.kind,
         moment(row.expires),
-        row.problem ? visible(row.problem) : "–",
+        row.problem ?? "–",
       ]);
       return [
         facts([
           ["cluster", said.cluster],
-          ["not verified", said.unverified && visible(said.unverified)],
+          ["not verified", said.unverified],
           ["changes of endpoint", said.failovers],
-          ["memory", said.memory_problem && visible(said.memory_problem)],
+          ["memory", said.memory_problem],
         ]),
         table("Endpoints", ["address", "tier", "state", "since", "connections", "last error"], endpoints),
         table("Watches", ["kind", "state", "endpoint", "heard", "objects", "last error"], watches),
@@ -129,7 +129,7 @@ const rejectedView = () =>
     "Objects that were rejected",
     () => ask("/services"),
     (said) => {
-      const rows = said.rejected.map((row) => [row.kind, name(row.name ?? row.place ?? "–"), visible(row.reason)]);
+      const rows = said.rejected.map((row) => [row.kind, name(row.name ?? row.place ?? "–"), row.reason]);
       return [
         table("Rejected objects", ["kind", "object", "why"], rows),
         said.rejected_dropped > 0 && h("p", {}, `${count(said.rejected_dropped, "more object")}`),
@@ -151,7 +151,7 @@ function historyView({ given }) {
           .split("\n")
           .filter(Boolean)
           .reverse()
-          .map((line) => h("li", {}, visible(line))),
+          .map((line) => h("li", {}, line)),
       ),
       same("/history", { service }, ["history", ...(service ? [service] : [])]),
     ],

@@ -11,16 +11,16 @@ function diagnoseView({ rest: [namespace, own] }) {
   const look = async () => {
     try {
       const said = await ask("/diagnose", { service }, DIAGNOSIS_LIMIT);
-      replace(
+      renew(
         root,
         diagnosis(service, said),
         h("button", { type: "button", onclick: look }, "Look again"),
         same("/diagnose", { service }, ["diagnose", service]),
       );
     } catch (error) {
-      replace(
+      renew(
         root,
-        h("p", { class: "bad" }, `${service}: ${visible(error.message)}`),
+        h("p", { class: "bad" }, `${service}: ${error.message}`),
         h("button", { type: "button", onclick: look }, "Look again"),
       );
     }
@@ -37,8 +37,8 @@ function diagnosis(service, { verdict, findings, taken }) {
   const rest = findings.filter((one) => one.state === "ok" || one.state === "skipped");
   return [
     h("h2", {}, "Diagnosis of ", toService(service)),
-    h("p", { class: "sentence" }, visible(verdict.headline)),
-    verdict.next && h("p", {}, h("b", {}, "Next: "), visible(verdict.next.text), ` (risk: ${verdict.next.risk})`),
+    h("p", { class: "sentence" }, verdict.headline),
+    verdict.next && h("p", {}, h("b", {}, "Next: "), verdict.next.text, ` (risk: ${verdict.next.risk})`),
     h("p", {}, badge(verdict.state, verdict.reason), " taken ", moment(taken)),
     findingsTable("What was found", shown),
     h(
@@ -54,14 +54,14 @@ function findingsTable(caption, findings) {
   const rows = findings.map((one) => [
     one.id,
     `${STATES[one.state] ?? ""} ${one.state}`,
-    visible(one.message),
+    one.message,
     one.remedies.map(remedyOf),
   ]);
   return table(caption, ["check", "state", "says", "what helps"], rows);
 }
 
 function remedyOf({ text, risk, command }) {
-  return h("div", {}, visible(text), ` (risk: ${risk})`, command && h("div", {}, h("code", {}, visible(command))));
+  return h("div", {}, text, ` (risk: ${risk})`, command && h("div", {}, h("code", {}, command)));
 }
 
 function eventsView({ rest: [namespace, own] }) {
@@ -70,7 +70,7 @@ function eventsView({ rest: [namespace, own] }) {
     service ? `What the cluster says of ${service}` : "What the cluster says",
     () => ask("/events", { service }),
     (said) => [
-      said.why_not && h("p", {}, visible(said.why_not)),
+      said.why_not && h("p", {}, said.why_not),
       table("Events", ["last", "about", "reason", "says", "means", "what helps"], said.events.map(eventRow)),
       said.omitted > 0 && h("p", {}, `${count(said.omitted, "older event")}`),
       same("/events", { service }, ["events", ...(service ? [service] : [])]),
@@ -81,12 +81,12 @@ function eventsView({ rest: [namespace, own] }) {
 function eventRow(event) {
   const { kind, namespace, name: own } = event.object;
   const about = [kind, [namespace, own].filter(Boolean).join("/")].join(" ");
-  const means = [event.meaning, event.cause?.means].filter(isSomething).map((text) => h("div", {}, visible(text)));
+  const means = [event.meaning, event.cause?.means].filter(isSomething).map((text) => h("div", {}, text));
   return [
     moment(event.last),
-    visible(about),
-    [visible(event.reason), ` ×${event.count}`],
-    visible(event.message),
+    about,
+    [event.reason, ` ×${event.count}`],
+    event.message,
     means,
     event.remedies.map(remedyOf),
   ];

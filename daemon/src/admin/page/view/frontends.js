@@ -74,11 +74,15 @@ function rowList(filter) {
   );
   const window = h("div", { class: "window", tabindex: "0", role: "region", "aria-label": "Frontends" }, grid);
   let found = [];
-  const draw = (event) => drawRows(window, grid, body, found, event?.type === "beforeprint");
+  const draw = (event) => {
+    // Whoever scrolls or prints presses nothing, and is to see rows at once.
+    if (event) release();
+    drawRows(window, grid, body, found, event?.type === "beforeprint");
+  };
   const choose = () => {
     const words = filter.q.toLowerCase().split(/\s+/u).filter(Boolean);
     found = [...store.rows.values()].filter((row) => matches(row, words, filter.verdict));
-    number.textContent = `${found.length.toLocaleString("en")} of ${count(store.rows.size, "frontend")}`;
+    renew(number, `${found.length.toLocaleString("en")} of ${count(store.rows.size, "frontend")}`);
     draw();
   };
   window.addEventListener("scroll", draw, { passive: true });
@@ -93,7 +97,6 @@ function drawRows(window, grid, body, found, isPrinted) {
   const [first, rows] = isPrinted ? [0, PRINTED_MAX] : [top, seen];
   const last = Math.min(found.length, first + rows);
   grid.setAttribute("aria-rowcount", found.length + 1);
-  // A row under a pointer that is pressed stays, or the press would be lost.
   renew(
     body,
     gap(first),

@@ -17,7 +17,7 @@ function serviceView({ rest: [namespace, own], given }) {
       const explained = await ask("/explain", { service });
       const packet = from && to && (await packetOf(from, to));
       const past = await askText("/history", { service, limit: 50 });
-      replace(
+      renew(
         root,
         summary(service, explained),
         explained.services.map(wayOf),
@@ -31,7 +31,7 @@ function serviceView({ rest: [namespace, own], given }) {
       await strip.update();
     } catch (error) {
       asked = null;
-      replace(root, h("p", { class: "bad" }, `${service}: ${visible(error.message)}`));
+      replace(root, h("p", { class: "bad" }, `${service}: ${error.message}`));
     }
   };
   return { title: service, root, update, pause: AGAIN };
@@ -45,7 +45,7 @@ function newest(service) {
 function summary(service, { sentence, near, past, stale_since: stale }) {
   return [
     h("h2", {}, name(service)),
-    h("p", { class: "sentence" }, visible(sentence)),
+    h("p", { class: "sentence" }, sentence),
     stale && h("p", { class: "bad" }, "What the source says is old, since ", moment(stale)),
     near.length > 0 &&
       h(
@@ -90,7 +90,7 @@ function frontendsOf({ frontends }) {
     badge(row.verdict, row.reason),
     moment(row.since),
     kernelOf(row),
-    visible(row.next),
+    row.next,
   ]);
   return table(
     "What clients dial",
@@ -113,7 +113,7 @@ function kernelOf({ applied, status, error, owner }) {
   return [
     applied.programmed ? [count(applied.backends.length, "backend"), "; ", match] : "nothing",
     clients,
-    problem && h("div", { class: "bad" }, visible(problem)),
+    problem && h("div", { class: "bad" }, problem),
     owner && h("div", {}, "owner: ", toService(owner)),
   ];
 }
@@ -138,7 +138,7 @@ function refusedOf({ refusals }) {
     row.frontend,
     row.cause,
     row.source ?? "–",
-    row.pid ? `${visible(row.comm)} (${row.pid})` : "–",
+    row.pid ? `${row.comm} (${row.pid})` : "–",
     row.count,
   ]);
   return table("Refusals", ["last", "verdict", "frontend", "cause", "from", "process", "times"], rows);
@@ -154,8 +154,8 @@ function balancerOf(balancer) {
       ["addresses", balancer.ingress.join(", ")],
       ["class", balancer.class],
       ["finding", balancer.finding],
-      ["finalizers", balancer.finalizers.map(visible).join(", ")],
-      ["written by", balancer.writers.map(visible).join(", ")],
+      ["finalizers", balancer.finalizers.join(", ")],
+      ["written by", balancer.writers.join(", ")],
     ]),
   ];
 }
@@ -163,9 +163,9 @@ function balancerOf(balancer) {
 function desiredOf(desired) {
   const object = ({ writer, written: at, origin, resource_version: version }) =>
     facts([
-      ["from", origin && visible(origin)],
+      ["from", origin],
       ["version", version],
-      ["written by", writer && visible(writer)],
+      ["written by", writer],
       ["written", moment(at)],
     ]);
   const slices = desired.slices.map((slice) => [
@@ -189,7 +189,7 @@ function pastOf(text) {
     h(
       "ol",
       { class: "past", reversed: true },
-      lines.map((line) => h("li", {}, visible(line))),
+      lines.map((line) => h("li", {}, line)),
     ),
   );
 }

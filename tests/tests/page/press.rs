@@ -1,0 +1,162 @@
+//! Whoever presses, types or marks something while things change meets what was there when it began.
+//!
+//! Invariant: a press lets through what was held back until then, so that what changed comes between its two ends.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::browser::{BOTH, Browser, Pointer};
+use crate::live::service;
+use crate::node::Node;
+
+/// As long as a hand takes its time, and shorter than the page waits for it.
+const HELD: Duration = Duration::from_millis(700);
+
+/// So many changes are in the stream when it is let through, as many as come in a second. A view that has drawn before
+/// is ready to draw at once when they have been made.
+const CHANGES: u8 = 100;
+const PACE: Duration = Duration::from_millis(10);
+
+/// From `shut` on each answer, and what the stream says, waits for the next pointer that comes down.
+const GATE: &str = "() => {
+  const [real, waiting] = [window.fetch, new Set()];
+  let [open, opened] = [() => {}, Promise.resolve()];
+  window.shut = () => { waiting.clear(); opened = new Promise((wake) => { open = wake; }); };
+  window.waits = (path) => waiting.has(path);
+  addEventListener('pointerdown', () => { open(); waiting.clear(); }, true);
+  const held = async (path) => { waiting.add(path); await opened; };
+  window.fetch = async (url, options) => {
+    const [path, answer] = [String(url).split('?')[0], await real(url, options)];
+    if (path !== '/watch') { await held(path); return answer; }
+    const gate = new TransformStream({
+      transform: async (bytes, to) => { await held(path); to.enqueue(bytes); },
+    });
+    return new Response(answer.body.pipeThrough(gate), { status: answer.status });
+  };
+}";
+
+/// A view, what is pressed in it, and whose answer has it drawn anew.
+const CASES: [(&str, &str, &str); 12] = [
+    ("", "main [aria-label='The latest changes'] a", "/watch"),
+    ("", "#tabs a[href='#/flows']", "/watch"),
+    ("frontends", ".window tbody a", "/watch"),
+    ("service/shop/web", "a[href^='#/diagnose/']", "/watch"),
+    ("service/shop/web", "g.part:first-of-type", "/watch"),
+    ("time?services=shop/web", "g.part:first-of-type", "/watch"),
+    ("history", ".same button", "/history"),
+    ("refusals", ".same button", "/refusals"),
+    ("flows", "main h2", "/flows"),
+    ("apiserver", "main h2", "/apiserver"),
+    ("events", ".same button", "/events"),
+    ("diagnose/shop/web", "main h2 a", "/diagnose"),
+];
+
+fn change(node: &Node) {
+    for number in 0..CHANGES {
+        node.write("web.yaml", &service(&["10.1.0.1", &format!("10.1.1.{number}")]));
+        std::thread::sleep(PACE);
+    }
+}
+
+/// What is pressed counts the clicks on it, and nothing else comes of them.
+fn counting(selector: &str) -> String {
+    format!(
+        "(it => {{ window.clicks = 0; it.addEventListener('click', (event) => {{ window.clicks += 1; \
+         event.preventDefault(); event.stopPropagation(); }}, true); return true; }})(document.querySelector({selector:?}))"
+    )
+}
+
+/// Whether one press is a click that begins before what was held back comes, and ends after it.
+#[track_caller]
+fn press(
+    browser: &mut Browser,
+    node: &Node,
+    pointer: Pointer,
+    (view, selector, path): (&str, &str, &str),
+) -> bool {
+    browser.open("about:blank");
+    browser.open(&node.url(view));
+    browser.until_text("#alive", "live");
+    browser.until(&format!("!!document.querySelector({selector:?})"));
+    browser.value("(window.shut(), 1)");
+    change(node);
+    // Nobody else than a person has a service diagnosed once more.
+    if path == "/diagnose" {
+        browser.value("(document.querySelector('main button').click(), 1)");
+    }
+    browser.until(&format!("window.waits({path:?})"));
+    assert_eq!(browser.value(&counting(selector)), true);
+    let place = browser.stands(selector);
+    let held = json!({"type": "pause", "duration": HELD.as_millis()});
+    browser.pointer(pointer, &[Browser::to(&place), Browser::down(), held, Browser::up()]);
+    browser.value("window.clicks") == 1
+}
+
+#[test]
+fn a_press_is_not_lost_while_things_change() {
+    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
+    for kind in BOTH {
+        let mut browser = Browser::start(kind);
+        browser.first(GATE);
+        let pressed = CASES.map(|case| (Pointer::Mouse, case)).into_iter();
+        let pressed = pressed.chain([(Pointer::Touch, CASES[0]), (Pointer::Pen, CASES[0])]);
+        let lost: Vec<_> =
+            pressed.filter(|(pointer, case)| !press(&mut browser, &node, *pointer, *case)).collect();
+        assert!(lost.is_empty(), "{kind:?} lost {lost:?}");
+    }
+}
+
+#[test]
+fn a_pointer_that_stays_down_does_not_stop_the_page() {
+    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
+    let mut browser = Browser::start(BOTH[0]);
+    for (view, shown) in [("service/shop/web", ".ways"), ("history", ".past")] {
+        node.write("web.yaml", &service(&["10.1.0.1"]));
+        browser.open("about:blank");
+        browser.open(&node.url(view));
+        browser.until_text("#alive", "live");
+        browser.until_text(shown, "10.1.0.1");
+        let place = browser.stands("main");
+        browser.pointer(Pointer::Mouse, &[Browser::to(&place), Browser::down()]);
+        for backend in ["10.1.2.1", "10.1.2.2"] {
+            node.write("web.yaml", &service(&[backend]));
+            browser.until_text(shown, backend);
+        }
+        browser.pointer(Pointer::Mouse, &[Browser::up()]);
+    }
+    assert_eq!(browser.console(), [""; 0]);
+}
+
+#[test]
+fn what_somebody_types_or_marks_or_has_come_to_stays_while_things_change() {
+    let node = Node::start(&[("web.yaml", &service(&["10.1.0.1"]))]);
+    for (number, kind) in BOTH.into_iter().enumerate() {
+        let mut browser = Browser::start(kind);
+        browser.open(&node.url("service/shop/web"));
+        browser.until_text("#alive", "live");
+        let mut last = 0;
+        let mut change = |browser: &mut Browser| {
+            last += 1;
+            let backend = format!("10.1.{}.{last}", number + 3);
+            node.write("web.yaml", &service(&[&backend]));
+            browser.until_text(".ways", &backend);
+        };
+        browser.until("!!document.querySelector('#from')");
+        browser.value("(document.querySelector('#from').focus(), 1)");
+        browser.keys("198.18");
+        change(&mut browser);
+        browser.keys(".0.9");
+        assert_eq!(browser.value("document.querySelector('#from').value"), "198.18.0.9", "{kind:?}");
+        browser.value("(getSelection().selectAllChildren(document.querySelector('.past li:last-child')), 1)");
+        let marked = browser.value("String(getSelection())");
+        assert_ne!(marked, "", "{kind:?}");
+        change(&mut browser);
+        assert_eq!(browser.value("String(getSelection())"), marked, "{kind:?}");
+        let button = "document.querySelector('.same button')";
+        browser.value(&format!("({button}.focus(), 1)"));
+        change(&mut browser);
+        assert_eq!(browser.value(&format!("document.activeElement === {button}")), true, "{kind:?}");
+        assert_eq!(browser.console(), [""; 0], "{kind:?}");
+    }
+}
