@@ -11,6 +11,9 @@ use crate::tunnel::Tunnel;
 const MANAGER: &str =
     "<img src=x onerror='document.title=1'><script>document.title=2</script>\u{202e}gpj.exe\u{200f}";
 
+/// What turns the direction of writing.
+const TURNING: [char; 3] = ['\u{202e}', '\u{200f}', '\u{61c}'];
+
 /// Short enough for a name.
 const NAME: &str = "<b id=zone>\u{202e}gpj.exe";
 
@@ -46,7 +49,7 @@ fn what_an_object_says_is_text_and_turns_nothing_around() {
                 browser.until_text("main", "\\u{202e}gpj.exe\\u{200f}");
             }
             std::thread::sleep(std::time::Duration::from_millis(500));
-            let made = browser.value("document.querySelectorAll('main img, main script, #zone').length");
+            let made = browser.value("document.querySelectorAll('main img, main script, #zone, u').length");
             assert_eq!(made, 0, "{kind:?} {view}");
             assert!(
                 browser.value("document.title").as_str().unwrap().ends_with("holdfast"),
@@ -78,16 +81,18 @@ fn more_objects() -> String {
 
 /// Nothing was made of it, and nothing turned around by it.
 #[track_caller]
-fn is_text(browser: &mut Browser, view: &str) {
-    let made = browser.value("document.querySelectorAll('main img, main script, #zone').length");
+pub(crate) fn is_text(browser: &mut Browser, view: &str) {
+    let made = browser.value("document.querySelectorAll('main img, main script, #zone, u').length");
     assert_eq!(made, 0, "{view}");
     let text = browser.text("body");
-    assert!(!text.contains(['\u{202e}', '\u{200f}']), "{view}: {text}");
+    assert!(!text.contains(TURNING), "{view}: {text}");
     let spoken =
         "[...document.querySelectorAll('[title], [aria-label]')].map(it => it.title + it.ariaLabel).join()";
     let spoken = browser.value(spoken);
-    assert!(!spoken.as_str().unwrap().contains(['\u{202e}', '\u{200f}']), "{view}: {spoken}");
-    assert!(browser.value("document.title").as_str().unwrap().ends_with("holdfast"), "{view}");
+    assert!(!spoken.as_str().unwrap().contains(TURNING), "{view}: {spoken}");
+    let title = browser.value("document.title");
+    let title = title.as_str().unwrap();
+    assert!(title.ends_with("holdfast") && !title.contains(TURNING), "{view}: {title}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod clean;
 mod connections;
 mod hostile;
 mod live;
+mod named;
 mod node;
 mod operator;
 mod paper;
