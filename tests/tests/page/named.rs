@@ -38,7 +38,8 @@ fn objects() -> String {
          apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
          metadata: {{name: cart-1, namespace: shop, labels: {{kubernetes.io/service-name: cart}}}}\n\
          addressType: IPv4\nports: [{{port: 8080}}]\n\
-         endpoints: [{{addresses: [10.244.9.10], nodeName: {ill}, zone: {ill}, hints: {{forZones: [{{name: {ill}}}]}}}}]\n\
+         endpoints: [{{addresses: [10.244.9.10], nodeName: {ill}, zone: {ill}, \
+           hints: {{forZones: [{{name: {ill}}}]}}}}]\n\
          ---\napiVersion: v1\nkind: Service\nmetadata: {{name: empty, namespace: shop}}\n\
          spec: {{type: LoadBalancer, clusterIP: 10.96.0.21, ports: [{{port: 80}}]}}\n\
          status: {{loadBalancer: {{ingress: [{{ip: 203.0.113.51}}]}}}}\n"
