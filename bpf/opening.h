@@ -154,8 +154,8 @@ INLINE __u16 any_snat_port(void)
 }
 
 /*
- * One of the ports that a client does not send from by itself; 0: it is none. A client that is a node of the cluster may
- * come to the same backend by a port of the others, which that node gave to a client of its own.
+ * One of the ports that a client does not send from by itself; 0: it is none. A client that is a node of the cluster
+ * may come to the same backend by a port of the others, which that node gave to a client of its own.
  */
 INLINE __u16 any_through_port(void)
 {

@@ -32,7 +32,7 @@ pub(super) const SNAT_FIRST: u16 = 61_000;
 pub(super) const SNAT_COUNT: u16 = 64;
 /// By which ports clients come to backends of this node.
 pub(super) const THROUGH: std::ops::Range<u16> = 1_024..30_000;
-/// Where the slots of local lists begin: few enough that no map grows, which would be another one than the programs have.
+/// Where the slots of local lists begin. Few, so that no map grows: that would be another one than the programs have.
 const LOCAL_SLOTS: u32 = 64;
 
 /// The programs over maps of their own, in a network with an outer device and a device of pods.
